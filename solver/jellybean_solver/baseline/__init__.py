@@ -1,1 +1,1 @@
-"""Simple rules to compare a plan with, each at its best."""
+"""Baselines: simple planning rules, each at its optimum, to compare a plan with."""

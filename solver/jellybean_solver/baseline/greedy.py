@@ -1,10 +1,10 @@
-"""The rule of the JellyBean prototype (VLDB 2023), as a baseline: greedy, operator by operator, tier by tier.
+"""Baseline: the greedy rule of the JellyBean prototype (VLDB 2023), operator by operator and tier by tier.
 
 Operators in topological order; tiers are opened one by one from the highest tier of the inputs upward. Among the free
-workers of the open tiers the cheapest that sustains the whole rate alone is taken, else workers by price per
-throughput until the rate is met, at each step preferring one that finishes it. A worker serves one operator, at its
-full rate but for the last, which takes the rest; requests are spread in proportion, operators apart from each other.
-The best partial assignments are kept.
+workers of open tiers the cheapest that sustains the whole rate alone is taken, else workers by price per throughput
+until the rate is met, at each step preferring one that completes it. A worker serves one operator at its full rate,
+except the last, which takes the remainder; requests are spread in proportion. The best partial assignments are kept (a
+beam).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from jellybean_solver.outcome import ACCURACY_SLACK, Selection
 from jellybean_solver.small.assignment import Assignment, Group
 
 KEPT = 16  # partial assignments per operator
-SELECTIONS = 256  # as many are tried, those with the cheapest variants when there are more
-MET = 1e-9  # a worker may be busier than it can be by this share: rounding
+SELECTIONS = 256  # most selections tried: those with the cheapest variants
+MET = 1e-9  # relative tolerance on a worker's capacity
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,9 @@ class _Partial:
 
 
 def greedy(problem: Problem) -> tuple[Network, Selection, Assignment] | None:
-    """The cheapest greedy assignment over selections that reach the accuracy; None when the rule finds none.
+    """The cheapest greedy assignment over selections that reach the accuracy; None if the rule finds none.
 
-    The network is the problem's with every pool exclusive, which is what the rule assumes.
+    The network is the problem's with every pool exclusive, as the rule assumes.
     """
     pools = tuple(replace(pool, sharing=Sharing.EXCLUSIVE) for pool in problem.pools)
     network = Network(replace(problem, pools=pools))
@@ -53,7 +53,7 @@ def greedy(problem: Problem) -> tuple[Network, Selection, Assignment] | None:
 
 
 def price_per_request(network: Network, operator: Operator, variant: str) -> tuple[float, float]:
-    """The least price per throughput on any pool, then the least time: what makes a variant cheap."""
+    """Least price per throughput on any pool, then least time: the order of variants by cheapness."""
     chosen = operator.variant(variant)
     usable: list[Pool] = [pool for pool in network.pools if 1 in chosen.service.get(pool.name, ())]
     loads = [network.request_s(operator.name, chosen, pool.name) for pool in usable]
@@ -61,7 +61,7 @@ def price_per_request(network: Network, operator: Operator, variant: str) -> tup
 
 
 def _selections(network: Network) -> list[dict[str, str]]:
-    """Selections that reach the accuracy: all, or where they are many those with the cheapest variants."""
+    """Selections that reach the accuracy; if there are many, those with the cheapest variants."""
     problem, target = network.problem, network.problem.accuracy_target
     grown: list[tuple[float, dict[str, str]]] = [(0.0, {})]
     for operator in reversed(problem.operators):
@@ -88,7 +88,7 @@ def _place(network: Network, demand: Demand) -> _Partial | None:
 
 
 def _children(network: Network, demand: Demand, partial: _Partial, name: str) -> Iterator[_Partial]:
-    """The operator on the tiers open to it, for each number of open tiers that meets its rate."""
+    """Placements of the operator, one for each number of open tiers that sustains its rate."""
     tiers = _reachable(network, demand, partial, name)
     used: dict[str, int] = {}
     for (_, pool), count in partial.taken.items():
@@ -113,7 +113,7 @@ def _children(network: Network, demand: Demand, partial: _Partial, name: str) ->
 
 
 def _reachable(network: Network, demand: Demand, partial: _Partial, name: str) -> list[str]:
-    """Tiers that all inputs reach from wherever they are, lowest first."""
+    """Tiers that all inputs can reach from where they are, lowest first."""
     inputs = [(key, up) for key in network.inner if key[1] == name for up in partial.tiers[key[0]]]
     return [
         tier
@@ -135,7 +135,7 @@ def _traffic(network: Network, demand: Demand, partial: _Partial, name: str, wit
 def _workers(
     free: Sequence[tuple[Pool, int]], busy: Mapping[str, float], usd_per_h: Mapping[str, float]
 ) -> dict[str, tuple[int, float]] | None:
-    """Per pool the workers taken and the fraction of requests they serve; None when all cannot sustain the rate."""
+    """Per pool the workers taken and the fraction of requests they serve; None if all cannot sustain the rate."""
     taken: dict[str, tuple[int, float]] = {}
     rest = 1.0
     while rest > 0:
@@ -155,7 +155,7 @@ def _workers(
 
 
 def _assignment(network: Network, partial: _Partial) -> Assignment:
-    """In the form of the exact solver's, so that one decomposition and one scorer serve both."""
+    """The same form as the exact assignment's, so that route decomposition and scorer are shared."""
     bags = []
     for bag in network.bags:
         domains = [partial.tiers[name].items() for name in bag.operators]

@@ -1,4 +1,4 @@
-"""What people do without a planner, each at its best: the figures to hold a plan against."""
+"""Baselines: what people do without a planner, each rule at its optimum."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ OUT_OF_TIME = "time ended before a plan was found"
 class Baseline:
     """A plan made by a simple rule.
 
-    `status`: optimal, gap or time_limit (of its restriction; the last also without a plan), found (by a rule that
-    proves nothing), accuracy_missed, limit_broken, violated (it contradicts the problem) or infeasible. `note` names
-    what is missed, broken or violated, and what time left open.
+    `status`: optimal, gap or time_limit (of the restricted problem; the last also without a plan), found (by a rule
+    without a bound), accuracy_missed, limit_broken, violated (the plan contradicts the problem) or infeasible. `note`
+    names what is missed, broken, violated or left open by the time limit.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Baseline:
     accuracy: float | None
     selection: Mapping[str, str] | None
     note: str
-    plans: tuple[Plan, ...] = ()  # what the rule gives: one, or one for each workflow by itself
+    plans: tuple[Plan, ...] = ()  # one plan, or one for each workflow
 
     @property
     def cost_usd_per_h(self) -> float | None:
@@ -47,7 +47,7 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True)
 class _Effort:
-    """What each baseline may take."""
+    """Gap and time limit of each baseline."""
 
     gap: float
     time_limit_s: float | None
@@ -66,12 +66,13 @@ def baselines(
     time_limit_s: float | None = None,
     clock: Callable[[], float] | None = None,
 ) -> tuple[Baseline, ...]:
-    """All near the data, all in the cloud, cheapest and most accurate variants, each the optimum of its kind; greedy.
+    """All near the data, all in the cloud, cheapest or most accurate variants (each an optimum), and greedy.
 
-    Of several workflows first of all: one after the other, each on what is left, no worker for two of them.
+    Of several workflows the first baseline plans one after the other, each on the remaining fleet, with no worker
+    shared between two.
 
-    `gap`, `time_limit_s` (of each) and `clock` as for `solve`; a limit needs a clock, or SolverError. The greedy rule
-    searches nothing and takes no limit.
+    `gap`, `time_limit_s` (of each) and `clock` as for `solve`; a limit without a clock is a SolverError. The greedy
+    rule has no limit.
     """
     if time_limit_s is not None and clock is None:
         raise SolverError("a time limit needs a clock: baselines(problem, time_limit_s=5, clock=time.monotonic)")
@@ -89,7 +90,7 @@ def baselines(
 
 
 def _one_by_one(problem: Problem, name: str, effort: _Effort) -> Baseline:
-    """Each workflow at its cheapest on the workers and bandwidth that those before it leave."""
+    """Each workflow at its cheapest on the workers and bandwidth that the earlier ones leave."""
     total, selection, status = Cost(0.0, 0.0), dict[str, str](), "optimal"
     left, plans = problem, list[Plan]()
     for workflow in problem.workflows:
@@ -116,7 +117,7 @@ def _one_by_one(problem: Problem, name: str, effort: _Effort) -> Baseline:
 
 
 def _without(problem: Problem, plan: Plan, evaluation: Evaluation) -> Problem:
-    """The fleet less what a plan uses of it."""
+    """The problem with the workers and bandwidth that a plan uses removed."""
     carried: dict[tuple[str, str], float] = {}
     for crossing in evaluation.crossings:
         tiers = crossing.upstream_tier, crossing.downstream_tier
@@ -130,7 +131,7 @@ def _without(problem: Problem, plan: Plan, evaluation: Evaluation) -> Problem:
         if limit is None:
             return link
         rest = limit - carried.get((link.upstream_tier, link.downstream_tier), 0.0)
-        return replace(link, bandwidth_bytes_per_s=max(rest, 1e-9 * limit))  # what is full carries next to nothing
+        return replace(link, bandwidth_bytes_per_s=max(rest, 1e-9 * limit))  # a full link keeps a negligible bandwidth
 
     pools = tuple(replace(pool, count=pool.count - used.get(pool.name, 0)) for pool in problem.pools)
     return replace(problem, pools=pools, links=tuple(narrower(link) for link in problem.links))
@@ -149,7 +150,7 @@ def _with_variants(fleet: Fleet, selection: Mapping[str, str] | None, name: str,
 
 
 def _most_accurate(fleet: Fleet, name: str, effort: _Effort) -> Baseline:
-    """The search for the selection, workflow by workflow, then for its cheapest plan, each within the limit."""
+    """Search for the most accurate selection by workflow, then for its cheapest plan, each within the limit."""
     if not all(fleet.network.runnable.values()):
         return _with_variants(fleet, None, name, effort)
     problem = fleet.network.problem
@@ -212,7 +213,7 @@ def _scored(problem: Problem, name: str, status: str, plan: Plan, evaluation: Ev
 
 
 def _cheapest_variants(network: Network) -> dict[str, str] | None:
-    """Per operator the least price per throughput on any pool; then the least time."""
+    """Per operator the variant of least price per throughput on any pool, then of least time."""
     if not all(network.runnable.values()):
         return None
     return {

@@ -1,1 +1,1 @@
-"""What a selection asks of the fleet: workers, traffic and memory, over a tree decomposition of the workflow."""
+"""What a selection needs of the fleet (workers, traffic, memory), and a tree decomposition of the workflow."""

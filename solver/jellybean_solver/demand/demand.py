@@ -1,10 +1,10 @@
-"""What a selection, whole or partial, asks of the fleet: the figures that bounds and assignments share.
+"""Demand of a selection, complete or partial: the coefficients that bounds and assignments share.
 
-Notation. For operator o, pool p, tier t: `workers[o][p]` is the number of p's workers that all of o's requests would
-keep busy up to the cap on utilisation (rate x request_s / utilisation / sites of p's tier: a worker stands for one in
-every site); `traffic[e][(t, u)]` the USD per hour if all of edge e's messages went from t to u, left out where data
-cannot flow or, by the workflow's own word, may not be. A partial selection takes the least over the open operators'
-variants, figure by figure, and the least of their ratios, so that whatever is computed from it bounds every completion.
+Notation: operator o, pool p, tiers t and u, edge e. `workers[o][p]` is the number of p's workers that all of o's
+requests keep busy at the utilisation cap: rate x request_s / utilisation / sites of p's tier (a worker stands for one
+in every site). `traffic[e][(t, u)]` is the USD per hour if all of e's messages went from t to u; pairs are left out
+where data cannot flow or residency forbids it. For a partial selection each coefficient is the least over the open
+operators' variants and ratios, so that all that is computed from it is a lower bound for every completion.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from jellybean_solver.model.flows import traffic_usd_per_h
 from jellybean_solver.model.problem import Edge, Problem, Variant, request_s
 from jellybean_solver.model.variant_ratios import settled
 
-# Of a worker. Smaller loads count as this: HiGHS' presolve loses coefficients that are not far above its tolerance, and
-# then calls a dearer answer optimal (seen: 8e-8 at a tolerance of 1e-9).
+# Busy fraction of a worker; smaller loads count as this. HiGHS' presolve drops coefficients close to its tolerance and
+# then reports a more expensive solution as optimal (observed: 8e-8 at a tolerance of 1e-9).
 LEAST_BUSY = 1e-6
 
 Tiers = tuple[str, str]
@@ -31,7 +31,7 @@ Crossings = Mapping[EdgeKey, frozenset[Tiers]]
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """See the module's notation. `entry[o][t]`: USD per hour of o's inputs from sources if o sits in tier t.
+    """Notation as in the module. `entry[o][t]`: USD per hour of o's inputs from sources if o runs in tier t.
 
     `sent[e]`: bytes per second on edge e. `memory[o][p]`: bytes of o's model on a worker of p.
     """
@@ -44,7 +44,7 @@ class Demand:
 
 
 def restricted(demand: Demand, pairs: Collection[tuple[str, str]]) -> Demand:
-    """The demand with only these (operator, pool) pairs to choose from."""
+    """The demand with these (operator, pool) pairs only."""
 
     def kept(table: Mapping[str, Mapping[str, float]]) -> dict[str, Mapping[str, float]]:
         return {
@@ -56,7 +56,7 @@ def restricted(demand: Demand, pairs: Collection[tuple[str, str]]) -> Demand:
 
 
 class Network:
-    """A problem made ready: everything that does not depend on the selection, computed once."""
+    """A problem with everything precomputed that does not depend on the selection."""
 
     def __init__(
         self, problem: Problem, crossings: Crossings | None = None, apart: frozenset[frozenset[str]] = frozenset()
@@ -70,7 +70,9 @@ class Network:
         self.names = tuple(operator.name for operator in problem.operators)
         self.pools = tuple(pool for pool in problem.pools if pool.count > 0)
         self.tier_of = {pool.name: pool.tier for pool in self.pools}
-        self.usd_per_h = {pool.name: problem.unit_usd_per_h(pool) for pool in self.pools}  # of a worker in each site
+        self.usd_per_h = {
+            pool.name: problem.unit_usd_per_h(pool) for pool in self.pools
+        }  # price of one worker in every site
         inner: dict[EdgeKey, tuple[Edge, ...]] = {}
         for edge in problem.edges:
             if edge.upstream in problem.operator_by_name:
@@ -88,12 +90,12 @@ class Network:
 
     @cached_property
     def bags(self) -> tuple[Bag, ...]:
-        """The workflow's tree of bags."""
+        """The tree decomposition of the workflow."""
         return tree_decomposition(self.names, tuple(self.inner))
 
     @cached_property
     def homes(self) -> tuple[tuple[tuple[str, ...], tuple[EdgeKey, ...]], ...]:
-        """Per bag the operators and edges that are counted there: each in the first bag that holds it."""
+        """Per bag the operators and edges whose cost it carries: each in the first bag that contains it."""
         seen: set[object] = set()
         found = []
         for bag in self.bags:
@@ -105,14 +107,14 @@ class Network:
 
     @cached_property
     def runnable(self) -> Mapping[str, tuple[str, ...]]:
-        """Operator -> variants that some pool can run, in the operator's order."""
+        """Operator -> variants that some pool can run."""
         return {
             operator.name: tuple(v.name for v in operator.variants if self._workers[operator.name, v.name])
             for operator in self.problem.operators
         }
 
     def settled(self, partial: Mapping[str, str]) -> Network:
-        """The network at the ratios of the variants chosen: itself where they do not depend on them."""
+        """The network with the fan-out ratios of the chosen variants."""
         key = tuple(partial.get(name) for name in self.problem.varying)
         if not any(key):
             return self
@@ -121,7 +123,7 @@ class Network:
         return self._settled[key]
 
     def demand(self, partial: Mapping[str, str]) -> Demand:
-        """The figures of a selection; open operators at their least."""
+        """The demand of a selection; open operators at the least of their variants."""
         return self.settled(partial)._demand(partial)
 
     def _demand(self, partial: Mapping[str, str]) -> Demand:
@@ -144,7 +146,7 @@ class Network:
         return Demand(workers, self._entry, traffic, sent, memory)
 
     def entry_bytes_per_s(self, name: str, tier: str) -> Mapping[Tiers, float]:
-        """What an operator's inputs from sources put on each link if it sits in `tier`."""
+        """Bytes per second that an operator's inputs from sources put on each link if it runs in `tier`."""
         found: dict[Tiers, float] = {}
         for edge in self.problem.operator_by_name[name].inputs:
             source = self.problem.source_by_name.get(edge.upstream)
@@ -172,7 +174,7 @@ class Network:
 
     @cached_property
     def _memory(self) -> Mapping[tuple[str, str], Mapping[str, float]]:
-        """Only the pools that may and can run the variant, each model fitting into a worker of its own."""
+        """Memory per pool that can run the variant and whose workers it fits."""
         return {
             (operator.name, variant.name): {
                 pool.name: variant.memory_bytes.get(pool.name, 0.0)
@@ -217,7 +219,7 @@ class Network:
 
     @cached_property
     def _sent(self) -> Mapping[EdgeKey, Mapping[str, float]]:
-        """Bytes per second on an edge, by its upstream's variant; parallel edges together."""
+        """Bytes per second on an edge by the upstream's variant; parallel edges are added up."""
         return {
             key: {
                 variant.name: sum(self.problem.edge_rate_per_s(edge) for edge in edges) * variant.message_bytes[key[1]]
@@ -245,7 +247,7 @@ class Network:
         return least
 
     def _prices(self, edges: Sequence[Edge], message_bytes: float) -> dict[Tiers, float]:
-        """USD per hour of all messages of parallel edges, per pair of tiers between which their data flows."""
+        """USD per hour of all messages of parallel edges, by the pair of tiers they flow between."""
         bytes_per_s = sum(self.problem.edge_rate_per_s(edge) for edge in edges) * message_bytes
         found: dict[Tiers, float] = {}
         allowed = self.crossings.get((edges[0].upstream, edges[0].downstream))

@@ -1,8 +1,7 @@
-"""Which operators' models one worker can hold at once.
+"""Sets of models that fit on one worker together.
 
-Workers of a pool that hold the same models are alike, so an assignment need only say how many workers hold each set; a
-worker that could hold more loses nothing by holding more, so only largest sets matter: those to which no other model
-can be added.
+Workers of a pool that hold the same models are interchangeable, so an assignment need only count the workers per set.
+Holding more never hurts, so maximal sets suffice: those to which no other model can be added.
 """
 
 from __future__ import annotations
@@ -10,31 +9,31 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-MOST_SETS = 400  # per pool; beyond, a family that covers every operator is used
-MOST_SUBSETS = 256  # per pool, where small sets count too
-_MOST_STEPS = 20_000  # of the search for them
-_SPARE = 1e-9  # relative; a worker is full when nothing beyond rounding is left
+MOST_SETS = 400  # per pool; above it, a family that covers every operator is used
+MOST_SUBSETS = 256  # per pool, for `all_model_sets`
+_MOST_STEPS = 20_000  # of the depth-first enumeration
+_SPARE = 1e-9  # relative: rounding in sums of memory
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSets:
-    """Sets of operators that one worker can hold. `all_largest`: every largest set is among them."""
+    """Sets of operators whose models fit on one worker. `all_largest`: every maximal set is among them."""
 
     sets: tuple[tuple[str, ...], ...]
     all_largest: bool
 
 
 def fits(needed_bytes: float, limit_bytes: float | None) -> bool:
-    """Whether models of so many bytes in all can be held."""
+    """True if models of so many bytes fit."""
     return limit_bytes is None or needed_bytes <= limit_bytes * (1 + _SPARE)
 
 
 def largest_model_sets(
     memory_bytes: Mapping[str, float], limit_bytes: float | None, apart: Collection[frozenset[str]] = ()
 ) -> ModelSets:
-    """The largest sets of operators whose models fit together; each operator must fit alone.
+    """The maximal sets of operators whose models fit together; each operator must fit alone.
 
-    `apart`: pairs of operators that must not be on one worker.
+    `apart`: pairs of operators that must not share a worker.
     """
     names = sorted(memory_bytes, key=lambda name: (-memory_bytes[name], name))
     parted = {name: frozenset().union(*(pair for pair in apart if name in pair)) - {name} for name in names}
@@ -62,7 +61,7 @@ class _Room:
 
 
 def _extend(names: list[str], room: _Room, found: list[frozenset[str]]) -> bool:
-    """Depth first, names in or out; a leaf counts if nothing left out still fits. False when there are too many."""
+    """Depth-first enumeration; a leaf counts if nothing left out still fits. False if there are too many sets."""
     stack: list[tuple[int, tuple[str, ...], float]] = [(0, (), 0.0)]
     steps = 0
     while stack:
@@ -84,7 +83,7 @@ def _extend(names: list[str], room: _Room, found: list[frozenset[str]]) -> bool:
 
 
 def _family(names: list[str], room: _Room) -> list[frozenset[str]]:
-    """Two largest sets around each operator: filled up with large models first, and with small ones first."""
+    """Two maximal sets around each operator: filled up by large models first, and by small ones first."""
     found: dict[frozenset[str], None] = {}
     for seed in names:
         for order in (names, names[::-1]):
@@ -98,13 +97,13 @@ def _family(names: list[str], room: _Room) -> list[frozenset[str]]:
 
 
 def all_model_sets(memory_bytes: Mapping[str, float], limit_bytes: float | None) -> tuple[tuple[str, ...], ...] | None:
-    """All sets of operators that one worker can hold, small ones too; None when there are too many.
+    """All sets of operators that fit on one worker, not only maximal ones; None if there are too many.
 
-    For who pays for every model on every worker.
+    For objectives in which every model held on a worker costs something (migration).
     """
     names = tuple(memory_bytes)
     found: list[tuple[int, ...]] = [(index,) for index in range(len(names))]
-    for held in found:  # grows while it is read: each set with one more operator, later in order than its last
+    for held in found:  # grows during the loop: each set plus one operator later in the order
         for index in range(held[-1] + 1, len(names)):
             if fits(sum(memory_bytes[names[i]] for i in (*held, index)), limit_bytes):
                 found.append((*held, index))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Bag:
-    """Some operators of one component. `parent`: index of a bag that stands before; None at the component's root."""
+    """Operators of one bag. `parent`: index of an earlier bag; None at the root of a component."""
 
     operators: tuple[str, ...]
     parent: int | None
@@ -22,7 +22,7 @@ class Bag:
 
 
 def tree_decomposition(operators: Sequence[str], edges: Sequence[tuple[str, str]]) -> tuple[Bag, ...]:
-    """Bags, parents first, such that each edge lies in a bag and each operator's bags are connected.
+    """Bags, parents first: each edge lies in a bag, and the bags of each operator are connected.
 
     Eliminates operators by least fill-in, then least degree, then order: optimal for trees, good for small graphs.
     """
@@ -63,7 +63,7 @@ def _maximal(cliques: list[frozenset[str]]) -> list[frozenset[str]]:
 
 
 def _join(cliques: list[frozenset[str]], operators: Sequence[str]) -> tuple[Bag, ...]:
-    """A spanning forest of largest separators (Prim), which for chordal graphs has the running intersection."""
+    """A maximum spanning forest by separator size (Prim): running intersection property for chordal graphs."""
     position = {name: index for index, name in enumerate(operators)}
 
     def ordered(names: frozenset[str]) -> tuple[str, ...]:

@@ -1,1 +1,1 @@
-"""The difference of two plans."""
+"""Differences of two plans: variants, workers, placements, links, figures."""

@@ -1,6 +1,6 @@
-"""The difference of two plans: what would have to change for the one to become the other.
+"""Difference of two plans: what must change to turn one into the other.
 
-Workers of one pool are alike, so only what they hold counts, not their names: renumbering is no difference.
+Workers of a pool are interchangeable, so only the models they hold count: renumbering is no difference.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ K = TypeVar("K", bound=str | tuple[str, str])
 
 @dataclass(frozen=True, slots=True)
 class WorkerChange:
-    """What one worker loads and unloads. `before` is None for one to start, `after` for one to stop; never both."""
+    """Models that one worker loads and unloads. `before` is None for a new worker, `after` for a stopped one."""
 
     pool: str
     tier: str
@@ -41,13 +41,13 @@ class WorkerChange:
 
     @property
     def load_bytes(self) -> float:
-        """Memory of the models to load, as far as it is known."""
+        """Memory of the models to load, as far as known."""
         return sum(model.memory_bytes or 0.0 for model in self.load)
 
 
 @dataclass(frozen=True, slots=True)
 class PoolChange:
-    """Workers in use of one pool."""
+    """Number of workers in use of one pool."""
 
     pool: str
     tier: str
@@ -57,7 +57,7 @@ class PoolChange:
 
 @dataclass(frozen=True, slots=True)
 class VariantChange:
-    """An operator's variant; None where the plan has no such operator."""
+    """An operator's variant; None if the plan has no such operator."""
 
     operator: str
     before: str | None
@@ -66,7 +66,7 @@ class VariantChange:
 
 @dataclass(frozen=True, slots=True)
 class PlacementChange:
-    """Where an operator is served: workers, requests per second and batch size in one pool; 0 where it is not."""
+    """Workers, requests per second and batch size of an operator in one pool; 0 if it does not run there."""
 
     operator: str
     pool: str
@@ -92,10 +92,10 @@ class LinkChange:
 
 @dataclass(frozen=True, slots=True)
 class PlanDiff:
-    """From one plan to another. `names` matches the workers that go on: name before -> name after, changed or not.
+    """From one plan to another. `names` maps workers that continue: name before -> name after.
 
-    `routes_changed`: requests go other ways, or other shares of them do, whatever the workers' names. `figures`: what
-    else the plans state differently. What a changed variant or pool brings with it is not listed again.
+    `routes_changed`: routes differ other than by workers' names. `figures`: other stated figures that differ; those
+    that follow from a changed variant or pool are not listed.
     """
 
     cost_before: Cost
@@ -126,7 +126,7 @@ class PlanDiff:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the plans differ in nothing but their workers' names."""
+        """True if the plans differ in workers' names only."""
         changes = (self.variants, self.pools, self.placements, self.workers, self.links, self.figures)
         return not (any(changes) or self.cost_changed or self.accuracy_changed or self.routes_changed)
 
@@ -140,10 +140,10 @@ class PlanDiff:
 
 
 def plan_diff(before: Plan, after: Plan, worth: LoadPrice | None = None) -> PlanDiff:
-    """What changes from `before` to `after`; the other way round everything is mirrored.
+    """Changes from `before` to `after`; exchanging the plans mirrors them.
 
-    In each pool as many workers as possible go on, and no other such matching loads or unloads fewer models; or, with
-    `worth`, loads models of less worth.
+    In each pool as many workers as possible continue; of these matchings, the fewest models are loaded or unloaded, or
+    with `worth` the cheapest ones.
     """
     pairs = sorted(match_workers(before, after, worth), key=_by_plan(before, after))
     marks = colour_workers(before, after)
@@ -166,7 +166,7 @@ def plan_diff(before: Plan, after: Plan, worth: LoadPrice | None = None) -> Plan
 
 
 def _by_plan(before: Plan, after: Plan) -> Callable[[Pair], tuple[int, int]]:
-    """Pairs in the order of the plan before, then those that start in the order of the plan after."""
+    """Pairs in the order of the plan before, then started workers in the order of the plan after."""
     order = [{worker.name: index for index, worker in enumerate(plan.workers)} for plan in (before, after)]
 
     def key(pair: Pair) -> tuple[int, int]:
@@ -231,7 +231,7 @@ def _links(before: Plan, after: Plan) -> tuple[LinkChange, ...]:
 
 
 def _union(one: Iterable[K], two: Iterable[K]) -> list[K]:
-    """Keys of either, in an order that does not depend on which comes first."""
+    """Keys of both, in an order that does not depend on which comes first."""
     keys: set[K] = {*one, *two}
     return sorted(keys, key=lambda key: (key,) if isinstance(key, str) else key)
 

@@ -1,4 +1,4 @@
-"""What two plans state differently besides what runs where: targets, sources, links, service times, memory."""
+"""Figures that two plans state differently: targets, sources, links, service times, memory."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.plan_document import json_values
 
-FIGURE_TOLERANCE = 1e-9  # relative difference of figures that is only rounding
+FIGURE_TOLERANCE = 1e-9  # relative: smaller differences are rounding
 
 
 @dataclass(frozen=True, slots=True)
 class FigureChange:
     """A figure by its path, such as `slo.latency_p99_s` or `operators.find.service.box.1.load_s`.
 
-    Values are as in the plan document; None also where one of the plans does not state it.
+    Values as in the plan document; None also if one plan does not state it.
     """
 
     figure: str
@@ -26,10 +26,10 @@ class FigureChange:
 
 
 def figure_changes(before: Plan, after: Plan) -> Iterator[FigureChange]:
-    """In the order of their paths.
+    """Changed figures in the order of their paths.
 
-    An operator's figures are compared in pools that both plans use it in, for one variant and batch size; a worker's in
-    pools that both use.
+    An operator's figures are compared in pools that both plans use for it, for equal variant and batch size; a worker's
+    in pools that both use.
     """
     one, two = _stated(before), _stated(after)
     shared_one, shared_two = _measured(before), _measured(after)
@@ -61,7 +61,7 @@ def _stated(plan: Plan) -> dict[tuple[str, ...], Any]:
 
 
 def _measured(plan: Plan) -> dict[tuple[str, ...], Any]:
-    """Figures by path and choice: only plans of the same choice share them. `_flat` drops the choice from the path."""
+    """Figures by path and choice, so that only plans with the same choice share a key. `_flat` drops the choice."""
     found: dict[tuple[str, ...], Any] = {}
     for item in plan.operators:
         name, choice = ("operators", item.name), f"={item.variant}"

@@ -1,8 +1,8 @@
-"""Which requirements contradict each other, and how far each would have to give way.
+"""Minimal conflicts between requirements, and the least relaxation of each that makes the problem feasible.
 
-The set is irreducible: without any one of its members there is a plan. It is found by recursive halving (QuickXplain,
-Junker, AAAI 2004) with a whole kind tried at once, so that a hundred pools that do not matter cost one solve; then a
-smaller one is sought (`smallest.py`).
+A conflict is irreducible: without any one member there is a plan. It is found by recursive halving (QuickXplain,
+Junker, AAAI 2004), with all requirements of a kind tried at once, so that a hundred irrelevant pools cost one solve;
+then a smaller conflict is sought (`minimum_conflict.py`).
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.outcome import ACCURACY_TOLERANCE, COST_TOLERANCE
 
-RelaxedAt = tuple[float | None, Resolved]  # a value in the requirement's unit, None: it must go; and what it gives
+RelaxedAt = tuple[float | None, Resolved]  # value in the requirement's unit (None: dropped), and the result
 
-RELAXATION_TOLERANCE = 1e-4  # relative: how near a relaxation is to the least one
+RELAXATION_TOLERANCE = 1e-4  # relative precision of the least relaxation
 
 
 @dataclass(frozen=True, slots=True)
 class LeastRelaxation:
-    """The least change of one requirement alone that is known to give a plan.
+    """The least change of one requirement alone that is known to make the problem feasible.
 
-    `helps`: whether there is one; None when that is not known. `value` is in the requirement's unit,
-    None where it goes altogether. `cost_usd_per_h` and `accuracy` are of the plan that it gives. `exact`: it is the
-    least change; else a smaller one may do, as time ended, as the plan that it gives is not proven cheapest, or as only
-    the cheapest plans were held against a limit.
+    `helps`: whether such a change exists; None if unknown. `value` is in the requirement's unit, None if the
+    requirement must be dropped. `cost_usd_per_h` and `accuracy` are the resulting plan's. `exact`: no smaller change
+    suffices; False if time ended, the resulting plan is not proven cheapest, or only cheapest plans were checked
+    against a limit.
     """
 
     requirement: Requirement
@@ -66,11 +66,11 @@ class LeastRelaxation:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """An irreducible set of requirements that no plan meets together; empty when structure alone forbids a plan.
+    """An irreducible set of requirements that no plan meets together; empty if structure alone is infeasible.
 
-    `smallest`: no set of fewer conflicts; else that is not known. `proven`: every solve behind it was conclusive; an
-    empty set that is not proven says only that time ended before one was found. `remaining`: when no member helps
-    alone, what still conflicts without the first of them. `reason`: the solver's own sentence on the whole problem.
+    `smallest`: proven that no conflict has fewer members. `proven`: every solve behind it was conclusive; an empty set
+    that is not proven means that time ended before one was found. `remaining`: if no member helps alone, the conflict
+    that remains without the first. `reason`: the solver's sentence on the whole problem.
     """
 
     relaxations: tuple[LeastRelaxation, ...]
@@ -81,7 +81,7 @@ class Conflict:
 
     @property
     def members(self) -> tuple[Requirement, ...]:
-        """The requirements of the set."""
+        """The requirements of the conflict."""
         return tuple(relaxation.requirement for relaxation in self.relaxations)
 
     def to_dict(self) -> dict[str, Any]:
@@ -96,9 +96,9 @@ class Conflict:
 
 
 def find_conflict(problem: Problem, answer: Resolved, resolver: Resolver, ask: Resolve | None = None) -> Conflict:
-    """The conflict of a problem whose `answer` is that it has no plan.
+    """The conflict of an infeasible problem; `answer` is the outcome of solving it.
 
-    `ask` answers for the problem and all that ask less than it, where that takes more than to solve them as they are.
+    `ask` solves the problem and its relaxations, if that takes more than the resolver's own solve.
     """
     ask = ask or partial(resolver.ask, explained=False)
     every = requirements(problem, resolver.settings.exclusive)
@@ -121,7 +121,7 @@ def _of_refused(
     resolver: Resolver,
     easing: Callable[[Requirement], _Relaxer],
 ) -> Conflict:
-    """The limits that the cheapest plan breaks: what conflicts with them is not known, nor whether less would do."""
+    """The limits that the cheapest plan breaks; whether smaller changes suffice is unknown."""
     if answer.plan is None:
         return Conflict((), answer.reason, False)
     broken = [requirement for requirement in every if _breaks(problem, answer.plan, requirement, resolver)]
@@ -147,15 +147,15 @@ class _Search:
         self.proven = True
 
     def irreducible(self, suspects: Sequence[Requirement]) -> tuple[Requirement, ...]:
-        """Members of `suspects` that conflict, all others of the problem taken away; whole kinds are tried first.
+        """An irreducible conflict among `suspects`, all other requirements dropped; whole kinds are tried first.
 
-        None when structure alone forbids a plan, or when that is not known.
+        Empty if structure alone is infeasible, or if that is unknown.
         """
         kept = list(suspects)
         kinds = [list(group) for _, group in groupby(suspects, key=lambda requirement: requirement.kind)]
         self.resolver.expect(len(kinds))
         if not self._conflicting([]):
-            for group in reversed(kinds):  # the least cared about go first
+            for group in reversed(kinds):  # kinds that users care least about are dropped first
                 others = [requirement for requirement in kept if requirement not in group]
                 needed = self._needed(others, group)
                 kept = [requirement for requirement in kept if requirement not in group or requirement in needed]
@@ -164,7 +164,7 @@ class _Search:
         return tuple(kept)
 
     def _needed(self, kept: list[Requirement], group: list[Requirement]) -> list[Requirement]:
-        """The least of `group` that conflicts together with `kept`; all of them conflict."""
+        """An irreducible part of `group` that conflicts together with `kept`; all of `group` and `kept` conflict."""
         if self._conflicting(kept):
             return []
         if len(group) == 1:
@@ -177,7 +177,7 @@ class _Search:
         return left + right
 
     def smallest(self, known: tuple[Requirement, ...]) -> tuple[tuple[Requirement, ...], bool]:
-        """A smallest conflict, and whether it is known to be one, given some conflict."""
+        """A conflict of fewest members given some conflict, and whether that is proven."""
         if not self.proven:
             return known, False
         return smallest_conflict(self.every, known, self._known_to_conflict)
@@ -198,17 +198,17 @@ class _Search:
 
 
 class _Relaxer:
-    """The search for the least change of one requirement."""
+    """Search for the least relaxation of one requirement."""
 
     def __init__(
         self, problem: Problem, answer: Resolved, resolver: Resolver, ask: Resolve, requirement: Requirement
     ) -> None:
         self.problem, self.resolver, self.ask, self.requirement = problem, resolver, ask, requirement
         self.hints, self.nearest = answer.infeasibility, answer.plan
-        self.known = requirement.kind is not RequirementKind.LATENCY_P99  # a dearer plan may take less time
+        self.known = requirement.kind is not RequirementKind.LATENCY_P99  # a more expensive plan may be faster
 
     def least(self) -> LeastRelaxation:
-        """What it takes of this requirement alone."""
+        """The least relaxation of this requirement alone."""
         dropped = self._ask(drop(self.problem, self.requirement))
         if not dropped.holds or dropped.plan is None:
             return LeastRelaxation(self.requirement, False if dropped.proven else None)
@@ -218,12 +218,12 @@ class _Relaxer:
         return self._relaxation(value, answer)
 
     def accuracy(self, dropped: Resolved, plan: Plan) -> RelaxedAt:
-        """The highest accuracy below the target: every plan found on the way raises it."""
+        """The highest feasible accuracy below the target; every plan found on the way raises it."""
         best, high = dropped, self.requirement.value or 0.0
         hint = self.hints.nearest_accuracy if self.hints is not None else None
         if hint is not None and hint < high:
             best = self._better(best, hint)
-        if self._reached(best) is None:  # not in the profile; any accuracy that is will do
+        if self._reached(best) is None:  # not in the profile: any known accuracy
             best = self._better(best, 0.0)
         while (low := self._reached(best)) is not None and high - low > ACCURACY_TOLERANCE:
             best = self._better(best, low + ACCURACY_TOLERANCE)
@@ -235,16 +235,16 @@ class _Relaxer:
         return self._reached(best), best
 
     def _reached(self, answer: Resolved) -> float | None:
-        """The accuracy of an answer's plan, of the workflow in question."""
+        """The accuracy of a result's plan, of the requirement's workflow."""
         return None if answer.plan is None else accuracy_of(answer.plan, self.requirement)
 
     def _better(self, best: Resolved, target: float) -> Resolved:
-        """The plan that reaches a target, or `best` when there is none."""
+        """The result for a target, or `best` if it is infeasible."""
         found = self._eased(target)
         return found if found.holds else best
 
     def rate(self, dropped: Resolved, plan: Plan) -> RelaxedAt:
-        """The largest factor on all rates."""
+        """The largest feasible factor on all rates."""
         good, answer, bad = LEAST_RATE, dropped, 1.0
         hint = self.hints.nearest_rate_scale if self.hints is not None else None
         if hint is not None and hint < 1.0 and (found := self._eased(hint)).holds:
@@ -254,12 +254,12 @@ class _Relaxer:
         return self._bisect(good, bad, answer)
 
     def budget(self, dropped: Resolved, plan: Plan) -> RelaxedAt:
-        """The cheapest plan's cost, as far as it is proven that none is cheaper."""
+        """The cheapest plan's cost, if proven that none is cheaper."""
         self.known = self.known and dropped.status == "optimal"
         return plan.cost.total_usd_per_h, dropped
 
     def smaller(self, dropped: Resolved, plan: Plan) -> RelaxedAt:
-        """The least limit above the one given: not more than the plan without the limit uses."""
+        """The least feasible limit above the given one: at most what the plan without the limit uses."""
         value = self.requirement.value or 0.0
         used = usage(self.problem, plan, self.requirement, self.resolver)
         ceiling = 1.0 if self.requirement.kind is RequirementKind.UTILISATION else math.inf
@@ -274,7 +274,7 @@ class _Relaxer:
         return self._bisect(start, value, first)
 
     def latency(self, dropped: Resolved, plan: Plan) -> RelaxedAt:
-        """What the plan that came nearest to the target takes, else the cheapest without the target."""
+        """p99 of the plan that came nearest to the target, else of the cheapest plan without the target."""
         answer = dropped if self.nearest is None else replace(dropped, plan=self.nearest)
         workflow = "".join(self.requirement.subjects)
         plan = self.nearest or plan
@@ -282,7 +282,7 @@ class _Relaxer:
         return max((p99_s for p99_s in predicted if p99_s is not None), default=None), answer
 
     def count(self, dropped: Resolved, plan: Plan) -> RelaxedAt:
-        """The fewest workers more."""
+        """The fewest additional workers."""
         bad = int(self.requirement.value or 0)
         good = sum(worker.pool in self.requirement.subjects for worker in plan.workers)
         answer = self._eased(good)
@@ -296,7 +296,7 @@ class _Relaxer:
         return float(good), answer
 
     def _bisect(self, good: float, bad: float, answer: Resolved) -> tuple[float, Resolved]:
-        """Between a value that gives a plan and one that gives none, to within `RELAXATION_TOLERANCE` of either."""
+        """Bisect between a feasible and an infeasible value, to a relative `RELAXATION_TOLERANCE`."""
         while abs(good - bad) > RELAXATION_TOLERANCE * min(good, bad):
             middle = math.sqrt(good * bad) if min(good, bad) > 0 else (good + bad) / 2
             found = self._eased(middle)
@@ -332,14 +332,14 @@ _SEARCHES: dict[RequirementKind, Callable[[_Relaxer, Resolved, Plan], RelaxedAt]
 
 
 def accuracy_of(plan: Plan, requirement: Requirement) -> float | None:
-    """A plan's accuracy; of several workflows that of the one in question."""
+    """A plan's accuracy; of several workflows, that of the requirement's workflow."""
     if not plan.workflows or requirement.kind is not RequirementKind.ACCURACY:
         return plan.accuracy
     return next(workflow.accuracy for workflow in plan.workflows if workflow.name == requirement.subjects[0])
 
 
 def usage(problem: Problem, plan: Plan, requirement: Requirement, resolver: Resolver) -> float | None:
-    """What a plan uses of a requirement, in its unit; None when that is not known."""
+    """What a plan uses of a requirement, in its unit; None if unknown."""
     subjects = requirement.subjects
     uses: dict[RequirementKind, Callable[[], float | None]] = {
         RequirementKind.ACCURACY: lambda: accuracy_of(plan, requirement),

@@ -1,4 +1,4 @@
-"""Solving many changed problems in the time allowed, and holding each answer against the plan in question."""
+"""Counterfactual re-solves: changed problems solved within a time limit and compared with the explained plan."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from jellybean_solver.outcome import COST_TOLERANCE
 from jellybean_solver.planning.infeasibility import Infeasibility
 from jellybean_solver.planning.solver import Solution, solve
 
-WITH_PLAN = ("optimal", "gap", "time_limit")  # statuses of solutions that have one
-PATIENCE = 4.0  # a question may take this many times its even share of the time left
+WITH_PLAN = ("optimal", "gap", "time_limit")  # statuses of solutions with a plan
+PATIENCE = 4.0  # one solve may take this multiple of an equal share of the remaining time
 
 
 def _silent(done: float, total: float, label: str) -> None:
@@ -25,7 +25,7 @@ def _silent(done: float, total: float, label: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class DeadlineResult:
-    """What became of a cheapest plan: a `solution` that keeps the p99 latency, or None and the nearest plan seen."""
+    """A `solution` that keeps the p99 latency, or None and the plan nearest to it."""
 
     solution: Solution | None
     nearest: Plan | None = None
@@ -58,11 +58,11 @@ class ResolveSettings:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """What solving a changed problem gave.
+    """The result of solving a changed problem.
 
     `status`: optimal; gap, time_limit (a plan, not proven cheapest); infeasible (proven); refused (the cheapest plan
-    breaks a limit that the solver does not optimise, and no other that keeps it was found); unknown (out of time).
-    `plan` is also one that breaks a limit. `reason` is empty for a plan that holds.
+    breaks a limit that the solver does not model, and no plan that keeps it was found); unknown (out of time). `plan`
+    may break a limit; `reason` then says which.
     """
 
     status: str
@@ -72,21 +72,21 @@ class Resolved:
 
     @property
     def holds(self) -> bool:
-        """Whether there is a plan that keeps everything."""
+        """True if there is a plan that keeps all limits."""
         return self.status in WITH_PLAN
 
     @property
     def proven(self) -> bool:
-        """Whether its feasibility is known for sure."""
+        """True if feasibility is known."""
         return self.status == "infeasible" or self.status in WITH_PLAN
 
 
 @dataclass(frozen=True, slots=True)
 class Counterfactual:
-    """A changed problem's answer beside the plan in question. USD per hour; `share` of the plan's cost.
+    """A changed problem's result compared with the explained plan; USD per hour, `share` of the plan's cost.
 
-    The difference in optimal costs lies in `low` .. `high`, which are both `delta` when both are proven.
-    Figures are None without a plan; those of a plan that does not hold stand with its `reason`.
+    The difference in optimal costs lies between `low` and `high`, which equal `delta` if both plans are proven optimal.
+    Figures are None without a plan; a plan that breaks a limit states its `reason`.
     """
 
     kind: str
@@ -106,7 +106,7 @@ class Counterfactual:
 
     @property
     def holds(self) -> bool:
-        """Whether the change has a plan that keeps everything."""
+        """True if the changed problem has a plan that keeps all limits."""
         return self.status in WITH_PLAN
 
     def to_dict(self) -> dict[str, Any]:
@@ -128,11 +128,11 @@ class Counterfactual:
         }
 
 
-Resolve = Callable[[Problem, str], Resolved]  # a problem and what is asked, in words
+Resolve = Callable[[Problem, str], Resolved]  # a problem and a label of the question
 
 
 class Resolver:
-    """Answers questions one by one; once time is up every further one is unknown."""
+    """Solves changed problems one by one; after the time limit every further result is unknown."""
 
     def __init__(self, settings: ResolveSettings) -> None:
         self.settings = settings
@@ -147,17 +147,17 @@ class Resolver:
 
     @property
     def solved(self) -> int:
-        """Questions that were answered."""
+        """Number of conclusive solves."""
         return self.done - self.unanswered
 
     def expect(self, questions: int) -> None:
-        """So many more are to come."""
+        """Announce further solves, among which the remaining time is divided."""
         self.expected += questions
 
     def ask(self, problem: Problem, label: str, *, thorough: bool = False, explained: bool = True) -> Resolved:
-        """Solve, and check what the solver does not. `thorough` takes more time, for the plan in question.
+        """Solve, and check limits that the solver does not model. `thorough`: more time, for the explained plan.
 
-        Not `explained`: without the reasons of an infeasible problem, which take several solves.
+        Without `explained` the reasons of infeasibility are left out, which take several solves.
         """
         self.expected = max(self.expected, self.done + 1)
         self.settings.advance(self.done, self.expected, label)
@@ -168,9 +168,9 @@ class Resolver:
         return answer
 
     def p99_s(self, plan: Plan, workflow: str = "", *, thorough: bool = False) -> float | None:
-        """A plan's simulated p99 latency; None without a simulation, or time for it. Alike plans are simulated once.
+        """A plan's simulated p99 latency; None without a simulation or time for it. Results are cached per plan.
 
-        A thorough one is made at least once, whatever the time: without it nothing is known of the plan in question.
+        A thorough simulation runs at least once, whatever the time: without it nothing is known of the explained plan.
         """
         if self.settings.p99_s is None:
             return None
@@ -246,14 +246,14 @@ def _without_plan(problem: Problem, solution: Solution) -> Resolved:
     reason = why.reasons[0] if why.reasons else "no plan meets the targets"
     budget = problem.slo.budget_usd_per_h
     bound = solution.certificate.bound if solution.certificate is not None else -math.inf
-    unaffordable = budget is not None and bound > budget * (1 + COST_TOLERANCE)  # then no plan keeps the budget
+    unaffordable = budget is not None and bound > budget * (1 + COST_TOLERANCE)  # proven: no plan keeps the budget
     if not why.breaches or unaffordable:
         return Resolved("infeasible", None, reason, why)
     return Resolved("refused", why.refused, "; ".join(why.breaches), why)
 
 
 def compare(base: Plan, answer: Resolved, kind: str, subject: str, words: str) -> Counterfactual:
-    """The answer beside the plan in question."""
+    """The result compared with the explained plan."""
     plan = answer.plan
     if plan is None:
         return Counterfactual(kind, subject, words, answer.status, answer.reason)
@@ -269,9 +269,12 @@ def compare(base: Plan, answer: Resolved, kind: str, subject: str, words: str) -
         )
     )
     if kind == "drop" or kind.startswith("more_") or (kind, subject[:1]) == ("accuracy", "-"):
-        delta, high = min(delta, 0.0), min(high, 0.0)  # the plan in question is one of the changed problem's too
+        delta, high = (
+            min(delta, 0.0),
+            min(high, 0.0),
+        )  # a relaxation: the explained plan is feasible in the changed problem
     elif delta >= 0:
-        low = max(low, 0.0)  # every other change leaves fewer plans, or asks more of them
+        low = max(low, 0.0)  # a restriction: the feasible set shrinks
     return Counterfactual(
         kind,
         subject,
@@ -291,7 +294,7 @@ def compare(base: Plan, answer: Resolved, kind: str, subject: str, words: str) -
 
 
 def plan_differences(base: Plan, other: Plan) -> tuple[str, ...]:
-    """What another plan does differently, in a few words each: variants, tiers of operators, workers."""
+    """Differences of another plan in a few words each: variants, tiers of operators, workers."""
     found = [
         f"{name}: {base.selection[name]} -> {variant}"
         for name, variant in other.selection.items()
@@ -316,7 +319,7 @@ def plan_differences(base: Plan, other: Plan) -> tuple[str, ...]:
 
 
 def duration(seconds: float) -> str:
-    """Three digits, in seconds or milliseconds."""
+    """Three significant digits, in seconds or milliseconds."""
     return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
 
 

@@ -1,7 +1,7 @@
-"""Why a plan is what it is: each statement is the exact optimum of a changed problem, held against the plan's own.
+"""Explanation of a plan: each statement is the optimum of a changed problem, compared with the plan's own cost.
 
-Nothing here is a dual or a sensitivity range: worker counts are whole, so the cost of one more unit is found by solving
-with one more unit.
+No statement is a dual value or sensitivity range: worker counts are integer, so the marginal cost of a unit is found by
+solving with one more unit.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.outcome import COST_TOLERANCE
 
-MORE = 0.1  # the share by which rates, bandwidth and memory are raised to learn their marginal cost
-BUSIER = 0.05  # the same of a cap on utilisation
+MORE = 0.1  # relative increase of rates, bandwidth and memory for their marginal cost
+BUSIER = 0.05  # absolute increase of the utilisation cap
 ACCURACY_POINT = 1.0
 Changed = tuple[Problem, str, str, str]  # a changed problem; kind, subject and words of the change
 
@@ -36,10 +36,10 @@ NEXT = 1e-6  # percent points above the plan's accuracy: the next reachable one
 
 @dataclass(frozen=True, slots=True)
 class LimitAnalysis:
-    """A requirement beside what the plan uses of it, in the requirement's unit.
+    """A requirement and what the plan uses of it, in the requirement's unit.
 
-    `without`: the cheapest plan when it is taken away, None when that was not asked; `more`: with one more unit, asked
-    where taking it away helps.
+    `without`: the cheapest plan without the requirement, None if not solved; `more`: with one more unit, solved if
+    dropping it helps.
     """
 
     requirement: Requirement
@@ -50,7 +50,7 @@ class LimitAnalysis:
 
     @property
     def binds(self) -> bool:
-        """Whether a plan would be cheaper without it, or with one more where all of it gone is refused."""
+        """True if the plan would be cheaper without it, or with one more unit if dropping it was refused."""
         changes = [change for change in (self.without, self.more) if change is not None and change.holds]
         return any(change.delta_usd_per_h is not None and change.delta_usd_per_h < 0 for change in changes)
 
@@ -70,8 +70,8 @@ class LimitAnalysis:
 class Explanation:
     """Why the plan is what it is, or why there is none (`status` optimal, time_limit, infeasible, refused).
 
-    `limits`: what binds and what does not. `values`: accuracy and rates a unit up or down. `choices`: what each
-    next-best variant, tier or pool costs. `unanswered` questions had no time.
+    `limits`: which requirements bind. `values`: accuracy and rates a unit up or down. `choices`: cost of each next-best
+    variant, tier or pool. `unanswered`: number of questions without time.
     """
 
     status: str
@@ -102,7 +102,7 @@ class Explanation:
 def explain(
     problem: Problem, questions: Sequence[Question] = (), settings: ResolveSettings | None = None
 ) -> Explanation:
-    """Solve, then solve again for each statement. OutOfTimeError when time ends before there is a plan to explain."""
+    """Solve, then re-solve for each statement. OutOfTimeError if time ends before there is a plan to explain."""
     resolver = Resolver(settings or ResolveSettings())
     answer = resolver.ask(problem, "the plan", thorough=True)
     if answer.status == "unknown":
@@ -121,7 +121,7 @@ class _Explainer:
         self.requirements = requirements(problem, resolver.settings.exclusive)
 
     def run(self, questions: Sequence[Question]) -> Explanation:
-        self.resolver.expect(len(questions))  # nothing else has a share of the time yet
+        self.resolver.expect(len(questions))  # questions are solved first, with all of the time
         asked = tuple(why_not(self.problem, self.plan, question, self.resolver) for question in questions)
         choices, values = list(self._choices()), list(self._values())
         self.resolver.expect(len(choices) + len(values) + len(self.requirements))
@@ -146,7 +146,7 @@ class _Explainer:
         return compare(self.plan, self.resolver.ask(problem, words), kind, subject, words)
 
     def _choices(self) -> Iterator[Changed]:
-        """Every tier and pool in use taken away, every other variant forced."""
+        """Every tier and pool in use forbidden, every other variant forced."""
         used = {worker.pool for worker in self.plan.workers}
         tiers = [
             tier for tier in self.problem.tiers if any(p.tier == tier and p.name in used for p in self.problem.pools)
@@ -164,7 +164,7 @@ class _Explainer:
                     yield changed, "variant", subject, f"with {operator.name} {variant.name}"
 
     def _values(self) -> Iterator[Changed]:
-        """Accuracy a point up and down and at its next step, all rates a tenth up; of each workflow by itself."""
+        """Accuracy one point up and down and at the next higher level; rates 10 % up; for each workflow."""
         asked = [(r, r.value) for r in self.requirements if r.kind is RequirementKind.ACCURACY and r.value is not None]
         for requirement, target in asked:
             of = "".join(f" of {name}" for name in requirement.subjects)
@@ -193,13 +193,13 @@ class _Explainer:
             yield self._examined(limit) if requirement in binding else limit
 
     def _groups(self) -> Iterator[list[Requirement]]:
-        """Requirements that might bind. Rates always do; a budget and a latency never: the plan keeps them already."""
+        """Requirements that may bind, by kind. Rates always bind; the budget never does, as the plan keeps it."""
         for kind in RequirementKind:
             if kind not in (RequirementKind.RATE, RequirementKind.BUDGET):
                 yield [requirement for requirement in self.requirements if requirement.kind is kind]
 
     def _suspects(self, group: list[Requirement]) -> list[Requirement]:
-        """Those of one kind worth a look: all, or none when taking them all away saves nothing."""
+        """All requirements of one kind, or none if dropping all of them saves nothing."""
         if len(group) < 2:
             return group
         words = f"without any {group[0].kind.value} limit"
@@ -212,7 +212,7 @@ class _Explainer:
         words = f"without {requirement.words}"
         dropped = self._ask(drop(self.problem, requirement), "drop", " ".join(requirement.subjects), words)
         limit = replace(limit, without=dropped)
-        cheaper = dropped.delta_usd_per_h is not None and dropped.delta_usd_per_h < 0  # also where that is refused
+        cheaper = dropped.delta_usd_per_h is not None and dropped.delta_usd_per_h < 0  # also if the plan was refused
         more = self._one_more(requirement)
         return replace(limit, more=self._ask(*more)) if cheaper and more is not None else limit
 

@@ -1,4 +1,4 @@
-"""Why-not questions: what the cheapest plan would be that does as asked, and what it costs more."""
+"""Why-not questions: the cheapest plan with a forced choice, and what it costs more."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Pool, Problem
 from jellybean_solver.outcome import COST_TOLERANCE
 
-RATE_TOLERANCE = 1e-6  # relative: what is missing to a rate that counts as all of it
-MOST_NAMED_POOLS = 3  # more pools than this are summed up in a sentence
+RATE_TOLERANCE = 1e-6  # relative: a rate this close counts as complete
+MOST_NAMED_POOLS = 3  # more pools are summarised by their number
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
     """Why not this variant of an operator, this tier or pool, or this operator in that tier or pool?
 
-    `text` is the question as it was asked. A `place` is a tier, or a pool where no tier has that name.
+    `text`: the question as asked. `place`: a tier, or a pool if no tier has that name.
     """
 
     text: str
@@ -45,11 +45,11 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class WhyNot:
-    """An answer.
+    """The answer to a question.
 
-    `verdict`: used (as asked, altogether), dearer, same_cost, cheaper (the plan in question is not proven optimal),
-    no_plan, no_profile (nothing could run there) or unknown. `used_per_s`: requests per second that operators spend as
-    asked in the plan. `change` is the cheapest plan as asked; `conflict` why there is none.
+    `verdict`: used (the plan does so already), dearer, same_cost, cheaper (the explained plan is not proven optimal),
+    no_plan, no_profile (nothing can run there) or unknown. `used_per_s`: requests per second that the plan already
+    serves that way. `change`: the cheapest plan with the forced choice; `conflict`: why there is none.
     """
 
     question: str
@@ -79,7 +79,7 @@ def why_not(problem: Problem, plan: Plan, question: Question, resolver: Resolver
 
 
 def pools_of(problem: Problem, place: str) -> frozenset[str]:
-    """The pools that a place names: all of a tier, or one pool."""
+    """Pools of a place: all pools of a tier, or one pool."""
     of_tier = frozenset(pool.name for pool in problem.pools if pool.tier == place)
     return of_tier or frozenset(pool.name for pool in problem.pools if pool.name == place)
 
@@ -100,8 +100,8 @@ def _variant(
 class _Place:
     """A question about a tier or pool.
 
-    Not in use: the cheapest plan that pays for one worker there. In use, or asked of one operator: the cheapest plan
-    with all requests of an operator there.
+    If the place is unused: the cheapest plan that pays for one worker there. If it is used, or for one operator: the
+    cheapest plan with all requests of an operator there.
     """
 
     def __init__(self, problem: Problem, plan: Plan, question: Question, resolver: Resolver) -> None:
@@ -125,7 +125,7 @@ class _Place:
         return self._cheapest(possible)
 
     def _one_paid(self, possible: list[str]) -> WhyNot:
-        """The cheapest plan that pays for a worker at a place that is not in use."""
+        """The cheapest plan that pays for a worker at an unused place."""
         pools = [pool for pool in self.problem.pools if pool.name in self.pools]
         pools = [
             p for p in pools if any(runs_at(self.problem.operator_by_name[o], frozenset({p.name})) for o in possible)
@@ -154,7 +154,7 @@ class _Place:
         return replace(told, sentence=costs)
 
     def _cheapest(self, possible: list[str]) -> WhyNot:
-        """The cheapest plan with all of some operator at the place."""
+        """The cheapest plan with all requests of some operator at the place."""
         self.resolver.expect(len(possible) - 1)
         found: list[tuple[Counterfactual, Problem, Resolved]] = []
         for name in possible:
@@ -169,7 +169,7 @@ class _Place:
         return replace(told, sentence=_joined(self._stated(), nowhere + told.sentence), used_per_s=self.used)
 
     def _stated(self) -> str:
-        """How much of the place is used already."""
+        """What the plan already runs at the place, in words."""
         if not self.used:
             return ""
         parts = []
@@ -180,7 +180,7 @@ class _Place:
 
 
 def _paying(name: str, resolver: Resolver) -> Resolve:
-    """Asks for the cheapest plan that pays for a worker of a pool: its cost is then held against the budget."""
+    """Solves with one worker of a pool paid for; the cost is then compared with the budget."""
 
     def ask(problem: Problem, label: str) -> Resolved:
         pool = problem.pool_by_name[name]
@@ -207,13 +207,13 @@ def _within_budget(problem: Problem, pool: Pool, answer: Resolved) -> Resolved:
 
 
 def _rank(change: Counterfactual) -> tuple[bool, bool, float]:
-    """Plans that hold by cost, then refused ones, then none."""
+    """Sort key: feasible plans by cost, then refused ones, then none."""
     cost = change.cost_usd_per_h
     return not change.holds, cost is None, cost if cost is not None else 0.0
 
 
 def _told(question: Question, change: Counterfactual, find: Callable[[], Conflict]) -> WhyNot:
-    """The answer to a question whose changed problem is solved; `find` finds the conflict where it has no plan."""
+    """The answer for a solved change; `find` computes the conflict if it has no plan."""
     cost, delta = change.cost_usd_per_h, change.delta_usd_per_h
     if change.status == "unknown":
         return WhyNot(question.text, "unknown", f"{change.words}: {change.reason}", {}, change)
@@ -247,7 +247,7 @@ def describe_members(found: Conflict) -> str:
 
 
 def describe_difference(change: Counterfactual) -> str:
-    """A difference in cost in words: `0.48 (6.8 %) more`, with its range where it is not proven."""
+    """A difference in cost in words: `0.48 (6.8 %) more`, with its range if it is not proven."""
     delta, low, high = change.delta_usd_per_h or 0.0, change.low_usd_per_h or 0.0, change.high_usd_per_h or 0.0
     if delta == 0:
         text = "no more"

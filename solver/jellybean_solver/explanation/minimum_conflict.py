@@ -1,9 +1,9 @@
-"""The smallest set of requirements that no plan meets together.
+"""A conflict with the fewest requirements.
 
-Every set of requirements whose absence gives a plan (a correction set) shares a member with every conflict. So a least
-set that meets all correction sets known bounds the size of the smallest conflict from below; when it conflicts itself,
-it is one (Ignatiev, Previti, Liffiton, Marques-Silva: Smallest MUS Extraction with Minimal Hitting Set Dualization,
-CP 2015).
+Every correction set (requirements whose removal makes the problem feasible) intersects every conflict. So a minimum
+hitting set of the known correction sets bounds the size of the smallest conflict from below; if it conflicts itself, it
+is a smallest conflict (Ignatiev, Previti, Liffiton, Marques-Silva: Smallest MUS Extraction with Minimal Hitting Set
+Dualization, CP 2015).
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from itertools import groupby
 
 from jellybean_solver.explanation.relaxations import Requirement
 
-MOST_SOLVES = 60  # asked at most; each is a solve
+MOST_SOLVES = 60  # feasibility questions, each one solve
 
 Conflicting = Callable[[Sequence[Requirement]], bool | None]  # None: not known
 Set = tuple[Requirement, ...]
 
 
 def smallest_conflict(every: Sequence[Requirement], known: Set, conflicting: Conflicting) -> tuple[Set, bool]:
-    """A smallest conflict, and whether it is proven to be one; `known`, which is a conflict, unless some is smaller."""
+    """A smallest conflict and whether that is proven; `known`, a conflict, if none smaller is found."""
     search = _Search(every, conflicting)
     try:
         return search.below(known), True
@@ -29,7 +29,7 @@ def smallest_conflict(every: Sequence[Requirement], known: Set, conflicting: Con
 
 
 class _Unknown(Exception):
-    """An answer was not conclusive, or too many were needed."""
+    """A solve was inconclusive, or too many were needed."""
 
 
 class _Search:
@@ -54,7 +54,7 @@ class _Search:
         return self._conflicting(kept)
 
     def grown(self, seed: Set) -> frozenset[Requirement]:
-        """As many requirements as some plan is known to meet with `seed`, whole kinds and halves tried at once."""
+        """A maximal set of requirements with `seed` that is known to be feasible; kinds and halves tried at once."""
         kept = list(seed)
         open_ = [r for r in self.every if r not in seed]
         groups = [list(group) for _, group in groupby(open_, key=lambda requirement: requirement.kind)]
@@ -68,7 +68,7 @@ class _Search:
 
 
 def _hitting(every: Sequence[Requirement], sets: Sequence[frozenset[Requirement]], most: int) -> Set | None:
-    """The least set, of at most so many, that has a member of each of `sets`; the first in the order of `every`."""
+    """A minimum hitting set of `sets` with at most `most` members, first in the order of `every`; None if larger."""
     for size in range(most + 1):
         if (found := _of_size(every, sets, size)) is not None:
             return tuple(r for r in every if r in found)

@@ -1,6 +1,6 @@
-"""What a user asks of a plan, one requirement at a time, so that each can be taken away or eased alone.
+"""Requirements of a problem one by one, so that each can be dropped or relaxed alone.
 
-What is left when all are taken away is structure: variants, profiles, tiers and declared links.
+If all are dropped, only structure remains: variants, profiles, tiers and declared links.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from jellybean_solver.model.problem import Operator, Pool, Problem, Sharing, Slo
 from jellybean_solver.model.variant_ratios import plain
 from jellybean_solver.planning.infeasibility import scaled
 
-LEAST_RATE = 1e-6  # share of the rates that stands for none: a rate of 0 asks for no plan at all
+LEAST_RATE = 1e-6  # factor that stands for a rate of zero, which would need no plan
 
 
 class RequirementKind(StrEnum):
-    """What is required, in the order in which people care."""
+    """Kinds of requirements, in the order in which users care about them."""
 
     ACCURACY = "accuracy"  # percent, at least
     RATE = "rate"  # factor on all rates, as all sources of a request share one
@@ -38,10 +38,10 @@ class RequirementKind(StrEnum):
 class Requirement:
     """One requirement.
 
-    `subjects`: its pool, its link's two tiers, its sources, its exclusive pools, its operator or its edge's two ends;
-    of accuracy and latency its workflow, where there are several; else empty.
+    `subjects`: the pool, the link's two tiers, the sources, the exclusive pools, the operator, or the edge's two ends;
+    for accuracy and latency the workflow, if there are several; else empty.
 
-    `value` is in the kind's unit; None for sharing and residency, which have no more and less.
+    `value` is in the kind's unit; None for sharing and residency, which are either kept or dropped.
     """
 
     kind: RequirementKind
@@ -55,9 +55,9 @@ class Requirement:
 
 
 def requirements(problem: Problem, exclusive: Sequence[tuple[str, ...]] | None = None) -> tuple[Requirement, ...]:
-    """All that could be eased, the most cared about first.
+    """All requirements that can be relaxed, the most cared about first.
 
-    `exclusive` groups the exclusive pools that one decision of the user made so; each stands alone by default.
+    `exclusive` groups exclusive pools that one decision of the user made so; by default each stands alone.
     """
     slo = problem.slo
     if exclusive is None:
@@ -84,7 +84,7 @@ def requirements(problem: Problem, exclusive: Sequence[tuple[str, ...]] | None =
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What is asked of one workflow; its name is empty where there is no other."""
+    """The targets of one workflow; its name is empty if it is the only one."""
 
     name: str
     slo: Slo
@@ -140,7 +140,7 @@ def _of_places(problem: Problem) -> Iterable[Requirement]:
 
 
 def _of_pools(problem: Problem) -> Iterable[Requirement]:
-    """One kind after the other."""
+    """Memory of all pools, then their worker counts."""
     pools = problem.pools
     for pool in pools:
         if pool.memory_bytes is not None:
@@ -158,7 +158,7 @@ def relaxed(problem: Problem, requirement: Requirement, value: float) -> Problem
 
 
 def drop(problem: Problem, *dropped: Requirement) -> Problem:
-    """The problem with these requirements taken away altogether."""
+    """The problem without these requirements."""
     changed = problem
     for requirement in dropped:
         if requirement.kind is RequirementKind.COUNT:
@@ -169,7 +169,7 @@ def drop(problem: Problem, *dropped: Requirement) -> Problem:
 
 
 def _enough(problem: Problem, name: str) -> int:
-    """No plan uses more workers of a pool: whole ones for every operator alone, with its slowest variant."""
+    """An upper bound on the workers of a pool in any plan: each operator alone, with its slowest variant."""
     rates, pool = plain(problem, max).rate_per_s, problem.pool_by_name[name]
     sites = problem.sites.get(pool.tier, 1)
     most = 0

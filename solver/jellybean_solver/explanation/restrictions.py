@@ -1,4 +1,4 @@
-"""Problems with fewer choices: what is left when a variant, a tier or a pool is forced or forbidden."""
+"""Restricted problems: a variant, tier or pool forced or forbidden."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ T = TypeVar("T")
 
 
 def force_variant(problem: Problem, operator: str, variant: str) -> Problem:
-    """One operator may use one variant only."""
+    """One operator must use one variant."""
     return _with_operator(problem, operator, lambda v: v if v.name == variant else None)
 
 
 def force_pools(problem: Problem, operator: str, pools: frozenset[str]) -> Problem:
-    """One operator may run in these pools only."""
+    """One operator must run in these pools."""
 
     def kept(variant: Variant) -> Variant:
         return replace(variant, service={pool: times for pool, times in variant.service.items() if pool in pools})
@@ -37,15 +37,15 @@ def forbid_pool(problem: Problem, name: str) -> Problem:
 
 
 def runs_at(operator: Operator, pools: frozenset[str]) -> bool:
-    """Whether some variant of the operator has a profile in some of the pools."""
+    """True if some variant of the operator has a profile in some of the pools."""
     return any(pool in pools for variant in operator.variants for pool in variant.service)
 
 
 def with_prepaid_worker(problem: Problem, pool: Pool) -> Problem:
-    """One worker of a pool for nothing, and no budget.
+    """The problem with one worker of a pool for free, and without a budget.
 
-    Its optimum and the worker's price are the least cost of all plans that pay for a worker of the pool: whether it is
-    used then is free. That cost is what a budget is held against: the worker may cost more than the budget alone.
+    Its optimum plus the worker's price is the least cost of all plans that pay for a worker of the pool, which they may
+    leave idle. That cost is then compared with the budget.
     """
     paid = replace(pool, name=_paid(pool), count=1, price_usd_per_h=0.0)
     rest = replace(pool, count=pool.count - 1)
@@ -59,7 +59,7 @@ def with_prepaid_worker(problem: Problem, pool: Pool) -> Problem:
 
 
 def with_price_paid(problem: Problem, pool: Pool, plan: Plan) -> Plan:
-    """The plan of `with_one_paid` in the words of the problem before: the worker's name and price, and the targets."""
+    """The plan of `with_prepaid_worker` in terms of the original problem: the worker's name and price, the targets."""
     paid, price = _paid(pool), problem.unit_usd_per_h(pool)
     workers = tuple(
         replace(worker, pool=pool.name, price_usd_per_h=pool.price_usd_per_h) if worker.pool == paid else worker
@@ -81,7 +81,7 @@ def with_price_paid(problem: Problem, pool: Pool, plan: Plan) -> Plan:
 
 
 def _renamed(by_pool: Mapping[str, T], old: str, new: str) -> dict[str, T]:
-    """Where a plan uses both pools the old one's figures stand: they are the same."""
+    """Figures by pool after renaming; if a plan uses both names, the original's figures stay (they are equal)."""
     return {new if name == old else name: figure for name, figure in by_pool.items()}
 
 
@@ -90,7 +90,7 @@ def _paid(pool: Pool) -> str:
 
 
 def _twice(variant: Variant, pool: Pool) -> Variant:
-    """The variant runs on the paid worker as it runs on its pool."""
+    """The variant with the same profile on the prepaid worker as on its pool."""
     service, memory = dict(variant.service), dict(variant.memory_bytes)
     if pool.name in service:
         service[_paid(pool)] = service[pool.name]

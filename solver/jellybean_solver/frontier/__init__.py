@@ -1,1 +1,1 @@
-"""Exact curves of cost over accuracy and over rate, each point a plan with its own proof."""
+"""Exact Pareto curves of cost over accuracy and over rate, each point a plan with its own certificate."""

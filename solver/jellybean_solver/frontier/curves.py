@@ -1,9 +1,9 @@
-"""What accuracy and load cost: exact curves, each point a plan with its own proof.
+"""Exact curves of cost over accuracy, and of cost over rate; each point is a plan with its own certificate.
 
-Cost over accuracy is an epsilon-constraint sweep: the cheapest plan, then the cheapest that is more accurate than the
-one before, until there is none. Every corner of the Pareto frontier is found, because each solve minimises cost over
-all that is left. Budget and p99 latency are targets of one plan, not of the curve: they are kept out of the sweep and
-held against each plan afterwards, so that a point that breaks them is marked instead of missing.
+Cost over accuracy is an epsilon-constraint sweep: the cheapest plan, then the cheapest plan more accurate than the
+last, until there is none. Every corner of the Pareto frontier is found, because each solve minimises cost over all
+remaining plans. Budget and p99 latency are targets of a plan, not of the curve: they are left out of the sweep and
+checked afterwards, so that a point that breaks them is marked instead of missing.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from jellybean_solver.outcome import ACCURACY_TOLERANCE, COST_TOLERANCE, relativ
 from jellybean_solver.planning.infeasibility import scaled
 from jellybean_solver.planning.solver import Solution, solve
 
-LOWEST = -1e9  # an accuracy that every known one reaches
-GROWTH, PROBES = 4.0, 6  # how the highest rate is looked for beyond the rates asked for
+LOWEST = -1e9  # percent: below every known accuracy
+GROWTH, PROBES = 4.0, 6  # search for the highest rate: growth factor, most steps
 
 Solve = Callable[[Problem], Solution]
 Check = Callable[[Plan], str | None]
@@ -30,11 +30,11 @@ Progress = Callable[[float, float, str], None]  # done, total, label
 
 @dataclass(frozen=True, slots=True)
 class Corner:
-    """A plan that no other beats in both cost and accuracy.
+    """A Pareto-optimal plan in cost and accuracy.
 
-    `bound_usd_per_h`: no plan that is more accurate than the corner before (by the curve's step) costs less.
-    `breaches`: the limits that the plan breaks, in sentences. The plan states the problem's targets, with its own
-    accuracy for the accuracy asked.
+    `bound_usd_per_h`: lower bound on the cost of plans more accurate than the previous corner (by the curve's step).
+    `breaches`: sentences on limits that the plan breaks. The plan states the problem's targets, but its own accuracy as
+    the accuracy target.
     """
 
     plan: Plan
@@ -48,16 +48,16 @@ class Corner:
 
     @property
     def gap(self) -> float:
-        """How much less, as a share of the cost, a plan of this accuracy might cost; 0 is a proof."""
+        """Relative gap between cost and lower bound; 0 is a proof."""
         return relative_gap(self.cost_usd_per_h, self.bound_usd_per_h, COST_TOLERANCE)
 
 
 @dataclass(frozen=True, slots=True)
 class CostAccuracy:
-    """Corners by rising accuracy and cost. `finished`: it is proven that no plan is more accurate than the last.
+    """Corners by ascending accuracy and cost. `finished`: it is proven that no plan is more accurate than the last.
 
-    `ended` says with figures why the curve ends there, or why it has no corner. `step`: corners that are less than this
-    more accurate than the one before were skipped.
+    `ended`: sentences on why the curve ends there, or why it has no corner. `step`: corners less than this above the
+    previous one were skipped.
     """
 
     corners: tuple[Corner, ...]
@@ -67,24 +67,24 @@ class CostAccuracy:
 
     @property
     def proven(self) -> bool:
-        """Whether every corner is proven, and the end."""
+        """True if every corner and the end of the curve are proven."""
         return self.finished and all(corner.gap == 0 for corner in self.corners)
 
     @property
     def exact(self) -> bool:
-        """Whether besides no corner is missing."""
+        """True if besides no corner was skipped."""
         return self.proven and self.step <= ACCURACY_TOLERANCE
 
     def at_least(self, accuracy: float) -> Corner | None:
-        """The cheapest corner that reaches `accuracy`; None when none does."""
+        """The cheapest corner that reaches `accuracy`; None if none does."""
         return next((corner for corner in self.corners if corner.accuracy >= accuracy - ACCURACY_TOLERANCE), None)
 
 
 @dataclass(frozen=True, slots=True)
 class RatePoint:
-    """The cheapest plan at `scale` times the problem's rates; without a plan, `reasons` say why there is none.
+    """The cheapest plan at `scale` times the problem's rates; without a plan, `reasons` say why.
 
-    `finished`: False when time ended before it was known whether there is a plan.
+    `finished`: False if time ended before feasibility was known.
     """
 
     scale: float
@@ -100,7 +100,7 @@ class RatePoint:
 
     @property
     def gap(self) -> float | None:
-        """How much less, as a share of the cost, a plan might cost; 0 is a proof, None without a plan."""
+        """Relative gap between cost and lower bound; 0 is a proof, None without a plan."""
         return (
             None
             if self.plan is None
@@ -110,9 +110,9 @@ class RatePoint:
 
 @dataclass(frozen=True, slots=True)
 class CostRate:
-    """Points by rising rate. `highest_scale`: the largest that is feasible, with a point; None when it is not known.
+    """Points by ascending rate. `highest_scale`: the largest feasible scale, which has a point; None if unknown.
 
-    `ended` says why nothing higher is feasible, or why the highest is not known.
+    `ended`: why nothing higher is feasible, or why the highest scale is unknown.
     """
 
     points: tuple[RatePoint, ...]
@@ -121,7 +121,7 @@ class CostRate:
 
     @property
     def exact(self) -> bool:
-        """Whether every point is proven and the highest rate is known."""
+        """True if every point is proven and the highest scale is known."""
         return self.highest_scale is not None and all(point.finished and not point.gap for point in self.points)
 
 
@@ -133,14 +133,14 @@ def cost_accuracy(
     check: Check | None = None,
     progress: Progress | None = None,
 ) -> CostAccuracy:
-    """Every accuracy that is worth its price, at the problem's rates.
+    """The Pareto frontier of cost and accuracy at the problem's rates.
 
-    A larger `step` (percent points) asks each time for so much more: fewer corners where operators multiply them. The
-    last is always found, where the highest accuracy is not known by halving the last step.
+    A larger `step` (percent points) raises the target by at least so much each time: fewer corners, where there are
+    many. The last corner is always found, by bisecting the last step.
 
-    `solve` may carry a time limit: gaps then say how far each corner may be from the optimum. `check` holds a plan
-    against what the solver does not see, such as a simulated p99, and gives the breach. SolverError when time ends
-    before the first plan was found.
+    `solve` may have a time limit; gaps then say how far each corner may be from the optimum. `check` gives the reason
+    why a plan breaks a limit that the solver does not model (a simulated p99). SolverError if time ends before the
+    first plan is found.
     """
     top = problem.accuracy.upper_bound({})
     if top is None:
@@ -148,7 +148,7 @@ def cost_accuracy(
     tell = _Progress(progress, top)
     corners: list[Corner] = []
     target: float | None = None
-    above, kept = math.inf, 0  # no plan is so accurate as `above`; corners known before that was
+    above, kept = math.inf, 0  # no plan reaches accuracy `above`; number of corners when that was learnt
     finished, ended = True, tuple[str, ...]()
     while True:
         last = corners[-1] if corners else None
@@ -172,7 +172,7 @@ def cost_accuracy(
             continue
         found = Corner(plan, plan.accuracy, _bound(plan))
         if not math.isinf(above):
-            del corners[kept:]  # within the last step only the last counts
+            del corners[kept:]  # of the corners within the last step only the last counts
         _add(corners, found)
         target = found.accuracy + max(ACCURACY_TOLERANCE, min(step, (above - found.accuracy) / 2.0))
         tell.reached(found)
@@ -192,9 +192,9 @@ def cost_rate(
     check: Check | None = None,
     progress: Progress | None = None,
 ) -> CostRate:
-    """The cheapest plan at each factor on all rates, at the problem's accuracy, and at the highest that is feasible.
+    """The cheapest plan at each factor on all rates, at the problem's accuracy, and at the highest feasible factor.
 
-    `solve` and `check` as for `cost_accuracy`. A factor for which time ends before a plan was found keeps the reason.
+    `solve` and `check` as for `cost_accuracy`. A factor for which time ended before a plan was found states so.
     """
     wanted = sorted(set(scales))
     if not wanted or wanted[0] <= 0:
@@ -230,9 +230,9 @@ def cost_rate(
 
 
 class _Progress:
-    """How much of the way from the cheapest plan's accuracy to the best is done, in percent; then the corners checked.
+    """Progress in percent of the range from the cheapest plan's accuracy to the best; then of the checks.
 
-    Of its own, because simulating a plan may take far longer than finding it.
+    Checks have a bar of their own, because simulating a plan may take far longer than finding it.
     """
 
     def __init__(self, tell: Progress | None, top: float) -> None:
@@ -261,7 +261,7 @@ class _Progress:
 
 
 def _asked(problem: Problem, solve: Solve, last: Corner | None) -> tuple[Solution | None, str]:
-    """The answer, or why there is none; before the first corner the error is the caller's."""
+    """The solution, or why there is none; before the first corner the error is raised."""
     try:
         return solve(problem), ""
     except SolverError as error:
@@ -271,15 +271,16 @@ def _asked(problem: Problem, solve: Solve, last: Corner | None) -> tuple[Solutio
 
 
 def _plan(solution: Solution) -> Plan | None:
-    """The plan, also when it was refused for a limit that the search did not see: the curve marks it."""
+    """The plan, even if refused for a limit that the search does not model: the curve marks it."""
     refused = solution.infeasibility.refused if solution.infeasibility is not None else None
     return solution.plan if solution.plan is not None else refused
 
 
 def _skipped(solution: Solution, last: Corner, asked: float) -> float | None:
-    """What to ask next when there is no plan at `asked`: the curve must not end below the highest feasible accuracy.
+    """The next target if there is no plan at `asked`, so that the highest feasible accuracy is not skipped.
 
-    Where that is not known, the least step up; None when that was asked, or nothing lies between.
+    The nearest feasible accuracy if known, else the smallest step; None if that was asked already or nothing lies
+    between.
     """
     nearest = solution.infeasibility.nearest_accuracy if solution.infeasibility is not None else None
     least = last.accuracy + ACCURACY_TOLERANCE
@@ -289,7 +290,7 @@ def _skipped(solution: Solution, last: Corner, asked: float) -> float | None:
 
 
 def _add(corners: list[Corner], found: Corner) -> None:
-    """Append a more accurate corner; those that cost as much leave it their bounds. A gap may uncover several."""
+    """Append a more accurate corner; it replaces corners of equal or higher cost and inherits their bounds."""
     while corners and found.cost_usd_per_h <= corners[-1].cost_usd_per_h + _tie(corners[-1].cost_usd_per_h):
         found = replace(found, bound_usd_per_h=min(found.bound_usd_per_h, corners.pop().bound_usd_per_h))
     corners.append(found)
@@ -331,7 +332,7 @@ def _why_it_ends(solution: Solution, last: Corner | None, target: float | None, 
 
 
 def _rate_point(problem: Problem, scale: float, solve: Solve) -> tuple[RatePoint, float | None]:
-    """The point, and the highest feasible scale if solving told it."""
+    """The point, and the highest feasible scale if the solver stated it."""
     try:
         solution = solve(scaled(problem, scale))
     except SolverError as error:
@@ -346,7 +347,7 @@ def _rate_point(problem: Problem, scale: float, solve: Solve) -> tuple[RatePoint
 
 
 def _beyond(problem: Problem, scale: float, solve: Solve) -> tuple[RatePoint, float | None]:
-    """The point that ended the search above a feasible scale, and the highest feasible scale."""
+    """The infeasible point above a feasible scale, and the highest feasible scale."""
     for _ in range(PROBES):
         scale *= GROWTH
         point, highest = _rate_point(problem, scale, solve)

@@ -1,9 +1,9 @@
-"""How many requests run together at a worker, in closed form.
+"""Batch sizes that form at a worker without waiting for further requests, in closed form.
 
-Runs hold what came while the last one went on, up to the batch size, and never wait for more. So their size is where
-the time of a run of that size, and what else the worker does meanwhile, is the time in which as many come: a fixed
-point, as in Inoue, Queueing analysis of GPU-based inference servers with dynamic batching (Performance Evaluation,
-2021), here for several operators on a worker and for requests that come in groups.
+A run takes the requests that arrived during the previous one, up to the batch size. The mean size is therefore a fixed
+point: as many requests arrive in a cycle (a run of that size, and the worker's other operators meanwhile) as the next
+run takes. Compare Inoue, Queueing analysis of GPU-based inference servers with dynamic batching (Performance
+Evaluation, 2021); here for several operators on a worker and for requests that arrive in groups.
 """
 
 from __future__ import annotations
@@ -19,19 +19,18 @@ from jellybean_solver.latency.queues import residual_log_mgf
 from jellybean_solver.milp.highs_program import Floats
 from jellybean_solver.model.problem import ServiceTime, Times
 
-LEAST_FREE_SHARE = 0.05  # of a worker's time, for any of its operators
-LEAST_DAMPING = (
-    0.75  # at least, of what runs' sizes vary by is not handed on: they never grow far beyond a batch; fitted
-)
-SIZE_TOLERANCE = 1e-4  # a change of size that ends the search
-_ROUNDS = 20  # of the fixed point, at most
+LEAST_FREE_SHARE = 0.05  # share of a worker's time that each operator gets at least
+LEAST_DAMPING = 0.75  # least share of a batch's size variation that the next batch does not inherit; fitted
+SIZE_TOLERANCE = 1e-4  # requests: a smaller change of size ends the iteration
+_ROUNDS = 20  # most iterations of the fixed point
 
 
 @dataclass(frozen=True, slots=True)
 class BatchInput:
-    """An operator on a worker: requests per second, `group` at a time, and the squared variation of when they come.
+    """Arrivals of one operator at a worker: requests per second, `group` at a time, and their roughness.
 
-    `jobs` of a group are one request's children; `variation` is the squared one of a run's time.
+    `roughness`: squared coefficient of variation of inter-arrival times; `variation`: of a run's time. `jobs` of a
+    group are children of one request.
     """
 
     times: Times
@@ -45,14 +44,14 @@ class BatchInput:
 
 @dataclass(frozen=True, slots=True)
 class NextRunWait:
-    """The wait for an operator's next run: with a `chance` the rest of what goes on, which takes `span_s`.
+    """Distribution of the wait for an operator's next run.
 
-    At low load few meet a run at all, and wait for half of one on average: who is among the slowest of a hundred meets
-    nearly all of it. So it is the chance that is small, not the wait. With `first` (a chance too) it is a run of one,
-    of whoever came first in a group, `first_s` long.
+    With probability `chance` the wait is the residual of a cycle of `span_s` seconds. At low load few requests meet a
+    run at all, but the slowest of a hundred waits for nearly all of it, so the probability is reduced, not the wait.
+    With probability `first` it is a run of one request, `first_s` long, started by the first of the own group.
 
-    What goes on takes up to `spread_s` less or more, as fewer or more run in it; for each second more, more come
-    meanwhile and their own run takes `handed` seconds longer.
+    A cycle varies by up to `spread_s` either way. Each further second of the cycle makes the own run `handed` seconds
+    longer, because more requests join it.
     """
 
     chance: float = 0.0
@@ -70,7 +69,7 @@ class NextRunWait:
         return self.chance * squared / self.span_s / 2.0 + self.first * self.first_s
 
     def log_mgf(self, theta: Floats, service: ServiceTime) -> Floats:
-        """`service`: how long what goes on takes, but for its mean."""
+        """Log of the moment generating function. `service`: shape of a cycle's time; its mean is replaced."""
         none = max(0.0, 1.0 - self.chance - self.first)
         parts = [np.full_like(theta, math.log(none) if none > 0 else -math.inf)]
         if self.chance * self.span_s > 0:
@@ -87,10 +86,10 @@ NO_WAIT = NextRunWait()
 
 @dataclass(frozen=True, slots=True)
 class BatchSizes:
-    """Requests per run of an operator on a worker: the mean, and the mean over the requests (large runs have more).
+    """Requests per run of an operator at a worker: mean over runs, and `seen`, the mean over requests.
 
-    `turn`: until the operator's next run, where runs hold several; for regular arrivals, only where runs of one would
-    not keep up.
+    `turn`: wait for the operator's next run if runs hold several requests; with regular arrivals, only if runs of one
+    request could not keep up.
     """
 
     mean: float = 1.0
@@ -104,7 +103,7 @@ class BatchSizes:
 
 
 def batch_sizes(fed: Sequence[BatchInput]) -> list[BatchSizes]:
-    """Runs of all operators of one worker."""
+    """Batch sizes of all operators of one worker."""
     sizes = [min(float(one.batch), one.group) for one in fed]
     if all(one.batch == 1 for one in fed):
         return [BatchSizes(size) for size in sizes]
@@ -122,9 +121,9 @@ def batch_sizes(fed: Sequence[BatchInput]) -> list[BatchSizes]:
 
 
 def _cycles_s(fed: Sequence[BatchInput], sizes: Sequence[float]) -> list[float]:
-    """Seconds from one run of an operator to its next, with runs of these sizes: at most until all have run.
+    """Seconds from one run of an operator to its next, if runs have these sizes: at most until every operator has run.
 
-    What hardly anything comes for does not run each time.
+    An operator with few arrivals does not run in every cycle.
     """
     own_s = [mean_s(one.times, size) for one, size in zip(fed, sizes, strict=True)]
     used = [one.per_s * own / size for one, own, size in zip(fed, own_s, sizes, strict=True)]
@@ -139,12 +138,12 @@ def _cycles_s(fed: Sequence[BatchInput], sizes: Sequence[float]) -> list[float]:
 
 
 def utilisation_in_batches(times: Times, per_s: float, size: float) -> float:
-    """Share of a worker's time for requests in runs of a size."""
+    """Share of a worker's time taken by `per_s` requests per second in runs of `size`."""
     return per_s * mean_s(times, size) / size
 
 
 class _CycleArrivals(NamedTuple):
-    """What comes to an operator in a cycle: groups on average, the chances of none and of one alone, the run's size."""
+    """Arrivals in a cycle: mean number of groups, probability of none, probability of a run of one, mean run size."""
 
     groups: float
     none: float
@@ -154,17 +153,17 @@ class _CycleArrivals(NamedTuple):
 
 def _cycle_arrivals(fed: BatchInput, cycle_s: float) -> _CycleArrivals:
     groups = fed.per_s / fed.group * cycle_s
-    none = max(0.0, 1.0 - groups)  # if as regular as can be
+    none = max(0.0, 1.0 - groups)  # for arrivals as regular as possible
     none += fed.roughness * (math.exp(-groups) - none)
-    alone = none * (min(2.0, fed.group) - 1.0)  # who comes first to an idle worker runs before the rest of its group
+    alone = none * (min(2.0, fed.group) - 1.0)  # the first of a group starts alone at an idle worker
     return _CycleArrivals(groups, none, alone, fed.group * (groups + none) / (1.0 + alone))
 
 
 def _runs(fed: BatchInput, mean: float, cycle_s: float, behind: bool) -> BatchSizes:
-    """`behind`: runs of one would not keep up."""
+    """`behind`: runs of one request could not keep up."""
     come = _cycle_arrivals(fed, cycle_s)
     groups, none = come.groups, come.none
-    # What a run's size varies by is handed on to the next one by its time, so the squares are a geometric series.
+    # A longer run makes the next batch larger, so the variances form a geometric series.
     kept = max(LEAST_DAMPING, 1.0 - _slope(fed) ** 2)
     squares = (fed.variation * groups**2 + fed.roughness * groups) / kept
     seen = fed.group * (groups**2 + squares + none / (1.0 + come.alone)) / (groups + none)
@@ -175,26 +174,30 @@ def _runs(fed: BatchInput, mean: float, cycle_s: float, behind: bool) -> BatchSi
 
 def _turn(fed: BatchInput, come: _CycleArrivals, cycle_s: float, kept: float, behind: bool) -> NextRunWait:
     groups, none = come.groups, come.none
-    drift = 1.0 + fed.group / come.size / 2.0 if behind else 0.0  # small runs fall behind, then a larger one catches up
+    drift = (
+        1.0 + fed.group / come.size / 2.0 if behind else 0.0
+    )  # small batches fall behind until a larger one catches up
     chance = fed.roughness * groups / (groups + none) + (1.0 - fed.roughness) * min(1.0, drift)
     first = none * (1.0 - fed.jobs / fed.group)
     span_s = cycle_s * (fed.roughness + (1.0 - fed.roughness) * max(1.0, drift))
     slope = max(0.0, _slope(fed))
-    by_chance = max(0.0, groups**2 + groups + none - (groups + none) ** 2)  # variance of Poisson's, but one at least
+    by_chance = max(
+        0.0, groups**2 + groups + none - (groups + none) ** 2
+    )  # variance of a Poisson count conditioned on at least one
     deviation = fed.group * math.sqrt(fed.roughness * by_chance / kept)
     spread_s = min(math.sqrt(3.0) * deviation * slope / fed.per_s, span_s) if fed.per_s > 0 else 0.0
     return NextRunWait(min(chance, 1.0 - first), span_s, first, fed.times[1].mean_s, slope, spread_s)
 
 
 def _slope(fed: BatchInput) -> float:
-    """How many more come while a run goes on for one more in it."""
+    """Further arrivals during a run per additional request in it."""
     if fed.batch == 1:
         return 0.0
     return fed.per_s * (fed.times[fed.batch].mean_s - fed.times[1].mean_s) / (fed.batch - 1)
 
 
 def mean_s(times: Times, size: float) -> float:
-    """Mean seconds of a run of a size, between profiled ones in proportion."""
+    """Mean seconds of a run of a size, interpolated linearly between profiled sizes."""
     if size in times:
         return times[int(size)].mean_s
     above, below = max(times), 0
@@ -209,7 +212,7 @@ def mean_s(times: Times, size: float) -> float:
 
 
 def service_of(times: Times, size: float) -> ServiceTime:
-    """The same with its quantiles: spread as those of the next larger profiled size."""
+    """Service time of a run of a size: interpolated mean, quantiles of the next larger profiled size."""
     if size in times:
         return times[int(size)]
     above = min(known for known in times if known >= size - 1e-9)

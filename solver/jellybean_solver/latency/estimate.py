@@ -1,14 +1,14 @@
-"""The p99 latency of a plan, queueing included, in closed form: fast enough to ask of every plan that a search finds.
+"""The p99 latency of a plan with queueing, in closed form: fast enough for every plan that a search finds.
 
-A request on a route meets stations: workers, and links of limited bandwidth (`stations.py`), each a queue
-(`queues.py`). The children of a request are one job, as large as all of them. Runs hold as many requests as come while
-one goes on (`batching.py`), and what ran together comes together to the next station. Where requests may wait for
-others to share a run, all are taken to wait as long as they may, and none to gain by it.
+A request visits stations along its route: workers, and links of limited bandwidth (`stations.py`), each a queue
+(`queues.py`). The children of a request count as one job of their total size. Runs take the requests that arrive during
+the previous run (`batching.py`), and requests of one run arrive together at the next station. If an operator has a
+batch delay, every request is taken to wait for all of it.
 
-Times add up along a route as logarithms of moment generating functions do: by Chernoff, P(L > t) is at most the
-minimum over theta of M(theta) exp(-theta t), and smaller than that by 7 for a normal tail at 1 %, by 12 for an
-exponential one; here by `TIGHTNESS`, as waits are not independent. A burst of requests is the same burst all along a
-route: it counts where it waits longest, once. `benchmarks/latency.py` holds all this against the simulator.
+Times along a route add up as logarithms of moment generating functions. By Chernoff's bound P(L > t) <= min over theta
+of M(theta) exp(-theta t); the true tail is smaller by a factor of 7 for a normal tail at 1 %, of 12 for an exponential
+one, and here of `TIGHTNESS`, because waits are dependent. A burst of requests is the same burst all along a route, so
+it counts once, where its wait is longest. `benchmarks/latency.py` compares the result with the simulator.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from jellybean_solver.model.plan import Plan, PlannedWorker
 from jellybean_solver.model.problem import Arrivals, Edge, Times
 from jellybean_solver.model.streams import request_streams
 
-TIGHTNESS = 4.0  # fitted, as are the constants of `queues.py`, to other plans than the benchmark's
+TIGHTNESS = 4.0  # fitted on other plans than the benchmark's, as the constants of `queues.py`
 QUANTILE = 0.99
-_PER_DECADE, _DECADES = 10, 5  # of theta
+_PER_DECADE, _DECADES = 10, 5  # grid of theta: points per decade, decades
 
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """`p99_s` over all requests; `unqueued_s`: the mean time when nothing waits and everything is at its slowest.
+    """`p99_s` of all requests; `unqueued_s`: mean time on the slowest workers and links used, zero queueing delay.
 
-    The slowest of what the plan uses, operator by operator and edge by edge, whether or not a route combines them:
-    routes are redrawn when a worker fails. Of several workflows those of the one that is slowest for its deadline, as
-    if its deadline were the longest (deadlines.py).
+    The slowest is taken operator by operator and edge by edge, whether or not a route combines them, because routes are
+    redrawn when a worker fails. Of several workflows: the one that is slowest relative to its deadline, scaled to the
+    longest deadline (deadline_shares.py).
     """
 
     p99_s: float
@@ -49,26 +49,26 @@ class Latency:
 
     @property
     def slowest_s(self) -> float:
-        """The longer of the two."""
+        """The larger of p99 and unqueued time."""
         return max(self.p99_s, self.unqueued_s)
 
     def meets(self, target_s: float) -> bool:
-        """Whether p99 is kept, and no combination of what is used is hopeless even without queues."""
+        """True if p99 and the slowest unqueued combination are within the target."""
         return self.slowest_s <= target_s * (1 + 1e-9)
 
 
 def latency(plan: Plan) -> Latency:
-    """Predicted latency of a plan's requests at its rates; inf where a queue would grow for ever."""
+    """Predicted latency of a plan's requests at its rates; inf if a queue is unstable."""
     return _Estimate(plan).latency()
 
 
 def p99_by_workflow(plan: Plan) -> Mapping[str, float]:
-    """Predicted p99 latency in seconds of each workflow that has a deadline; of one alone under no name."""
+    """Predicted p99 latency in seconds by workflow with a deadline; a single workflow has the name ""."""
     return _Estimate(plan).p99_by_workflow()
 
 
 def mean_waits_by_pool_s(plan: Plan) -> Mapping[str, float]:
-    """Seconds that a request waits on average at a worker of each pool, the longest of its workers."""
+    """Mean wait in seconds at the busiest worker of each pool."""
     longest: dict[str, float] = {}
     for name, wait_s in mean_waits_s(plan).items():
         pool = plan.worker_by_name[name].pool
@@ -77,7 +77,7 @@ def mean_waits_by_pool_s(plan: Plan) -> Mapping[str, float]:
 
 
 def mean_waits_s(plan: Plan) -> Mapping[str, float]:
-    """Seconds that a request waits on average at each worker."""
+    """Mean wait in seconds at each worker."""
     stations = Stations(plan)
     turns_s = dict.fromkeys((worker.name for worker in plan.workers), 0.0)
     for (_, name), runs in stations.runs.items():
@@ -87,20 +87,20 @@ def mean_waits_s(plan: Plan) -> Mapping[str, float]:
 
 
 def unqueued_s(times: Times, batch: int, jobs_at_once: float) -> float:
-    """Mean seconds that a request's runs take when nothing waits: alone, or its children in full batches."""
+    """Mean seconds of a request's runs with zero queueing delay: alone, or its children in full batches."""
     return max(times[1].mean_s, jobs_at_once * times[batch].mean_s / batch)
 
 
 @dataclass(frozen=True, slots=True)
 class _Bursts:
-    """A burst of requests on each route is one variable: the longest mean wait for it, and what it adds to all runs."""
+    """The wait for a burst, as one random variable per route: its load, longest mean wait, and extra time in runs."""
 
     load: Floats
     wait_s: Floats
     shared_s: Floats
 
     def or_else(self, other: _Bursts) -> _Bursts:
-        """The slower of each part."""
+        """The larger of each part."""
         wait_s, shared_s = np.maximum(self.wait_s, other.wait_s), np.maximum(self.shared_s, other.shared_s)
         return _Bursts(np.maximum(self.load, other.load), wait_s, shared_s)
 
@@ -110,7 +110,7 @@ class _Bursts:
 
 
 class _Estimate:
-    """Arrays have a row per route, and a column per theta."""
+    """Arrays have one row per route and one column per theta."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -150,7 +150,7 @@ class _Estimate:
         return found
 
     def _unqueued_s(self) -> Mapping[str, float]:
-        """Per operator when its output is at the gateway if nothing waits and everything is at its slowest."""
+        """Per operator when its output reaches the gateway with zero queueing delay, on the slowest pools and links."""
         stations = self.stations
         pools: dict[str, dict[str, None]] = {operator.name: {} for operator in self.plan.operators}
         for worker in self.plan.workers:
@@ -171,7 +171,7 @@ class _Estimate:
         return {name: seconds + hop_s + delays_s[name] for name, seconds in completed_s.items()}
 
     def _delays_s(self) -> Mapping[str, float]:
-        """Per operator the seconds that a request may have waited for others by its output: the longest way there."""
+        """Per operator the longest total batch delay on a path to it."""
 
         def own_s(name: str) -> float:
             operator = self.plan.operator_by_name[name]
@@ -180,7 +180,7 @@ class _Estimate:
         return completion_times(self.plan.operators, own_s)
 
     def _reached(self) -> dict[str, Floats]:
-        """Per sink the logarithm of the moment generating function of when its output is at the gateway."""
+        """Per sink the log moment generating function of the time at which its output reaches the gateway."""
         reached: dict[str, Floats] = {}
         bursts: dict[str, _Bursts] = {}
         hop, start = self.theta * self.plan.hop_s, np.zeros((len(self.table.weight), len(self.theta)))
@@ -204,9 +204,9 @@ class _Estimate:
         return {name: reached[name] + hop + bursts[name].log_mgf(self.theta) for name in sinks}
 
     def _met(self, name: str) -> _Bursts:
-        """The wait for bursts at an operator's worker of a request that meets others there too, less its turns.
+        """Wait for bursts at an operator's worker, without the wait for its next run, which counts apart.
 
-        Who comes back waits less each time: in all as long as under processor sharing at most, twice as for once.
+        A revisit waits less; in total at most twice one visit (processor sharing).
         """
         at, count, turns_s = self.table.at[name], self._visits(name), np.zeros(len(self.table.weight))
         for other, there in self.table.at.items():
@@ -217,7 +217,7 @@ class _Estimate:
         return _Bursts(load[at], np.maximum(0.0, wait_s - turns_s), np.zeros(len(at)))
 
     def _visits(self, name: str) -> Floats:
-        """How often a request is at the worker of an operator in all, by route."""
+        """Number of visits of a request to the operator's worker, by route."""
         at, count = self.table.at[name], np.zeros(len(self.table.weight))
         for other, there in self.table.at.items():
             if self.stream[other] == self.stream[name]:
@@ -226,13 +226,13 @@ class _Estimate:
 
     @cached_property
     def _queues(self) -> tuple[Floats, Floats]:
-        """Load and mean wait of the bursts' queue at each worker."""
+        """Load and mean wait of the burst queue at each worker."""
         queues = [self.stations.workers[worker.name].bursts for worker in self.plan.workers]
         return np.array([queue.load for queue in queues]), np.array([queue.mean_s for queue in queues])
 
     @cached_property
     def _turns_s(self) -> Mapping[str, Floats]:
-        """Per operator and worker, the seconds until its next run."""
+        """Per operator and worker the mean seconds until its next run."""
         found = {name: np.zeros(len(self.plan.workers)) for name in self.table.at}
         for number, worker in enumerate(self.plan.workers):
             for name in worker.rates_per_s:
@@ -240,7 +240,7 @@ class _Estimate:
         return found
 
     def _crossing(self, edge: Edge) -> tuple[Floats, _Bursts]:
-        """Time on a link, and the wait for bursts apart."""
+        """Log moment generating function of the time on a link; the wait for bursts apart."""
         size = self.stations.sent_bytes(edge)
         pairs, each = self.table.crossings(edge)
         times = np.array([self.theta * self.stations.link_s(*pair, size) for pair in pairs])
@@ -253,10 +253,9 @@ class _Estimate:
         return times[each], _Bursts(load[each], mean_s[each], np.zeros(len(each)))
 
     def _own(self, name: str) -> tuple[Floats, Floats]:
-        """A request's own runs on the workers of an operator, and those of requests that come with it.
+        """Log moment generating function of a request's own runs, and mean extra seconds per run from a burst.
 
-        What they take longer because of a burst is put down apart, in mean seconds: the burst is the same on all of a
-        route.
+        The extra time is kept apart because the same burst delays all stations of a route.
         """
         if name not in self.own:
             known: dict[object, tuple[Floats, float]] = {}
@@ -278,8 +277,10 @@ class _Estimate:
         return logs[each], shared_s[each]
 
     def _own_at(self, name: str, worker: PlannedWorker, regular: float, visits: float) -> tuple[Floats, float]:
-        """`visits` of a request to the worker, at least: who comes back waits less for turns, between not at all less
-        and as under processor sharing (`_met`), where all is regular; else a burst is what all visits wait for.
+        """The same at one worker. `visits`: least number of visits of a request to it.
+
+        A revisit waits less for the next run: between no reduction and that of processor sharing (`_met`) if arrivals
+        are regular; with random arrivals all visits wait for the burst.
         """
         runs, needed = self.stations.runs[name, worker.name], self.stations.jobs(name)
         times = self.plan.operator_by_name[name].service[worker.pool]
@@ -293,13 +294,13 @@ class _Estimate:
         return service_log_mgf(service, self.theta * count) + turn, (1.0 - regular) * more_s
 
     def _run_s(self, name: str, worker: PlannedWorker) -> float:
-        """Mean seconds of all of one request's runs."""
+        """Mean seconds of all runs of one request."""
         size = self.stations.runs[name, worker.name].seen
         mean_s = service_of(self.plan.operator_by_name[name].service[worker.pool], size).mean_s
         return mean_s * max(1.0, self.stations.jobs(name) / size)
 
     def _beside(self) -> Mapping[str, tuple[str, ...]]:
-        """Earlier operators, neither above nor below: on one worker a request's own runs wait for each other."""
+        """Earlier operators that are neither ancestors nor descendants: on one worker, runs of one request queue."""
         above: dict[str, frozenset[str]] = {}
         found: dict[str, tuple[str, ...]] = {}
         for operator in self.plan.operators:
@@ -312,12 +313,12 @@ class _Estimate:
 
 
 def _quantile(theta: Floats, weights: Floats, logs: Floats) -> float:
-    """The time that a share 1 - QUANTILE of the requests exceeds, by bisection over the sum of the routes' tails."""
+    """The latency that a share 1 - QUANTILE of requests exceeds, by bisection on the sum of the routes' tail bounds."""
     allowed = 1.0 - QUANTILE
 
     def beyond(time: float) -> float:
         bound = np.exp(np.minimum(np.min(logs - theta * time, axis=1), 0.0))
-        return float(weights @ (bound / (bound + TIGHTNESS * (1.0 - bound))))  # 1 up to the mean
+        return float(weights @ (bound / (bound + TIGHTNESS * (1.0 - bound))))  # equals 1 up to the mean
 
     with np.errstate(invalid="ignore"):
         odds = TIGHTNESS * allowed / (1.0 - allowed)

@@ -1,7 +1,7 @@
-"""Where regular requests still come as regularly as they were sent, because all their ways there take the same time.
+"""Phase locking: workers at which periodic requests arrive as evenly spaced as they were sent.
 
-So it is behind replicas that share a stream evenly: nobody waits at them, each takes as long as the others, and what
-they hand on is the stream again. All that may take longer for some ends it: a queue, times that vary, a link.
+This holds behind replicas that share a stream evenly: no request queues there, all take equally long, so the merged
+output is the periodic stream again. Any variable delay ends it: a queue, varying service times, a link.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from jellybean_solver.latency.route_table import Mask, RouteTable
 from jellybean_solver.milp.highs_program import Floats, Indices
 from jellybean_solver.model.plan import Plan
 
-UNLOCKED = -1  # not in step; other numbers tell ways that take the same time
+UNLOCKED = -1  # not phase-locked; other numbers identify paths of equal duration
 
 
 def phase_locked(
     plan: Plan, table: RouteTable, follows: Mapping[str, Mask], loads: Mapping[str, Floats]
 ) -> Mapping[str, Mask]:
-    """Per operator, the workers to which it comes in step.
+    """Per operator a mask of the workers at which its requests arrive evenly spaced.
 
-    `follows`: per operator, the routes on which it comes from its own worker; `loads`: per operator, the share of each
-    worker's time that it would take if all requests came there, inf where it takes some longer than others.
+    `follows`: per operator the routes on which its inputs come from its own worker. `loads`: per operator and worker,
+    the share of the worker's time that all requests would take; inf if service times vary.
     """
     count, sources = len(plan.workers), {source.name for source in plan.sources}
     pools = {name: number for number, name in enumerate(dict.fromkeys(worker.pool for worker in plan.workers))}
@@ -50,10 +50,10 @@ def phase_locked(
 
 
 def _uncontended(table: RouteTable, follows: Mapping[str, Mask], loads: Mapping[str, Floats]) -> Mask:
-    """Workers that are done with any request before the next one comes, if those come as regularly as can be.
+    """Workers that finish any request before the next one arrives, if arrivals are as regular as possible.
 
-    One operator's requests come to them from elsewhere, all there are or one route's: those of a share of 2 in 5 may be
-    two spacings apart, not two and a half.
+    All requests of one operator arrive there from elsewhere, or those of one route. With a share of 2 in 5, arrivals
+    may be two periods apart instead of two and a half.
     """
     count, routes = len(table.plan.workers), len(table.weight)
     entries = np.zeros(count)
@@ -61,7 +61,9 @@ def _uncontended(table: RouteTable, follows: Mapping[str, Mask], loads: Mapping[
         entries += table.summed(at, np.where(follows[name], 0.0, 1.0)) > 0
     keys = np.concatenate([at * routes + np.arange(routes) for at in table.at.values()])
     load = np.concatenate([loads[name][at] for name, at in table.at.items()])
-    visits, each = np.unique(keys, return_inverse=True)  # of a route to a worker, for all that it does there
+    visits, each = np.unique(
+        keys, return_inverse=True
+    )  # visits of a route to a worker, all its operators there together
     here = visits // routes
     ways, longest = np.bincount(here, minlength=count), np.zeros(count)
     np.maximum.at(longest, here, np.bincount(each, load))
@@ -71,6 +73,6 @@ def _uncontended(table: RouteTable, follows: Mapping[str, Mask], loads: Mapping[
 
 
 def _combined(way: Indices, more: Indices) -> Indices:
-    """Numbers of pairs of ways."""
+    """Numbers of the distinct pairs of path numbers; UNLOCKED if either is."""
     pairs = np.where((way == UNLOCKED) | (more == UNLOCKED), UNLOCKED, way * (int(more.max(initial=0)) + 1) + more)
     return np.unique(pairs, return_inverse=True)[1] - int((pairs == UNLOCKED).any())

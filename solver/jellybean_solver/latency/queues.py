@@ -1,26 +1,26 @@
-"""One station of a plan, a worker or a link, as a queue in closed form: how long what comes there waits.
+"""A station (worker or link) as a queue in closed form: distribution of the waiting time.
 
-What comes varies in three ways, in squared seconds of work per second of work:
+Arriving work varies for three reasons, in squared seconds of work per second of work:
 
-- bursts: the requests themselves come at random. Round robin leaves a worker with a share of them only its share of
-  that. A burst waits once: what a slow station holds back comes smoothly to the next. Servers in a row that take the
-  same time for all even have exactly the wait of the slowest (Friedman, Operations Research, 1965).
-- irregularity: several routes and several operators of a worker bring it streams that are regular one by one, but meet
-  as their phases happen to lie. Of n of them what comes varies as a Brownian bridge over a period does: however long
-  one looks it is bounded, so P(W > x) is exp(-2 x^2 / n - 2 x (1 - load)) in jobs (Hajek, Operations Research, 1994;
-  Roberts and Virtamo, IEEE Transactions on Communications, 1991). Waits grow as the root of n and have an end at
-  capacity. What goes on at a worker where it was is no stream of its own: regular requests meet nobody new by it. Who
-  waited elsewhere comes late: of requests that are due at even times and late by times of which two differ by d on
-  average, as many as come in d more or fewer have come at a time (Mercer, J. R. Statist. Soc. B, 1960).
-- chance: times of runs, and requests that a thinning lets by.
+- bursts: requests arrive at random. Round robin passes each worker its share of this variation only. A burst waits
+  once: a slow station releases it smoothly to the next. Stations in series with equal deterministic service times have
+  exactly the wait of the slowest (Friedman, Operations Research, 1965).
+- irregularity: several routes and operators bring streams that are periodic one by one but have random phases. Of n
+  such streams the arrivals vary as a Brownian bridge over a period does, which is bounded: P(W > x) = exp(-2 x^2 / n -
+  2 x (1 - load)) in jobs (Hajek, Operations Research, 1994; Roberts and Virtamo, IEEE Transactions on Communications,
+  1991). Waits grow as the root of n and stay finite at full load. An operator whose input comes from the same worker
+  adds no stream. Requests delayed elsewhere arrive late: if two delays differ by d on average, the count of arrivals
+  deviates by the number due in d (Mercer, J. R. Statist. Soc. B, 1960).
+- chance: variable run times, and requests that pass a thinning.
 
-A burst makes runs larger, so that it is worked off as fast as full batches allow. Where several operators share a
-worker their runs grow slower: the wait is that of a load a part of the way (`CATCHING_UP`) to the time of the runs that
-form by themselves. Where runs of one would not keep up, irregular requests too make runs larger rather than wait.
+A burst makes batches larger, so it is worked off at the rate of full batches. If several operators share a worker,
+batches grow more slowly: the wait is that of a load between full batches and the batches that form by themselves
+(`BURST_BATCH_SHARE`). If runs of one request could not keep up, irregular arrivals also make batches larger instead of
+waits longer.
 
-Mean waits follow the formula of Kraemer and Langenbach-Belz for GI/G/1 (in Whitt, The Queueing Network Analyzer, Bell
-System Technical Journal, 1983). Where arrivals are calmer than at random, fewer wait, but who does waits as long: the
-factor of theirs is on the chance, and the mean of the waits that are not 0 is Kingman's (Proc. Camb. Phil. Soc. 1961).
+Mean waits follow Kraemer and Langenbach-Belz for GI/G/1 (in Whitt, The Queueing Network Analyzer, Bell System Technical
+Journal, 1983). If arrivals are smoother than Poisson, fewer requests wait but those wait as long: their factor applies
+to the probability of waiting, and the mean of non-zero waits is Kingman's (Proc. Camb. Phil. Soc. 1961).
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ from numpy.typing import NDArray
 from jellybean_solver.model.distributions import quantile_points
 from jellybean_solver.model.problem import ServiceTime
 
-LEAST_BRIDGE_SHARE = 0.7  # of the bridge's mean wait at least, for whole jobs of a few streams; fitted
-SHARED_STREAM_WEIGHT = 0.2  # of a stream more, where requests that come at random are shared by round robin; fitted
-LATE_STREAM_WEIGHT = 1.5  # streams more for each request that is due and late or the other way round; fitted
-BATCH_GROWTH_SHARE = 0.6  # of the waits for what is irregular, where runs grow instead and all is regular; fitted
-REGULARITY_POWER = 8  # power of the share of requests, near which what comes from a source is as regular as they are
-NEGLIGIBLE_SHARE = 3e-4  # a share of requests far below the one in a hundred that p99 leaves out
-BURST_BATCH_SHARE = 0.25  # of the time lost in runs smaller than full: what a burst of several operators still meets
-SATURATED_LOAD = 0.9999  # a load from which a queue is taken to be without end
+LEAST_BRIDGE_SHARE = 0.7  # least share of the Brownian bridge's mean wait, for few streams of whole jobs; fitted
+SHARED_STREAM_WEIGHT = 0.2  # streams added where round robin shares random arrivals; fitted
+LATE_STREAM_WEIGHT = 1.5  # streams added per request by which arrivals deviate from the requests due; fitted
+BATCH_GROWTH_SHARE = 0.6  # share of irregular waits that remains where batches grow instead; fitted
+REGULARITY_POWER = 8  # power of the share of requests: near a share of 1 arrivals are as regular as the source
+NEGLIGIBLE_SHARE = 3e-4  # share of requests far below the 1 % that p99 leaves out
+BURST_BATCH_SHARE = 0.25  # share of the time lost in partial batches that a burst at a shared worker still meets
+SATURATED_LOAD = 0.9999  # at this load a queue counts as unstable
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A station's load and the mean of its waits that are not 0."""
+    """A station's load and the mean of its non-zero waits."""
 
     load: float = 0.0
     wait_s: float = 0.0
@@ -61,16 +61,16 @@ class Queue:
         return self.load * self.wait_s if self.load > 0 else 0.0
 
     def log_mgf(self, theta: Floats) -> Floats:
-        """Of waits cut off where longer ones are as rare as `RARE`: a queue that hardly anyone meets must not count."""
+        """Of the wait, truncated where longer ones are rarer than `NEGLIGIBLE_SHARE` of requests."""
         return wait_log_mgf(np.array(self.load), np.array(self.wait_s), theta)
 
 
 def wait_log_mgf(load: Floats, wait_s: Floats, theta: Floats) -> Floats:
-    """The same of many queues that shapes broadcast together."""
+    """The same for arrays of queues that broadcast together."""
     meets = (wait_s > 0.0) & (load > NEGLIGIBLE_SHARE)
     ends = meets & np.isfinite(wait_s)
     some, mean_s = np.where(ends, load, 0.5), np.where(ends, wait_s, 0.0)
-    longest = np.log(some / NEGLIGIBLE_SHARE)  # in mean waits
+    longest = np.log(some / NEGLIGIBLE_SHARE)  # in units of the mean wait
     waits = np.log(some * longest) + _log_mean_growth(longest * (theta * mean_s - 1.0))
     waits = np.logaddexp(waits, math.log(NEGLIGIBLE_SHARE) + theta * mean_s * longest)
     with np.errstate(divide="ignore"):
@@ -80,11 +80,11 @@ def wait_log_mgf(load: Floats, wait_s: Floats, theta: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class WorkStream:
-    """Work that routes' requests bring to a station at once: jobs per second, and one's mean and squared deviation.
+    """Work that routes bring to a station: jobs per second, mean and variance of a job's seconds.
 
-    `stream`: of which requests; `weight`: their share; `chance`: share of those that bring any; `size`: jobs in a run;
-    `regular`: comes straight from a source; `follows`: only from operators at the same station; `squares`: of the
-    routes' weights, together (default: it is one route).
+    `stream`: of which request stream. `weight`: share of its requests. `chance`: probability that a request brings a
+    job. `size`: jobs per run. `regular`: arrives straight from a source. `follows`: arrives only from operators at the
+    same station. `squares`: sum of the squared route weights (default: one route).
     """
 
     stream: int
@@ -101,10 +101,10 @@ class WorkStream:
 
 @dataclass(frozen=True)
 class Traffic:
-    """All that comes to a station that `share` of the requests come by.
+    """All work that arrives at a station, which `share` of the requests visit.
 
-    `roughness` and `rates`: of each stream of requests, the squared variation of the times between them and their rate;
-    `late`: as many regular requests more or fewer than are due have come at a time.
+    `roughness` and `rates`: per request stream, squared coefficient of variation of inter-arrival times, and rate.
+    `late`: mean deviation of the number of periodic requests arrived from the number due.
     """
 
     pieces: Sequence[WorkStream]
@@ -136,12 +136,12 @@ class Traffic:
 
     @cached_property
     def random(self) -> float:
-        """Share of the work that requests bring which come at random."""
+        """Share of the work whose arrivals are random."""
         return sum(p.per_s * p.seconds * min(1.0, self.roughness[p.stream]) for p in self.pieces) / self.work
 
     @property
     def others(self) -> float:
-        """Regular streams that one meets here."""
+        """Number of other periodic streams that a request meets here."""
         come = squared = as_sent = 0.0
         for p in self.pieces:
             part = min(1.0, self.roughness[p.stream]) if p.follows else 1.0
@@ -158,34 +158,34 @@ class Traffic:
         )
 
     def meeting_s(self, free: float) -> float:
-        """Mean wait of who meets other streams, with so much of the station's time free."""
+        """Mean wait caused by other periodic streams; `free`: share of the station's time that is free."""
         others = self.others
         if others <= 0.0:
             return 0.0
         job_s = sum(p.per_s * p.seconds**2 * p.size for p in self.pieces) / self.work
         part = max(
             LEAST_BRIDGE_SHARE, others / (1.0 + others)
-        )  # two by themselves would meet less, but what they come by differs
+        )  # two streams alone would meet less, but their phases drift
         return part * job_s * math.sqrt(math.pi * others / 8.0) * _exp_erfc(free * math.sqrt(others / 2.0))
 
     def lumps_s(self, free: float) -> float:
-        """Mean wait for what only some requests go on with: all others wait until it is done, in the time left."""
+        """Mean wait for follow-up work of some requests, for which all others wait."""
         some = ((max(0.0, 1.0 - p.weight / self.share), p) for p in self.pieces if p.follows)
         return sum(part * p.per_s * p.seconds**2 / 2.0 / (free + p.per_s * p.seconds) for part, p in some)
 
 
 @dataclass(frozen=True, slots=True)
 class Station:
-    """`bursts` are waited for once on a route, `own` at each visit."""
+    """`bursts`: queue waited for once on a route; `own`: at each visit."""
 
     bursts: Queue = Queue()
     own: Queue = Queue()
 
 
 def station(traffic: Traffic, load: float, busy: float, *, behind: bool = False) -> Station:
-    """Its queues. `load`: of all that it can do, in full batches; `busy`: share of its time, in those that form.
+    """The queues of a station. `load`: utilisation in full batches; `busy`: in the batches that form.
 
-    `behind`: runs of one would not keep up.
+    `behind`: runs of one request could not keep up.
     """
     if not traffic.pieces or traffic.work <= 0 or load <= 0:
         return Station()
@@ -204,14 +204,16 @@ def station(traffic: Traffic, load: float, busy: float, *, behind: bool = False)
         return Queue(used * math.exp(-calm), per_work_s / 2.0 / (1.0 - used))
 
     regular, random = Queue(busy, met_s), waited(chance, load)
-    longest_s = regular.mean_s / busy + random.wait_s  # what is irregular is never far off: short waits, not rare ones
+    longest_s = (
+        regular.mean_s / busy + random.wait_s
+    )  # irregular arrivals are close together: short waits, not rare ones
     own = Queue((regular.mean_s + random.mean_s) / longest_s, longest_s) if longest_s > 0 else Queue()
     full = load + (BURST_BATCH_SHARE * max(0.0, busy - load) if len(traffic.pieces) > 1 else 0.0)
     return Station(waited(bursts, full), own)
 
 
 def service_variance(service: ServiceTime) -> float:
-    """Of a run's time, its quantiles joined by straight lines."""
+    """Variance of a run's time in seconds squared, with quantiles interpolated linearly."""
     points = quantile_points(service)
     squares = sum(
         (right - left) * (low**2 + low * high + high**2) / 3.0 for (left, low), (right, high) in pairwise(points)
@@ -220,7 +222,7 @@ def service_variance(service: ServiceTime) -> float:
 
 
 def service_log_mgf(service: ServiceTime, theta: Floats) -> Floats:
-    """log E exp(theta S) of a run's time, its quantiles joined by straight lines; the mean alone is a constant."""
+    """log E exp(theta S) of a run's time S, with quantiles interpolated linearly; a constant has its mean alone."""
     points = quantile_points(service)
     if len(points) < 2:
         return theta * service.mean_s
@@ -234,10 +236,10 @@ def service_log_mgf(service: ServiceTime, theta: Floats) -> Floats:
 
 
 def residual_log_mgf(service: ServiceTime, theta: Floats, handed: float = 0.0, spread_s: float = 0.0) -> Floats:
-    """Of what is left of a run's time S for who comes while it goes on: (M(theta) - 1) / (theta m).
+    """Log MGF of the residual of a run's time S at a random time in it: (M(theta) - 1) / (theta m).
 
-    `spread_s`: S varies by so much more to either side. `handed`: so much of S the next run is longer for those who
-    came meanwhile; of both, less its mean, it is E S exp(theta (U + handed) S) / m with U uniform.
+    `spread_s`: S is besides uniform by so much either way. `handed`: the own next run is longer by this share of S;
+    with both, less the mean of that: E S exp(theta (U + handed) S) / m with U uniform.
     """
     log, handed_on = _run_log_mgf(service, theta * (1.0 + handed), spread_s), np.zeros_like(theta)
     if handed > 0:
@@ -253,14 +255,14 @@ def _run_log_mgf(service: ServiceTime, theta: Floats, spread_s: float) -> Floats
 
 
 def _exp_erfc(power: float) -> float:
-    """exp(x^2) erfc(x) for x of at least 0, by its expansion where they leave the floats."""
+    """exp(x^2) erfc(x) for x >= 0, by asymptotic expansion where the factors leave the floating-point range."""
     if power < 5.0:
         return math.exp(power**2) * math.erfc(power)
     return (1.0 - 0.5 / power**2) / (power * math.sqrt(math.pi))
 
 
 def _log_mean_growth(power: Floats) -> Floats:
-    """log of the mean of exp(x) for x uniform in [0, power], of either sign."""
+    """log of the mean of exp(x) for x uniform in [0, power]; power of either sign."""
     return np.maximum(power, 0.0) + _log_mean_exp(np.abs(power))
 
 

@@ -1,4 +1,4 @@
-"""A plan's routes as arrays: what is computed for every route is computed for all of them at once."""
+"""A plan's routes as arrays, so that figures are computed for all routes at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 class RouteTable:
-    """`weight` per route; `at`: per operator and route the index of the worker that serves it."""
+    """`weight` per route; `at`: per operator and route the index of its worker."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -29,21 +29,21 @@ class RouteTable:
 
     @cached_property
     def tier(self) -> Mapping[str, Indices]:
-        """Per operator or source and route the index of the tier that it is in."""
+        """Per operator or source, and route, the index of its tier."""
         place = {tier: number for number, tier in enumerate(self.plan.tiers)}
         of_worker = np.array([place[worker.tier] for worker in self.plan.workers], np.int64)
         born = {s.name: np.full(len(self.weight), place[s.tier], np.int64) for s in self.plan.sources}
         return born | {name: of_worker[workers] for name, workers in self.at.items()}
 
     def crossings(self, edge: Edge) -> tuple[list[tuple[str, str]], Indices]:
-        """The pairs of tiers that routes take an edge's data between, and which of them each route does."""
+        """Pairs of tiers between which routes carry an edge's data, and the index of the pair of each route."""
         tiers = self.plan.tiers
         pairs, each = np.unique(self.tier[edge.upstream] * len(tiers) + self.tier[edge.downstream], return_inverse=True)
         return [(tiers[pair // len(tiers)], tiers[pair % len(tiers)]) for pair in pairs.tolist()], each
 
     @cached_property
     def alike_below(self) -> tuple[Indices, ...]:
-        """Per tier a number for each route, the same for routes that differ only further up."""
+        """Per tier a number for each route, equal for routes that differ in higher tiers only."""
         names = list(self.at)
         tier, at = np.array([self.tier[name] for name in names]), np.array([self.at[name] for name in names])
         return tuple(
@@ -52,19 +52,19 @@ class RouteTable:
         )
 
     def squares(self, workers: Indices, alike: Indices) -> Floats:
-        """Squared weights of routes, alike ones as one, added up per worker."""
+        """Sum of squared route weights per worker; routes with equal numbers in `alike` count as one."""
         count = int(alike.max(initial=0)) + 1
         pairs, each = np.unique(workers * count + alike, return_inverse=True)
         together: Floats = np.bincount(each, self.weight).astype(float)
         return self.summed(pairs // count, together**2)
 
     def summed(self, workers: Indices, weights: Floats) -> Floats:
-        """Weights of routes, added up per worker."""
+        """Sum of route weights per worker."""
         return np.bincount(workers, weights, len(self.plan.workers)).astype(float)
 
     @cached_property
     def share(self) -> Floats:
-        """Per worker the weight of the routes that come by."""
+        """Per worker the total weight of the routes that visit it."""
         count = len(self.weight)
         pairs = np.unique(np.concatenate([workers * count + np.arange(count) for workers in self.at.values()]))
         workers, routes = np.divmod(pairs, count)

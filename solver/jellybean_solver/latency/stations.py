@@ -1,7 +1,8 @@
-"""What comes to every station of a plan by its routes: workers and links of limited bandwidth, as queues.
+"""Stations of a plan (workers, and links of limited bandwidth) as queues fed by the plan's routes.
 
-A station of a tier with several sites is that of one of them. What several sites send up to one station knows nothing
-of each other: it comes the more at random the more they are and the less busy it is (The Queueing Network Analyzer).
+In a tier with several sites, a station is that of one site. Streams of several sites that meet at one station are
+independent: their superposition is closer to Poisson the more there are and the lower the load (Whitt, The Queueing
+Network Analyzer).
 """
 
 from __future__ import annotations
@@ -48,17 +49,20 @@ def visits(plan: Plan) -> Mapping[str, float]:
 
 
 def rounded_key(figures: Sequence[Sequence[float]]) -> str:
-    """The same for figures that differ by rounding: most workers of a fleet are alike, so one answer does for all."""
+    """A key equal for figures that differ by rounding: most workers of a fleet are identical and computed once."""
     return repr([[float(f"{figure:.5g}") for figure in row] for row in figures])
 
 
 def jobs_at_once(visits_per_request: float) -> float:
-    """Runs that one request brings at once: all its children; thinned streams bring one or none."""
+    """Jobs that one request brings at once: all its children; at least 1 for thinned streams."""
     return max(1.0, visits_per_request)
 
 
 class Stations:
-    """The queues of a plan. `runs` by operator and worker, as many as come together in `groups`; `links` by tiers."""
+    """The queues of a plan: `workers` by name, `links` by tiers.
+
+    `runs` and `groups` by (operator, worker): batch sizes, and requests that arrive together.
+    """
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -81,38 +85,38 @@ class Stations:
         self.links = self._links()
 
     def jobs(self, name: str) -> float:
-        """Runs of an operator that one request brings at once."""
+        """Jobs of an operator that one request brings at once."""
         return jobs_at_once(self.visits[name])
 
     def roughness(self, name: str, worker: PlannedWorker) -> float:
-        """Squared variation of when requests come to an operator on a worker: round robin leaves it its share."""
+        """Squared coefficient of variation of an operator's arrivals at a worker; round robin passes on its share."""
         rate = self.plan.operator_by_name[name].rate_per_s
         sites, stream = self.plan.sites.get(worker.tier, 1), self._stream[name]
         share = min(1.0, worker.rates_per_s[name] * sites / rate) if rate > 0 else 0.0
         return self._roughness[stream] * share + self._mixed(stream, sites, share, worker.load)
 
     def _mixed(self, stream: int, sites: int, share: float, load: float) -> float:
-        """What the squared variation gains where a station's requests come from several sites: all of it in the end."""
+        """Increase of the squared coefficient of variation where a station serves several sites."""
         origins = self._born[stream] / sites
         alone = 1.0 / (1.0 + 4.0 * (1.0 - min(1.0, load)) ** 2 * (origins - 1.0)) if origins > 1 else 1.0
         return (1.0 - alone) * (1.0 - self._roughness[stream] * min(1.0, share))
 
     def sent_bytes(self, edge: Edge) -> float:
-        """A request's data on an edge, all children together."""
+        """Bytes of one request on an edge, all children together."""
         source = self.sources.get(edge.upstream)
         if source is not None:
             return source.message_bytes * self.jobs(edge.downstream)
         return self.plan.operator_by_name[edge.upstream].message_bytes[edge.downstream] * self.jobs(edge.downstream)
 
     def link_s(self, upstream_tier: str, downstream_tier: str, size: float) -> float:
-        """Seconds over a link that is free; 0 inside a tier."""
+        """Seconds over an idle link; 0 inside a tier."""
         if upstream_tier == downstream_tier:
             return 0.0
         link = self._link[upstream_tier, downstream_tier]
         return link.latency_s + (size / link.bandwidth_bytes_per_s if link.bandwidth_bytes_per_s else 0.0)
 
     def _fill_runs(self) -> None:
-        """Sizes of runs, twice: what ran together comes together, and what comes together runs together."""
+        """Batch sizes, in two passes: runs send their requests together, and groups that arrive together batch."""
         for worker in self.plan.workers:
             self.runs |= {(name, worker.name): BatchSizes() for name in worker.rates_per_s}
         batched = any(size > 1 for operator in self.plan.operators for size in operator.batch.values())
@@ -137,7 +141,7 @@ class Stations:
         return BatchInput(times, batch, worker.rates_per_s[name], group, rough, self.jobs(name), varied)
 
     def _groups(self) -> dict[Pair, float]:
-        """Requests that come to an operator on a worker at once, children one by one."""
+        """Mean requests that arrive together at an operator on a worker, counting children."""
         found = {pair: self.jobs(pair[0]) for pair in self.runs}
         names = [worker.name for worker in self.plan.workers]
         for operator in self.plan.operators:
@@ -150,7 +154,7 @@ class Stations:
         return found
 
     def _together(self, edge: Edge) -> Floats:
-        """Per worker downstream, requests of one run upstream that routes lead there, but one at least; else NaN."""
+        """Per downstream worker the mean requests of one upstream run that routes send there, at least 1; else NaN."""
         table, workers = self.table, self.plan.workers
         leave = table.summed(table.at[edge.upstream], table.weight)
         pairs, each = np.unique(table.at[edge.upstream] * len(workers) + table.at[edge.downstream], return_inverse=True)
@@ -197,12 +201,12 @@ class Stations:
         return self._station(pieces, share, worker.load, used, sites, behind=behind, late=late)
 
     def _late(self, found: Mapping[str, Station], enters: Collection[Pair]) -> Mapping[str, float]:
-        """Per worker, how many requests more or fewer than are due have come, by the deviations of earlier waits.
+        """Per worker the mean deviation of requests arrived from requests due, caused by waits upstream.
 
-        `enters`: where requests come from elsewhere.
+        `enters`: (operator, worker) pairs whose requests arrive from elsewhere.
         """
         names, late = [worker.name for worker in self.plan.workers], dict.fromkeys(found, 0.0)
-        waited: dict[str, float] = {}  # squared deviation of the waits up to an operator's end, in s^2
+        waited: dict[str, float] = {}  # variance of the waits up to an operator's completion, in s^2
         for operator in self.plan.operators:
             at = self.table.at[operator.name]
             before = arrival_time(operator.inputs, waited)
@@ -224,7 +228,7 @@ class Stations:
         return _Work(service.mean_s * count, service_variance(service) * count, max(1.0, 1.0 / count))
 
     def _busy(self, worker: PlannedWorker) -> float:
-        """The load in the batches that form: they are smaller than those that capacity counts."""
+        """Utilisation in the batches that form, which are smaller than those capacity counts."""
         used = full = 0.0
         for name, per_s in worker.rates_per_s.items():
             operator = self.plan.operator_by_name[name]
@@ -242,7 +246,7 @@ class Stations:
         regular: bool,
         follows: bool = False,
     ) -> WorkStream:
-        """What all routes bring of an operator, whose weights and squared weights sum to these."""
+        """The work of one operator from all its routes, given the sums of their weights and squared weights."""
         stream, chance = self._stream[name], min(1.0, self.visits[name])
         per_s = self._per_s[stream] * weight * chance
         return WorkStream(
@@ -250,7 +254,7 @@ class Stations:
         )
 
     def _regular(self, follows: Mapping[str, Mask]) -> Mapping[str, Mask]:
-        """Per operator, the workers to which requests come as they are sent."""
+        """Per operator the workers at which requests arrive as evenly spaced as they were sent."""
         if any(self._roughness) or self.plan.sites:
             count = len(self.plan.workers)
             return {operator.name: np.full(count, self._from_sources(operator)) for operator in self.plan.operators}
@@ -267,7 +271,7 @@ class Stations:
         return all(edge.upstream in self.sources for edge in operator.inputs)
 
     def _behind(self, worker: PlannedWorker) -> bool:
-        """Whether runs of all its operators grow, because runs of one would not keep up."""
+        """True if all operators of a worker run in batches, because runs of one request could not keep up."""
         operators = [self.plan.operator_by_name[name] for name in worker.rates_per_s]
         if worker.load <= 0 or any(operator.batch[worker.pool] == 1 for operator in operators):
             return False
@@ -277,7 +281,7 @@ class Stations:
         )
 
     def _follows(self, operator: PlannedOperator) -> Mask:
-        """Routes on which all that an operator takes comes from its own worker."""
+        """Mask of the routes on which all inputs of an operator come from its own worker."""
         at = self.table.at[operator.name]
         follows = np.ones(len(at), bool)
         for edge in operator.inputs:
@@ -295,7 +299,7 @@ class Stations:
         behind: bool = False,
         late: float = 0.0,
     ) -> Station:
-        """One of the station in each of so many sites."""
+        """The queue of a station in one of its `sites`."""
         rates = [per_s / sites for per_s in self._per_s]
         if self.plan.sites:
             pieces = [
@@ -309,7 +313,7 @@ class Stations:
         return station(Traffic(pieces, share, self._roughness, rates, late), load, used, behind=behind)
 
     def _links(self) -> Mapping[Pair, Station]:
-        """Links take messages of all kinds as they come."""
+        """Links with limited bandwidth; messages of all edges share the queue."""
         pieces: dict[Pair, list[WorkStream]] = {}
         come_by: dict[Pair, Mask] = {}
         for operator in self.plan.operators:

@@ -1,1 +1,1 @@
-"""What it costs to go from one plan to another: worker matching and models to load."""
+"""Cost of going from a running plan to another: which worker continues as which, and the models to load."""

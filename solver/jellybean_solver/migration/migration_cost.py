@@ -1,7 +1,7 @@
-"""What it costs to go from one plan to another: the models that workers must load which do not hold them yet.
+"""Migration cost between two plans: the models that workers must load because they do not hold them yet.
 
-Computed from the two plans alone. A worker that goes on keeps what it holds; which worker goes on as which is chosen so
-that the least is paid (plan_matching.py). The assignment's objective is checked against it on every solve.
+Computed from the two plans alone. A worker that continues keeps its models; the matching of old to new workers is the
+cheapest (plan_matching.py). The assignment's objective is checked against this on every solve.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from jellybean_solver.model.sites import both_sites
 
 @dataclass(frozen=True, slots=True)
 class MigrationPrices:
-    """`start_usd`: of one replica, a model on one worker, whatever its size.
+    """`start_usd`: of starting one replica (a model on one worker), whatever its size.
 
-    `download_usd_per_gib`: of bringing a model to a worker; None: what the links between the worker's tier and the top
-    tier cost, where models are kept.
+    `download_usd_per_gib`: of bringing a model to a worker. None: the price of the links from the top tier, where
+    models are stored.
     """
 
     start_usd: float = 0.0
     download_usd_per_gib: float | None = None
 
     def per_gib(self, tiers: Sequence[str], links: Sequence[Link], tier: str) -> float | None:
-        """USD per GiB brought to a worker of `tier`; None when no price is given and no links lead to the top tier."""
+        """USD per GiB brought to a worker of `tier`; None without a price and without links to the top tier."""
         if self.download_usd_per_gib is not None:
             return self.download_usd_per_gib
         known = {tiers[-1]: 0.0}
@@ -45,9 +45,9 @@ class MigrationPrices:
 
 @dataclass(frozen=True, slots=True)
 class ModelLoads:
-    """One model that so many workers of a pool must load.
+    """One model that `replicas` workers of a pool must load.
 
-    `size_bytes` and `usd_per_gib` are None where nothing says them: the download then counts as free.
+    If `size_bytes` or `usd_per_gib` is None (unknown), the download counts as free.
     """
 
     pool: str
@@ -62,7 +62,7 @@ class ModelLoads:
 
     @property
     def replica_usd(self) -> float:
-        """Of one replica: start and download."""
+        """Start and download of one replica."""
         return self.replica_start_usd + (self.size_bytes or 0.0) / GIB * (self.usd_per_gib or 0.0)
 
     @property
@@ -76,7 +76,7 @@ class ModelLoads:
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """From one plan to another. `kept`, `dropped`: replicas that stay where they are, and that end."""
+    """From one plan to another. `kept`, `dropped`: replicas that stay on their worker, and that are unloaded."""
 
     loads: tuple[ModelLoads, ...]
     kept: int
@@ -100,14 +100,14 @@ class Migration:
 
 
 def model_bytes(model: ModelRef | None, memory_bytes: float | None) -> float | None:
-    """What is downloaded of a model: its file, or where none is known what it takes in a worker's memory."""
+    """Download size of a model: its file's, or if unknown its memory on the worker."""
     return model.size_bytes if model is not None and model.size_bytes is not None else memory_bytes
 
 
 def migration(before: Plan, after: Plan, prices: MigrationPrices) -> Migration:
-    """What going from `before` to `after` takes and costs at least, workers of a pool being alike.
+    """The cheapest migration from `before` to `after`; workers of a pool are interchangeable.
 
-    In the sites that both plans have: what opens or closes loads or drops all of its own, whatever the plan.
+    Only sites that both plans have are counted: a new or closed site loads or drops all its models, whatever the plan.
     """
     priced = _Priced(after, prices)
     loads: Counter[tuple[str, str, HostedModel]] = Counter()
@@ -125,12 +125,12 @@ def migration(before: Plan, after: Plan, prices: MigrationPrices) -> Migration:
 
 
 def load_prices(after: Plan, prices: MigrationPrices) -> LoadPrice:
-    """What a worker that goes on to `after` is spared by a model that it holds already: as `migration` matches them."""
+    """Price of loading a model on a worker of `after`, as `migration` weighs the matching."""
     return _Priced(after, prices).load_price
 
 
 class _Priced:
-    """Prices of the replicas of one plan."""
+    """Load prices of one plan's replicas."""
 
     def __init__(self, plan: Plan, prices: MigrationPrices) -> None:
         self.plan, self.prices = plan, prices
@@ -144,7 +144,7 @@ class _Priced:
         return ModelLoads(*names, replicas, size, self.per_gib[tier], self.prices.start_usd)
 
     def load_price(self, model: HostedModel, worker: PlannedWorker) -> float:
-        """What a worker is spared that holds the model already; nothing for a model that the plan has no use for."""
+        """USD saved on a worker that holds the model already; 0 for a model the plan does not use."""
         operator = self.plan.operator_by_name.get(model.operator)
         if operator is None or worker.tier not in self.per_gib:
             return 0.0

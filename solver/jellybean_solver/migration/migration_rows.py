@@ -1,13 +1,15 @@
-"""Rows of the assignment for going on from a running plan: each worker pays for the models that it must load.
+"""Rows of the assignment that price the models each worker must load, given a running plan.
 
-A pool's workers are told apart in the way that needs fewer variables; both are exact.
+Workers of a pool are distinguished in the way that needs fewer variables; both are exact.
+
 By sets:      n[h] workers hold exactly h;  k[g, h] of them held g before and save what g and h share
               sum_h k[g, h] <= running workers that hold g;  sum_g k[g, h] <= n[h]
               With n given the rest is a transport problem: the least over all matchings of workers.
 By workers:   n[w] = 1 if worker w serves;  x[w, o] = 1 if it holds o, paid where it did not hold o before
               y[w, o] <= x[w, o] <= n[w];  models fit into memory
-              Workers w are the running ones, each with what it holds, and as many empty ones as could be of use.
-Both sum up workers, and replicas of each operator, in integer columns that branch better than their parts.
+              Workers w are the running ones, each with its models, and as many empty ones as can be useful.
+
+Both also sum up workers, and replicas per operator, in integer columns that branch better than their parts.
 """
 
 from __future__ import annotations
@@ -22,29 +24,29 @@ from jellybean_solver.demand.model_sets import all_model_sets, fits
 from jellybean_solver.migration.running_plan import HeldModels, LoadCosts
 from jellybean_solver.model.problem import Pool
 
-MOST_COLUMNS = 400  # of the way by workers, per pool
+MOST_COLUMNS = 400  # per pool, for the formulation by workers
 
 HostSet = tuple[str, ...]
 TermList = list[tuple[Any, float]]
 
 
 class AssignmentModel(Protocol):
-    """What a model offers to those who add rows to it."""
+    """The part of the assignment program that rows are added to."""
 
     counts: dict[tuple[str, int], Any]  # (pool, group) -> workers
     shares: dict[tuple[str, str, int], Any]  # (operator, pool, group) -> fraction of its requests
-    moving: dict[str, TermList]  # pool -> what its moves add to the objective
+    moving: dict[str, TermList]  # pool -> migration terms of the objective
 
     def add(self, terms: TermList, sense: int, right: float) -> Any:
-        """One row."""
+        """Add a row."""
         ...
 
     def variable(self, name: str, high: float | None = None, category: str = pulp.LpContinuous) -> Any:
-        """One column, from 0."""
+        """Add a variable with lower bound 0."""
         ...
 
     def group(self, index: int, number: int, pool: Pool, hosted: HostSet, most: int) -> Any:
-        """At most so many workers that may hold one set, with what they serve; returns their count."""
+        """Add at most `most` workers that may hold one set, and their served shares; returns their count."""
         ...
 
 
@@ -56,9 +58,9 @@ def add_shared_groups(
     busy: Mapping[str, float],
     moves: LoadCosts,
 ) -> bool:
-    """The groups of a shared pool, with their moves; False (and nothing) when either way needs too many columns.
+    """Add the workers of a shared pool with their migration; False (nothing added) if both ways need too many columns.
 
-    `busy`: workers kept busy by all of an operator's requests.
+    `busy`: workers kept busy by all requests of an operator.
     """
     sets = all_model_sets(memory_bytes, pool.memory_bytes)
     workers = _workers(pool, busy, moves)
@@ -78,7 +80,7 @@ def add_shared_groups(
 
 
 def add_moves_by_set(model: AssignmentModel, index: int, pool: Pool, sets: Sequence[HostSet], moves: LoadCosts) -> None:
-    """By sets: the moves of groups that are there already, numbered as their sets."""
+    """By sets: migration of groups that exist already, numbered as their sets."""
     terms = model.moving.setdefault(pool.name, [])
     into: list[TermList] = [[] for _ in sets]
     for kind, (before, count) in enumerate(moves.held[pool.name].items()):
@@ -100,10 +102,10 @@ def add_moves_by_set(model: AssignmentModel, index: int, pool: Pool, sets: Seque
 
 
 def _workers(pool: Pool, busy: Mapping[str, float], moves: LoadCosts) -> list[HeldModels]:
-    """What each worker holds that could serve.
+    """Models held by each worker that could serve: the running workers, then empty ones.
 
-    An empty one is no better than a running one. More empty ones than give each operator its own are of no use: they
-    would hold no fewer models.
+    An empty worker is never better than a running one. More empty workers than one per operator's need are useless:
+    they would hold no fewer models.
     """
     running = [held for held, count in moves.held[pool.name].items() for _ in range(min(count, pool.count))]
     alone = sum(max(1, math.ceil(workers)) for workers in busy.values())
@@ -135,7 +137,7 @@ def _by_workers(
                 terms.append((holds, moves.load_usd_per_h[name, pool.name]))
         if limited:
             model.add(used, pulp.LpConstraintLE, 0.0)
-        if number > 0 and workers[number - 1] == held:  # of workers alike the first serve
+        if number > 0 and workers[number - 1] == held:  # symmetry breaking: of identical workers the first ones serve
             model.add([(count, 1.0), (before, -1.0)], pulp.LpConstraintLE, 0.0)
         before = count
     for o, columns in enumerate(replicas.values()):
@@ -150,7 +152,7 @@ def _total(model: AssignmentModel, name: str, most: int, parts: Sequence[Any]) -
 
 
 def add_least_loads(model: AssignmentModel, index: int, pool: str, busy: Mapping[str, float], moves: LoadCosts) -> None:
-    """A bound on the moves: each operator's replicas beyond those which the pool holds. `busy` as above."""
+    """A lower bound on migration: replicas of each operator beyond those that the pool holds. `busy` as above."""
     paid = model.moving.setdefault(pool, [])
     for o, (name, workers) in enumerate(busy.items()):
         loads = model.variable(f"l_{index}_{o}", category=pulp.LpInteger)

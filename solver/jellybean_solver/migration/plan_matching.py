@@ -1,8 +1,8 @@
-"""Which worker of one plan goes on as which worker of another, by what they hold rather than by name.
+"""Matching of two plans' workers by the models they hold, not by name.
 
-Workers of one pool are alike. Those that hold the same are matched first: some matching that keeps most models does so
-(exchange argument: |S| + |A & B| >= |S & A| + |S & B| for the sets A and B that S's two workers would have gone with).
-What is left are few kinds of workers, matched by an exact linear program (a transport problem, so in whole numbers).
+Workers of a pool are interchangeable. Workers with equal models are matched first; some best matching does so (exchange
+argument: |S| + |A & B| >= |S & A| + |S & B| for the sets A and B that S's two workers would be matched to). The few
+remaining kinds of workers are matched by a transport problem, whose linear program has integral vertices.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ import pulp
 from jellybean_solver.errors import SolverError
 from jellybean_solver.model.plan import Plan, PlannedWorker
 
-DIGITS = 9  # of rates and weights: plans that differ by rounding only are one plan
-COUNT_WEIGHT = 1e-6  # what a model counts beside the dearest one's price: of equal prices most models stay
+DIGITS = 9  # decimals of rates and weights that are compared
+COUNT_WEIGHT = 1e-6  # weight of a model's count beside its price relative to the dearest one: a tie-breaker
 
 Pair = tuple[PlannedWorker | None, PlannedWorker | None]
-Colours = Mapping[str, int]  # worker -> equal for workers that serve alike
+Colours = Mapping[str, int]  # worker -> colour
 
 
 @dataclass(frozen=True, slots=True)
 class HostedModel:
-    """A variant of an operator on a worker. `sha256` and `memory_bytes` are None when the plan does not know them."""
+    """A variant of an operator on a worker. `sha256` and `memory_bytes` are None if the plan does not state them."""
 
     operator: str
     variant: str
     sha256: str | None = None
-    memory_bytes: float | None = field(default=None, compare=False)  # measured anew, it is still the same model
+    memory_bytes: float | None = field(default=None, compare=False)  # re-measured memory does not change the identity
 
 
 LoadPrice = Callable[
@@ -40,7 +40,7 @@ Models = frozenset[HostedModel]
 
 
 def hosted_models(plan: Plan, worker: PlannedWorker) -> Models:
-    """The models that a worker must hold: one for each operator that it serves."""
+    """The models a worker must hold: one per operator it serves."""
     found: list[HostedModel] = []
     for name in worker.rates_per_s:
         operator = plan.operator_by_name[name]
@@ -50,11 +50,11 @@ def hosted_models(plan: Plan, worker: PlannedWorker) -> Models:
 
 
 def match_workers(before: Plan, after: Plan, worth: LoadPrice | None = None) -> list[Pair]:
-    """Every worker of both plans once; None beside those that start or stop.
+    """Pairs that contain every worker of both plans once; None beside workers that start or stop.
 
-    In each pool as many as possible go on, and no other such matching keeps models of more worth where they are, nor as
-    much with more models; without `worth` all models count the same. Equal choices go to equal names, then by the
-    plans' order; exchanging the plans exchanges the pairs.
+    In each pool as many workers as possible continue; of these matchings, the models kept are worth most (by `worth`),
+    then most in number. Without `worth` all models count equally. Ties go to equal names, then to the plans' order;
+    exchanging the plans exchanges the pairs.
     """
     one_colours, two_colours = colour_workers(before, after)
     pairs: list[Pair] = []
@@ -79,7 +79,7 @@ def match_workers(before: Plan, after: Plan, worth: LoadPrice | None = None) -> 
 def _value(
     worth: LoadPrice | None, workers: Sequence[PlannedWorker], held: Sequence[Models]
 ) -> Callable[[Models], float]:
-    """What it is worth that models stay on a worker of this pool: a number that grows with every model."""
+    """The value of keeping a set of models on a worker of this pool; it grows with every model."""
     models = frozenset().union(*held)
     price = {model: worth(model, workers[0]) for model in models} if worth is not None else {}
     most = max(price.values(), default=0.0)
@@ -89,9 +89,9 @@ def _value(
 
 
 def colour_workers(before: Plan, after: Plan) -> tuple[Colours, Colours]:
-    """Marks that are equal for workers which hold the same, serve the same rates and share routes with workers alike.
+    """Colours of both plans' workers: equal for equal models, rates and routes among workers of equal colour.
 
-    Refined until nothing more is told apart, in both plans together, so that marks can be compared between them.
+    Colour refinement on both plans together, so that colours are comparable between them.
     """
     plans = (before, after)
     marks = [{worker.name: 0 for worker in plan.workers} for plan in plans]
@@ -105,7 +105,7 @@ def colour_workers(before: Plan, after: Plan) -> tuple[Colours, Colours]:
 
 
 def routes_by_colour(plan: Plan, marks: Colours) -> Counter[Hashable]:
-    """The plan's routes with workers as marks: equal for plans that differ in names alone."""
+    """The plan's routes with workers replaced by colours: equal for plans that differ in names only."""
     return Counter(_route(route.weight, route.workers, marks) for route in plan.routes)
 
 
@@ -134,7 +134,7 @@ def _equal(
     one_key: Callable[[PlannedWorker], Hashable],
     two_key: Callable[[PlannedWorker], Hashable],
 ) -> tuple[list[Pair], list[PlannedWorker], list[PlannedWorker]]:
-    """Pairs with equal keys, in order, and the rest of either side."""
+    """Pairs of workers with equal keys, in order, and the rest of both sides."""
     waiting: defaultdict[Hashable, list[PlannedWorker]] = defaultdict(list)
     for worker in reversed(two):
         waiting[two_key(worker)].append(worker)
@@ -157,9 +157,9 @@ def _overlapping(
     two_models: Callable[[PlannedWorker], Models],
     value: Callable[[Models], float],
 ) -> list[Pair]:
-    """Workers that hold different models: most worth kept first, then what is left in order."""
+    """Pairs of workers with different models: a matching of greatest kept value, then the rest in order."""
     left, right = _kinds(one, one_models), _kinds(two, two_models)
-    if _told(left) > _told(right):  # one problem, whichever plan comes first
+    if _told(left) > _told(right):  # solve the same problem whichever plan comes first
         return [(a, b) for b, a in _overlapping(two, one, two_models, one_models, value)]
     pairs: list[Pair] = []
     for (kind, other), count in _transport(left, right, value).items():
@@ -177,7 +177,7 @@ Kinds = dict[Models, list[PlannedWorker]]
 
 
 def _kinds(workers: Sequence[PlannedWorker], models: Callable[[PlannedWorker], Models]) -> Kinds:
-    """Workers by what they hold, in an order that depends on nothing else."""
+    """Workers by the models they hold, in an order that depends on the models alone."""
     found: Kinds = defaultdict(list)
     for worker in workers:
         found[models(worker)].append(worker)
@@ -185,7 +185,7 @@ def _kinds(workers: Sequence[PlannedWorker], models: Callable[[PlannedWorker], M
 
 
 def _transport(left: Kinds, right: Kinds, value: Callable[[Models], float]) -> Mapping[tuple[Models, Models], int]:
-    """How many workers of one kind go on as another kind so that most worth stays; pairs without any are left out."""
+    """Number of workers of each kind that continue as each other kind, for the greatest kept value."""
     kept = {(kind, other): value(kind & other) for kind in left for other in right if kind & other}
     if not kept:
         return {}

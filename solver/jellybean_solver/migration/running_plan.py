@@ -1,6 +1,6 @@
-"""What going on from a running plan costs, in the terms of the assignment: per pool, by what its workers hold.
+"""Migration cost from a running plan as the assignment needs it: per pool, by the models that workers hold.
 
-Prices of replicas are spread over a horizon, so that they add to prices per hour.
+Load prices are spread over a horizon, so that they add to prices per hour.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import GIB, Variant
 from jellybean_solver.model.sites import both_sites
 
-HeldModels = frozenset[str]  # operators whose chosen model a running worker holds
+HeldModels = frozenset[str]  # operators whose selected model a running worker holds
 
 
 @dataclass(frozen=True, slots=True)
 class LoadCosts:
-    """For one selection. `held`: pool -> what running workers hold of its models -> how many do.
+    """For one selection. `held`: pool -> models of the selection that running workers hold -> number of such workers.
 
-    `load_usd_per_h`: (operator, pool) -> one replica's start and download, spread over the horizon; never below 0.
+    `load_usd_per_h`: (operator, pool) -> start and download of one replica, spread over the horizon; not negative.
     """
 
     held: Mapping[str, Mapping[HeldModels, int]]
     load_usd_per_h: Mapping[tuple[str, str], float]
 
     def cost_usd_per_h(self, names: Iterable[str], pool: str) -> float:
-        """Of loading these operators' models on one worker of the pool."""
+        """Cost of loading these operators' models on one worker of the pool."""
         return sum(self.load_usd_per_h[name, pool] for name in names)
 
     def paid_in(self, pool: str, names: Iterable[str]) -> bool:
-        """Whether any of these operators' models costs anything to load there."""
+        """True if loading some of these operators' models in the pool costs anything."""
         return any(self.load_usd_per_h[name, pool] > 0 for name in names)
 
     def holding(self, name: str, pool: str) -> int:
-        """Running workers of the pool that hold the operator's model."""
+        """Number of running workers of the pool that hold the operator's model."""
         return sum(count for held, count in self.held[pool].items() if name in held)
 
 
 class RunningPlan:
-    """A running plan to go on from, and what changing it costs over `horizon_h` hours."""
+    """A running plan, and the migration cost from it, spread over `horizon_h` hours."""
 
     def __init__(self, network: Network, plan: Plan, prices: MigrationPrices, horizon_h: float) -> None:
         self.network, self.plan, self.prices, self.horizon_h = network, plan, prices, horizon_h
@@ -51,15 +51,15 @@ class RunningPlan:
         self.per_gib = {tier: prices.per_gib(problem.tiers, problem.links, tier) or 0.0 for tier in problem.tiers}
 
     def usd_per_h(self, after: Plan) -> float:
-        """What going on to a whole plan costs, spread over the horizon: computed from the plans, not from `moves`."""
+        """Migration cost to a complete plan per hour of the horizon, computed from the plans, not from `moves`."""
         return self.migration(after).total_usd / self.horizon_h
 
     def migration(self, after: Plan) -> Migration:
-        """What going on to a whole plan takes."""
+        """The migration to a complete plan."""
         return migration(self.plan, after, self.prices)
 
     def moves(self, selection: Mapping[str, str]) -> LoadCosts:
-        """For a complete selection."""
+        """Load costs for a complete selection."""
         keys = {name: self._key(name, variant) for name, variant in selection.items()}
         held: dict[str, Counter[HeldModels]] = {}
         for pool in self.network.pools:
@@ -76,7 +76,7 @@ class RunningPlan:
         return LoadCosts(held, prices)
 
     def least_usd_per_h(self, partial: Mapping[str, str]) -> float:
-        """What any plan with these choices pays at least: a model that could go on nowhere is loaded once."""
+        """Lower bound for a partial selection: a model that no running worker holds is loaded once."""
         demand = self.network.demand(partial)
         total = 0.0
         for name, variant in partial.items():
@@ -91,11 +91,11 @@ class RunningPlan:
         return total
 
     def load_usd_per_h(self, name: str, variant: str, pool: str) -> float:
-        """One replica of a variant on a worker of the pool, in each site, spread over the horizon."""
+        """Loading one replica of a variant on a worker of the pool in each site, per hour of the horizon."""
         return self._load_usd[name, variant, pool] / self.horizon_h
 
     def holding(self, name: str, variant: str, pool: str) -> int:
-        """Running workers of the pool that hold the variant's model."""
+        """Number of running workers of the pool that hold the variant's model."""
         key, kinds = self._key(name, variant), self._kinds.get((pool, self.network.tier_of[pool]), {})
         return sum(count for models, count in kinds.items() if key in models)
 
@@ -110,7 +110,7 @@ class RunningPlan:
 
     @cached_property
     def _kinds(self) -> Mapping[tuple[str, str], Mapping[frozenset[tuple[str, str, str | None]], int]]:
-        """(pool, tier) -> what running workers hold -> how many do."""
+        """(pool, tier) -> models held by a running worker -> number of such workers."""
         keys = {
             operator.name: (operator.name, operator.variant, operator.model.sha256 if operator.model else None)
             for operator in self.plan.operators

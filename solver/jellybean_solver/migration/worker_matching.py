@@ -1,8 +1,8 @@
-"""Workers that hold the same models, or none: which of them serves what, so that running workers load little.
+"""Distribution of served shares over single workers, so that running workers load few models.
 
-`arrange` turns counted workers with what they serve together into single ones, from a running plan's: as much as can be
-is served where its model is already; what is left goes where a worker has room for all of it. It is good, not proven:
-whoever calls it has a bound. `level` evens out how busy workers are that hold the same models.
+`assign_workers` turns counted workers with a common load into single ones that continue from a running plan's: a share
+is served where its model is already held if possible, the rest where a worker has room for all of it. This is a
+heuristic; the caller holds a bound. `balance_loads` evens out the loads of workers that hold the same models.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ import pulp
 from jellybean_solver.migration.running_plan import HeldModels
 from jellybean_solver.milp.pulp_program import PulpProgram
 
-SHARE_TOLERANCE = 1e-9  # workers: less is rounding
+SHARE_TOLERANCE = 1e-9  # workers: smaller amounts are rounding
 MOST_SWEEPS = 100
-BALANCE_TOLERANCE = 1e-7  # of a worker: sweeps end when none changes by more
+BALANCE_TOLERANCE = 1e-7  # workers: sweeps end when no load changes by more
 
 Served = dict[str, float]  # operator -> fraction of its requests
 
 
 @dataclass(slots=True)
 class WorkerShare:
-    """One worker: what it held before, what it serves, and how much of it is busy."""
+    """One worker: models held before, operators' shares it serves, and its busy fraction."""
 
     held: HeldModels
     shares: Served = field(default_factory=dict)
     busy: float = 0.0
 
     def serve(self, name: str, share: float, workers: float) -> None:
-        """Some of an operator's requests; all of them keep `workers` workers busy."""
+        """Add a share of an operator's requests; all of them keep `workers` workers busy."""
         self.shares[name] = self.shares.get(name, 0.0) + share
         self.busy += share * workers
 
@@ -46,9 +46,9 @@ def assign_workers(
     running: Counter[HeldModels],
     price: Mapping[str, float],
 ) -> list[WorkerShare]:
-    """`count` workers that serve `shares`, as they go on from `running`, from which those that do are taken.
+    """`count` workers that serve `shares`; those that continue are taken out of `running`.
 
-    `busy`: workers kept busy by all of an operator's requests; `price`: of loading its model on one worker.
+    `busy`: workers kept busy by all requests of an operator. `price`: of loading its model on one worker.
     """
     going_on, free = _free(shares, count, busy, running, price)
     singles: list[WorkerShare] = []
@@ -67,7 +67,7 @@ def assign_workers(
 
 
 def loads_usd_per_h(singles: Iterable[WorkerShare], price: Mapping[str, float]) -> float:
-    """What these workers must load."""
+    """Cost of the models that these workers must load."""
     return sum(price[name] for single in singles for name in single.shares if name not in single.held)
 
 
@@ -78,7 +78,7 @@ def _free(
     running: Mapping[HeldModels, int],
     price: Mapping[str, float],
 ) -> tuple[dict[HeldModels, int], dict[tuple[HeldModels, str], float]]:
-    """How many workers of each kind go on, and the shares they serve with what they hold: fewest loads elsewhere."""
+    """Workers of each kind that continue, and the shares served by models they hold: fewest loads elsewhere."""
     kinds = {held: many for held, many in running.items() if many > 0 and held.intersection(shares)}
     if not kinds:
         return {}, {}
@@ -114,7 +114,7 @@ def _free(
 
 
 def _fill(held: HeldModels, many: int, shares: Mapping[str, float], busy: Mapping[str, float]) -> list[WorkerShare]:
-    """Workers alike, one filled after the other, so that the last has most room."""
+    """Identical workers filled one after the other, so that the last has most room."""
     singles = [WorkerShare(held) for _ in range(many)]
     at = 0
     for name, share in shares.items():
@@ -131,7 +131,7 @@ def _fill(held: HeldModels, many: int, shares: Mapping[str, float], busy: Mappin
 
 
 def _place(name: str, share: float, workers: float, singles: Sequence[WorkerShare]) -> None:
-    """What is left of an operator: on the fullest worker that has room for all of it, else on the emptiest, and on."""
+    """Place the rest of an operator: on the fullest worker with room for all of it, else on the emptiest ones."""
     while share > SHARE_TOLERANCE:
         roomy = [single for single in singles if 1.0 - single.busy >= share * workers - SHARE_TOLERANCE]
         if roomy:
@@ -140,17 +140,17 @@ def _place(name: str, share: float, workers: float, singles: Sequence[WorkerShar
         else:
             best = min(singles, key=lambda single: single.busy)
             part = min(share, (1.0 - best.busy) / workers)
-            if part <= SHARE_TOLERANCE:  # full but for rounding
+            if part <= SHARE_TOLERANCE:  # the worker is full but for rounding
                 part = share
         best.serve(name, part, workers)
         share -= part
 
 
 def balance_loads(workers: Sequence[Served], busy: Mapping[str, float]) -> list[Served]:
-    """The same requests on the same workers, with their loads as even as what they hold allows.
+    """The same requests on the same workers, with loads as even as the held models allow.
 
-    Operator by operator the loads are filled up from the least busy worker, until nothing changes: the sum of squared
-    loads falls with every step, and the busiest worker never gets busier.
+    Operator by operator, loads are filled from the least busy worker up until nothing changes. Each step lowers the sum
+    of squared loads and never raises the highest load.
     """
     levelled = [dict(shares) for shares in workers]
     hosts: dict[str, list[int]] = {}
@@ -176,7 +176,7 @@ def balance_loads(workers: Sequence[Served], busy: Mapping[str, float]) -> list[
 
 
 def _water(floors: Sequence[float], volume: float) -> float:
-    """The level that so much reaches over floors in ascending order."""
+    """Water level of a volume over floors in ascending order."""
     total = 0.0
     for count, floor in enumerate(floors, 1):
         total += floor

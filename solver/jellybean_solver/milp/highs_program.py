@@ -1,4 +1,4 @@
-"""A mixed-integer program as arrays, solved by HiGHS: for programs too large to be built from objects one by one."""
+"""A mixed-integer program stored as arrays and solved by HiGHS, for programs too large for PuLP's objects."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _ENDED = (
 
 @dataclass(frozen=True, slots=True)
 class ProgramSolution:
-    """`values` per column (None: none was found in time); `bound` on the objective from below, inf only if infeasible.
+    """`values` per column, None if no point was found; `bound`: lower bound on the objective, inf only if infeasible.
 
-    -inf when time ended before anything was known.
+    `bound` is -inf if time ended before any bound was known.
     """
 
     values: Floats | None
@@ -42,7 +42,7 @@ class ProgramSolution:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A program to compute with: entries, rows from `low` to `high`, columns from 0 to `most`."""
+    """A program as sparse arrays: entries, row ranges `low` to `high`, columns from 0 to `most`."""
 
     rows: Indices
     columns: Indices
@@ -53,17 +53,17 @@ class Matrix:
     most: Floats
 
     def signed(self, duals: Floats) -> Floats:
-        """Duals without those of a sign that their row cannot have."""
+        """Duals clipped to the sign that each row's range allows."""
         upward = np.where(np.isfinite(self.low), duals, np.minimum(duals, 0.0))
         return np.where(np.isfinite(self.high), upward, np.maximum(upward, 0.0))
 
     def sides(self, duals: Floats) -> float:
-        """The rows' sides, weighted by signed duals."""
+        """The dual objective's row part: sides of the rows weighted by signed duals."""
         side = np.where(duals > 0, self.low, self.high)
         return float(np.where(duals != 0, side, 0.0) @ duals)
 
     def left(self, duals: Floats) -> Floats:
-        """Reduced costs."""
+        """Reduced costs of the columns."""
         return self.cost - np.bincount(self.columns, self.values * duals[self.rows], len(self.cost))
 
 
@@ -83,7 +83,7 @@ def run(model: highspy.Highs) -> None:
 
 @dataclass
 class Program:
-    """Minimise cost x with rows low <= a x <= high. Columns and rows are added in blocks, known by their indices."""
+    """Minimise cost x subject to low <= A x <= high. Columns and rows are added in blocks and named by index."""
 
     cost: list[Floats] = field(default_factory=list)
     low: list[Floats] = field(default_factory=list)
@@ -101,7 +101,7 @@ class Program:
         *,
         integer: bool = False,
     ) -> Indices:
-        """Variables from 0 to `high`; returns their indices."""
+        """Add variables from 0 to `high`; returns their indices."""
         count = len(cost)
         self.cost.append(np.asarray(cost, float))
         self.low.append(np.zeros(count))
@@ -111,7 +111,7 @@ class Program:
         return np.arange(self.columns - count, self.columns)
 
     def add_rows(self, low: float | Floats, high: float | Floats, count: int) -> Indices:
-        """Empty rows; `fill` gives them entries."""
+        """Add empty rows; `fill` sets their entries. Returns their indices."""
         first = len(self.row_low)
         self.row_low.extend(np.broadcast_to(np.asarray(low, float), count).tolist())
         self.row_high.extend(np.broadcast_to(np.asarray(high, float), count).tolist())
@@ -120,12 +120,12 @@ class Program:
     def fill(
         self, rows: Sequence[int] | Indices, columns: Sequence[int] | Indices, values: float | Sequence[float] | Floats
     ) -> None:
-        """Entries, one per pair of row and column; entries of one pair add up."""
+        """Set entries, one per pair of row and column; entries of the same pair add up."""
         at = np.asarray(rows, np.int64)
         self.entries.append((at, np.asarray(columns, np.int64), np.broadcast_to(np.asarray(values, float), at.shape)))
 
     def limit_cost(self, most: float) -> None:
-        """A row that keeps the objective at or below `most`."""
+        """Add a row that keeps the objective at or below `most`."""
         cost = np.concatenate(self.cost)
         columns = np.flatnonzero(cost)
         row = self.add_rows(-math.inf, most, 1)
@@ -143,11 +143,9 @@ class Program:
         quick: bool = False,
         cutoff: float = math.inf,
     ) -> ProgramSolution:
-        """The best point found, the first that costs less than `enough`. `relaxed`: without integrality.
+        """The best point found, or the first one below `enough`. `relaxed`: without integrality.
 
-        `cutoff`: nothing dearer is asked for; a point may be, and the bound then says no more than the cutoff.
-
-        `quick`: without those heuristics that solve programs nearly as large. SolverError on a numerical failure.
+        `quick`: without the heuristics that solve sub-programs almost as large. SolverError on a numerical failure.
         """
         model = self.model(gap=gap, time_limit_s=time_limit_s, threads=threads, relaxed=relaxed, cutoff=cutoff)
         if most_nodes is not None:
@@ -168,11 +166,7 @@ class Program:
         relaxed: bool = False,
         cutoff: float = math.inf,
     ) -> highspy.Highs:
-        """The program in HiGHS, ready to run.
-
-        `cutoff`: points that cost more need not be found. HiGHS prunes by it as by an incumbent; a row would make its
-        relaxations degenerate near the optimum, and cost ten times as much.
-        """
+        """The HiGHS model, ready to run."""
         model = highspy.Highs()
         for option, value in (
             ("output_flag", False),
@@ -191,7 +185,7 @@ class Program:
         return model
 
     def answer(self, model: highspy.Highs, *, relaxed: bool = False, cutoff: float = math.inf) -> ProgramSolution:
-        """What HiGHS came to with a cutoff. SolverError on a numerical failure."""
+        """The solution of a HiGHS model that has run. SolverError on a numerical failure."""
         status, info = model.getModelStatus(), model.getInfo()
         if status == highspy.HighsModelStatus.kInfeasible:
             return ProgramSolution(None, math.inf, above(math.inf, cutoff))
@@ -205,13 +199,13 @@ class Program:
         return ProgramSolution(values, value, above(min(bound, value), cutoff))
 
     def matrix(self) -> Matrix:
-        """As arrays."""
+        """The program as sparse arrays."""
         rows, columns, values = (np.concatenate(part) for part in zip(*self.entries, strict=True))
         low, high = np.array(self.row_low), np.array(self.row_high)
         return Matrix(rows, columns, values, low, high, np.concatenate(self.cost), np.concatenate(self.high))
 
     def lp(self, *, relaxed: bool) -> highspy.HighsLp:
-        """As HiGHS takes it."""
+        """The program in HiGHS' own structure."""
         lp = highspy.HighsLp()
         lp.num_col_, lp.num_row_ = self.columns, len(self.row_low)
         lp.col_cost_ = np.concatenate(self.cost)

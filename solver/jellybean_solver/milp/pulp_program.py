@@ -11,8 +11,8 @@ import pulp
 
 from jellybean_solver.errors import SolverError
 
-FEASIBILITY_TOLERANCE = 1e-9  # of rows and integers; HiGHS' own default of 1e-6 would round small operators away
-PRESOLVE_FAILURES = (  # HiGHS' presolve does, on one small program in thousands with rows that only just hold
+FEASIBILITY_TOLERANCE = 1e-9  # of rows and integers; HiGHS' default of 1e-6 would round small operators away
+PRESOLVE_FAILURES = (  # texts of HiGHS' failures in presolve: one small program in thousands, with nearly tight rows
     highspy.HighsModelStatus.kPresolveError,
     highspy.HighsModelStatus.kSolveError,
     highspy.HighsModelStatus.kPostsolveError,
@@ -24,18 +24,18 @@ LinearTerms = Sequence[tuple[Any, float]]
 
 
 class PulpProgram:
-    """One program, to be minimised. Subclasses add what it is about."""
+    """A program to be minimised. Subclasses add variables and rows."""
 
     def __init__(self, what: str) -> None:
         self.what, self.problem = what, pulp.LpProblem("minimise", pulp.LpMinimize)
         self.rows = 0
 
     def variable(self, name: str, high: float | None = None, category: str = pulp.LpContinuous) -> Any:
-        """One column, from 0."""
+        """Add a variable from 0 to `high`."""
         return self.problem.add_variable(name, 0, high, category)
 
     def add(self, terms: LinearTerms, sense: int, right: float) -> Any:
-        """One row: sum of coefficient x variable, sense, right-hand side."""
+        """Add a row: sum of coefficient x variable, sense, right-hand side."""
         row = pulp.LpConstraint(pulp.LpAffineExpression(list(terms)), sense, f"r{self.rows}", right)
         self.problem.addConstraint(row)
         self.rows += 1
@@ -44,7 +44,7 @@ class PulpProgram:
     def solve(
         self, *, integer: bool, time_limit_s: float | None, gap: float = 0.0, most_nodes: int | None = None
     ) -> tuple[float | None, float] | None:
-        """(objective or None, dual bound); None when proven infeasible. SolverError on a numerical failure."""
+        """(Objective or None, dual bound); None if proven infeasible. SolverError on a numerical failure."""
         options = {
             "mip": integer,
             "msg": False,
@@ -64,7 +64,7 @@ class PulpProgram:
         if status == pulp.LpStatusInfeasible:
             return None
         info = self.problem.solverModel.getInfo()
-        # PuLP reports "Optimal" for an incumbent at the time limit: the truth is in HiGHS' own figures.
+        # PuLP reports "Optimal" for an incumbent at the time limit; HiGHS' own status is right.
         bound = float(info.mip_dual_bound) if integer else float(info.objective_function_value)
         if self.problem.sol_status in _FEASIBLE and info.primal_solution_status == 2:
             return float(info.objective_function_value), bound
@@ -74,7 +74,7 @@ class PulpProgram:
 
 
 def summed(*parts: LinearTerms) -> list[tuple[Any, float]]:
-    """Terms with each variable once, as PuLP wants them."""
+    """Terms with each variable once, as PuLP needs them."""
     found: dict[Any, float] = {}
     for variable, value in itertools.chain(*parts):
         found[variable] = found.get(variable, 0.0) + value
@@ -82,10 +82,10 @@ def summed(*parts: LinearTerms) -> list[tuple[Any, float]]:
 
 
 class _Highs(pulp.HiGHS):  # type: ignore[misc]
-    """PuLP's interface to HiGHS, which does not know that a search may end at its most nodes."""
+    """PuLP's HiGHS interface, extended by the status for a search that ends at its node limit."""
 
     def findSolutionValues(self, lp: Any) -> tuple[int, int]:
-        """Status and solution status; the variables have their values either way."""
+        """Status and solution status; variables get their values in every case."""
         try:
             found: tuple[int, int] = super().findSolutionValues(lp)
         except KeyError:

@@ -1,4 +1,4 @@
-"""A linear program that HiGHS keeps warm while bounds, columns and rows change."""
+"""A linear program that HiGHS re-solves from the last basis while bounds, columns and rows change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jellybean_solver.milp.highs_program import Floats, Indices, Program
 from jellybean_solver.milp.pulp_program import FEASIBILITY_TOLERANCE
 from jellybean_solver.outcome import Clock
 
-AT_A_TIME = 2_000  # iterations, before the clock is looked at: by count, so that the way taken does not depend on time
+AT_A_TIME = 2_000  # iterations between two readings of the clock: by count, so that pivots do not depend on time
 _NONE = (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible)
 
 
@@ -29,7 +29,7 @@ class Optimum:
 
 @dataclass(slots=True)
 class Block:
-    """Columns (rows) to be added together: of each, the rows (columns) it enters and with what."""
+    """Columns (or rows) to add together: for each, the rows (columns) it has entries in, and the coefficients."""
 
     starts: list[int]
     indices: list[int]
@@ -40,7 +40,7 @@ class Block:
         return Block([], [], [])
 
     def add(self, indices: Sequence[int], values: Sequence[float]) -> None:
-        """One column (row) more."""
+        """Add one column (row)."""
         self.starts.append(len(self.indices))
         self.indices.extend(indices)
         self.values.extend(values)
@@ -50,9 +50,9 @@ class Block:
 
 
 class Linear:
-    """The relaxation of a `Program`, which may grow. Costs are not below 0, so it is never unbounded.
+    """The linear relaxation of a `Program`, which may grow. Costs are not negative, so it is never unbounded.
 
-    `clock`: for all its solves together.
+    `clock` limits the time of all solves together.
     """
 
     def __init__(self, program: Program, clock: Clock) -> None:
@@ -72,30 +72,30 @@ class Linear:
         return int(self._highs.getNumCol())
 
     def limit(self, columns: Indices, high: Floats, low: Floats | None = None) -> None:
-        """New bounds; `low` is 0 unless given."""
+        """Set column bounds; `low` is 0 by default."""
         low = np.zeros(len(columns)) if low is None else low
         self._highs.changeColsBounds(len(columns), columns.astype(np.int32), low, high)
 
     def limit_rows(self, rows: Indices, high: float) -> None:
-        """One new upper side for rows that have no lower one."""
+        """Set one upper side for rows that have no lower side."""
         for row in rows.tolist():
             self._highs.changeRowBounds(row, -math.inf, high)
 
     def add_columns(self, block: Block) -> Indices:
-        """Columns from 0 up that cost nothing."""
+        """Add columns with lower bound 0 and no cost."""
         first, count = self.columns, len(block)
         free = np.full(count, math.inf)
         self._highs.addCols(count, np.zeros(count), np.zeros(count), free, *_arrays(block))
         return np.arange(first, first + count)
 
     def add_rows(self, low: float, high: float, block: Block) -> Indices:
-        """Rows with one range for all."""
+        """Add rows with one range for all."""
         first, count = int(self._highs.getNumRow()), len(block)
         self._highs.addRows(count, np.full(count, low), np.full(count, high), *_arrays(block))
         return np.arange(first, first + count)
 
     def solve(self) -> Optimum | None:
-        """The optimum; None when infeasible. OutOfTimeError, or SolverError on a numerical failure."""
+        """The optimum; None if infeasible. OutOfTimeError, or SolverError on a numerical failure."""
         status = self._run()
         if status not in (highspy.HighsModelStatus.kOptimal, *_NONE):
             self._highs.clearSolver()  # from scratch
@@ -119,7 +119,7 @@ class Linear:
                 return status
 
     def ray(self) -> Floats | None:
-        """After an infeasible solve: weights of rows that prove it, in the sign of duals; None when HiGHS has none."""
+        """After an infeasible solve: Farkas multipliers of the rows, signed as duals; None if HiGHS has none."""
         _, known, weights = self._highs.getDualRay()
         return np.array(weights) if known else None
 

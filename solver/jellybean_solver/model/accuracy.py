@@ -18,26 +18,26 @@ from typing import Protocol
 
 
 class AccuracyModel(Protocol):
-    """What model selection needs to know about accuracy."""
+    """What model selection needs of an accuracy model; accuracies are percentages."""
 
     def value(self, selection: Mapping[str, str]) -> float | None:
-        """Accuracy of a complete selection (operator -> variant); None when the profile does not know it."""
+        """Accuracy of a complete selection (operator -> variant) in percent; None if it was not measured."""
         ...
 
     def upper_bound(self, partial: Mapping[str, str]) -> float | None:
-        """No completion of `partial` exceeds it; None when no completion is known to the profile."""
+        """Upper bound on the accuracy of all completions of `partial`; None if no completion was measured."""
         ...
 
     def owed(self, partial: Mapping[str, str], target: float) -> Mapping[str, float]:
-        """What each open operator must still reach for `target`, all others at their best; inf when nothing suffices.
+        """Least accuracy that each open operator needs for `target`, all others at their best; inf if none suffices.
 
-        In the model's own terms: an operator's own accuracy where operators have one, else the accuracy that some
-        measured selection with its variant must show. `reach` is in the same terms.
+        In percent: the operator's own accuracy if the model states one per operator, else that of a measured selection
+        with its variant. `reach` uses the same scale.
         """
         ...
 
     def reach(self, partial: Mapping[str, str], operator: str, variant: str) -> float | None:
-        """The most that `operator` can reach with `variant`; None when the profile knows nothing of it."""
+        """Upper bound on what `operator` reaches with `variant`; None if the profile has no figure for it."""
         ...
 
 
@@ -57,7 +57,7 @@ class EndToEnd:
         return max(self._agreeing(partial), default=None)
 
     def owed(self, partial: Mapping[str, str], target: float) -> Mapping[str, float]:
-        """The target itself: some measured selection with the operator's variant must show it."""
+        """The target itself: some measured selection with the operator's variant must reach it."""
         return {name: target for name in self.operators if name not in partial}
 
     def reach(self, partial: Mapping[str, str], operator: str, variant: str) -> float | None:
@@ -100,7 +100,7 @@ class PerOperator:
 
     @cached_property
     def order(self) -> tuple[str, ...]:
-        """Operators so that each stands after its inputs."""
+        """Operators in topological order."""
         done: dict[str, None] = {}
 
         def visit(name: str) -> None:
@@ -133,7 +133,7 @@ class PerOperator:
         return None if not best else min(best[name] for name in self.answers)
 
     def owed(self, partial: Mapping[str, str], target: float) -> Mapping[str, float]:
-        """The requirement in reverse topological order: the least own accuracy that leaves `target` within reach."""
+        """In reverse topological order: the least accuracy of each operator that keeps `target` reachable."""
         best = self._best(partial)
         if best is None:
             return {name: math.inf for name in self.order if name not in partial}
@@ -150,7 +150,7 @@ class PerOperator:
         return {name: floor[name] for name in self.order if name not in partial}
 
     def reach(self, partial: Mapping[str, str], operator: str, variant: str) -> float | None:
-        """The variant's accuracy on inputs at their best."""
+        """The variant's accuracy if its inputs are at their best."""
         if operator not in self.tables:
             return math.inf
         best = self._best({**partial, operator: variant})
@@ -174,7 +174,7 @@ class PerOperator:
 
 @dataclass(frozen=True)
 class Independent:
-    """Each operator has a percentage of its own (operator -> variant -> percent); the workflow has their product."""
+    """Each operator has its own percentage (operator -> variant -> percent); the workflow's is their product."""
 
     table: Mapping[str, Mapping[str, float]]
 
@@ -195,7 +195,7 @@ class Independent:
         return product
 
     def owed(self, partial: Mapping[str, str], target: float) -> Mapping[str, float]:
-        """The percentage that the others' product leaves to each open operator."""
+        """The percentage that each open operator needs, given the product of the others."""
         best = self.upper_bound(partial)
         owed: dict[str, float] = {}
         for name, variants in self.table.items():

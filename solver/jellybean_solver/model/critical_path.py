@@ -1,6 +1,6 @@
-"""Longest paths through a workflow's graph: when each operator completes if inputs take time to arrive.
+"""Longest paths through a workflow's graph: completion times of operators whose inputs take time to arrive.
 
-All functions take operators in topological order. What is upstream and no operator is a source.
+All functions take operators in topological order. An upstream name that is no operator is a source.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def completion_times(
 def critical_input(
     operator: Node, completed: Mapping[str, float], transfer: TransferTime = at_once, ready: float = 0.0
 ) -> Edge | None:
-    """The input that arrives last, the last one of equal ones; None for an operator without inputs."""
+    """The input that arrives last (of equal ones, the last in order); None for an operator without inputs."""
     latest: Edge | None = None
     latest_s = -math.inf
     for edge in operator.inputs:
@@ -72,10 +72,10 @@ def earliest_completion_times(
     transfer: Callable[[Edge, P, P], float],
     sources: Mapping[str, P],
 ) -> dict[str, dict[P, float]]:
-    """By operator and place a lower bound on the completion time, each input from the place that is best for it.
+    """Lower bound on the completion time of each operator in each place, every input from its best place.
 
-    `durations`: operator -> place -> seconds; `transfer`: seconds of an edge between two places, inf where there is no
-    way; `sources`: the place of each source, ready at 0.
+    `durations`: operator -> place -> seconds. `transfer`: seconds of an edge between two places, inf if there is no
+    path. `sources`: the place of each source, which is ready at 0.
     """
     completed: dict[str, dict[P, float]] = {name: {place: 0.0} for name, place in sources.items()}
     for operator in operators:

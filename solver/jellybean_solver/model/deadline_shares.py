@@ -1,4 +1,4 @@
-"""The p99 latencies that several workflows are asked to keep, as one: each may take its share of the longest."""
+"""Deadlines of several workflows as one: the longest, of which each workflow may use a share."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from jellybean_solver.model.problem import Problem
 
 
 def deadline_s(of: Problem | Plan) -> float | None:
-    """The p99 latency asked for; of several workflows the longest. None where none is."""
+    """The p99 latency target in seconds, the longest one of several workflows; None if there is none."""
     if not of.workflows:
         return of.slo.latency_p99_s
     return max((w.slo.latency_p99_s for w in of.workflows if w.slo.latency_p99_s is not None), default=None)
 
 
 def deadline_shares(of: Problem | Plan) -> Mapping[str, float]:
-    """By workflow the share of a deadline that is its own; none for one that is asked for nothing while others are.
+    """Workflow -> its deadline as a share of the longest; workflows without a deadline are left out.
 
-    Under no name where there is one workflow. Where none is asked for anything all of the deadline is every one's.
+    A single workflow has the name "". If no workflow has a deadline, each has a share of 1.
     """
     if not of.workflows:
         return {"": 1.0}
@@ -30,5 +30,5 @@ def deadline_shares(of: Problem | Plan) -> Mapping[str, float]:
 
 
 def deadline_share(problem: Problem, operator: str) -> float | None:
-    """That of an operator's workflow; None for one that is asked for nothing."""
+    """The share of the deadline of an operator's workflow; None if the workflow has no deadline."""
     return deadline_shares(problem).get(problem.workflow_of(operator))

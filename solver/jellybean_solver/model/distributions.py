@@ -1,4 +1,4 @@
-"""Random quantities of the simulator: service times from measured quantiles, numbers of children from their mean."""
+"""Random variables of the simulator: service times from measured quantiles, child counts from their mean."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from jellybean_solver.model.problem import ServiceTime, Times
 
 Sampler = Callable[[random.Random, int], float]  # generator, requests in the run -> seconds
 Quantiles = Callable[[float], float]  # level in [0, 1) -> seconds
-SAME_RATIO = 0.05  # relative; measured shares of a ratio that was overridden say nothing about the new one
+SAME_RATIO = 0.05  # relative: measured shares are used if the ratio was not overridden
 
 
 def service_sampler(times: Times) -> Sampler:
-    """Draws the seconds that a run keeps a worker busy; the draws' mean for a profiled size is its `mean_s` exactly.
+    """A sampler of service times in seconds. For a profiled batch size the mean of the samples is `mean_s`.
 
-    A size between two profiled ones takes what lies between them in proportion, at the same level: so do its mean and
-    its quantiles. None is above the largest.
+    Between two profiled sizes, quantiles are interpolated at the same level. No sample is for a size above the largest.
     """
     sizes = sorted(times)
     by_size = {size: _quantiles(times[size]) for size in sizes}
@@ -41,10 +40,10 @@ def service_sampler(times: Times) -> Sampler:
 
 
 def _quantiles(service: ServiceTime) -> Quantiles | None:
-    """The quantile function; None when all draws are the mean.
+    """The quantile function; None if the service time is constant.
 
-    It is piecewise linear through the measured quantiles, constant below the first, and goes on with the last slope
-    above the last; it is then rescaled, because capacity and predicted load come from the mean.
+    Piecewise linear through the measured quantiles, constant below the first, extrapolated above the last, and rescaled
+    to the mean from which capacity and load are computed.
     """
     points = quantile_points(service)
     if not points:
@@ -62,7 +61,7 @@ def _quantiles(service: ServiceTime) -> Quantiles | None:
 
 
 def quantile_points(service: ServiceTime) -> tuple[tuple[float, float], ...]:
-    """The quantile function of a run's seconds from level 0 to level 1, with the mean `mean_s`; empty: a constant."""
+    """(level, seconds) points of the quantile function from level 0 to 1, with mean `mean_s`; empty if constant."""
     points = _extended(service.quantiles)
     raw = quantile_mean(points) if len(points) >= 2 else 0.0
     return tuple((level, value * service.mean_s / raw) for level, value in points) if raw > 0 else ()
@@ -74,10 +73,10 @@ def quantile_mean(points: tuple[tuple[float, float], ...]) -> float:
 
 
 def child_count(ratio: float, level: float, shares: Sequence[float] = ()) -> int:
-    """How many children an output has, at a uniform `level` in [0, 1); the mean is `ratio`.
+    """Number of children of an output, for a uniform `level` in [0, 1); its mean is `ratio`.
 
-    Drawn from the measured `shares` of outputs with 0, 1, 2, ... rows where their mean is the ratio to 5 %; else the
-    whole number next below or above the ratio.
+    Drawn from the measured `shares` of outputs with 0, 1, 2, ... rows if their mean is within 5 % of the ratio; else
+    the integer below or above the ratio.
     """
     mean = sum(count * share for count, share in enumerate(shares))
     if shares and abs(mean - ratio) <= SAME_RATIO * ratio:

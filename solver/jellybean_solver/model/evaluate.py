@@ -1,7 +1,7 @@
-"""The only scorer: what a plan costs and whether it holds, recomputed from its routes and workers alone.
+"""The only scorer: a plan's cost and feasibility, recomputed from its routes and workers alone.
 
-The assignment's objective, the report, the baselines and the tests all compare with it. It trusts no figure that the
-plan states about itself.
+The assignment's objective, the report, the baselines and the tests are compared with it. No figure that the plan states
+about itself is used.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jellybean_solver.model.plan import Cost, Plan, PlannedWorker, PlannedWorkfl
 from jellybean_solver.model.problem import Problem, Sharing, request_s
 from jellybean_solver.model.variant_ratios import settled
 
-LIMIT_TOLERANCE = 1e-6  # a figure breaks a limit only when it exceeds it by more than this share of it
+LIMIT_TOLERANCE = 1e-6  # relative: a limit is broken only above this tolerance
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Crossing:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A plan's figures. `violations` and `breaches` are sentences with the figures; both empty for a good plan."""
+    """A plan's figures. `violations` and `breaches` are sentences with figures; both empty for a feasible plan."""
 
     cost: Cost
     accuracy: float | None
@@ -43,21 +43,21 @@ class Evaluation:
     by_operator: Mapping[str, Cost]  # compute by share of its workers' load, network by the edges into it
     by_tier: Mapping[str, Cost]  # network where it arrives
     violations: tuple[str, ...]  # the plan contradicts the problem: rates, capacity, memory, tiers, links, accuracy
-    breaches: tuple[str, ...]  # limits that a right plan may break: the budget
-    workflows: tuple[PlannedWorkflow, ...] = ()  # where there are several; `accuracy` is then None
+    breaches: tuple[str, ...]  # limits that a consistent plan may break: the budget
+    workflows: tuple[PlannedWorkflow, ...] = ()  # filled if there are several; `accuracy` is then None
 
     @property
     def complaints(self) -> tuple[str, ...]:
-        """Everything that is wrong with the plan."""
+        """All violations and breaches."""
         return self.violations + self.breaches
 
     def stated(self, plan: Plan) -> Plan:
-        """The plan with the figures found here for those that it states."""
+        """The plan with its cost and accuracy replaced by the figures found here."""
         return replace(plan, cost=self.cost, accuracy=self.accuracy, workflows=self.workflows)
 
 
 def evaluate(problem: Problem, plan: Plan) -> Evaluation:
-    """Score `plan` as an answer to `problem`, at the ratios of its variants."""
+    """Score `plan` as an answer to `problem`, with the fan-out ratios of its variants."""
     problem = settled(problem, plan.selection)
     scorer = _Scorer(problem, plan)
     compute = sum(worker.price_usd_per_h * problem.sites.get(worker.tier, 1) for worker in plan.workers)
@@ -331,9 +331,9 @@ def _unknown(problem: Problem, plan: Plan) -> Iterator[str]:
 
 
 def accuracy_violations(problem: Problem, selection: Mapping[str, str] | None) -> Iterator[str]:
-    """Sentences on accuracies below their targets. Never stricter than the search, which chose by them.
+    """Sentences on accuracies below their targets, with a tolerance at least that of the search.
 
-    `selection`: None where the plan's is none of the problem's.
+    `selection`: None if the plan's selection is not one of the problem's.
     """
     if isinstance(problem.accuracy, Margins):
         more = problem.slo.accuracy or 0.0

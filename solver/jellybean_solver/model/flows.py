@@ -1,4 +1,4 @@
-"""What flows between worker pools and over links by a plan's routes: messages, bytes and their price."""
+"""Traffic between worker pools and over links, by a plan's routes: messages, bytes and cost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Weights = Mapping[tuple[Edge, Place, Place], float]
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Messages from one operator's workers in one pool (or a source) to another operator's in one pool."""
+    """Messages from one operator's workers in a pool, or from a source, to another operator's workers in a pool."""
 
     upstream: str
     upstream_pool: str | None  # None: a source
@@ -31,15 +31,15 @@ class Flow:
 
     @property
     def crosses(self) -> bool:
-        """Whether it uses a link; inside a tier traffic is free."""
+        """True if it uses a link; traffic inside a tier is free."""
         return self.upstream_tier != self.downstream_tier
 
 
 @dataclass(frozen=True, slots=True)
 class LinkUse:
-    """Traffic on one link, or on the links of all its `sites` together.
+    """Traffic on one link, or on the identical links of all `sites` together.
 
-    `use` is the fraction of its bandwidth, None when that is unlimited.
+    `use` is the fraction of the bandwidth, None if that is unlimited.
     """
 
     upstream_tier: str
@@ -53,7 +53,7 @@ class LinkUse:
 def edge_weights(
     routes: Iterable[Route], edges: Sequence[Edge], place: Callable[[Route, str], Place | None]
 ) -> Weights:
-    """Share of requests per edge and pair of places of its ends; edges with an end in no place are left out."""
+    """Share of requests by edge and the places of its two ends; edges with an end in no place are left out."""
     found: defaultdict[tuple[Edge, Place, Place], float] = defaultdict(float)
     for route in routes:
         for edge in edges:
@@ -64,7 +64,7 @@ def edge_weights(
 
 
 def traffic_usd_per_h(bytes_per_s: float, price_usd_per_gib: float) -> float:
-    """What a steady flow over a link costs."""
+    """USD per hour of a steady flow over a link."""
     return bytes_per_s * SECONDS_PER_HOUR / GIB * price_usd_per_gib
 
 

@@ -1,7 +1,7 @@
 """Several workflows on one fleet as one problem, and one workflow of such a problem as a problem of its own.
 
-The union of the graphs is one graph of several parts. Sources and operators are called WORKFLOW/NAME; accuracy becomes
-the least margin by which a workflow exceeds its target, so that one search serves all targets at once.
+The graph is the disjoint union of the workflows' graphs. Sources and operators are called WORKFLOW/NAME. Accuracy
+becomes the least margin of any workflow above its target, so that one search meets all targets.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Margins:
-    """Accuracy of several workflows: percent points above the targets, of the workflow that exceeds its own least.
+    """Accuracy of several workflows: the least margin above a target, in percent points.
 
-    `models` and `targets` by workflow; one without a target counts for nothing. Bounds are those of the parts, which
-    have no operator in common, so the invariant of `accuracy.py` holds for their minimum.
+    `models` and `targets` by workflow; a workflow without a target is ignored. Workflows share no operator, so the
+    invariant of `accuracy.py` holds for the minimum of their bounds.
     """
 
     models: Mapping[str, AccuracyModel]
     targets: Mapping[str, float]
 
     def value(self, selection: Mapping[str, str]) -> float | None:
-        """The least margin; None where one with a target is not known, or none has a target."""
+        """The least margin; None if the accuracy of a workflow with a target is unknown, or none has a target."""
         return self._least({name: self.models[name].value(selection) for name in self.targets})
 
     def upper_bound(self, partial: Mapping[str, str]) -> float | None:
-        """The least of what each can still reach."""
+        """The least of the workflows' upper bounds on their margins."""
         return self._least({name: self.models[name].upper_bound(partial) for name in self.targets})
 
     def owed(self, partial: Mapping[str, str], target: float) -> Mapping[str, float]:
-        """What the operators of each workflow owe for its own target and `target` more, in its model's terms."""
+        """What the operators of each workflow owe for its own target plus `target`, in its model's scale."""
         found: dict[str, float] = {}
         for name, own in self.targets.items():
             found |= self.models[name].owed(partial, own + target)
         return found
 
     def reach(self, partial: Mapping[str, str], operator: str, variant: str) -> float | None:
-        """What the operator's own workflow says of it; anything is good enough for one without a target."""
+        """The bound of the operator's own workflow; inf for a workflow without a target."""
         name = operator.partition(WORKFLOW_SEPARATOR)[0]
         return self.models[name].reach(partial, operator, variant) if name in self.targets else float("inf")
 
@@ -55,9 +55,9 @@ class Margins:
 
 
 def combine_workflows(name: str, problems: Mapping[str, Problem], budget_usd_per_h: float | None = None) -> Problem:
-    """One problem of several by workflow, all of one fleet. SolverError where fleets differ, or there is nothing.
+    """One problem of several workflows on one fleet. SolverError if fleets differ or there is no workflow.
 
-    The time of a hop is the longest that any of them states. Budgets of single problems are left out.
+    The hop time is the longest of the problems'. Their own budgets are ignored.
     """
     if not problems:
         raise SolverError("there is no workflow to plan")
@@ -82,7 +82,7 @@ def combine_workflows(name: str, problems: Mapping[str, Problem], budget_usd_per
 
 
 def single_workflow(problem: Problem, workflow: Workflow) -> Problem:
-    """The problem of one of several workflows, with the whole fleet to itself; names stay qualified."""
+    """The problem of one of several workflows alone on the whole fleet; names stay qualified."""
     model = problem.accuracy
     if not isinstance(model, Margins):
         raise SolverError(f"problem {problem.name} is not of several workflows")
@@ -117,7 +117,7 @@ def _fleet(problem: Problem) -> tuple[object, ...]:
 
 
 def qualified_variant(workflow: str, variant: Variant) -> Variant:
-    """A variant of one of several workflows, with the names that its operators have together."""
+    """A variant of one of several workflows, with qualified operator names."""
 
     def called(name: str) -> str:
         return f"{workflow}{WORKFLOW_SEPARATOR}{name}"

@@ -72,8 +72,8 @@ class PlannedOperator:
     memory_bytes: Mapping[str, float]  # pool -> bytes
     model: ModelRef | None = None
     children: tuple[float, ...] = ()  # share of outputs with 0, 1, 2, ... rows; empty when it was not measured
-    stage: Stage | None = None  # of a model that is cut in two (cuts.py)
-    batch_delay_s: float = field(default=0.0, metadata={"said": "unless 0"})  # as `Operator`'s
+    stage: Stage | None = None  # of a model that is cut in two (cut_models.py)
+    batch_delay_s: float = field(default=0.0, metadata={"said": "unless 0"})  # as in `Operator`
 
     @property
     def label(self) -> str:
@@ -86,13 +86,13 @@ class PlannedOperator:
         return request_s(self.service[pool], self.batch[pool])
 
     def mean_request_s(self, pool: str) -> float:
-        """The same by mean times."""
+        """Mean seconds that one request keeps a worker busy in full batches."""
         return self.service[pool][self.batch[pool]].mean_s / self.batch[pool]
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedWorker:
-    """One worker, in each site of its tier. `rates_per_s`: operator -> requests per second it is meant to serve."""
+    """One worker, in each site of its tier. `rates_per_s`: operator -> requests per second planned for it."""
 
     name: str  # pool-1, pool-2, ...
     pool: str
@@ -101,13 +101,13 @@ class PlannedWorker:
     sharing: Sharing
     rates_per_s: Mapping[str, float]
     load: float  # busy fraction: sum of rate x request_s
-    memory_bytes: float | None = None  # what the worker has
+    memory_bytes: float | None = None  # capacity of the worker
     speed: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One way for whole requests: operator -> worker. `weight` is its share of requests; weights sum to 1."""
+    """One assignment of operators to workers for whole requests. `weight`: share of requests; weights sum to 1."""
 
     weight: float
     workers: Mapping[str, str]
@@ -115,9 +115,9 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """An operator on a worker pool, summed over its workers. `load` is its mean busy fraction of those workers.
+    """An operator in a worker pool, summed over its workers. `load`: mean busy fraction of those workers.
 
-    `count` workers in each of `sites` sites; the rate is that of all.
+    `count` workers in each of `sites` sites; the rate is that of all sites.
     """
 
     operator: str
@@ -133,9 +133,9 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class PlannedWorkflow:
-    """One of several workflows of a plan: its targets and what it reaches. Its operators are called `name`/...
+    """One of several workflows of a plan: its targets, and the accuracy and cost that the plan gives it.
 
-    `cost` is its part of the plan's: the traffic of its edges, and of a worker's price its share of the busy time.
+    `cost` is its part of the plan's cost: the traffic of its edges, and its share of the busy time of each worker.
     """
 
     name: str
@@ -144,19 +144,20 @@ class PlannedWorkflow:
     cost: Cost
 
     def owns(self, name: str) -> bool:
-        """Whether a source or operator is of this workflow."""
+        """True if a source or operator belongs to this workflow."""
         return name.startswith(f"{self.name}{WORKFLOW_SEPARATOR}")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Selection, placements and routing, with the price and the proof.
+    """Selection, placements and routes, with cost and certificate.
 
-    `workflows`: where there are several; `slo` then holds the budget alone and `accuracy` is None. A route says where
-    requests of each go: those of one workflow draw from the routes without those of another.
+    `workflows`: filled if there are several; `slo` then holds the budget alone and `accuracy` is None. Every route
+    covers all workflows; requests of one workflow draw among the routes by its own operators.
 
-    `sites`: tier -> how many alike sites it has, where more than one (sites.py). Then a worker stands for one in each
-    site, sources and links for those of one site; operators' rates, routes' weights and costs are of all together.
+    `sites`: tier -> number of identical sites, where more than one (sites.py). A worker then stands for one worker in
+    each site; sources and links are those of one site; operators' rates, route weights and costs are of all sites
+    together.
     """
 
     name: str
@@ -189,7 +190,7 @@ class Plan:
 
     @cached_property
     def placements(self) -> tuple[Placement, ...]:
-        """Operators by worker pool, in the operators' order."""
+        """Operators by worker pool, in topological order."""
         found: list[Placement] = []
         for operator in self.operators:
             pools = dict.fromkeys(worker.pool for worker in self.workers if operator.name in worker.rates_per_s)

@@ -16,18 +16,14 @@ from jellybean_solver.errors import SolverError
 from jellybean_solver.model.accuracy import AccuracyModel
 
 GIB = 2**30
-WORKFLOW_SEPARATOR = (
-    "/"  # stands between a workflow's name and those of its sources and operators, where there are several
-)
-LEAST_BATCH_SAVING = (
-    0.02  # share of a request's time that a larger batch must save: less is noise, and batches wait for each other
-)
+WORKFLOW_SEPARATOR = "/"  # between a workflow's name and an operator's or source's, if there are several workflows
+LEAST_BATCH_SAVING = 0.02  # share of the time per request that a larger batch must save; less is noise
 
 
 class EdgeKind(StrEnum):
-    """How requests of the upstream become requests of the downstream."""
+    """How many requests of the downstream one request of the upstream becomes."""
 
-    EACH = "each"  # one for one
+    EACH = "each"  # one request for one
     FAN_OUT = "fan_out"  # each row of the output's leading dimension becomes one child request; `ratio` is their mean
     GATHER = "gather"  # one request per parent: waits for all children of the innermost open fan-out
 
@@ -40,7 +36,7 @@ class Arrivals(StrEnum):
 
 
 class Deliver(StrEnum):
-    """What becomes of a request that cannot be answered in time: it fails, or it is kept until it can."""
+    """What happens to a request that misses its deadline: it fails, or it is kept until it can be answered."""
 
     IN_TIME = "in_time"
     EVENTUALLY = "eventually"
@@ -55,7 +51,7 @@ class Sharing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where data is born. `message_bytes` is the size of one request's data; the rate is that of one site."""
+    """Where data originates. `message_bytes`: size of one request's data; the rate is that of one site."""
 
     name: str
     tier: str
@@ -70,25 +66,25 @@ class Edge:
     """Data flow from a source or operator to an operator.
 
     `ratio` is the mean number of downstream requests per upstream request: 1 for EACH, the mean number of children for
-    FAN_OUT (0.3 thins, 4 multiplies), and 1 / that mean for GATHER. Where the upstream's variants have ratios of their
-    own it is the least of them in a problem, and the chosen variant's in a plan. `tiers`: where its data may be, both
-    ends; None: anywhere.
+    FAN_OUT (0.3 thins out, 4 multiplies), and the inverse of that mean for GATHER. If the upstream's variants have
+    ratios of their own, it is the least of them in a problem and the chosen variant's in a plan. `tiers`: where its
+    data may be, at both ends; None: anywhere.
     """
 
     upstream: str
     downstream: str
     kind: EdgeKind = EdgeKind.EACH
     ratio: float = 1.0
-    output: str | None = None  # model output that is sent; None: the first
+    output: str | None = None  # name of the model output that is sent; None: the first
     tiers: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceTime:
-    """Time one worker is busy with one batch.
+    """Time that one batch keeps a worker busy.
 
-    `load_s` is what capacity counts; `quantiles` are (probability, seconds) in ascending order, and
-    `mean_s` the mean that samples drawn from them must have (the simulator rescales to it).
+    `load_s` is the time that capacity counts. `quantiles`: (probability, seconds) in ascending order; `mean_s`: the
+    mean to which the simulator rescales samples drawn from them.
     """
 
     load_s: float
@@ -105,7 +101,7 @@ def request_s(times: Times, batch: int) -> float:
 
 
 def best_batch(times: Times) -> int:
-    """The smallest size that no other beats by `WORTH` of its time per request."""
+    """The smallest batch size that no other beats by `LEAST_BATCH_SAVING` of its time per request."""
     least = min(request_s(times, size) for size in times)
     return min(size for size in times if request_s(times, size) * (1.0 - LEAST_BATCH_SAVING) <= least)
 
@@ -121,10 +117,10 @@ class PythonRef:
 
 @dataclass(frozen=True, slots=True)
 class ModelRef:
-    """What a variant runs, by content: a model file, or a Python function installed on the workers.
+    """What a variant executes, by content: a model file, or a Python function installed on the workers.
 
-    `path` is relative to the project's folder, empty for a function. `sha256`: of the file; of a function, its source
-    and its arguments. `size_bytes` None: not known.
+    `path` is relative to the project's folder, empty for a function. `sha256`: of the file; of a function, of its
+    source and arguments. `size_bytes` None: unknown.
     """
 
     path: str
@@ -135,7 +131,7 @@ class ModelRef:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Which of an operator's layers a stage has: `first` to `last`, from 1, of all `layers` of `variant`."""
+    """Layers `first` to `last` (from 1) of the `layers` layers of `variant`: one part of a model that is cut in two."""
 
     operator: str
     variant: str
@@ -146,7 +142,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One model that can play an operator, with what it takes on each worker pool."""
+    """One model that can implement an operator, with its profile on each worker pool."""
 
     name: str
     service: Mapping[str, Times]  # by pool, with the sizes that may be used; without size 1 it cannot run there
@@ -155,7 +151,7 @@ class Variant:
     model: ModelRef | None = None
     children: tuple[float, ...] = ()  # share of outputs with 0, 1, 2, ... rows; empty when it was not measured
     ratios: Mapping[str, float] = field(default_factory=dict)  # downstream -> this variant's own ratio of that fan-out
-    stage: Stage | None = None  # of a model that is cut in two (cuts.py)
+    stage: Stage | None = None  # of a model that is cut in two (cut_models.py)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +162,7 @@ class Operator:
     inputs: tuple[Edge, ...]
     variants: tuple[Variant, ...]
     tiers: tuple[str, ...] | None = None  # where it may run; None: anywhere
-    batch_delay_s: float = 0.0  # that a request may wait for others to share its run
+    batch_delay_s: float = 0.0  # longest wait for further requests to share a run
 
     def variant(self, name: str) -> Variant:
         """The variant called `name`; KeyError when there is none."""
@@ -191,7 +187,7 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One direction between two tiers, of each site of the lower one. A bandwidth of None is unlimited."""
+    """One direction between two tiers, in each site of the lower tier. A bandwidth of None is unlimited."""
 
     upstream_tier: str
     downstream_tier: str
@@ -202,7 +198,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """Targets. None means not asked for."""
+    """Targets; None: no target."""
 
     accuracy: float | None = None
     latency_p99_s: float | None = None
@@ -211,31 +207,31 @@ class Slo:
 
 @dataclass(frozen=True, slots=True)
 class Workflow:
-    """One of several workflows on one fleet, with its own targets; the budget is that of all together.
+    """One of several workflows on one fleet, with its own targets; the budget covers all of them.
 
-    Its sources and operators are called `name`/..., so that names of one workflow mean nothing to another.
+    Its sources and operators are called `name`/..., so that workflows share no name.
     """
 
     name: str
     slo: Slo = Slo()
 
     def owns(self, name: str) -> bool:
-        """Whether a source or operator is of this workflow."""
+        """True if a source or operator belongs to this workflow."""
         return name.startswith(f"{self.name}{WORKFLOW_SEPARATOR}")
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A workflow, a fleet and targets. `operators` are in topological order; `tiers` nearest the data first.
+    """A workflow, a fleet and targets. `operators` in topological order; `tiers` from the data upward.
 
-    `workflows`: where there are several (together.py), each with its targets; `slo` then says what holds for all: the
-    budget, and with an accuracy by how many points each must exceed its own.
+    `workflows`: filled if there are several (multi_workflow.py), each with its targets; `slo` then holds what applies
+    to all: the budget, and an accuracy margin by which each must exceed its own target.
 
-    `sites`: tier -> how many of it there are, alike and planned alike (sites.py); 1 unless given. Sources, pools and
-    links say what one site has; rates of operators and edges are of all sites together.
+    `sites`: tier -> number of identical sites, planned identically (sites.py); default 1. Sources, pools and links
+    state one site's figures; rates of operators and edges are of all sites together.
 
-    Where variants have ratios of their own, rates depend on the selection (ratios.py); those of the problem are the
-    least that its variants leave, so that what is computed from them bounds every selection.
+    If variants have fan-out ratios of their own, rates depend on the selection (variant_ratios.py). The problem's own
+    rates are then the least of all selections, so that figures computed from them bound every selection.
     """
 
     name: str
@@ -247,13 +243,13 @@ class Problem:
     accuracy: AccuracyModel
     slo: Slo = Slo()
     utilisation: float = 0.8
-    hop_s: float = 0.0  # time one message spends between two processes, links aside
+    hop_s: float = 0.0  # seconds of one message between two processes, without links
     sites: Mapping[str, int] = field(default_factory=dict)
     workflows: tuple[Workflow, ...] = ()
 
     @property
     def accuracy_target(self) -> float | None:
-        """What `accuracy` must reach: the target, or of several workflows no less than each of theirs."""
+        """Target for `accuracy`: the SLO's, or of several workflows a margin of at least 0."""
         if self.slo.accuracy is None and any(workflow.slo.accuracy is not None for workflow in self.workflows):
             return 0.0
         return self.slo.accuracy
@@ -263,7 +259,7 @@ class Problem:
             object.__setattr__(self, "operators", with_ratios(self.operators, min))
 
     def workflow_of(self, name: str) -> str:
-        """Whose a source or operator is; empty where there is one workflow."""
+        """The workflow that a source or operator belongs to; empty if there is only one."""
         return name.partition(WORKFLOW_SEPARATOR)[0] if self.workflows else ""
 
     @cached_property
@@ -293,7 +289,7 @@ class Problem:
 
     @cached_property
     def rate_per_s(self) -> Mapping[str, float]:
-        """Requests per second of every source and operator, ratios applied along the DAG, all sites together."""
+        """Requests per second of every source and operator in all sites, with ratios applied along the graph."""
         rates = {source.name: source.rate_per_s * self.sites.get(source.tier, 1) for source in self.sources}
         for operator in self.operators:
             edge = operator.inputs[0]
@@ -302,16 +298,16 @@ class Problem:
 
     @cached_property
     def varying(self) -> tuple[str, ...]:
-        """Operators on whose variant the ratios, and so the rates after them, depend."""
+        """Operators whose variant determines fan-out ratios, and so downstream rates."""
         return tuple(o.name for o in self.operators if any(v.ratios != o.variants[0].ratios for v in o.variants))
 
     @cached_property
     def unbatched(self) -> frozenset[str]:
-        """Operators that run one request at a time, whatever their profiles say."""
+        """Operators that run one request at a time, whatever batch sizes were profiled."""
         return unbatched(self.edges)
 
     def times(self, operator: str, variant: Variant, pool: str) -> Times:
-        """Service times up to the batch size that plans use in a pool; empty where it cannot run."""
+        """Service times up to the batch size that plans use in a pool; empty if the variant cannot run there."""
         known = variant.service.get(pool, {})
         if 1 not in known:
             return {}
@@ -321,11 +317,11 @@ class Problem:
         return {size: known[size] for size in sorted(known) if size <= most}
 
     def unit_usd_per_h(self, pool: Pool) -> float:
-        """What one worker of a pool costs, together with the like ones in all other sites."""
+        """Price of one worker of a pool in every site together."""
         return pool.price_usd_per_h * self.sites.get(pool.tier, 1)
 
     def in_each(self, tier: str) -> str:
-        """What to say after a figure of one site: ` in each store`, or nothing where the tier has no others."""
+        """Suffix for a figure of one site, such as " in each store"; empty if the tier has one site."""
         return f" in each {tier}" if self.sites.get(tier, 1) > 1 else ""
 
     def edge_rate_per_s(self, edge: Edge) -> float:
@@ -342,12 +338,12 @@ class Problem:
         return variant.message_bytes[edge.downstream]
 
     def may_cross(self, edge: Edge, upstream_tier: str, downstream_tier: str) -> bool:
-        """Whether this edge's data can and may flow so."""
+        """True if this edge's data can flow between two tiers and residency allows it."""
         within = edge.tiers is None or (upstream_tier in edge.tiers and downstream_tier in edge.tiers)
         return within and self.can_flow(upstream_tier, downstream_tier)
 
     def can_flow(self, upstream_tier: str, downstream_tier: str) -> bool:
-        """Data flows up the tiers only: inside one tier for nothing, between two over a declared link."""
+        """True inside one tier, and up the tiers over a declared link."""
         if upstream_tier == downstream_tier:
             return True
         upward = self.tier_index[upstream_tier] < self.tier_index[downstream_tier]
@@ -355,13 +351,16 @@ class Problem:
 
 
 def unbatched(edges: Sequence[Edge]) -> frozenset[str]:
-    """Nodes whose runs take one request: a gather's rows are one request's, rows fanned out could not be told apart."""
+    """Operators that take one request per run.
+
+    A gather's rows belong to one request, and rows fanned out from a batch could not be told apart.
+    """
     gathering = {edge.downstream for edge in edges if edge.kind is EdgeKind.GATHER}
     return frozenset(gathering | {edge.upstream for edge in edges if edge.kind is EdgeKind.FAN_OUT})
 
 
 def with_ratios(operators: Sequence[Operator], pick: Callable[..., float]) -> tuple[Operator, ...]:
-    """Operators, in topological order, whose edges have the least (or most) of the variants' own ratios.
+    """Operators, in topological order, with each edge's ratio picked among those of the variants (min or max).
 
     A gather has the inverse of the fan-out that it closes.
     """
@@ -393,6 +392,6 @@ def with_ratios(operators: Sequence[Operator], pick: Callable[..., float]) -> tu
 
 
 def topological(operators: Mapping[str, Operator]) -> tuple[Operator, ...]:
-    """Operators so that each stands after its inputs; stable in the mapping's order. graphlib.CycleError on a cycle."""
+    """Operators in topological order, otherwise in the mapping's order. graphlib.CycleError on a cycle."""
     graph = {name: [e.upstream for e in op.inputs if e.upstream in operators] for name, op in operators.items()}
     return tuple(operators[name] for name in TopologicalSorter(graph).static_order())

@@ -1,4 +1,4 @@
-"""Drawing routes by weight without chance: the gateway and the simulator send the same request the same way."""
+"""Deterministic choice of routes by weight: gateway and simulator send the same request the same way."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jellybean_solver.model.plan import Route
 
 
 def own_routes(routes: Sequence[Route], operators: Collection[str]) -> Mapping[int, float]:
-    """The ways that requests through some of the operators may take: the first route of each, and its weight."""
+    """Distinct assignments of some of the operators: index of the first route of each -> summed weight."""
     first: dict[tuple[str, ...], int] = {}
     weights: dict[int, float] = {}
     for index, route in enumerate(routes):
@@ -22,10 +22,10 @@ def own_routes(routes: Sequence[Route], operators: Collection[str]) -> Mapping[i
 class RouteDrawer:
     """Smooth weighted round robin over routes.
 
-    After any number of draws each route was drawn its share of times, to within less than the number of routes, and
-    as evenly spread as can be; so workers see arrivals more regular than random ones, and runs repeat.
+    After any number of draws each route was drawn its share of times, to within the number of routes, and as evenly as
+    possible: workers see arrivals more regular than random ones, and runs are reproducible.
 
-    `phase`: starts somewhere in that order, by chance: drawers side by side then do not send to one worker together.
+    `phase`: starts at a random position, so that drawers of different sites do not send to one worker in step.
     """
 
     def __init__(self, weights: Sequence[float], phase: random.Random | None = None) -> None:

@@ -1,8 +1,8 @@
-"""Alike sites: a plan says what one site of a tier has and does; this names what stands where.
+"""Identical sites: a plan describes one site of a tier; this module names the workers and links of each.
 
-A tier with n sites exists n times, all alike. Where a tier has fewer sites than the one below, each serves as many of
-those in a row: of 1,000 stores and 10 regions, stores 1 to 100 belong to region 1. So each of the most numerous sites
-has one place in every tier above, and data that is born there stays in its own places: it only goes up.
+A tier with n sites exists n times. If a tier has fewer sites than the one below, each serves a block of consecutive
+ones: of 1,000 stores and 10 regions, stores 1 to 100 belong to region 1. So each site of the most numerous tier has one
+place in every tier above, and its data flows up through those places only.
 """
 
 from __future__ import annotations
@@ -12,36 +12,36 @@ from collections.abc import Iterator, Mapping
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Link
 
-Sites = Mapping[str, int]  # tier -> how many of it there are; 1 unless given
+Sites = Mapping[str, int]  # tier -> number of sites; default 1
 
 
 def most_sites(sites: Sites) -> int:
-    """How many places there are at the finest."""
+    """Number of sites of the most numerous tier."""
     return max(sites.values(), default=1)
 
 
 def both_sites(before: Sites, after: Sites, tier: str) -> int:
-    """How many sites of a tier there were and still are."""
+    """Number of sites of a tier that exist in both of two plans."""
     return min(before.get(tier, 1), after.get(tier, 1))
 
 
 def site_of(sites: Sites, tier: str, place: int) -> int:
-    """The site of a tier, from 0, that one of the most numerous places, from 0, belongs to."""
+    """The site of a tier (from 0) that serves a place, a site (from 0) of the most numerous tier."""
     return place * sites.get(tier, 1) // most_sites(sites)
 
 
 def tier_at(sites: Sites, tier: str, site: int) -> str:
-    """`store-17`: one site of a tier by its number from 0; the tier's own name where it has no others."""
+    """`store-17`: name of one site of a tier, by its number from 0; the tier's name if it has one site."""
     return tier if sites.get(tier, 1) == 1 else f"{tier}-{site + 1}"
 
 
 def worker_at(sites: Sites, tier: str, worker: str, site: int) -> str:
-    """`store-17/box-2`: the worker of one site; the plan's own name where the tier has no other sites."""
+    """`store-17/box-2`: name of a worker in one site; the plan's name if the tier has one site."""
     return worker if sites.get(tier, 1) == 1 else f"{tier_at(sites, tier, site)}/{worker}"
 
 
 def link_ends(plan: Plan, link: Link) -> Iterator[tuple[str, str]]:
-    """The sites that each link between two tiers joins: one for each site of the lower tier."""
+    """The two sites that each link between two tiers connects: one link for each site of the lower tier."""
     low, high = link.upstream_tier, link.downstream_tier
     count = plan.sites.get(low, 1)
     for site in range(count):

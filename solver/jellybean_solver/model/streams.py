@@ -1,4 +1,4 @@
-"""Streams of requests of a plan or problem: what one request starts, where answers come from, how often one arrives."""
+"""Request streams of a plan or problem: which sources make one request, which operators answer it, its rate."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from jellybean_solver.model.problem import Arrivals, Edge, Problem, Source
 
 @dataclass(frozen=True, slots=True)
 class RequestStream:
-    """Sources that make one request together: one message of each. The rate is that of all `sites` that they are in."""
+    """Sources of which one message each makes a request. The rate is that of all `sites` that have them."""
 
     sources: tuple[Source, ...]
-    entries: tuple[Edge, ...]  # edges that leave the sources
+    entries: tuple[Edge, ...]  # edges out of the sources
     operators: tuple[str, ...]
     sinks: tuple[str, ...]
     rate_per_s: float
     arrivals: Arrivals
     sites: int = 1
-    workflow: str = ""  # whose requests they are, where there are several
+    workflow: str = ""  # the name, if there are several workflows
 
 
 def request_streams(plan: Plan | Problem) -> tuple[RequestStream, ...]:
-    """The streams in the order of the sources: one, as the gateway takes requests, if all sources have one rate.
+    """The streams in the order of the sources: a single one if all sources have one rate.
 
-    Otherwise one per weakly connected part of the workflow; SolverError when sources of one part differ in rate. Of
-    several workflows, those of each.
+    Otherwise one per weakly connected part of the workflow; SolverError if sources of one part differ in rate. Of
+    several workflows, the streams of each.
     """
     names = [source.name for source in plan.sources] + [operator.name for operator in plan.operators]
     if not plan.workflows:
@@ -40,7 +40,7 @@ def request_streams(plan: Plan | Problem) -> tuple[RequestStream, ...]:
 
 
 def _streams(plan: Plan | Problem, names: Sequence[str]) -> tuple[RequestStream, ...]:
-    """Of the sources and operators of one workflow."""
+    """The streams of the sources and operators of one workflow."""
     group = {name: name for name in names}
     sources = [source for source in plan.sources if source.name in group]
     if len({_in_all(plan, source) for source in sources}) == 1:
@@ -92,9 +92,9 @@ def _in_all(plan: Plan | Problem, source: Source) -> float:
 def arrival_times(
     rate_per_s: float, arrivals: Arrivals, end_s: float, rng: random.Random, phase: float = 0.0
 ) -> Iterator[float]:
-    """Times in [0, end) at which requests arrive: a Poisson process, or one every 1 / rate.
+    """Arrival times in [0, end): a Poisson process, or one request every 1 / rate seconds.
 
-    `phase`, a share of that spacing, is when the first comes: streams side by side need not collide for ever.
+    `phase`: time of the first periodic arrival as a share of the period, so that streams of equal rate do not coincide.
     """
     if rate_per_s <= 0:
         return

@@ -1,8 +1,8 @@
-"""Ratios that depend on the variants: what is left of them once some variants are chosen.
+"""Fan-out ratios that depend on the variant: the problem that remains once some variants are chosen.
 
-A better detector finds more in each frame, so all that follows runs more often. Such a problem is a union of problems
-with plain ratios, one for each choice of ratios. Lower ratios ask less of the fleet everywhere, so the problem with the
-least of all bounds each.
+A better detector finds more objects per frame, so downstream operators run more often. Such a problem is a union of
+problems with fixed ratios, one for each choice of ratios. Lower ratios need less of the fleet everywhere, so the
+problem with the least ratios is a lower bound on all of them.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from jellybean_solver.model.problem import Operator, Problem, with_ratios
 
 
 def settled(problem: Problem, chosen: Mapping[str, str]) -> Problem:
-    """The problem with the ratios of the variants chosen (operator -> variant), and those with the same ratios only.
+    """The problem with the ratios of the chosen variants (operator -> variant), without variants of other ratios.
 
-    The problem itself where they decide nothing.
+    Returns the problem itself if the chosen variants determine no ratio.
     """
     decided = {name: chosen[name] for name in problem.varying if name in chosen}
     kept = {name: _alike(problem.operator_by_name[name], variant) for name, variant in decided.items()}
@@ -33,7 +33,7 @@ def _alike(operator: Operator, chosen: str) -> Operator:
 
 
 def plain(problem: Problem, pick: Callable[..., float] = min) -> Problem:
-    """The problem with the least (or most) ratios that its variants leave, whichever are chosen."""
+    """The problem with fixed ratios: for each edge the least (or most) of its variants' ratios."""
     if not problem.varying:
         return problem
     stripped = (

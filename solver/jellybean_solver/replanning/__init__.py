@@ -1,1 +1,1 @@
-"""Whether to go on from a running plan, and where to, migration cost included."""
+"""Re-planning: keep a running plan or replace it, with migration cost in the objective."""

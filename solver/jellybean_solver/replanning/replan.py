@@ -1,7 +1,7 @@
-"""Re-planning: whether to go on from a running plan, and where to.
+"""Re-planning: whether to keep a running plan, or which plan to replace it with.
 
 Minimises cost per hour x horizon + migration from the running plan, over all plans that meet the targets. The running
-plan is replaced only when that saves enough, or when it does not meet them any more.
+plan is replaced only if that saves enough, or if it no longer meets the targets.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SAVING_TOLERANCE = 1e-6  # relative; a saving below it is rounding
 
 
 class Verdict(StrEnum):
-    """What to do with the running plan. `NONE`: it does not meet the targets, and no plan was found that does."""
+    """What to do with the running plan. `NONE`: it misses the targets, and no plan was found that meets them."""
 
     KEEP = "keep"
     REPLACE = "replace"
@@ -37,7 +37,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReplanSettings:
-    """What is weighed against what. `least_saved_share`: share of the running plan's cost that a change must save."""
+    """Weights of the decision. `least_saved_share`: share of the running plan's cost that a change must save."""
 
     prices: MigrationPrices = field(default_factory=MigrationPrices)
     horizon_h: float = 24.0
@@ -58,10 +58,10 @@ class SearchSettings:
 class Replanned:
     """The decision with its figures.
 
-    `running` is the running plan by today's problem (rates, prices), `broken` why it is no answer to it any more.
-    `best` is the cheapest plan to go on to, with its migration; None when there is none. `refused`: why a cheaper
-    change may not be used though it would have been; the migration of `best` is then counted, not minimised.
-    `bound_usd` <= the horizon's cost with any change.
+    `running`: the running plan rescored by today's problem; `broken`: why it no longer meets it. `best`: the cheapest
+    plan to change to, with its migration; None if there is none. `refused`: why `check` rejected a cheaper change; the
+    migration of `best` was then computed, not minimised. `bound_usd`: lower bound on the horizon's cost with any
+    change.
     """
 
     verdict: Verdict
@@ -89,19 +89,19 @@ class Replanned:
 
     @property
     def saved_usd(self) -> float | None:
-        """By the best change over the horizon; None without one, negative when it costs more."""
+        """Saving of the best change over the horizon; None without one, negative if it costs more."""
         return None if self.best_usd is None else self.running_usd - self.best_usd
 
     @property
     def saved_share(self) -> float | None:
-        """Of the running plan's cost; 0 where that is 0."""
+        """The saving as a share of the running plan's cost; 0 if that is 0."""
         if self.saved_usd is None:
             return None
         return self.saved_usd / self.running_usd if self.running_usd > 0 else 0.0
 
     @property
     def most_saved_usd(self) -> float:
-        """No change saves more: proven."""
+        """Upper bound on the saving of any change."""
         return max(0.0, self.running_usd - self.bound_usd)
 
 
@@ -114,13 +114,13 @@ def replan(
     instead: Callable[[], Plan | None] = lambda: None,
     search: SearchSettings | None = None,
 ) -> Replanned:
-    """Keep `before` or go on to another plan.
+    """Keep `before`, or change to another plan.
 
-    `check` says why a plan breaks a target that this search does not know, `instead` finds a plan that does not,
-    wherever its models are.
+    `check` gives the reason why a plan breaks a target that this search does not model (a simulated p99); `instead`
+    finds a plan that keeps it, without regard to migration.
 
-    Options as for `solve`. A running plan that meets the targets is kept when time ends before any other was found;
-    SolverError when it does not meet them.
+    A running plan that meets the targets is kept if time ends before another plan was found; SolverError if it does not
+    meet them.
     """
     if settings.horizon_h <= 0:
         raise SolverError(f"the horizon must be longer than {settings.horizon_h:g} h")
@@ -173,7 +173,7 @@ def replan(
 
 
 def saves_enough(found: Replanned) -> bool:
-    """Whether the best change saves the share that is asked for."""
+    """True if the best change saves the share required by the settings."""
     least_usd = max(found.settings.least_saved_share, SAVING_TOLERANCE) * found.running_usd
     saved_usd = found.saved_usd or 0.0
     return saved_usd > 0 and saved_usd >= least_usd * (1 - SAVING_TOLERANCE)

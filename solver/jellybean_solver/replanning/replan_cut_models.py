@@ -1,4 +1,4 @@
-"""Re-planning where models may be cut: over the running plan's own cuts, and all others that may be cheaper."""
+"""Re-planning with models that may be cut in two: the running plan's own cuts, and others that may be cheaper."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def replan_cut(
     for least, number in sorted((least_usd_per_h(one), number) for number, one in enumerate(others)):
         least_usd = least * settings.horizon_h
         if decision.best_usd is not None and least_usd >= decision.best_usd:
-            break  # its bound is not below that of what is known
+            break  # its lower bound is not below the incumbent
         try:
             found = replan(others[number], before, settings, check=check, search=left())
         except OutOfTimeError:
@@ -47,7 +47,7 @@ def replan_cut(
 
 
 def _cheaper(decision: Replanned, found: Replanned) -> Replanned:
-    """The decision with another choice's change where that is the cheaper one."""
+    """The decision, updated by another choice of cuts if its change is cheaper."""
     tried, bound_usd = decision.tried + found.tried, min(decision.bound_usd, found.bound_usd)
     known = replace(decision, tried=tried, bound_usd=bound_usd)
     if found.best_usd is None or (decision.best_usd is not None and found.best_usd >= decision.best_usd):

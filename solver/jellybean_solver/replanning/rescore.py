@@ -1,4 +1,4 @@
-"""A plan as today's problem sees it: the same choices, workers and routes, with today's rates, prices and figures."""
+"""Rescoring a plan by today's problem: the same choices, workers and routes, at today's rates, prices and profiles."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from jellybean_solver.model.variant_ratios import settled
 
 
 def rescore(problem: Problem, plan: Plan) -> tuple[Plan, Evaluation, tuple[str, ...]]:
-    """The plan, its score and why it is no answer to the problem (empty when it is one).
+    """The rescored plan, its evaluation, and why it no longer answers the problem (empty if it does).
 
-    A plan of other operators or of variants that the problem does not know stays as it was written, with its own cost.
-    A pool that has gone stays with its workers; models stay those that run.
+    A plan with operators or variants unknown to the problem stays as written, with its own cost. Workers of a removed
+    pool stay; models stay those that run.
     """
     if not _is_known(problem, plan):
         score = evaluate(problem, plan)
@@ -84,7 +84,7 @@ def _with_figures(problem: Problem, plan: Plan, planned: PlannedOperator) -> Pla
 
 
 def _times(variant: Variant, pool: str, planned: PlannedOperator) -> Times:
-    """Of the batch sizes that the plan may run; as it states them where the problem has none, as `evaluate` says."""
+    """Service times up to the plan's batch size; the plan's own if the problem has none for that size."""
     batch, times = planned.batch[pool], variant.service.get(pool, {})
     return {size: time for size, time in times.items() if size <= batch} if batch in times else planned.service[pool]
 

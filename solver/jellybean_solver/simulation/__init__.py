@@ -1,1 +1,1 @@
-"""Plans in virtual time: the event simulator, rate traces and their replay."""
+"""Plans in virtual time: the discrete-event simulator, rate traces and their replay."""

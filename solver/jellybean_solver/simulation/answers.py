@@ -1,4 +1,4 @@
-"""When a request is answered: the answers of all its sinks are there, one per child where a sink is fanned out."""
+"""Completion of a request: all sinks have answered, with one answer per child if a sink is fanned out."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ Path = tuple[tuple[int, int], ...]  # (index, count) per open fan-out, outermost
 class Answers:
     """Collects the answers of one request.
 
-    Each answer stands for a share of its sink: all of it without fan-outs, else 1 / count per open fan-out, and 'no
-    child' for all that its parent stands for. A sink is answered when its shares sum to 1, whatever their order.
+    Each answer stands for a share of its sink: 1, divided by the child count of every open fan-out; "no child" stands
+    for its parent's whole share. A sink is complete when its shares sum to 1, in any order.
     """
 
     def __init__(self, sinks: Sequence[str]) -> None:
@@ -21,11 +21,11 @@ class Answers:
 
     @property
     def complete(self) -> bool:
-        """True when no sink misses an answer."""
+        """True if every sink has answered completely."""
         return not self._missing
 
     def add(self, sink: str, path: Path) -> bool:
-        """Count an answer; False when it is a repetition or of no sink of this request."""
+        """Count an answer; False if it is a duplicate or not of a sink of this request."""
         if sink not in self._missing or (sink, path) in self._seen:
             return False
         self._seen.add((sink, path))
@@ -36,7 +36,7 @@ class Answers:
 
 
 def share(path: Path) -> Fraction:
-    """The part of a request that an answer at `path` stands for."""
+    """The share of its sink that an answer at `path` stands for."""
     part = Fraction(1)
     for _, count in path:
         if count == 0:

@@ -1,4 +1,4 @@
-"""What a simulation takes and calls: workers, arrival times, an observer, and the messages that pass between them."""
+"""Interfaces of the simulator: workers, arrival times, an observer, and the messages between them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ GATEWAY = ""  # the worker name under which workers address the gateway
 
 
 class Worker(Protocol):
-    """What the simulator needs of a worker: at most one run outstanding, of as many items as its plan allows.
+    """A worker as the simulator sees it: at most one run at a time, of at most the plan's batch size.
 
-    Instructions have a `kind`: `send` (worker, message), `run` (run, operator, items), `wait` (until: call `due` then)
-    or `failed` (operator, reason); a plan that fits together never causes the last. An item's `number` counts them as
+    Instructions have a `kind`: `send` (worker, message), `run` (run, operator, items), `wait` (until: then call `due`)
+    or `failed` (operator, reason), which a consistent plan never causes. An item's `number` counts items in the order
     they became ready, from 0.
     """
 
@@ -31,14 +31,14 @@ class Worker(Protocol):
     def due(self, now: float) -> Sequence[Any]: ...
 
 
-MakeWorkers = Callable[[Plan], Mapping[str, Worker]]  # by name in its site (sites.py)
+MakeWorkers = Callable[[Plan], Mapping[str, Worker]]  # by name, site by site (sites.py)
 MakeTimes = Callable[[RequestStream, random.Random, float], Iterator[float]]  # stream, generator, phase -> arrivals
 
 
 class Observer(Protocol):
-    """Told what happens when it happens, in virtual time; `place` is a worker of the plan or a link ("edge->cloud").
+    """Is called at every event, in virtual time; `place` is a worker of the plan or a link ("edge->cloud").
 
-    `workflow`: whose request it is, where there are several.
+    `workflow`: the request's workflow, if there are several.
     """
 
     def arrived(self, now: float, workflow: str) -> None: ...
@@ -48,7 +48,7 @@ class Observer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SourceMessage:
-    """A source's data on its way to one operator; has the attributes of an agent's message."""
+    """A source's data sent to one operator; has the attributes of an agent's message."""
 
     request: str
     route: int
@@ -60,7 +60,7 @@ class SourceMessage:
 
 
 class RunOutputs:
-    """What a run produced: no data, and as many rows as one draw says, the same draw for all its edges."""
+    """The output of a run: no data, and a number of rows from one random draw for all its edges."""
 
     def __init__(self, ratios: Mapping[str, float], level: float, shares: Sequence[float] = ()) -> None:
         self._ratios = ratios

@@ -15,7 +15,7 @@ from jellybean_solver.simulation.result import Window
 
 @dataclass(slots=True)
 class _LinkState:
-    """When a link's bandwidth is free again, and how long it was busy in the window."""
+    """When a link is idle again, and its busy seconds in the window."""
 
     link: Link
     free_s: float = 0.0

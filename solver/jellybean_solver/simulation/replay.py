@@ -1,6 +1,6 @@
-"""A rate trace over a plan in virtual time: figures by interval, and the first time at which a target would break.
+"""Replay of a rate trace on a plan in virtual time: figures by interval, and the targets that would break.
 
-An interval is a stretch of the trace, or several short ones together, so that its figures stand on 100 requests.
+An interval is a stretch of the trace, or several short ones together, so that its figures come from 100 requests.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from jellybean_solver.simulation.target_breaches import TargetBreach, target_bre
 from jellybean_solver.simulation.trace import MOST_REQUESTS, RateTrace, Stretch, sampled, traced_arrivals
 from jellybean_solver.simulation.trace_loads import copies, network_usd_per_h, stretch_loads
 
-LEAST_REQUESTS = 100  # of an interval, where the trace has them: fewer have no 99th percentile
+LEAST_REQUESTS = 100  # least requests of an interval: fewer have no 99th percentile
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What a trace does to a plan. `breaks` are in order of time and empty when every target holds throughout."""
+    """Figures of a plan under a trace. `breaks` in order of time, empty if every target holds throughout."""
 
     seed: int
     length_s: float
@@ -38,7 +38,7 @@ class Replay:
 
     @property
     def share(self) -> float:
-        """Simulated part of the trace's time; 1 unless it was too long."""
+        """Simulated share of the trace's time; 1 unless it was too long."""
         return self.simulated_s / self.length_s
 
 
@@ -52,9 +52,9 @@ def replay(
     most_requests: int = MOST_REQUESTS,
     progress: Progress = lambda done, total: None,
 ) -> Replay:
-    """Offer the trace's rates, each of one site of its source's tier, to an idle plan and answer every request.
+    """Send the trace's rates, each of one site of its source's tier, to an idle plan and answer every request.
 
-    `slow_latency_s`: what 99 of 100 requests take that meet nobody. SolverError when sources of one stream differ.
+    `slow_latency_s`: p99 latency without overload. SolverError if sources of one stream differ in rate.
     """
     streams = request_streams(plan)
     sites = {source.name: plan.sites.get(source.tier, 1) for source in plan.sources}
@@ -71,7 +71,7 @@ def replay(
 
     def times(stream: RequestStream, rng: random.Random, phase: float) -> Iterator[float]:
         leader = stream.sources[0].name
-        own = 1.0 / leaders[leader].sites  # each site offers its part
+        own = 1.0 / leaders[leader].sites  # each site sends its part
         pieces = [(end_s, rate_per_s * own) for end_s, rate_per_s in trace.pieces(leader)]
         return traced_arrivals(pieces, stream.arrivals, rng, phase)
 
@@ -85,7 +85,7 @@ def replay(
 
 
 def _in_all(trace: RateTrace, sites: Mapping[str, int]) -> RateTrace:
-    """The trace with rates of all sites together."""
+    """The trace with the rates of all sites together."""
     if max(sites.values()) == 1:
         return trace
     return RateTrace(
@@ -104,7 +104,7 @@ def _check_equal(trace: RateTrace, names: Sequence[str]) -> None:
 
 
 def _groups(stretches: Sequence[Stretch], leaders: Sequence[str]) -> list[list[Stretch]]:
-    """Stretches with enough requests alone, short ones together until they have enough."""
+    """Stretches with enough requests alone; short ones joined until they have enough."""
     groups: list[list[Stretch]] = []
     missing = 0.0  # requests that the last group still lacks
     for stretch in stretches:

@@ -20,7 +20,7 @@ Progress = Callable[[float, float], None]  # virtual seconds done, in all
 
 @dataclass(frozen=True, slots=True)
 class WorkflowInterval:
-    """Of the requests of one of several workflows, as `ReplayInterval` has them of all."""
+    """Figures of one of several workflows, as in `ReplayInterval`."""
 
     offered: int
     late: int
@@ -32,9 +32,9 @@ class WorkflowInterval:
 class ReplayInterval:
     """Figures of [start_s, end_s) of the trace, of which `simulated_s` was replayed.
 
-    Latencies are of the requests that arrived in it (nan when none did), `answered` counts answers that came in it,
-    `backlog` the requests open at its end. `busiest` is a worker or link, `utilisation` its busy share. Rate and cost
-    are the interval's highest: what a bill per hour would be if it went on so.
+    Latencies are of requests that arrived in it (nan if none did); `answered` counts answers in it; `backlog`: open
+    requests at its end. `busiest`: a worker or link, with its `utilisation`. Rate and cost are the interval's highest,
+    as a cost per hour at that rate.
     """
 
     start_s: float
@@ -43,8 +43,8 @@ class ReplayInterval:
     rates_per_s: Mapping[str, float]
     offered: int
     answered: int
-    late: int  # of those offered: slower than the SLO on latency
-    missed: int  # of those offered: not answered by its end and what requests take that met no overload
+    late: int  # of the offered requests: slower than the p99 target
+    missed: int  # of the offered requests: not answered by the end of the interval plus grace
     latency_p50_s: float
     latency_p99_s: float
     busiest: str
@@ -55,7 +55,7 @@ class ReplayInterval:
     workflows: Mapping[str, WorkflowInterval] = field(default_factory=dict)  # where there are several
 
     def of(self, workflow: str) -> ReplayInterval:
-        """With the requests of one of several workflows only; the interval itself under no name."""
+        """The interval with the figures of one workflow; the interval itself for the name ""."""
         if not workflow:
             return self
         own = self.workflows[workflow]
@@ -74,9 +74,9 @@ class IntervalRecorder:
         late_s: Mapping[str, float | None],
         progress: Progress,
     ) -> None:
-        """`alike`: worker or link of the plan -> how many there are; `sites`: of each source's tier.
+        """`alike`: worker or link of the plan -> number of sites; `sites`: source -> number of sites of its tier.
 
-        `late_s`: the SLO of each workflow's p99 latency; of one alone under no name.
+        `late_s`: p99 target by workflow; a single workflow has the name "".
         """
         self.ends = list(accumulate(lengths_s))
         self._alike, self._sites = alike, sites
@@ -112,7 +112,7 @@ class IntervalRecorder:
             begin_s, index = until, index + 1
 
     def backlogs(self) -> list[int]:
-        """Requests open at each interval's end."""
+        """Open requests at each interval's end."""
         offered = map(sum, zip(*self._offered.values(), strict=True))
         return list(accumulate(came - went for came, went in zip(offered, self._answered, strict=False)))
 
@@ -126,7 +126,7 @@ class IntervalRecorder:
     def interval(
         self, index: int, group: Sequence[Stretch], network: Mapping[str, float], plan: Plan, backlog: int
     ) -> ReplayInterval:
-        """Closes an interval. `network`: leader of a stream -> USD per hour at one request per second."""
+        """The figures of an interval. `network`: first source of a stream -> USD per hour at 1 request/s."""
         latencies = sorted(chain.from_iterable(own[index] for own in self._latencies.values()))
         workflows = {name: self._of(name, index) for name in self._late_s}
         length_s = self._lengths_s[index]
@@ -153,5 +153,5 @@ class IntervalRecorder:
         )
 
     def _at(self, now: float) -> int:
-        """A request never arrives after the trace, but rounding may put one on its end."""
+        """Index of the interval; rounding may put an arrival on the trace's end."""
         return min(bisect_right(self.ends, now), len(self.ends) - 1)

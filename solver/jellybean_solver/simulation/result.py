@@ -1,4 +1,4 @@
-"""What a simulation found, and the sums it is computed from."""
+"""Results of a simulation, and the sums they are computed from."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class OperatorFigures:
-    """Of an operator's runs that started in the window, and the requests in them (children one by one).
+    """Figures of an operator's runs that started in the window, and of their requests (children counted singly).
 
-    Means: `wait_mean_s` of requests, inputs there but not running yet; `service_mean_s` of runs.
+    `wait_mean_s`: mean time of requests between ready and start; `service_mean_s`: mean time of runs.
     """
 
     runs: int
@@ -24,7 +24,7 @@ class OperatorFigures:
 
 @dataclass(frozen=True, slots=True)
 class QueueFigures:
-    """Requests waiting at a worker, the running ones not counted: mean over the window's time, and the longest."""
+    """Requests waiting at a worker, without those running: mean over time, and maximum."""
 
     mean: float
     longest: int
@@ -32,7 +32,7 @@ class QueueFigures:
 
 @dataclass(frozen=True, slots=True)
 class RequestFigures:
-    """Of the requests of one of several workflows, as `SimulationResult` has them of all."""
+    """Figures of one of several workflows, as in `SimulationResult`."""
 
     offered: int
     completed: int
@@ -47,9 +47,9 @@ class RequestFigures:
 class SimulationResult:
     """Figures of the window [warmup_s, warmup_s + duration_s).
 
-    Latencies are of the requests that arrived in it (arrival at the gateway to last answer there; percentiles by
-    nearest rank; nan when none was answered), `throughput_per_s` counts the answers that came in it. Utilisation is the
-    busy share of the window, by worker and by link ("edge->cloud"). `events` tells how much work the simulation was.
+    Latencies are of requests that arrived in it, from arrival at the gateway to the last answer there; percentiles by
+    nearest rank; nan if none was answered. `throughput_per_s` counts answers in it. Utilisation: busy share of the
+    window, by worker and by link ("edge->cloud"). `events`: number of simulated events.
     """
 
     seed: int
@@ -72,12 +72,12 @@ class SimulationResult:
     workflows: Mapping[str, RequestFigures] = field(default_factory=dict)  # where there are several
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values; figures that do not exist (nan) are None."""
+        """JSON values; undefined figures (nan) are None."""
         return {name: _plain(value) for name, value in dataclasses.asdict(self).items()}
 
 
 def nearest_rank(ascending: Sequence[float], probability: float) -> float:
-    """The smallest value that at least `probability` of the values do not exceed; nan of none."""
+    """The smallest value that at least `probability` of the values do not exceed; nan for no values."""
     if not ascending:
         return math.nan
     return ascending[max(0, math.ceil(probability * len(ascending)) - 1)]
@@ -85,23 +85,23 @@ def nearest_rank(ascending: Sequence[float], probability: float) -> float:
 
 @dataclass(slots=True)
 class Window:
-    """The span of virtual time that is measured."""
+    """The measured span of virtual time."""
 
     start_s: float
     end_s: float
 
     def holds(self, time: float) -> bool:
-        """Whether an instant is inside."""
+        """True if a time is in the window."""
         return self.start_s <= time < self.end_s
 
     def overlap(self, begin: float, end: float) -> float:
-        """Seconds of [begin, end] that are inside."""
+        """Seconds of [begin, end] in the window."""
         return max(0.0, min(end, self.end_s) - max(begin, self.start_s))
 
 
 @dataclass(slots=True)
 class QueueSums:
-    """Length of one worker's queue over time. `ready`: number of each waiting item -> when it became ready."""
+    """Length of one worker's queue over time. `ready`: number of each waiting item -> time it became ready."""
 
     window: Window
     ready: dict[int, float] = field(default_factory=dict)
@@ -111,7 +111,7 @@ class QueueSums:
     since: float = 0.0
 
     def changed(self, now: float, added: int, started: Iterable[int]) -> float:
-        """`added` items became ready at `now`, then those numbered `started` ran; how long these waited in all."""
+        """`added` items became ready at `now`, then the items `started` began to run; returns their total wait."""
         self.area += len(self.ready) * self.window.overlap(self.since, now)
         self.since = now
         self.ready.update((number, now) for number in range(self.items, self.items + added))
@@ -122,21 +122,21 @@ class QueueSums:
         return waited
 
     def figures(self) -> QueueFigures:
-        """Closes the window."""
+        """The figures at the end of the window."""
         self.changed(max(self.since, self.window.end_s), 0, ())
         return QueueFigures(self.area / (self.window.end_s - self.window.start_s), self.longest)
 
 
 @dataclass(slots=True)
 class RequestSums:
-    """Requests of one workflow: `offered` and `answered` in the window, `latencies` of those that arrived in it."""
+    """Requests of one workflow: `offered` and `answered` in the window, `latencies` of arrivals in it."""
 
     offered: int = 0
     answered: int = 0
     latencies: list[float] = field(default_factory=list)
 
     def figures(self, duration_s: float) -> RequestFigures:
-        """Of a window of that length."""
+        """The figures for a window of this length."""
         latencies = sorted(self.latencies)
         p50_s, p90_s, p99_s = (nearest_rank(latencies, share) for share in (0.50, 0.90, 0.99))
         mean_s = sum(latencies) / len(latencies) if latencies else math.nan
@@ -153,7 +153,7 @@ class RunSums:
     service_s: float = 0.0
 
     def figures(self) -> OperatorFigures:
-        """Means; nan without a run."""
+        """The mean figures; nan without a run."""
         if self.runs == 0:
             return OperatorFigures(0, 0, math.nan, math.nan)
         return OperatorFigures(self.runs, self.requests, self.wait_s / self.requests, self.service_s / self.runs)

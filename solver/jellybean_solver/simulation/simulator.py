@@ -1,7 +1,7 @@
-"""The simulator: a plan in virtual time, event by event, deterministic by its seed.
+"""Discrete-event simulation of a plan in virtual time, deterministic by its seed.
 
-Workers come through a protocol, so that the very state machine that serves is the one simulated; this module adds what
-is around it: arrivals, routes, links, the time a run takes with as many requests as it has, and how many children.
+Workers come through a protocol, so that the state machine that serves in production is the one simulated. This module
+adds the rest: arrivals, routes, links, service times by batch size, and child counts.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from jellybean_solver.simulation.result import (
     nearest_rank,
 )
 
-GOLDEN = (5**0.5 - 1) / 2  # phases by it keep periodic streams of commensurable rates from meeting
+GOLDEN = (5**0.5 - 1) / 2  # phases by the golden ratio keep periodic streams of commensurable rates apart
 
 
 @dataclass(slots=True)
 class _Station:
-    """A worker at work, in one site. `running`: the operator of the run outstanding, and its number of items."""
+    """A worker in one site. `running`: operator and number of items of the current run."""
 
     name: str  # in the plan
     tier: str
@@ -61,11 +61,11 @@ class _Station:
 
 @dataclass(slots=True)
 class _Open:
-    """A request not yet answered."""
+    """A request that is not answered yet."""
 
     arrived_s: float
     answers: Answers
-    workflow: str  # whose it is, where there are several
+    workflow: str  # if there are several
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def simulate(
 
 
 class _Simulation:
-    """One run of the event loop. Events are (time, number, handler, arguments); equal times go by number."""
+    """The event loop. Events are (time, number, handler, arguments); equal times are ordered by number."""
 
     def __init__(
         self, plan: Plan, workers: Mapping[str, Worker], window: Window, seed: int, observer: Observer | None
@@ -160,7 +160,7 @@ class _Simulation:
         return _Station(planned.name, planned.tier, site, worker, queue, self._samplers[planned.pool])
 
     def run(self, times: MakeTimes, drain_s: float | None) -> None:
-        """Handle all events, or those until `drain_s` after the window."""
+        """Process all events, or those until `drain_s` after the window."""
         for index, stream in enumerate(request_streams(self._plan)):
             rng = random.Random(f"{self._seed}/arrivals/{index}")
             ways = own_routes(self._plan.routes, stream.operators)
@@ -170,7 +170,7 @@ class _Simulation:
                 self._next_arrival(_Traffic(stream, arrivals, routes, RouteDrawer(weights), 0))
                 continue
             own = replace(stream, rate_per_s=stream.rate_per_s / stream.sites, sites=1)
-            for site in range(stream.sites):  # each with arrivals and routes of its own
+            for site in range(stream.sites):  # with independent arrivals and routes
                 rng = random.Random(f"{self._seed}/arrivals/{index}/{site}")
                 place = site * most_sites(self._plan.sites) // stream.sites
                 arrivals = times(own, rng, rng.random())
@@ -219,7 +219,7 @@ class _Simulation:
         return worker_at(self._plan.sites, worker.tier, worker.name, site_of(self._plan.sites, worker.tier, place))
 
     def _send(self, tier: str, site: int, worker: str, message: Any) -> None:
-        """From a process in a site of `tier` to another one: over the link if there is one between, and one hop."""
+        """Send from a site of `tier` to another process: over the link between the tiers, if any, plus one hop."""
         station = self._stations[worker]
         time = self._now
         if station.tier != tier:
@@ -244,7 +244,7 @@ class _Simulation:
         self._follow(station, station.worker.due(self._now), station.worker.queued)
 
     def _follow(self, station: _Station, instructions: Sequence[Any], before: int) -> None:
-        """Do what a worker asks for. What its queue gained since `before`, and what started, gives the waits."""
+        """Execute a worker's instructions and record waits from the change of its queue since `before`."""
         started = None
         for instruction in instructions:
             if instruction.kind == "run":
@@ -280,7 +280,7 @@ class _Simulation:
         self._at(self._now + service, self._finish, station, run.run)
 
     def _answer(self, message: Any) -> None:
-        """An answer is at the gateway one hop later; nothing queues there."""
+        """Record an answer, which reaches the gateway one hop later without queueing."""
         request = self._open.get(message.request)
         if request is None or not request.answers.add(message.upstream, message.path):
             raise SolverError(f"request {message.request} was answered twice by {message.upstream}")
@@ -320,7 +320,7 @@ class _Simulation:
         )
 
     def _queues(self) -> Mapping[str, QueueFigures]:
-        """Per worker of the plan: mean over its sites, longest of all."""
+        """Per worker of the plan: mean over its sites, and the maximum of all."""
         found = [(station.name, station.queue.figures()) for station in self._stations.values()]
         means = _means((name, queue.mean) for name, queue in found)
         longest: dict[str, int] = {}
@@ -330,7 +330,7 @@ class _Simulation:
 
 
 def _means(figures: Iterable[tuple[str, float]]) -> dict[str, float]:
-    """Means of the figures of one name, such as those of one worker in all sites."""
+    """Means of the figures of equal names, such as one worker in all sites."""
     found: dict[str, list[float]] = {}
     for name, figure in figures:
         found.setdefault(name, []).append(figure)
@@ -339,7 +339,7 @@ def _means(figures: Iterable[tuple[str, float]]) -> dict[str, float]:
 
 @dataclass(slots=True)
 class _Traffic:
-    """A stream's requests to come, in one site. `place`: the first of the most numerous sites that belong to it."""
+    """Future requests of a stream in one site. `place`: the first site of the most numerous tier that it serves."""
 
     stream: RequestStream
     times: Iterator[float]

@@ -1,7 +1,7 @@
-"""What "sustained" means, once, for the simulator and for measurements.
+"""Definition of a sustained rate, shared by simulator and measurements.
 
-Requests are offered at a rate for a window of T seconds, evenly spaced where the highest rate is sought. The rate is
-sustained when nothing failed and at least 98 % of the offered requests are answered by T + grace.
+Requests are sent at a rate for a window of T seconds, evenly spaced if the highest rate is sought. The rate is
+sustained if nothing failed and at least 98 % of the requests are answered by T + grace.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from jellybean_solver.model.problem import Arrivals
 
-DEFAULT_WINDOW_S = 15.0  # the window where none is asked for, the same when simulated and when measured
+DEFAULT_WINDOW_S = 15.0  # default window, for simulations and measurements
 ANSWERED = 0.98  # share of the offered requests
 RATE_TOLERANCE = 0.04  # relative width of the bracket at which the search stops
 LEAST_GRACE_S = 0.25
@@ -20,15 +20,15 @@ _MOST_STEPS = 60
 
 
 def is_sustained(offered: int, answered_in_time: int, failed: int) -> bool:
-    """Whether a window's counts mean that its rate is sustained. An empty window shows nothing, so it is not."""
+    """True if a window's counts show a sustained rate; an empty window shows nothing and is not."""
     return failed == 0 and offered > 0 and answered_in_time >= ANSWERED * offered
 
 
 def grace_s(slow_latency_s: float, rate_per_s: float, window_s: float, arrivals: Arrivals) -> float:
-    """Seconds after the window in which answers still count: what requests need that met no overload.
+    """Seconds after the window in which answers still count: a latency without overload.
 
-    `slow_latency_s`: what 99 of 100 requests take that meet nobody, 0.25 at least. Random arrivals may besides end in a
-    burst: one standard deviation of their number, sqrt(rate x window), takes sqrt(window / rate) seconds to work off.
+    `slow_latency_s`: p99 latency without queueing; at least 0.25. Random arrivals may end in a burst: one standard
+    deviation of their number, sqrt(rate x window), takes sqrt(window / rate) seconds to serve.
     """
     burst_s = math.sqrt(window_s / rate_per_s) if arrivals is Arrivals.POISSON else 0.0
     return max(LEAST_GRACE_S, slow_latency_s) + burst_s
@@ -37,10 +37,10 @@ def grace_s(slow_latency_s: float, rate_per_s: float, window_s: float, arrivals:
 def highest_sustained(
     probe: Callable[[float], bool], low: float, high: float, tolerance: float = RATE_TOLERANCE
 ) -> float:
-    """The highest rate at which `probe` was true, within `tolerance` of the lowest at which it was false.
+    """The highest rate with a true `probe`, within a relative `tolerance` of the lowest with a false one.
 
-    `low` and `high` are a guess: the bracket moves down or grows until it holds the answer. 0.0 when nothing is
-    sustained. `probe` is assumed to be true below some rate and false above.
+    `low` and `high` are a first guess; the bracket moves down or grows until it holds the result. 0.0 if nothing is
+    sustained. `probe` is assumed to be monotone.
     """
     if not 0 < low < high:
         raise ValueError(f"a bracket needs 0 < low < high, got {low} and {high}")

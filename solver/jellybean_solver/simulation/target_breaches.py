@@ -1,4 +1,4 @@
-"""The targets that a replayed trace breaks: which, from when on, and by how much."""
+"""Targets that a replayed trace breaks: which, when, and by how much."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ ALLOWED_LATE = 0.01  # share of an interval's requests; one may always be late
 
 @dataclass(frozen=True, slots=True)
 class TargetBreach:
-    """A target that would break, first in [start_s, end_s). `value` is the interval's figure, `limit` the target.
+    """A broken target, first in [start_s, end_s). `value`: the interval's figure; `limit`: the target.
 
-    `target`: `rate` (share answered in time), `latency_p99` (seconds) or `budget` (USD per hour). `intervals` counts
-    those in which it breaks; `spans_s` are when, those that follow each other as one.
+    `target`: `rate` (share answered in time), `latency_p99` (seconds) or `budget` (USD per hour). `intervals`: number
+    of intervals that break it; `spans_s`: their times, with consecutive ones merged.
     """
 
     target: str
@@ -92,7 +92,7 @@ def _answered_share(interval: ReplayInterval) -> float:
 
 
 def _missed(interval: ReplayInterval) -> bool:
-    """By the one definition of a sustained rate; a single request proves nothing."""
+    """True if the rate is not sustained; a single request proves nothing."""
     return interval.missed > 1 and not is_sustained(interval.offered, interval.offered - interval.missed, failed=0)
 
 

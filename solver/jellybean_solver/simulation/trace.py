@@ -1,6 +1,6 @@
-"""Rates over time: what a trace says, when its requests arrive, and which part of a long one is simulated.
+"""Rate traces: piecewise constant rates, arrival times by them, and sampling of long traces.
 
-Time runs from 0 at the trace's start. Rates are piecewise constant; a stretch is a span in which none changes.
+Time runs from 0 at the trace's start. A stretch is a span in which no rate changes.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from itertools import accumulate
 from jellybean_solver.errors import SolverError
 from jellybean_solver.model.problem import Arrivals
 
-MOST_REQUESTS = 500_000  # above it a trace is sampled: a minute or two of computing
-BUSY = 0.9  # load of a worker or link from which a stretch is simulated in full, as queues build up over its length
+MOST_REQUESTS = 500_000  # longer traces are sampled; simulating this many takes a minute or two
+BUSY = 0.9  # load from which a stretch is simulated in full, because queues build up over its length
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A span with constant rates, requests per second by source. `simulated_s`: its leading part that is replayed."""
+    """A span of constant rates (requests per second by source). `simulated_s`: its first part, which is replayed."""
 
     start_s: float
     end_s: float
@@ -34,7 +34,7 @@ class Stretch:
 
 @dataclass(frozen=True)
 class RateTrace:
-    """Stretches in order, each beginning where the one before ends."""
+    """Stretches in order, each beginning where the previous one ends."""
 
     stretches: tuple[Stretch, ...]
 
@@ -44,16 +44,16 @@ class RateTrace:
 
     @cached_property
     def simulated_s(self) -> float:
-        """Virtual time of a replay: less than the trace's length where it is sampled."""
+        """Virtual time of a replay; less than the trace's length if it is sampled."""
         return sum(stretch.simulated_s for stretch in self.stretches)
 
     @cached_property
     def peaks_per_s(self) -> Mapping[str, float]:
-        """The highest rate of each source."""
+        """Highest rate of each source."""
         return {name: max(s.rates_per_s[name] for s in self.stretches) for name in self.stretches[0].rates_per_s}
 
     def pieces(self, source: str) -> tuple[tuple[float, float], ...]:
-        """(virtual end, rate per second) of a source, stretches with equal rates as one piece."""
+        """(virtual end, rate per second) of a source; consecutive stretches of equal rate are one piece."""
         ends = accumulate(stretch.simulated_s for stretch in self.stretches)
         found: list[tuple[float, float]] = []
         for end_s, stretch in zip(ends, self.stretches, strict=True):
@@ -65,7 +65,7 @@ class RateTrace:
 
 
 def rate_trace(times_s: Sequence[float], end_s: float, rates_per_s: Mapping[str, Sequence[float]]) -> RateTrace:
-    """A trace from `times_s` (ascending from 0), at which rates change, and each source's rates from those times on."""
+    """A trace from the times at which rates change (ascending from 0) and each source's rates from then on."""
     ends = [*times_s[1:], end_s]
     rates = [value for values in rates_per_s.values() for value in values]
     if not times_s or times_s[0] != 0 or any(a >= b for a, b in zip(times_s, ends, strict=True)):
@@ -83,11 +83,11 @@ def rate_trace(times_s: Sequence[float], end_s: float, rates_per_s: Mapping[str,
 def traced_arrivals(
     pieces: Sequence[tuple[float, float]], arrivals: Arrivals, rng: random.Random, phase: float = 0.0
 ) -> Iterator[float]:
-    """Times at which requests arrive when the rate is constant in each of `pieces` (end, rate per second).
+    """Arrival times for a rate that is constant in each of `pieces` (end, rate per second).
 
-    The integral of the rate runs through the points of a process of rate 1: exponential steps for a Poisson process, or
-    1 after `phase`. So one piece gives exactly the times of `streams.arrival_times`, and a point that falls beyond a
-    piece's end keeps what is left of its step for the next.
+    Time-rescaling: the integral of the rate passes the points of a unit-rate process, with exponential steps (Poisson)
+    or steps of 1 after `phase` (periodic). One piece gives exactly the times of `streams.arrival_times`; a point beyond
+    a piece's end keeps the rest of its step for the next piece.
     """
     if arrivals is Arrivals.PERIODIC:
         yield from _evenly(pieces, phase)
@@ -105,7 +105,7 @@ def _evenly(pieces: Sequence[tuple[float, float]], phase: float) -> Iterator[flo
     start_s, passed, count = 0.0, 0.0, 0  # `passed`: integral of the rate up to `start_s`
     for end_s, rate in pieces:
         while rate > 0 and (time := start_s + (count + phase - passed) / rate) < end_s:
-            yield max(time, start_s)  # rounding may put a point a hair before the border
+            yield max(time, start_s)  # rounding may put a point just before the boundary
             count += 1
         passed += (end_s - start_s) * rate
         start_s = end_s
@@ -114,12 +114,12 @@ def _evenly(pieces: Sequence[tuple[float, float]], phase: float) -> Iterator[flo
 def sampled(
     trace: RateTrace, leaders: Sequence[str], loads: Sequence[Mapping[str, float]], most_requests: int = MOST_REQUESTS
 ) -> RateTrace:
-    """The trace as it is replayed: all of it up to `most_requests` requests, else the beginning of quiet stretches.
+    """The trace as replayed: whole up to `most_requests` requests, else the first part of each quiet stretch.
 
-    `leaders`: one source per stream of requests; `loads`: per stretch, worker or link -> load at its rates. A stretch
-    is quiet when no load reaches 0.9 and no load above 1 before it has left work to do; the others stay whole, because
-    a queue that builds up takes its time. All quiet stretches keep the same share of their length. SolverError when
-    busy stretches alone have more than `most_requests`.
+    `leaders`: one source per request stream; `loads`: per stretch, worker or link -> load. A stretch is quiet if no
+    load reaches 0.9 and no earlier load above 1 has left a backlog; other stretches stay whole, because queues take
+    time to build up. All quiet stretches keep the same share of their length. SolverError if the busy stretches alone
+    exceed `most_requests`.
     """
     rates = [sum(stretch.rates_per_s[name] for name in leaders) for stretch in trace.stretches]
     requests = [stretch.length_s * rate for stretch, rate in zip(trace.stretches, rates, strict=True)]
@@ -143,7 +143,7 @@ def sampled(
 
 
 def _busy(trace: RateTrace, loads: Sequence[Mapping[str, float]]) -> list[bool]:
-    """Whether a queue may be long in each stretch: its load is high, or the mean work before it left some."""
+    """Per stretch, true if a queue may be long: a high load, or a backlog of earlier stretches."""
     work_s: dict[str, float] = {}
     found: list[bool] = []
     for stretch, load in zip(trace.stretches, loads, strict=True):

@@ -19,7 +19,7 @@ def copies(plan: Plan) -> dict[str, int]:
 
 
 def stretch_loads(plan: Plan, streams: Sequence[RequestStream], trace: RateTrace) -> list[Mapping[str, float]]:
-    """Mean busy share of every worker and link in each stretch of the trace."""
+    """Mean utilisation of every worker and link in each stretch of the trace."""
     at_one = {stream.sources[0].name: _loads_at_one(plan, stream) for stream in streams}
     found: list[Mapping[str, float]] = []
     for stretch in trace.stretches:
@@ -32,7 +32,7 @@ def stretch_loads(plan: Plan, streams: Sequence[RequestStream], trace: RateTrace
 
 
 def _loads_at_one(plan: Plan, stream: RequestStream) -> Mapping[str, float]:
-    """Busy share of workers and links by one request per second of a stream."""
+    """Utilisation of workers and links by one request per second of a stream."""
     loads: dict[str, float] = {}
     alike = copies(plan)
     for route in plan.routes:
@@ -50,7 +50,7 @@ def _loads_at_one(plan: Plan, stream: RequestStream) -> Mapping[str, float]:
 
 
 def network_usd_per_h(plan: Plan, streams: Sequence[RequestStream]) -> Mapping[str, float]:
-    """Leader of a stream -> what the traffic of one request per second costs per hour."""
+    """First source of each stream -> USD per hour of the traffic of one request per second."""
     carried = flows(plan)
     return {
         stream.sources[0].name: sum(flow.cost_usd_per_h for flow in carried if flow.downstream in stream.operators)
