@@ -42,4 +42,4 @@ def test_certificates_for_every_part_and_renewed(tmp_path: Path) -> None:
     assert not (folder / "ca" / "next.key").exists()
     (folder / "ca" / PRIVATE_KEY_FILE).write_text("no key")
     done = jellybean("certs", str(project), status=1)
-    assert "remove it, it is made anew" in done.stderr
+    assert "remove it, and a new one is made" in done.stderr

@@ -165,7 +165,7 @@ def test_cuts_that_were_never_measured(folder: Path) -> None:
     with pytest.raises(DocumentError, match="none was measured"):
         load_project(folder, [f"operators.think.variants.net.cuts={2}", "profiles.operators.think.net.cuts=null"])
     for wrong in ("-1", "yes", "1.5", "51"):
-        with pytest.raises(DocumentError, match="is no number of cuts"):
+        with pytest.raises(DocumentError, match="is not a number of cuts"):
             load_project(folder, [f"operators.look.cuts={wrong}"])
 
 
