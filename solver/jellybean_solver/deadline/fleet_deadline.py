@@ -20,6 +20,7 @@ from jellybean_solver.fleet.delay_linearisation import Pace
 from jellybean_solver.fleet.joint_lp import Skeleton
 from jellybean_solver.fleet.relaxation import Relaxation
 from jellybean_solver.fleet.search import FleetSearch
+from jellybean_solver.fleet.settings import SearchLimits
 from jellybean_solver.latency.estimate import Latency, latency
 from jellybean_solver.latency.route_table import RouteTable
 from jellybean_solver.model.plan import Plan
@@ -69,13 +70,13 @@ class PacedSearch:
         """From the cheapest plan, whose queues are too long, until a plan is near the bound or as cheap as it gets."""
         network, left_s = Network(with_headroom(self.problem, Room(links=LINKS))), self._first_left(first)
         target, budget_usd_per_h = self.problem.accuracy_target, self.problem.slo.budget_usd_per_h or math.inf
-        search = FleetSearch(network, target, {}, self.gap, self.clock, math.inf, self._paced(left_s))
+        search = FleetSearch(network, target, {}, SearchLimits(self.gap, self.clock), pace=self._paced(left_s))
         in_time, late = 0.0, math.inf  # the longest sum that was not too long, the shortest that was
         for _ in range(STEPS):
             if self.clock.left() == 0.0 or self._is_near(bound) or late - in_time < (1.0 - MOST) * late:
                 return
             budget = min(self._value() * (1.0 - VALUE_TOLERANCE), budget_usd_per_h)
-            plan = self._plan(network, search.under(left_s, budget, self.clock).run())
+            plan = self._plan(network, search.under(left_s, SearchLimits(self.gap, self.clock, budget)).run())
             if plan is None:
                 left_s = LONGER * left_s if math.isinf(late) else (left_s + late) / 2.0
                 continue
@@ -119,7 +120,9 @@ class PacedSearch:
         end = math.inf if self.clock.now is None or left_s is None else self.clock.now() + SHARE * left_s
         budget = self._value() * (1.0 - VALUE_TOLERANCE)
         clock = Clock(self.clock.now, end)
-        search = FleetSearch(network, self.problem.accuracy_target, plan.selection, self.gap, clock, budget)
+        search = FleetSearch(
+            network, self.problem.accuracy_target, plan.selection, SearchLimits(self.gap, clock, budget)
+        )
         firm = self._plan(network, search.run())
         if firm is not None:
             self._looked(firm)

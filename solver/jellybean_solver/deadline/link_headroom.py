@@ -13,6 +13,7 @@ from dataclasses import replace
 from jellybean_solver.deadline.fleet_deadline import Planned
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.fleet.search import FleetSearch
+from jellybean_solver.fleet.settings import SearchLimits
 from jellybean_solver.latency.estimate import latency
 from jellybean_solver.model.flows import link_uses
 from jellybean_solver.model.plan import Certificate, Plan
@@ -34,7 +35,7 @@ class RoomyLinks:
 
     def __init__(self, problem: Problem, deadline_s: float, gap: float, clock: Clock, planned: Planned) -> None:
         self.problem, self.deadline_s, self.gap, self.clock, self.planned = problem, deadline_s, gap, clock, planned
-        self.free = self.first = first_free(problem, deadline_s)
+        self.headroom = self.first = first_free(problem, deadline_s)
         self.more, self.steps = 1.0, 0
         self.in_time: tuple[Network, Outcome[Assignment]] | None = None
         self.best: Plan | None = None
@@ -50,7 +51,7 @@ class RoomyLinks:
         """One search. The cheapest plan, where it is late for other queues than those on links."""
         budget_usd_per_h = self.problem.slo.budget_usd_per_h or math.inf
         network, target = Network(self.problem), self.problem.accuracy_target
-        self.search = FleetSearch(network, target, {}, self.gap, self.clock, budget_usd_per_h, timely=self)
+        self.search = FleetSearch(network, target, {}, SearchLimits(self.gap, self.clock, budget_usd_per_h), judge=self)
         outcome = self.search.run()
         self.bound, self.tried = outcome.bound, outcome.tried
         if self.in_time is not None:
@@ -65,39 +66,39 @@ class RoomyLinks:
         """A bound near enough to a plan that other searches found, as far as a few more relaxations go."""
         enough = self._cost(plan) * (1.0 - self.gap)
         if self.search is not None and self.bound < enough and self.clock.left() != 0.0:
-            self.bound = max(self.bound, self.search.proven(enough, PROVING))
+            self.bound = max(self.bound, self.search.prove(enough, PROVING))
         return self.bound
 
-    def keeps(self, network: Network, selection: Selection, found: Assignment) -> bool:
-        """As `fleet_search.Timely` has it; what is late whatever is left free of links is taken all the same."""
+    def accepts(self, network: Network, selection: Selection, found: Assignment) -> bool:
+        """As `DeadlineJudge` has it; what is late whatever is left free of links is taken all the same."""
         plan = build_plan(network, selection, found, Certificate.of(found.cost, 0.0, Termination.GAP))
         known = latency(plan)
         self.fastest_s = min(self.fastest_s, known.slowest_s)
         if known.meets(self.deadline_s):
             self.in_time = network, Outcome(found.cost, found, selection, 0.0, 1, Termination.GAP)
-            self.first = self.free
+            self.first = self.headroom
             return True
         fullest = max((use.use for use in link_uses(plan) if use.use is not None), default=0.0)
-        if fullest < FILLED * (1.0 - self.free) or self.steps == STEPS:
+        if fullest < FILLED * (1.0 - self.headroom) or self.steps == STEPS:
             return True
         slower = known.slowest_s / self.deadline_s
-        self.more = self.free * min(MOST, max(LEAST, slower**POWER))
+        self.more = self.headroom * min(MOST, max(LEAST, slower**POWER))
         return False
 
     @property
-    def has_one(self) -> bool:
-        """As `fleet_search.Timely` has it."""
+    def has_plan(self) -> bool:
+        """As `DeadlineJudge` has it."""
         return self.in_time is not None
 
-    def begins(self) -> None:
-        """As `fleet_search.Timely` has it."""
-        self.free, self.more, self.steps = self.first, 1.0, 0
+    def reset(self) -> None:
+        """As `DeadlineJudge` has it."""
+        self.headroom, self.more, self.steps = self.first, 1.0, 0
 
-    def asks_for_more(self) -> bool:
-        """As `fleet_search.Timely` has it."""
+    def raise_headroom(self) -> bool:
+        """As `DeadlineJudge` has it."""
         more = self.steps < STEPS and self.more < 1.0
         if more:
-            self.free, self.more, self.steps = self.more, 1.0, self.steps + 1
+            self.headroom, self.more, self.steps = self.more, 1.0, self.steps + 1
         return more
 
     @staticmethod

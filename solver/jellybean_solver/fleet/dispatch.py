@@ -1,6 +1,6 @@
 """Problems with too many selections or places to walk through.
 
-They are searched by relaxations (fleet_search.py). Under a deadline, or going on from a running plan, one joint program
+They are searched by relaxations (search.py). Under a deadline, or going on from a running plan, one joint program
 (joint.py) chooses selection and places, and its choice is then assigned exactly over the pools that it uses. Either way
 the bound holds for the problem, and the gap to it is stated, never assumed.
 """
@@ -14,6 +14,7 @@ from functools import partial
 
 from jellybean_solver.demand.demand import Network, restricted
 from jellybean_solver.fleet.search import FleetSearch
+from jellybean_solver.fleet.settings import SearchLimits
 from jellybean_solver.joint.joint_milp import Proposal, propose
 from jellybean_solver.migration.running_plan import RunningPlan
 from jellybean_solver.model.problem import Problem
@@ -52,13 +53,13 @@ def cheapest_large(
         def ask(problem: Problem, true: bool, limit: Clock, cutoff: float) -> Outcome[Assignment]:
             own, most = Network(problem, network.crossings), min(budget, cutoff if running is None else math.inf)
             if running is None and not true:
-                return FleetSearch(own, target, fixed or {}, gap, limit, most).relax()
+                return FleetSearch(own, target, fixed or {}, SearchLimits(gap, limit, most)).relax()
             started = RunningPlan(own, running.plan, running.prices, running.horizon_h) if running is not None else None
             return cheapest_large(own, target, fixed=fixed, gap=gap, clock=limit, budget=most, running=started)
 
         return over_ratios(settled(network.problem, fixed or {}), ask, gap, clock)
     if running is None:
-        return FleetSearch(network, target, fixed or {}, gap, clock, budget).run()
+        return FleetSearch(network, target, fixed or {}, SearchLimits(gap, clock, budget)).run()
     proposal = accurate(network, target, fixed, budget, gap, clock, running)
     if proposal.selection is None:
         ended = termination_of(math.inf, proposal.bound, out_of_time=True)

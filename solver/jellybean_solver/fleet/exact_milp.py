@@ -22,8 +22,8 @@ import numpy as np
 
 from jellybean_solver.demand.model_sets import fits
 from jellybean_solver.fleet.joint_lp import Skeleton
+from jellybean_solver.fleet.packing.worker_counts import Staff
 from jellybean_solver.fleet.worker_classes import LEAST_BYTES
-from jellybean_solver.fleet.worker_counts import Staff
 from jellybean_solver.milp.highs_program import Floats
 from jellybean_solver.milp.pulp_program import FEASIBILITY_TOLERANCE
 from jellybean_solver.outcome import Selection

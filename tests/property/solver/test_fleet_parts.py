@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from jellybean_solver import Pool, Problem
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.fleet.ancestor_closure import Closed
-from jellybean_solver.fleet.bin_packing import Load, seat_together
 from jellybean_solver.fleet.integer_counts import Box
 from jellybean_solver.fleet.joint_lp import Skeleton
+from jellybean_solver.fleet.packing.bin_packing import Load, seat_together
+from jellybean_solver.fleet.packing.wrap_around_packing import chains_of, seated_in
 from jellybean_solver.fleet.relaxation import Point, Relaxation
-from jellybean_solver.fleet.rounding_patterns import ways_near
+from jellybean_solver.fleet.rounding.rounding_patterns import ways_near
 from jellybean_solver.fleet.worker_classes import Kind
-from jellybean_solver.fleet.wrap_around_packing import chains_of, seated_in
 from tests.strategies import problems
 
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"

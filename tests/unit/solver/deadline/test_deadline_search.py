@@ -16,6 +16,7 @@ from jellybean_solver.demand.demand import Network
 from jellybean_solver.fleet import dispatch as large
 from jellybean_solver.fleet.delay_linearisation import Pace
 from jellybean_solver.fleet.search import FleetSearch
+from jellybean_solver.fleet.settings import SearchLimits
 from jellybean_solver.joint.deadline_rows import CLASSES, _levels
 from jellybean_solver.joint.joint_milp import propose
 from jellybean_solver.latency.estimate import latency
@@ -130,15 +131,13 @@ def test_a_search_under_ever_shorter_sums_keeps_them_and_costs_more() -> None:
     """By the sum over its own routes, and with a bound that no plan found under a shorter sum falls below."""
     asked = fleet(5, Size(operators=6, variants=3, pools=40, workers=400))
     pace = Pace(math.inf, 50.0)
-    free, _ = finish(
-        Network(asked), FleetSearch(Network(asked), asked.accuracy_target, {}, 1e-3, Clock(), math.inf).run()
-    )
+    free, _ = finish(Network(asked), FleetSearch(Network(asked), asked.accuracy_target, {}, SearchLimits(1e-3)).run())
     longest_s = pace.of_plan(asked, free)
     start = replace(pace, left_s=longest_s)
-    search = FleetSearch(Network(asked), asked.accuracy_target, {}, 1e-3, Clock(), math.inf, start)
+    search = FleetSearch(Network(asked), asked.accuracy_target, {}, SearchLimits(1e-3), pace=start)
     bounds = [free.certificate.bound]
     for share in (0.95, 0.85):
-        outcome = search.under(share * longest_s, math.inf, Clock()).run()
+        outcome = search.under(share * longest_s, SearchLimits(1e-3)).run()
         plan, evaluation = finish(Network(asked), outcome)
         assert evaluation.complaints == ()
         assert pace.of_plan(asked, plan) <= share * longest_s * (1 + 1e-6)

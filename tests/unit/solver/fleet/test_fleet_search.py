@@ -16,8 +16,9 @@ from benchmarks.fleet import Size, fleet
 from jellybean_solver import Pool, Problem, Sharing
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.fleet.joint_lp import Skeleton
-from jellybean_solver.fleet.rounding_patterns import ways_near
+from jellybean_solver.fleet.rounding.rounding_patterns import ways_near
 from jellybean_solver.fleet.search import FleetSearch
+from jellybean_solver.fleet.settings import SearchLimits
 from jellybean_solver.outcome import Clock, Outcome
 from jellybean_solver.planning.solver import finish
 from jellybean_solver.small.assignment import Assignment
@@ -35,7 +36,7 @@ print(to_document(solve(fleet(2, size), gap=0.03).plan)["hash"])
 
 
 def _searched(case: Problem, gap: float, clock: Clock | None = None) -> Outcome[Assignment]:
-    return FleetSearch(Network(case), case.slo.accuracy, {}, gap, clock or Clock(), float("inf")).run()
+    return FleetSearch(Network(case), case.slo.accuracy, {}, SearchLimits(gap, clock or Clock())).run()
 
 
 def test_pools_of_one_type_and_tier_are_one_kind() -> None:
@@ -109,7 +110,7 @@ def test_a_budget_just_below_the_optimum_is_proven_to_be_too_little(less: float)
 
     def within(budget: float) -> Outcome[Assignment]:
         return FleetSearch(
-            network, asked.slo.accuracy, {}, 0.0, Clock(time.monotonic, time.monotonic() + 60), budget
+            network, asked.slo.accuracy, {}, SearchLimits(0.0, Clock(time.monotonic, time.monotonic() + 60), budget)
         ).run()
 
     best = within(math.inf)

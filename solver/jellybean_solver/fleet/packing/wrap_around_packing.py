@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from jellybean_solver.demand.model_sets import fits
-from jellybean_solver.fleet.bin_packing import LITTLE, Load, share_of
+from jellybean_solver.fleet.packing.bin_packing import LITTLE, Load, share_of
 from jellybean_solver.fleet.worker_classes import Kind
 
 WHOLE = 1.0  # workers that a link keeps busy at least: a worker with less of it would hold three models

@@ -13,10 +13,10 @@ import numpy as np
 
 from jellybean_solver.fleet.integer_counts import FEW
 from jellybean_solver.fleet.joint_lp import Skeleton
+from jellybean_solver.fleet.packing.worker_counts import Staff
 from jellybean_solver.fleet.relaxation import Point
-from jellybean_solver.fleet.rounding_patterns import ways_near
+from jellybean_solver.fleet.rounding.rounding_patterns import ways_near
 from jellybean_solver.fleet.worker_classes import LEAST_BYTES
-from jellybean_solver.fleet.worker_counts import Staff
 from jellybean_solver.milp.highs_program import Floats, Indices, Program
 from jellybean_solver.milp.pulp_program import FEASIBILITY_TOLERANCE
 from jellybean_solver.small.assignment import Assignment

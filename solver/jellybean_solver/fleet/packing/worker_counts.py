@@ -10,9 +10,9 @@ from functools import cached_property
 import numpy as np
 
 from jellybean_solver.demand.model_sets import fits
-from jellybean_solver.fleet.bin_packing import Load, in_pools, seat_alone, seat_together
 from jellybean_solver.fleet.joint_lp import Skeleton
-from jellybean_solver.fleet.wrap_around_packing import Chain, Seats, seated_in
+from jellybean_solver.fleet.packing.bin_packing import Load, in_pools, seat_alone, seat_together
+from jellybean_solver.fleet.packing.wrap_around_packing import Chain, Seats, seated_in
 from jellybean_solver.milp.highs_program import Floats, Indices
 from jellybean_solver.milp.pulp_program import FEASIBILITY_TOLERANCE
 from jellybean_solver.small.assignment import SPARE, Assignment, Group

@@ -1,0 +1,76 @@
+"""The best plan that a search has found so far, and what a plan must meet to become it."""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+from jellybean_solver.demand.demand import Network
+from jellybean_solver.fleet.relaxation import Point
+from jellybean_solver.outcome import VALUE_TOLERANCE, Selection
+from jellybean_solver.small.assignment import Assignment
+
+
+class DeadlineJudge(Protocol):
+    """Decides whether plans meet a p99 latency, and how much of every link stays free for that.
+
+    `headroom`: share of every link's bandwidth that rounding leaves free.
+    """
+
+    headroom: float
+
+    @property
+    def has_plan(self) -> bool:
+        """True if a plan met the deadline."""
+
+    def accepts(self, network: Network, selection: Selection, found: Assignment) -> bool:
+        """True if the plan meets the deadline, or if no headroom on links would help it to."""
+
+    def reset(self) -> None:
+        """Reset the per-selection state."""
+
+    def raise_headroom(self) -> bool:
+        """True if the last plan missed its deadline and `headroom` was raised."""
+
+
+class Incumbent:
+    """The cheapest accepted plan within a budget (USD per hour).
+
+    `target`: accuracy in percent, if any; `gap`: the relative gap at which the search may end; `judge`: of the
+    deadline, if there is one; `point`: the relaxed point that the plan was rounded from.
+    """
+
+    def __init__(
+        self, network: Network, target: float | None, budget: float, gap: float, judge: DeadlineJudge | None
+    ) -> None:
+        self.network, self.target, self.budget, self.gap, self.judge = network, target, budget, gap, judge
+        self.assignment: Assignment | None = None
+        self.selection: Selection = {}
+        self.point: Point | None = None
+
+    @property
+    def cost(self) -> float:
+        """USD per hour; inf without a plan."""
+        return math.inf if self.assignment is None else self.assignment.cost
+
+    def goal(self) -> float:
+        """The lower bound that ends the search: within the gap of the incumbent, or above the budget."""
+        if self.assignment is None:
+            return self.budget
+        return min(self.cost * (1.0 - max(self.gap, 0.5 * VALUE_TOLERANCE)), self.budget)
+
+    def is_accurate(self, selection: Selection) -> bool:
+        """True if the measured accuracy reaches the target; accuracy rows may overestimate it (accuracy_rows.py)."""
+        if self.target is None:
+            return True
+        accuracy = self.network.problem.accuracy.value(selection)
+        return accuracy is not None and accuracy >= self.target - VALUE_TOLERANCE * max(1.0, abs(self.target))
+
+    def take(self, selection: Selection, found: Assignment | None, *, judged: bool = True) -> bool:
+        """Make a plan the incumbent if it is no dearer and accepted; True if it was. `judged`: the deadline counts."""
+        if found is None or found.cost > min(self.budget, self.cost):
+            return False
+        if judged and self.judge is not None and not self.judge.accepts(self.network, selection, found):
+            return False
+        self.assignment, self.selection = found, selection
+        return True

@@ -1,0 +1,128 @@
+"""Rounding of one selection: whole workers near its relaxed point, by heuristics or by its exact MILP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from jellybean_solver.errors import OutOfTimeError
+from jellybean_solver.fleet.exact_milp import ExactMilp
+from jellybean_solver.fleet.incumbent import DeadlineJudge
+from jellybean_solver.fleet.integer_counts import Box
+from jellybean_solver.fleet.joint_lp import Skeleton
+from jellybean_solver.fleet.relaxation import Point, Relaxation
+from jellybean_solver.fleet.rounding.exclusive_rounding import rounded
+from jellybean_solver.fleet.rounding.shared_rounding import whole_near
+from jellybean_solver.fleet.settings import SearchSettings
+from jellybean_solver.milp.highs_program import Floats
+from jellybean_solver.outcome import Clock, Selection
+from jellybean_solver.small.assignment import Assignment
+
+CLASSES, CLASSES_AT_THE_END = 1, 2  # worker classes beside those that a point uses
+
+
+class SelectionRounding:
+    """Rounds points of a relaxation. With a `judge`, rounding leaves its headroom on links; bounds never do."""
+
+    def __init__(
+        self,
+        relaxation: Relaxation,
+        judge: DeadlineJudge | None,
+        gap: float,
+        clock: Clock,
+        settings: SearchSettings,
+    ) -> None:
+        """`gap`: relative, of the search."""
+        self.relaxation, self.skeleton, self.judge, self.clock = relaxation, relaxation.skeleton, judge, clock
+        self.settings, self.gap = settings, max(gap, settings.coarse_gap)
+
+    def relax(self, box: Box) -> Point | None:
+        """The optimum in the box with headroom on links; None if there is none, or time is up."""
+        try:
+            with self._headroom():
+                return self.relaxation.solve(box)
+        except OutOfTimeError:
+            return None
+
+    def near(self, box: Box, point: Point, bound: float, *, gap: float = 0.0) -> Assignment | None:
+        """A plan near a selection's point; where models do not fit, ever more workers are left out of the relaxation.
+
+        `bound`: lower bound on all plans (USD per hour); a plan near it ends the rounding. `gap`: that this may lose.
+        """
+        settings = self.settings
+        with self._headroom():
+            if not self.skeleton.kinds.exclusive.any():
+                found = whole_near(
+                    self.skeleton,
+                    point,
+                    self.relaxation.most,
+                    gap=max(gap, settings.quick_rounding * self.gap),
+                    enough=bound / (1.0 - settings.near_enough * self.gap),
+                    limit_s=self._limit_s,
+                    more=CLASSES,
+                    quick=True,
+                )
+                if found is not None:
+                    return found
+            for share in settings.memory_headroom:
+                most = self.relaxation.less_room(point, share)
+                near = point if share == 0.0 else self._within(box, most)
+                if near is None:
+                    return None
+                fine = settings.fine_rounding * self.gap
+                found = rounded(self.skeleton, near, most, gap=fine, time_limit_s=self._limit_s())
+                if found is not None:
+                    return found
+            return None
+
+    def finely(self, point: Point, bound: float) -> Assignment | None:
+        """A plan on shared classes near a point, with more classes to choose from and to a smaller gap."""
+        with self._headroom():
+            return whole_near(
+                self.skeleton,
+                point,
+                self.relaxation.most,
+                gap=self.settings.fine_rounding * self.gap,
+                enough=bound / (1.0 - self.settings.near_enough * self.gap),
+                limit_s=self._limit_s,
+                more=CLASSES_AT_THE_END,
+            )
+
+    def exactly(self, selection: Selection, cutoff: float) -> tuple[Assignment | None, float]:
+        """The best plan that a few nodes of the selection's exact MILP find, and a lower bound up to `cutoff`."""
+        milp = self.exact_milp(selection)
+        if milp is None:
+            return None, float("inf")
+        answer = milp.program.solve(
+            gap=self.settings.fine_rounding * self.gap,
+            time_limit_s=self.clock.left(),
+            most_nodes=self.settings.rounding_nodes,
+            cutoff=cutoff,
+        )
+        return None if answer.values is None else milp.staff(answer.values).assignment(), answer.bound
+
+    def exact_milp(self, selection: Selection) -> ExactMilp | None:
+        """The exact MILP of one selection; None if it cannot run. Whether it is accurate is for the caller to know."""
+        skeleton = Skeleton(self.skeleton.network, None, selection)
+        return ExactMilp(skeleton) if skeleton.possible else None
+
+    @contextmanager
+    def _headroom(self) -> Iterator[None]:
+        if self.judge is None:
+            yield
+            return
+        self.relaxation.links_within(1.0 - self.judge.headroom)
+        try:
+            yield
+        finally:
+            self.relaxation.links_within(1.0)
+
+    def _within(self, box: Box, most: Floats) -> Point | None:
+        try:
+            return self.relaxation.solve_within(box, most)
+        except OutOfTimeError:
+            return None
+
+    def _limit_s(self) -> float | None:
+        left = self.clock.left()
+        return None if left is None else left + self.settings.grace_s

@@ -1,0 +1,73 @@
+"""Exact MILPs of single selections, cheapest bound first, while the exact MILP of all selections goes on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from jellybean_solver.fleet.branch_and_bound import Tree
+from jellybean_solver.fleet.concurrent_milp import ConcurrentMilp
+from jellybean_solver.fleet.incumbent import Incumbent
+from jellybean_solver.fleet.rounding.selection_rounding import SelectionRounding
+from jellybean_solver.fleet.worker_classes import Mask
+from jellybean_solver.milp.concurrent_solve import ConcurrentSolve
+from jellybean_solver.outcome import Selection
+
+
+class SelectionClosing:
+    """Closes the gap that relaxations leave at whole nodes. `exact_bounds`: by variants, of selections solved."""
+
+    def __init__(
+        self,
+        rounding: SelectionRounding,
+        milp: ConcurrentMilp,
+        incumbent: Incumbent,
+        exact_bounds: dict[tuple[str, ...], float],
+    ) -> None:
+        self.rounding, self.milp, self.incumbent, self.exact_bounds = rounding, milp, incumbent, exact_bounds
+
+    def close_cheapest(
+        self, tree: Tree, selection_of: Callable[[Mask], Selection], is_closed: Callable[[], bool]
+    ) -> float:
+        """Split the cheapest whole node, or solve the one selection that it allows; that selection's lower bound.
+
+        inf where nothing was solved. `is_closed`: asked now and then, True ends the solve.
+        """
+        self._start()
+        node = tree.part()
+        if node is None:
+            return math.inf
+        selection = selection_of(node.box.allowed)
+        if not self.incumbent.is_accurate(selection):
+            return math.inf
+        key = tuple(selection[name] for name in self.incumbent.network.names)
+        if self.exact_bounds.get(key, 0.0) < self.incumbent.goal():
+            self.exact_bounds[key] = self._solve(selection, is_closed)
+        return max(node.bound, self.exact_bounds[key])
+
+    def _start(self) -> None:
+        """Start the MILP of all selections; once more if it does not know how much better the incumbent is by now."""
+        goal = self.incumbent.goal()
+        stale = goal < self.milp.value * (1.0 - self.rounding.settings.restart_below)
+        if not self.milp.runs or (self.milp.runs == 1 and stale):
+            self.milp.start(goal, self.incumbent.gap)
+
+    def _solve(self, selection: Selection, is_closed: Callable[[], bool]) -> float:
+        """Search for a plan of one selection that is cheaper than the incumbent; a lower bound on all of them."""
+        milp = self.rounding.exact_milp(selection)
+        if milp is None:
+            return math.inf
+        run = ConcurrentSolve(
+            milp.program,
+            gap=0.5 * self.incumbent.gap,
+            time_limit_s=self.rounding.clock.left(),
+            cutoff=self.incumbent.goal(),
+            done=self.milp.wake,
+        )
+        run.start()
+        while run.answer is None and not is_closed():
+            self.milp.wait()
+        run.stop()
+        for values in run.incumbents():
+            self.incumbent.take(selection, milp.staff(values).assignment())
+        return run.bound

@@ -1,0 +1,284 @@
+"""Branch and bound over selections in passes, with rounding and the exact MILP beside it.
+
+The order of everything depends on the problem alone, but for what the concurrent MILP finds, and when.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+
+from jellybean_solver.errors import OutOfTimeError
+from jellybean_solver.fleet.branch_and_bound import Tree
+from jellybean_solver.fleet.concurrent_milp import ConcurrentMilp
+from jellybean_solver.fleet.incumbent import Incumbent
+from jellybean_solver.fleet.integer_counts import Box
+from jellybean_solver.fleet.relaxation import Point, Relaxation
+from jellybean_solver.fleet.rounding.selection_rounding import SelectionRounding
+from jellybean_solver.fleet.selection_closing import SelectionClosing
+from jellybean_solver.fleet.settings import SearchSettings
+from jellybean_solver.fleet.worker_classes import Mask
+from jellybean_solver.milp.highs_program import Indices
+from jellybean_solver.outcome import VALUE_TOLERANCE, Clock, Selection
+from jellybean_solver.small.assignment import Assignment
+
+
+@dataclass(frozen=True, slots=True)
+class SearchParts:
+    """What a tree search works with.
+
+    `relaxations`: two, each warm from one solve to the next, so that both sides of a split are solved at the same time.
+    `is_middle`: selections are rounded by their exact MILP. `is_paced`: under a deadline on the delay.
+    """
+
+    relaxations: tuple[Relaxation, Relaxation]
+    rounding: SelectionRounding
+    incumbent: Incumbent
+    milp: ConcurrentMilp
+    clock: Clock
+    settings: SearchSettings
+    is_middle: bool
+    is_paced: bool
+
+    @property
+    def relaxations_solved(self) -> int:
+        """How many relaxations were solved so far."""
+        return sum(relaxation.solved for relaxation in self.relaxations)
+
+
+class TreeSearch:
+    """One search. `most_relaxations`: after so many, a search under a deadline takes what it has."""
+
+    def __init__(self, parts: SearchParts) -> None:
+        self.parts, self.incumbent, self.milp = parts, parts.incumbent, parts.milp
+        self.clock, self.settings, self.judge = parts.clock, parts.settings, parts.incumbent.judge
+        self.relaxation, self.rounding = parts.relaxations[0], parts.rounding
+        self.skeleton = self.relaxation.skeleton
+        self.most_relaxations = parts.relaxations_solved + parts.settings.relaxations_per_deadline
+        self.guess = math.inf  # USD per hour: plans that cost as much are not searched for in this pass
+        self.least_relaxed = math.inf  # least relaxed cost of the selections visited
+        self.closed = math.inf  # least bound of the selections that were solved exactly
+        self.visited: set[bytes] = set()
+        self.waiting: list[tuple[int, Box, Point]] = []  # selections visited and not yet rounded, with their counts
+        self.rounded: set[tuple[bytes, float]] = set()  # selections, and the bound that they were rounded from
+        self.exact_bounds: dict[tuple[str, ...], float] = {}  # by variants, of selections solved exactly
+        self.first: tuple[Box, Assignment] | None = None  # the first plan, while no plan has met the deadline
+        self.out_of_time = False
+
+    def run(self) -> float:
+        """Search until the gap is reached or time is up; a lower bound on the cost of all plans."""
+        bound = 0.0
+        if not self.parts.is_paced:
+            self._find_first()
+        for share in self.settings.guesses if not self.parts.is_paced else (math.inf,):
+            bound = max(bound, self._pass(share))
+            if bound >= self.incumbent.goal() or self._is_closed() or self._is_last() or self.clock.left() == 0.0:
+                break
+        self._repair_first()
+        return max(bound, self.milp.bound)
+
+    def prove(self, most: float, relaxations: int) -> float:
+        """A lower bound on the cost of all plans, up to `most`, by so many relaxations alone."""
+        self.guess, last = most, self.parts.relaxations_solved + relaxations
+        with self._tree() as tree:
+            try:
+                tree.start(self.relaxation.everything())
+            except OutOfTimeError:
+                return 0.0
+
+            def enough() -> float:
+                return -math.inf if self.parts.relaxations_solved >= last else min(most, tree.least_whole())
+
+            tree.explore(enough, self.clock)
+            return min(most, tree.bound())
+
+    # -- passes
+
+    def _pass(self, share: float) -> float:
+        """Search a tree of its own as if a plan were known that costs this share more than the root; a lower bound.
+
+        Where there is no plan that cheap, the guess is the bound.
+        """
+        self.visited, self.waiting, self.closed = set(), [], math.inf
+        self.guess, self.out_of_time = math.inf, False
+        with self._tree() as tree:
+            try:
+                if math.isfinite(share):
+                    root = self.relaxation.solve(self.relaxation.everything())
+                    if root is None:
+                        return math.inf
+                    self.guess = root.bound * (1.0 + share)
+                tree.start(self.relaxation.everything())
+            except OutOfTimeError:
+                self.out_of_time = True
+                return 0.0
+            return self._search(tree)
+
+    def _search(self, tree: Tree) -> float:
+        """Explore until the gap is reached or time is up; a lower bound on all plans below the guess."""
+        if math.isinf(self.guess) and self.incumbent.assignment is None:
+            self._plunge(tree)
+        for depth in self.settings.depths:
+            near = 1.0 - depth * max(self.incumbent.gap, self.settings.coarse_gap)
+            self._explore(tree, lambda near=near: min(near * self.least_relaxed, self._tired()))  # type: ignore[misc]
+            self._round_best(tree)
+        if self.parts.is_paced:
+            return tree.bound()
+        self._polish(tree)
+        closing = SelectionClosing(self.rounding, self.milp, self.incumbent, self.exact_bounds)
+        while tree.bound() < self._enough() and self.clock.left() != 0.0:
+            if tree.least_whole() > tree.bound():
+                self._explore(tree, tree.least_whole)
+            elif not self._is_last():
+                break
+            else:
+                self.closed = min(self.closed, closing.close_cheapest(tree, self._selection, self._is_closed))
+            self._round_best(tree)
+        return min(tree.bound(), self.closed)
+
+    def _tree(self) -> Tree:
+        relax = self.parts.relaxations[0].solve, self.parts.relaxations[1].solve
+        return Tree(self.skeleton.kinds.owner, self._rank(), relax, self._visit, self._prune_above)
+
+    def _explore(self, tree: Tree, limit: Callable[[], float]) -> None:
+        tree.explore(lambda: min(self._enough(), limit()), self.clock)
+
+    def _plunge(self, tree: Tree) -> None:
+        """Dive to a first plan."""
+        if tree.least_whole() > tree.bound():
+            tree.plunge(self.skeleton.few.pools)
+            self._round_best(tree)
+        while self.incumbent.assignment is None and tree.open and self.clock.left() != 0.0:
+            self._explore(tree, lambda: -math.inf if self.waiting else self._tired())
+            if not self.waiting:
+                break
+            self._round_best(tree)
+
+    def _find_first(self) -> None:
+        """Find some plan soon: guesses may be too low, or take all of the time to tell."""
+        with self._tree() as tree, suppress(OutOfTimeError):
+            tree.start(self.relaxation.everything())
+            tree.plunge(self.skeleton.few.pools)
+            for _, box, point in self.waiting:
+                found = self._round(box, point, tree.bound(), gap=self.settings.first_rounding)
+                taken = self.incumbent.take(self._selection(box.allowed), found, judged=self.judge is None)
+                if taken and found is not None:
+                    self.first = box, found
+        self.least_relaxed = math.inf
+
+    def _repair_first(self) -> None:
+        """Where no plan met the deadline, round the first one's selection again with as much headroom as it needs."""
+        if self.judge is None or self.first is None or self.judge.has_plan:
+            return
+        (box, found), self.first = self.first, None
+        selection, before = self._selection(box.allowed), (self.incumbent.assignment, self.incumbent.selection)
+        self.judge.reset()
+        accepted = self.judge.accepts(self.skeleton.network, selection, found)
+        while not accepted and self.judge.raise_headroom():
+            self.incumbent.assignment = None
+            point = self.rounding.relax(box)
+            accepted = point is None or self.incumbent.take(selection, self._round(box, point, 0.0))
+        if not self.judge.has_plan:  # the cheapest plan stays the one that other searches begin from
+            self.incumbent.assignment, self.incumbent.selection = before
+
+    # -- rounding
+
+    def _round(self, box: Box, point: Point, bound: float, *, gap: float = 0.0) -> Assignment | None:
+        if not self.parts.is_middle:
+            return self.rounding.near(box, point, bound, gap=gap)
+        selection = self._selection(box.allowed)
+        found, proven = self.rounding.exactly(selection, self.incumbent.goal())
+        key = self._key(selection)
+        self.exact_bounds[key] = max(self.exact_bounds.get(key, 0.0), proven)
+        return found
+
+    def _round_best(self, tree: Tree) -> None:
+        """Round the best selections visited, until one is good enough."""
+        self.waiting.sort(key=lambda entry: (entry[2].bound, entry[0]))
+        for _, box, point in self.waiting[: self.settings.roundings]:
+            if point.bound >= self._enough() or self._enough() <= tree.bound():
+                break
+            key = box.allowed.tobytes(), float(f"{point.bound:.6g}")
+            if key not in self.rounded:
+                self.rounded.add(key)
+                self._round_in_time(box, point, tree.bound())
+        self.waiting.clear()
+
+    def _round_in_time(self, box: Box, point: Point, bound: float) -> None:
+        """Round a point, with ever more headroom on links as long as that is why the plan misses its deadline."""
+        selection = self._selection(box.allowed)
+        now: Point | None = point
+        while now is not None and (now is point or now.bound < self._enough()):
+            if self.incumbent.take(selection, self._round(box, now, bound)):
+                self.incumbent.point = now
+                break
+            now = self.rounding.relax(box) if self.judge is not None and self.judge.raise_headroom() else None
+        if self.judge is not None:
+            self.judge.reset()
+
+    def _polish(self, tree: Tree) -> None:
+        """Round the incumbent's point once more with more effort, if it is not good enough."""
+        point = self.incumbent.point
+        if point is None or self.parts.is_middle or self.skeleton.kinds.exclusive.any() or self.clock.left() == 0.0:
+            return
+        if tree.bound() < self._enough():
+            self.incumbent.take(self.incumbent.selection, self.rounding.finely(point, tree.bound()))
+
+    # -- what the tree asks
+
+    def _visit(self, box: Box) -> None:
+        """Note a whole selection of the tree, and its counts of few workers."""
+        if box.key in self.visited:
+            return
+        self.visited.add(box.key)
+        if not self.incumbent.is_accurate(self._selection(box.allowed)):
+            return
+        point = self.rounding.relax(box)
+        if point is not None:
+            self.least_relaxed = min(self.least_relaxed, point.bound)
+            self.waiting.append((len(self.visited), box, point))
+
+    def _rank(self) -> Indices:
+        """Order the choices operator by operator, cheaper ones first."""
+        kinds, known = self.skeleton.kinds, self.skeleton.open
+        workers = np.where(known, kinds.needed, 0.0)
+        cost = np.where(known, workers * kinds.price, math.inf).min(axis=1, initial=math.inf)
+        rank = np.empty(len(cost), np.int64)
+        rank[np.lexsort((cost, kinds.owner))] = np.arange(len(cost))
+        return rank
+
+    def _tired(self) -> float:
+        """-inf to stop where a deadline makes selections many and close, and some were visited."""
+        tired = self.parts.is_paced and self.parts.relaxations_solved >= self.most_relaxations
+        return -math.inf if tired and self.visited else math.inf
+
+    def _enough(self) -> float:
+        """Nodes with this bound need not be explored."""
+        if self._is_closed():
+            return -math.inf
+        return min(self.incumbent.goal(), self.closed, self.guess * (1.0 - VALUE_TOLERANCE))
+
+    def _prune_above(self) -> float:
+        """Nodes may prune for good what costs as much: a little above `_enough`, for what rounding does to bounds."""
+        share = self.settings.pruned_share * max(self.incumbent.gap, VALUE_TOLERANCE)
+        return min(self.incumbent.cost * (1.0 - share), self.guess)
+
+    def _is_closed(self) -> bool:
+        """True if the concurrent MILP has proven the incumbent; takes what it has found."""
+        for selection, found in self.milp.found():
+            self.incumbent.take(selection, found)
+        return self.milp.bound >= self.incumbent.goal()
+
+    def _is_last(self) -> bool:
+        """True if no guess prunes what is better than the incumbent."""
+        return math.isinf(self.guess) or self.incumbent.cost <= self.guess
+
+    def _selection(self, mask: Mask) -> Selection:
+        return dict(choice for choice, made in zip(self.skeleton.kinds.choices, mask.tolist(), strict=True) if made)
+
+    def _key(self, selection: Selection) -> tuple[str, ...]:
+        return tuple(selection[name] for name in self.skeleton.network.names)
