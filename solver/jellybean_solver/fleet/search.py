@@ -5,7 +5,7 @@ selections workers are rounded (rounding/). The tree is searched in passes: firs
 root were known, then a dearer one, then none, since a good incumbent prunes much and takes long to find without. What
 is open after the last pass is closed by exact MILPs of single selections, cheapest first, and by the exact MILP of all
 that is left (exact_milp.py), which runs in a thread of its own: each takes the other's incumbents and bounds. On
-problems of middle size it runs from the start, and they end optimal whatever gap up to `coarse_gap` was asked for.
+problems of middle size it runs from the start. The search ends at the gap that was asked for, or when time is up.
 
 Without a time limit the plan depends on the problem alone: a branch and bound is deterministic by itself, and where
 both have run, the selection found is solved once more.
@@ -66,7 +66,7 @@ class FleetSearch:
         self.network = self.skeleton.network
         small = self.skeleton.possible and int(self.skeleton.open.sum()) <= settings.middle_size
         self.is_middle = small and pace is None and judge is None
-        self.gap = 0.0 if self.is_middle and limits.gap <= settings.coarse_gap else limits.gap
+        self.gap = limits.gap
 
     @cached_property
     def relaxations(self) -> tuple[Relaxation, Relaxation]:
