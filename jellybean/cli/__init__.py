@@ -1,4 +1,4 @@
-"""The command line. `main` is the process boundary: errors become one message and an exit status here, nowhere else."""
+"""The command line. `main` is the process boundary: only here do errors become a message and an exit status."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import sys
 
 import typer
 
-from jellybean.cli.app import app, load
+from jellybean.cli.app import app, load_commands
 from jellybean.cli.console import EXIT_BAD_INPUT, EXIT_FAILURE, errors, print_json
 from jellybean.cli.failures import error_json, failure, status_of, text_of
 from jellybean.errors import JellyBeanError
 from jellybean_agent import AgentError
 
-# Every mistake on the command line; Typer names only this subclass of it.
-_USAGE: type[Exception] = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
+# Base class of all usage errors; Typer exports only its subclass BadParameter.
+_UsageError: type[Exception] = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
 
 
 def main() -> None:
@@ -34,8 +34,8 @@ def run(arguments: list[str]) -> int:
 
 
 def _run(arguments: list[str], *, as_json: bool) -> int:
-    """What Typer makes of the arguments; it tells mistakes in them itself, but not as JSON."""
-    load(arguments)
+    """Run the command with Typer. Typer prints usage errors itself, except with --json."""
+    load_commands(arguments)
     command = typer.main.get_command(app)
     try:
         status = command.main(arguments, prog_name="jellybean", standalone_mode=not as_json)
@@ -44,7 +44,7 @@ def _run(arguments: list[str], *, as_json: bool) -> int:
     except typer.Abort:
         print_json(error_json("interrupted", "interrupted"))
         return EXIT_FAILURE
-    except _USAGE as error:
+    except _UsageError as error:
         message = str(getattr(error, "format_message", error.__str__)())
         print_json(error_json("usage", message))
         errors.print(f"{message} (see jellybean --help)", style="red", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""The Typer application and the options that every command shares."""
+"""The Typer application, and options and argument checks shared by several commands."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from jellybean.errors import JellyBeanError
 app = typer.Typer(
     name="jellybean",
     help="Plan, serve and measure ML workflows over edge and cloud.",
-    epilog="Start here: jellybean init digits my-digits; it says what comes next.",
+    epilog="Start here: jellybean init digits my-digits; it prints the next commands.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
 
-MODULES = {  # command or group -> the module here that adds it, in the order of the help
+MODULES = {  # command or group -> module of this package that defines it, in the order of the help
     "init": "documents",
     "validate": "documents",
     "profile": "planning.plan",
@@ -52,13 +52,13 @@ MODULES = {  # command or group -> the module here that adds it, in the order of
     "dashboard": "serving.top",
     "schema": "documents",
     "demo": "serving.measure",
-    "pipeline": "pipeline",
+    "pipeline": "pipeline.commands",
     "operator": "kubernetes.operator",
 }
 
 
-def allowed_python(given: Sequence[str] | None) -> frozenset[str]:
-    """The functions of `--allow-python`."""
+def parse_allowed_python(given: Sequence[str] | None) -> frozenset[str]:
+    """Parse `--allow-python`; BadParameter for an invalid function name."""
     from jellybean_agent import ModelError, parse_allow_list
 
     try:
@@ -67,15 +67,17 @@ def allowed_python(given: Sequence[str] | None) -> frozenset[str]:
         raise typer.BadParameter(f"--allow-python: {error}") from error
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(requested: bool) -> None:
+    if requested:
         typer.echo(f"jellybean {importlib.metadata.version('jellybean-serving')}")
         raise typer.Exit
 
 
 @app.callback()
 def options(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     """Plan, serve and measure ML workflows over edge and cloud."""
 
@@ -85,33 +87,35 @@ Directory = Annotated[
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="PATH=VALUE", help="Override a value, e.g. --set slo.accuracy=57. May be repeated."),
+    typer.Option(
+        "--set", metavar="PATH=VALUE", help="Override a value, e.g. --set slo.accuracy=57. May be override_options."
+    ),
 ]
 AllowPython = Annotated[
     list[str] | None,
     typer.Option(
         "--allow-python",
         metavar="MODULE:FUNCTION",
-        help="A Python step of the workflow that may run here, besides the agent's own. May be repeated.",
+        help="A Python step that agents may run here, in addition to the built-in ones. May be override_options.",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 LogFormat = Annotated[
     Literal["text", "json"] | None,
-    typer.Option(help="Lines of the processes' logs; default: the environment's JELLYBEAN_LOG, or text."),
+    typer.Option(help="Format of the processes' logs; default: the environment variable JELLYBEAN_LOG, or text."),
 ]
 HedgeAfter = Annotated[
     str | None,
     typer.Option(
         metavar="TIME",
-        help="Send slow requests over a second route: after 300 ms, or 95 % (a quantile of recent latencies).",
+        help="Hedge slow requests: send a second copy after 300 ms, or after the 95 % quantile of recent latencies.",
     ),
 ]
-Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]
+Seed = Annotated[int, typer.Option(min=0, help="Random seed.")]
 
 
-def hedge_text(given: str | None) -> str:
-    """--hedge-after as the gateway reads it; empty for none. BadParameter when it is neither a share nor a time."""
+def parse_hedge_after(given: str | None) -> str:
+    """--hedge-after in the gateway's notation; empty if not given. BadParameter unless it is a time or a percentage."""
     from jellybean.quantities import DURATION, InvalidValueError, parse_fraction, parse_quantity
 
     if given is None:
@@ -120,14 +124,14 @@ def hedge_text(given: str | None) -> str:
         if not given.rstrip().endswith("%"):
             return str(parse_quantity(DURATION, given))
         if not 0 < (share := parse_fraction(given)) < 1:
-            raise InvalidValueError(f"{given} is no share", "write for example 95 %")
+            raise InvalidValueError(f"{given} is not between 0 and 100 %", "write for example 95 %")
         return f"{100 * share:g}%"
     except InvalidValueError as error:
         raise typer.BadParameter(f"--hedge-after: {error}") from error
 
 
-def picture(path: Path) -> Path:
-    """What --plot names, before long work is done for it; BadParameter when nothing can be drawn there."""
+def checked_picture(path: Path) -> Path:
+    """Check the file of --plot before long work starts; BadParameter if no picture can be written there."""
     from jellybean.display.pictures import require_picture
 
     try:
@@ -137,37 +141,37 @@ def picture(path: Path) -> Path:
     return path
 
 
-def page(option: str, path: Path) -> Path:
-    """What a file is to be written to, before long work is done for it; BadParameter when none can be."""
+def checked_file(option: str, path: Path) -> Path:
+    """Check an output file before long work starts; BadParameter if it cannot be written."""
     if path.is_dir():
         raise typer.BadParameter(f"{option} {path}: is a folder, not a file")
     if not path.parent.is_dir():
-        raise typer.BadParameter(f"{option} {path}: there is no folder {path.parent}")
+        raise typer.BadParameter(f"{option} {path}: folder {path.parent} not found")
     return path
 
 
-def folder(option: str, path: Path) -> Path:
-    """A folder that is there or can be made; BadParameter when a file is in its way."""
-    there = next(parent for parent in (path, *path.parents) if parent.exists())
-    if not there.is_dir():
-        raise typer.BadParameter(f"{option} {path}: {there} is a file, not a folder")
+def checked_folder(option: str, path: Path) -> Path:
+    """Check that an output folder exists or can be created; BadParameter if a file has its name."""
+    existing = next(parent for parent in (path, *path.parents) if parent.exists())
+    if not existing.is_dir():
+        raise typer.BadParameter(f"{option} {path}: {existing} is a file, not a folder")
     return path
 
 
-def repeated(overrides: list[str] | None) -> str:
-    """The `--set` options as they are to be given again: they last for one command."""
+def override_options(overrides: list[str] | None) -> str:
+    """The `--set` options as text for the next command: overrides apply to one command only."""
     return "".join(f" --set {shlex.quote(text)}" for text in overrides or ())
 
 
 def example(*lines: str) -> str:
-    """An epilog with command lines to copy."""
+    """A help epilog with example command lines."""
     return "Examples:\n\n" + "\n\n".join(f"  {line}" for line in lines)
 
 
-def load(arguments: Sequence[str]) -> None:
-    """Adds the command that is asked for, and all where none is (help, a mistake): a start is half as long by it."""
-    asked = next((word for word in arguments if not word.startswith("-")), "")
-    for module in sorted({MODULES[asked]} if asked in MODULES else set(MODULES.values())):
+def load_commands(arguments: Sequence[str]) -> None:
+    """Import the module of the given command, or all modules if there is none: this halves the start-up time."""
+    command_name = next((word for word in arguments if not word.startswith("-")), "")
+    for module in sorted({MODULES[command_name]} if command_name in MODULES else set(MODULES.values())):
         importlib.import_module(f"jellybean.cli.{module}")
     order = list(MODULES)
     app.registered_commands.sort(

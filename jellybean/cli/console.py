@@ -1,4 +1,4 @@
-"""Where the CLI prints: answers on stdout, progress and errors on stderr, so that `--json` can be piped."""
+"""Output of the CLI: results on stdout, progress and errors on stderr, so that `--json` can be piped."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ EXIT_OVERLOAD = 4
 EXIT_MISSED = 5
 EXIT_WOULD_BREAK = 6
 
-_PIPED_WIDTH = 160  # columns where nobody's window says: tables in a log are cut no earlier
+_PIPED_WIDTH = 160  # columns without a terminal, so that tables in a log are not cut
 _HEARTBEAT_S = 30.0
-_SPEED_PERIOD_S = 600.0  # time left is told from the steps of so long: some take a minute
+_SPEED_PERIOD_S = 600.0  # window for the estimate of the remaining time; some steps take a minute
 
 
-# No markup: names, paths and answers are people's own text. Colour comes by `style=` and `Text`. No emoji either: an
-# error of the function `my_steps:boom` is printed as "my_steps:boom: ...", which is no picture.
+# Without markup and emoji, because names, paths and answers are arbitrary text: "my_steps:boom: ..." is not an emoji.
+# Colours are set by `style=` and `Text`.
 def _console(stream: TextIO, *, stderr: bool) -> Console:
     width = None if stream.isatty() or "COLUMNS" in os.environ else _PIPED_WIDTH
     return Console(stderr=stderr, width=width, highlight=False, markup=False, emoji=False)
@@ -40,7 +40,7 @@ Advance = Callable[[float, float, str], None]  # done, total, label
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on stdout, never wrapped or coloured; what is not a finite number is null."""
+    """Print one JSON document to stdout, not wrapped or coloured; nan and inf become null."""
     print(json.dumps(_finite(value), indent=2, allow_nan=False))
 
 
@@ -53,20 +53,20 @@ def _finite(value: Any) -> Any:
 
 
 def say(text: str) -> None:
-    """A line about what is going on, for people: stderr. Not cut, so that paths and commands can be copied."""
+    """Print an informational line to stderr, not wrapped, so that paths and commands can be copied."""
     errors.print(text, style="dim", soft_wrap=True)
 
 
 def warn(text: str) -> None:
-    """A line that should not be overlooked: stderr."""
+    """Print a warning to stderr."""
     errors.print(text, style="yellow", soft_wrap=True)
 
 
 @contextmanager
 def progress(title: str) -> Iterator[Advance]:
-    """A progress bar with time left on stderr. Where stderr is no terminal: a line each `_HEARTBEAT_S`, none before.
+    """A progress bar with remaining time on stderr; without a terminal, one line every `_HEARTBEAT_S` seconds.
 
-    The bar of work that fails is taken away, so that nothing half done stands above the error.
+    The bar is removed if the work fails, so that it does not precede the error message.
     """
     if not sys.stderr.isatty():
         yield _Heartbeat(title)
@@ -96,13 +96,13 @@ def progress(title: str) -> Iterator[Advance]:
 
 
 class _Heartbeat:
-    """Says in a log now and then that long work goes on."""
+    """Prints the progress of long work at intervals, for logs."""
 
     def __init__(self, title: str) -> None:
-        self._title, self._told_s = title, time.monotonic()
+        self._title, self._printed_s = title, time.monotonic()
 
     def __call__(self, done: float, total: float, label: str) -> None:
         now = time.monotonic()
-        if now - self._told_s >= _HEARTBEAT_S and done < total:
-            self._told_s = now
+        if now - self._printed_s >= _HEARTBEAT_S and done < total:
+            self._printed_s = now
             say(f"{self._title}: {round(done)} of {round(total)}, {label}")

@@ -1,4 +1,4 @@
-"""init, validate, schema: commands about documents."""
+"""Commands init, validate and schema."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jellybean.errors import DocumentError, JellyBeanError
 
 
 class Example(StrEnum):
-    """Projects that `init` can copy."""
+    """Example projects that `init` can copy."""
 
     DIGITS = "digits"
     SPLIT = "split"
@@ -32,34 +32,34 @@ _STEPS = {
     Example.DIGITS: (
         ("profile", "measure its models on this machine"),
         ("plan", "choose models, place operators"),
-        ("simulate", "predict latency and the highest rate"),
-        ("up --detach", "serve the plan here"),
-        ("bench", "measure it under its own load"),
-        ("report", "predicted beside measured"),
+        ("simulate", "predict latency and the highest sustained rate"),
+        ("up --detach", "serve the plan on this machine"),
+        ("bench", "measure it under the declared load"),
+        ("report", "compare predictions with measurements"),
         ("down", "stop it"),
     ),
     Example.SPLIT: (
         ("profile", "measure its models and their stages on this machine"),
         ("plan", "choose a model, where to cut it, and where its stages run"),
-        ("up --detach", "serve the plan here"),
-        ("bench", "measure it under its own load"),
-        ("report", "predicted beside measured"),
+        ("up --detach", "serve the plan on this machine"),
+        ("bench", "measure it under the declared load"),
+        ("report", "compare predictions with measurements"),
         ("down", "stop it"),
     ),
     Example.VQA: (
-        ("plan", "choose models, place operators; its figures are published, so there is nothing to profile"),
-        ("explain", "why this plan, and what else was possible"),
-        ("frontier", "what every accuracy costs"),
+        ("plan", "choose models, place operators; its profiles are published figures"),
+        ("explain", "why this plan, and the alternatives"),
+        ("frontier", "cost as a function of accuracy"),
     ),
     Example.TWO_WORKFLOWS: (
-        ("plan", "both workflows together, on one fleet; there is nothing to profile"),
-        ("simulate", "latency and throughput of each"),
+        ("plan", "plan both workflows together on one fleet; its profiles are included"),
+        ("simulate", "predict latency and throughput of each"),
     ),
 }
 
 
 class Schema(StrEnum):
-    """Documents that have a schema."""
+    """Documents that have a JSON Schema."""
 
     WORKFLOW = "workflow"
     INFRASTRUCTURE = "infrastructure"
@@ -71,22 +71,27 @@ class Schema(StrEnum):
 def init(
     name: Annotated[
         Example,
-        typer.Argument(metavar="EXAMPLE", help="digits or split (run here), vqa (published figures) or two-workflows."),
+        typer.Argument(
+            metavar="EXAMPLE",
+            help="digits or split (can be served on this machine), vqa or two-workflows (planning only).",
+        ),
     ],
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to make; must not exist or be empty.")],
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder to create; an existing folder must be empty.")
+    ],
 ) -> None:
     """Copy an example project to start from."""
     copy_example(name, directory)
-    out.print(f"{directory}: copied from the example {name.value}; next, in this order:", soft_wrap=True)
+    out.print(f"{directory}: copied from the example {name.value}; next commands:", soft_wrap=True)
     lines = {f"jellybean {step} {shlex.quote(str(directory))}": purpose for step, purpose in _STEPS[name]}
     for line, purpose in lines.items():
         out.print(f"  {line:{max(map(len, lines))}}  # {purpose}", soft_wrap=True)
 
 
 def copy_example(name: Example, directory: Path) -> None:
-    """Make a project like an example. JellyBeanError where something is already."""
+    """Copy an example project to `directory`. JellyBeanError if that is not empty."""
     if directory.exists() and any(directory.iterdir() if directory.is_dir() else [directory]):
-        raise JellyBeanError(f"{directory} exists and is not empty; name another folder")
+        raise JellyBeanError(f"{directory} exists and is not empty; choose another folder")
     ignored = shutil.ignore_patterns("__pycache__", ".jellybean", "plan.json")
     shutil.copytree(_examples() / name.value, directory, dirs_exist_ok=True, ignore=ignored)
 
@@ -95,7 +100,7 @@ def copy_example(name: Example, directory: Path) -> None:
     epilog=example("jellybean validate my-digits", "jellybean validate my-digits --set slo.accuracy=99 --json")
 )
 def validate(directory: Directory, overrides: Overrides = None, json: Json = False) -> None:
-    """Check all documents and name every problem with its file and line."""
+    """Check all documents and print every problem with its file and line."""
     try:
         unprofiled = _unprofiled(directory)
         project = load_any_project(directory, overrides or (), profiles=not unprofiled)
@@ -123,7 +128,7 @@ def validate(directory: Directory, overrides: Overrides = None, json: Json = Fal
     between = ", " if len(parts) == 1 else "; "
     out.print(f"valid: {between.join([*workflows, workers])}")
     for folder in unprofiled:
-        warn(f"there is no {folder / 'profiles.yaml'} yet; run: jellybean profile {directory}")
+        warn(f"{folder / 'profiles.yaml'} does not exist yet; run: jellybean profile {directory}")
 
 
 @app.command(epilog=example("jellybean schema workflow > workflow.schema.json", "jellybean schema"))
@@ -132,7 +137,7 @@ def schema(
         Schema | None, typer.Argument(metavar="[DOCUMENT]", help="One document; all by default.")
     ] = None,
 ) -> None:
-    """Print the JSON Schemas of the documents (editors complete from them)."""
+    """Print the JSON Schemas of the documents, for completion in editors."""
     schemas = {name.lower(): value for name, value in json_schemas().items()}
     print_json(schemas if document is None else schemas[document.value])
 
@@ -141,21 +146,21 @@ def _count(items: Sized, name: str) -> str:
     return f"{len(items)} {name}{'s' * (len(items) != 1)}"
 
 
-def check(directory: Path, overrides: list[str] | None) -> None:
-    """DocumentError for a folder or override that is none, where what runs, not the documents, gives the answer."""
+def check_project(directory: Path, overrides: list[str] | None) -> None:
+    """Check folder and overrides for commands that do not load the documents otherwise. DocumentError if invalid."""
     require_folder(directory)
     if overrides:
         load_any_project(directory, overrides, profiles=not _unprofiled(directory))
 
 
 def _unprofiled(directory: Path) -> list[Path]:
-    """The folders of a project's workflows that have no profiles yet."""
+    """Folders of the project's workflows that have no profiles.yaml yet."""
     folders = workflow_folders(directory).values() or [directory]
     return [folder for folder in folders if not (folder / "profiles.yaml").exists()]
 
 
 def _examples() -> Path:
-    """Beside the package in a checkout, inside it in a wheel."""
+    """The folder of example projects: next to the package in a checkout, inside it in a wheel."""
     package = Path(__file__).resolve().parent.parent
     for folder in (package / "examples", package.parent / "examples"):
         if (folder / "vqa" / "workflow.yaml").exists():

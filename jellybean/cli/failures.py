@@ -1,4 +1,4 @@
-"""Errors as the command line tells them: one message and a status for people, an `error` object with --json."""
+"""Errors on the command line: message and exit status, and with --json an `error` object."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jellybean_agent import describe_error
 
 
 def status_of(error: BaseException) -> int:
-    """The exit status that an error ends a command with."""
+    """Exit status of a command that failed with this error."""
     if isinstance(error, DocumentError) or _is_input(error):
         return EXIT_BAD_INPUT
     if isinstance(error, InfeasibleError):
@@ -20,20 +20,20 @@ def status_of(error: BaseException) -> int:
 
 
 def text_of(error: BaseException) -> str:
-    """The message for people."""
+    """Message of the error."""
     if isinstance(error, RequestError) and _is_input(error):
         return error.reason
     return describe_error(error, name=True) if isinstance(error, OSError) else str(error) or type(error).__name__
 
 
 def failure(error: BaseException) -> dict[str, Any]:
-    """What --json prints of a command that ended with this error."""
+    """JSON output of a command that failed with this error."""
     problems = error.problems if isinstance(error, DocumentError) else ()
     return error_json(_kind(error), text_of(error), problems)
 
 
 def error_json(kind: str, message: str, problems: tuple[DocumentProblem, ...] = ()) -> dict[str, Any]:
-    """`error`: its kind, the message for people, and for documents each problem with file, line and path."""
+    """The `error` object: kind, message, and for invalid documents each problem with file, line and path."""
     return {"error": {"kind": kind, "message": message, "problems": [problem.to_dict() for problem in problems]}}
 
 
@@ -45,5 +45,5 @@ def _kind(error: BaseException) -> str:
 
 
 def _is_input(error: BaseException) -> bool:
-    """Whether a request was refused for its own tensors."""
+    """True if the gateway rejected a request because of its tensors."""
     return isinstance(error, RequestError) and error.status == "INVALID_ARGUMENT"

@@ -1,4 +1,4 @@
-"""train: a model by pipeline parallelism, on this machine or by torchrun."""
+"""Command train: train a model with pipeline parallelism, on this machine or with torchrun."""
 
 from __future__ import annotations
 
@@ -25,8 +25,11 @@ if TYPE_CHECKING:
 
 _CLAIM = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _RESOURCE = re.compile(r"[a-z0-9][-a-z0-9.]*/[A-Za-z0-9][-._A-Za-z0-9]*")
-_IDLE_LOOKS = 3  # epochs in which idle time above the prediction is explained, once
-HOST_BYTES, HOST_BYTES_ON_GPU = 2.0 * 2**30, 8.0 * 2**30  # of a process: Python, torch and data; and CUDA's own
+_IDLE_NOTE_EPOCHS = 3  # the first epochs, in which idle time above the prediction is explained once
+HOST_BYTES, HOST_BYTES_ON_GPU = (
+    2.0 * 2**30,
+    8.0 * 2**30,
+)  # host memory of a process: Python, torch and data; with a GPU also the CUDA context
 
 
 @app.command(
@@ -40,26 +43,34 @@ HOST_BYTES, HOST_BYTES_ON_GPU = 2.0 * 2**30, 8.0 * 2**30  # of a process: Python
 def train(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder with training.yaml.")],
     overrides: Overrides = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew; checkpoints that are there are deleted.")] = False,
-    render: Annotated[bool, typer.Option("--render", help="Print the Kubernetes objects of the run, no more.")] = False,
-    image: Annotated[str, typer.Option(metavar="IMAGE", help="With --render: has jellybean-serving[train].")] = "",
-    claim: Annotated[str, typer.Option(metavar="NAME", help="With --render: the volume claim that DIR is in.")] = "",
-    folder: Annotated[str, typer.Option(metavar="PATH", help="With --render: where DIR is in the claim.")] = "",
-    pods: Annotated[int, typer.Option(min=1, help="With --render: pods that the processes are spread over.")] = 1,
-    gpu: Annotated[str, typer.Option(metavar="VENDOR", help="With --render: nvidia, amd, intel or a resource.")] = "",
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start from scratch; existing checkpoints are deleted.")
+    ] = False,
+    render: Annotated[bool, typer.Option("--render", help="Only print the Kubernetes objects of the run.")] = False,
+    image: Annotated[
+        str, typer.Option(metavar="IMAGE", help="With --render: image with jellybean-serving[train].")
+    ] = "",
+    claim: Annotated[str, typer.Option(metavar="NAME", help="With --render: volume claim that contains DIR.")] = "",
+    folder: Annotated[str, typer.Option(metavar="PATH", help="With --render: path of DIR in the claim.")] = "",
+    pods: Annotated[int, typer.Option(min=1, help="With --render: number of pods for the processes.")] = 1,
+    gpu: Annotated[
+        str, typer.Option(metavar="VENDOR", help="With --render: nvidia, amd, intel or an extended resource.")
+    ] = "",
     memory: Annotated[
         str,
-        typer.Option(metavar="SIZE", help="With --render: a process's host memory. 8 GiB on a GPU, else as needed."),
+        typer.Option(
+            metavar="SIZE", help="With --render: host memory of a process; 8 GiB with a GPU, otherwise estimated."
+        ),
     ] = "",
     json: Json = False,
 ) -> None:
-    """Train a model as training.yaml says; resumes from the newest checkpoint. Starts its own processes."""
+    """Train a model as described in training.yaml, resuming from the newest checkpoint. Starts its own processes."""
     from jellybean.documents.training import load_training
 
     given = {"--image": image, "--claim": claim, "--folder": folder, "--gpu": gpu, "--memory": memory}
-    alone = [name for name, value in given.items() if value] + ["--pods"] * (pods > 1)
-    if alone and not render:
-        raise typer.BadParameter(f"{alone[0]} is of --render, which is not given")
+    render_only = [name for name, value in given.items() if value] + ["--pods"] * (pods > 1)
+    if render_only and not render:
+        raise typer.BadParameter(f"{render_only[0]} needs --render")
     document = load_training(directory, overrides or (), references=not render)
     if render:
         _render(document, directory, tuple(overrides or ()), (image, claim, folder, pods, gpu), memory)
@@ -76,7 +87,7 @@ def train(
 
     if started_by_launcher() and fresh:
         raise typer.BadParameter(
-            f"--fresh under torchrun would begin anew at every restart: delete {directory}/training"
+            f"--fresh under torchrun would start from scratch at every restart: delete {directory}/training instead"
         )
     if started_by_launcher():
         die_with_launcher()
@@ -91,7 +102,7 @@ def train(
                 shutil.rmtree(run_folder(directory), ignore_errors=True)
         check_export(document.export, directory)
         if document.ranks > 1:
-            load_training_inputs(document, directory)  # people's own mistakes are told once, before anything is started
+            load_training_inputs(document, directory)  # reports user errors once, before processes are started
             _launch(document, directory, overrides or [], json=json)
         else:
             _train(document, directory, json=json)
@@ -99,7 +110,7 @@ def train(
 
 @contextmanager
 def _stoppable(checkpoints: Path, *, json: bool, fresh: bool) -> Iterator[None]:
-    """A run that Ctrl-C or SIGTERM ends says from where it goes on; the exit status is the signal's, as in a shell."""
+    """On Ctrl-C or SIGTERM, print where the run resumes; exit status 128 + signal number, as in a shell."""
     from jellybean.training.checkpoints.checkpoint import newest_epoch
     from jellybean.training.errors import SignalledError
 
@@ -111,15 +122,15 @@ def _stoppable(checkpoints: Path, *, json: bool, fresh: bool) -> Iterator[None]:
         yield
     except KeyboardInterrupt as stopped:
         done = newest_epoch(checkpoints)
-        same = "the same command without --fresh" if fresh and done else "the same command"
-        told = (
-            f"stopped after epoch {done}; {same} resumes from it"
+        command = "the same command without --fresh" if fresh and done else "the same command"
+        message = (
+            f"stopped after epoch {done}; {command} resumes from there"
             if done
-            else f"stopped before a checkpoint was there; {same} begins anew"
+            else f"stopped before the first checkpoint; {command} starts from scratch"
         )
         if json:
-            print_json(error_json("interrupted", told))
-        warn(told)
+            print_json(error_json("interrupted", message))
+        warn(message)
         raise typer.Exit(128 + (stopped.number if isinstance(stopped, SignalledError) else signal.SIGINT)) from stopped
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -138,16 +149,18 @@ def _render(
 
     image, claim, folder, pods, gpu = where
     if not image or not claim:
-        raise typer.BadParameter("--render needs --image and --claim: what pods run, and the volume that DIR is in")
+        raise typer.BadParameter("--render needs --image (for the pods) and --claim (the volume with DIR)")
     if not _CLAIM.fullmatch(claim):
-        raise typer.BadParameter(f"--claim {claim}: is no name of a claim; those have small letters, digits, '-', '.'")
+        raise typer.BadParameter(
+            f"--claim {claim}: not a valid claim name; use lower-case letters, digits, '-' and '.'"
+        )
     if PurePosixPath(folder).is_absolute() or ".." in PurePosixPath(folder).parts:
-        raise typer.BadParameter(f"--folder {folder}: write where DIR is inside the claim, such as runs/digits")
+        raise typer.BadParameter(f"--folder {folder}: write the path of DIR in the claim, for example runs/digits")
     if gpu and gpu not in GPU_RESOURCES and not _RESOURCE.fullmatch(gpu):
         known = ", ".join(GPU_RESOURCES)
-        raise typer.BadParameter(f"--gpu {gpu}: write {known}, or a resource such as vendor.example/gpu")
+        raise typer.BadParameter(f"--gpu {gpu}: write {known}, or an extended resource such as vendor.example/gpu")
     if document.ranks % pods:
-        raise typer.BadParameter(f"--pods {pods} do not divide {document.ranks} processes (devices x replicas)")
+        raise typer.BadParameter(f"--pods {pods} does not divide the {document.ranks} processes (devices x replicas)")
     version = importlib.metadata.version("jellybean-serving")
     job = TrainingJob(
         *(directory.resolve().name, image, claim, pods, document.ranks // pods, version),
@@ -160,18 +173,18 @@ def _render(
     print(yaml_documents(training_objects(job)), end="")
 
 
-def _host_memory_bytes(document: TrainingDocument, asked: str, *, on_gpu: bool) -> float:
-    """Of a process. `memory` in the document is the device's: on a CPU it comes on top of what torch takes."""
-    if asked:
+def _host_memory_bytes(document: TrainingDocument, given: str, *, on_gpu: bool) -> float:
+    """Host memory of a process. On a CPU, the device memory of the document is added to that of Python and torch."""
+    if given:
         try:
-            return parse_quantity(SIZE, asked)
+            return parse_quantity(SIZE, given)
         except InvalidValueError as error:
             raise typer.BadParameter(f"--memory: {error}; {error.hint}") from error
     return HOST_BYTES_ON_GPU if on_gpu else HOST_BYTES + (document.memory_bytes or 0.0)
 
 
 def _launch(document: TrainingDocument, directory: Path, overrides: list[str], *, json: bool) -> None:
-    """The same command in as many processes as the document asks, started again when one dies."""
+    """Run this command in one process per rank; all are restarted if one dies."""
     from jellybean.training.processes.launch import run_processes
 
     arguments = [
@@ -198,19 +211,19 @@ def _train(document: TrainingDocument, directory: Path, *, json: bool) -> None:
         logs = TrainingLogs(run_folder(directory) / "logs", warn) if rank.is_first else None
         if rank.is_first:
             say(headline(run, document))
-        looks = _IDLE_LOOKS
+        notes_left = _IDLE_NOTE_EPOCHS
 
-        def tell(epoch: EpochResult) -> None:
-            nonlocal looks
+        def report(epoch: EpochResult) -> None:
+            nonlocal notes_left
             say(line(epoch, document.epochs))
-            looks -= 1
-            if looks >= 0 and (more := idle_note(epoch)):
+            notes_left -= 1
+            if notes_left >= 0 and (more := idle_note(epoch)):
                 say(more)
-                looks = 0
+                notes_left = 0
             if logs is not None:
                 logs.add(epoch)
 
-        epochs = run_epochs(run, document, directory, tell, warn)
+        epochs = run_epochs(run, document, directory, report, warn)
         module = gather_model(run)
         if logs is None or module is None:
             return
@@ -220,8 +233,9 @@ def _train(document: TrainingDocument, directory: Path, *, json: bool) -> None:
         if document.export is not None:
             exported = export_variant(module, document.export, directory, run.material.data.test[0])
             say(
-                f"wrote {exported.path}, equal to torch within {exported.max_difference:.1g}, "
-                "and its line in workflow.yaml"
+                f"wrote {exported.path} (differs from torch by at most {exported.max_difference:.1g}) "
+                "and its variant in "
+                "workflow.yaml"
             )
     if json:
         print_json(
@@ -238,6 +252,6 @@ def _train(document: TrainingDocument, directory: Path, *, json: bool) -> None:
         accuracy = "" if epochs[-1].accuracy is None else f", accuracy {epochs[-1].accuracy:.2f}"
         out.print(f"trained {len(epochs)} epochs: loss {epochs[-1].loss:.4f}{accuracy}")
     else:
-        out.print("nothing is left to do; more epochs: --set epochs=N, anew: --fresh")
+        out.print("all epochs are done; for more: --set epochs=N, from scratch: --fresh")
     if exported is not None:
         say(f"next: jellybean profile {directory}; jellybean plan {directory}")

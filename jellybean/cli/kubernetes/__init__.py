@@ -1,1 +1,1 @@
-"""Commands for Kubernetes: render, deploy, status, discover, operator."""
+"""Commands for Kubernetes clusters: render, deploy, status, rollback, undeploy, discover, operator."""

@@ -1,4 +1,4 @@
-"""deploy, status, rollback, undeploy: a plan on a Kubernetes cluster."""
+"""Commands deploy, status, rollback and undeploy: a plan on a Kubernetes cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.table import Table
 
 from jellybean.cli.app import Directory, Json, Overrides, app, example
 from jellybean.cli.console import EXIT_FAILURE, out, print_json, progress, say
-from jellybean.cli.current import plan_of
+from jellybean.cli.current_plan import load_current_plan
 from jellybean.documents import Project, load_project
 from jellybean.errors import JellyBeanError
 from jellybean.folders import state_folder
@@ -21,17 +21,23 @@ from jellybean.folders import state_folder
 if TYPE_CHECKING:
     from jellybean_k8s import Cluster, DeployedPlan, DeploymentStatus, DeployOptions, DeployResult
 
-Context = Annotated[str | None, typer.Option("--context", help="Of the kubeconfig; the current one unless given.")]
-Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="The context's unless given.")]
-Kubeconfig = Annotated[Path | None, typer.Option("--kubeconfig", help="Instead of $KUBECONFIG or ~/.kube/config.")]
-Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until it is done, and see that it is.")]
-Timeout = Annotated[float, typer.Option("--timeout", min=0, help="Seconds to wait.")]
-Force = Annotated[bool, typer.Option("--force", help="Take over fields that others have set.")]
-Back = Annotated[bool, typer.Option("--rollback", help="If it does not come up, take it back.")]
-InPlace = Annotated[
-    bool, typer.Option("--in-place", help="The running plan goes first: where nodes have no room for two.")
+Context = Annotated[
+    str | None, typer.Option("--context", help="Context of the kubeconfig; the current context by default.")
 ]
-EXIT_DIFFERENT = EXIT_FAILURE  # as of `diff`
+Namespace = Annotated[
+    str | None, typer.Option("--namespace", "-n", help="Namespace; the context's namespace by default.")
+]
+Kubeconfig = Annotated[
+    Path | None, typer.Option("--kubeconfig", help="Kubeconfig file; $KUBECONFIG or ~/.kube/config by default.")
+]
+Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the change is complete.")]
+Timeout = Annotated[float, typer.Option("--timeout", min=0, help="Seconds to wait.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite fields that other managers have set.")]
+Back = Annotated[bool, typer.Option("--rollback", help="Roll back if the deployment does not become ready.")]
+InPlace = Annotated[
+    bool, typer.Option("--in-place", help="Remove the running plan first, if the nodes have no room for two plans.")
+]
+EXIT_DIFFERENT = EXIT_FAILURE  # as diff(1)
 
 _CLUSTER_ONLY = ("resourceVersion", "uid", "creationTimestamp", "generation", "managedFields", "selfLink")
 
@@ -49,7 +55,10 @@ def deploy(
     namespace: Namespace = None,
     kubeconfig: Kubeconfig = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what the server would change; status 1 if anything would.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Print what would change, by a server-side dry run; exit status 1 if anything would."
+        ),
     ] = False,
     wait: Wait = True,
     timeout: Timeout = 600.0,
@@ -58,22 +67,22 @@ def deploy(
     in_place: InPlace = False,
     certs: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Made by `jellybean certs`; DIR/.jellybean/certs unless given."),
+        typer.Option(metavar="FOLDER", help="Certificates from `jellybean certs`; DIR/.jellybean/certs by default."),
     ] = None,
 ) -> None:
-    """Serve the plan on Kubernetes, beside the running one, which goes when this one serves. May be run again."""
+    """Deploy the plan to Kubernetes. A running plan is replaced without downtime. Can be run again at any time."""
     project = load_project(directory, overrides or ())
     cluster = connect_to(kubeconfig, context, namespace)
-    from jellybean_k8s import deploy as bring
+    from jellybean_k8s import deploy as deploy_plan
 
-    deployed, objects = _wanted(project, cluster, certs)
+    deployed, objects = _render_objects(project, cluster, certs)
     if dry_run:
         _show_changes(cluster, deployed, objects, force=force)
         return
     with progress("deploy") as advance:
         options = _options(wait, timeout, force=force, undo_failed=back, in_place=in_place, progress=advance)
-        outcome = bring(cluster, deployed, objects, options)
-    _tell(outcome, deployed.app, cluster)
+        outcome = deploy_plan(cluster, deployed, objects, options)
+    _print_outcome(outcome, deployed.app, cluster)
 
 
 @app.command(epilog=example("jellybean status my-digits --namespace digits"))
@@ -85,17 +94,17 @@ def status(
     kubeconfig: Kubeconfig = None,
     json: Json = False,
 ) -> None:
-    """Show what is deployed, what serves, and why pods do not run. Status 1 unless all is well."""
+    """Print the deployed revisions, the serving plan, and why pods do not run. Exit status 1 unless healthy."""
     name = _name(directory, overrides)
     cluster = connect_to(kubeconfig, context, namespace)
     from jellybean_k8s import read_status
 
-    found = read_status(cluster, name)
+    current = read_status(cluster, name)
     if json:
-        print_json(_status_json(found))
+        print_json(_status_json(current))
     else:
-        _print_status(found)
-    if not found.is_well:
+        _print_status(current)
+    if not current.is_well:
         raise typer.Exit(EXIT_FAILURE)
 
 
@@ -108,21 +117,23 @@ def rollback(
     context: Context = None,
     namespace: Namespace = None,
     kubeconfig: Kubeconfig = None,
-    revision: Annotated[int | None, typer.Option(min=1, help="As `status` numbers them; else the one before.")] = None,
+    revision: Annotated[
+        int | None, typer.Option(min=1, help="Revision number from `status`; the previous revision by default.")
+    ] = None,
     wait: Wait = True,
     timeout: Timeout = 600.0,
     force: Force = False,
     in_place: InPlace = False,
 ) -> None:
-    """Serve an earlier revision again."""
+    """Deploy an earlier revision again."""
     name = _name(directory, overrides)
     cluster = connect_to(kubeconfig, context, namespace)
-    from jellybean_k8s import rollback as back_to
+    from jellybean_k8s import rollback as roll_back
 
     with progress("rollback") as advance:
         options = _options(wait, timeout, force=force, undo_failed=False, in_place=in_place, progress=advance)
-        outcome = back_to(cluster, name, revision, options)
-    _tell(outcome, name, cluster)
+        outcome = roll_back(cluster, name, revision, options)
+    _print_outcome(outcome, name, cluster)
 
 
 @app.command(epilog=example("jellybean undeploy my-digits --namespace digits"))
@@ -135,33 +146,33 @@ def undeploy(
     wait: Wait = True,
     timeout: Timeout = 300.0,
 ) -> None:
-    """Take away all that deployments of this project made, once requests in hand are answered."""
+    """Delete all objects of this project's deployments after in-flight requests are answered."""
     name = _name(directory, overrides)
     cluster = connect_to(kubeconfig, context, namespace)
-    from jellybean_k8s import undeploy as take_away
+    from jellybean_k8s import undeploy as delete_deployment
 
-    gone = take_away(cluster, name, _options(wait, timeout))
-    out.print(f"{name} is gone from {cluster.namespace}: {len(gone)} objects", style="green")
+    deleted = delete_deployment(cluster, name, _options(wait, timeout))
+    out.print(f"{name} deleted from {cluster.namespace}: {len(deleted)} objects", style="green")
 
 
 def connect_to(kubeconfig: Path | None, context: str | None, namespace: str | None) -> Cluster:
-    """The cluster that the options name. JellyBeanError without the client library."""
+    """Connect to the cluster that the options name. JellyBeanError if the client library is not installed."""
     try:
         from jellybean_k8s import connect
     except ImportError as error:
-        raise JellyBeanError("clusters need the Kubernetes client: pip install 'jellybean-serving[k8s]'") from error
+        raise JellyBeanError("this needs the Kubernetes client: pip install 'jellybean-serving[k8s]'") from error
     return connect(kubeconfig, context, namespace)
 
 
 def show_changes(directory: Path, kubeconfig: Path | None, context: str | None, namespace: str | None) -> None:
-    """What deploying a project would change, by a server-side dry run; typer.Exit with 1 if anything would."""
+    """Print what deploying a project would change, by a server-side dry run; typer.Exit(1) if anything would."""
     cluster = connect_to(kubeconfig, context, namespace)
-    deployed, objects = _wanted(load_project(directory), cluster, None)
+    deployed, objects = _render_objects(load_project(directory), cluster, None)
     _show_changes(cluster, deployed, objects, force=False)
 
 
-def _wanted(project: Project, cluster: Cluster, certs: Path | None) -> tuple[DeployedPlan, tuple[Any, ...]]:
-    """The project's plan and all of its objects, certificates included where they were made."""
+def _render_objects(project: Project, cluster: Cluster, certs: Path | None) -> tuple[DeployedPlan, tuple[Any, ...]]:
+    """The project's plan and all its objects, including certificate secrets if certificates exist."""
     from jellybean_k8s import certificate_secrets, render
 
     deployed = _deployed(project)
@@ -176,11 +187,11 @@ def _deployed(project: Project) -> DeployedPlan:
     from jellybean_k8s import DeployedPlan
 
     settings = load_settings(project.directory)
-    return DeployedPlan(plan_of(project), settings)
+    return DeployedPlan(load_current_plan(project), settings)
 
 
 def _name(directory: Path, overrides: list[str] | None) -> str:
-    """Of the deployment, which does not depend on a plan."""
+    """Name of the project's deployment."""
     from jellybean.documents.kubernetes import load_settings
     from jellybean_k8s import app_name
 
@@ -194,9 +205,9 @@ def _options(wait: bool, timeout_s: float, **more: Any) -> DeployOptions:
     return DeployOptions(wait=wait, timeout_s=timeout_s, say=say, **more)
 
 
-def _tell(outcome: DeployResult, name: str, cluster: Cluster) -> None:
+def _print_outcome(outcome: DeployResult, name: str, cluster: Cluster) -> None:
     if outcome.number is None:
-        out.print(f"{name} serves this in {cluster.namespace} already: nothing was applied", style="green")
+        out.print(f"{name} in {cluster.namespace} already serves this plan: nothing was applied", style="green")
         return
     counts = f"{len(outcome.applied)} objects applied, {len(outcome.pruned)} pruned"
     out.print(f"{name} in {cluster.namespace}: revision {outcome.number}, {counts}", style="green")
@@ -227,18 +238,18 @@ def _difference(before: Mapping[str, Any] | None, after: Mapping[str, Any] | Non
     if before is None:
         yield f"+ {name}: new"
         return
-    old, new = (to_yaml(_own(value)).splitlines() for value in (before, after))
+    old, new = (to_yaml(_without_cluster_fields(value)).splitlines() for value in (before, after))
     yield from difflib.unified_diff(old, new, name, name, lineterm="", n=2)
 
 
-def _own(item: Mapping[str, Any]) -> dict[str, Any]:
-    """What people have a say in; of secrets only whether they change."""
+def _without_cluster_fields(item: Mapping[str, Any]) -> dict[str, Any]:
+    """The object without fields that the cluster sets; secrets are replaced by short hashes."""
     meta = {key: value for key, value in item["metadata"].items() if key not in _CLUSTER_ONLY}
-    found = {key: value for key, value in item.items() if key not in ("metadata", "status", "apiVersion")}
+    fields = {key: value for key, value in item.items() if key not in ("metadata", "status", "apiVersion")}
     if item["kind"] == "Secret":
         data = item.get("data") or {}
-        found["data"] = {key: hashlib.sha256(str(value).encode()).hexdigest()[:8] for key, value in data.items()}
-    return {"metadata": meta, **_sorted(found)}
+        fields["data"] = {key: hashlib.sha256(str(value).encode()).hexdigest()[:8] for key, value in data.items()}
+    return {"metadata": meta, **_sorted(fields)}
 
 
 def _sorted(value: Any) -> Any:
@@ -250,20 +261,23 @@ def _sorted(value: Any) -> Any:
 def _print_status(found: DeploymentStatus) -> None:
     newest = found.revisions[-1]
     color = "green" if found.is_well else "red"
-    state = "is well" if found.is_well else "is not as it should be"
+    state = "is healthy" if found.is_well else "is not healthy"
     out.print(f"{found.app} in {found.namespace} {state}: plan {found.serving} serves", style=color)
     accuracy = "" if newest.accuracy is None else f", accuracy {newest.accuracy:.2f}"
-    say(f"revision {newest.number} ({newest.state}), begun {newest.began}, {newest.cost_usd_per_h:.2f} USD/h{accuracy}")
+    say(
+        f"revision {newest.number} ({newest.state}), started {newest.began}, {newest.cost_usd_per_h:.2f} "
+        f"USD/h{accuracy}"
+    )
     table = Table(box=None, pad_edge=False)
     for column in ("set", "pods", "available", ""):
         table.add_column(column, justify="right" if column in ("pods", "available") else "left")
     for item in found.sets:
         table.add_row(item.name, str(item.wanted), str(item.available), item.lacks)
     out.print(table)
-    for text in (*(f"{name} is missing: deploy again" for name in found.missing), *found.reasons):
+    for text in (*(f"{name} is missing: run `jellybean deploy` again" for name in found.missing), *found.reasons):
         out.print(text, style="red", soft_wrap=True)
     for revision in found.revisions[:-1]:
-        say(f"revision {revision.number} ({revision.state}), begun {revision.began}, plan {revision.plan[:12]}")
+        say(f"revision {revision.number} ({revision.state}), started {revision.began}, plan {revision.plan[:12]}")
 
 
 def _status_json(found: DeploymentStatus) -> dict[str, Any]:

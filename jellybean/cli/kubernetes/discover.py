@@ -1,4 +1,4 @@
-"""discover: the nodes of a cluster as infrastructure.yaml."""
+"""Command discover: write infrastructure.yaml from the nodes of a cluster."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jellybean.cli.app import app, example, page
+from jellybean.cli.app import app, checked_file, example
 from jellybean.cli.console import out, say, warn
 from jellybean.cli.kubernetes.cluster import Context, Kubeconfig, connect_to
 from jellybean.documents.schema.reader import read_file
@@ -18,7 +18,7 @@ from jellybean.quantities import PRICE_PER_H, SIZE, InvalidValueError, format_qu
 if TYPE_CHECKING:
     from jellybean_k8s import NodeFleet, NodePool
 
-_UNPRICED = "there is no price for {}: give --prices FILE with its line, or label its nodes {}=0.526"
+_UNPRICED = "no price for {}: add it to a file for --prices, or label its nodes {}=0.526"
 _DIGITS = 6
 
 
@@ -29,34 +29,40 @@ _DIGITS = 6
     )
 )
 def discover(
-    tiers: Annotated[str, typer.Option(metavar="A,B", help="Nearest the data first, as nodes' labels name them.")],
+    tiers: Annotated[
+        str, typer.Option(metavar="A,B", help="Tiers as in the nodes' labels, the tier nearest to the data first.")
+    ],
     context: Context = None,
     kubeconfig: Kubeconfig = None,
     prices: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="YAML: pool, instance type or node to price: 0.526 USD/h.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="YAML map from pool, instance type or node to its price, for example t4: 0.526 USD/h."
+        ),
     ] = None,
-    tier_label: Annotated[str, typer.Option(help="The nodes' label with their tier.")] = "jellybean.dev/tier",
-    site_label: Annotated[str, typer.Option(help="The nodes' label with their site.")] = "jellybean.dev/site",
-    file: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write there instead of printing.")] = None,
+    tier_label: Annotated[str, typer.Option(help="Node label with the tier.")] = "jellybean.dev/tier",
+    site_label: Annotated[str, typer.Option(help="Node label with the site.")] = "jellybean.dev/site",
+    file: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write to this file instead of stdout.")
+    ] = None,
 ) -> None:
-    """Read a cluster's nodes (labels, size, GPUs, taints) into infrastructure.yaml; links are yours to write."""
+    """Write infrastructure.yaml from a cluster's nodes (labels, size, GPUs, taints). Add the links yourself."""
     if file is not None:
-        page("--out", file)
+        checked_file("--out", file)
         if file.exists():
-            raise JellyBeanError(f"{file} is there already: write to another, and take over what you want")
+            raise JellyBeanError(f"{file} exists already: choose another file")
     names = [name for name in (text.strip() for text in tiers.split(",")) if name]
     if not names:
-        raise typer.BadParameter("--tiers names none: --tiers edge,cloud")
+        raise typer.BadParameter("--tiers is empty: write for example --tiers edge,cloud")
     cluster = connect_to(kubeconfig, context, None)
-    from jellybean_k8s import PRICE_LABEL
-    from jellybean_k8s import discover_pools as pools_of
+    from jellybean_k8s import PRICE_LABEL, discover_pools
 
     known = _prices(prices) if prices is not None else {}
-    fleet = pools_of(cluster.list("Node"), names, known, tier_label=tier_label, site_label=site_label)
+    fleet = discover_pools(cluster.list("Node"), names, known, tier_label=tier_label, site_label=site_label)
     for text in fleet.left_out:
-        warn(f"left out: {text}")
+        warn(f"skipped: {text}")
     if not fleet.pools:
-        raise JellyBeanError(f"no node has a tier: kubectl label node NODE {tier_label}={names[0]}")
+        raise JellyBeanError(f"no node has a tier label; set it: kubectl label node NODE {tier_label}={names[0]}")
     if unpriced := [pool.name for pool in fleet.pools if pool.price_usd_per_h is None]:
         raise JellyBeanError(_UNPRICED.format(", ".join(unpriced), PRICE_LABEL))
     text = infrastructure_text(fleet, names)
@@ -70,9 +76,9 @@ def discover(
 
 
 def infrastructure_text(fleet: NodeFleet, tiers: list[str]) -> str:
-    """The document."""
+    """The text of infrastructure.yaml."""
     lines = [
-        "# Written by `jellybean discover` from the nodes of a cluster; links are not known there.",
+        "# Written by `jellybean discover` from the nodes of a cluster; add the links by hand.",
         "kind: Infrastructure",
     ]
     lines.append(f"tiers: [{', '.join(tiers)}]")
@@ -81,7 +87,7 @@ def infrastructure_text(fleet: NodeFleet, tiers: list[str]) -> str:
     lines.append("workers:")
     lines += [f"  {pool.name}: {_worker(pool)}" for pool in fleet.pools]
     if len(tiers) > 1:
-        lines.append("links: # write what they cost and carry, for example price: 0.10 USD/GiB, bandwidth: 100 Mbit/s")
+        lines.append("links: # add prices and bandwidths, for example price: 0.10 USD/GiB, bandwidth: 100 Mbit/s")
         lines += [f"  - {{from: {low}, to: {high}}}" for low, high in itertools.pairwise(tiers)]
     return "\n".join(lines) + "\n"
 
@@ -94,7 +100,7 @@ def _worker(pool: NodePool) -> str:
 
 
 def _hint(fleet: NodeFleet) -> str:
-    """What kubernetes.yaml needs for these pools."""
+    """The settings of kubernetes.yaml that these pools need; empty if none."""
     pools = {pool.name: f"{{gpu: {pool.gpu}, gpus: {pool.gpus}}}" for pool in fleet.pools if pool.gpu}
     if not pools:
         return ""
@@ -102,16 +108,16 @@ def _hint(fleet: NodeFleet) -> str:
 
 
 def _prices(path: Path) -> dict[str, float]:
-    """Name -> USD per hour. DocumentError with every line that is none."""
+    """Read prices: name -> USD per hour. DocumentError with every invalid entry."""
     tree = read_file(path)
-    found: dict[str, float] = {}
+    prices: dict[str, float] = {}
     for name, value in (tree.data if isinstance(tree.data, dict) else {}).items():
         try:
-            found[str(name)] = parse_quantity(PRICE_PER_H, value)
+            prices[str(name)] = parse_quantity(PRICE_PER_H, value)
         except InvalidValueError as error:
             tree.add((name,), str(error), error.hint)
     if not tree.problems and not isinstance(tree.data, dict):
-        tree.add((), "is no map of names to prices", "write t4: 0.526 USD/h")
+        tree.add((), "is not a map of names to prices", "write t4: 0.526 USD/h")
     if tree.problems:
         raise DocumentError(tree.problems)
-    return found
+    return prices

@@ -1,4 +1,4 @@
-"""operator: the custom resource of Kubernetes and what serves it."""
+"""Command group operator: run the Kubernetes operator and print its custom resource definition."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def run(
     kubeconfig: Kubeconfig = None,
     watch: Annotated[
         list[str] | None,
-        typer.Option("--watch", help="Namespace to serve; --namespace unless given. May be repeated."),
+        typer.Option("--watch", help="Namespace to watch; --namespace by default. May be override_options."),
     ] = None,
-    everywhere: Annotated[bool, typer.Option("--all-namespaces", help="Serve all namespaces.")] = False,
+    everywhere: Annotated[bool, typer.Option("--all-namespaces", help="Watch all namespaces.")] = False,
     health_port: Annotated[
-        int | None, typer.Option(min=0, max=65_535, help="Answer probes (/healthz) on this port, of all addresses.")
+        int | None, typer.Option(min=0, max=65_535, help="Port for liveness probes (/healthz), on all addresses.")
     ] = None,
 ) -> None:
-    """Serve Workflow resources: plan, deploy, re-plan, undeploy. Several may run; one leads."""
+    """Run the operator: plan, deploy, re-plan and undeploy Workflow resources. Replicas elect a leader."""
     if everywhere and watch:
-        raise typer.BadParameter("--watch names namespaces, --all-namespaces takes all")
+        raise typer.BadParameter("--watch and --all-namespaces exclude each other")
     try:
         import kopf  # noqa: F401
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""render: a plan as Kubernetes objects."""
+"""Command render: print a plan as Kubernetes objects."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from jellybean.cli.app import Directory, Overrides, app, example, folder
+from jellybean.cli.app import Directory, Overrides, app, checked_folder, example
 from jellybean.cli.console import out
-from jellybean.cli.current import plan_of
+from jellybean.cli.current_plan import load_current_plan
 from jellybean.documents import load_project
 
 if TYPE_CHECKING:
     from jellybean_k8s import Objects
 
 ServiceMonitor = Annotated[
-    bool, typer.Option("--service-monitor", help="Metrics by a ServiceMonitor, not by annotations.")
+    bool, typer.Option("--service-monitor", help="Expose metrics with a ServiceMonitor instead of annotations.")
 ]
 
 
@@ -27,15 +27,16 @@ def render(
     directory: Directory,
     overrides: Overrides = None,
     kustomize: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Write a kustomize base there instead of printing YAML.")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Write a kustomize base to this folder instead of printing YAML."),
     ] = None,
     service_monitor: ServiceMonitor = False,
     resource: Annotated[
-        bool, typer.Option("--resource", help="Print the project as a Workflow resource, for `jellybean operator`.")
+        bool, typer.Option("--resource", help="Print the project as a Workflow resource for `jellybean operator`.")
     ] = False,
-    role: Annotated[bool, typer.Option("--role", help="Print the Role of whoever deploys, and nothing else.")] = False,
+    role: Annotated[bool, typer.Option("--role", help="Print only the RBAC Role that deploying needs.")] = False,
 ) -> None:
-    """Print the plan as Kubernetes objects; kubernetes.yaml says what they need beside it. Asks no cluster."""
+    """Print the plan as Kubernetes objects, with the settings of kubernetes.yaml. Does not contact a cluster."""
     from jellybean_k8s import deployer_role, kustomize_base, to_yaml, yaml_documents
 
     if role:
@@ -45,8 +46,8 @@ def render(
         print(to_yaml(_resource(directory, overrides)), end="")
         return
     if kustomize is not None:
-        folder("--kustomize", kustomize)
-    objects = rendered(directory, overrides, service_monitor=service_monitor)
+        checked_folder("--kustomize", kustomize)
+    objects = render_objects(directory, overrides, service_monitor=service_monitor)
     if kustomize is None:
         print(yaml_documents(objects), end="")
         return
@@ -64,11 +65,11 @@ def _resource(directory: Path, overrides: list[str] | None) -> dict[str, Any]:
     return to_resource(project, load_kubernetes(project.directory))
 
 
-def rendered(directory: Path, overrides: list[str] | None, *, service_monitor: bool) -> Objects:
-    """The objects of a project's plan."""
+def render_objects(directory: Path, overrides: list[str] | None, *, service_monitor: bool) -> Objects:
+    """Render the Kubernetes objects of a project's plan."""
     from jellybean.documents.kubernetes import load_settings
-    from jellybean_k8s import render as objects_of
+    from jellybean_k8s import render as render_plan
 
     project = load_project(directory, overrides or ())
     settings = load_settings(project.directory)
-    return objects_of(plan_of(project), settings, service_monitor=service_monitor)
+    return render_plan(load_current_plan(project), settings, service_monitor=service_monitor)

@@ -1,1 +1,1 @@
-"""Commands that plan: profile, plan, simulate, explain, frontier, diff."""
+"""Commands that plan and predict: profile, plan, explain, frontier, simulate, diff."""

@@ -1,4 +1,4 @@
-"""diff: what changes from one plan to another."""
+"""Command diff: differences between two plans."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jellybean.planning.project_plan import load_plan, read_plan
 from jellybean.report.plan_diff_view import diff_json, diff_text
 from jellybean_solver import Plan, plan_diff
 
-EXIT_DIFFERENT = EXIT_FAILURE  # as of `diff`: 0 same, 1 different, 2 trouble
+EXIT_DIFFERENT = EXIT_FAILURE  # as diff(1): 0 same, 1 different, 2 error
 
 
 @app.command(
@@ -29,11 +29,13 @@ EXIT_DIFFERENT = EXIT_FAILURE  # as of `diff`: 0 same, 1 different, 2 trouble
 )
 def diff(
     before: Annotated[Path, typer.Argument(metavar="A", help="A project with a plan.json, or a plan file.")],
-    after: Annotated[Path | None, typer.Argument(metavar="[B]", help="Another one.")] = None,
+    after: Annotated[Path | None, typer.Argument(metavar="[B]", help="Another project or plan file.")] = None,
     json: Json = False,
     cluster: Annotated[
         bool,
-        typer.Option("--cluster", help="Instead of B: what a cluster has, as `deploy --dry-run` shows it."),
+        typer.Option(
+            "--cluster", help="Compare with what is deployed on a cluster instead of B, as `deploy --dry-run`."
+        ),
     ] = False,
     context: Context = None,
     namespace: Namespace = None,
@@ -42,28 +44,28 @@ def diff(
     """Compare two plans: cost, variants, workers, models to load, traffic, figures. Exit status 0 same, 1 different."""
     if cluster:
         if after is not None or json:
-            raise typer.BadParameter("--cluster goes with one project, and prints no JSON")
+            raise typer.BadParameter("--cluster takes one project and cannot be combined with --json")
         show_changes(before, kubeconfig, context, namespace)
         return
     if after is None:
-        raise typer.BadParameter("two plans are compared: name another, or give --cluster")
+        raise typer.BadParameter("name a second plan, or give --cluster")
     try:
-        found = plan_diff(_plan(before), _plan(after))
+        difference = plan_diff(_plan(before), _plan(after))
     except JellyBeanError as error:
         if json:
             print_json(failure(error))
         errors.print(text_of(error), style="red", soft_wrap=True)
         raise typer.Exit(EXIT_BAD_INPUT) from error
     if json:
-        print_json(diff_json(found))
+        print_json(diff_json(difference))
     else:
-        out.print(diff_text(found, str(before), str(after)))
-    if not found.is_empty:
+        out.print(diff_text(difference, str(before), str(after)))
+    if not difference.is_empty:
         raise typer.Exit(EXIT_DIFFERENT)
 
 
 def _plan(path: Path) -> Plan:
-    """The plan of a project as it was written, even where its documents have changed since; or of a file."""
+    """The plan of a plan file, or of a project as it was written, even if its documents have changed since."""
     if path.suffix == ".json":
         return read_plan(path)
     require_folder(path)

@@ -1,4 +1,4 @@
-"""explain: why the plan is what it is."""
+"""Command explain: why the plan is optimal, or why no plan exists."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def explain(
         typer.Option(
             "--why-not",
             metavar="QUESTION",
-            help="Why not OPERATOR=VARIANT, a TIER or POOL, or OPERATOR@TIER (or @POOL)? May be repeated.",
+            help="Why not OPERATOR=VARIANT, a TIER or POOL, or OPERATOR@TIER (or @POOL)? May be override_options.",
         ),
     ] = None,
     json: Json = False,
     time_limit: Annotated[
-        float | None, typer.Option(min=0.1, help="Seconds for everything; what is not answered by then is said.")
+        float | None, typer.Option(min=0.1, help="Total seconds; questions that are not answered in time are listed.")
     ] = None,
 ) -> None:
-    """Why the plan is what it is: what binds, what else was possible, what one more unit is worth.
+    """Explain the plan: binding requirements, alternatives, and the value of relaxing each requirement.
 
-    Every figure is the optimum of a changed problem. When no plan meets the targets: which requirements conflict, and
-    how far each alone would have to give way. Writes nothing.
+    Every figure is the optimum of a modified problem. If no plan meets the targets: which requirements conflict, and
+    how far each of them would have to be relaxed on its own. Writes no files.
     """
     from jellybean.report.explain_view import explained_text
 
@@ -50,13 +50,13 @@ def explain(
         explained = explain_project(
             project, overrides or (), questions or (), time_limit_s=time_limit, progress=advance
         )
-    found = explained.explanation
+    explanation = explained.explanation
     if json:
-        failed = failure(InfeasibleError((found.conflict.reason,))) if found.conflict is not None else {}
+        failed = failure(InfeasibleError((explanation.conflict.reason,))) if explanation.conflict is not None else {}
         print_json({**explained.to_dict(), **failed})
     else:
         out.print(explained_text(explained))
-        if questions and found.conflict is not None:
-            warn("--why-not was not looked at: there is no plan to compare with")
-    if found.conflict is not None:
+        if questions and explanation.conflict is not None:
+            warn("--why-not was ignored: there is no plan to compare with")
+    if explanation.conflict is not None:
         raise typer.Exit(EXIT_INFEASIBLE)

@@ -1,4 +1,4 @@
-"""frontier: what accuracy and load cost."""
+"""Command frontier: cost as a function of accuracy and of load."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from jellybean.cli.app import Directory, Json, Overrides, app, example, folder, picture
+from jellybean.cli.app import Directory, Json, Overrides, app, checked_folder, checked_picture, example
 from jellybean.cli.console import EXIT_INFEASIBLE, errors, out, print_json, progress, say
 from jellybean.cli.failures import failure
 from jellybean.documents import load_project
@@ -17,8 +17,8 @@ from jellybean.errors import InfeasibleError
 from jellybean.quantities import RATE, InvalidValueError, parse_quantity
 from jellybean_solver import Problem
 
-RANGE_POINTS = 8  # rates that FROM..TO stands for
-MOST_RATES = 200
+RANGE_POINTS = 8  # number of rates in FROM..TO
+MAX_RATES = 200
 
 Scales = Callable[[Problem], Sequence[float]]
 
@@ -39,65 +39,68 @@ def frontier(
         str | None,
         typer.Option(
             metavar="RATES",
-            help="Cost by rate too: requests per second of the first source (10,20,40 or 10..80) or multiples of the "
-            "documents' rates (0.5x,1x,2x or 0.5x..3x). All sources grow together.",
+            help="Also compute cost by rate: requests per second of the first source (10,20,40 or 10..80), or "
+            "multiples of "
+            "the documents' rates (0.5x,1x,2x or 0.5x..3x). All sources are scaled together.",
         ),
     ] = None,
     plot: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Picture (.svg, .png, .pdf); DIR/frontier.svg by default, none with --json."),
     ] = None,
-    plans: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write the plan of every point here.")] = None,
+    plans: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Write the plan of each point to this folder.")
+    ] = None,
     step: Annotated[
-        float, typer.Option(min=0, help="Skip corners that are not so many points more accurate than the one before.")
+        float, typer.Option(min=0, help="Smallest increase in accuracy between two points, in percentage points.")
     ] = 0.0,
     time_limit: Annotated[
-        float | None, typer.Option(min=0.01, help="Seconds per plan; the best so far is kept, with its gap.")
+        float | None, typer.Option(min=0.01, help="Seconds per plan; the best plan found is kept, with its gap.")
     ] = None,
 ) -> None:
-    """Find every accuracy that is worth its price, with the cheapest plan for it; writes a picture."""
+    """Compute the Pareto frontier of cost and accuracy, with the cheapest plan of each point; writes a picture."""
     from jellybean.frontier import find_frontier, frontier_text, save_plans, save_plot, to_json
 
     if not math.isfinite(step):
         raise typer.BadParameter(f"--step {step} must be finite, e.g. --step 0.5")
     scales = None if rates is None else parse_rates(rates)
-    path = picture(plot) if plot is not None else None if json else directory / "frontier.svg"
+    path = checked_picture(plot) if plot is not None else None if json else directory / "frontier.svg"
     if plans is not None:
-        folder("--plans", plans)
+        checked_folder("--plans", plans)
     project = load_project(directory, overrides or ())
     with progress("frontier") as advance:
-        found = find_frontier(project, rates=scales, step=step, time_limit_s=time_limit, progress=advance)
-    empty = not found.accuracy.corners and (found.rates is None or found.rates.highest_scale is None)
+        result = find_frontier(project, rates=scales, step=step, time_limit_s=time_limit, progress=advance)
+    empty = not result.accuracy.corners and (result.rates is None or result.rates.highest_scale is None)
     if json:
-        print_json({**to_json(found), **(failure(InfeasibleError(found.accuracy.ended)) if empty else {})})
+        print_json({**to_json(result), **(failure(InfeasibleError(result.accuracy.ended)) if empty else {})})
     else:
-        out.print(frontier_text(found))
+        out.print(frontier_text(result))
     if empty:
-        for reason in found.accuracy.ended:
+        for reason in result.accuracy.ended:
             errors.print(f"  - {reason}", style="red")
         raise typer.Exit(EXIT_INFEASIBLE)
     if plans is not None:
-        say(f"wrote {len(save_plans(found, plans))} plans to {plans}")
+        say(f"wrote {len(save_plans(result, plans))} plans to {plans}")
     if path is not None:
-        save_plot(found, path)
+        save_plot(result, path)
         say(f"wrote {path}")
 
 
 def parse_rates(text: str) -> Scales:
-    """What --rates asks for, as factors on a problem's rates. Refused before the documents are read."""
+    """Parse --rates to factors on a problem's rates; BadParameter if invalid."""
     items = [part.strip() for part in text.split(",")]
-    wanted = [item for part in items for item in _expanded(part, text)]
-    if len(wanted) > MOST_RATES:
-        raise typer.BadParameter(f"--rates asks for {len(wanted)} rates; at most {MOST_RATES} are drawn")
+    rates = [item for part in items for item in _expand_range(part, text)]
+    if len(rates) > MAX_RATES:
+        raise typer.BadParameter(f"--rates gives {len(rates)} rates; the limit is {MAX_RATES}")
 
     def scales(problem: Problem) -> Sequence[float]:
         first = problem.sources[0].rate_per_s
-        return [value if multiple else value / first for value, multiple in wanted]
+        return [value if multiple else value / first for value, multiple in rates]
 
     return scales
 
 
-def _expanded(part: str, text: str) -> list[tuple[float, bool]]:
+def _expand_range(part: str, text: str) -> list[tuple[float, bool]]:
     if ".." not in part:
         return [_rate(part, text)]
     ends = part.split("..")
@@ -105,7 +108,7 @@ def _expanded(part: str, text: str) -> list[tuple[float, bool]]:
         raise _bad_rates(text)
     (low, multiple), (high, other) = (_rate(end.strip(), text) for end in ends)
     if multiple != other:
-        raise typer.BadParameter(f"--rates {part!r} goes from a rate to a multiple; write 10..80 or 0.5x..3x")
+        raise typer.BadParameter(f"--rates {part!r} mixes a rate and a multiple; write 10..80 or 0.5x..3x")
     if not low < high:
         raise typer.BadParameter(f"--rates {part!r}: the first rate must be below the second")
     step = (high - low) / (RANGE_POINTS - 1)

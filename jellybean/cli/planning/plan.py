@@ -1,4 +1,4 @@
-"""profile, plan, simulate: commands that predict."""
+"""Commands profile, plan and simulate."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from jellybean.cli.app import AllowPython, Directory, Json, Overrides, Seed, allowed_python, app, example
+from jellybean.cli.app import AllowPython, Directory, Json, Overrides, Seed, app, example, parse_allowed_python
 from jellybean.cli.console import EXIT_INFEASIBLE, errors, out, print_json, progress, say, warn
-from jellybean.cli.current import plan_of, what_next
+from jellybean.cli.current_plan import load_current_plan, next_commands
 from jellybean.cli.failures import text_of
 from jellybean.cli.planning.check import run_check
 from jellybean.cli.planning.plan_json import plan_json
@@ -30,14 +30,14 @@ from jellybean_solver import DEFAULT_GAP, Plan
 def profile(
     directory: Directory,
     overrides: Overrides = None,
-    seconds: Annotated[float, typer.Option(min=0.05, help="Measuring time per point.")] = 1.0,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Measure all again instead of resuming.")] = False,
+    seconds: Annotated[float, typer.Option(min=0.05, help="Measurement time per point, in seconds.")] = 1.0,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Measure everything again instead of resuming.")] = False,
     allow_python: AllowPython = None,
 ) -> None:
-    """Measure latency, memory, message sizes and accuracy of every variant here; writes profiles.yaml."""
+    """Measure latency, memory, message sizes and accuracy of all variants on this machine; writes profiles.yaml."""
     from jellybean.profiler import profile as measure
 
-    allow = allowed_python(allow_python)
+    allow = parse_allowed_python(allow_python)
     project = load_any_project(directory, overrides or (), profiles=False)
     parts = project.workflows if isinstance(project, MultiWorkflowProject) else {"profile": project}
     for name, part in parts.items():
@@ -61,56 +61,56 @@ def plan(
     directory: Directory,
     overrides: Overrides = None,
     json: Json = False,
-    time_limit: Annotated[float | None, typer.Option(min=0.01, help="Seconds; the best plan so far is kept.")] = None,
+    time_limit: Annotated[float | None, typer.Option(min=0.01, help="Seconds; the best plan found is kept.")] = None,
     gap: Annotated[
         float | None,
-        typer.Option(
-            min=0, max=1, help=f"Of thousands of workers: stop when proven this close to the optimum ({DEFAULT_GAP:g})."
-        ),
+        typer.Option(min=0, max=1, help=f"For large fleets: stop at this relative optimality gap ({DEFAULT_GAP:g})."),
     ] = None,
     check: Annotated[
         Path | None,
         typer.Option(
             metavar="TRACE",
-            help="Replay a rate trace (CSV: time_s,source,rate_per_s) over the current plan instead; exit status 6 "
-            "when a target would break.",
+            help="Instead of planning, replay a rate trace (CSV: time_s,source,rate_per_s) over the current "
+            "plan; exit status "
+            "6 if a target would be missed.",
         ),
     ] = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="With --check: picture of the replay (.svg, .png, .pdf).")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="With --check: seed of everything random.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="With --check: random seed.")] = 0,
     start: Annotated[
         str | None,
         typer.Option(
             "--from",
             metavar="PLAN",
-            help="Go on from this plan (a plan file, a project, or the word running) where that saves enough after "
-            "migration; else keep it.",
+            help="Change this plan (a plan file, a project, or the word running) only if that saves enough "
+            "after migration "
+            "costs; otherwise keep it.",
         ),
     ] = None,
     horizon: Annotated[
-        str | None, typer.Option(metavar="TIME", help=f"With --from: time over which plans are weighed ({HORIZON}).")
+        str | None, typer.Option(metavar="TIME", help=f"With --from: time over which costs are compared ({HORIZON}).")
     ] = None,
 ) -> None:
-    """Choose variants and place operators at the lowest cost; writes plan.json. With --check: replay a rate trace."""
+    """Choose variants and place operators at minimum cost; writes plan.json. With --check: replay a rate trace."""
     if check is not None:
         given = {"--time-limit": time_limit, "--gap": gap, "--from": start, "--horizon": horizon}
         for option in (name for name, value in given.items() if value is not None):
-            raise typer.BadParameter(f"{option} does not go with --check, which replays the current plan")
+            raise typer.BadParameter(f"{option} cannot be combined with --check, which replays the current plan")
         run_check(directory, check, overrides or (), seed=seed, json=json, plot=plot)
         return
     if plot is not None:
         raise typer.BadParameter("--plot needs --check TRACE")
     if horizon is not None and start is None:
         raise typer.BadParameter("--horizon needs --from PLAN")
-    enough = DEFAULT_GAP if gap is None else gap
+    target_gap = DEFAULT_GAP if gap is None else gap
     try:
         if start is None:
-            _plan(directory, overrides, gap=enough, time_limit_s=time_limit, json=json)
+            _plan(directory, overrides, gap=target_gap, time_limit_s=time_limit, json=json)
         else:
             hours = horizon_hours(horizon or HORIZON)
-            run_replan(directory, start, overrides, horizon_h=hours, gap=enough, time_limit_s=time_limit, json=json)
+            run_replan(directory, start, overrides, horizon_h=hours, gap=target_gap, time_limit_s=time_limit, json=json)
     except OutOfTimeError as error:
         raise OutOfTimeError("\n".join(filter(None, (str(error), kept_plan(directory, outdated=False))))) from error
 
@@ -125,7 +125,7 @@ def _plan(directory: Path, overrides: list[str] | None, *, gap: float, time_limi
         print_json(plan_json(planned, kept_plan(directory, outdated=True)))
     elif planned.plan is not None:
         out.print(plan_text(planned.plan, planned.solve_s, planned.comparison, latency_lines(planned)))
-        say(f"wrote {directory / 'plan.json'}; next: {what_next(directory, planned.plan, overrides)}")
+        say(f"wrote {directory / 'plan.json'}; next: {next_commands(directory, planned.plan, overrides)}")
     if planned.plan is None:
         infeasible = InfeasibleError(planned.reasons, kept_plan(directory, outdated=True))
         errors.print(f"{planned.problem.name}: {text_of(infeasible)}", style="red", soft_wrap=True)
@@ -140,12 +140,12 @@ def simulate(
     seed: Seed = 0,
     rate_scale: Annotated[float, typer.Option(min=0.001, max=1000, help="Multiply all sources' rates.")] = 1.0,
     duration: Annotated[
-        float | None, typer.Option(min=1, max=86_400, help="Virtual seconds; long enough by default.")
+        float | None, typer.Option(min=1, max=86_400, help="Simulated seconds; chosen automatically by default.")
     ] = None,
 ) -> None:
-    """Predict latency, throughput and the highest sustained rate of the plan in virtual time."""
+    """Predict latency, throughput and the highest sustained rate of the plan by simulation."""
     project = load_any_project(directory, overrides or ())
-    current = plan_of(project)
+    current = load_current_plan(project)
     if (warning := unproven(current)) is not None:
         warn(warning)
     with progress("simulate") as advance:
@@ -172,7 +172,7 @@ def _simulation_table(plan: Plan, record: dict[str, Any]) -> Table:
     if plan.workflows and record.get("highest_rate_per_s"):
         first = plan.sources[0]
         times = record["highest_rate_per_s"] / (first.rate_per_s * plan.sites.get(first.tier, 1))
-        table.add_row("highest sustained rates", f"{times:.2f} times those planned")
+        table.add_row("highest sustained rates", f"{times:.2f} times the planned rates")
     for name, figures in record.get("workflows", {}).items():
         table.add_row(f"throughput {name}", f"{figures['throughput_per_s']:.1f} /s")
         for share in ("p50", "p99"):
@@ -180,5 +180,5 @@ def _simulation_table(plan: Plan, record: dict[str, Any]) -> Table:
     for worker, busy in record.get("utilisation", {}).items():
         tier = plan.worker_by_name[worker].tier
         each = f" in each {tier}" if tier in plan.sites else ""
-        table.add_row(f"busy {worker}{each}", f"{busy:.0%}")
+        table.add_row(f"utilisation {worker}{each}", f"{busy:.0%}")
     return table

@@ -1,4 +1,4 @@
-"""What `plan --json` prints."""
+"""JSON output of `plan --json`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from jellybean_solver import WORKFLOW_SEPARATOR, Cost, Plan, PlannedWorkflow, pl
 
 
 def plan_json(planned: Planned, kept: str = "") -> dict[str, Any]:
-    """What `plan --json` prints, feasible or not; `kept`: of the plan that stays where there is no new one."""
+    """The planning result as JSON values. `kept`: note on the existing plan if there is no new one."""
     if planned.plan is None:
-        why = planned.infeasibility
+        infeasibility = planned.infeasibility
         return {
             "status": "infeasible",
             "cost_usd_per_h": None,
@@ -24,48 +24,48 @@ def plan_json(planned: Planned, kept: str = "") -> dict[str, Any]:
             "placements": [],
             "certificate": None,
             "reasons": list(planned.reasons),
-            "breaches": list(why.breaches if why else planned.reasons[:1]),
+            "breaches": list(infeasibility.breaches if infeasibility else planned.reasons[:1]),
             "nearest": {
-                "accuracy": why.nearest_accuracy if why else None,
-                "rate_scale": why.nearest_rate_scale if why else None,
+                "accuracy": infeasibility.nearest_accuracy if infeasibility else None,
+                "rate_scale": infeasibility.nearest_rate_scale if infeasibility else None,
                 "latency_p99_s": planned.nearest_p99_s,
             },
             "kept_plan": kept,
             "solve_s": planned.solve_s,
             **failure(InfeasibleError(planned.reasons, kept)),
         }
-    found = planned.plan
+    plan = planned.plan
     return {
         "status": planned.status,
-        "hash": to_document(found)["hash"],
-        "cost_usd_per_h": _cost(found.cost),
-        "accuracy": found.accuracy,
-        **({"workflows": {w.name: _workflow(found, w) for w in found.workflows}} if found.workflows else {}),
-        "selection": dict(found.selection),
+        "hash": to_document(plan)["hash"],
+        "cost_usd_per_h": _cost(plan.cost),
+        "accuracy": plan.accuracy,
+        **({"workflows": {w.name: _workflow(plan, w) for w in plan.workflows}} if plan.workflows else {}),
+        "selection": dict(plan.selection),
         "latency_p99": latency_json(planned),
-        "cuts": [dataclasses.asdict(cut) for cut in planned_cuts(found)],
-        "sites": dict(found.sites),
-        "placements": [dataclasses.asdict(place) for place in found.placements],
+        "cuts": [dataclasses.asdict(cut) for cut in planned_cuts(plan)],
+        "sites": dict(plan.sites),
+        "placements": [dataclasses.asdict(place) for place in plan.placements],
         "certificate": {
-            "objective": found.certificate.objective,
-            "bound": found.certificate.bound,
-            "gap": found.certificate.gap,
-            "termination": found.certificate.termination,
+            "objective": plan.certificate.objective,
+            "bound": plan.certificate.bound,
+            "gap": plan.certificate.gap,
+            "termination": plan.certificate.termination,
         },
         "solve_s": planned.solve_s,
     }
 
 
 def _workflow(plan: Plan, workflow: PlannedWorkflow) -> dict[str, Any]:
-    """One of several: its part of the cost, its accuracy, and its operators by their own names."""
-    own = len(workflow.name) + len(WORKFLOW_SEPARATOR)
+    """One of several workflows: its share of the cost, accuracy, selection and placements, with unqualified names."""
+    prefix = len(workflow.name) + len(WORKFLOW_SEPARATOR)
     return {
         "cost_usd_per_h": _cost(workflow.cost),
         "accuracy": workflow.accuracy,
         "slo": {"accuracy": workflow.slo.accuracy, "latency_p99_s": workflow.slo.latency_p99_s},
-        "selection": {name[own:]: variant for name, variant in plan.selection.items() if workflow.owns(name)},
+        "selection": {name[prefix:]: variant for name, variant in plan.selection.items() if workflow.owns(name)},
         "placements": [
-            dataclasses.asdict(place) | {"operator": place.operator[own:]}
+            dataclasses.asdict(place) | {"operator": place.operator[prefix:]}
             for place in plan.placements
             if workflow.owns(place.operator)
         ],

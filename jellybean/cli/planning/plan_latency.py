@@ -1,4 +1,4 @@
-"""What a plan's p99 latency is, beside its target, and what it costs to keep it."""
+"""The p99 latency of a plan compared with its target, and the cost of meeting the target."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jellybean_solver import p99_by_workflow, plan_differences
 
 
 def latency_lines(planned: Planned) -> tuple[str, ...]:
-    """A line for each p99 asked for; where a cheaper plan broke one, one on what that plan is. No p99, no lines."""
+    """One line per p99 target, and one on the cheapest plan if that missed a target. Empty without p99 targets."""
     plan, judged = planned.plan, planned.judged
     if plan is None or judged is None:
         return ()
@@ -23,26 +23,26 @@ def latency_lines(planned: Planned) -> tuple[str, ...]:
     ]
     if planned.cheapest is not None:
         cheapest, late = planned.cheapest
-        before, more = cost_of(cheapest), cost_of(plan) - cost_of(cheapest)
-        share = f" ({more / before:.0%})" if before > 0 else ""
-        broken = ", ".join(
-            f"p99 latency{_of(name)} would be {units.duration(p99_s)}"
+        cheapest_cost, increase = cost_of(cheapest), cost_of(plan) - cost_of(cheapest)
+        share = f" ({increase / cheapest_cost:.0%})" if cheapest_cost > 0 else ""
+        missed = ", ".join(
+            f"p99 latency{_of(name)} is {units.duration(p99_s)}"
             for name, p99_s in late.p99_s.items()
             if p99_s > late.targets_s[name]
         )
-        told = "; ".join(plan_differences(cheapest, plan)) or "other shares of the requests"
-        dearer = f"which costs {units.usd(more)} USD/h{share} more than" if more > 0 else "unlike"
-        lines.append(f"  {dearer} the cheapest plan ({units.usd(before)}), whose {broken}; changed: {told}")
+        changes = "; ".join(plan_differences(cheapest, plan)) or "shares of the requests"
+        relation = f"{units.usd(increase)} USD/h{share} more than" if increase > 0 else "instead of"
+        lines.append(f"  {relation} the cheapest plan ({units.usd(cheapest_cost)}), whose {missed}; changed: {changes}")
     return tuple(lines)
 
 
 def latency_json(planned: Planned) -> dict[str, Any] | None:
-    """JSON values; None where no p99 is asked for."""
+    """The comparison as JSON values; None without p99 targets."""
     plan, judged = planned.plan, planned.judged
     if plan is None or judged is None:
         return None
     closed = p99_by_workflow(plan)
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "reached": [
             {
                 "workflow": name,
@@ -56,13 +56,13 @@ def latency_json(planned: Planned) -> dict[str, Any] | None:
     }
     if planned.cheapest is not None:
         cheapest, late = planned.cheapest
-        found["cheapest_without"] = {
+        result["cheapest_without"] = {
             "cost_usd_per_h": cost_of(cheapest),
             "dearer_usd_per_h": cost_of(plan) - cost_of(cheapest),
             "simulated_s": dict(late.p99_s),
             "differences": list(plan_differences(cheapest, plan)),
         }
-    return found
+    return result
 
 
 def _of(workflow: str) -> str:

@@ -1,4 +1,4 @@
-"""`plan --from PLAN`: keep the running plan, or go on to another."""
+"""`plan --from PLAN`: keep the running plan, or replace it if that saves enough after migration costs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from jellybean.cli.console import EXIT_INFEASIBLE, errors, out, print_json, progress, say, warn
-from jellybean.cli.current import what_next
+from jellybean.cli.current_plan import next_commands
 from jellybean.cli.failures import text_of
 from jellybean.cli.planning.plan_json import plan_json
 from jellybean.documents import load_any_project
@@ -30,7 +30,7 @@ def run_replan(
     time_limit_s: float | None,
     json: bool,
 ) -> None:
-    """Decide, print, write; typer.Exit with status 3 when the running plan is no answer and no other plan is."""
+    """Decide, print and write the plan; typer.Exit(3) if neither the running plan nor any other meets the targets."""
     from jellybean.planning.replan import replan_project, save_change
     from jellybean.report.replan_view import change_json, change_text
 
@@ -44,8 +44,8 @@ def run_replan(
         record_plan(directory, document, planned if change.decision.verdict is Verdict.REPLACE else None)
     if json:
         kept = kept_plan(directory, outdated=True) if document is None else ""
-        stated = {} if document is None else {"hash": document["hash"]}
-        print_json({**plan_json(planned, kept), **stated, "replan": change_json(change)})
+        hash_entry = {} if document is None else {"hash": document["hash"]}
+        print_json({**plan_json(planned, kept), **hash_entry, "replan": change_json(change)})
     elif document is not None:
         out.print(change_text(change))
     for note in change.notes:
@@ -55,14 +55,14 @@ def run_replan(
         errors.print(f"{planned.problem.name}: {text_of(infeasible)}", style="red", soft_wrap=True)
         raise typer.Exit(EXIT_INFEASIBLE)
     if change.decision.verdict is Verdict.KEEP:
-        say(f"wrote {directory / PLAN_FILE} again, unchanged")
+        say(f"{directory / PLAN_FILE} is unchanged")
         return
     if planned.plan is not None:
-        say(f"wrote {directory / PLAN_FILE}; next: {what_next(directory, planned.plan, overrides)}")
+        say(f"wrote {directory / PLAN_FILE}; next: {next_commands(directory, planned.plan, overrides)}")
 
 
 def horizon_hours(text: str) -> float:
-    """What --horizon says, in hours; BadParameter when it is no time above 0."""
+    """Parse --horizon to hours; BadParameter unless it is a positive duration."""
     try:
         hours = parse_quantity(DURATION, text) / 3600.0
     except InvalidValueError as error:

@@ -1,1 +1,1 @@
-"""Commands that serve and measure: up, infer, top, bench, report, gateway, certs."""
+"""Commands that serve and measure a plan: up, apply, infer, bench, report, down, top, certs, token, gateway."""

@@ -1,4 +1,4 @@
-"""certs: certificates for the parts of a workflow, from an authority for development."""
+"""Command certs: issue certificates to gateway, workers and clients from a development CA."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from jellybean.cli.app import Directory, Json, Overrides, app, example
 from jellybean.cli.console import out, print_json, say
-from jellybean.cli.current import plan_of
+from jellybean.cli.current_plan import load_current_plan
 from jellybean.documents import load_project
 from jellybean.errors import JellyBeanError
 from jellybean.folders import state_folder
@@ -23,20 +23,30 @@ from jellybean_solver import to_document
 def certs(
     directory: Directory,
     overrides: Overrides = None,
-    out_folder: Annotated[Path | None, typer.Option("--out", help="Instead of DIR/.jellybean/certs.")] = None,
+    out_folder: Annotated[
+        Path | None, typer.Option("--out", help="Output folder; DIR/.jellybean/certs by default.")
+    ] = None,
     hosts: Annotated[
         list[str] | None,
-        typer.Option("--host", help="Name or IP that clients know the gateway by. May be repeated."),
+        typer.Option("--host", help="DNS name or IP address of the gateway. May be override_options."),
     ] = None,
-    clients: Annotated[list[str] | None, typer.Option("--client", help="Who may infer. May be repeated.")] = None,
-    admins: Annotated[list[str] | None, typer.Option("--admin", help="Who may drain too. May be repeated.")] = None,
-    hours: Annotated[float, typer.Option(min=0.01, max=8760.0, help="How long the certificates hold.")] = 168.0,
+    clients: Annotated[
+        list[str] | None, typer.Option("--client", help="Client that may send requests. May be override_options.")
+    ] = None,
+    admins: Annotated[
+        list[str] | None, typer.Option("--admin", help="Client that may also drain. May be override_options.")
+    ] = None,
+    hours: Annotated[float, typer.Option(min=0.01, max=8760.0, help="Validity of the certificates.")] = 168.0,
     new_ca: Annotated[
-        bool, typer.Option("--new-ca", help="A new authority, believed from now on; the next run signs with it.")
+        bool,
+        typer.Option("--new-ca", help="Create a new CA: trusted from now on, used for signing from the next run on."),
     ] = False,
     json: Json = False,
 ) -> None:
-    """Make or renew certificates for the gateway, every worker of the plan, and clients. Processes go on with them."""
+    """Issue or renew certificates for the gateway, all workers of the plan, and clients.
+
+    Running processes reload them.
+    """
     try:
         from jellybean.serving.enrolment.authority import open_authority
     except ImportError as error:
@@ -44,7 +54,7 @@ def certs(
     from jellybean_agent import Identity, Role
 
     project = load_project(directory, overrides or ())
-    view = plan_view(to_document(plan_of(project)))
+    view = plan_view(to_document(load_current_plan(project)))
     folder = out_folder or state_folder(project.directory) / "certs"
     authority = open_authority(folder / "ca", renew=new_ca)
     named = [(Role.CLIENT, name) for name in clients or ["client"]] + [
@@ -58,17 +68,21 @@ def certs(
         authority.equip(_inside(folder, path), identity, hosts=at, life_s=hours * 3600.0)
     if new_ca:
         say(
-            "a new authority is believed from now on; it signs from the next `jellybean certs` on: give that when every"
-            " process has its files and every box that joined has renewed (after a third of its certificate's life)"
+            "the new CA is trusted from now on and signs from the next `jellybean certs` on: run that "
+            "when all processes "
+            "have the new files and all joined boxes have renewed (after a third of their certificates' validity)"
         )
     if json:
         print_json({"folder": str(folder), "identities": {path: identity.uri for path, identity in made.items()}})
         return
-    out.print(f"{len(made)} certificates in {folder}, for {hours:g} hours; the same command renews them", style="green")
-    out.print(f"{folder / 'ca'} signs them: keep it away from where the others go", style="bold")
+    out.print(
+        f"{len(made)} certificates in {folder}, valid for {hours:g} hours; run the same command to renew them",
+        style="green",
+    )
+    out.print(f"{folder / 'ca'} has the CA's private key: do not copy it to other machines", style="bold")
 
 
 def _inside(folder: Path, path: str) -> Path:
     if not stays_inside_folder(path):
-        raise JellyBeanError(f"{path!r} is no name: it leads out of {folder}")
+        raise JellyBeanError(f"{path!r} is not a valid name: its path is outside {folder}")
     return folder / path

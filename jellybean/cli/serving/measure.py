@@ -1,4 +1,4 @@
-"""bench, report, demo: commands that measure and show."""
+"""Commands bench, report and demo."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from rich.table import Table
 from jellybean.bench import bench as bench_module
 from jellybean.bench.result import BenchResult, lateness
 from jellybean.bench.target import DURATION_S
-from jellybean.cli.app import Directory, Json, Overrides, Seed, app, example, page
+from jellybean.cli.app import Directory, Json, Overrides, Seed, app, checked_file, example
 from jellybean.cli.console import EXIT_MISSED, EXIT_OVERLOAD, errors, out, print_json, progress, say, warn
-from jellybean.cli.current import plan_of
-from jellybean.cli.documents import Example, check, copy_example
+from jellybean.cli.current_plan import load_current_plan
+from jellybean.cli.documents import Example, check_project, copy_example
 from jellybean.documents import Project, load_project
 from jellybean.planning.prediction import predict
 from jellybean.report import Store, build_report, render_html, to_table
@@ -39,18 +39,18 @@ def bench(
             *("--duration", "--seconds"),
             min=1,
             max=86_400,
-            help="Seconds of load; 30, or 15 per window with --saturate.",
+            help="Seconds of load; 30 by default, 15 per window with --saturate.",
         ),
     ] = None,
     rate_scale: Annotated[float, typer.Option(min=0.001, max=1000, help="Multiply all sources' rates.")] = 1.0,
     saturate: Annotated[bool, typer.Option("--saturate", help="Find the highest sustained rate.")] = False,
 ) -> None:
-    """Offer the workflow's own rates on held-out inputs to the running plan.
+    """Measure the running plan under the declared rates with held-out inputs.
 
-    Exit status 4 when it does not keep up, 5 when it keeps up but misses a target.
+    Exit status 4 if it is overloaded, 5 if it keeps up but misses a target.
     """
     if saturate and rate_scale != 1.0:
-        raise typer.BadParameter("--saturate finds the rate itself; leave out --rate-scale")
+        raise typer.BadParameter("--saturate and --rate-scale exclude each other")
     result = measure(
         directory, overrides or (), seed=seed, duration_s=duration, rate_scale=rate_scale, saturate=saturate
     )
@@ -62,7 +62,10 @@ def bench(
         for breach in result.breaches:
             warn(breach)
         if rate_scale != 1.0:
-            say(f"at {rate_scale:g} times the declared rate: `jellybean report` shows measurements at that rate only")
+            say(
+                f"measured at {rate_scale:g} times the declared rate; `jellybean report` shows only "
+                "measurements at the declared rate"
+            )
     if not result.sustained:
         raise typer.Exit(EXIT_OVERLOAD)
     if result.breaches:
@@ -80,21 +83,21 @@ def report(
     directory: Directory,
     overrides: Overrides = None,
     json: Json = False,
-    html: Annotated[Path | None, typer.Option(help="Where to write the page; DIR/report.html by default.")] = None,
+    html: Annotated[Path | None, typer.Option(help="HTML file to write; DIR/report.html by default.")] = None,
 ) -> None:
-    """Show the newest plan, predicted beside measured, and write a self-contained HTML page."""
-    check(directory, overrides)
+    """Compare predictions and measurements of the newest plan; writes a self-contained HTML page."""
+    check_project(directory, overrides)
     if html is not None:
-        page("--html", html)
-    found = build_report(Store.of(directory))
+        checked_file("--html", html)
+    built = build_report(Store.of(directory))
     if json:
-        print_json(found.to_json())
+        print_json(built.to_json())
         if html is None:
             return
     else:
-        out.print(to_table(found))
+        out.print(to_table(built))
     path = html or directory / "report.html"
-    path.write_text(render_html(found), encoding="utf-8")
+    path.write_text(render_html(built), encoding="utf-8")
     if not json:
         out.print(f"report: {path.resolve()}", soft_wrap=True)
 
@@ -105,7 +108,7 @@ def demo(
     overrides: Overrides = None,
     duration: Annotated[float, typer.Option(min=1, max=86_400, help="Seconds of load at the declared rate.")] = 30.0,
 ) -> None:
-    """The whole main job on the digits example: profile, plan, serve, measure, report."""
+    """Run all steps on the digits example: profile, plan, serve, measure, report."""
     from jellybean.cli.planning.plan import plan, profile
     from jellybean.cli.serving.serve import down, start
     from jellybean.serving.local.settings import LaunchSettings
@@ -135,7 +138,7 @@ def measure(
     rate_scale: float = 1.0,
     saturate: bool = False,
 ) -> BenchResult:
-    """Bench the running plan and keep the measurement in the report store."""
+    """Measure the running plan and record the measurement in the report store."""
     project = load_project(directory, overrides)
     with progress("saturate" if saturate else "bench") as advance:
         if saturate:
@@ -154,7 +157,7 @@ def measure(
 
 
 def _predict(project: Project) -> None:
-    plan = plan_of(project)
+    plan = load_current_plan(project)
     with progress("simulate") as advance:
         record_prediction(project.directory, plan, predict(plan, progress=advance))
 
@@ -175,10 +178,10 @@ def _bench_table(result: BenchResult) -> Table:
             table.add_row(label, f"{value * 1e3:.1f} ms")
     if result.accuracy is not None:
         margin = result.accuracy_margin
-        sample = f" (a sample: give or take {margin:.1f})" if margin is not None else ""
+        sample = f" (sampling error ± {margin:.1f})" if margin is not None else ""
         table.add_row("accuracy", f"{result.accuracy:.2f} %{sample}")
     if result.cost_usd_per_h is not None:
         table.add_row("cost", f"{result.cost_usd_per_h:.4f} USD/h")
     for worker, busy in result.utilisation.items():
-        table.add_row(f"busy {worker}", f"{busy:.0%}")
+        table.add_row(f"utilisation {worker}", f"{busy:.0%}")
     return table

@@ -1,4 +1,4 @@
-"""up, infer, down: commands about a running plan."""
+"""Commands up, apply, infer and down."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from jellybean.cli.app import (
     Json,
     LogFormat,
     Overrides,
-    allowed_python,
     app,
     example,
-    hedge_text,
+    parse_allowed_python,
+    parse_hedge_after,
 )
 from jellybean.cli.console import EXIT_FAILURE, errors, out, print_json, progress, say, warn
-from jellybean.cli.current import plan_of, without_model
-from jellybean.cli.documents import check
+from jellybean.cli.current_plan import load_current_plan, operators_without_model
+from jellybean.cli.documents import check_project
 from jellybean.documents import Project, load_project
 from jellybean.documents.layout import holds_several_workflows, workflow_folders
 from jellybean.errors import JellyBeanError
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from jellybean.serving.local.settings import LaunchSettings
 
 MAX_INPUT_BYTES = 64 * 2**20
-MOST_WORKERS = 100  # processes on one machine
+MAX_WORKERS = 100  # worker processes on one machine
 
 
 @app.command(epilog=example("jellybean up my-digits", "jellybean up my-digits --detach && jellybean down my-digits"))
@@ -48,16 +48,19 @@ def up(
     detach: Annotated[bool, typer.Option("--detach", help="Return when ready; stop it with `jellybean down`.")] = False,
     port: Annotated[
         int | None,
-        typer.Option(min=0, max=65535, help="Loopback port of the gateway for other clients; 0: a free one."),
+        typer.Option(min=0, max=65535, help="Loopback port of the gateway for clients; 0 picks a free port."),
     ] = None,
     http_port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Loopback port for HTTP (the inference protocol); 0 for none.")
+        int, typer.Option(min=0, max=65535, help="Loopback port for HTTP (Open Inference Protocol); 0 for none.")
     ] = 0,
     tls: Annotated[
-        Path | None, typer.Option(help="For ports: the gateway's certificate, DIR/.jellybean/certs/gateway.")
+        Path | None,
+        typer.Option(
+            help="Folder with the gateway's certificate for TLS on the ports, such as DIR/.jellybean/certs/gateway."
+        ),
     ] = None,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="For ports: no TLS, so that any user of this machine may ask.")
+        bool, typer.Option("--insecure", help="Open the ports without TLS: any user of this machine can send requests.")
     ] = False,
     metrics_port: Annotated[
         int, typer.Option(min=0, max=65535, help="Loopback port for the gateway's Prometheus metrics; 0 for none.")
@@ -66,17 +69,20 @@ def up(
     hedge_after: HedgeAfter = None,
     allow_python: AllowPython = None,
 ) -> None:
-    """Serve the plan here: one agent process per worker, a gateway, links emulated. Ctrl-C drains."""
+    """Serve the plan on this machine: a gateway and one agent process per worker, with emulated links.
+
+    Ctrl-C drains.
+    """
     from jellybean.serving.local.settings import LaunchSettings
 
     if holds_several_workflows(directory):
         one = next(iter(workflow_folders(directory).values()))
         raise JellyBeanError(
-            f"{directory}: a plan of several workflows can be made and simulated, but is not served yet; "
-            f"to serve one of them by a plan of its own: jellybean up {one}"
+            f"{directory}: several workflows can be planned and simulated together, but not served yet; "
+            f"to serve one of them with its own plan: jellybean up {one}"
         )
     if log_format is not None:
-        os.environ["JELLYBEAN_LOG"] = log_format  # of every process of the run, those started again too
+        os.environ["JELLYBEAN_LOG"] = log_format  # inherited by all processes, including restarted ones
     project = load_project(directory, overrides or ())
     settings = LaunchSettings(
         port=port,
@@ -84,49 +90,49 @@ def up(
         tls=tls,
         insecure=insecure,
         metrics_port=metrics_port,
-        hedge_after=hedge_text(hedge_after),
-        allow_python=allowed_python(allow_python),
+        hedge_after=parse_hedge_after(hedge_after),
+        allow_python=parse_allowed_python(allow_python),
     )
     start(project, settings, detach=detach)
 
 
 def servable(project: Project) -> tuple[Plan, int]:
-    """The project's plan, if it can be served here, and its number of workers. JellyBeanError otherwise."""
+    """Load the plan and count its workers. JellyBeanError if it cannot be served on this machine."""
     name, operators = project.workflow.name, project.workflow.operators
     _require_models(name, [o for o, spec in operators.items() if not any(v.is_served for v in spec.variants.values())])
-    plan = plan_of(project)
+    plan = load_current_plan(project)
     if len(request_streams(plan)) > 1:
         raise JellyBeanError(
-            f"{plan.name}: its sources have several rates, so they make requests of their own; "
-            "to serve them, put each part into a workflow of its own"
+            f"{plan.name}: its sources form several independent request streams; "
+            "to serve them, split the workflow into one per stream"
         )
-    _require_models(plan.name, without_model(plan))
+    _require_models(plan.name, operators_without_model(plan))
     workers = sum(plan.sites.get(worker.tier, 1) for worker in plan.workers)
-    if workers > MOST_WORKERS:
-        fewer = "".join(f"; serve two sites here: --set sites.{tier}=2" for tier in list(plan.sites)[:1])
+    if workers > MAX_WORKERS:
+        fewer = "".join(f"; to serve two sites: --set sites.{tier}=2" for tier in list(plan.sites)[:1])
         raise JellyBeanError(
-            f"{plan.name} has {workers:,} workers, each a process here; "
-            f"at most {MOST_WORKERS} are served on one machine{fewer}"
+            f"{plan.name} has {workers:,} workers, each of which would be a process; "
+            f"at most {MAX_WORKERS} can be served on one machine{fewer}"
         )
     if (warning := unproven(plan)) is not None:
         warn(warning)
     return plan, workers
 
 
-def _counted(workers: int) -> str:
+def _worker_count(workers: int) -> str:
     return f"{workers:,} worker{'' if workers == 1 else 's'}"
 
 
 def _require_models(name: str, missing: Sequence[str]) -> None:
     if missing:
         raise JellyBeanError(
-            f"{name} can be planned and simulated, not served: no model file for {', '.join(missing)}; "
-            "give variants `model:` and `sha256:`, or `python:`, in workflow.yaml"
+            f"{name} can be planned and simulated, but not served: no model file for {', '.join(missing)}; "
+            "add `model:` and `sha256:`, or `python:`, to the variants in workflow.yaml"
         )
 
 
 def start(project: Project, settings: LaunchSettings, *, detach: bool) -> None:
-    """Start the plan's processes; stays in the foreground unless detached."""
+    """Start the plan's processes; blocks unless detached."""
     from jellybean.serving.local import launcher
 
     plan, workers = servable(project)
@@ -135,7 +141,7 @@ def start(project: Project, settings: LaunchSettings, *, detach: bool) -> None:
     scheme = "https" if settings.tls else "http"
     http = f" and {scheme}://127.0.0.1:{settings.http_port}" if settings.http_port else ""
     at = f" on {running.state.clients_address}" if settings.port is not None else ""
-    serving = f"serving {plan.name}{at}{http} with {_counted(workers)}"
+    serving = f"serving {plan.name}{at}{http} with {_worker_count(workers)}"
     if detach:
         out.print(serving, style="green")
         out.print(f"stop it with: jellybean down {project.directory}", style="bold")
@@ -144,7 +150,7 @@ def start(project: Project, settings: LaunchSettings, *, detach: bool) -> None:
         out.print(serving, style="green")
         say("Ctrl-C drains and stops")
         died = running.wait(lambda text: errors.print(text, style="bold red"))
-    except KeyboardInterrupt:  # before `wait` began to watch for it
+    except KeyboardInterrupt:  # before `wait` handles it
         running.down()
         return
     if died:
@@ -153,31 +159,31 @@ def start(project: Project, settings: LaunchSettings, *, detach: bool) -> None:
 
 @app.command(epilog=example("jellybean apply my-digits", "jellybean apply my-digits --set slo.accuracy=80"))
 def apply(directory: Directory, overrides: Overrides = None, allow_python: AllowPython = None) -> None:
-    """Have what is up serve the current plan: new workers beside the old ones, a switch, no request lost."""
+    """Replace the running plan by the current one without losing requests: start new workers, switch, stop old ones."""
     from jellybean.serving.local import replace_plan
 
     project = load_project(directory, overrides or ())
     plan, workers = servable(project)
     with progress("apply") as advance:
         changed = replace_plan.apply(
-            project.directory, to_document(plan), progress=advance, allow_python=allowed_python(allow_python)
+            project.directory, to_document(plan), progress=advance, allow_python=parse_allowed_python(allow_python)
         )
     if changed:
-        out.print(f"serving the new plan of {plan.name} with {_counted(workers)}", style="green")
+        out.print(f"serving the new plan of {plan.name} with {_worker_count(workers)}", style="green")
     else:
-        out.print(f"{plan.name} is served by this plan already")
+        out.print(f"{plan.name} is already served with this plan")
 
 
 @app.command(epilog=example("jellybean down my-digits"))
 def down(
     directory: Directory,
     overrides: Overrides = None,
-    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for requests in flight.")] = 30.0,
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for in-flight requests.")] = 30.0,
 ) -> None:
     """Drain and stop what `up --detach` started."""
     from jellybean.serving.local import running
 
-    check(directory, overrides)
+    check_project(directory, overrides)
     left = running.down(directory, timeout_s=timeout)
     out.print("stopped" if not left else f"stopped; {left} requests were still in flight after {timeout:g} s")
     if left:
@@ -188,7 +194,8 @@ def down(
 def infer(
     directory: Directory,
     inputs: Annotated[
-        list[str], typer.Option("--input", metavar="SOURCE=FILE", help="A picture, .npy, or file.npz#array[index].")
+        list[str],
+        typer.Option("--input", metavar="SOURCE=FILE", help="An image, a .npy file, or file.npz#array[index]."),
     ],
     overrides: Overrides = None,
     json: Json = False,
@@ -196,11 +203,11 @@ def infer(
     """Send one request and print the answer."""
     from jellybean.serving.client import Client
 
-    check(directory, overrides)
+    check_project(directory, overrides)
     parsed = [_parse_input(text) for text in inputs]
     tensors = dict(parsed)
     if len(tensors) < len(parsed):
-        raise typer.BadParameter("--input names one source twice")
+        raise typer.BadParameter("--input is given twice for one source")
     with Client.of(directory) as client:
         answer = client.infer(tensors)
     if json:
@@ -218,7 +225,7 @@ def _parse_input(text: str) -> tuple[str, Array]:
 
 
 def load_tensor(reference: str) -> Array:
-    """A request's tensor from a picture (uint8, [1, H, W] grey or [1, H, W, 3]), .npy, or file.npz#array[index]."""
+    """Load a request's tensor from an image (uint8, [1, H, W] grey or [1, H, W, 3]), .npy, or file.npz#array[index]."""
     name, _, array = reference.partition("#")
     path = Path(name)
     try:

@@ -1,4 +1,4 @@
-"""top, dashboard: what is up, live."""
+"""Commands top and dashboard: live metrics of a running plan."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jellybean.cli.console import out, print_json
 from jellybean.errors import JellyBeanError
 from jellybean.serving.top.dashboard import dashboard as grafana
 
-_FIRST_S = 1.0  # between the two scrapes that --once compares
+_ONCE_WINDOW_S = 1.0  # between the two samples that --once compares
 
 
 @app.command(
@@ -24,19 +24,19 @@ _FIRST_S = 1.0  # between the two scrapes that --once compares
 )
 def top(
     directory: Directory,
-    once: Annotated[bool, typer.Option("--once", help="One picture, of one second from now, and no more.")] = False,
-    window: Annotated[float, typer.Option(min=0.2, max=3600.0, help="Seconds that rates are over.")] = 10.0,
-    interval: Annotated[float, typer.Option(min=0.2, max=60.0, help="Seconds between scrapes.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Print one measurement of one second and exit.")] = False,
+    window: Annotated[float, typer.Option(min=0.2, max=3600.0, help="Seconds over which rates are averaged.")] = 10.0,
+    interval: Annotated[float, typer.Option(min=0.2, max=60.0, help="Seconds between updates.")] = 1.0,
     json: Json = False,
 ) -> None:
-    """Watch what is up: rates, latency, queues, workers planned and measured, cost. Ctrl-C ends it."""
+    """Watch the running plan: rates, latency, queues, planned and measured utilisation, cost. Ctrl-C quits."""
     from jellybean.serving.top.top import Scrape, Watcher, top_of
     from jellybean.serving.top.view import render
 
     watcher = Watcher(directory)
     scrapes: deque[Scrape] = deque([watcher.scrape()])
     if once or json or not out.is_terminal:
-        time.sleep(min(window, _FIRST_S))
+        time.sleep(min(window, _ONCE_WINDOW_S))
         found = top_of(scrapes[0], watcher.scrape())
         if json:
             print_json(dataclasses.asdict(found))
@@ -44,12 +44,12 @@ def top(
             out.print(render(found))
         return
     try:
-        with Live(Text("reading metrics"), console=out, screen=True, auto_refresh=False) as live:
+        with Live(Text("waiting for the first measurement"), console=out, screen=True, auto_refresh=False) as live:
             while True:
                 time.sleep(interval)
                 try:
                     scrapes.append(watcher.scrape())
-                except JellyBeanError as error:  # the gateway restarts, or the run was stopped
+                except JellyBeanError as error:  # it is restarting or was stopped
                     live.update(Text(str(error), "red"), refresh=True)
                     continue
                 while len(scrapes) > 2 and scrapes[-1].at_s - scrapes[1].at_s >= window:
@@ -61,5 +61,5 @@ def top(
 
 @app.command(epilog=example("jellybean dashboard > jellybean.json"))
 def dashboard() -> None:
-    """Print a Grafana dashboard of the metrics that `up --metrics-port` serves, to be imported there."""
+    """Print a Grafana dashboard for the metrics of `up --metrics-port`."""
     print_json(grafana())

@@ -1,0 +1,51 @@
+"""The current plan of a project, and hints about the next commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jellybean.cli.app import override_options
+from jellybean.cli.console import warn
+from jellybean.documents import AnyProject
+from jellybean.planning.project_plan import current_plan
+from jellybean.report.records import record_plan
+from jellybean.serving.errors import NotRunningError
+from jellybean.serving.run_state import running_state
+from jellybean_solver import Plan, to_document
+
+
+def next_commands(directory: Path, plan: Plan, overrides: list[str] | None) -> str:
+    """The next commands after a new plan, ready to copy: `apply` if the project is running, otherwise `up`."""
+    arguments = f"{directory}{override_options(overrides)}"
+    follow_up = "apply" if _is_running(directory) else "up"
+    if plan.workflows or operators_without_model(plan):  # cannot be served
+        follow_up = "explain"
+    return f"jellybean simulate {arguments}, jellybean {follow_up} {arguments}"
+
+
+def _is_running(directory: Path) -> bool:
+    """True if a plan of the project is being served."""
+    try:
+        running_state(directory.resolve())
+    except NotRunningError:
+        return False
+    return True
+
+
+def operators_without_model(plan: Plan) -> tuple[str, ...]:
+    """`operator/variant` of operators whose chosen variant has no model."""
+    return tuple(f"{operator.name}/{operator.variant}" for operator in plan.operators if operator.model is None)
+
+
+def load_current_plan(project: AnyProject) -> Plan:
+    """Load DIR/plan.json, or plan again if the documents have changed, with a warning."""
+    plan, renewed = current_plan(project)
+    warn_if_replanned(project, plan, renewed)
+    return plan
+
+
+def warn_if_replanned(project: AnyProject, plan: Plan, renewed: str) -> None:
+    """If the plan was made again, warn with the reason and record it in the report store."""
+    if renewed:
+        warn(renewed)
+        record_plan(project.directory, to_document(plan))

@@ -1,0 +1,1 @@
+"""The command group `pipeline`: partition models into pipeline stages, and simulate schedules."""

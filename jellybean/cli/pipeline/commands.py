@@ -1,0 +1,7 @@
+"""Imports all `pipeline` commands, in the order of the help."""
+
+from __future__ import annotations
+
+from jellybean.cli.pipeline import partition, schedules
+
+__all__ = ["partition", "schedules"]

@@ -1,0 +1,16 @@
+"""The Typer group of the `pipeline` commands."""
+
+from __future__ import annotations
+
+import typer
+
+from jellybean.cli.app import app
+
+pipeline = typer.Typer(
+    name="pipeline",
+    help="Pipeline parallelism: partition a model into stages; simulate, draw and compare schedules.",
+    no_args_is_help=True,
+)
+app.add_typer(pipeline)
+
+MAX_ACTIONS = 5_000_000  # a schedule with more actions does not fit into memory with its times

@@ -1,0 +1,204 @@
+"""pipeline profile, pipeline plan: profile a model by layer and partition it into stages."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from jellybean.cli.app import Json, example
+from jellybean.cli.console import out, print_json, say
+from jellybean.cli.pipeline.group import MAX_ACTIONS, pipeline
+from jellybean.errors import InfeasibleError
+from jellybean_solver import SolverError
+from jellybean_solver.pipeline import (
+    COLLECTIVES,
+    ITERATION_OBJECTIVES,
+    MEMORY_SCHEDULES,
+    OBJECTIVES,
+    MemoryLimit,
+    NothingFitsError,
+    TopologyLevel,
+    partition,
+    partition_line,
+)
+
+
+@pipeline.command(
+    "profile",
+    epilog=example(
+        "jellybean pipeline profile model.onnx",
+        "jellybean pipeline profile model.onnx --inputs data/heldout.npz --out layers.txt",
+        "jellybean pipeline profile nets.py:resnet --json",
+    ),
+)
+def profile_command(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="An ONNX file, or FILE.py:FUNCTION (or PACKAGE.MODULE:FUNCTION) that returns a torch module "
+            "and a tuple "
+            "of its inputs.",
+        ),
+    ],
+    inputs: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Requests for an ONNX model: .npz with an array per input.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0.05, help="Measurement time in seconds.")] = 1.0,
+    out_: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write the layer profile for `pipeline plan`.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Profile a model by layer: forward and backward time, activation and parameter bytes, and possible cuts."""
+    from jellybean.pipeline.model_profile import profile_model
+
+    profiled = profile_model(model, inputs=inputs, seconds=seconds)
+    if out_ is not None:
+        out_.write_text(profiled.to_text(), encoding="utf-8")
+        say(f"wrote {out_}; next: jellybean pipeline plan {out_}")
+    if json:
+        print_json(profiled.to_json())
+        return
+    out.print(profiled.table())
+    for note in profiled.notes:
+        out.print(note, style="dim", soft_wrap=True, markup=False)
+
+
+@pipeline.command(
+    "plan",
+    epilog=example(
+        "jellybean pipeline plan resnet50.txt --workers 4 --bandwidth 1e9",
+        "jellybean pipeline plan resnet50.txt --workers 4,4 --bandwidth 4e9,2.7e9 --json",
+        "jellybean pipeline plan vgg16.txt --workers 16 --bandwidth 1e9 --objective pipedream-paper",
+        "jellybean pipeline plan vgg16.txt --workers 8 --bandwidth 1e10 --all-reduce ring",
+        "jellybean pipeline plan vgg16.txt --workers 4 --memory 12e9 --schedule pipedream-2bw --states 2",
+        "jellybean pipeline plan vgg16.txt --workers 8,2 --bandwidth 1e10,1e9 --objective dapple --microbatches 16",
+        "jellybean pipeline plan inception.txt --workers 2 --bandwidth 1e10 --objective branches",
+        "jellybean pipeline plan vgg16.txt --speeds 0.05,0.2,1 --bandwidth 2e6,1e8 --objective latency",
+    ),
+)
+def plan_command(
+    profile: Annotated[
+        Path, typer.Argument(metavar="PROFILE", help="Layers with their costs, in the format of PipeDream.")
+    ],
+    workers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N[,N]",
+            help="Number of workers, 4 by default; for a hierarchy one number per level, inner first: 4,4.",
+        ),
+    ] = None,
+    bandwidth: Annotated[
+        str, typer.Option(metavar="B[,B]", help="Bytes per second between workers; one per level, inner first.")
+    ] = "1e9",
+    objective: Annotated[
+        str, typer.Option(metavar="NAME", help=f"Objective to minimise: {', '.join(OBJECTIVES)}.")
+    ] = "slowest-stage",
+    speeds: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N,N",
+            help="Heterogeneous devices in a line, instead of --workers: speeds relative to the profiled device.",
+        ),
+    ] = None,
+    memory: Annotated[
+        float | None, typer.Option(metavar="BYTES", help="Memory of a device; unlimited by default.")
+    ] = None,
+    schedule: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help=f"Schedule that determines memory use, with --memory; 1f1b by default: {', '.join(MEMORY_SCHEDULES)}.",
+        ),
+    ] = None,
+    microbatches: Annotated[
+        int | None,
+        typer.Option(min=1, max=MAX_ACTIONS, help="Micro-batches per iteration, for alpa, dapple and --memory."),
+    ] = None,
+    states: Annotated[
+        float, typer.Option(min=0, help="Optimizer state per byte of parameters, with --memory: momentum 1, Adam 2.")
+    ] = 0.0,
+    all_reduce: Annotated[
+        str | None,
+        typer.Option(
+            "--all-reduce",
+            metavar="NAME",
+            help=f"All-reduce algorithm of replicated stages: {', '.join(COLLECTIVES)}; PipeDream's by default.",
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Partition a model into pipeline stages with replication; prints the optimum, or the best found and its gap."""
+    from jellybean.pipeline.profile_file import read_profile
+    from jellybean.pipeline.tables import partition_json, partition_notes, partition_table
+
+    graph = read_profile(profile)
+    links = _numbers("--bandwidth", bandwidth)
+    options = _Options(objective, speeds, workers, memory, schedule, microbatches, states, all_reduce)
+    options.check()
+    try:
+        if speeds is not None:
+            partitioned = partition_line(graph, _numbers("--speeds", speeds), links, objective=objective)
+        else:
+            limit = MemoryLimit(memory, schedule or "1f1b", microbatches, states) if memory is not None else None
+            levels = _levels(_numbers("--workers", workers or "4"), links)
+            partitioned = partition(
+                graph, levels, objective=objective, limit=limit, microbatches=microbatches, all_reduce=all_reduce
+            )
+    except NothingFitsError as error:
+        raise InfeasibleError((str(error),)) from error
+    except SolverError as error:
+        raise typer.BadParameter(str(error)) from error
+    if json:
+        print_json(partition_json(graph, partitioned))
+        return
+    out.print(partition_table(graph, partitioned))
+    for note in partition_notes(graph, partitioned, line=speeds is not None):
+        out.print(note, style="dim", soft_wrap=True, markup=False)
+
+
+@dataclass(frozen=True)
+class _Options:
+    """Options of `pipeline plan` that depend on each other."""
+
+    objective: str
+    speeds: str | None
+    workers: str | None
+    memory: float | None
+    schedule: str | None
+    microbatches: int | None
+    states: float
+    all_reduce: str | None
+
+    def check(self) -> None:
+        """BadParameter for an option that would have no effect in this combination."""
+        if self.speeds is not None and any(x is not None for x in (self.workers, self.memory, self.all_reduce)):
+            raise typer.BadParameter("--workers, --memory and --all-reduce cannot be combined with --speeds")
+        if self.memory is None and (self.schedule is not None or self.states):
+            raise typer.BadParameter("--schedule and --states need --memory: they determine how much memory is used")
+        if self.memory is None and self.microbatches is not None and self.objective not in ITERATION_OBJECTIVES:
+            allowed = ", ".join(ITERATION_OBJECTIVES)
+            raise typer.BadParameter(
+                f"--microbatches needs --memory or one of the objectives {allowed}, not {self.objective}"
+            )
+
+
+def _levels(counts: list[float], bandwidths: list[float]) -> list[TopologyLevel]:
+    if len(counts) != len(bandwidths) or any(count != int(count) for count in counts):
+        raise typer.BadParameter("--workers and --bandwidth have one number per level, such as 4,4 and 4e9,2.7e9")
+    return [TopologyLevel(int(count), speed) for count, speed in zip(counts, bandwidths, strict=True)]
+
+
+def _numbers(option: str, text: str) -> list[float]:
+    try:
+        values = [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise typer.BadParameter(f"{option} {text!r}: write numbers, such as 4 or 4,4") from error
+    if not all(map(math.isfinite, values)):
+        raise typer.BadParameter(f"{option} {text!r}: all numbers must be finite")
+    return values
