@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.harness.registry import benchmark
 from benchmarks.harness.result import Result, Table, Topic
-from jellybean.display.figures import duration, rate
+from jellybean.display.formats import duration, rate
 
 SETTINGS = ("sources.strip.rate=6/s", "sources.strip.rate=15/s", "slo.accuracy=80", "sources.strip.arrivals=poisson")
 DECLARED_RUNS = 3

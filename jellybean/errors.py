@@ -1,4 +1,4 @@
-"""Errors that a person may cause, with what to do next; re-exports the pure part's, so one import is enough."""
+"""User errors with advice; re-exports the solver's errors."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from jellybean_solver import JellyBeanError, OutOfTimeError, SolverError
 
 __all__ = ["DocumentError", "DocumentProblem", "InfeasibleError", "JellyBeanError", "OutOfTimeError", "SolverError"]
 
-_MOST_LINES = 6  # of the same problem
+_MAX_LINES = 6  # line numbers listed for one repeated problem
 _DOCUMENTS = ("workflow.yaml", "infrastructure.yaml", "profiles.yaml")
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentProblem:
-    """One thing that is wrong in a document.
+    """One problem in a document.
 
     `file` is a path, or the text of a `--set` option (then there is no line). Lines and columns count from 1. `path` is
-    written as `--set` takes it: `operators.read.inputs.0.from`.
+    in the notation of `--set`: `operators.read.inputs.0.from`.
     """
 
     file: str
@@ -30,7 +30,7 @@ class DocumentProblem:
     hint: str = ""
 
     def __post_init__(self) -> None:
-        """Keep to one printable line, whatever a document or option holds."""
+        """Escape unprintable characters, so that the problem is one printable line."""
         for name in ("file", "path", "message", "hint"):
             text = getattr(self, name)
             if not text.isprintable():
@@ -43,14 +43,14 @@ class DocumentProblem:
         return f"{where}: {path}{self.message}{hint}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """The problem as JSON values."""
         return asdict(self)
 
 
 class DocumentError(JellyBeanError):
-    """Documents that cannot be used: every problem at once, the workflow's first, by line.
+    """Invalid documents, with all problems: the workflow's first, ordered by line.
 
-    As text, one that is the same in many lines of a file is told once, with those lines.
+    In the text, a problem that occurs on several lines of a file appears once, with those lines.
     """
 
     def __init__(self, problems: Iterable[DocumentProblem]) -> None:
@@ -58,13 +58,13 @@ class DocumentError(JellyBeanError):
         alike: dict[tuple[str, str, str], list[DocumentProblem]] = {}
         for problem in self.problems:
             alike.setdefault((problem.file, problem.message, problem.hint), []).append(problem)
-        super().__init__("\n".join(_told_once(group) for group in alike.values()))
+        super().__init__("\n".join(_merge_repeated(group) for group in alike.values()))
 
 
 class InfeasibleError(JellyBeanError):
-    """No plan meets the targets. `reasons` name what binds and the nearest value that would be feasible.
+    """No plan meets the targets. `reasons` name the binding requirements and the nearest feasible values.
 
-    `note`: what stays as it was.
+    `note`: a sentence about the existing plan.
     """
 
     def __init__(self, reasons: Iterable[str], note: str = "") -> None:
@@ -73,17 +73,17 @@ class InfeasibleError(JellyBeanError):
         super().__init__("\n".join([*lines, note] if note else lines))
 
 
-def _told_once(alike: list[DocumentProblem]) -> str:
-    """The first, and the lines of the others."""
+def _merge_repeated(alike: list[DocumentProblem]) -> str:
+    """The first problem of the group, with the lines of the others."""
     lines = list(dict.fromkeys(problem.line for problem in alike if problem.line not in (None, alike[0].line)))
     if not lines:
         return "\n".join(str(problem) for problem in alike)
-    shown = ", ".join(str(line) for line in lines[:_MOST_LINES])
-    more = f" and {len(lines) - _MOST_LINES} more" if len(lines) > _MOST_LINES else ""
+    shown = ", ".join(str(line) for line in lines[:_MAX_LINES])
+    more = f" and {len(lines) - _MAX_LINES} more" if len(lines) > _MAX_LINES else ""
     return f"{alike[0]} (also in line{'s' * (len(lines) > 1)} {shown}{more})"
 
 
 def _order(problem: DocumentProblem) -> tuple[int, str, int, int, str]:
     name = problem.file.replace("\\", "/").rpartition("/")[2]
-    rank = _DOCUMENTS.index(name) if name in _DOCUMENTS else -1  # what the others are checked against comes first
+    rank = _DOCUMENTS.index(name) if name in _DOCUMENTS else -1  # the workflow comes first
     return rank, problem.file, problem.line or 0, problem.column or 0, problem.message

@@ -1,4 +1,4 @@
-"""Where JellyBean keeps what belongs to a project but is no document of it."""
+"""The folder DIR/.jellybean with the state of a project: logs, keys, certificates, report store."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ STATE_FOLDER = ".jellybean"
 
 
 def state_folder(directory: Path) -> Path:
-    """DIR/.jellybean, made when missing, for its owner alone: logs and held-out answers may be private."""
+    """DIR/.jellybean; created with access for its owner only, because logs and held-out data may be private."""
     folder = directory / STATE_FOLDER
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder

@@ -1,4 +1,4 @@
-"""Reads arrays that people hand over as .npy and .npz files, whatever those files really hold."""
+"""Read arrays from untrusted .npy and .npz files (without pickle)."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ _DAMAGED = (OSError, EOFError, TypeError, ValueError, KeyError, RuntimeError, zi
 
 
 def read_npy(path: Path) -> Array:
-    """The array of a .npy file, of at least one dimension. JellyBeanError when it does not hold one."""
-    with _explained(path), path.open("rb") as stream:  # numpy leaves a file of its own open when it is damaged
-        found = np.load(stream, allow_pickle=False)
-        if isinstance(found, np.lib.npyio.NpzFile):
-            with found:
-                raise JellyBeanError(f"{path} is an archive of arrays; name one: {path}#{_first(found.files)}")
-        return _with_rows(path, found)
+    """Read the array of a .npy file, of at least one dimension. JellyBeanError if there is none."""
+    with _explained(path), path.open("rb") as stream:  # numpy would leave a damaged file open
+        loaded = np.load(stream, allow_pickle=False)
+        if isinstance(loaded, np.lib.npyio.NpzFile):
+            with loaded:
+                raise JellyBeanError(f"{path} is an archive of arrays; name one: {path}#{_first(loaded.files)}")
+        return _with_rows(path, loaded)
 
 
 def read_npz(path: Path, array: str) -> Array:
-    """The array `array` of a .npz file: whole ("images"), or one row with its leading 1 kept ("images[3]").
+    """Read an array of a .npz file ("images"), or one row of it with leading dimension 1 ("images[3]").
 
-    The result has at least one dimension. JellyBeanError when the file, the array or the row is not there.
+    The result has at least one dimension. JellyBeanError if the file, the array or the row does not exist.
     """
     name, row = _name_and_row(path, array)
     with _explained(path), path.open("rb") as stream:
-        found = np.load(stream, allow_pickle=False)
-        if not isinstance(found, np.lib.npyio.NpzFile):
-            raise JellyBeanError(f"{path} holds one array without a name; save it with numpy.savez(file, {name}=...)")
-        with found:
-            if not found.files:
-                raise JellyBeanError(f"{path} is an empty archive: it holds no arrays")
-            if name not in found.files:
-                raise JellyBeanError(f"{path} holds {', '.join(found.files)}, not {name!r}")
-            values = _with_rows(f"{path}#{name}", found[name])
+        loaded = np.load(stream, allow_pickle=False)
+        if not isinstance(loaded, np.lib.npyio.NpzFile):
+            raise JellyBeanError(f"{path} has one unnamed array; save it with numpy.savez(file, {name}=...)")
+        with loaded:
+            if not loaded.files:
+                raise JellyBeanError(f"{path} is an archive without arrays")
+            if name not in loaded.files:
+                raise JellyBeanError(f"{path} has no array {name!r}; arrays: {', '.join(loaded.files)}")
+            values = _with_rows(f"{path}#{name}", loaded[name])
     if row is None:
         return values
     if row >= len(values):
-        raise JellyBeanError(f"{path}#{name} has {len(values)} rows, counted from 0: there is no row {row}")
+        raise JellyBeanError(f"{path}#{name} has no row {row}: its {len(values)} rows are numbered from 0")
     return values[row : row + 1]
 
 
@@ -60,7 +60,9 @@ def _name_and_row(path: Path, array: str) -> tuple[str, int | None]:
         return name, None
     digits = index.removesuffix("]")
     if not (index.endswith("]") and digits.isascii() and digits.isdecimal() and len(digits) < 19):
-        raise JellyBeanError(f"{array!r} is no array of {path}; write name, or name[row] with a row from 0")
+        raise JellyBeanError(
+            f"{array!r} does not name an array of {path}; write name, or name[row] with a row number from 0"
+        )
     return name, int(digits)
 
 
@@ -70,7 +72,7 @@ def _first(names: list[str]) -> str:
 
 def _with_rows(what: object, values: Any) -> Array:
     if not isinstance(values, np.ndarray):
-        raise JellyBeanError(f"{what} holds no array")
+        raise JellyBeanError(f"{what} is not an array")
     if values.ndim == 0:
         raise JellyBeanError(f"{what} is a single value, not an array; its first dimension counts requests")
     return values
@@ -81,6 +83,6 @@ def _explained(path: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise JellyBeanError(f"{path}: there is no such file") from error
+        raise JellyBeanError(f"{path}: file not found") from error
     except (*_DAMAGED, MemoryError) as error:
         raise JellyBeanError(f"{path} cannot be read as arrays: {describe_error(error)}") from error

@@ -1,1 +1,1 @@
-"""What people look at: figures as text, and the style of all pictures."""
+"""Formatting of figures as text, and the common style of all pictures."""

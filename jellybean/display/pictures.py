@@ -1,4 +1,4 @@
-"""What all pictures share: formats, colours and style."""
+"""Formats, colours and matplotlib style of all pictures."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ STYLE = {
     "xtick.color": SOFT,
     "ytick.color": SOFT,
     "svg.fonttype": "none",
-    "svg.hashsalt": "jellybean",  # so that one answer is one file
+    "svg.hashsalt": "jellybean",  # for reproducible files
 }
 
 
 def require_picture(path: Path) -> None:
-    """JellyBeanError unless `path` names a picture in a folder that is there; for before long work is done for it."""
+    """JellyBeanError unless a picture can be written to `path`; call it before long work starts."""
     if path.suffix.lower() not in PLOT_FORMATS:
-        raise JellyBeanError(f"{path}: a picture is one of {', '.join(PLOT_FORMATS)}")
+        raise JellyBeanError(f"{path}: the file name must end in {', '.join(PLOT_FORMATS)}")
     if not path.parent.is_dir():
-        raise JellyBeanError(f"{path}: there is no folder {path.parent}")
+        raise JellyBeanError(f"{path}: folder {path.parent} not found")
     if path.is_dir():
-        raise JellyBeanError(f"{path}: is a folder, not a picture")
+        raise JellyBeanError(f"{path}: is a folder, not a file")
 
 
 def save_figure(figure: Any, path: Path) -> None:
-    """Write it without a date: one answer is one file."""
+    """Write a figure without its date, so that files are reproducible."""
     figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)

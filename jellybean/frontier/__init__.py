@@ -1,4 +1,4 @@
-"""What accuracy and load cost in a project: the curves, as data, table and picture."""
+"""Pareto frontier of cost and accuracy, and cost by request rate: data, table and picture."""
 
 from jellybean.frontier.find import Frontier, find_frontier, save_plans
 from jellybean.frontier.plot import save_plot

@@ -1,18 +1,18 @@
-"""What differs between two plans that stand side by side on a curve."""
+"""Changes of variants and placements between adjacent plans of a curve."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from jellybean.display import figures as units
+from jellybean.display import formats
 from jellybean_solver import Plan
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """An operator whose variant or place is another. Before is None for the first plan of a curve, and for the first
-    layers of a model that was whole.
+class OperatorChange:
+    """An operator whose variant or placement changes. The previous values are None for the first plan of a curve, and
+    for the first stage of a model that was not cut before.
     """
 
     operator: str
@@ -34,28 +34,28 @@ class Change:
         return f"{self.operator}: {', '.join(parts)}"
 
 
-def changes(before: Plan | None, after: Plan) -> tuple[Change, ...]:
-    """Operators whose variant or place changes, those with another variant first."""
+def changes(before: Plan | None, after: Plan) -> tuple[OperatorChange, ...]:
+    """Operators whose variant or placement changes; changes of the variant come first."""
     return tuple(sorted(_changes(before, after), key=lambda change: not change.variant_changed))
 
 
-def _changes(before: Plan | None, after: Plan) -> Iterator[Change]:
+def _changes(before: Plan | None, after: Plan) -> Iterator[OperatorChange]:
     for operator in after.operators:
-        name, variant, here = operator.name, operator.label, _places(after, operator.name)
+        name, variant, placed = operator.name, operator.label, _placement_text(after, operator.name)
         old = before.operator_by_name.get(name) if before is not None else None
         if before is None or old is None:
-            yield Change(name, None, variant, None, here)
+            yield OperatorChange(name, None, variant, None, placed)
             continue
-        was, there = old.label, _places(before, name)
-        if (was, there) != (variant, here):
-            yield Change(name, was, variant, there, here)
+        old_variant, old_placed = old.label, _placement_text(before, name)
+        if (old_variant, old_placed) != (variant, placed):
+            yield OperatorChange(name, old_variant, variant, old_placed, placed)
 
 
-def _places(plan: Plan, operator: str) -> str:
-    """`edge: cpu-1, box x 2; cloud: gpu`: pools by tier with how many workers; which of equal workers says nothing."""
+def _placement_text(plan: Plan, operator: str) -> str:
+    """Pools and worker counts by tier, for example `edge: cpu-1, box x 2; cloud: gpu`."""
     tiers: dict[str, list[str]] = {}
     for placement in plan.placements:
         if placement.operator == operator:
             pool = placement.pool if placement.count == 1 else f"{placement.pool} x {placement.count}"
             tiers.setdefault(placement.tier, []).append(pool)
-    return "; ".join(f"{units.tier(tier, plan.sites)}: {', '.join(pools)}" for tier, pools in tiers.items())
+    return "; ".join(f"{formats.tier(tier, plan.sites)}: {', '.join(pools)}" for tier, pools in tiers.items())

@@ -1,4 +1,4 @@
-"""From documents to the curves, with every plan on them checked as `jellybean plan` checks its own."""
+"""Compute the curves of a project; the p99 latency of every plan is checked by simulation, as by `jellybean plan`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from jellybean_solver import (
 
 @dataclass(frozen=True, slots=True)
 class Current:
-    """The plan in DIR/plan.json, scored by today's documents. `dearer_usd_per_h`: than the curve at its accuracy."""
+    """The plan in DIR/plan.json, evaluated with the current documents. `dearer_usd_per_h`: cost above the curve."""
 
     accuracy: float
     cost_usd_per_h: float
@@ -44,7 +44,7 @@ class Current:
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
-    """The curves of a project. `notes` say what could not be compared; `elapsed_s` counts the simulations too."""
+    """The curves of a project. `notes`: plans that could not be compared; `elapsed_s` includes the simulations."""
 
     problem: Problem
     accuracy: CostAccuracy
@@ -55,13 +55,13 @@ class Frontier:
 
     @property
     def cheapest(self) -> Corner | None:
-        """The cheapest corner for the accuracy asked for, also where it breaks another limit."""
+        """The cheapest point that meets the accuracy target, even if it misses another target."""
         target = self.problem.slo.accuracy
         return self.accuracy.at_least(target) if target is not None else next(iter(self.accuracy.corners), None)
 
     @property
     def chosen(self) -> Corner | None:
-        """The corner that `jellybean plan` would choose; None where it seeks a dearer plan, as the cheapest is late."""
+        """The point that `jellybean plan` would choose; None if the cheapest point misses a target."""
         return None if self.cheapest is None or self.cheapest.breaches else self.cheapest
 
 
@@ -73,16 +73,15 @@ def find_frontier(
     time_limit_s: float | None = None,
     progress: Progress | None = None,
 ) -> Frontier:
-    """The cost-accuracy curve and, when `rates` gives factors on the rates, the cost-rate curve.
+    """Compute the cost-accuracy curve and, if `rates` gives factors on the rates, the cost-rate curve.
 
-    `step` as for `cost_accuracy`; `time_limit_s` holds for each solve. SolverError when it ends before the first plan
-    was found.
+    `step` as in `cost_accuracy`; `time_limit_s` applies to each solve. SolverError if no plan is found in time.
     """
     problem, cuts = build_problem(project), build_cuts(project)
     scales = rates(problem) if rates is not None else ()
 
-    def limited(asked: Problem, **options: Any) -> Solution:
-        return solve_cut(asked, cuts, time_limit_s=time_limit_s, clock=time.monotonic, **options)
+    def limited(modified: Problem, **options: Any) -> Solution:
+        return solve_cut(modified, cuts, time_limit_s=time_limit_s, clock=time.monotonic, **options)
 
     started = time.perf_counter()
     accuracy = cost_accuracy(problem, step=step, solve=limited, check=check_latency, progress=progress)
@@ -95,7 +94,7 @@ def find_frontier(
 
 
 def save_plans(frontier: Frontier, folder: Path) -> tuple[Path, ...]:
-    """Write the plan document of every point on the curves; returns the paths in their order."""
+    """Write the plan document of each point of the curves; returns the paths in the same order."""
     folder.mkdir(parents=True, exist_ok=True)
     paths: list[Path] = []
     for name, plan in _plans(frontier):
@@ -105,12 +104,12 @@ def save_plans(frontier: Frontier, folder: Path) -> tuple[Path, ...]:
 
 
 def accuracy_name(corner: Corner) -> str:
-    """Names the plan of a corner."""
+    """File name of the plan of a point on the cost-accuracy curve."""
     return f"accuracy-{corner.accuracy:.10g}"
 
 
 def rate_name(problem: Problem, scale: float) -> str:
-    """Names the plan of a rate."""
+    """File name of the plan of a point on the cost-rate curve."""
     return f"rate-{problem.sources[0].rate_per_s * scale:.10g}"
 
 
@@ -130,10 +129,10 @@ def _current(
     try:
         plan = load_plan(directory)
     except JellyBeanError as error:
-        return None, (f"the current plan is left out: {error}",)
+        return None, (f"the current plan is not shown: {error}",)
     score = evaluate(replace(problem_as_planned(problem, cuts, plan), slo=Slo()), plan)
     if score.violations or score.accuracy is None:
-        why = "it does not answer these documents and options" if score.violations else "its accuracy is not known"
-        return None, (f"the plan in {PLAN_FILE} is left out: {why}",)
+        reason = "it does not match these documents and options" if score.violations else "its accuracy is unknown"
+        return None, (f"the plan in {PLAN_FILE} is not shown: {reason}",)
     cost, corner = score.cost.total_usd_per_h, curve.at_least(score.accuracy)
     return Current(score.accuracy, cost, None if corner is None else cost - corner.cost_usd_per_h), ()

@@ -1,4 +1,4 @@
-"""The curves as a picture: numbered points, and beside them what each number stands for."""
+"""Draw the curves as a picture: numbered points, and a key with the plan of each number."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jellybean.display import figures as units
+from jellybean.display import formats
 from jellybean.display.pictures import ACCENT, BAD, GOOD, INK, LINE, PAID, SOFT, STYLE, require_picture, save_figure
 from jellybean.errors import JellyBeanError
 from jellybean.frontier.changes import changes
 from jellybean.frontier.find import Frontier
 from jellybean_solver import COST_TOLERANCE, Plan, is_gap_closed
 
-MOST_NUMBERED = 14  # points that the key lists; of more, some that lie evenly spread
-KEY_WIDTH, KEY_LINES = 46, 2  # characters and lines of one point's words in the key
-NUMBER_WIDTH, NUMBER_HEIGHT = 9.0, 8.5  # points on paper around a number or marker that no other number may enter
+MAX_NUMBERED = 14  # points listed in the key; of more points, an evenly spread selection
+KEY_WIDTH, KEY_LINES = 46, 2  # characters per line and lines of one point in the key
+NUMBER_WIDTH, NUMBER_HEIGHT = 9.0, 8.5  # typographic points around a number or marker kept free of other numbers
 OFFSETS = ((-9.5, 9), (9.5, -9), (-9.5, 19), (9.5, -19), (-20, 10), (20, -10), (-9.5, 30), (9.5, -30), (-9.5, 41))
 
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """One point of a curve, with its line in the key."""
+    """One point of a curve, with its text in the key."""
 
     x: float
     y: float
@@ -40,14 +40,14 @@ class _Mark:
 
 
 def save_plot(frontier: Frontier, path: Path) -> None:
-    """Draw the curves. JellyBeanError for a format other than .svg, .png and .pdf, or when there is nothing to draw."""
+    """Draw the curves. JellyBeanError for a format other than .svg, .png and .pdf, or if no plan was found."""
     require_picture(path)
     import matplotlib
     from matplotlib.figure import Figure
 
     panels = [(draw, marks) for draw, marks in ((_accuracy, _corners(frontier)), (_rate, _rates(frontier))) if marks]
     if not panels:
-        raise JellyBeanError(f"{path}: there is no plan to draw")
+        raise JellyBeanError(f"{path}: no plan to draw")
     with matplotlib.rc_context(STYLE):
         height = 4.9 * len(panels)
         figure = Figure(figsize=(11.5, height), facecolor="white")
@@ -73,7 +73,7 @@ def _corners(frontier: Frontier) -> list[_Mark]:
         changed = [change for change in changes(before, corner.plan) if before is not None or change.operator in varied]
         new = ", ".join(f"{change.operator} {change.variant}" for change in changed if change.variant_changed)
         words = new or _workers(corner.plan)
-        figures = (units.accuracy(x), units.usd(y))
+        figures = (formats.accuracy(x), formats.usd(y))
         found.append(_Mark(x, y, bound, figures, words, bool(corner.breaches), corner is frontier.chosen))
         before = corner.plan
     return found
@@ -89,45 +89,45 @@ def _rates(frontier: Frontier) -> list[_Mark]:
         changed = changes(before, point.plan) if before is not None else ()
         new = [f"{change.operator} {change.variant}" for change in changed if change.variant_changed]
         words = ", ".join([_workers(point.plan), *new])
-        figures = (units.rate(x), units.usd(y))
+        figures = (formats.rate(x), formats.usd(y))
         found.append(_Mark(x, y, point.bound_usd_per_h, figures, words, bool(point.breaches)))
         before = point.plan
     return found
 
 
 def _workers(plan: Plan) -> str:
-    """`4 edge + 2 cloud`: how many workers by tier, in all its sites."""
+    """Number of workers by tier, over all sites: `4 edge + 2 cloud`."""
     counts = {tier: sum(worker.tier == tier for worker in plan.workers) for tier in plan.tiers}
     return " + ".join(f"{count * plan.sites.get(tier, 1):,} {tier}" for tier, count in counts.items() if count)
 
 
 def _accuracy(frontier: Frontier, marks: Sequence[_Mark], axes: Any, key: Any) -> None:
-    """A staircase: each corner's cost holds for every accuracy from the corner before up to its own."""
+    """Draw the cost-accuracy curve as steps: a point's cost applies from the previous point's accuracy to its own."""
     curve, current, target = frontier.accuracy, frontier.current, frontier.problem.slo.accuracy
     low, high = _limits([mark.x for mark in marks], target, current.accuracy if current is not None else None)
-    _axes(axes, frontier, marks, "accuracy of the answers, at least", (low, high))
+    _axes(axes, frontier, marks, "accuracy target (%)", (low, high))
     for start, mark in zip([low, *(mark.x for mark in marks)], marks, strict=False):
         axes.hlines(mark.y, start, mark.x, color=ACCENT, linewidth=2, zorder=3)
         axes.fill_between([start, mark.x], mark.bound, mark.y, color=ACCENT, alpha=0.13, linewidth=0)
     for before, mark in itertools.pairwise(marks):
         axes.vlines(before.x, before.y, mark.y, color=ACCENT, linewidth=1, alpha=0.55, zorder=3)
     axes.axvspan(marks[-1].x, high, color=LINE, alpha=0.45, linewidth=0, zorder=0)
-    _upright(axes, marks[-1].x, "no plan" if curve.finished else "not known", SOFT)
+    _upright(axes, marks[-1].x, "infeasible" if curve.finished else "unknown", SOFT)
     legend: list[tuple[str, str]] = []
     if target is not None:
         axes.axvline(target, color=GOOD, linewidth=1.2, linestyle=(0, (4, 3)), zorder=2)
-        _upright(axes, target, f"SLO {units.plain(target)}", GOOD, left=True)
-        legend += [(mark.color, "● the cheapest for the SLO") for mark in marks if mark.chosen]
+        _upright(axes, target, f"SLO {formats.plain(target)}", GOOD, left=True)
+        legend += [(mark.color, "● cheapest plan for the SLO") for mark in marks if mark.chosen]
     if current is not None:
         axes.plot([current.accuracy], [current.cost_usd_per_h], "D", ms=13, mfc="none", mec=PAID, mew=1.8, zorder=4)
-        legend.append((PAID, "◇ the current plan"))
-    proof = "every corner proven" if curve.proven else "not proven; shaded: what might be saved at most"
-    _title(axes, f"{frontier.problem.name}: cheapest cost for an accuracy ({proof})")
-    _key(key, marks, _numbered(axes, marks), ("accuracy", "USD/h", "what changes"), legend)
+        legend.append((PAID, "◇ current plan"))
+    proof = "proven optimal" if curve.proven else "not proven; shaded: gap to the lower bound"
+    _title(axes, f"{frontier.problem.name}: minimum cost by accuracy ({proof})")
+    _key(key, marks, _numbered(axes, marks), ("accuracy", "USD/h", "changes"), legend)
 
 
 def _rate(frontier: Frontier, marks: Sequence[_Mark], axes: Any, key: Any) -> None:
-    """Points; between them the cost is not known but to rise, so the line is only a guide."""
+    """Draw the cost-rate curve: points joined by a dotted line, because the cost between them is unknown."""
     source, curve, target = frontier.problem.sources[0], frontier.rates, frontier.problem.slo.accuracy
     now, highest = source.rate_per_s, curve.highest_scale if curve is not None else None
     top = 1.09 * max(now, marks[-1].x)
@@ -136,7 +136,7 @@ def _rate(frontier: Frontier, marks: Sequence[_Mark], axes: Any, key: Any) -> No
         axes,
         frontier,
         marks,
-        f"requests of {source.name} per second; all sources grow together",
+        f"requests of {source.name} per second; all sources are scaled together",
         (0.0, top),
         right=True,
     )
@@ -144,12 +144,12 @@ def _rate(frontier: Frontier, marks: Sequence[_Mark], axes: Any, key: Any) -> No
     axes.vlines(xs, [mark.bound for mark in marks], ys, color=ACCENT, linewidth=5, alpha=0.2)
     if highest is not None:
         axes.axvspan(now * highest, top, color=LINE, alpha=0.45, linewidth=0, zorder=0)
-        _upright(axes, now * highest, f"no plan above {units.rate(now * highest)}", SOFT)
+        _upright(axes, now * highest, f"no plan above {formats.rate(now * highest)}", SOFT)
     axes.axvline(now, color=GOOD, linewidth=1.2, linestyle=(0, (4, 3)), zorder=2)
-    _upright(axes, now, f"now {units.rate(now)}", GOOD, left=True)
+    _upright(axes, now, f"now {formats.rate(now)}", GOOD, left=True)
     exact = all(is_gap_closed(mark.y, mark.bound, COST_TOLERANCE) for mark in marks)
     proof = "every point proven" if exact else "not proven; bars: what might be saved at most"
-    asked = "" if target is None else f" at accuracy {units.plain(target)}"
+    asked = "" if target is None else f" at accuracy {formats.plain(target)}"
     _title(axes, f"{frontier.problem.name}: cheapest cost for a rate{asked} ({proof})")
     _key(key, marks, _numbered(axes, marks), ("rate", "USD/h", "workers, and variants that change"), [])
 
@@ -167,7 +167,7 @@ def _axes(
     *,
     right: bool = False,
 ) -> None:
-    """Limits, grid, and the budget when it is in sight of the curve, named on the side that the curve leaves free."""
+    """Set limits and grid; draw the budget if it is near the curve, with its label on the side without points."""
     budget = frontier.problem.slo.budget_usd_per_h
     current = frontier.current.cost_usd_per_h if frontier.current is not None else 0.0
     top = max(current, *(mark.y for mark in marks)) or 1.0
@@ -175,7 +175,7 @@ def _axes(
         top = max(top, budget)
         axes.axhline(budget, color=BAD, linewidth=1, linestyle=(0, (4, 3)), zorder=2)
         axes.annotate(
-            f"budget {units.usd(budget)} USD/h",
+            f"budget {formats.usd(budget)} USD/h",
             (0.9 if right else 0.01, budget),
             xytext=(0, -3 if right else 3),
             ha="right" if right else "left",
@@ -201,7 +201,7 @@ def _limits(xs: Sequence[float], *others: float | None) -> tuple[float, float]:
 
 
 def _upright(axes: Any, x: float, text: str, color: str, *, left: bool = False) -> None:
-    """A label along a vertical line, at the top."""
+    """A rotated label at the top of a vertical line."""
     axes.annotate(
         text,
         (x, 0.985),
@@ -217,7 +217,7 @@ def _upright(axes: Any, x: float, text: str, color: str, *, left: bool = False) 
 
 
 def _numbered(axes: Any, marks: Sequence[_Mark]) -> dict[int, int]:
-    """Draw the points and number those that the key lists: index -> number. Numbers cover no point and no number."""
+    """Draw the points and number those in the key without overlaps. Returns index -> number."""
     for mark in marks:
         fill = "white" if mark.broken else mark.color
         axes.plot([mark.x], [mark.y], "o", ms=6, mfc=fill, mec=mark.color, mew=1.6, zorder=5)
@@ -251,10 +251,10 @@ def _numbered(axes: Any, marks: Sequence[_Mark]) -> dict[int, int]:
 
 
 def _listed(marks: Sequence[_Mark]) -> list[int]:
-    """The indices of the points that get a number: first, last, the chosen one and others evenly between."""
-    if len(marks) <= MOST_NUMBERED:
+    """Indices of the numbered points: first, last, the chosen one, and evenly spaced others."""
+    if len(marks) <= MAX_NUMBERED:
         return list(range(len(marks)))
-    steps = MOST_NUMBERED - 2
+    steps = MAX_NUMBERED - 2
     even = {round(step * (len(marks) - 1) / steps) for step in range(steps + 1)}
     return sorted(even | {index for index, mark in enumerate(marks) if mark.chosen})
 
@@ -266,16 +266,16 @@ def _key(
     headings: tuple[str, str, str],
     legend: Sequence[tuple[str, str]],
 ) -> None:
-    """What the numbers stand for, and below it the signs."""
+    """Draw the key: one entry per number, and below it the legend."""
     columns = ((0.16, "right"), (0.28, "right"), (0.32, "left"))
     words = {
         index: textwrap.wrap(marks[index].words, KEY_WIDTH, max_lines=KEY_LINES, placeholder=" …") for index in numbers
     }
     signs = list(legend)
     if any(mark.broken for mark in marks):
-        signs.append((BAD, "○ breaks a limit: the table says which"))
+        signs.append((BAD, "○ misses a target: see the table"))
     if len(numbers) < len(marks):
-        signs.append((SOFT, f"{len(marks) - len(numbers)} more points have no number; the table lists all"))
+        signs.append((SOFT, f"{len(marks) - len(numbers)} more points without a number: see the table"))
     lines = 2 + sum(max(1, len(wrapped)) for wrapped in words.values()) + len(signs)
     step, y = min(0.06, 1.0 / lines), 1.0
     key.set_axis_off()

@@ -1,4 +1,4 @@
-"""The curves as a table for people and as JSON for machines."""
+"""The curves as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from jellybean.display import figures as units
-from jellybean.frontier.changes import Change, changes
+from jellybean.display import formats
+from jellybean.frontier.changes import OperatorChange, changes
 from jellybean.frontier.find import Frontier
 from jellybean_solver import ACCURACY_TOLERANCE, CostRate, Plan, Problem, Termination, json_values, to_document
 
-MOST_CHANGES = 8  # lines of one point in the table; JSON has all
+MAX_CHANGES = 8  # lines per point in the table; JSON has all changes
 
 
 def frontier_text(frontier: Frontier) -> RenderableType:
-    """The answer, the corners with what changes from one to the next, and why the curve ends."""
+    """Summary, points with their changes, and why the curve ends."""
     parts: list[RenderableType] = [_answer(frontier)]
     if frontier.accuracy.corners:
         parts.append(_indented(_corners(frontier)))
@@ -31,7 +31,7 @@ def frontier_text(frontier: Frontier) -> RenderableType:
 
 
 def to_json(frontier: Frontier) -> dict[str, Any]:
-    """JSON values of everything on the curves; plans by their hash, with selection and placements."""
+    """The curves as JSON values; plans are given by hash, selection and placements."""
     slo, current, chosen = frontier.problem.slo, frontier.current, frontier.chosen
     curve = frontier.accuracy
     return {
@@ -100,104 +100,103 @@ def _rates_json(problem: Problem, curve: CostRate) -> dict[str, Any]:
 def _answer(frontier: Frontier) -> Text:
     curve, corners = frontier.accuracy, frontier.accuracy.corners
     if not corners:
-        return Text.assemble((frontier.problem.name, "bold"), ": no plan, so there is no curve")
+        return Text.assemble((frontier.problem.name, "bold"), ": no plan was found")
     first, last = corners[0], corners[-1]
-    proof = "not proven: time limits stopped the search"
+    proof = "not proven optimal: time limits were reached"
     if curve.finished and all(corner.plan.certificate.termination != Termination.TIME_LIMIT for corner in corners):
         proof = f"not proven optimal, gaps of at most {max(corner.gap for corner in corners):.2%}"
     if curve.proven:
-        proof = "exact" if curve.exact else f"all proven, skipping steps below {units.plain(curve.step)}"
+        proof = "exact" if curve.exact else f"proven optimal, with steps of at least {formats.plain(curve.step)}"
     return Text.assemble(
         (frontier.problem.name, "bold"),
-        f": {len(corners)} {'corner' if len(corners) == 1 else 'corners'}, from ",
-        (f"{units.usd(first.cost_usd_per_h)} USD/h", "bold"),
-        f" at accuracy {units.accuracy(first.accuracy)} to ",
-        (f"{units.usd(last.cost_usd_per_h)} USD/h", "bold"),
-        f" at {units.accuracy(last.accuracy)}; {proof}, in {frontier.elapsed_s:.2f} s",
+        f": {len(corners)} {'point' if len(corners) == 1 else 'points'}, from ",
+        (f"{formats.usd(first.cost_usd_per_h)} USD/h", "bold"),
+        f" at accuracy {formats.accuracy(first.accuracy)} to ",
+        (f"{formats.usd(last.cost_usd_per_h)} USD/h", "bold"),
+        f" at {formats.accuracy(last.accuracy)}; {proof}, in {frontier.elapsed_s:.2f} s",
     )
 
 
 def _corners(frontier: Frontier) -> Table:
     corners = frontier.accuracy.corners
-    table = _table("accuracy", "USD/h", "more", gaps=not frontier.accuracy.proven)
+    table = _table("accuracy", "USD/h", "increase", gaps=not frontier.accuracy.proven)
     for before, corner in zip((None, *corners), corners, strict=False):
-        more = "" if before is None else f"+{units.usd(corner.cost_usd_per_h - before.cost_usd_per_h)}"
-        figures = [units.accuracy(corner.accuracy), units.usd(corner.cost_usd_per_h), more]
+        more = "" if before is None else f"+{formats.usd(corner.cost_usd_per_h - before.cost_usd_per_h)}"
+        figures = [formats.accuracy(corner.accuracy), formats.usd(corner.cost_usd_per_h), more]
         if not frontier.accuracy.proven:
             figures.append(f"{corner.gap:.1%}")
         changed = changes(before.plan if before is not None else None, corner.plan)
         mark = ""
         if corner is frontier.cheapest:
             target = frontier.problem.slo.accuracy
-            mark = "the cheapest" if target is None else f"the cheapest for the SLO of {units.plain(target)}"
-            mark += "" if corner is frontier.chosen else " (`jellybean plan` seeks one that keeps all)"
+            mark = "cheapest" if target is None else f"cheapest for the SLO of {formats.plain(target)}"
+            mark += "" if corner is frontier.chosen else " (`jellybean plan` finds one that meets all targets)"
         table.add_row(*figures, _described(changed, mark, corner.breaches))
     return table
 
 
 def _rates(problem: Problem, curve: CostRate) -> Iterator[RenderableType]:
     source = problem.sources[0]
-    asked = "" if problem.slo.accuracy is None else f" at accuracy {units.plain(problem.slo.accuracy)}"
+    target = "" if problem.slo.accuracy is None else f" at accuracy {formats.plain(problem.slo.accuracy)}"
     text = Text.assemble(
-        "\ncost by rate", (asked, "bold"), f" ({source.name}{problem.in_each(source.tier)}; all sources grow together)"
+        "\ncost by rate", (target, "bold"), f" ({source.name}{problem.in_each(source.tier)}; all sources scaled)"
     )
     if curve.highest_scale is not None:
-        text.append(f"; at most {units.rate(source.rate_per_s * curve.highest_scale)} is feasible")
+        text.append(f"; feasible up to {formats.rate(source.rate_per_s * curve.highest_scale)}")
     yield text
     gaps = not curve.exact
-    table = _table("rate", "times", "USD/h", gaps=gaps)
+    table = _table("rate", "factor", "USD/h", gaps=gaps)
     before: Plan | None = None
     for point in curve.points:
         figures = [
-            units.rate(source.rate_per_s * point.scale),
-            units.plain(point.scale),
-            units.usd(point.cost_usd_per_h),
+            formats.rate(source.rate_per_s * point.scale),
+            formats.plain(point.scale),
+            formats.usd(point.cost_usd_per_h),
         ]
         if gaps:
             figures.append("" if point.gap is None else f"{point.gap:.1%}")
         if point.plan is None:
             table.add_row(*figures, Text("no plan: " + "; ".join(point.reasons), "red"))
             continue
-        mark = "the highest that is feasible" if point.scale == curve.highest_scale else ""
+        mark = "highest feasible rate" if point.scale == curve.highest_scale else ""
         table.add_row(*figures, _described(changes(before, point.plan), mark, point.breaches))
         before = point.plan
     yield _indented(table)
     if curve.highest_scale is None or all(point.plan is not None for point in curve.points):
-        yield _indented(Text("beyond: " + "; ".join(curve.ended), "dim"))
+        yield _indented(Text("above that: " + "; ".join(curve.ended), "dim"))
 
 
 def _table(*figures: str, gaps: bool) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for heading in (*figures, *(("gap",) if gaps else ())):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("what changes", overflow="fold")
+    table.add_column("changes", overflow="fold")
     return table
 
 
-def _described(changed: Sequence[Change], mark: str, breaches: Sequence[str]) -> Text:
-    lines = [Text(str(change), "" if change.variant_changed else "dim") for change in changed[:MOST_CHANGES]]
-    if len(changed) > MOST_CHANGES:
-        lines.append(Text(f"and {len(changed) - MOST_CHANGES} more operators (--json has all)", "dim"))
+def _described(changed: Sequence[OperatorChange], mark: str, breaches: Sequence[str]) -> Text:
+    lines = [Text(str(change), "" if change.variant_changed else "dim") for change in changed[:MAX_CHANGES]]
+    if len(changed) > MAX_CHANGES:
+        lines.append(Text(f"and {len(changed) - MAX_CHANGES} more operators (--json has all)", "dim"))
     marks = [Text(mark, "bold green")] if mark else []
-    broken = [Text(f"breaks a limit: {breach.split(' (')[0]}", "red") for breach in breaches]
-    return Text("\n").join(chain(marks, broken, lines)) if marks or broken or lines else Text("rates only", "dim")
+    broken = [Text(f"misses a target: {breach.split(' (')[0]}", "red") for breach in breaches]
+    return Text("\n").join(chain(marks, broken, lines)) if marks or broken or lines else Text("only rates", "dim")
 
 
 def _notes(frontier: Frontier) -> Iterator[RenderableType]:
-    yield _indented(Text("it ends there: " + "; ".join(frontier.accuracy.ended), "dim"))
+    yield _indented(Text("end of the curve: " + "; ".join(frontier.accuracy.ended), "dim"))
     if any(corner.breaches for corner in frontier.accuracy.corners):
-        note = "no cheaper plan is as accurate; whether a dearer one keeps the limits is not searched for"
-        yield _indented(Text(f"where a limit breaks: {note}", "dim"))
+        note = "no cheaper plan is as accurate; plans that cost more were not searched"
+        yield _indented(Text(f"for points that miss a target: {note}", "dim"))
     current = frontier.current
     if current is not None:
-        where = (
-            f"the current plan: accuracy {units.accuracy(current.accuracy)}, {units.usd(current.cost_usd_per_h)} USD/h"
-        )
+        where = f"current plan: accuracy {formats.accuracy(current.accuracy)}, "
+        f"{formats.usd(current.cost_usd_per_h)} USD/h"
         if current.dearer_usd_per_h is not None:
-            dearer = current.dearer_usd_per_h
-            on_it = abs(dearer) <= 1e-6 * max(1.0, current.cost_usd_per_h)
-            side = "above" if dearer > 0 else "below"
-            where += ", on the curve" if on_it else f", {units.usd(abs(dearer))} USD/h {side} the curve"
+            excess = current.dearer_usd_per_h
+            on_curve = abs(excess) <= 1e-6 * max(1.0, current.cost_usd_per_h)
+            side = "above" if excess > 0 else "below"
+            where += ", on the curve" if on_curve else f", {formats.usd(abs(excess))} USD/h {side} the curve"
         yield _indented(Text(where))
     for note in frontier.notes:
         yield _indented(Text(note, "yellow"))

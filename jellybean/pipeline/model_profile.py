@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from jellybean.display import figures as units
+from jellybean.display import formats
 from jellybean.errors import JellyBeanError
 from jellybean.pipeline.onnx_graph import OnnxGraph
 from jellybean.pipeline.onnx_profile import OnnxProfile, profile_onnx, random_request, read_requests
@@ -88,8 +88,8 @@ class ModelProfile:
             table.add_row(
                 f"{index + 1} {layer.name}",
                 *(f"{1e3 * seconds:.3f} ms" for seconds in (layer.forward_s, layer.backward_s)[: len(passes)]),
-                units.size(layer.activation_bytes),
-                units.size(layer.parameter_bytes),
+                formats.size(layer.activation_bytes),
+                formats.size(layer.parameter_bytes),
                 f"{done_s / total_s:.0%}" if total_s else "",
                 "" if index == last else self._across(tuple(range(index + 1)), prefix),
             )
@@ -98,7 +98,7 @@ class ModelProfile:
     def _across(self, layers: tuple[int, ...], prefix: int) -> str:
         known = next((cut for cut in self.cuts if cut.layers == layers), None)
         sent = known.crossing_bytes if known is not None else self.graph.crossing_bytes(prefix)
-        return units.size(sent) + (" *" if known is not None and known.why_not else "")
+        return formats.size(sent) + (" *" if known is not None and known.why_not else "")
 
     @property
     def notes(self) -> tuple[str, ...]:

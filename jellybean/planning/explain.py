@@ -1,4 +1,4 @@
-"""Explaining a project's plan: the solver's explanation with p99 simulated, in the words and lines of its documents."""
+"""Explain a project's plan: the solver's explanation with simulated p99 latencies and document locations."""
 
 from __future__ import annotations
 
@@ -41,60 +41,62 @@ from jellybean_solver import (
     problem_as_planned,
 )
 
-DIGITS = 5  # of a relaxation as it is proposed
-LEAST_S = 0.1  # left for what comes after a plan with cuts
-ITS_SHARE = 0.5  # of a time limit: a search for the plan in question that took so long was ended by it
-MOST_TIMES = 20  # a time limit that is proposed, as a multiple of the one that was not enough
-ACCURACY_DIGITS = 1e6  # per percent point
+DIGITS = 5  # significant digits of a proposed relaxation
+MIN_EXPLAIN_S = 0.1  # left for the explanation after planning with cuts
+STOPPED_SHARE = 0.5  # a search that used this share of the time limit was stopped by it
+MAX_LIMIT_FACTOR = 20  # largest proposed time limit, as a multiple of the insufficient one
+ACCURACY_STEPS = 1e6  # resolution of a proposed accuracy: steps per percentage point
 
 
 @dataclass(frozen=True)
 class Explained:
-    """An explanation, and where its requirements stand."""
+    """An explanation with the document locations of its requirements."""
 
     problem: Problem
     explanation: Explanation
-    places: Mapping[Requirement, tuple[Location, ...]]
+    locations: Mapping[Requirement, tuple[Location, ...]]
     explain_s: float
-    cuts: tuple[PlannedCut, ...] = ()  # which all that is said takes as given
+    cuts: tuple[PlannedCut, ...] = ()  # fixed throughout the explanation
     time_limit_s: float | None = None
 
     @property
     def enough_s(self) -> float | None:
-        """A time limit that may do, by what was solved in this one; None where nothing was left out for time."""
-        found, limit_s = self.explanation, self.time_limit_s
-        refused = found.conflict is not None and not found.conflict.proven
-        if limit_s is None or not (found.unanswered or (refused and self.explain_s >= ITS_SHARE * limit_s)):
+        """Estimated sufficient time limit in seconds; None if nothing was omitted for lack of time."""
+        explanation, limit_s = self.explanation, self.time_limit_s
+        refused = explanation.conflict is not None and not explanation.conflict.proven
+        if limit_s is None or not (explanation.unanswered or (refused and self.explain_s >= STOPPED_SHARE * limit_s)):
             return None
-        times = math.ceil(2 * (found.solves + found.unanswered) / max(1, found.solves))
-        return float(f"{limit_s * min(times, MOST_TIMES):.2g}")
+        times = math.ceil(2 * (explanation.solves + explanation.unanswered) / max(1, explanation.solves))
+        return float(f"{limit_s * min(times, MAX_LIMIT_FACTOR):.2g}")
 
     def settings(self, requirement: Requirement, value: float | None) -> tuple[str, ...]:
-        """What to write for a requirement eased to `value`: PATH=VALUE as `--set` takes it, never short of `value`."""
+        """PATH=VALUE settings that relax a requirement to `value`, rounded so that the value is reached."""
         return tuple(
-            f"{place.path}={_written(self.problem, requirement, index, value)}"
-            for index, place in enumerate(self.places[requirement])
+            f"{location.path}={_setting_text(self.problem, requirement, index, value)}"
+            for index, location in enumerate(self.locations[requirement])
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values: the explanation's, with places and settings beside its requirements."""
-        found = self.explanation.to_dict()
-        for limit, stated in zip(self.explanation.limits, found["limits"], strict=True):
-            stated["places"] = [place.to_dict() for place in self.places[limit.requirement]]
-        conflicts = [(self.explanation.conflict, found["conflict"])]
+        """The explanation as JSON values, with locations and settings added to its requirements."""
+        document = self.explanation.to_dict()
+        for limit, item in zip(self.explanation.limits, document["limits"], strict=True):
+            item["places"] = [location.to_dict() for location in self.locations[limit.requirement]]
+        conflicts = [(self.explanation.conflict, document["conflict"])]
         conflicts += [
             (answer.conflict, stated["conflict"])
-            for answer, stated in zip(self.explanation.why_not, found["why_not"], strict=True)
+            for answer, stated in zip(self.explanation.why_not, document["why_not"], strict=True)
         ]
         for conflict, stated in conflicts:
-            for relaxation, item in zip(conflict.relaxations if conflict else (), _stated(stated), strict=True):
+            for relaxation, item in zip(
+                conflict.relaxations if conflict else (), _relaxation_items(stated), strict=True
+            ):
                 requirement = relaxation.requirement
-                item["requirement"]["places"] = [place.to_dict() for place in self.places[requirement]]
+                item["requirement"]["places"] = [location.to_dict() for location in self.locations[requirement]]
                 item["settings"] = list(self.settings(requirement, relaxation.value)) if relaxation.helps else []
-        return {**found, "cuts": [asdict(cut) for cut in self.cuts], "explain_s": self.explain_s}
+        return {**document, "cuts": [asdict(cut) for cut in self.cuts], "explain_s": self.explain_s}
 
 
-def _stated(conflict: dict[str, Any] | None) -> list[dict[str, Any]]:
+def _relaxation_items(conflict: dict[str, Any] | None) -> list[dict[str, Any]]:
     return list(conflict["requirements"]) if conflict is not None else []
 
 
@@ -106,7 +108,10 @@ def explain_project(
     time_limit_s: float | None = None,
     progress: Callable[[float, float, str], None] = lambda done, total, label: None,
 ) -> Explained:
-    """Explain the plan of a project read with these overrides. DocumentError for a question about nothing there is."""
+    """Explain the plan of a project that was loaded with `overrides`.
+
+    DocumentError for a question about unknown names.
+    """
     started = time.perf_counter()
     problem, cuts = build_problem(project), build_cuts(project)
     given: tuple[PlannedCut, ...] = ()
@@ -116,8 +121,8 @@ def explain_project(
         if plan is not None:
             problem, given = problem_as_planned(problem, cuts, plan), planned_cuts(plan)
     questions = parse_questions(problem, why_not)
-    left_s = None if time_limit_s is None else max(LEAST_S, time_limit_s - (time.perf_counter() - started))
-    places = _Requirements(project, document_locations(project, overrides))
+    left_s = None if time_limit_s is None else max(MIN_EXPLAIN_S, time_limit_s - (time.perf_counter() - started))
+    locator = _RequirementLocator(project, document_locations(project, overrides))
     settings = ResolveSettings(
         time_limit_s=left_s,
         clock=time.monotonic,
@@ -125,32 +130,35 @@ def explain_project(
         seeds=SEEDS,
         keep_deadline=Settling(),
         advance=progress,
-        exclusive=places.exclusive(problem),
+        exclusive=locator.exclusive(problem),
     )
     explaining = time.perf_counter()
     explanation = explain(problem, questions, settings)
     explain_s = time.perf_counter() - explaining
     progress(explanation.solves, explanation.solves, "done")
-    return Explained(problem, explanation, places.of(explanation), explain_s, given, time_limit_s)
+    return Explained(problem, explanation, locator.locate(explanation), explain_s, given, time_limit_s)
 
 
 def parse_questions(problem: Problem, texts: Sequence[str]) -> tuple[Question, ...]:
-    """Questions from OPERATOR=VARIANT, TIER, POOL, OPERATOR@TIER, OPERATOR@POOL. DocumentError names all wrong ones."""
+    """Parse OPERATOR=VARIANT, TIER, POOL, OPERATOR@TIER and OPERATOR@POOL.
+
+    DocumentError lists all invalid questions.
+    """
     questions: list[Question] = []
-    wrong: list[DocumentProblem] = []
+    problems: list[DocumentProblem] = []
     for text in texts:
-        found = _question(problem, text.strip())
-        if isinstance(found, Question):
-            questions.append(found)
+        parsed = _question(problem, text.strip())
+        if isinstance(parsed, Question):
+            questions.append(parsed)
         else:
-            wrong.append(DocumentProblem(f"--why-not {text}", None, None, "", *found))
-    if wrong:
-        raise DocumentError(wrong)
+            problems.append(DocumentProblem(f"--why-not {text}", None, None, "", *parsed))
+    if problems:
+        raise DocumentError(problems)
     return tuple(questions)
 
 
 def _question(problem: Problem, text: str) -> Question | tuple[str, str]:
-    """The question, or what is wrong with it and a hint."""
+    """The question, or an error message and a hint."""
     operators = problem.operator_by_name
     sign = "=" if "=" in text else "@" if "@" in text else ""
     name, _, rest = (part.strip() for part in text.partition(sign)) if sign else ("", "", text)
@@ -161,40 +169,40 @@ def _question(problem: Problem, text: str) -> Question | tuple[str, str]:
         if rest not in variants:
             return f"operator {name} has no variant {quoted(rest)}", _near(rest, variants)
         return Question(text, name, variant=rest)
-    places = [*problem.tiers, *(pool.name for pool in problem.pools)]
-    if rest not in places:
+    targets = [*problem.tiers, *(pool.name for pool in problem.pools)]
+    if rest not in targets:
         if rest in operators:
             return f"{quoted(rest)} is an operator", f"write {rest}=VARIANT or {rest}@TIER"
-        return f"there is no tier or pool {quoted(rest)}", _near(rest, places)
+        return f"there is no tier or pool {quoted(rest)}", _near(rest, targets)
     return Question(text, name or None, place=rest)
 
 
 def _near(word: str, known: Sequence[str]) -> str:
-    return did_you_mean(word, list(known)) or f"there are: {', '.join(dict.fromkeys(known))}"
+    return did_you_mean(word, list(known)) or f"known names: {', '.join(dict.fromkeys(known))}"
 
 
-class _Requirements:
-    """Requirements of a problem as values of its documents."""
+class _RequirementLocator:
+    """Maps the requirements of a problem to locations in the project's documents."""
 
-    def __init__(self, project: AnyProject, places: DocumentLocations) -> None:
-        self.project, self.places = project, places
+    def __init__(self, project: AnyProject, locations: DocumentLocations) -> None:
+        self.project, self.locations = project, locations
 
     def exclusive(self, problem: Problem) -> tuple[tuple[str, ...], ...]:
-        """Exclusive pools by the value that made them so: their own, or the one in limits."""
+        """Exclusive pools, grouped by the document value that makes them exclusive (the pool's own, or limits')."""
         workers = self.project.infrastructure.workers
         names = [pool.name for pool in problem.pools if pool.sharing is Sharing.EXCLUSIVE]
         own = tuple((name,) for name in names if workers[name].sharing is not None)
         rest = tuple(name for name in names if workers[name].sharing is None)
         return (*own, rest) if rest else own
 
-    def of(self, explanation: Explanation) -> dict[Requirement, tuple[Location, ...]]:
-        """The places of every requirement that an explanation mentions."""
+    def locate(self, explanation: Explanation) -> dict[Requirement, tuple[Location, ...]]:
+        """Locations of all requirements mentioned in an explanation."""
         conflicts = [explanation.conflict, *(answer.conflict for answer in explanation.why_not)]
         mentioned = [limit.requirement for limit in explanation.limits]
         for conflict in conflicts:
             mentioned += [*conflict.members, *conflict.remaining] if conflict is not None else []
         return {
-            requirement: tuple(self.places.locate(*path) for path in self._paths(requirement))
+            requirement: tuple(self.locations.locate(*path) for path in self._paths(requirement))
             for requirement in mentioned
         }
 
@@ -205,7 +213,7 @@ class _Requirements:
             RequirementKind.BUDGET: lambda: [self._budget()],
             RequirementKind.LATENCY_P99: lambda: [(_document(*subjects), "slo", "latency_p99")],
             RequirementKind.RATE: lambda: [
-                (document, "sources", name, "rate") for document, name in map(_own, subjects)
+                (document, "sources", name, "rate") for document, name in map(_split_name, subjects)
             ],
             RequirementKind.UTILISATION: lambda: [("infrastructure", "limits", "utilisation")],
             RequirementKind.SHARING: lambda: [self._sharing(subjects[0])],
@@ -226,11 +234,11 @@ class _Requirements:
         return ("workflow", "slo", "budget")
 
     def _residency(self, name: str, downstream: str | None = None) -> list[tuple[Any, ...]]:
-        """Of an operator its tiers; of an edge what it or its source says of where its data may be."""
-        document, name = _own(name)
+        """Paths of an operator's `tiers`, or of the `stays_in` of an edge and of its source."""
+        document, name = _split_name(name)
         if downstream is None:
             return [(document, "operators", name, "tiers")]
-        downstream = _own(downstream)[1]
+        downstream = _split_name(downstream)[1]
         project = self.project.workflows[document] if isinstance(self.project, MultiWorkflowProject) else self.project
         inputs = project.workflow.operators[downstream].inputs
         paths: list[tuple[Any, ...]] = [
@@ -249,12 +257,12 @@ class _Requirements:
 
 
 def _document(workflow: str = "") -> str:
-    """As `DocumentLocations` calls the document of one of several workflows, or of the only one."""
+    """Name of a workflow's document in `DocumentLocations`."""
     return workflow or "workflow"
 
 
-def _own(name: str) -> tuple[str, str]:
-    """The document that a source or operator stands in, and its name there."""
+def _split_name(name: str) -> tuple[str, str]:
+    """Document of a qualified source or operator, and its name in that document."""
     workflow, _, own = name.rpartition(WORKFLOW_SEPARATOR)
     return _document(workflow), own
 
@@ -267,7 +275,7 @@ _UNITS = {
 }
 
 
-def _written(problem: Problem, requirement: Requirement, index: int, value: float | None) -> str:
+def _setting_text(problem: Problem, requirement: Requirement, index: int, value: float | None) -> str:
     kind = requirement.kind
     if value is None:
         return "shared" if kind is RequirementKind.SHARING else "null"
@@ -276,12 +284,12 @@ def _written(problem: Problem, requirement: Requirement, index: int, value: floa
     if kind in _UNITS:
         return _rounded(_UNITS[kind], value, up=True)
     if kind is RequirementKind.ACCURACY:
-        return f"{math.floor(value * ACCURACY_DIGITS) / ACCURACY_DIGITS:.10g}"
+        return f"{math.floor(value * ACCURACY_STEPS) / ACCURACY_STEPS:.10g}"
     return f"{math.ceil(value * 1e4) / 1e4:g}"
 
 
 def _rounded(unit: Unit, value: float, *, up: bool) -> str:
-    """A few digits, on the side of `value` where it still holds."""
+    """Format with few digits, rounding `up` or down so that the requirement is still met."""
     text = format_quantity(unit, value, DIGITS)
     read = parse_quantity(unit, text)
     if read == value or (read > value) == up:

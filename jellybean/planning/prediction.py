@@ -1,4 +1,4 @@
-"""The prediction of a plan as one flat record, to stand beside the same record measured."""
+"""Predict a plan's figures as a flat record with the same keys as a measurement."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def predict(
     duration_s: float | None = None,
     progress: Progress = lambda done, total, label: None,
 ) -> dict[str, Any]:
-    """Cost and accuracy of the plan; latency, throughput and the highest sustained rate simulated."""
+    """The plan's cost and accuracy, and simulated latency, throughput and highest sustained rate."""
     progress(0, 2, "queues")
     result = simulate_plan(plan, seed=seed, rate_scale=rate_scale, duration_s=duration_s)
     progress(1, 2, "highest sustained rate")

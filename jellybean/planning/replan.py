@@ -1,4 +1,4 @@
-"""Re-planning a project from a plan that is served or was written down."""
+"""Re-plan a project, starting from a running plan or a plan file."""
 
 from __future__ import annotations
 
@@ -29,71 +29,72 @@ from jellybean_solver import (
     replan_cut,
 )
 
-RUNNING = "running"  # in place of a file: what is being served from the project
+RUNNING = "running"  # instead of a file name: the plan that is being served
 
 
 @dataclass(frozen=True)
-class Change:
-    """A decision about a project's running plan. `document`: that plan as it was written; `solve_s`: without p99."""
+class ReplanResult:
+    """The decision about a running plan. `document`: that plan as written; `solve_s`: time without simulations."""
 
     problem: Problem
     before: Plan
     document: dict[str, Any]
     decision: Replanned
     solve_s: float
-    refusals: tuple[str, ...] = ()  # why no plan keeps the p99 latency
+    refusals: tuple[str, ...] = ()  # why no plan meets the p99 targets
     cuts: Cuts = field(default_factory=dict)
 
     @property
     def diff(self) -> PlanDiff | None:
-        """From the running plan, by today's documents, to the best change; None without one."""
-        found = self.decision
-        if found.best is None:
+        """Difference between the running plan, by the current documents, and the best change; None without one."""
+        decision = self.decision
+        if decision.best is None:
             return None
-        return plan_diff(found.running, found.best, load_prices(found.best, found.settings.prices))
+        return plan_diff(decision.running, decision.best, load_prices(decision.best, decision.settings.prices))
 
     @property
     def planned(self) -> Planned:
-        """The plan to go on with, as if it had been planned: the running one, the new one, or none."""
-        found = self.decision
-        plan = {Verdict.KEEP: self.before, Verdict.REPLACE: found.best, Verdict.NONE: None}[found.verdict]
+        """The chosen plan in the form of a planning result: the running plan, the new plan, or none."""
+        decision = self.decision
+        plan = {Verdict.KEEP: self.before, Verdict.REPLACE: decision.best, Verdict.NONE: None}[decision.verdict]
         certificate = plan.certificate if plan is not None else None
         status = certificate.termination if certificate is not None else "infeasible"
-        solution = Solution(status, plan, found.infeasibility, found.tried, certificate)
+        solution = Solution(status, plan, decision.infeasibility, decision.tried, certificate)
         return Planned(self.problem, solution, plan, tuple(self._reasons()), (), self.solve_s, cuts=self.cuts)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the figures leave out."""
+        """Limitations of the figures, for the user."""
         return tuple(self._notes())
 
     def _reasons(self) -> Iterator[str]:
-        found = self.decision
-        if found.verdict is Verdict.NONE:
-            yield from found.infeasibility.reasons if found.infeasibility is not None else self.refusals
-            yield from (f"the running plan: {text}" for text in found.broken)
+        decision = self.decision
+        if decision.verdict is Verdict.NONE:
+            yield from decision.infeasibility.reasons if decision.infeasibility is not None else self.refusals
+            yield from (f"the running plan: {text}" for text in decision.broken)
 
     def _notes(self) -> Iterator[str]:
         loads = self.decision.migration.loads if self.decision.migration is not None else ()
         for tier in dict.fromkeys(load.tier for load in loads if load.usd_per_gib is None):
-            yield f"no links lead from {tier} to the top tier: bringing models there counts as free; migration.download"
+            yield f"no links lead from {tier} to the top tier, so downloads there count as free; set migration.download"
         unknown = dict.fromkeys((load.operator, load.variant) for load in loads if load.size_bytes is None)
         if unknown and any(load.usd_per_gib for load in loads):
             names = ", ".join(f"{operator} {variant}" for operator, variant in unknown)
-            yield f"no model file or memory in the profile says the size of {names}: downloads of it count as free"
+            yield f"the size of {names} is unknown (no model file, no memory in the profile), so its download "
+        "counts as free"
         if self.decision.refused is not None and self.decision.best is not None:
-            yield f"a cheaper change was not used: {self.decision.refused}; this one's migration was not minimised"
+            yield f"a cheaper change was rejected: {self.decision.refused}; the migration of this one was not minimised"
         if self.decision.verdict is Verdict.KEEP:
             rates = {source.name: source.rate_per_s for source in self.before.sources}
             other = [s for s in self.problem.sources if rates.get(s.name) != s.rate_per_s]
             if other:
-                asked = ", ".join(f"{s.name} {s.rate_per_s:g}/s" for s in other)
-                stated = ", ".join(f"{s.name} {rates[s.name]:g}/s" for s in other if s.name in rates)
-                yield f"{PLAN_FILE} states the rates that it was made for ({stated}); the figures here are for {asked}"
+                current = ", ".join(f"{s.name} {s.rate_per_s:g}/s" for s in other)
+                declared = ", ".join(f"{s.name} {rates[s.name]:g}/s" for s in other if s.name in rates)
+                yield f"{PLAN_FILE} has the rates that it was made for ({declared}); the figures here are for {current}"
 
 
 def running_plan(directory: Path, named: str) -> tuple[dict[str, Any], Plan]:
-    """The plan that is served from a project (`running`), of a plan file, or of another project, as it was written."""
+    """Read the plan that is being served (`running`), a plan file, or the plan of another project."""
     if named == RUNNING:
         return read_document(running_state(directory.resolve()).plan_path)
     path = Path(named)
@@ -111,11 +112,11 @@ def replan_project(
     gap: float = DEFAULT_GAP,
     time_limit_s: float | None = None,
     progress: Callable[[float, float, str], None] = lambda done, total, label: None,
-) -> Change:
-    """Decide whether to keep the plan that `named` is, or what to go on to. Writes nothing."""
+) -> ReplanResult:
+    """Decide whether to keep the plan `named`, or which plan replaces it. Writes no files."""
     document, before = running_plan(project.directory, named)
-    problem, cuts, stated = build_problem(project), build_cuts(project), project.infrastructure.migration
-    prices = MigrationPrices(stated.start_usd, stated.download_usd_per_gib)
+    problem, cuts, migration = build_problem(project), build_cuts(project), project.infrastructure.migration
+    prices = MigrationPrices(migration.start_usd, migration.download_usd_per_gib)
     checks_s: list[float] = []
 
     def check(plan: Plan) -> str | None:
@@ -123,7 +124,7 @@ def replan_project(
         started = time.perf_counter()
         breach = latency_breach(plan)
         checks_s.append(time.perf_counter() - started)
-        progress(1, 3, "the best change")
+        progress(1, 3, "best change")
         return breach.text if breach is not None else None
 
     refusals: tuple[str, ...] = ()
@@ -135,23 +136,25 @@ def replan_project(
         refusals = planned.reasons
         return planned.plan
 
-    progress(0, 3, "the running plan")
+    progress(0, 3, "running plan")
     started = time.perf_counter()
     decision = replan_cut(
         problem,
         cuts,
         before,
-        ReplanSettings(prices, horizon_h, stated.at_least),
+        ReplanSettings(prices, horizon_h, migration.at_least),
         check=check,
         instead=instead,
         search=SearchSettings(gap, time_limit_s, time.monotonic),
     )
     progress(3, 3, "done")
-    return Change(problem, before, document, decision, time.perf_counter() - started - sum(checks_s), refusals, cuts)
+    return ReplanResult(
+        problem, before, document, decision, time.perf_counter() - started - sum(checks_s), refusals, cuts
+    )
 
 
-def save_change(project: AnyProject, change: Change) -> dict[str, Any] | None:
-    """Write DIR/plan.json: the running plan as it was written, or the new one; returns it, None when there is none."""
+def save_change(project: AnyProject, change: ReplanResult) -> dict[str, Any] | None:
+    """Write the kept or the new plan to DIR/plan.json; returns its document, None if there is no plan."""
     if change.decision.verdict is Verdict.KEEP:
         return write_plan(project.directory, change.document, change.problem, change.cuts)
     if change.decision.verdict is Verdict.REPLACE:

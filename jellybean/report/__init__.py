@@ -1,4 +1,4 @@
-"""What a plan costs and how accurate it is, predicted beside measured: store, report, tables and the page."""
+"""Predicted and measured figures of a plan: store, report, terminal tables and HTML page."""
 
 from jellybean.report.html import render_html
 from jellybean.report.plan_view import plan_text

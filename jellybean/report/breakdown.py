@@ -1,7 +1,7 @@
-"""Where the money of a plan goes: by operator, by tier and by link.
+"""Cost breakdown of a plan by operator, tier and link.
 
-A worker's price is shared among the operators it hosts by the time they keep it busy, so that idle time is paid by
-those who need the worker. Traffic is paid by the operator that receives it.
+A worker's price is divided among its operators in proportion to the utilisation that each causes, so that idle time
+is charged to the operators that need the worker. Traffic is charged to the operator that receives it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from jellybean_solver import (
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """What one operator or tier costs."""
+class CostShare:
+    """Cost of one operator or tier."""
 
     name: str
     compute_usd_per_h: float
@@ -37,14 +37,14 @@ class Share:
 class Breakdown:
     """Sums over `operators` and over `tiers` both equal the plan's cost."""
 
-    operators: tuple[Share, ...]
-    tiers: tuple[Share, ...]
+    operators: tuple[CostShare, ...]
+    tiers: tuple[CostShare, ...]
     links: tuple[LinkUse, ...]
     flows: tuple[Flow, ...]
 
 
 def break_down(plan: Plan) -> Breakdown:
-    """Attribute a plan's cost. A tier pays for the traffic that enters it."""
+    """Attribute a plan's cost to operators and tiers. Traffic is charged to the tier that receives it."""
     carried = flows(plan)
     compute_by_operator: defaultdict[str, float] = defaultdict(float)
     compute_by_tier: defaultdict[str, float] = defaultdict(float)
@@ -61,16 +61,16 @@ def break_down(plan: Plan) -> Breakdown:
         network_by_tier[flow.downstream_tier] += flow.cost_usd_per_h
     return Breakdown(
         operators=tuple(
-            Share(o.name, compute_by_operator[o.name], network_by_operator[o.name]) for o in plan.operators
+            CostShare(o.name, compute_by_operator[o.name], network_by_operator[o.name]) for o in plan.operators
         ),
-        tiers=tuple(Share(tier, compute_by_tier[tier], network_by_tier[tier]) for tier in plan.tiers),
+        tiers=tuple(CostShare(tier, compute_by_tier[tier], network_by_tier[tier]) for tier in plan.tiers),
         links=link_uses(plan),
         flows=carried,
     )
 
 
 def operator_loads(plan: Plan, worker: PlannedWorker) -> Mapping[str, float]:
-    """Busy fraction of a worker per operator, in the plan's operator order; they sum to the worker's load."""
+    """Operator -> utilisation of a worker that it causes, in plan order; the sum is the worker's load."""
     return {
         operator.name: worker.rates_per_s[operator.name] * operator.request_s(worker.pool)
         for operator in plan.operators

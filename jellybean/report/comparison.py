@@ -1,4 +1,4 @@
-"""Predicted beside measured, and both beside the targets."""
+"""Compare predicted with measured figures, and both with the targets."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from enum import StrEnum
 from statistics import median
 from typing import Any
 
-from jellybean.display import figures as units
-from jellybean.report.store import Row
+from jellybean.display import formats
+from jellybean.report.store import StoreRow
 from jellybean_solver import Slo
 
 ROUNDING = 1e-9
 
 
-class Verdict(StrEnum):
-    """How a measured figure stands to the predicted one."""
+class ComparisonVerdict(StrEnum):
+    """Relation of a measured figure to the predicted one."""
 
     WITHIN = "within"
     HIGHER = "higher"
@@ -25,7 +25,7 @@ class Verdict(StrEnum):
 
 
 class SloState(StrEnum):
-    """How a figure stands to its target."""
+    """Relation of a figure to its target."""
 
     MET = "met"
     BROKEN = "broken"
@@ -34,7 +34,10 @@ class SloState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A figure that is both predicted and measured. Relative tolerances, except for accuracy: points."""
+    """A figure that is both predicted and measured.
+
+    Tolerances are relative, or in units of the figure if `absolute`.
+    """
 
     key: str
     label: str
@@ -46,20 +49,20 @@ class Metric:
 
     def shown_tolerance(self) -> str:
         return (
-            f"± {units.plain(self.tolerance)} point{'' if self.tolerance == 1 else 's'}"
+            f"± {formats.plain(self.tolerance)} point{'' if self.tolerance == 1 else 's'}"
             if self.absolute
             else f"± {self.tolerance * 100:.0f} %"
         )
 
 
 METRICS = (
-    Metric("cost_usd_per_h", "Cost", "USD/h", 0.05, True, units.usd),
-    Metric("accuracy", "Accuracy", "%", 1.0, False, units.accuracy, absolute=True),
-    Metric("throughput_per_s", "Throughput", "requests/s", 0.05, False, units.rate),
-    Metric("highest_rate_per_s", "Highest sustained rate", "requests/s", 0.15, False, units.rate),
-    Metric("latency_p50_s", "Latency p50", "s", 0.25, True, units.duration),
-    Metric("latency_p90_s", "Latency p90", "s", 0.35, True, units.duration),
-    Metric("latency_p99_s", "Latency p99", "s", 0.50, True, units.duration),
+    Metric("cost_usd_per_h", "Cost", "USD/h", 0.05, True, formats.usd),
+    Metric("accuracy", "Accuracy", "%", 1.0, False, formats.accuracy, absolute=True),
+    Metric("throughput_per_s", "Throughput", "requests/s", 0.05, False, formats.rate),
+    Metric("highest_rate_per_s", "Highest sustained rate", "requests/s", 0.15, False, formats.rate),
+    Metric("latency_p50_s", "Latency p50", "s", 0.25, True, formats.duration),
+    Metric("latency_p90_s", "Latency p90", "s", 0.35, True, formats.duration),
+    Metric("latency_p99_s", "Latency p99", "s", 0.50, True, formats.duration),
 )
 METRIC_BY_KEY: Mapping[str, Metric] = {metric.key: metric for metric in METRICS}
 
@@ -74,12 +77,12 @@ class Comparison:
     difference: float | None
     ratio: float | None
     tolerance: float
-    verdict: Verdict
+    verdict: ComparisonVerdict
 
 
 @dataclass(frozen=True, slots=True)
 class SloVerdict:
-    """One target beside what is predicted and measured of it."""
+    """One target with the predicted and the measured figure."""
 
     metric: str
     target: float
@@ -91,75 +94,75 @@ class SloVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """The newest measurement beside the median of the earlier ones of the same plan."""
+    """The newest measurement compared with the median of the earlier ones of the same plan."""
 
     metric: str
     earlier: float
     runs: int
     latest: float
     ratio: float | None
-    verdict: Verdict
+    verdict: ComparisonVerdict
 
 
 def figure(record: Mapping[str, Any] | None, key: str) -> float | None:
-    """A figure of a flat record; None when the record or the figure is missing."""
+    """A figure of a flat record; None if the record or the figure is missing."""
     value = record.get(key) if record is not None else None
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def compare(predicted: Mapping[str, Any], measured: Mapping[str, Any]) -> tuple[Comparison, ...]:
-    """Every metric in METRICS' order, missing ones included."""
-    found: list[Comparison] = []
+    """Compare all metrics, in the order of METRICS; missing figures are included as unknown."""
+    comparisons: list[Comparison] = []
     for metric in METRICS:
         before, after = figure(predicted, metric.key), figure(measured, metric.key)
         known = before is not None and after is not None
         difference = after - before if before is not None and after is not None else None
         ratio = after / before if before is not None and after is not None and before != 0 else None
-        verdict = _verdict(metric, difference, before) if known else Verdict.UNKNOWN
-        found.append(Comparison(metric.key, before, after, difference, ratio, metric.tolerance, verdict))
-    return tuple(found)
+        verdict = _verdict(metric, difference, before) if known else ComparisonVerdict.UNKNOWN
+        comparisons.append(Comparison(metric.key, before, after, difference, ratio, metric.tolerance, verdict))
+    return tuple(comparisons)
 
 
 def judge(slo: Slo, predicted: Mapping[str, Any], measured: Mapping[str, Any]) -> tuple[SloVerdict, ...]:
-    """The targets that were asked for, each against both figures."""
+    """Compare each target of the SLO with the predicted and the measured figure."""
     targets = (
         ("accuracy", slo.accuracy),
         ("latency_p99_s", slo.latency_p99_s),
         ("cost_usd_per_h", slo.budget_usd_per_h),
     )
-    found: list[SloVerdict] = []
+    verdicts: list[SloVerdict] = []
     for key, target in targets:
         if target is not None:
             before, after = figure(predicted, key), figure(measured, key)
             metric = METRIC_BY_KEY[key]
             states = _state(metric, target, before), _state(metric, target, after)
-            found.append(SloVerdict(key, target, before, states[0], after, states[1]))
-    return tuple(found)
+            verdicts.append(SloVerdict(key, target, before, states[0], after, states[1]))
+    return tuple(verdicts)
 
 
-def drift(benches: Sequence[Row]) -> tuple[Drift, ...]:
-    """How the newest of several measurements of one plan differs from the earlier ones; empty with fewer than two."""
+def drift(benches: Sequence[StoreRow]) -> tuple[Drift, ...]:
+    """Compare the newest measurement of a plan with the median of the earlier ones; empty for fewer than two."""
     if len(benches) < 2:
         return ()
-    found: list[Drift] = []
+    drifts: list[Drift] = []
     for metric in METRICS:
         latest = figure(benches[-1].record, metric.key)
         earlier = [value for row in benches[:-1] if (value := figure(row.record, metric.key)) is not None]
         if latest is not None and earlier:
-            usual = median(earlier)
-            ratio = latest / usual if usual else None
-            verdict = _verdict(metric, latest - usual, usual)
-            found.append(Drift(metric.key, usual, len(earlier), latest, ratio, verdict))
-    return tuple(found)
+            baseline = median(earlier)
+            ratio = latest / baseline if baseline else None
+            verdict = _verdict(metric, latest - baseline, baseline)
+            drifts.append(Drift(metric.key, baseline, len(earlier), latest, ratio, verdict))
+    return tuple(drifts)
 
 
-def _verdict(metric: Metric, difference: float | None, expected: float | None) -> Verdict:
+def _verdict(metric: Metric, difference: float | None, expected: float | None) -> ComparisonVerdict:
     if difference is None or expected is None:
-        return Verdict.UNKNOWN
+        return ComparisonVerdict.UNKNOWN
     allowed = metric.tolerance if metric.absolute else metric.tolerance * abs(expected)
     if abs(difference) <= allowed + ROUNDING:
-        return Verdict.WITHIN
-    return Verdict.HIGHER if difference > 0 else Verdict.LOWER
+        return ComparisonVerdict.WITHIN
+    return ComparisonVerdict.HIGHER if difference > 0 else ComparisonVerdict.LOWER
 
 
 def _state(metric: Metric, target: float, value: float | None) -> SloState:

@@ -1,4 +1,4 @@
-"""The lines of the topology drawing and their labels."""
+"""Curves and labels of the data flows in the topology drawing."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 
-from jellybean.display import figures as units
-from jellybean.report.graph import Key, Rows, ends
+from jellybean.display import formats
+from jellybean.report.graph import BoxKey, Rows, ends
 from jellybean_solver import Edge, EdgeKind, Flow, Plan
 
 Point = tuple[float, float]
-LETTER = 11 * 0.56  # mean width of a label's character
-LINE = 22.0
+CHARACTER_WIDTH = 11 * 0.56  # mean width of a character in a label
+LABEL_LINE_HEIGHT = 22.0
 THIN, THICK = 1.5, 5.0
-FEW, SMALL = 4, 0.005  # up to so many flows over links are all labelled; of more, those above this share
+LABEL_ALL, LABEL_SHARE = 4, 0.005  # label all of up to 4 flows over links; of more, those above this share of bytes
 SPREAD = 0.6  # part of a box's width over which its lines are spread
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Where a box stands."""
+    """Position and size of a box."""
 
     x: float
     y: float
@@ -30,7 +30,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A flow as cubic pieces from top to bottom. `crosses`: it uses a link, so it costs money."""
+    """A flow as cubic Bézier pieces from top to bottom. `crosses`: it uses a link between tiers."""
 
     points: tuple[Point, ...]
     width: float
@@ -39,7 +39,7 @@ class Curve:
 
     @property
     def path(self) -> str:
-        """SVG path data: straight through passages, bent between them."""
+        """SVG path data: straight inside passages, curved between them."""
         x, y = self.points[0]
         parts = [f"M{x:.1f} {y:.1f}"]
         for (x0, y0), (x1, y1) in zip(self.points, self.points[1:], strict=False):
@@ -48,7 +48,7 @@ class Curve:
         return " ".join(parts)
 
     def x_at(self, y: float) -> float:
-        """Where the curve is at a height; y falls monotonically along each piece."""
+        """x of the curve at height y, by bisection: y is monotonic along each piece."""
         for (x0, y0), (x1, y1) in zip(self.points, self.points[1:], strict=False):
             if y0 <= y <= y1 and y1 > y0:
                 low, high = 0.0, 1.0
@@ -62,7 +62,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Pill:
-    """A label on a line, by its centre."""
+    """A label on a curve; x and y are its centre."""
 
     x: float
     y: float
@@ -75,70 +75,70 @@ def draw_lines(
     plan: Plan,
     flows: Sequence[Flow],
     rows: Rows,
-    frames: Mapping[Key, Frame],
+    frames: Mapping[BoxKey, Frame],
     passages: Mapping[tuple[int, int], tuple[float, float, float]],
     bands: Sequence[tuple[float, float]],
 ) -> tuple[tuple[Curve, ...], tuple[Pill, ...]]:
-    """Curves and labels of all flows. `passages`: (row, flow) -> x, top, bottom; `bands`: top, bottom of each tier."""
+    """Draw all flows. `passages`: (row, flow) -> x, top, bottom; `bands`: top and bottom of each tier."""
     edges = {(edge.upstream, edge.downstream): edge for operator in plan.operators for edge in operator.inputs}
     busiest = max((flow.bytes_per_s for flow in flows), default=0.0) or 1.0
-    row_of, shown = rows.row_of(), set(labelled(flows))
-    middles = _middles(flows, row_of, frames, passages)
+    row_of, labelled = rows.row_of(), set(labelled_flows(flows))
+    end_xs = _end_positions(flows, row_of, frames, passages)
     curves: list[Curve] = []
-    landing: dict[int, list[tuple[Curve, str]]] = {}
+    labels_by_tier: dict[int, list[tuple[Curve, str]]] = {}
     pills: list[Pill] = []
     for index, flow in enumerate(flows):
         _, downstream = ends(flow)
         kind = _kind(edges[flow.upstream, flow.downstream])
-        points = tuple(_points(index, flow, row_of, frames, passages, middles))
+        points = tuple(_points(index, flow, row_of, frames, passages, end_xs))
         width = THIN + (THICK - THIN) * sqrt(flow.bytes_per_s / busiest)
         curve = Curve(points, width, flow.crosses, _hint(flow, kind))
         curves.append(curve)
-        if flow in shown:
-            landing.setdefault(rows.tiers[row_of[downstream]], []).append((curve, _text(flow, kind)))
+        if flow in labelled:
+            labels_by_tier.setdefault(rows.tiers[row_of[downstream]], []).append((curve, _text(flow, kind)))
         elif kind and not flow.crosses:
             y = (points[-1][1] + points[-2][1]) / 2
-            pills.append(Pill(curve.x_at(y), y, kind, len(kind) * LETTER + 14, False))
+            pills.append(Pill(curve.x_at(y), y, kind, len(kind) * CHARACTER_WIDTH + 14, False))
     right = max((frame.x + frame.width for frame in frames.values()), default=0.0)
-    for tier, wanted in sorted(landing.items()):
-        pills += _place(wanted, bands[tier - 1][1], bands[tier][0], right)
+    for tier, labels in sorted(labels_by_tier.items()):
+        pills += _place_labels(labels, bands[tier - 1][1], bands[tier][0], right)
     return tuple(curves), tuple(pills)
 
 
-def labelled(flows: Sequence[Flow]) -> tuple[Flow, ...]:
-    """The flows whose traffic is written beside them: over links, and where there are many, the larger ones."""
+def labelled_flows(flows: Sequence[Flow]) -> tuple[Flow, ...]:
+    """Flows with a traffic label: those over links; of many, only the larger ones."""
     crossing = [flow for flow in flows if flow.crosses]
-    least = SMALL * sum(flow.bytes_per_s for flow in crossing) if len(crossing) > FEW else 0.0
+    least = LABEL_SHARE * sum(flow.bytes_per_s for flow in crossing) if len(crossing) > LABEL_ALL else 0.0
     return tuple(flow for flow in crossing if flow.bytes_per_s >= least)
 
 
 def _points(
     index: int,
     flow: Flow,
-    row_of: Mapping[Key, int],
-    frames: Mapping[Key, Frame],
+    row_of: Mapping[BoxKey, int],
+    frames: Mapping[BoxKey, Frame],
     passages: Mapping[tuple[int, int], tuple[float, float, float]],
-    middles: Mapping[tuple[int, int], float],
+    end_xs: Mapping[tuple[int, int], float],
 ) -> list[Point]:
-    """From the bottom of one box through its passages to the top of the other, each box's lines spread out."""
+    """Points of a curve: from the bottom of the upstream box through its passages to the top of the downstream box."""
     upstream, downstream = ends(flow)
     above, below = frames[upstream], frames[downstream]
-    found = [(middles[index, 0], above.y + above.height)]
+    points = [(end_xs[index, 0], above.y + above.height)]
     for row in range(row_of[upstream] + 1, row_of[downstream]):
         x, top, bottom = passages[row, index]
-        found += [(x, top), (x, bottom)]
-    found.append((middles[index, 1], below.y))
-    return found
+        points += [(x, top), (x, bottom)]
+    points.append((end_xs[index, 1], below.y))
+    return points
 
 
-def _middles(
+def _end_positions(
     flows: Sequence[Flow],
-    row_of: Mapping[Key, int],
-    frames: Mapping[Key, Frame],
+    row_of: Mapping[BoxKey, int],
+    frames: Mapping[BoxKey, Frame],
     passages: Mapping[tuple[int, int], tuple[float, float, float]],
 ) -> dict[tuple[int, int], float]:
-    """(flow, 0) -> x where it leaves its upstream, (flow, 1) -> x where it enters its downstream."""
-    found: dict[tuple[int, int], float] = {}
+    """(flow, 0) -> x at its upstream box, (flow, 1) -> x at its downstream box; the curves of a box are spread out."""
+    xs: dict[tuple[int, int], float] = {}
     for key, frame in frames.items():
         for side in (0, 1):
             members = [index for index, flow in enumerate(flows) if ends(flow)[side] == key]
@@ -146,31 +146,33 @@ def _middles(
             ordered = sorted(members, key=lambda i: towards[i])
             for position, index in enumerate(ordered):
                 offset = (position + 0.5) / len(ordered) - 0.5
-                found[index, side] = frame.x + frame.width * (0.5 + SPREAD * offset)
-    return found
+                xs[index, side] = frame.x + frame.width * (0.5 + SPREAD * offset)
+    return xs
 
 
 def _next_x(
     index: int,
     flow: Flow,
     side: int,
-    row_of: Mapping[Key, int],
-    frames: Mapping[Key, Frame],
+    row_of: Mapping[BoxKey, int],
+    frames: Mapping[BoxKey, Frame],
     passages: Mapping[tuple[int, int], tuple[float, float, float]],
 ) -> float:
-    """Where a line goes next, seen from one of its ends."""
+    """x of the next passage or box of a curve, seen from one of its ends."""
     here, there = ends(flow)[side], ends(flow)[1 - side]
     step = 1 if side == 0 else -1
     passage = passages.get((row_of[here] + step, index))
     return passage[0] if passage is not None else frames[there].x + frames[there].width / 2
 
 
-def _place(wanted: Sequence[tuple[Curve, str]], top: float, bottom: float, right: float) -> list[Pill]:
-    """Labels in the gap between two bands, each on its curve, on the first line where it hides no other."""
-    lines = [top + 15 + LINE * index for index in range(max(1, int((bottom - top - 8) // LINE)))]
+def _place_labels(labels: Sequence[tuple[Curve, str]], top: float, bottom: float, right: float) -> list[Pill]:
+    """Place labels on their curves in the gap between two bands, on the first line without overlap."""
+    lines = [
+        top + 15 + LABEL_LINE_HEIGHT * index for index in range(max(1, int((bottom - top - 8) // LABEL_LINE_HEIGHT)))
+    ]
     placed: list[Pill] = []
-    for curve, text in sorted(wanted, key=lambda item: item[0].points[-1][0]):
-        width = len(text) * LETTER + 16
+    for curve, text in sorted(labels, key=lambda item: item[0].points[-1][0]):
+        width = len(text) * CHARACTER_WIDTH + 16
         options = [Pill(_inside(curve.x_at(y), width, right), y, text, width, True) for y in lines]
         free = [pill for pill in options if not any(_overlap(pill, other) for other in placed)]
         placed.append(free[0] if free else min(options, key=lambda p: sum(_overlap(p, other) for other in placed)))
@@ -186,22 +188,23 @@ def _overlap(one: Pill, other: Pill) -> bool:
 
 
 def _text(flow: Flow, kind: str) -> str:
-    text = f"{units.byte_rate(flow.bytes_per_s)} · {units.usd(flow.cost_usd_per_h)} USD/h"
+    text = f"{formats.byte_rate(flow.bytes_per_s)} · {formats.usd(flow.cost_usd_per_h)} USD/h"
     return f"{kind} · {text}" if kind else text
 
 
 def _hint(flow: Flow, kind: str) -> str:
     text = (
-        f"{flow.upstream} to {flow.downstream}: {units.rate(flow.messages_per_s)}, {units.byte_rate(flow.bytes_per_s)}"
+        f"{flow.upstream} to {flow.downstream}: {formats.rate(flow.messages_per_s)}, "
+        f"{formats.byte_rate(flow.bytes_per_s)}"
     )
     text += f", {kind}" if kind else ""
-    return text + (f", {units.usd(flow.cost_usd_per_h)} USD/h" if flow.crosses else "")
+    return text + (f", {formats.usd(flow.cost_usd_per_h)} USD/h" if flow.crosses else "")
 
 
 def _kind(edge: Edge) -> str:
     if edge.kind is EdgeKind.EACH:
         return ""
-    return "gather" if edge.kind is EdgeKind.GATHER else f"× {units.plain(edge.ratio)}"
+    return "gather" if edge.kind is EdgeKind.GATHER else f"× {formats.plain(edge.ratio)}"
 
 
 def _bezier(p0: float, p1: float, p2: float, p3: float, t: float) -> float:

@@ -1,4 +1,4 @@
-"""What `jellybean explain` prints: answers to questions, what binds, what a unit is worth, what else was possible."""
+"""The text of an explanation: answers to --why-not, binding requirements, value of relaxations, alternatives."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from jellybean.display import figures as units
+from jellybean.display import formats
 from jellybean.documents.locations import Location
 from jellybean.planning.explain import Explained
-from jellybean.report.plan_view import answer
+from jellybean.report.plan_view import plan_line
 from jellybean_solver import (
     COST_TOLERANCE,
     Conflict,
@@ -26,18 +26,22 @@ from jellybean_solver import (
 
 
 def explained_text(explained: Explained) -> RenderableType:
-    """Everything, most important first."""
+    """The whole explanation, most important parts first."""
     explanation = explained.explanation
     if explanation.conflict is not None or explanation.plan is None:
         return _infeasible(explained)
-    parts: list[RenderableType] = [answer(explanation.plan)]
+    parts: list[RenderableType] = [plan_line(explanation.plan)]
     for found in explanation.why_not:
         parts.append(_why_not(explained, found))
     parts += _limits(explained)
     answered = [change for change in explanation.values if change.status != UNKNOWN]
     if answered:
-        parts += _section("One unit more or less", _changes(answered))
-    for kind, title in (("tier", "Without a tier"), ("pool", "Without a pool"), ("variant", "With another variant")):
+        parts += _section("Effect of one unit", _changes(answered))
+    for kind, title in (
+        ("tier", "Without one tier"),
+        ("pool", "Without one pool"),
+        ("variant", "With another variant"),
+    ):
         chosen = [change for change in explanation.choices if change.kind == kind and change.status != UNKNOWN]
         if chosen:
             parts += _section(title, _changes(sorted(chosen, key=_by_cost)))
@@ -49,24 +53,24 @@ def explained_text(explained: Explained) -> RenderableType:
 def _footer(explained: Explained) -> str:
     found = explained.explanation
     solved = f"{_count(found.solves)} solved in {explained.explain_s:.1f} s"
-    text = f"{solved}; every figure is the optimum of one"
+    text = f"{solved}; every figure is the optimum of a modified problem"
     changes = [*found.values, *found.choices, *(c for limit in found.limits for c in (limit.without, limit.more) if c)]
     if not all(map(_proven, changes)):
-        text += ", but those with ~: they compare the cheapest plans found, what is proven is a range (--json)"
+        text += ", except those with ~, which compare the cheapest plans found (--json has the proven ranges)"
     if explained.cuts:
-        taken = ", ".join(f"{cut.operator} after {cut.layers} of {cut.of} layers" for cut in explained.cuts)
-        text += f"; all with the models cut as planned ({taken})"
+        cuts = ", ".join(f"{cut.operator} after {cut.layers} of {cut.of} layers" for cut in explained.cuts)
+        text += f"; the cuts of the plan are fixed ({cuts})"
     if found.plan is not None and found.plan.slo.latency_p99_s is not None:
-        text += "; p99 of alternatives by one simulation each"
+        text += "; the p99 of alternatives is from one simulation each"
     return text + _more_time(explained)
 
 
 def _more_time(explained: Explained) -> str:
-    """Last of all, where anything was left out: how long a look might show it."""
+    """A sufficient time limit to try, if anything was omitted; otherwise empty."""
     if explained.enough_s is None:
         return ""
     left = explained.explanation.unanswered
-    what = f"{_count(left)} more had no time" if left else "time ended the search"
+    what = f"{_count(left)} not solved for lack of time" if left else "the search reached its time limit"
     return f"; {what}: try --time-limit {explained.enough_s:g}"
 
 
@@ -75,23 +79,23 @@ def _count(problems: int) -> str:
 
 
 def _unanswered(explained: Explained) -> list[RenderableType]:
-    """What was asked and not answered in the time allowed."""
+    """Table of the questions that were not answered within the time limit."""
     found = explained.explanation
     asked = {
-        "what binds": [_title(explained, limit.requirement).plain for limit in found.limits if _open(limit)],
+        "binding": [_title(explained, limit.requirement).plain for limit in found.limits if _open(limit)],
         "one unit": [change.words for change in found.values if change.status == UNKNOWN],
         "choices": [change.words for change in found.choices if change.status == UNKNOWN],
     }
     table = _table("", "")
     for heading, texts in asked.items():
         if texts:
-            more = f", and {len(texts) - MANY} more" if len(texts) > MANY else ""
-            table.add_row(Text(heading, "dim"), Text(", ".join(texts[:MANY]) + more, "yellow"))
-    return _section("Not answered in the time allowed", table) if table.row_count else []
+            more = f", and {len(texts) - MAX_ITEMS} more" if len(texts) > MAX_ITEMS else ""
+            table.add_row(Text(heading, "dim"), Text(", ".join(texts[:MAX_ITEMS]) + more, "yellow"))
+    return _section("Not answered within the time limit", table) if table.row_count else []
 
 
 def _open(limit: LimitAnalysis) -> bool:
-    """Whether time ended before it was known what a limit costs."""
+    """True if the time limit was reached before the cost of a limit was known."""
     return not limit.binds and limit.without is not None and limit.without.status == UNKNOWN
 
 
@@ -100,7 +104,7 @@ def _section(title: str, table: RenderableType) -> list[RenderableType]:
 
 
 def _table(*headings: str, right: Iterable[int] = (), whole: Iterable[int] = ()) -> Table:
-    """`right`: columns of numbers; `whole`: others that are not folded."""
+    """`right`: columns of numbers, right-aligned; `whole`: further columns that are not wrapped."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", show_header=any(headings))
     numbers, unfolded = set(right), {*right, *whole}
     for index, heading in enumerate(headings):
@@ -118,19 +122,19 @@ def _why_not(explained: Explained, found: WhyNot) -> RenderableType:
     if found.conflict is None:
         return text
     ways = [
-        f"{' '.join(explained.settings(item.requirement, item.value))} ({units.usd(item.cost_usd_per_h)})"
+        f"{' '.join(explained.settings(item.requirement, item.value))} ({formats.usd(item.cost_usd_per_h)})"
         for item in found.conflict.relaxations
         if item.helps
     ]
     if ways:
-        text.append(f"\n  enough, alone: {'; '.join(ways[:MANY])}", "dim")
+        text.append(f"\n  sufficient on its own: {'; '.join(ways[:MAX_ITEMS])}", "dim")
     return text
 
 
 def _limits(explained: Explained) -> list[RenderableType]:
     limits = explained.explanation.limits
     binding = sorted((limit for limit in limits if limit.binds), key=_saving)
-    table = _table("requirement", "plan", "of", "without it", "one more", right=(1, 2, 3, 4))
+    table = _table("requirement", "used", "limit", "without it", "one unit more", right=(1, 2, 3, 4))
     for limit in binding:
         table.add_row(
             _title(explained, limit.requirement),
@@ -139,15 +143,25 @@ def _limits(explained: Explained) -> list[RenderableType]:
             _both(limit.without),
             _both(limit.more),
         )
-    parts = _section("What binds: USD/h saved without it, and with one more", table) if binding else []
+    parts = (
+        _section("Binding requirements: change of cost in USD/h without it, and with one unit more", table)
+        if binding
+        else []
+    )
     if any(limit.requirement.kind is RequirementKind.COUNT and not limit.reached for limit in binding):
         parts.append(
-            Text("  a pool that is not used up binds where more of its workers would carry what few cannot", "dim")
+            Text(
+                "  a partly used pool can be binding: with more workers it could take over a load that it "
+                "cannot take over now",
+                "dim",
+            )
         )
     if not binding and any(_open(limit) for limit in limits):
-        parts.append(Text("What binds is not known: time ended before all limits were looked at", "bold yellow"))
+        parts.append(
+            Text("Binding requirements unknown: the time limit was reached before all were checked", "bold yellow")
+        )
     elif not binding:
-        parts.append(Text("Nothing binds: no limit on its own makes this plan dearer", "bold"))
+        parts.append(Text("No binding requirements: none on its own makes the plan more expensive", "bold"))
     loose = [
         limit
         for limit in limits
@@ -157,15 +171,15 @@ def _limits(explained: Explained) -> list[RenderableType]:
     for kind in RequirementKind:
         texts = [_loose(explained, limit) for limit in loose if limit.requirement.kind is kind]
         if texts:
-            more = f", and {len(texts) - MANY} more" if len(texts) > MANY else ""
-            rest.add_row(Text(TITLES[kind], "dim"), Text(", ".join(texts[:MANY]) + more, "dim"))
+            more = f", and {len(texts) - MAX_ITEMS} more" if len(texts) > MAX_ITEMS else ""
+            rest.add_row(Text(TITLES[kind], "dim"), Text(", ".join(texts[:MAX_ITEMS]) + more, "dim"))
     if rest.row_count:
-        parts += _section("What does not", rest)
+        parts += _section("Not binding", rest)
     return parts
 
 
-MANY = 8  # items in a line
-UNKNOWN = "unknown"  # the status of a question that had no time
+MAX_ITEMS = 8  # items per line
+UNKNOWN = "unknown"  # status of a question that was not answered in time
 TITLES = {
     RequirementKind.ACCURACY: "accuracy",
     RequirementKind.RATE: "rate",
@@ -193,52 +207,52 @@ def _loose(explained: Explained, limit: LimitAnalysis) -> str:
 
 
 def _unsure(without: Counterfactual | None) -> str:
-    """Why it cannot be told whether a limit binds."""
+    """Why it is unknown whether a limit is binding; empty if it is known."""
     if without is None or without.holds:
         return ""
-    return f"(without it a cheaper plan is refused: {without.reason})"
+    return f"(without it, a cheaper plan is rejected: {without.reason})"
 
 
 def amount(kind: RequirementKind, value: float | None) -> str:
-    """A requirement's figure with its unit."""
+    """A value of a requirement with its unit."""
     if value is None:
         return ""
     texts = {
-        RequirementKind.ACCURACY: lambda: units.accuracy(value),
+        RequirementKind.ACCURACY: lambda: formats.accuracy(value),
         RequirementKind.RATE: lambda: f"x{value:.4g}",
-        RequirementKind.BUDGET: lambda: f"{units.usd(value)} USD/h",
-        RequirementKind.LATENCY_P99: lambda: units.duration(value),
-        RequirementKind.BANDWIDTH: lambda: f"{units.number(value * 8e-6)} Mbit/s",
-        RequirementKind.MEMORY: lambda: units.size(value),
+        RequirementKind.BUDGET: lambda: f"{formats.usd(value)} USD/h",
+        RequirementKind.LATENCY_P99: lambda: formats.duration(value),
+        RequirementKind.BANDWIDTH: lambda: f"{formats.number(value * 8e-6)} Mbit/s",
+        RequirementKind.MEMORY: lambda: formats.size(value),
         RequirementKind.COUNT: lambda: f"{value:.0f}",
     }
     return texts[kind]() if kind in texts else f"{value:.3g}"
 
 
 def _changes(changes: Sequence[Counterfactual]) -> Table:
-    table = _table("", "USD/h", "", "what changes", right=(1, 2))
+    table = _table("", "USD/h", "", "changes", right=(1, 2))
     for change in changes:
         words = Text(change.words)
         if change.delta_usd_per_h is None:
             table.add_row(words, "", "", Text(f"no plan: {change.reason}", "dim"))
             continue
         stated = "accuracy" in change.kind and change.accuracy is not None
-        reached = f"accuracy {units.accuracy(change.accuracy)}; " if stated else ""
-        happens = f"{reached}{'; '.join(change.differences) or 'the same variants and workers'}"
+        reached = f"accuracy {formats.accuracy(change.accuracy)}; " if stated else ""
+        consequence = f"{reached}{'; '.join(change.differences) or 'the same variants and workers'}"
         if not change.holds:
-            happens = f"refused: {change.reason}"
-        table.add_row(words, _delta(change), _share(change), Text(happens, "dim"))
+            consequence = f"rejected: {change.reason}"
+        table.add_row(words, _delta(change), _share(change), Text(consequence, "dim"))
     return table
 
 
 def _delta(change: Counterfactual | None) -> str:
-    """+0.48, or ~+0.48, between the plans found, where it is not proven."""
+    """Change of cost: +0.48, or ~+0.48 if it is not proven."""
     if change is None or change.delta_usd_per_h is None:
         return ""
     about = "" if _proven(change) else "~"
     if change.delta_usd_per_h == 0:
         return f"{about}0"
-    return f"{about}{'+' if change.delta_usd_per_h > 0 else '-'}{units.usd(abs(change.delta_usd_per_h))}"
+    return f"{about}{'+' if change.delta_usd_per_h > 0 else '-'}{formats.usd(abs(change.delta_usd_per_h))}"
 
 
 def _proven(change: Counterfactual) -> bool:
@@ -247,9 +261,9 @@ def _proven(change: Counterfactual) -> bool:
 
 
 def _both(change: Counterfactual | None) -> str:
-    """-3.27 (-47 %)."""
+    """Absolute and relative change of cost: -3.27 (-47 %)."""
     if change is not None and change.status in ("refused", UNKNOWN):
-        return "refused" if change.status == "refused" else "not known"
+        return "rejected" if change.status == "refused" else "unknown"
     share = _share(change) if change is not None else ""
     return f"{_delta(change)} ({share})" if share else _delta(change)
 
@@ -273,17 +287,17 @@ def _saving(limit: LimitAnalysis) -> float:
 def _infeasible(explained: Explained) -> RenderableType:
     found = explained.explanation.conflict
     refused = explained.explanation.status == "refused"
-    what = "no plan was found that keeps all limits" if refused else "no plan meets the targets"
+    what = "no plan was found that meets all targets" if refused else "no plan meets the targets"
     title = Text(f"{explained.problem.name}: {what}", "bold red")
     if found is None:
         return title
     parts: list[RenderableType] = [title]
     if refused:
-        parts.append(Text(f"{found.reason}, and none that keeps it was found"))
+        parts.append(Text(f"{found.reason}, and no plan was found that meets it"))
     elif not found.relaxations and not found.proven:
-        parts.append(Text(f"What conflicts is not known: time ended before it was found. {found.reason}"))
+        parts.append(Text(f"The conflict is unknown: the time limit was reached before it was found. {found.reason}"))
     elif not found.relaxations:
-        parts.append(Text(f"Whatever the targets: {found.reason}"))
+        parts.append(Text(f"Regardless of the targets: {found.reason}"))
     else:
         parts.append(Text(_introduction(found), "bold"))
     if found.relaxations:
@@ -292,9 +306,13 @@ def _infeasible(explained: Explained) -> RenderableType:
         parts.append(Text(found.reason, "dim"))
     if found.remaining:
         names = "; ".join(_title(explained, requirement).plain for requirement in found.remaining)
-        parts.append(Text(f"Easing one is not enough: without the first, these still conflict: {names}"))
+        parts.append(Text(f"Relaxing one is not enough: without the first, these still conflict: {names}"))
     if not found.proven and found.relaxations and explained.explanation.status != "refused":
-        parts.append(Text("Not proven: time ended, or a plan was refused, for some of the sets looked at", "yellow"))
+        parts.append(
+            Text(
+                "Not proven: for some sets of requirements the time limit was reached or a plan was rejected", "yellow"
+            )
+        )
     solved = f"{_count(explained.explanation.solves)} solved in {explained.explain_s:.1f} s"
     parts.append(Text(solved + _more_time(explained), "dim"))
     return Group(*parts)
@@ -302,41 +320,43 @@ def _infeasible(explained: Explained) -> RenderableType:
 
 def _introduction(found: Conflict) -> str:
     if len(found.relaxations) == 1:
-        return "This cannot be met, whatever else is given up:"
-    fewest = ", and no fewer do" if found.smallest else ""
-    return f"These {len(found.relaxations)} conflict{fewest} (drop any one, and the others can be met together):"
+        return "This requirement cannot be met, even if all others are dropped:"
+    fewest = " (a minimum conflict)" if found.smallest else ""
+    return (
+        f"These {len(found.relaxations)} requirements conflict{fewest}; without any one of them, the others can be met:"
+    )
 
 
 def _conflict(explained: Explained, found: Conflict) -> Table:
-    table = _table("where", "as written", "enough, alone", "USD/h", right=(3,), whole=(0, 1))
+    table = _table("where", "as written", "sufficient on its own", "USD/h", right=(3,), whole=(0, 1))
     for item in found.relaxations:
-        cost = units.usd(item.cost_usd_per_h) if item.cost_usd_per_h is not None else ""
+        cost = formats.usd(item.cost_usd_per_h) if item.cost_usd_per_h is not None else ""
         enough = (_enough(explained, item), cost)
-        for place in explained.places[item.requirement]:
-            where = "--set" if place.line is None else str(place)
-            table.add_row(Text(where), Text(_written(place, item.requirement)), *map(Text, enough))
+        for location in explained.locations[item.requirement]:
+            where = "--set" if location.line is None else str(location)
+            table.add_row(Text(where), Text(_written(location, item.requirement)), *map(Text, enough))
             enough = ("", "")
     return table
 
 
 def _enough(explained: Explained, item: LeastRelaxation) -> str:
     if item.helps is None:
-        return "not known: no time, or plans refused"
+        return "unknown: not solved in time, or plans rejected"
     if not item.helps:
-        return "nothing alone"
+        return "none"
     if item.value is None:
-        gone = {RequirementKind.SHARING: "shared", RequirementKind.RESIDENCY: "anywhere"}
-        return gone.get(item.requirement.kind, "without it only" if item.exact else "without it (less may do)")
+        dropped = {RequirementKind.SHARING: "shared", RequirementKind.RESIDENCY: "anywhere"}
+        return dropped.get(item.requirement.kind, "only without it" if item.exact else "without it (less may suffice)")
     values = dict.fromkeys(s.partition("=")[2] for s in explained.settings(item.requirement, item.value))
-    return ", ".join(values) + ("" if item.exact else " (less may do)")
+    return ", ".join(values) + ("" if item.exact else " (less may suffice)")
 
 
 def _title(explained: Explained, requirement: Requirement) -> Text:
-    """The requirement as it is written; several rates one a line."""
-    return Text("\n".join(_written(place, requirement) for place in explained.places[requirement]))
+    """The requirement as written in the documents; one line per location."""
+    return Text("\n".join(_written(location, requirement) for location in explained.locations[requirement]))
 
 
-def _written(place: Location, requirement: Requirement) -> str:
+def _written(location: Location, requirement: Requirement) -> str:
     """`slo.accuracy: 56`."""
     default = amount(requirement.kind, requirement.value) or "exclusive"
-    return f"{place.path}: {place.written if place.written is not None else f'{default} (default)'}"
+    return f"{location.path}: {location.written if location.written is not None else f'{default} (default)'}"

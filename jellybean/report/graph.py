@@ -1,7 +1,7 @@
-"""Rows of the topology drawing: which placements stand beside each other, and what passes between them.
+"""Layered layout of the topology drawing (Sugiyama, Tagawa, Toda, 1981: layers, dummy vertices, barycentres).
 
-Tiers from top to bottom, inside a tier by depth; an edge that passes a row gets a place in it, so that lines run beside
-the boxes rather than behind them (Sugiyama, Tagawa, Toda, 1981: layers, dummy vertices, barycentres).
+Rows follow the tiers from top to bottom, and the depth inside a tier. A flow that crosses a row gets a slot in it (a
+dummy vertex), so that its curve runs between the boxes.
 """
 
 from __future__ import annotations
@@ -11,38 +11,38 @@ from dataclasses import dataclass
 
 from jellybean_solver import Flow, Plan
 
-Key = tuple[str, str | None]  # (operator, pool), or (source, None)
+BoxKey = tuple[str, str | None]  # (operator, pool), or (source, None)
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A place in a row: a placement or source, or the passage of the flow with this index."""
+    """One slot of a row: a box (placement or source), or the passage of the flow with index `flow`."""
 
-    key: Key | None
+    key: BoxKey | None
     flow: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows from top to bottom; `tiers` says which tier (by index) each belongs to."""
+    """Rows from top to bottom; `tiers` has the tier index of each row."""
 
     slots: tuple[tuple[Slot, ...], ...]
     tiers: tuple[int, ...]
 
-    def row_of(self) -> Mapping[Key, int]:
+    def row_of(self) -> Mapping[BoxKey, int]:
         return {slot.key: index for index, row in enumerate(self.slots) for slot in row if slot.key is not None}
 
 
-def ends(flow: Flow) -> tuple[Key, Key]:
-    """The two boxes that a flow joins."""
+def ends(flow: Flow) -> tuple[BoxKey, BoxKey]:
+    """The upstream and the downstream box of a flow."""
     return (flow.upstream, flow.upstream_pool), (flow.downstream, flow.downstream_pool)
 
 
 def arrange(plan: Plan, flows: Sequence[Flow], columns: int) -> Rows:
-    """Place every source and placement; at most `columns` boxes in a row."""
+    """Assign every source and placement to a row, with at most `columns` boxes per row."""
     tier_of = _tiers(plan)
     rank = _ranks(tier_of, flows, plan)
-    boxes: list[list[Key]] = []
+    boxes: list[list[BoxKey]] = []
     tiers: list[int] = []
     for tier in range(len(plan.tiers)):
         members = [key for key in rank if tier_of[key] == tier]
@@ -60,17 +60,17 @@ def arrange(plan: Plan, flows: Sequence[Flow], columns: int) -> Rows:
     return Rows(_ordered(rows, flows), tuple(tiers))
 
 
-def _tiers(plan: Plan) -> dict[Key, int]:
+def _tiers(plan: Plan) -> dict[BoxKey, int]:
     index = {tier: position for position, tier in enumerate(plan.tiers)}
-    found: dict[Key, int] = {(source.name, None): index[source.tier] for source in plan.sources}
+    found: dict[BoxKey, int] = {(source.name, None): index[source.tier] for source in plan.sources}
     found |= {(item.operator, item.pool): index[item.tier] for item in plan.placements}
     return found
 
 
-def _ranks(tier_of: Mapping[Key, int], flows: Sequence[Flow], plan: Plan) -> dict[Key, int]:
-    """Depth of each box inside its own tier; placements stand below the tier's sources."""
+def _ranks(tier_of: Mapping[BoxKey, int], flows: Sequence[Flow], plan: Plan) -> dict[BoxKey, int]:
+    """Depth of each box inside its tier; placements are below the tier's sources."""
     with_sources = {tier_of[source.name, None] for source in plan.sources}
-    rank: dict[Key, int] = {}
+    rank: dict[BoxKey, int] = {}
     for key, tier in tier_of.items():  # sources first, then operators in topological order
         upstream = [ends(flow)[0] for flow in flows if ends(flow)[1] == key]
         depths = [rank[other] + 1 for other in upstream if tier_of[other] == tier]
@@ -80,19 +80,19 @@ def _ranks(tier_of: Mapping[Key, int], flows: Sequence[Flow], plan: Plan) -> dic
 
 
 def _ordered(rows: Sequence[Sequence[Slot]], flows: Sequence[Flow]) -> tuple[tuple[Slot, ...], ...]:
-    """Each row sorted by the mean position of what feeds it."""
+    """Sort each row by the mean position of its upstream boxes (barycentre heuristic)."""
     position: dict[Slot, float] = {}
     found: list[tuple[Slot, ...]] = []
     for row in rows:
-        wanted = {slot: _mean(_above(slot, flows, position), 0.5) for slot in row}
-        ordered = tuple(sorted(row, key=lambda slot: wanted[slot]))
+        barycentre = {slot: _mean(_above(slot, flows, position), 0.5) for slot in row}
+        ordered = tuple(sorted(row, key=lambda slot: barycentre[slot]))
         position |= {slot: (index + 0.5) / len(ordered) for index, slot in enumerate(ordered)}
         found.append(ordered)
     return tuple(found)
 
 
 def _above(slot: Slot, flows: Sequence[Flow], position: Mapping[Slot, float]) -> Iterable[float]:
-    """Where the lines into a slot come from: a passage further up if there is one, else the upstream box."""
+    """Positions of the flows into a slot: of the flow's last passage, or of its upstream box."""
     for index, flow in enumerate(flows):
         upstream, downstream = ends(flow)
         if slot.flow == index or slot.key == downstream:

@@ -1,7 +1,7 @@
-"""The report as one page: no scripts, nothing loaded, readable on a telephone and on paper.
+"""Render the report as one HTML page without scripts and external resources, for screens and print.
 
-The content security policy allows exactly the one style sheet that the page holds, by its hash, so that a hostile name
-that slipped through the escaping could still do nothing.
+The content security policy allows only the embedded style sheet, by its hash, so that text that escapes the HTML
+escaping cannot load or run anything.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from importlib import resources
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from jellybean.display import figures
+from jellybean.display import formats
 from jellybean.report import topology, views
 from jellybean.report.comparison import METRIC_BY_KEY
 from jellybean.report.plan_view import cut_lines, proof, where
@@ -24,7 +24,7 @@ _CARDS = ("cost_usd_per_h", "accuracy", "throughput_per_s", "highest_rate_per_s"
 
 
 def render_html(report: Report) -> str:
-    """A self-contained page. The same report gives the same bytes."""
+    """Render a self-contained page; the output is deterministic."""
     style, policy = _style()
     plan = report.plan
     colours = {operator.name: index for index, operator in enumerate(plan.operators)}
@@ -61,7 +61,7 @@ def _read(name: str) -> str | None:
 
 @cache
 def _style() -> tuple[Markup, str]:
-    """The style sheet and the policy that names it."""
+    """The style sheet, and the content security policy with its hash."""
     style = _read("style.css") or ""
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     return Markup(style), f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
@@ -77,16 +77,16 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "usd": figures.usd,
-        "number": figures.number,
-        "duration": figures.duration,
-        "rate": figures.rate,
-        "byte_rate": figures.byte_rate,
-        "size": figures.size,
-        "share": figures.percent,
-        "accuracy": figures.accuracy,
-        "moment": figures.moment,
-        "plain": figures.plain,
+        "usd": formats.usd,
+        "number": formats.number,
+        "duration": formats.duration,
+        "rate": formats.rate,
+        "byte_rate": formats.byte_rate,
+        "size": formats.size,
+        "share": formats.percent,
+        "accuracy": formats.accuracy,
+        "moment": formats.moment,
+        "plain": formats.plain,
         "count": _count,
         "saved": _saved,
         "advice": _advice,
@@ -97,20 +97,20 @@ def _environment() -> Environment:
 
 
 def _xy(value: float) -> str:
-    """A coordinate: a tenth of a unit is finer than any screen."""
+    """A coordinate with at most one decimal."""
     return f"{value:.1f}".removesuffix(".0")
 
 
 def _count(value: float | None) -> str:
-    return figures.MISSING if value is None else f"{value:.0f}"
+    return formats.MISSING if value is None else f"{value:.0f}"
 
 
 def _saved(fraction: float) -> str:
-    """A saving that rounds to nothing is none; a negative one is said."""
+    """A saving as a percentage; negative if the baseline is cheaper."""
     return f"{fraction * 100:.0f} %" if abs(fraction) >= 0.005 else "0 %"
 
 
 def _advice(line: str) -> tuple[str, str]:
-    """The command and what it does; no command for plain sentences."""
-    command, _, why = line.partition("  ")
-    return (command, why) if why else ("", line)
+    """Split advice into the command and its purpose; the command is empty for a plain sentence."""
+    command, _, purpose = line.partition("  ")
+    return (command, purpose) if purpose else ("", line)

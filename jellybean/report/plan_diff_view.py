@@ -1,4 +1,4 @@
-"""The difference of two plans as people and as machines read it."""
+"""The difference of two plans as text and as JSON."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from jellybean.display import figures as units
+from jellybean.display import formats
 from jellybean_solver import HostedModel, PlanDiff, WorkerChange
 
-MOST_FIGURES, MOST_CHARACTERS = 20, 40  # lines of figures; of a list in one
-MOST_WORKERS = 20  # listed one by one; of more, those with the same change in one line
+MAX_FIGURES, MAX_LIST_CHARACTERS = 20, 40  # lines of figures; characters of a list in a line
+MAX_WORKERS = 20  # listed one by one; of more, workers with equal changes share a line
 
 
 def diff_text(diff: PlanDiff, before: str, after: str) -> RenderableType:
-    """Cost and accuracy first, then what changes, then what to do on each worker."""
+    """Cost and accuracy, then changed variants, pools and figures, then the actions on each worker."""
     if diff.is_empty:
-        return Text(f"no difference between {before} and {after} but perhaps their workers' names", "bold")
+        return Text(f"no difference between {before} and {after}, except possibly worker names", "bold")
     parts: list[RenderableType] = [Text(f"{before} -> {after}", "bold"), Text(f"  {_cost(diff)}")]
     parts += [Text(f"  {line}") for line in (*_selection(diff), *_fleet(diff))]
     parts += [Text(f"  {line}") for line in _figures(diff)]
@@ -30,7 +30,7 @@ def diff_text(diff: PlanDiff, before: str, after: str) -> RenderableType:
 
 
 def diff_json(diff: PlanDiff) -> dict[str, Any]:
-    """The fields of `PlanDiff`, and `same`."""
+    """The fields of `PlanDiff` and `same` as JSON values."""
     return {"same": diff.is_empty, **dataclasses.asdict(diff), "names": dict(diff.names)}
 
 
@@ -38,21 +38,21 @@ def _cost(diff: PlanDiff) -> str:
     one, two = diff.cost_before, diff.cost_after
     change = two.total_usd_per_h - one.total_usd_per_h
     return (
-        f"cost {units.usd(one.total_usd_per_h)} -> {units.usd(two.total_usd_per_h)} USD/h ({change:+.4f}; compute "
-        f"{units.usd(one.compute_usd_per_h)} -> {units.usd(two.compute_usd_per_h)}, network "
-        f"{units.usd(one.network_usd_per_h)} -> {units.usd(two.network_usd_per_h)}), accuracy "
-        f"{units.accuracy(diff.accuracy_before)} -> {units.accuracy(diff.accuracy_after)}"
+        f"cost {formats.usd(one.total_usd_per_h)} -> {formats.usd(two.total_usd_per_h)} USD/h ({change:+.4f}; compute "
+        f"{formats.usd(one.compute_usd_per_h)} -> {formats.usd(two.compute_usd_per_h)}, network "
+        f"{formats.usd(one.network_usd_per_h)} -> {formats.usd(two.network_usd_per_h)}), accuracy "
+        f"{formats.accuracy(diff.accuracy_before)} -> {formats.accuracy(diff.accuracy_after)}"
     )
 
 
 def _selection(diff: PlanDiff) -> list[str]:
-    lines = [f"{item.operator}: {item.before or 'not there'} -> {item.after or 'not there'}" for item in diff.variants]
+    lines = [f"{item.operator}: {item.before or 'none'} -> {item.after or 'none'}" for item in diff.variants]
     for item in diff.placements:
         workers = f"{item.workers_before} -> {item.workers_after} workers"
-        rates = f"{units.rate(item.rate_before_per_s)} -> {units.rate(item.rate_after_per_s)}"
+        rates = f"{formats.rate(item.rate_before_per_s)} -> {formats.rate(item.rate_after_per_s)}"
         batches = (max(item.batch_before, 1), max(item.batch_after, 1))
-        told = f", batches of {batches[0]} -> {batches[1]}" if batches[0] != batches[1] else ""
-        lines.append(f"{item.operator} in {item.pool}: {workers}, {rates}{told}")
+        batch = f", batches of {batches[0]} -> {batches[1]}" if batches[0] != batches[1] else ""
+        lines.append(f"{item.operator} in {item.pool}: {workers}, {rates}{batch}")
     return lines
 
 
@@ -63,24 +63,24 @@ def _fleet(diff: PlanDiff) -> list[str]:
     ]
     for item in diff.links:
         lines.append(
-            f"link {item.upstream_tier} -> {item.downstream_tier}: {units.byte_rate(item.bytes_before_per_s)} -> "
-            f"{units.byte_rate(item.bytes_after_per_s)}, {units.usd(item.cost_before_usd_per_h)} -> "
-            f"{units.usd(item.cost_after_usd_per_h)} USD/h"
+            f"link {item.upstream_tier} -> {item.downstream_tier}: {formats.byte_rate(item.bytes_before_per_s)} -> "
+            f"{formats.byte_rate(item.bytes_after_per_s)}, {formats.usd(item.cost_before_usd_per_h)} -> "
+            f"{formats.usd(item.cost_after_usd_per_h)} USD/h"
         )
     if diff.routes_changed:
-        lines.append("routes: requests go other ways, or in other shares")
+        lines.append("routes: paths or shares of requests change")
     return lines
 
 
 def _figures(diff: PlanDiff) -> list[str]:
-    lines = [f"{item.figure}: {_figure(item.before)} -> {_figure(item.after)}" for item in diff.figures[:MOST_FIGURES]]
+    lines = [f"{item.figure}: {_figure(item.before)} -> {_figure(item.after)}" for item in diff.figures[:MAX_FIGURES]]
     more = len(diff.figures) - len(lines)
     return [*lines, f"and {more} more figures (--json has all)"] if more > 0 else lines
 
 
 def _figure(value: object) -> str:
     if isinstance(value, list):
-        return "other values" if len(str(value)) > MOST_CHARACTERS else str(value)
+        return "changed values" if len(str(value)) > MAX_LIST_CHARACTERS else str(value)
     return "none" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
@@ -90,21 +90,21 @@ def _workers(diff: PlanDiff) -> Table:
     table.add_column("load", overflow="fold")
     table.add_column("unload", overflow="fold")
     rows: Counter[tuple[str, str, str]] = Counter()
-    many = len(diff.workers) > MOST_WORKERS
+    many = len(diff.workers) > MAX_WORKERS
     for change in diff.workers:
-        name = f"{change.pool}: {_fate(change)}" if many else _named(change)
+        name = f"{change.pool}: {_action(change)}" if many else _named(change)
         rows[name, "\n".join(map(_model, change.load)), "\n".join(item.operator for item in change.unload)] += 1
     for (name, load, unload), count in rows.items():
         table.add_row(Text(f"{name} x {count}" if count > 1 else name), Text(load or "-"), Text(unload or "-"))
     return table
 
 
-def _fate(change: WorkerChange) -> str:
+def _action(change: WorkerChange) -> str:
     return "start" if change.before is None else "stop" if change.after is None else "change"
 
 
 def _named(change: WorkerChange) -> str:
-    """A worker that goes on keeps its name here, though B may count it otherwise."""
+    """Name of a changed worker; a worker that keeps running may have another name in plan B."""
     if change.before is None:
         return f"start {change.after} of B"
     if change.after is None:
@@ -114,5 +114,5 @@ def _named(change: WorkerChange) -> str:
 
 def _model(model: HostedModel) -> str:
     sha256 = f", {model.sha256[:12]}" if model.sha256 else ""
-    memory = f", {units.size(model.memory_bytes)}" if model.memory_bytes else ""
+    memory = f", {formats.size(model.memory_bytes)}" if model.memory_bytes else ""
     return f"{model.operator} {model.variant}{memory}{sha256}"

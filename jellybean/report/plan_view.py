@@ -1,4 +1,4 @@
-"""What `jellybean plan` prints: the answer, then why, then what it beat."""
+"""The text of a plan: cost and proof, placements, p99 latencies, and comparison with the baselines."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from jellybean.display import figures as units
-from jellybean_solver import Placement, Plan, Termination, head_name, planned_cuts
+from jellybean.display import formats
+from jellybean_solver import Placement, Plan, head_name, planned_cuts
 
 MAX_RANGES = 3
 
@@ -22,30 +22,30 @@ def plan_text(
     baselines: Sequence[tuple[str, float | None, str]] = (),
     latencies: Sequence[str] = (),
 ) -> RenderableType:
-    """A compact view of a plan. `baselines` as (name, USD/h or None when infeasible, why it is no answer).
+    """Text of a plan. `baselines` are (name, USD/h or None if infeasible, why it is not a valid plan).
 
-    `latencies`: lines on the p99 that it keeps.
+    `latencies`: lines about its p99 latencies.
     """
-    parts: list[RenderableType] = [answer(plan, solve_s)]
+    parts: list[RenderableType] = [plan_line(plan, solve_s)]
     if plan.workflows:
         parts.append(Padding(_workflows(plan), (0, 0, 0, 2), expand=False))
     parts.append(Padding(_placements(plan), (0, 0, 0, 2), expand=False))
-    parts += [Padding(Text(told), (0, 0, 0, 2), expand=False) for told in latencies]
-    parts += [Padding(Text(told, "dim"), (0, 0, 0, 2), expand=False) for told in cut_lines(plan)]
+    parts += [Padding(Text(line), (0, 0, 0, 2), expand=False) for line in latencies]
+    parts += [Padding(Text(line, "dim"), (0, 0, 0, 2), expand=False) for line in cut_lines(plan)]
     if plan.sites:
-        told = "sites are planned alike: workers and load of each, rate of all together"
-        parts.append(Padding(Text(told, "dim"), (0, 0, 0, 2), expand=False))
+        note = "all sites have the same plan: workers and load are per site, the rate is the total"
+        parts.append(Padding(Text(note, "dim"), (0, 0, 0, 2), expand=False))
     if baselines:
         parts.append(Padding(comparison(plan.cost.total_usd_per_h, baselines), (0, 0, 0, 2), expand=False))
     return Group(*parts)
 
 
 def cut_lines(plan: Plan) -> tuple[str, ...]:
-    """`answer is cut: first 7 of big's 12 layers at the edge, 49 KiB across`, for each model that is."""
+    """One line per cut model: `answer is cut: first 7 of big's 12 layers in edge, the rest in cloud, ...`."""
     return tuple(
         f"{cut.operator} is cut: first {cut.layers} of {cut.variant}'s {cut.of} layers in "
         f"{_tiers(plan, head_name(cut.operator))}, the rest in {_tiers(plan, cut.operator)}, "
-        f"{units.size(cut.crossing_bytes)} across"
+        f"{formats.size(cut.crossing_bytes)} between them"
         for cut in planned_cuts(plan)
     )
 
@@ -54,19 +54,19 @@ def _tiers(plan: Plan, operator: str) -> str:
     return " and ".join(dict.fromkeys(place.tier for place in plan.placements if place.operator == operator))
 
 
-def answer(plan: Plan, solve_s: float | None = None) -> Text:
-    """One line: cost, accuracy against its target, and the proof."""
+def plan_line(plan: Plan, solve_s: float | None = None) -> Text:
+    """One line: cost, accuracy with its target, and proof of optimality."""
     cost = plan.cost
     text = Text.assemble(
         (plan.name, "bold"),
         ": ",
-        (f"{units.usd(cost.total_usd_per_h)} USD/h", "bold"),
-        f" (compute {units.usd(cost.compute_usd_per_h)}, network {units.usd(cost.network_usd_per_h)})",
+        (f"{formats.usd(cost.total_usd_per_h)} USD/h", "bold"),
+        f" (compute {formats.usd(cost.compute_usd_per_h)}, network {formats.usd(cost.network_usd_per_h)})",
     )
     if plan.accuracy is not None:
-        text.append(f", accuracy {units.accuracy(plan.accuracy)}")
+        text.append(f", accuracy {formats.accuracy(plan.accuracy)}")
         if plan.slo.accuracy is not None:
-            text.append(f" >= {units.plain(plan.slo.accuracy)}")
+            text.append(f" >= {formats.plain(plan.slo.accuracy)}")
     text.append(f", {proof(plan)}")
     if solve_s is not None:
         text.append(f" in {solve_s:.2f} s")
@@ -74,7 +74,7 @@ def answer(plan: Plan, solve_s: float | None = None) -> Text:
 
 
 def _workflows(plan: Plan) -> Table:
-    """Each workflow's part of the cost, and what it reaches."""
+    """Table of each workflow's share of the cost and its accuracy."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("workflow", overflow="fold")
     for heading in ("USD/h", "compute", "network"):
@@ -82,54 +82,54 @@ def _workflows(plan: Plan) -> Table:
     table.add_column("accuracy", no_wrap=True)
     for workflow in plan.workflows:
         cost, target = workflow.cost, workflow.slo.accuracy
-        asked = "" if target is None else f" >= {units.plain(target)}"
+        bound = "" if target is None else f" >= {formats.plain(target)}"
         table.add_row(
             Text(workflow.name),
-            units.usd(cost.total_usd_per_h),
-            units.usd(cost.compute_usd_per_h),
-            units.usd(cost.network_usd_per_h),
-            f"{units.accuracy(workflow.accuracy)}{asked}",
+            formats.usd(cost.total_usd_per_h),
+            formats.usd(cost.compute_usd_per_h),
+            formats.usd(cost.network_usd_per_h),
+            f"{formats.accuracy(workflow.accuracy)}{bound}",
         )
     return table
 
 
 def proof(plan: Plan) -> str:
-    """What the certificate says, in words."""
+    """Text of the optimality certificate."""
     certificate = plan.certificate
     if certificate.is_optimal:
         return "proven optimal"
-    stopped = " (time limit)" if certificate.termination == Termination.TIME_LIMIT else ""
+    limited = " (time limit)" if certificate.termination == "time_limit" else ""
     if certificate.bound <= 0:
-        return f"nothing proven{stopped}"
-    return f"gap {certificate.gap:.2%} to the proven bound{stopped}"
+        return f"no lower bound{limited}"
+    return f"gap {certificate.gap:.2%} to the lower bound{limited}"
 
 
 def where(plan: Plan, placement: Placement) -> str:
-    """`edge: cpu-1..3`: the workers of a pool that serve an operator; `1,000 x store: box-1` for one in each store."""
+    """Workers of a placement: `edge: cpu-1..3`, or with sites `1,000 x store: box-1`."""
     prefix = f"{placement.pool}-"
     numbers = [
         int(worker.name.removeprefix(prefix))
         for worker in plan.workers
         if worker.pool == placement.pool and placement.operator in worker.rates_per_s
     ]
-    ranges, tier = _ranges(sorted(numbers)), units.tier(placement.tier, plan.sites)
+    ranges, tier = _ranges(sorted(numbers)), formats.tier(placement.tier, plan.sites)
     if len(ranges) > MAX_RANGES:
         return f"{tier}: {placement.pool} x {placement.count}"
     return f"{tier}: {placement.pool}-{','.join(ranges)}"
 
 
 def comparison(cost_usd_per_h: float, baselines: Sequence[tuple[str, float | None, str]]) -> Text:
-    """What the plan saves against each baseline; a note says why a baseline is no answer."""
+    """Lines with the saving against each baseline, then baselines that are not valid plans, then infeasible ones."""
     lines: list[Text] = []
     for name, cost, note in baselines:
         if cost is None or note:
             continue
         saved = 1 - cost_usd_per_h / cost if cost > 0 else 0.0
         line = Text.assemble(("saves ", "dim"), (f"{saved * 100:3.0f} %", "green" if saved >= 0.005 else "dim"))
-        lines.append(line.append(f" against {name} ({units.usd(cost)})"))
+        lines.append(line.append(f" against {name} ({formats.usd(cost)})"))
     for name, cost, note in baselines:
         if cost is not None and note:
-            lines.append(Text(f"{name} ({units.usd(cost)}) is no answer: {note}", "dim"))
+            lines.append(Text(f"{name} ({formats.usd(cost)}) is not a valid plan: {note}", "dim"))
     for name, cost, note in baselines:
         if cost is None:
             lines.append(Text(f"{name}: {note or 'infeasible'}", "dim"))
@@ -159,9 +159,9 @@ def _placements(plan: Plan) -> Table:
 
 
 def _ranges(numbers: Sequence[int]) -> list[str]:
-    """1, 2, 3, 5 as 1..3 and 5."""
-    found: list[str] = []
+    """Merge consecutive numbers into ranges: 1, 2, 3, 5 gives `1..3` and `5`."""
+    ranges: list[str] = []
     for _, group in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
         run = [number for _, number in group]
-        found.append(str(run[0]) if len(run) == 1 else f"{run[0]}..{run[-1]}")
-    return found
+        ranges.append(str(run[0]) if len(run) == 1 else f"{run[0]}..{run[-1]}")
+    return ranges

@@ -1,6 +1,6 @@
-"""The report of a plan: what it costs and how accurate it is, predicted beside measured.
+"""The report of a plan: predicted and measured figures, targets, cost breakdown and utilisation.
 
-A pure value made of the store's rows; tables, JSON and the page only show it.
+A pure value computed from the store's rows; terminal tables, JSON and the HTML page display it.
 """
 
 from __future__ import annotations
@@ -15,42 +15,42 @@ from jellybean.report.breakdown import Breakdown, break_down, operator_loads
 from jellybean.report.comparison import (
     METRIC_BY_KEY,
     Comparison,
+    ComparisonVerdict,
     Drift,
     SloState,
     SloVerdict,
-    Verdict,
     compare,
     drift,
     figure,
     judge,
 )
-from jellybean.report.store import Record, Row, Snapshot, Store
+from jellybean.report.store import Record, Snapshot, Store, StoreRow
 from jellybean_solver import Cost, JellyBeanError, Plan, PlannedWorker, from_document, request_streams
 
 REPORT_VERSION = 3
 
 
-class Level(StrEnum):
-    """The report in one word."""
+class HeadlineLevel(StrEnum):
+    """Overall status of a report."""
 
     GOOD = "good"  # targets met, figures as predicted
     WARNING = "warning"  # targets met, figures not as predicted
-    BAD = "bad"  # a target broken, or requests failed
+    BAD = "bad"  # a target missed, or requests failed
     OPEN = "open"  # not measured yet
 
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """The answer first."""
+    """Title and reasons at the top of a report."""
 
-    level: Level
+    level: HeadlineLevel
     title: str
     reasons: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Baseline:
-    """What the plan beat. `cost_usd_per_h` is None when the baseline has no plan."""
+class ReportedBaseline:
+    """A baseline that the plan is compared with. `cost_usd_per_h` is None if it is infeasible."""
 
     name: str
     cost_usd_per_h: float | None
@@ -59,10 +59,10 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True)
 class WorkerUse:
-    """One worker: the part of its time that each operator keeps it busy; planned, simulated and measured.
+    """Utilisation of one worker by operator: planned, simulated and measured.
 
-    `expected` is what the measured share is held against: `load`, but the simulated share where there are batches,
-    because a load counts full ones and those that are not full take more time per request.
+    `expected` is compared with the measurement: the planned `load`, or the simulated utilisation with batching, because
+    the load assumes full batches and partial batches take more time per request.
     """
 
     name: str
@@ -74,12 +74,12 @@ class WorkerUse:
     expected: float
     simulated: float | None
     measured: float | None
-    sites: int = 1  # that have such a worker each; shares of time are their means
+    sites: int = 1  # number of sites with such a worker; utilisations are means over them
 
 
 @dataclass(frozen=True, slots=True)
 class WorkflowUse:
-    """One of several workflows: its part of the cost, its figures as predicted, and its targets."""
+    """One of several workflows: its share of the cost, predicted figures and targets."""
 
     name: str
     cost: Cost
@@ -88,8 +88,8 @@ class WorkflowUse:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """How one measurement was made."""
+class MeasurementRun:
+    """One measurement: kind, time, figures and machine."""
 
     kind: str
     at: float
@@ -99,7 +99,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Report:
-    """Everything there is to say about one plan."""
+    """The report of one plan."""
 
     plan: Plan
     plan_hash: str
@@ -111,11 +111,11 @@ class Report:
     breakdown: Breakdown
     workers: tuple[WorkerUse, ...]
     drift: tuple[Drift, ...]
-    runs: tuple[Run, ...]  # oldest first
-    baselines: tuple[Baseline, ...]
+    runs: tuple[MeasurementRun, ...]  # oldest first
+    baselines: tuple[ReportedBaseline, ...]
     planning: Record
-    advice: tuple[str, ...]  # what to run to learn what is missing
-    workflows: tuple[WorkflowUse, ...] = ()  # where there are several
+    advice: tuple[str, ...]  # commands that add missing figures
+    workflows: tuple[WorkflowUse, ...] = ()  # empty for a single workflow
 
     @property
     def measured(self) -> bool:
@@ -126,7 +126,7 @@ class Report:
         return {comparison.metric: comparison for comparison in self.comparisons}[metric]
 
     def to_json(self) -> dict[str, Any]:
-        """JSON values with the same names as the fields; `version` changes when a name goes or changes its meaning."""
+        """The report as JSON values, named like the fields; `version` changes if a name is removed or redefined."""
         plan = self.plan
         return {
             "kind": "Report",
@@ -169,7 +169,7 @@ def build_report(store: Store, plan_hash: str | None = None) -> Report:
             raise JellyBeanError(
                 f"no plan {plan_hash} in {store.path}; jellybean report {store.project} shows the latest"
             )
-        raise JellyBeanError(f"there is nothing to report in {store.project} yet; run: jellybean plan {store.project}")
+        raise JellyBeanError(f"{store.project} has no plan to report yet; run: jellybean plan {store.project}")
     plan = from_document(snapshot.document)
     predicted = _predicted(plan, snapshot)
     measured = _measured(snapshot)
@@ -199,7 +199,7 @@ def build_report(store: Store, plan_hash: str | None = None) -> Report:
 
 
 def _workflows(plan: Plan, snapshot: Snapshot) -> Iterator[WorkflowUse]:
-    """Of several workflows what the plan and the simulator say of each."""
+    """Planned and simulated figures of each of several workflows."""
     record = snapshot.prediction.record if snapshot.prediction is not None else {}
     simulated, planned = record.get("workflows") or {}, _planned_p99_s(snapshot)
     for workflow in plan.workflows:
@@ -210,7 +210,7 @@ def _workflows(plan: Plan, snapshot: Snapshot) -> Iterator[WorkflowUse]:
 
 
 def _predicted(plan: Plan, snapshot: Snapshot) -> dict[str, float]:
-    """The simulator's figures over the plan's own."""
+    """Predicted figures: simulated if available, otherwise those of the plan."""
     predicted = {
         "cost_usd_per_h": plan.cost.total_usd_per_h,
         "throughput_per_s": _offered_per_s(plan),
@@ -221,25 +221,25 @@ def _predicted(plan: Plan, snapshot: Snapshot) -> dict[str, float]:
         predicted["latency_p99_s"] = p99_s
     record = snapshot.prediction.record if snapshot.prediction is not None else {}
     simulated = {key: value for key in METRIC_BY_KEY if (value := figure(record, key)) is not None}
-    if plan.workflows:  # each has rates of its own: no one rate is the highest of all
+    if plan.workflows:  # workflows have different rates, so one highest rate is meaningless
         simulated.pop("highest_rate_per_s", None)
     return predicted | simulated
 
 
 def _planned_p99_s(snapshot: Snapshot) -> Mapping[str, Any]:
-    """The p99 latencies that `plan` simulated to hold them against their targets, by workflow, one alone unnamed."""
+    """Workflow -> p99 latency simulated by `plan`; a single workflow has the empty name."""
     return snapshot.planning.record.get("latency_p99_s") or {}
 
 
 def _offered_per_s(plan: Plan) -> float:
-    """Requests per second; of several workflows those of all."""
+    """Requests per second of the plan, summed over its workflows."""
     if plan.workflows:
         return sum(stream.rate_per_s for stream in request_streams(plan))
     return min(s.rate_per_s * plan.sites.get(s.tier, 1) for s in plan.sources)
 
 
 def _measured(snapshot: Snapshot) -> dict[str, float]:
-    """What `bench` measured at the workflow's rates, and the highest rate from `bench --saturate`."""
+    """Figures measured by `bench` at the declared rates, and the highest rate from `bench --saturate`."""
     bench = snapshot.bench.record if snapshot.bench is not None else {}
     measured = {key: value for key in METRIC_BY_KEY if (value := figure(bench, key)) is not None}
     saturate = snapshot.saturate.record if snapshot.saturate is not None else {}
@@ -257,28 +257,30 @@ def _headline(
     bad: list[str] = []
     bench = snapshot.bench.record if snapshot.bench is not None else {}
     named = [("", slo) for slo in slos] + [(f"{own.name}: ", slo) for own in workflows for slo in own.slos]
-    for of, slo in named:
+    for prefix, slo in named:
         for state, value, word in (
             (slo.measured_state, slo.measured, "measured"),
             (slo.predicted_state, slo.predicted, "predicted"),
         ):
             if state is SloState.BROKEN:
                 metric = METRIC_BY_KEY[slo.metric]
-                bad.append(f"{of}{metric.label} {metric.show(value)} {word}, target {metric.show(slo.target)}")
+                bad.append(f"{prefix}{metric.label} {metric.show(value)} {word}, target {metric.show(slo.target)}")
     if errors := figure(bench, "errors"):
         bad.append(f"{errors:.0f} of {figure(bench, 'offered') or 0:.0f} requests failed")
     if bench.get("sustained") is False:
         bad.append(str(bench.get("verdict") or "the offered rate was not sustained"))
     if bad:
-        return Headline(Level.BAD, "Misses its targets", tuple(bad))
-    known = [comparison for comparison in comparisons if comparison.verdict is not Verdict.UNKNOWN]
-    off = [comparison for comparison in known if comparison.verdict is not Verdict.WITHIN]
+        return Headline(HeadlineLevel.BAD, "Misses its targets", tuple(bad))
+    known = [comparison for comparison in comparisons if comparison.verdict is not ComparisonVerdict.UNKNOWN]
+    off = [comparison for comparison in known if comparison.verdict is not ComparisonVerdict.WITHIN]
     if off:
-        return Headline(Level.WARNING, "Not as predicted", tuple(_deviation(comparison) for comparison in off))
+        return Headline(HeadlineLevel.WARNING, "Not as predicted", tuple(_deviation(comparison) for comparison in off))
     if snapshot.bench is None:
-        return Headline(Level.OPEN, "Not measured yet", ("All figures are predictions.",))
+        return Headline(HeadlineLevel.OPEN, "Not measured yet", ("All figures are predictions.",))
     title = "Meets its targets, as predicted" if slos else "As predicted"
-    return Headline(Level.GOOD, title, (f"{len(known)} of {len(known)} figures within tolerance of the prediction.",))
+    return Headline(
+        HeadlineLevel.GOOD, title, (f"{len(known)} of {len(known)} figures within tolerance of the prediction.",)
+    )
 
 
 def _deviation(comparison: Comparison) -> str:
@@ -315,25 +317,27 @@ def _workers(plan: Plan, snapshot: Snapshot) -> tuple[WorkerUse, ...]:
     )
 
 
-def _run(row: Row) -> Run:
+def _run(row: StoreRow) -> MeasurementRun:
     machine = row.record.get("machine")
     figures = {key: value for key in row.record if (value := figure(row.record, key)) is not None and key != "at"}
     described = {str(key): str(value) for key, value in machine.items()} if isinstance(machine, Mapping) else {}
-    return Run(row.kind, figure(row.record, "at") or row.created_s, figures, described)
+    return MeasurementRun(row.kind, figure(row.record, "at") or row.created_s, figures, described)
 
 
-def _baselines(planning: Record) -> tuple[Baseline, ...]:
+def _baselines(planning: Record) -> tuple[ReportedBaseline, ...]:
     found = planning.get("baselines") or ()
-    return tuple(Baseline(str(name), None if cost is None else float(cost), str(note)) for name, cost, note in found)
+    return tuple(
+        ReportedBaseline(str(name), None if cost is None else float(cost), str(note)) for name, cost, note in found
+    )
 
 
 def _advice(snapshot: Snapshot, plan: Plan, project: str) -> tuple[str, ...]:
     advice: list[str] = []
     if snapshot.prediction is None:
-        advice.append(f"jellybean simulate {project}  predicts latency and the highest rate")
+        advice.append(f"jellybean simulate {project}  predicts latency and the highest sustained rate")
     if not all(operator.model is not None for operator in plan.operators):
         if snapshot.bench is None:
-            advice.append("Variants without a model file can be planned and simulated, not served or measured.")
+            advice.append("Variants without a model file can be planned and simulated, but not served or measured.")
         return tuple(advice)
     if snapshot.bench is None:
         advice.append(

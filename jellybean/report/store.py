@@ -1,7 +1,7 @@
 """The report store: plans, predictions and measurements of one project, in one SQLite file.
 
-Rows are only ever added, so that a report of last week can be drawn again; triggers refuse anything else. A call that
-returned has reached the disk (write-ahead log, full synchronisation): killing the process right after loses nothing.
+The tables are append-only (enforced by triggers), so that old reports can be reproduced. A call returns only after its
+row is on disk (write-ahead log, synchronous = FULL).
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ SELECT kind, plan_hash, record, created_s FROM (
 WHERE ?1 IS NULL OR plan_hash = ?1 ORDER BY {order}
 """
 _BY_TIME = _ROWS.format(order="created_s, id")
-_BY_ADDITION = _ROWS.format(order="id")  # what is newest must not depend on a clock that was set back
+_BY_ADDITION = _ROWS.format(order="id")  # independent of clock changes
 
 
 class StoreError(JellyBeanError):
-    """The report store cannot be read or written; the text says what to do."""
+    """The report store cannot be read or written; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One row as it was added. `record` holds plain JSON values; `created_s` is Unix time."""
+class StoreRow:
+    """One stored row. `record` holds plain JSON values; `created_s` is Unix time."""
 
     kind: RowKind
     plan_hash: str
@@ -72,39 +72,39 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The newest of everything about one plan."""
+    """The newest rows of each kind about one plan."""
 
     plan_hash: str
     document: Record
-    planning: Row
-    prediction: Row | None
-    bench: Row | None
-    saturate: Row | None
+    planning: StoreRow
+    prediction: StoreRow | None
+    bench: StoreRow | None
+    saturate: StoreRow | None
 
 
 @dataclass(frozen=True)
 class Store:
-    """Appends and reads the rows of one project. Each call opens the file anew, so processes may share it freely."""
+    """Appends and reads rows of one project. Each call opens the file, so several processes can share it."""
 
     path: Path
     clock: Callable[[], float] = field(default=time.time, repr=False)
 
     @classmethod
     def of(cls, directory: Path) -> Store:
-        """The store of a project's folder."""
+        """The store of a project folder."""
         return cls(directory / STORE_FILE)
 
     @property
     def project(self) -> str:
-        """The project's folder as a command line would name it."""
+        """The project folder, for messages."""
         parent = self.path.parent
         return str(parent.parent if parent.name == STORE_FILE.parent.name else parent)
 
     def add_plan(self, document: Record, info: Record | None = None) -> str:
-        """Record that this plan document was made, and return its hash.
+        """Record a plan document and return its hash.
 
-        `info` is what the report says about the planning: `solve_s`, `status`, `selections_tried`,
-        `baselines` as [name, USD/h or null, note].
+        `info` describes how it was found: `solve_s`, `status`, `selections_tried`, `baselines` as [name, USD/h or null,
+        note].
         """
         plan_hash = document.get("hash")
         if document.get("kind") != plan_format.KIND or not isinstance(plan_hash, str):
@@ -122,7 +122,7 @@ class Store:
         return plan_hash
 
     def add_prediction(self, plan_hash: str, record: Record) -> None:
-        """Record what is expected of a plan (the simulator's figures)."""
+        """Record predicted (simulated) figures of a plan."""
         with self._writing() as connection:
             self._require_plan(connection, plan_hash)
             connection.execute(
@@ -131,10 +131,10 @@ class Store:
             )
 
     def add_measurement(self, plan_hash: str, record: Record, kind: MeasurementKind | None = None) -> None:
-        """Record what was measured of a plan.
+        """Record measured figures of a plan.
 
-        `bench` at the workflow's own rates, `scaled` at a multiple of them, `saturate` when the highest sustained
-        rate was sought; told from the record's `highest_rate_per_s` and `rate_per_s` when not given.
+        Kinds: `bench` at the declared rates, `scaled` at a multiple of them, `saturate` for the highest sustained rate.
+        By default the kind is derived from `highest_rate_per_s` and `rate_per_s` of the record.
         """
         if kind is not None and kind not in get_args(MeasurementKind):
             raise StoreError(f"unknown kind of measurement {kind!r}: one of {', '.join(get_args(MeasurementKind))}")
@@ -147,19 +147,19 @@ class Store:
             )
 
     def latest(self, plan_hash: str | None = None) -> Snapshot | None:
-        """The newest rows of a plan, of the plan made last when no hash (or unique start of one) is given."""
+        """The newest rows of the plan with this hash or unique prefix, by default of the newest plan."""
         if not self._exists():
             return None
         with self._reading() as connection:
             if plan_hash is None:
                 newest = connection.execute("SELECT plan_hash FROM plannings ORDER BY id DESC LIMIT 1").fetchone()
-                found = newest[0] if newest else None
+                full_hash = newest[0] if newest else None
             else:
-                found = self._find(connection, plan_hash)
-            return None if found is None else self._snapshot(connection, found)
+                full_hash = self._find(connection, plan_hash)
+            return None if full_hash is None else self._snapshot(connection, full_hash)
 
-    def history(self, plan_hash: str | None = None) -> tuple[Row, ...]:
-        """Every row of one plan, or of all, oldest first."""
+    def history(self, plan_hash: str | None = None) -> tuple[StoreRow, ...]:
+        """All rows of one plan, or of all plans, oldest first."""
         if not self._exists():
             return ()
         with self._reading() as connection:
@@ -168,11 +168,11 @@ class Store:
 
     def _snapshot(self, connection: sqlite3.Connection, plan_hash: str) -> Snapshot:
         document = connection.execute("SELECT document FROM plans WHERE hash = ?", (plan_hash,)).fetchone()[0]
-        newest: dict[RowKind, Row] = {}
+        newest: dict[RowKind, StoreRow] = {}
         for values in connection.execute(_BY_ADDITION, (plan_hash,)):
             row = _row(values)
             if row.kind == "plan" and not row.record and (known := newest.get("plan")) is not None:
-                row = replace(row, record=known.record)  # looking at a plan again does not unlearn how it was made
+                row = replace(row, record=known.record)  # a row without planning info does not replace one with it
             newest[row.kind] = row
         return Snapshot(
             plan_hash=plan_hash,
@@ -187,7 +187,7 @@ class Store:
         query = "SELECT hash FROM plans WHERE substr(hash, 1, ?) = ? ORDER BY hash LIMIT 2"
         found = [row[0] for row in connection.execute(query, (len(start), start))]
         if len(found) > 1:
-            raise StoreError(f"several plans start with {start!r}: give more of the hash")
+            raise StoreError(f"several plan hashes start with {start!r}: give more digits")
         return found[0] if found else None
 
     def _require_plan(self, connection: sqlite3.Connection, plan_hash: str) -> Record:
@@ -232,7 +232,7 @@ class Store:
         return connection
 
     def _migrate(self, connection: sqlite3.Connection) -> None:
-        """Create the tables once. Of two processes that come first together, one waits for the other."""
+        """Create the tables if they do not exist. The write lock serialises concurrent first uses."""
         if _version(connection) == SCHEMA_VERSION:
             return
         connection.execute("BEGIN IMMEDIATE")
@@ -262,9 +262,9 @@ def _kind(record: Record, plan: Record) -> MeasurementKind:
     return "scaled"
 
 
-def _row(values: tuple[RowKind, str, str, float]) -> Row:
+def _row(values: tuple[RowKind, str, str, float]) -> StoreRow:
     kind, plan_hash, record, created_s = values
-    return Row(kind, plan_hash, json.loads(record), created_s)
+    return StoreRow(kind, plan_hash, json.loads(record), created_s)
 
 
 def _version(connection: sqlite3.Connection) -> int:
@@ -272,7 +272,7 @@ def _version(connection: sqlite3.Connection) -> int:
 
 
 def _statements(script: str) -> Iterator[str]:
-    """The script's statements one by one: `executescript` would commit the transaction it runs in."""
+    """Split a script into statements, because `executescript` would commit the open transaction."""
     statement = ""
     for line in script.splitlines():
         statement += line + "\n"
@@ -283,7 +283,7 @@ def _statements(script: str) -> Iterator[str]:
 
 @contextmanager
 def _explained(path: Path) -> Iterator[None]:
-    """Turn what SQLite and the file system say into what to do next."""
+    """Convert errors of SQLite and the file system to StoreError with advice."""
     try:
         yield
     except sqlite3.Error as error:
@@ -299,16 +299,16 @@ def _advice(error: sqlite3.Error) -> str:
     if name.startswith("SQLITE_IOERR"):
         return "Nothing was written; check free space, quota and the disk's health, then repeat the command."
     if name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
-        return "The file is damaged or no report store; move it away to start a new history."
+        return "The file is damaged or not a report store; move it away to start a new history."
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-        return f"Another process has kept it locked for {LOCK_TIMEOUT_S:.0f} s; wait for it to end and repeat."
+        return f"Another process has locked it for {LOCK_TIMEOUT_S:.0f} s; wait until it ends, then repeat the command."
     if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM", "SQLITE_AUTH")):
         return "Check the owner and permissions of the file and its folder."
     return "Move the file away to start a new history if this persists."
 
 
 def _to_json(value: Any) -> str:
-    """JSON of a record. Figures that are no numbers (a p50 of nothing) become null, which reads as 'not known'."""
+    """JSON text of a record; nan and inf become null (unknown)."""
     return json.dumps(_finite(value), separators=(",", ":"), allow_nan=False, default=_plain)
 
 
@@ -323,8 +323,8 @@ def _finite(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """numpy scalars have `item()`; all else is a mistake of the caller's."""
+    """Convert a NumPy scalar; TypeError for other types."""
     item = getattr(value, "item", None)
     if item is None:
-        raise TypeError(f"a record holds plain JSON values, not {type(value).__name__}")
+        raise TypeError(f"a record must hold plain JSON values, not {type(value).__name__}")
     return _finite(item())

@@ -1,4 +1,4 @@
-"""The report in a terminal."""
+"""The report as terminal tables."""
 
 from __future__ import annotations
 
@@ -10,19 +10,24 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from jellybean.display import figures as units
-from jellybean.report.comparison import METRIC_BY_KEY, Comparison, SloState, Verdict
+from jellybean.display import formats
+from jellybean.report.comparison import METRIC_BY_KEY, Comparison, ComparisonVerdict, SloState
 from jellybean.report.plan_view import plan_text
-from jellybean.report.report import Level, Report
+from jellybean.report.report import HeadlineLevel, Report
 
 BAR_CELLS = 20
 WORKFLOW_FIGURES = ("accuracy", "throughput_per_s", "latency_p50_s", "latency_p99_s")
 MAX_WORKERS = 12
-STYLE = {Level.GOOD: "green", Level.WARNING: "yellow", Level.BAD: "red", Level.OPEN: "cyan"}
+STYLE = {
+    HeadlineLevel.GOOD: "green",
+    HeadlineLevel.WARNING: "yellow",
+    HeadlineLevel.BAD: "red",
+    HeadlineLevel.OPEN: "cyan",
+}
 
 
 def to_table(report: Report) -> RenderableType:
-    """Plan, predicted beside measured, targets and the workers' load; then what to run for what is missing."""
+    """Plan, predicted and measured figures, targets, utilisation of the workers, and commands for missing figures."""
     baselines = [(item.name, item.cost_usd_per_h, item.note) for item in report.baselines]
     solve_s = report.planning.get("solve_s")
     parts: list[RenderableType] = [plan_text(report.plan, solve_s, baselines), "", _headline(report), ""]
@@ -30,7 +35,7 @@ def to_table(report: Report) -> RenderableType:
     if report.workflows:
         parts += [Padding(_workflows(report), (0, 0, 0, 2), expand=False), ""]
     parts.append(Padding(_workers(report), (0, 0, 0, 2), expand=False))
-    if report.drift and (moved := [item for item in report.drift if item.verdict is not Verdict.WITHIN]):
+    if report.drift and (moved := [item for item in report.drift if item.verdict is not ComparisonVerdict.WITHIN]):
         parts.append("")
         for item in moved:
             metric = METRIC_BY_KEY[item.metric]
@@ -65,7 +70,7 @@ def _figures(report: Report) -> Table:
             metric.label + (f" ({metric.unit})" if metric.unit in {"USD/h", "%"} else ""),
             metric.show(item.predicted),
             metric.show(item.measured),
-            units.MISSING if item.ratio is None else f"{item.ratio:.2f}",
+            formats.MISSING if item.ratio is None else f"{item.ratio:.2f}",
             metric.shown_tolerance(),
             _verdict(item),
             Text(target, "red" if target.endswith("broken") else ""),
@@ -74,7 +79,7 @@ def _figures(report: Report) -> Table:
 
 
 def _workflows(report: Report) -> Table:
-    """What is predicted of each workflow beside its targets."""
+    """Table of predicted figures and targets by workflow."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("workflow", overflow="fold")
     for key in WORKFLOW_FIGURES:
@@ -94,18 +99,18 @@ def _workflows(report: Report) -> Table:
 
 
 def _verdict(item: Comparison) -> Text:
-    if item.verdict is Verdict.UNKNOWN:
+    if item.verdict is ComparisonVerdict.UNKNOWN:
         return Text("not measured" if item.measured is None else "not predicted", "dim")
-    return Text(item.verdict.value, "green" if item.verdict is Verdict.WITHIN else "yellow")
+    return Text(item.verdict.value, "green" if item.verdict is ComparisonVerdict.WITHIN else "yellow")
 
 
 def _workers(report: Report) -> Table:
-    """One line per worker; per pool where there are many."""
+    """Table of the utilisation by worker; by pool if there are many workers."""
     pools = len(report.workers) > MAX_WORKERS
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("pool" if pools else "worker", no_wrap=True)
     table.add_column("tier", no_wrap=True)
-    table.add_column("busy", no_wrap=True)
+    table.add_column("utilisation", no_wrap=True)
     planned = all(worker.expected == worker.load for worker in report.workers)
     for heading in ("planned" if planned else "predicted", "measured"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -117,9 +122,9 @@ def _workers(report: Report) -> Table:
         cells = round(min(1.0, max(0.0, expected if measured is None else measured)) * BAR_CELLS)
         table.add_row(
             Text(f"{key} × {len(workers)}" if pools else key),
-            Text(units.tier(workers[0].tier, report.plan.sites)),
+            Text(formats.tier(workers[0].tier, report.plan.sites)),
             Text.assemble(("━" * cells, "cyan"), ("─" * (BAR_CELLS - cells), "dim")),
-            units.percent(expected),
-            units.percent(measured),
+            formats.percent(expected),
+            formats.percent(measured),
         )
     return table

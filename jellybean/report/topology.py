@@ -1,7 +1,7 @@
-"""The topology drawing as geometry: tiers as bands, placements as boxes, workers as bars, flows as curves.
+"""Geometry of the topology drawing: tiers as bands, placements as boxes, workers as bars, flows as curves.
 
-Pure numbers in SVG user units; `templates/topology.svg.j2` draws them. Two shapes of one drawing: `WIDE` has the
-workers beside the flow, `NARROW` (telephones) below all.
+Coordinates are SVG user units; `templates/topology.svg.j2` draws them. `WIDE` has the workers next to the flow,
+`NARROW` (for phones) below it.
 """
 
 from __future__ import annotations
@@ -9,23 +9,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from jellybean.display import figures as units
-from jellybean.report.curves import Curve, Frame, Pill, draw_lines, labelled
-from jellybean.report.graph import Key, Rows, Slot, arrange, ends
+from jellybean.display import formats
+from jellybean.report.curves import Curve, Frame, Pill, draw_lines, labelled_flows
+from jellybean.report.graph import BoxKey, Rows, Slot, arrange, ends
 from jellybean.report.report import Report, WorkerUse
 from jellybean_solver import Flow, Plan
 
-GLYPH = 0.56  # mean width of a character in ems, on the safe side
+GLYPH = 0.56  # upper estimate of the mean character width, in em
 CARD_HEIGHT, SOURCE_HEIGHT = 76.0, 36.0
 HEADER, ROW_GAP, PADDING = 34.0, 44.0, 16.0
 PASSAGE, LEAST_GAP = 14.0, 6.0
-BOLD = 15.0  # 13 px in bold takes the room of 15
+BOLD = 15.0  # font size with the character width of 13 px bold
 BAR_WIDTH, BAR_GAP, BAR_HEIGHT, POOL_TITLE = 16.0, 6.0, 48.0, 34.0
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes that differ between screens."""
+    """Sizes of the drawing that depend on the screen."""
 
     name: str
     width: float
@@ -49,7 +49,7 @@ NARROW = Shape("narrow", 400.0, 176.0, 2, False, 14.0)
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A source or a placement. Texts are cut to the box; `hint` has all of them."""
+    """The box of a source or placement. Texts are cut to the box width; `hint` is the full tooltip."""
 
     x: float
     y: float
@@ -67,7 +67,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Part of a worker's bar, from the bottom up."""
+    """Part of a worker's bar for one operator, stacked from the bottom."""
 
     y: float
     height: float
@@ -76,7 +76,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class WorkerBar:
-    """One worker as an upright bar."""
+    """One worker as a vertical bar."""
 
     x: float
     y: float
@@ -86,7 +86,7 @@ class WorkerBar:
 
 @dataclass(frozen=True, slots=True)
 class PoolPanel:
-    """The workers in use of one pool."""
+    """The used workers of one pool."""
 
     x: float
     y: float
@@ -98,7 +98,7 @@ class PoolPanel:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """One tier; in the narrow shape also the one that holds all workers."""
+    """The band of one tier; in the narrow shape also the band with all workers."""
 
     y: float
     height: float
@@ -109,7 +109,7 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """Everything to draw, in one coordinate system."""
+    """All elements of a drawing."""
 
     shape: Shape
     height: float
@@ -120,7 +120,7 @@ class Drawing:
 
 
 def draw(report: Report, shape: Shape) -> Drawing:
-    """Lay out a plan. The same report gives the same drawing, to the last digit."""
+    """Lay out a plan; the result is deterministic."""
     plan, flows = report.plan, report.breakdown.flows
     rows = arrange(plan, flows, shape.columns)
     shape = _widened(shape, rows)
@@ -139,8 +139,8 @@ def draw(report: Report, shape: Shape) -> Drawing:
         share = next(share for share in report.breakdown.tiers if share.name == name)
         each = " each" if name in plan.sites else ""
         note = f"{len(workers)} worker{'' if len(workers) == 1 else 's'}{each}"
-        note += f" · {units.usd(share.compute_usd_per_h)} USD/h"
-        bands.append(Band(y, height, units.tier(name, plan.sites), note, panels))
+        note += f" · {formats.usd(share.compute_usd_per_h)} USD/h"
+        bands.append(Band(y, height, formats.tier(name, plan.sites), note, panels))
         y += height + gaps[tier]
     y -= gaps[-1]
     boxes = _boxes(plan, rows, xs, tops, shape)
@@ -153,7 +153,7 @@ def draw(report: Report, shape: Shape) -> Drawing:
     frames = {key: Frame(box.x, box.y, box.width, box.height) for key, box in boxes.items()}
     band_ends = [(band.y, band.y + band.height) for band in bands]
     curves, pills = draw_lines(plan, flows, rows, frames, passages, band_ends)
-    if not shape.workers_beside:  # below everything, where no line runs
+    if not shape.workers_beside:  # below the flow
         panels = _panels(plan, report.workers, shape, y + PADDING + HEADER)
         top, y = y + PADDING, max((panel.y + panel.height for panel in panels), default=y) + PADDING
         bands.append(Band(top, y - top, "workers", "", panels))
@@ -161,7 +161,7 @@ def draw(report: Report, shape: Shape) -> Drawing:
 
 
 def cut(text: str, width: float, size: float) -> str:
-    """The text, or as much of it as fits with an ellipsis."""
+    """The text, cut with an ellipsis to fit `width` at font size `size`."""
     fits = max(1, int(width / (size * GLYPH)))
     return text if len(text) <= fits else text[: fits - 1] + "…"
 
@@ -171,13 +171,13 @@ def _width(slot: Slot, shape: Shape) -> float:
 
 
 def _widened(shape: Shape, rows: Rows) -> Shape:
-    """The shape, wide enough for its fullest row: the drawing as a whole is then shown smaller."""
+    """Widen the shape for its fullest row; the SVG then scales down as a whole."""
     fullest = max(sum(_width(slot, shape) + LEAST_GAP for slot in row) for row in rows.slots) + 2 * PADDING
     return replace(shape, width=shape.width + max(0.0, fullest - shape.flow_width))
 
 
 def _columns(rows: Rows, shape: Shape) -> dict[tuple[int, Slot], float]:
-    """Left edge of every slot; rows are centred, and drawn together as far as they must."""
+    """Left edge of every slot; rows are centred, with smaller gaps if they are full."""
     found: dict[tuple[int, Slot], float] = {}
     for index, row in enumerate(rows.slots):
         total = sum(_width(slot, shape) for slot in row)
@@ -195,7 +195,7 @@ def _row_height(row: Sequence[Slot]) -> float:
 
 
 def _stack(rows: Rows, members: Sequence[int], top: float, tops: dict[int, float]) -> float:
-    """Write the top of each of a tier's rows into `tops`; returns where the last one ends."""
+    """Write the top of each row of a tier into `tops`; returns the bottom of the last row."""
     y = top
     for position, index in enumerate(members):
         tops[index] = y
@@ -209,19 +209,19 @@ def _tier_gaps(rows: Rows, flows: Sequence[Flow], plan: Plan, shape: Shape) -> l
     gaps: list[float] = []
     per_line = 3 if shape.workers_beside else 2
     for tier in range(len(plan.tiers)):
-        landing = [flow for flow in labelled(flows) if rows.tiers[row_of[ends(flow)[1]]] == tier + 1]
+        landing = [flow for flow in labelled_flows(flows) if rows.tiers[row_of[ends(flow)[1]]] == tier + 1]
         gaps.append(30.0 + 22.0 * -(-len(landing) // per_line))
     return gaps
 
 
 def _boxes(
     plan: Plan, rows: Rows, xs: Mapping[tuple[int, Slot], float], tops: Mapping[int, float], shape: Shape
-) -> dict[Key, Box]:
+) -> dict[BoxKey, Box]:
     sources = {source.name: source for source in plan.sources}
     placements = {(item.operator, item.pool): item for item in plan.placements}
     colour = {operator.name: index for index, operator in enumerate(plan.operators)}
     inner = shape.card_width - 24
-    found: dict[Key, Box] = {}
+    found: dict[BoxKey, Box] = {}
     for (index, slot), x in xs.items():
         if slot.key is None:
             continue
@@ -229,18 +229,18 @@ def _boxes(
         if pool is None:
             source = sources[name]
             each = " each" if source.tier in plan.sites else ""
-            size = f"{units.plain(source.rate_per_s)}/s{each} × {units.size(source.message_bytes)}"
+            size = f"{formats.plain(source.rate_per_s)}/s{each} × {formats.size(source.message_bytes)}"
             title = cut(name, inner - len(size) * 11 * GLYPH - 12, BOLD)
             hint = f"source {name}: {size}, {source.arrivals.value} arrivals"
             y = tops[index] + (_row_height(rows.slots[index]) - SOURCE_HEIGHT) / 2
             found[slot.key] = Box(x, y, shape.card_width, SOURCE_HEIGHT, "source", title, "", "", size, 0.0, -1, hint)
             continue
         item = placements[name, pool]
-        rate = units.rate(item.rate_per_s)
-        note = f"{units.percent(item.load)} of {pool} × {item.count}"
+        rate = formats.rate(item.rate_per_s)
+        note = f"{formats.percent(item.load)} of {pool} × {item.count}"
         each = f" in each {item.tier}" if item.sites > 1 else ""
-        hint = f"{name} ({item.variant}) on {item.count} of {pool}{each}: {rate}, keeps them "
-        hint += f"{units.percent(item.load)} busy"
+        hint = f"{name} ({item.variant}) on {item.count} of {pool}{each}: {rate}, "
+        hint += f"utilisation {formats.percent(item.load)}"
         if item.batch > 1:
             hint += f", batches of up to {item.batch}"
         found[slot.key] = Box(
@@ -270,7 +270,7 @@ def _panels(plan: Plan, workers: Sequence[WorkerUse], shape: Shape, top: float) 
         lines = -(-len(members) // per_line)
         height = POOL_TITLE + lines * (BAR_HEIGHT + 8) - 8
         load = sum(worker.load for worker in members) / len(members)
-        subtitle = f"{units.usd(members[0].price_usd_per_h)} USD/h each · mean load {units.percent(load)}"
+        subtitle = f"{formats.usd(members[0].price_usd_per_h)} USD/h each · mean load {formats.percent(load)}"
         title = cut(f"{pool} × {len(members)}", shape.panel_width - PADDING, 12)
         found.append(PoolPanel(left, y, title, subtitle, bars, height))
         y += height + PADDING
@@ -285,5 +285,5 @@ def _bar(plan: Plan, worker: WorkerUse, x: float, y: float) -> WorkerBar:
         height = min(load * BAR_HEIGHT, bottom - y)
         bottom -= height
         segments.append(Segment(bottom, height, colour[operator]))
-    parts = ", ".join(f"{operator} {units.percent(load)}" for operator, load in worker.loads.items())
-    return WorkerBar(x, y, tuple(segments), f"{worker.name}: {units.percent(worker.load)} busy ({parts})")
+    parts = ", ".join(f"{operator} {formats.percent(load)}" for operator, load in worker.loads.items())
+    return WorkerBar(x, y, tuple(segments), f"{worker.name}: utilisation {formats.percent(worker.load)} ({parts})")

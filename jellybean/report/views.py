@@ -1,4 +1,4 @@
-"""The page's charts as percentages of their width: rows of bars, marks and bands."""
+"""Bar charts of the HTML page; positions are percentages of the chart width."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import log2
 
-from jellybean.display import figures as units
-from jellybean.report.breakdown import Share
-from jellybean.report.comparison import METRIC_BY_KEY, Comparison, Verdict
+from jellybean.display import formats
+from jellybean.report.breakdown import CostShare
+from jellybean.report.comparison import METRIC_BY_KEY, Comparison, ComparisonVerdict
 from jellybean.report.report import Report, WorkerUse
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A piece of a bar: from `start`, `width` wide (percent), painted as `style`."""
+    """A segment of a bar, with start and width in percent and the CSS class `style`."""
 
     start: float
     width: float
@@ -24,7 +24,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class BarRow:
-    """One line of a bar chart. `marks` are (percent, style): lines across the bar."""
+    """One row of a bar chart. `marks` are vertical lines (percent, style)."""
 
     name: str
     note: str
@@ -38,24 +38,24 @@ class BarRow:
         return "; ".join([f"{self.name}: {self.figure}", *(part.hint for part in self.parts)])
 
 
-def cost_rows(shares: Sequence[Share], total: float) -> tuple[BarRow, ...]:
-    """Compute and network side by side, on one scale: the dearest fills its row."""
+def cost_rows(shares: Sequence[CostShare], total: float) -> tuple[BarRow, ...]:
+    """Compute and network cost as stacked bars; the most expensive row has full width."""
     scale = max((share.total_usd_per_h for share in shares), default=0.0) or 1.0
     rows: list[BarRow] = []
     for share in shares:
         compute = 100 * share.compute_usd_per_h / scale
         network = 100 * share.network_usd_per_h / scale
-        part_of = units.percent(share.total_usd_per_h / total) if total > 0 else units.MISSING
+        part_of = formats.percent(share.total_usd_per_h / total) if total > 0 else formats.MISSING
         parts = (
-            Part(0.0, compute, "compute", f"compute {units.usd(share.compute_usd_per_h)} USD/h"),
-            Part(compute, network, "network", f"network {units.usd(share.network_usd_per_h)} USD/h"),
+            Part(0.0, compute, "compute", f"compute {formats.usd(share.compute_usd_per_h)} USD/h"),
+            Part(compute, network, "network", f"network {formats.usd(share.network_usd_per_h)} USD/h"),
         )
-        rows.append(BarRow(share.name, "", f"{units.usd(share.total_usd_per_h)} · {part_of}", parts))
+        rows.append(BarRow(share.name, "", f"{formats.usd(share.total_usd_per_h)} · {part_of}", parts))
     return tuple(rows)
 
 
 def ratio_rows(report: Report) -> tuple[BarRow, ...]:
-    """Measured / predicted on a doubling scale from a half to twice, with the tolerance as a band."""
+    """Measured / predicted on a logarithmic scale from 0.5 to 2, with the tolerance as a band."""
     return tuple(_ratio_row(item) for item in report.comparisons if item.ratio is not None)
 
 
@@ -63,20 +63,20 @@ def _ratio_row(item: Comparison) -> BarRow:
     metric = METRIC_BY_KEY[item.metric]
     ratio = item.ratio or 0.0
     relative = item.tolerance / item.predicted if metric.absolute and item.predicted else item.tolerance
-    low, high = _doubling(1 - relative), _doubling(1 + relative)
+    low, high = _log_position(1 - relative), _log_position(1 + relative)
     band = Part(low, high - low, "tolerance", f"tolerance {metric.shown_tolerance()}")
     figure = f"× {ratio:.2f}"
-    style = "mark" if item.verdict is Verdict.WITHIN else "mark off"
-    return BarRow(metric.label, "", figure, (band,), ((50.0, "axis"),), (_doubling(ratio), style))
+    style = "mark" if item.verdict is ComparisonVerdict.WITHIN else "mark off"
+    return BarRow(metric.label, "", figure, (band,), ((50.0, "axis"),), (_log_position(ratio), style))
 
 
-def _doubling(ratio: float) -> float:
-    """0.5 -> 0, 1 -> 50, 2 -> 100; beyond is held at the ends."""
+def _log_position(ratio: float) -> float:
+    """Position of a ratio in percent: 0.5 -> 0, 1 -> 50, 2 -> 100, clipped outside."""
     return 100.0 if ratio >= 2 else 0.0 if ratio <= 0.5 else 50 * (1 + log2(ratio))
 
 
 def latency_rows(report: Report) -> tuple[BarRow, ...]:
-    """p50, p90 and p99, predicted and measured, on one scale that holds the p99 target when it is near."""
+    """Predicted and measured p50, p90 and p99 on one scale, which includes the p99 target if it is near."""
     items = [report.comparison(f"latency_{name}_s") for name in ("p50", "p90", "p99")]
     values = [value for item in items for value in (item.predicted, item.measured) if value is not None]
     if not values:
@@ -90,14 +90,14 @@ def latency_rows(report: Report) -> tuple[BarRow, ...]:
         marks = ((100 * target / scale, "target"),) if near and target is not None and name == "p99" else ()
         for word, value in (("predicted", item.predicted), ("measured", item.measured)):
             if value is not None:
-                part = Part(0.0, 100 * value / scale, word, f"{word} {units.duration(value)}")
-                rows.append(BarRow(name, word, units.duration(value), (part,), marks))
+                part = Part(0.0, 100 * value / scale, word, f"{word} {formats.duration(value)}")
+                rows.append(BarRow(name, word, formats.duration(value), (part,), marks))
     return tuple(rows)
 
 
 @dataclass(frozen=True, slots=True)
 class AccuracyChart:
-    """Accuracy on a scale that shows the difference to the target; positions in percent."""
+    """Accuracy chart, scaled to show the difference to the target; positions in percent."""
 
     low: float
     high: float
@@ -106,7 +106,7 @@ class AccuracyChart:
 
 
 def accuracy_chart(report: Report) -> AccuracyChart | None:
-    """Predicted and measured accuracy against the target; None when accuracy is not known."""
+    """Chart of predicted and measured accuracy with the target; None if accuracy is unknown."""
     item, target = report.comparison("accuracy"), report.plan.slo.accuracy
     known = [(word, value) for word, value in (("predicted", item.predicted), ("measured", item.measured)) if value]
     if not known:
@@ -117,25 +117,25 @@ def accuracy_chart(report: Report) -> AccuracyChart | None:
     span = high - low or 1.0
     marks = ((100 * (target - low) / span, "target"),) if target is not None else ()
     rows = tuple(
-        BarRow(word, "", f"{units.accuracy(value)} %", (), marks, (100 * (value - low) / span, word))
+        BarRow(word, "", f"{formats.accuracy(value)} %", (), marks, (100 * (value - low) / span, word))
         for word, value in known
     )
     return AccuracyChart(low, high, target, rows)
 
 
 def worker_rows(workers: Sequence[WorkerUse], cap: float, colours: Mapping[str, int]) -> Mapping[str, Sequence[BarRow]]:
-    """By tier: planned load by operator, the cap, and what was measured as a dot."""
+    """Tier -> bars of planned load by operator, with the utilisation limit as a line and the measurement as a dot."""
     rows: dict[str, list[BarRow]] = {}
     for worker in workers:
         parts: list[Part] = []
         start = 0.0
         for operator, load in worker.loads.items():
             width = min(100 * load, 100 - start)
-            parts.append(Part(start, width, f"c{colours[operator] % 8}", f"{operator} {units.percent(load)}"))
+            parts.append(Part(start, width, f"c{colours[operator] % 8}", f"{operator} {formats.percent(load)}"))
             start += width
-        figure = units.percent(worker.expected)
+        figure = formats.percent(worker.expected)
         if worker.measured is not None:
-            figure = f"{figure} → {units.percent(worker.measured)}"
+            figure = f"{figure} → {formats.percent(worker.measured)}"
         dot = (min(100.0, 100 * worker.measured), "mark") if worker.measured is not None else None
         row = BarRow(
             worker.name,
@@ -151,7 +151,7 @@ def worker_rows(workers: Sequence[WorkerUse], cap: float, colours: Mapping[str, 
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """One metric over all measurements of this plan: points of a line in a box of 100 x 30."""
+    """One metric over all measurements of a plan: points of a polyline in a box of 100 x 30."""
 
     label: str
     points: str
@@ -161,7 +161,7 @@ class Trend:
 
 
 def trends(report: Report) -> tuple[Trend, ...]:
-    """How cost, accuracy and latency went over three or more measurements."""
+    """Trends of accuracy, throughput and latency over three or more measurements."""
     found: list[Trend] = []
     for key in ("accuracy", "throughput_per_s", "latency_p50_s", "latency_p99_s"):
         values = [run.figures[key] for run in report.runs if run.kind == "bench" and key in run.figures]

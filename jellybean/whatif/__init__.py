@@ -1,7 +1,7 @@
-"""What a rate trace would do to the current plan: `jellybean plan DIR --check TRACE`."""
+"""Replay of a rate trace over the current plan: `jellybean plan DIR --check TRACE`."""
 
-from jellybean.whatif.check import Check, Hint, check_trace
+from jellybean.whatif.check import Hint, TraceCheck, check_trace
 from jellybean.whatif.plot import save_plot
 from jellybean.whatif.view import check_json, check_text
 
-__all__ = ["Check", "Hint", "check_json", "check_text", "check_trace", "save_plot"]
+__all__ = ["Hint", "TraceCheck", "check_json", "check_text", "check_trace", "save_plot"]

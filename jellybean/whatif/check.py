@@ -1,4 +1,4 @@
-"""Replays a trace over the current plan and, when a target breaks, looks for rates to plan for instead."""
+"""Replay a rate trace over the current plan; if a target is missed, find rates for which to plan instead."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from jellybean.planning.project_plan import current_plan, plan_project
 from jellybean.planning.simulation import brains, slow_latency_s
 from jellybean_solver import WORKFLOW_SEPARATOR, Plan, Replay, replay
 
-HEADROOM = (1.0, 1.1, 1.25, 1.5)  # times the peak rates, tried in turn
+HEADROOM = (1.0, 1.1, 1.25, 1.5)  # factors on the peak rates, tried in this order
 
 Progress = Callable[[float, float, str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """How to plan so that the trace holds, and check it: `command`, or `reasons` why none was found."""
+    """A `command` that plans for the trace's peak and checks the plan, or the `reasons` why none was found."""
 
     command: str | None
     cost_usd_per_h: float | None
@@ -29,8 +29,11 @@ class Hint:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """The replay of a trace over a plan. `hint` is None when nothing breaks; `renewed`: why the plan was made anew."""
+class TraceCheck:
+    """The replay of a trace over a plan.
+
+    `hint` is None if all targets are met; `renewed`: why the plan was made again.
+    """
 
     project: AnyProject
     plan: Plan
@@ -47,21 +50,21 @@ def check_trace(
     *,
     seed: int = 0,
     progress: Progress = lambda done, total, label: None,
-) -> Check:
-    """Replay the trace in `path` over DIR/plan.json, made anew if it does not answer the documents.
+) -> TraceCheck:
+    """Replay the trace in `path` over DIR/plan.json, planning again first if the documents have changed.
 
-    DocumentError for a trace that is no trace, InfeasibleError when there is no plan to begin with.
+    DocumentError for an invalid trace, InfeasibleError if there is no plan.
     """
     project = load_any_project(directory, overrides)
     file = read_rate_trace(path, build_problem(project))
-    progress(0, 1, "the plan")
+    progress(0, 1, "plan")
     plan, renewed = current_plan(project)
-    found = _replayed(plan, file, seed, path.name, progress)
-    hint = _hint(directory, overrides, plan, file, seed, progress) if found.breaks else None
-    return Check(project, plan, renewed, file, found, hint)
+    replayed = _replay(plan, file, seed, path.name, progress)
+    hint = _hint(directory, overrides, plan, file, seed, progress) if replayed.breaks else None
+    return TraceCheck(project, plan, renewed, file, replayed, hint)
 
 
-def _replayed(plan: Plan, file: RateTraceFile, seed: int, label: str, progress: Progress) -> Replay:
+def _replay(plan: Plan, file: RateTraceFile, seed: int, label: str, progress: Progress) -> Replay:
     def advance(done: float, total: float) -> None:
         progress(done, total, label)
 
@@ -71,33 +74,33 @@ def _replayed(plan: Plan, file: RateTraceFile, seed: int, label: str, progress: 
 def _hint(
     directory: Path, overrides: Sequence[str], plan: Plan, file: RateTraceFile, seed: int, progress: Progress
 ) -> Hint:
-    """The lowest headroom over the peak whose plan holds throughout the very same trace."""
+    """Find the smallest headroom over the peak rates whose plan meets all targets throughout the trace."""
     peaks = file.trace.peaks_per_s
     declared = {source.name: source.rate_per_s for source in plan.sources}
-    reasons: tuple[str, ...] = ("the current plan was made for higher rates than the trace has",)
+    reasons: tuple[str, ...] = ("the current plan was made for higher rates than those in the trace",)
     for factor in HEADROOM:
         rates = {name: float(f"{peak * factor:.6g}") for name, peak in peaks.items() if peak > 0}
         if all(rate <= declared[name] for name, rate in rates.items()):
             continue
-        wanted = [*overrides, *(f"{_path(name)}.rate={rate:.6g}/s" for name, rate in rates.items())]
+        options = [*overrides, *(f"{_path(name)}.rate={rate:.6g}/s" for name, rate in rates.items())]
         shown = " and ".join(f"{name} {rate:.6g}/s" for name, rate in rates.items())
         try:
-            planned = plan_project(load_any_project(directory, wanted), compare=False)
+            planned = plan_project(load_any_project(directory, options), compare=False)
             if planned.plan is None:
                 return Hint(None, None, (f"no plan meets the targets at {shown}", *planned.reasons))
-            again = _replayed(planned.plan, file, seed, f"at {shown}", progress)
+            second = _replay(planned.plan, file, seed, f"at {shown}", progress)
         except (DocumentError, SolverError) as error:
             return Hint(None, None, (str(error),))
-        if not again.breaks:
-            options = " ".join(f"--set {shlex.quote(text)}" for text in wanted)
-            checked = f"jellybean plan {shlex.quote(str(directory))} --check {shlex.quote(str(file.path))}"
-            command = f"{checked} {options}"
+        if not second.breaks:
+            set_options = " ".join(f"--set {shlex.quote(text)}" for text in options)
+            check = f"jellybean plan {shlex.quote(str(directory))} --check {shlex.quote(str(file.path))}"
+            command = f"{check} {set_options}"
             return Hint(command, planned.plan.cost.total_usd_per_h, ())
-        reasons = (f"even the plan for {shown} would break: {again.breaks[0].text}",)
+        reasons = (f"even the plan for {shown} would miss a target: {second.breaks[0].text}",)
     return Hint(None, None, reasons)
 
 
 def _path(source: str) -> str:
-    """A source as `--set` reaches it."""
-    workflow, of, name = source.rpartition(WORKFLOW_SEPARATOR)
-    return f"{workflow}.sources.{name}" if of else f"sources.{name}"
+    """Path of a source in the notation of `--set`."""
+    workflow, separator, name = source.rpartition(WORKFLOW_SEPARATOR)
+    return f"{workflow}.sources.{name}" if separator else f"sources.{name}"

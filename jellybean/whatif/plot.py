@@ -1,4 +1,4 @@
-"""A replay as a picture: rates, latency and utilisation over one axis of time."""
+"""Draw a replay: rates, latency and utilisation over time."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from jellybean.display.pictures import ACCENT, BAD, GOOD, LINE, PAID, SOFT, STYLE, require_picture, save_figure
-from jellybean.whatif.check import Check
+from jellybean.whatif.check import TraceCheck
 from jellybean_solver import ReplayInterval
 
 _TIMES = ((3 * 86_400.0, 86_400.0, "days"), (3 * 3600.0, 3600.0, "hours"), (300.0, 60.0, "minutes"), (0.0, 1.0, "s"))
 
 
-def save_plot(check: Check, path: Path) -> None:
+def save_plot(check: TraceCheck, path: Path) -> None:
     """Draw the replay. JellyBeanError for a format other than .svg, .png and .pdf."""
     require_picture(path)
     import matplotlib
@@ -24,7 +24,7 @@ def save_plot(check: Check, path: Path) -> None:
         panels = figure.subplots(3, 1, sharex=True)
         figure.subplots_adjust(left=0.085, right=0.985, top=0.93, bottom=0.075, hspace=0.16)
         unit_s, unit = next((size, name) for least, size, name in _TIMES if check.replay.length_s >= least)
-        for axes, draw in zip(panels, (_rates, _latency, _busy), strict=True):
+        for axes, draw in zip(panels, (_rates, _latency, _utilisation), strict=True):
             draw(check, axes, unit_s)
             axes.set_axisbelow(True)
             axes.grid(axis="y", color=LINE, linewidth=0.6)
@@ -33,20 +33,20 @@ def save_plot(check: Check, path: Path) -> None:
             if axes.get_legend_handles_labels()[0]:
                 axes.legend(loc="upper right", frameon=False, ncols=4, labelcolor=SOFT, fontsize=8)
             _mark_breaks(check, axes, unit_s)
-        panels[-1].set_xlabel(f"time ({unit} from the trace's start)")
+        panels[-1].set_xlabel(f"time since the start of the trace ({unit})")
         panels[-1].set_xlim(0, check.replay.length_s / unit_s)
         panels[0].set_title(_title(check), loc="left", fontsize=10)
         save_figure(figure, path)
 
 
-def _title(check: Check) -> str:
-    verdict = "would break" if check.replay.breaks else "holds"
-    sampled = f", {check.replay.share:.0%} of its time simulated" if check.replay.share < 1 else ""
+def _title(check: TraceCheck) -> str:
+    verdict = "misses a target" if check.replay.breaks else "meets all targets"
+    sampled = f", {check.replay.share:.0%} of the time simulated" if check.replay.share < 1 else ""
     return f"{check.plan.name}: {verdict} in {check.file.path.name}{sampled}"
 
 
-def _rates(check: Check, axes: Any, unit_s: float) -> None:
-    """One line per different curve: sources of one stream have one."""
+def _rates(check: TraceCheck, axes: Any, unit_s: float) -> None:
+    """Draw one line per distinct rate curve: sources of one request stream share a line."""
     curves: dict[tuple[float, ...], list[str]] = {}
     for name in check.file.trace.peaks_per_s:
         curves.setdefault(tuple(s.rates_per_s[name] for s in check.file.trace.stretches), []).append(name)
@@ -55,13 +55,13 @@ def _rates(check: Check, axes: Any, unit_s: float) -> None:
         axes.stairs(rates, borders, color=color, linewidth=1.6, label=", ".join(names), baseline=None)
     declared = check.plan.sources[0].rate_per_s
     if len(curves) == 1:
-        axes.axhline(declared, color=SOFT, linewidth=0.9, linestyle=(0, (4, 3)), label=f"planned for {declared:g}/s")
+        axes.axhline(declared, color=SOFT, linewidth=0.9, linestyle=(0, (4, 3)), label=f"planned: {declared:g}/s")
     axes.set_ylabel("requests / s")
     axes.set_ylim(top=1.28 * max(declared, *check.file.trace.peaks_per_s.values()))
 
 
-def _latency(check: Check, axes: Any, unit_s: float) -> None:
-    """Logarithmic: an overload is a hundred times slower than a queue."""
+def _latency(check: TraceCheck, axes: Any, unit_s: float) -> None:
+    """Draw p50 and p99 latency on a logarithmic axis, because latency under overload grows by orders of magnitude."""
     _stairs(check.replay.intervals, axes, unit_s, lambda i: i.latency_p50_s, ACCENT, "p50")
     _stairs(check.replay.intervals, axes, unit_s, lambda i: i.latency_p99_s, PAID, "p99")
     target_s = check.plan.slo.latency_p99_s
@@ -73,10 +73,10 @@ def _latency(check: Check, axes: Any, unit_s: float) -> None:
     axes.set_ylabel("latency (s)")
 
 
-def _busy(check: Check, axes: Any, unit_s: float) -> None:
-    """The busiest worker or link of each interval."""
+def _utilisation(check: TraceCheck, axes: Any, unit_s: float) -> None:
+    """Draw the utilisation of the busiest worker or link in each interval."""
     peak = max(check.replay.intervals, key=lambda interval: interval.utilisation)
-    label = f"busiest worker or link (at the peak {peak.busiest})"
+    label = f"busiest worker or link (peak: {peak.busiest})"
     _stairs(check.replay.intervals, axes, unit_s, lambda i: i.utilisation, GOOD, label)
     axes.axhline(1.0, color=BAD, linewidth=0.9, linestyle=(0, (4, 3)))
     axes.set_ylim(0, 1.3)
@@ -96,17 +96,17 @@ def _stairs(
     axes.stairs([value(i) for i in intervals], borders, color=color, linewidth=1.6, label=label, baseline=None)
 
 
-def _united(spans_s: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    found: list[tuple[float, float]] = []
+def _merge_spans(spans_s: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    merged: list[tuple[float, float]] = []
     for start_s, end_s in sorted(spans_s):
-        if found and start_s <= found[-1][1]:
-            found[-1] = found[-1][0], max(found[-1][1], end_s)
+        if merged and start_s <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(merged[-1][1], end_s)
         else:
-            found.append((start_s, end_s))
-    return found
+            merged.append((start_s, end_s))
+    return merged
 
 
-def _mark_breaks(check: Check, axes: Any, unit_s: float) -> None:
-    """All of the time in which a target breaks, once however many do."""
-    for start_s, end_s in _united(span for item in check.replay.breaks for span in item.spans_s):
+def _mark_breaks(check: TraceCheck, axes: Any, unit_s: float) -> None:
+    """Shade the time in which any target is missed."""
+    for start_s, end_s in _merge_spans(span for item in check.replay.breaks for span in item.spans_s):
         axes.axvspan(start_s / unit_s, end_s / unit_s, color=BAD, alpha=0.1, linewidth=0)

@@ -1,4 +1,4 @@
-"""A check as people and as machines read it."""
+"""The replay of a rate trace as text and as JSON."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from jellybean.display import figures as units
-from jellybean.whatif.check import Check, Hint
+from jellybean.display import formats
+from jellybean.whatif.check import Hint, TraceCheck
 from jellybean_solver import ReplayInterval, TargetBreach, to_document
 
-MOST_ROWS = 24  # of the table; JSON has every interval
+MAX_ROWS = 24  # rows of the table; JSON has every interval
 
 
-def check_text(check: Check) -> RenderableType:
-    """The verdict first, then the figures over time, then what may be done."""
+def check_text(check: TraceCheck) -> RenderableType:
+    """Verdict, table of figures over time, and a hint how to plan for the trace."""
     parts: list[RenderableType] = [_verdict(check)]
-    parts += [Text(f"  {line}", "red") for line in (_told(check, item) for item in check.replay.breaks)]
+    parts += [Text(f"  {line}", "red") for line in (_describe_break(check, item) for item in check.replay.breaks)]
     parts += [Text(f"  {note}", "yellow" if check.replay.share < 1 else "dim") for note in _notes(check)]
     parts.append(Padding(_table(check), (0, 0, 0, 2), expand=False))
     if check.hint is not None:
@@ -31,8 +31,8 @@ def check_text(check: Check) -> RenderableType:
     return Group(*parts)
 
 
-def check_json(check: Check) -> dict[str, Any]:
-    """Times are the trace file's own; figures as `ReplayInterval` and `TargetBreach` state them."""
+def check_json(check: TraceCheck) -> dict[str, Any]:
+    """The replay as JSON values, with times as in the trace file."""
     replay, origin = check.replay, check.file.origin_s
     return {
         "verdict": "would_break" if replay.breaks else "holds",
@@ -55,50 +55,50 @@ def _from_origin(item: TargetBreach | ReplayInterval, origin_s: float) -> dict[s
     return values | {"start_s": item.start_s + origin_s, "end_s": item.end_s + origin_s}
 
 
-def _verdict(check: Check) -> Text:
+def _verdict(check: TraceCheck) -> Text:
     replay, name = check.replay, check.plan.name
     if replay.breaks:
         when = _time(check, replay.breaks[0].start_s)
-        return Text.assemble((f"{name}: would break at {when}", "bold red"), f" of {check.file.path}")
+        return Text.assemble((f"{name}: misses a target at {when}", "bold red"), f" of {check.file.path}")
     worst = max((i.latency_p99_s for i in replay.intervals if not math.isnan(i.latency_p99_s)), default=None)
     busiest = max(replay.intervals, key=lambda interval: interval.utilisation)
     return Text.assemble(
-        (f"{name}: holds", "bold green"),
-        f" throughout {check.file.path}: p99 latency up to {units.duration(worst)}, {busiest.busiest} busy up to "
-        f"{units.percent(busiest.utilisation)}, {units.usd(max(i.cost_usd_per_h for i in replay.intervals))} USD/h at "
-        "most",
+        (f"{name}: meets all targets", "bold green"),
+        f" throughout {check.file.path}: p99 latency up to {formats.duration(worst)}, utilisation up to "
+        f"{formats.percent(busiest.utilisation)} ({busiest.busiest}), cost up to "
+        f"{formats.usd(max(i.cost_usd_per_h for i in replay.intervals))} USD/h",
     )
 
 
-def _told(check: Check, item: TargetBreach) -> str:
+def _describe_break(check: TraceCheck, item: TargetBreach) -> str:
     span = f"{_time(check, item.start_s)} to {_time(check, item.end_s)}"
-    more = f" (breaks in {item.intervals} of {len(check.replay.intervals)} intervals)" if item.intervals > 1 else ""
+    more = f" (in {item.intervals} of {len(check.replay.intervals)} intervals)" if item.intervals > 1 else ""
     return f"{span}: {item.text}{more}"
 
 
-def _notes(check: Check) -> list[str]:
+def _notes(check: TraceCheck) -> list[str]:
     replay = check.replay
-    notes = [f"{replay.requests:,} requests in {units.duration(replay.length_s)}, seed {replay.seed}"]
+    notes = [f"{replay.requests:,} requests in {formats.duration(replay.length_s)}, seed {replay.seed}"]
     if replay.share < 1:
         notes.append(
-            f"too long to simulate every request: of every stretch in which no worker or link is near its limit only "
-            f"the beginning was, so {units.duration(replay.simulated_s)} of {units.duration(replay.length_s)} in all; "
-            "offered, answered and backlog count what was simulated"
+            f"the trace is too long to simulate every request: where no worker or link is near its limit, only the "
+            f"start of a stretch was simulated ({formats.duration(replay.simulated_s)} of "
+            f"{formats.duration(replay.length_s)} in total); offered, answered and backlog are of the simulated time"
         )
     return notes
 
 
-def _table(check: Check) -> Table:
+def _table(check: TraceCheck) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
     for heading in ("from\ns", "rate\n/s", "offered", "answered", "latency\np50", "latency\np99"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("busiest", overflow="fold")
-    for heading in ("busy", "backlog", "traffic\nUSD/h"):
+    for heading in ("utilisation", "backlog", "traffic\nUSD/h"):
         table.add_column(heading, justify="right", no_wrap=True)
     intervals = check.replay.intervals
     rows = _rows(intervals)
     if len(rows) < len(intervals):
-        table.title = f"{len(intervals)} intervals, several a row: counts are sums, all else is the highest"
+        table.title = f"{len(intervals)} intervals, several per row: counts are sums, other figures maxima"
         table.title_justify = "left"
     broken = [(item.start_s, item.end_s) for item in check.replay.breaks]
     for row in rows:
@@ -106,38 +106,38 @@ def _table(check: Check) -> Table:
         first = any(row[0].start_s <= start < row[-1].end_s for start, _ in broken)
         table.add_row(
             f"{check.file.origin_s + row[0].start_s:,.10g}",
-            units.number(max(max(interval.rates_per_s.values()) for interval in row)),
+            formats.number(max(max(interval.rates_per_s.values()) for interval in row)),
             f"{sum(interval.offered for interval in row):,}",
             f"{sum(interval.answered for interval in row):,}",
-            units.duration(_highest([interval.latency_p50_s for interval in row])),
-            units.duration(_highest([interval.latency_p99_s for interval in row])),
+            formats.duration(_highest([interval.latency_p50_s for interval in row])),
+            formats.duration(_highest([interval.latency_p99_s for interval in row])),
             Text(busiest.busiest),
-            units.percent(busiest.utilisation),
+            formats.percent(busiest.utilisation),
             f"{max(interval.backlog for interval in row):,}",
-            units.usd(max(interval.network_usd_per_h for interval in row)),
+            formats.usd(max(interval.network_usd_per_h for interval in row)),
             style="red" if first else "",
         )
     return table
 
 
 def _rows(intervals: Sequence[ReplayInterval]) -> list[Sequence[ReplayInterval]]:
-    """Consecutive intervals in at most MOST_ROWS rows of nearly equal number."""
-    count = min(MOST_ROWS, len(intervals))
+    """Group consecutive intervals into at most MAX_ROWS rows of nearly equal size."""
+    count = min(MAX_ROWS, len(intervals))
     borders = [round(index * len(intervals) / count) for index in range(count + 1)]
     return [intervals[start:end] for start, end in pairwise(borders)]
 
 
 def _hint(hint: Hint) -> Text:
-    """What comes before the command, which is printed by itself: whoever copies it needs it whole."""
+    """The text before the command, which is printed on a line of its own so that it can be copied."""
     if hint.command is None:
-        return Text(f"  no rates were found to plan for: {'; '.join(hint.reasons)}", "yellow")
-    cost = units.usd(hint.cost_usd_per_h)
-    return Text(f"  a plan for the peak holds, at {cost} USD/h; this makes and checks it:", "dim")
+        return Text(f"  no rates were found for which a plan meets all targets: {'; '.join(hint.reasons)}", "yellow")
+    cost = formats.usd(hint.cost_usd_per_h)
+    return Text(f"  a plan for the peak rates meets all targets at {cost} USD/h; plan and check it with:", "dim")
 
 
 def _highest(values: Sequence[float]) -> float | None:
     return max((value for value in values if not math.isnan(value)), default=None)
 
 
-def _time(check: Check, at_s: float) -> str:
+def _time(check: TraceCheck, at_s: float) -> str:
     return f"{check.file.origin_s + at_s:,.10g} s"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jellybean.display import figures as units
+from jellybean.display import formats
 from jellybean.planning.project_plan import Planned
 from jellybean.planning.simulated_deadline import cost_of
 from jellybean_solver import p99_by_workflow, plan_differences
@@ -17,8 +17,8 @@ def latency_lines(planned: Planned) -> tuple[str, ...]:
         return ()
     closed = p99_by_workflow(plan)
     lines = [
-        f"p99 latency{_of(name)} {units.duration(p99_s)} <= {units.duration(judged.targets_s[name])} "
-        f"(simulated; closed form {units.duration(closed[name])})"
+        f"p99 latency{_of(name)} {formats.duration(p99_s)} <= {formats.duration(judged.targets_s[name])} "
+        f"(simulated; closed form {formats.duration(closed[name])})"
         for name, p99_s in judged.p99_s.items()
     ]
     if planned.cheapest is not None:
@@ -26,13 +26,15 @@ def latency_lines(planned: Planned) -> tuple[str, ...]:
         cheapest_cost, increase = cost_of(cheapest), cost_of(plan) - cost_of(cheapest)
         share = f" ({increase / cheapest_cost:.0%})" if cheapest_cost > 0 else ""
         missed = ", ".join(
-            f"p99 latency{_of(name)} is {units.duration(p99_s)}"
+            f"p99 latency{_of(name)} is {formats.duration(p99_s)}"
             for name, p99_s in late.p99_s.items()
             if p99_s > late.targets_s[name]
         )
         changes = "; ".join(plan_differences(cheapest, plan)) or "shares of the requests"
-        relation = f"{units.usd(increase)} USD/h{share} more than" if increase > 0 else "instead of"
-        lines.append(f"  {relation} the cheapest plan ({units.usd(cheapest_cost)}), whose {missed}; changed: {changes}")
+        relation = f"{formats.usd(increase)} USD/h{share} more than" if increase > 0 else "instead of"
+        lines.append(
+            f"  {relation} the cheapest plan ({formats.usd(cheapest_cost)}), whose {missed}; changed: {changes}"
+        )
     return tuple(lines)
 
 

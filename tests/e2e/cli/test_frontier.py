@@ -22,8 +22,8 @@ def vqa(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_published_curve(vqa: Path) -> None:
     done = jellybean("frontier", str(vqa))
 
-    assert "7 corners, from 4.68 USD/h" in done.stdout
-    assert "the cheapest for the SLO of 56" in done.stdout
+    assert "7 points, from 4.68 USD/h" in done.stdout
+    assert "cheapest for the SLO of 56" in done.stdout
     assert "the current plan: accuracy 56.59, 7.01 USD/h, on the curve" in done.stdout
     picture = (vqa / "frontier.svg").read_text()
     assert "SLO 56" in picture
@@ -101,7 +101,7 @@ def test_another_plan_in_the_folder_is_left_out_with_the_reason(tmp_path: Path) 
     directory = tmp_path / "vqa"
     jellybean("init", "vqa", str(directory))
     jellybean("plan", str(directory), "--set", "sources.image.rate=20/s", "--set", "sources.speech.rate=20/s")
-    assert "does not answer these documents" in jellybean("frontier", str(directory)).stdout
+    assert "does not match these documents" in jellybean("frontier", str(directory)).stdout
     (directory / "plan.json").write_text("{broken")
     assert "cannot be read as a plan" in jellybean("frontier", str(directory)).stdout
 
@@ -111,7 +111,7 @@ def test_bad_input_is_exit_2(vqa: Path, tmp_path: Path) -> None:
     assert "10..80" in jellybean("frontier", str(vqa), "--rates", "fast", status=2).stderr
     assert ".svg" in jellybean("frontier", str(vqa), "--plot", "curve.txt", status=2).stderr
     nowhere = jellybean("frontier", str(vqa), "--plot", str(tmp_path / "no" / "c.svg"), status=2).stderr
-    assert "there is no folder" in " ".join(nowhere.replace("│", " ").split())
+    assert "not found" in " ".join(nowhere.replace("│", " ").split())
     jellybean("frontier", str(vqa), "--time-limit", "0", status=2)
     assert "finite" in jellybean("frontier", str(vqa), "--step", "inf", status=2).stderr
     assert "folder not found" in jellybean("frontier", str(tmp_path / "nowhere"), status=2).stderr

@@ -109,7 +109,7 @@ def test_a_difference_to_a_cluster_is_shown_and_changes_nothing(
     assert "+ Service/digits: new" in capsys.readouterr().out
     assert {key[0] for key in server.api.store} == {"nodes"}
     assert run(["diff", str(project), str(project), "--cluster", *flags]) == 2
-    assert "--cluster goes with one project" in capsys.readouterr().err
+    assert "--cluster takes one project" in capsys.readouterr().err
 
 
 def test_settings_that_are_missing_or_wrong_are_told_with_place(
@@ -157,7 +157,7 @@ def test_a_project_is_deployed_changed_rolled_back_and_taken_away(
     assert "Secret" not in text
     assert call("deploy", "--timeout", "20")[0] == 0
     status, text = call("status")
-    assert (status, "digits in shop is well" in text, "revision 1 (replaced)" in text) == (0, True, True)
+    assert (status, "digits in shop is healthy" in text, "revision 1 (replaced)" in text) == (0, True, True)
     found = json.loads(call("status", "--json")[1])
     assert found["well"]
     assert found["revisions"][-1]["number"] == 2
@@ -204,7 +204,7 @@ def test_nodes_become_a_document_that_plans(
     (tmp_path / "prices.yaml").write_text("camera-box: 0.04 USD/h\n")
     command = ["discover", *flags, "--tiers", "edge,cloud", "--prices", str(tmp_path / "prices.yaml")]
     assert run(command) == 1
-    assert "there is no price for cloud" in capsys.readouterr().err
+    assert "no price for cloud" in capsys.readouterr().err
     (tmp_path / "prices.yaml").write_text("camera-box: 0.04 USD/h\ncloud: 0.3 USD/h\n")
     file = directory / "infrastructure.yaml"
     assert run([*command, "--out", str(file)]) == 1  # it is there already

@@ -55,7 +55,7 @@ def test_compare_ranks_all_that_are_possible() -> None:
     assert set(found) == set(SCHEDULES)
     assert found["zb-v"] < found["zb-h1"] < found["interleaved"] < found["1f1b"] < found["naive"]
     odd = jellybean("pipeline", "compare", "--devices", "3", "--microbatches", "4")
-    assert "chimera is left out: chimera needs an even number of devices, not 3" in odd.stderr
+    assert "chimera is omitted: chimera needs an even number of devices, not 3" in odd.stderr
     assert "1f1b" in odd.stdout
 
 
@@ -69,7 +69,7 @@ def test_compare_ranks_all_that_are_possible() -> None:
         (("--schedule", "1f1b", "--backward-s", "inf"), "finite"),
         (("--schedule", "1f1b", "--devices", "0"), "devices"),
         (("--schedule", "gpipe", "--devices", "1000", "--microbatches", "100000"), "too many"),
-        (("--schedule", "1f1b", "--transfer-s", "1,2"), "3 crossings"),
+        (("--schedule", "1f1b", "--transfer-s", "1,2"), "3 transfers"),
     ],
 )
 def test_bad_input_is_exit_2(arguments: tuple[str, ...], told: str) -> None:

@@ -79,8 +79,8 @@ def test_a_plan_that_stays_is_named(tmp_path: Path) -> None:
     written = (directory / "plan.json").read_bytes()
     for command in ("plan", "simulate"):
         text = jellybean(command, str(directory), *infeasible, status=3).stderr
-        assert f"{directory / 'plan.json'} still holds the plan of 20" in text
-        assert "does not answer these documents" in text
+        assert f"{directory / 'plan.json'} still has the plan of 20" in text
+        assert "does not match these documents" in text
     answer = json.loads(jellybean("plan", str(directory), "--json", *infeasible, status=3).stdout)
     assert answer["error"]["kind"] == "infeasible"
     assert "still holds" in answer["kept_plan"]
@@ -100,7 +100,7 @@ def test_time_that_ends_without_a_plan_is_an_error_object(
     error = json.loads(capsys.readouterr().out)["error"]
     assert error["kind"] == "time_limit"
     assert "allow more time" in error["message"]
-    assert "still holds the plan of" in error["message"]
+    assert "still has the plan of" in error["message"]
 
 
 def test_bad_input_is_exit_2_with_file_and_line(vqa: Path, tmp_path: Path) -> None:

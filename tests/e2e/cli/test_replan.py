@@ -45,7 +45,7 @@ def test_nothing_changed_nothing_changes(vqa: Path) -> None:
     assert answer["hash"] == answer["replan"]["running"]["hash"] == json.loads(before)["hash"]
     assert json.loads((vqa / "plan.json").read_text()) == json.loads(before)
     said = jellybean("plan", str(vqa), "--from", str(vqa / "plan.json"))
-    assert "keep the running plan: no change was found that saves anything over 24 h" in words(said.stdout)
+    assert "keep the running plan: no change was found that reduces the cost over 24 h" in words(said.stdout)
     assert "again, unchanged" in said.stderr
 
 

@@ -175,14 +175,13 @@ def test_a_p99_of_one_of_them_is_kept_or_told_with_its_name(
 @pytest.mark.parametrize("command", ["frontier", "bench"])
 def test_what_works_with_one_says_so(two: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
     _, text = printed(capsys, command, str(two), status=2)
-    assert "holds 2 workflows on one fleet, and this command works with one; name its folder" in " ".join(text.split())
+    assert "has 2 workflows on one fleet, but this command takes one; name the folder of one" in " ".join(text.split())
 
 
 def test_a_plan_of_several_is_not_served(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, text = printed(capsys, "up", str(two), status=1)
-    assert (
-        f"is not served yet; to serve one of them by a plan of its own: jellybean up {two}/workflows/notes"
-        in " ".join(text.split())
+    assert f"not served yet; to serve one of them with its own plan: jellybean up {two}/workflows/notes" in " ".join(
+        text.split()
     )
 
 

@@ -46,7 +46,7 @@ def test_a_calm_trace_holds(digits: Path) -> None:
 def test_the_plan_that_is_there_is_checked(digits: Path) -> None:
     calm = trace(digits, 1, 3)
     first = jellybean("plan", str(digits), "--check", calm)
-    assert f"there was no plan.json: planned anew and wrote {digits / 'plan.json'}" in first.stderr
+    assert f"plan.json did not exist: planned again and wrote {digits / 'plan.json'}" in first.stderr
     planned = (digits / "plan.json").read_text()
     again = jellybean("plan", str(digits), "--check", calm)
     assert "anew" not in again.stderr
@@ -80,7 +80,7 @@ def test_a_peak_would_break_and_the_hint_holds(digits: Path) -> None:
     words = shlex.split(command)
     assert words[:5] == ["jellybean", "plan", str(digits), "--check", path]
     done = jellybean(*words[1:])
-    assert f"planned anew and wrote {digits / 'plan.json'}" in done.stderr
+    assert f"planned again and wrote {digits / 'plan.json'}" in done.stderr
     assert "other --set options" in done.stderr
     assert json.loads((digits / "plan.json").read_text())["sources"][0]["rate_per_s"] == 40
 
@@ -90,7 +90,7 @@ def test_the_example_of_a_day_breaks_in_the_morning_and_is_drawn(vqa: Path, tmp_
     picture = tmp_path / "day.svg"
     day = str(vqa / "traces" / "day.csv")
     done = jellybean("plan", str(vqa), "--check", day, "--plot", str(picture), status=6)
-    assert "would break at 420 s" in done.stdout
+    assert "misses a target at 420 s" in done.stdout
     assert "sources.image.rate=" in done.stdout
     assert "<svg" in picture.read_text()
 
@@ -109,7 +109,7 @@ def test_options_that_do_not_fit_are_bad_input(digits: Path) -> None:
     jellybean("plan", str(digits), "--check", path, "--gap", "0.1", status=2)
     assert ".svg" in jellybean("plan", str(digits), "--check", path, "--plot", "x.txt", status=2).stderr
     nowhere = jellybean("plan", str(digits), "--check", path, "--plot", str(digits / "no" / "x.svg"), status=2)
-    assert "there is no folder" in " ".join(nowhere.stderr.replace("│", " ").split())
+    assert "not found" in " ".join(nowhere.stderr.replace("│", " ").split())
     assert nowhere.stdout == ""
 
 

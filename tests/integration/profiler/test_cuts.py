@@ -124,7 +124,7 @@ def test_plan_cuts_where_it_pays(folder: Path) -> None:
     (told,) = [line for line in cut_lines(plan) if line.startswith("look")]
     assert told.startswith(f"look is cut: first {cut.layers} of net's 4 layers in edge, the rest in ")
     assert "cloud" in told
-    uncut = {found.name: found for found in planned.baselines}["all models whole"]
+    uncut = {found.name: found for found in planned.baselines}["no model cut"]
     assert uncut.cost_usd_per_h is None
     document = save_plan(project, planned)
     assert {one["name"] for one in document["operators"]} >= {"look", "look.head"}

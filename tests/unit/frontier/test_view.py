@@ -15,7 +15,7 @@ from jellybean.errors import JellyBeanError
 from jellybean.frontier import Frontier, frontier_text, save_plans, save_plot, to_json
 from jellybean.frontier.changes import changes
 from jellybean.frontier.find import Current
-from jellybean.frontier.plot import MOST_NUMBERED
+from jellybean.frontier.plot import MAX_NUMBERED
 from jellybean_solver import EndToEnd, Problem, Slo
 from jellybean_solver.frontier.curves import CostAccuracy, cost_accuracy, cost_rate
 from jellybean_solver.model.plan_document import from_document
@@ -47,14 +47,14 @@ def _printed(frontier: Frontier) -> str:
 def test_the_table_says_what_changes_and_which_corner_is_chosen() -> None:
     text = _printed(_frontier(_many(3, Slo(accuracy=1.5, budget_usd_per_h=2.5)), scales=(1.0, 9.0)))
 
-    assert "3 corners, from 1.00 USD/h at accuracy 1.00 to 3.00 USD/h at 3.00; exact" in text
+    assert "3 points, from 1.00 USD/h at accuracy 1.00 to 3.00 USD/h at 3.00; exact" in text
     assert "o: v1, on edge: box" in text
     assert "o: v1 → v2, now on edge: box x 2" in text
-    assert text.count("the cheapest for the SLO of 1.5") == 1
-    assert text.count("breaks a limit: budget: 3.0000 USD/h") == 2, "the last corner and the highest rate"
+    assert text.count("cheapest for the SLO of 1.5") == 1
+    assert text.count("misses a target: budget: 3.0000 USD/h") == 2, "the last corner and the highest rate"
     assert "3 is the best that the profile knows" in text
     assert "no plan: capacity" in text
-    assert "the highest that is feasible" in text
+    assert "highest feasible rate" in text
 
 
 def test_a_curve_without_proof_shows_gaps() -> None:
@@ -101,7 +101,7 @@ def test_the_picture_is_drawn(suffix: str, tmp_path: Path) -> None:
             assert image.size[0] > 1000
     elif suffix == "svg":
         text = path.read_text()
-        for words in ("hand-made", "SLO 1.5", "budget 2.50 USD/h", "the current plan", "breaks a limit", "now 10.0/s"):
+        for words in ("hand-made", "SLO 1.5", "budget 2.50 USD/h", "current plan", "misses a target", "now 10.0/s"):
             assert words in text
         again = tmp_path / "again.svg"
         save_plot(_frontier(_many(3, slo), scales=(0.5, 1.0), current=current), again)
@@ -110,14 +110,14 @@ def test_the_picture_is_drawn(suffix: str, tmp_path: Path) -> None:
         assert path.read_bytes().startswith(b"%PDF")
 
 
-@pytest.mark.parametrize("levels", [1, MOST_NUMBERED + 20])
+@pytest.mark.parametrize("levels", [1, MAX_NUMBERED + 20])
 def test_few_and_many_corners_are_drawn(levels: int, tmp_path: Path) -> None:
     path = tmp_path / "curve.svg"
     save_plot(_frontier(_many(levels, Slo(accuracy=levels - 0.5))), path)
 
     text = path.read_text()
-    assert ("more points have no number" in text) == (levels > MOST_NUMBERED)
-    assert "the cheapest for the SLO" in text
+    assert ("more points without a number" in text) == (levels > MAX_NUMBERED)
+    assert "cheapest plan for the SLO" in text
 
 
 def test_a_picture_of_another_format_or_of_nothing_is_refused(tmp_path: Path) -> None:
@@ -161,5 +161,5 @@ def test_wrong_rates_are_bad_input(text: str) -> None:
 
 
 def test_too_many_rates_are_bad_input() -> None:
-    with pytest.raises(typer.BadParameter, match="at most"):
+    with pytest.raises(typer.BadParameter, match="the limit is 200"):
         parse_rates(",".join(["1..2"] * 50))

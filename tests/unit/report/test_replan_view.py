@@ -37,14 +37,15 @@ def decision(saved_usd: float, verdict: Verdict = Verdict.KEEP) -> Replanned:
             "keep the running plan: the best change saves 1.1 % over 24 h (0.26 USD) after 0.65 USD of migration, "
             "below 2 %; no change saves more than 2.5 %",
         ),
-        (decision(0.0), "keep the running plan: no change was found that saves anything over 24 h"),
+        (decision(0.0), "keep the running plan: no change was found that reduces the cost over 24 h"),
         (
             replace(decision(-1.0), bound_usd=23.0),
-            "keep the running plan: no change was found that saves anything over 24 h; no change saves more than 4.2 %",
+            "keep the running plan: no change was found that reduces the cost over 24 h; no change "
+            "saves more than 4.2 %",
         ),
         (
             replace(decision(3.0), best=None, migration=None, refused="p99 latency would be 2 s"),
-            "keep the running plan: the best change would break a target: p99 latency would be 2 s",
+            "keep the running plan: the best change would miss a target: p99 latency would be 2 s",
         ),
         (
             replace(decision(0.0), best=None, migration=None, bound_usd=12.0),
@@ -60,7 +61,7 @@ def decision(saved_usd: float, verdict: Verdict = Verdict.KEEP) -> Replanned:
         ),
         (
             replace(decision(0.0, Verdict.NONE), broken=("too busy",), best=None, migration=None),
-            "the running plan no longer meets the targets, and no plan was found that does",
+            "the running plan no longer meets the targets, and no other plan was found that does",
         ),
     ],
 )

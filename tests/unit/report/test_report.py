@@ -9,8 +9,8 @@ import pytest
 
 from jellybean.report import Report, Store, build_report
 from jellybean.report.breakdown import break_down
-from jellybean.report.comparison import SloState, Verdict
-from jellybean.report.report import Level
+from jellybean.report.comparison import ComparisonVerdict, SloState
+from jellybean.report.report import HeadlineLevel
 from jellybean_solver.errors import JellyBeanError
 from jellybean_solver.model.plan import Plan
 from tests import report_plans as plans
@@ -50,8 +50,8 @@ def test_traffic_of_a_fan_out_counts_every_child() -> None:
 def test_as_predicted(tmp_path: Path) -> None:
     plan = plans.digits()
     report = _report(tmp_path, plan, plans.measurement(plan), {"highest_rate_per_s": 21.0})
-    assert report.headline.level is Level.GOOD
-    assert {item.verdict for item in report.comparisons} == {Verdict.WITHIN}
+    assert report.headline.level is HeadlineLevel.GOOD
+    assert {item.verdict for item in report.comparisons} == {ComparisonVerdict.WITHIN}
     p50 = report.comparison("latency_p50_s")
     assert (p50.predicted, p50.measured, p50.ratio) == (0.061, 0.066, pytest.approx(0.066 / 0.061))
     assert report.comparison("highest_rate_per_s").measured == 21.0
@@ -64,19 +64,23 @@ def test_as_predicted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "metric", "verdict"),
     [
-        ({"latency_p50_s": 0.061 * 1.26}, "latency_p50_s", Verdict.HIGHER),
-        ({"latency_p50_s": 0.061 * 1.25}, "latency_p50_s", Verdict.WITHIN),
-        ({"accuracy": 93.1 - 1.01}, "accuracy", Verdict.LOWER),
-        ({"accuracy": 93.1 - 1.0}, "accuracy", Verdict.WITHIN),
-        ({"throughput_per_s": 10.0}, "throughput_per_s", Verdict.LOWER),
-        ({"latency_p90_s": None}, "latency_p90_s", Verdict.UNKNOWN),
+        ({"latency_p50_s": 0.061 * 1.26}, "latency_p50_s", ComparisonVerdict.HIGHER),
+        ({"latency_p50_s": 0.061 * 1.25}, "latency_p50_s", ComparisonVerdict.WITHIN),
+        ({"accuracy": 93.1 - 1.01}, "accuracy", ComparisonVerdict.LOWER),
+        ({"accuracy": 93.1 - 1.0}, "accuracy", ComparisonVerdict.WITHIN),
+        ({"throughput_per_s": 10.0}, "throughput_per_s", ComparisonVerdict.LOWER),
+        ({"latency_p90_s": None}, "latency_p90_s", ComparisonVerdict.UNKNOWN),
     ],
 )
-def test_verdicts_at_their_tolerances(tmp_path: Path, changes: dict[str, Any], metric: str, verdict: Verdict) -> None:
+def test_verdicts_at_their_tolerances(
+    tmp_path: Path, changes: dict[str, Any], metric: str, verdict: ComparisonVerdict
+) -> None:
     plan = plans.digits()
     report = _report(tmp_path, plan, plans.measurement(plan, **changes))
     assert report.comparison(metric).verdict is verdict
-    assert report.headline.level is (Level.WARNING if verdict in {Verdict.HIGHER, Verdict.LOWER} else Level.GOOD)
+    assert report.headline.level is (
+        HeadlineLevel.WARNING if verdict in {ComparisonVerdict.HIGHER, ComparisonVerdict.LOWER} else HeadlineLevel.GOOD
+    )
 
 
 @pytest.mark.parametrize(
@@ -91,13 +95,13 @@ def test_verdicts_at_their_tolerances(tmp_path: Path, changes: dict[str, Any], m
 def test_broken_targets_and_failures_come_first(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
     plan = plans.digits()
     report = _report(tmp_path, plan, plans.measurement(plan, **changes))
-    assert report.headline.level is Level.BAD
+    assert report.headline.level is HeadlineLevel.BAD
     assert reason in report.headline.reasons
 
 
 def test_not_measured_says_how_to_measure(tmp_path: Path) -> None:
     report = _report(tmp_path, plans.digits())
-    assert report.headline.level is Level.OPEN
+    assert report.headline.level is HeadlineLevel.OPEN
     assert not report.measured
     assert any(line.startswith(f"jellybean bench {tmp_path / 'digits'} ") for line in report.advice)
     assert any("--saturate" in line for line in report.advice)
@@ -126,8 +130,8 @@ def test_drift_is_the_newest_against_the_median_of_the_earlier(tmp_path: Path) -
     report = _report(tmp_path, plan, *(plans.measurement(plan, latency_p50_s=p50) for p50 in p50s))
     drift = {item.metric: item for item in report.drift}
     assert (drift["latency_p50_s"].earlier, drift["latency_p50_s"].latest) == (0.062, 0.090)
-    assert drift["latency_p50_s"].verdict is Verdict.HIGHER
-    assert drift["accuracy"].verdict is Verdict.WITHIN
+    assert drift["latency_p50_s"].verdict is ComparisonVerdict.HIGHER
+    assert drift["accuracy"].verdict is ComparisonVerdict.WITHIN
     assert _report(tmp_path / "one", plan, plans.measurement(plan)).drift == ()
 
 
@@ -151,7 +155,7 @@ def test_the_p99_that_plan_simulated_stands_beside_its_target_until_simulate_say
 def test_a_budget_that_the_plan_breaks_shows_without_a_measurement(tmp_path: Path) -> None:
     plan = plans.digits()
     report = _report(tmp_path, replace(plan, slo=replace(plan.slo, budget_usd_per_h=0.5)))
-    assert report.headline.level is Level.BAD
+    assert report.headline.level is HeadlineLevel.BAD
     assert report.headline.reasons == ("Cost 0.72 predicted, target 0.50",)
 
 

@@ -73,7 +73,7 @@ def test_a_plan_is_found_by_the_start_of_its_hash(store: Store) -> None:
     assert found.plan_hash == plan_hash
     assert store.latest("no such plan") is None
     store.add_plan(plans.document(plans.vqa()))
-    with pytest.raises(StoreError, match="several plans"):
+    with pytest.raises(StoreError, match="several plan hashes"):
         store.latest("")
 
 

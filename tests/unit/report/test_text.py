@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console, RenderableType
 
-from jellybean.display import figures as units
+from jellybean.display import formats
 from jellybean.report import Store, build_report, plan_text, to_table
 from jellybean_solver.model.plan import Plan
 from tests import report_plans as plans
@@ -46,7 +46,7 @@ visual-question-answering: 7.03 USD/h (compute 5.67, network 1.36), accuracy 56.
   answer          mutan           cloud: gpu-1      40.0  0.14
   saves   6 % against greedy tier by tier (7.51)
   saves  43 % against all in the cloud (12.31)
-  cheapest variants (4.68) is no answer: accuracy 54.02 is below the target of 56
+  cheapest variants (4.68) is not a valid plan: accuracy 54.02 is below the target of 56
   all at the edge: infeasible: cpu has 6 workers"""
 
 
@@ -74,7 +74,7 @@ Meets its targets, as predicted: 7 of 7 figures within tolerance of the predicti
   Latency p90               94.0 ms    109 ms   1.16     ± 35 %  within
   Latency p99                151 ms    188 ms   1.25     ± 50 %  within   <= 800 ms met
 
-  worker      tier   busy                  planned  measured
+  worker      tier   utilisation           planned  measured
   edge-box-1  edge   ━━━━━───────────────     21 %      23 %
   edge-box-2  edge   ━━━━────────────────     17 %      18 %
   cloud-1     cloud  ━━━━━━──────────────     30 %      32 %"""
@@ -130,14 +130,15 @@ def test_names_are_never_read_as_markup(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("shown", "text"),
     [
-        (units.number(7.0115), "7.01"), (units.number(1234.5), "1234"), (units.number(0.0), "0"),
-        (units.number(0.00427), "0.00427"), (units.usd(0.0048), "0.0048"), (units.usd(12.345), "12.35"),
-        (units.usd(0.0), "0.00"), (units.usd(None), "–"), (units.duration(0.0123), "12.3 ms"),
-        (units.duration(0.9996), "1000 ms"), (units.duration(2.5), "2.50 s"), (units.duration(5e-5), "50.0 µs"),
-        (units.duration(180), "3.00 min"), (units.byte_rate(3_970_000), "3.97 MB/s"), (units.byte_rate(0), "0 B/s"),
-        (units.size(794 * 1024), "794 KiB"), (units.size(5), "5 B"), (units.percent(0.994), "99 %"),
-        (units.percent(0.004), "< 1 %"), (units.plain(56.0), "56"), (units.plain(0.25), "0.25"),
-        (units.moment(0), "1970-01-01 00:00 UTC"),
+        (formats.number(7.0115), "7.01"), (formats.number(1234.5), "1234"), (formats.number(0.0), "0"),
+        (formats.number(0.00427), "0.00427"), (formats.usd(0.0048), "0.0048"), (formats.usd(12.345), "12.35"),
+        (formats.usd(0.0), "0.00"), (formats.usd(None), "–"), (formats.duration(0.0123), "12.3 ms"),
+        (formats.duration(0.9996), "1000 ms"), (formats.duration(2.5), "2.50 s"), (formats.duration(5e-5), "50.0 µs"),
+        (formats.duration(180), "3.00 min"), (formats.byte_rate(3_970_000), "3.97 "
+        "MB/s"), (formats.byte_rate(0), "0 B/s"),
+        (formats.size(794 * 1024), "794 KiB"), (formats.size(5), "5 B"), (formats.percent(0.994), "99 %"),
+        (formats.percent(0.004), "< 1 %"), (formats.plain(56.0), "56"), (formats.plain(0.25), "0.25"),
+        (formats.moment(0), "1970-01-01 00:00 UTC"),
     ],
 )  # fmt: skip
 def test_units(shown: str, text: str) -> None:

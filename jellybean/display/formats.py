@@ -1,4 +1,4 @@
-"""Figures as people read them: three significant digits and a unit."""
+"""Format figures for display: three significant digits and a unit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MISSING = "–"
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """Significant digits without an exponent: 7.01, 0.0043, 1234."""
+    """A number with `digits` significant digits and without an exponent: 7.01, 0.0043, 1234."""
     if value is None:
         return MISSING
     if value == 0:
@@ -24,7 +24,7 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def usd(value: float | None) -> str:
-    """USD per hour, cents and, below a dime, a tenth of a cent."""
+    """USD per hour: two decimals, below 0.1 four decimals."""
     if value is None:
         return MISSING
     if 0 < value < 0.0001:
@@ -33,7 +33,7 @@ def usd(value: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """1.2 ms, 340 ms, 2.5 s, 3 min."""
+    """A duration: 1.2 ms, 340 ms, 2.5 s, 3 min."""
     if seconds is None:
         return MISSING
     if seconds < 1e-3:
@@ -49,7 +49,7 @@ def rate(per_s: float | None) -> str:
 
 
 def byte_rate(bytes_per_s: float | None) -> str:
-    """B/s, kB/s, MB/s: decimal, as bandwidth is sold."""
+    """A byte rate in decimal units: B/s, kB/s, MB/s, GB/s."""
     if bytes_per_s is None:
         return MISSING
     for unit, size in (("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3)):
@@ -59,7 +59,7 @@ def byte_rate(bytes_per_s: float | None) -> str:
 
 
 def size(size_bytes: float | None) -> str:
-    """B, KiB, MiB: binary, as documents state message sizes."""
+    """A size in binary units: B, KiB, MiB, GiB."""
     if size_bytes is None:
         return MISSING
     for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
@@ -69,7 +69,7 @@ def size(size_bytes: float | None) -> str:
 
 
 def plain(value: float | None, digits: int = 4) -> str:
-    """Significant digits without trailing zeros: 4, 0.25, 56.5."""
+    """A number with `digits` significant digits and without trailing zeros: 4, 0.25, 56.5."""
     text = number(value, digits)
     return text.rstrip("0").rstrip(".") if "." in text else text
 
@@ -82,16 +82,16 @@ def percent(fraction: float | None) -> str:
 
 
 def accuracy(value: float | None) -> str:
-    """Percent with two decimals, as profiles state it."""
+    """An accuracy in percent, with two decimals and without the sign."""
     return MISSING if value is None else f"{value:.2f}"
 
 
 def moment(unix_s: float | None) -> str:
-    """UTC to the minute."""
+    """A Unix time in UTC, to the minute."""
     return MISSING if unix_s is None else datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def tier(name: str, sites: Mapping[str, int]) -> str:
-    """`1,000 x store`: a tier, with how many alike sites it has where it has several."""
+    """A tier with its number of sites, if it has several: `1,000 x store`."""
     count = sites.get(name, 1)
     return f"{count:,} x {name}" if count > 1 else name
