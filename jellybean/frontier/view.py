@@ -190,8 +190,8 @@ def _notes(frontier: Frontier) -> Iterator[RenderableType]:
         yield _indented(Text(f"for points that miss a target: {note}", "dim"))
     current = frontier.current
     if current is not None:
-        where = f"current plan: accuracy {formats.accuracy(current.accuracy)}, "
-        f"{formats.usd(current.cost_usd_per_h)} USD/h"
+        cost = formats.usd(current.cost_usd_per_h)
+        where = f"current plan: accuracy {formats.accuracy(current.accuracy)}, {cost} USD/h"
         if current.dearer_usd_per_h is not None:
             excess = current.dearer_usd_per_h
             on_curve = abs(excess) <= 1e-6 * max(1.0, current.cost_usd_per_h)

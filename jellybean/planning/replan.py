@@ -80,8 +80,8 @@ class ReplanResult:
         unknown = dict.fromkeys((load.operator, load.variant) for load in loads if load.size_bytes is None)
         if unknown and any(load.usd_per_gib for load in loads):
             names = ", ".join(f"{operator} {variant}" for operator, variant in unknown)
-            yield f"the size of {names} is unknown (no model file, no memory in the profile), so its download "
-        "counts as free"
+            reason = "no model file, no memory in the profile"
+            yield f"the size of {names} is unknown ({reason}), so its download counts as free"
         if self.decision.refused is not None and self.decision.best is not None:
             yield f"a cheaper change was rejected: {self.decision.refused}; the migration of this one was not minimised"
         if self.decision.verdict is Verdict.KEEP:

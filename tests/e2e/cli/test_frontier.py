@@ -24,7 +24,7 @@ def test_the_published_curve(vqa: Path) -> None:
 
     assert "7 points, from 4.68 USD/h" in done.stdout
     assert "cheapest for the SLO of 56" in done.stdout
-    assert "the current plan: accuracy 56.59, 7.01 USD/h, on the curve" in done.stdout
+    assert "current plan: accuracy 56.59, 7.01 USD/h, on the curve" in done.stdout
     picture = (vqa / "frontier.svg").read_text()
     assert "SLO 56" in picture
     assert "wav2vec2-large" in picture
