@@ -83,7 +83,7 @@ def test_a_plan_that_stays_is_named(tmp_path: Path) -> None:
         assert "does not match these documents" in text
     answer = json.loads(jellybean("plan", str(directory), "--json", *infeasible, status=3).stdout)
     assert answer["error"]["kind"] == "infeasible"
-    assert "still holds" in answer["kept_plan"]
+    assert "still has" in answer["kept_plan"]
     assert (directory / "plan.json").read_bytes() == written
 
 
@@ -164,7 +164,7 @@ def test_the_report_is_about_the_plan_that_was_made_anew(tmp_path: Path) -> None
     first = json.loads(jellybean("report", directory, "--json").stdout)
     jellybean("plan", directory, "--set", "sources.strip.rate=15/s")
     assert json.loads(jellybean("report", directory, "--json").stdout)["plan_hash"] != first["plan_hash"]
-    assert "planned anew" in jellybean("simulate", directory).stderr
+    assert "planned again" in jellybean("simulate", directory).stderr
     again = json.loads(jellybean("report", directory, "--json").stdout)
     assert again["plan_hash"] == first["plan_hash"]
     assert again["baselines"], "what it was compared to is not forgotten"

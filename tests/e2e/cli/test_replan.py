@@ -69,7 +69,7 @@ def test_hysteresis_keeps_what_a_small_saving_would_change(vqa: Path) -> None:
     assert "after 3.15 USD of migration, below 2 %" in words(said.stdout)
     assert "plan.json states the rates that it was made for (image 40/s, speech 40/s)" in said.stderr
     # The kept plan is the current plan now: nothing plans anew behind one's back.
-    assert "planned anew" not in jellybean("simulate", str(vqa), *terms[:4], *terms[6:]).stderr
+    assert "planned again" not in jellybean("simulate", str(vqa), *terms[:4], *terms[6:]).stderr
 
     asked_for_less = replanned(vqa, *terms, "--set", "migration.at_least=0.4 %")
     assert asked_for_less["replan"]["verdict"] == "replace"

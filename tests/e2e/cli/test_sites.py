@@ -72,7 +72,7 @@ def test_a_thousand_stores_are_planned_as_one(stores: Path) -> None:
     assert (stores / "plan.json").stat().st_size < 50_000
     text = jellybean("plan", str(stores)).stdout
     assert "1,000 x store: box-1" in text
-    assert "sites are planned alike: workers and load of each, rate of all together" in text
+    assert "all sites have the same plan: workers and load are per site, the rate is the total" in text
 
 
 @pytest.mark.nightly
@@ -87,7 +87,7 @@ def test_a_thousand_stores_are_simulated(stores: Path) -> None:
 
 def test_simulated_and_explained_in_the_same_words(stores: Path) -> None:
     few = ("--set", "sites.store=20", "--set", "slo.latency_p99=null")
-    assert "busy box-1 in each store" in jellybean("simulate", str(stores), *few).stdout
+    assert "utilisation box-1 in each store" in jellybean("simulate", str(stores), *few).stdout
     told = jellybean("explain", str(stores), *few, "--json").stdout
     assert "the 3 workers of box in each store" in told
     assert "20 Mbit/s of each link store -> cloud" in told

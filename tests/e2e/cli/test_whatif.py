@@ -81,7 +81,7 @@ def test_a_peak_would_break_and_the_hint_holds(digits: Path) -> None:
     assert words[:5] == ["jellybean", "plan", str(digits), "--check", path]
     done = jellybean(*words[1:])
     assert f"planned again and wrote {digits / 'plan.json'}" in done.stderr
-    assert "other --set options" in done.stderr
+    assert "documents or --set options" in done.stderr
     assert json.loads((digits / "plan.json").read_text())["sources"][0]["rate_per_s"] == 40
 
 
