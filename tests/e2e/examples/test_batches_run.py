@@ -90,7 +90,7 @@ def test_another_plan_takes_over(crops: Path) -> None:
         before = client.infer({"crop": crop})["shape"]
         alone = ("apply", str(crops), "--set", "limits.batch=1")
         assert "serving the new plan of crops with 2 workers" in jellybean(*alone).stdout
-        assert "served by this plan already" in jellybean(*alone).stdout
+        assert "already served with this plan" in jellybean(*alone).stdout
         np.testing.assert_array_equal(client.infer({"crop": crop})["shape"], before)
         assert len(client.status().workers) == 2
 
