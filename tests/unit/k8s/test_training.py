@@ -93,12 +93,12 @@ def test_the_document_that_it_is_of_is_told(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (("--render", "--claim", "c"), "needs --image and --claim"),
+        (("--render", "--claim", "c"), "needs --image (for the pods) and --claim"),
         (("--render", "--image", "i", "--claim", "My Claim"), "--claim My Claim"),
         (("--render", "--image", "i", "--claim", "c", "--gpu", "nvidea"), "write nvidia, amd, intel"),
-        (("--render", "--image", "i", "--claim", "c", "--folder", "../x"), "inside the claim"),
-        (("--render", "--image", "i", "--claim", "c", "--pods", "3"), "--pods 3 do not divide 8 processes"),
-        (("--image", "i"), "--image is of --render"),
+        (("--render", "--image", "i", "--claim", "c", "--folder", "../x"), "in the claim"),
+        (("--render", "--image", "i", "--claim", "c", "--pods", "3"), "--pods 3 does not divide the 8 processes"),
+        (("--image", "i"), "--image needs --render"),
     ],
 )
 def test_options_that_make_no_job(tmp_path, capsys, options, told):

@@ -29,13 +29,13 @@ def test_whole_arrays_and_rows(archive: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("array", "reason"),
     [
-        ("x[3]", "has 3 rows.*no row 3"),
-        ("x[-1]", "with a row from 0"),
-        ("x[1", "with a row from 0"),
-        ("x[1]]", "with a row from 0"),
-        ("x[]", "with a row from 0"),
+        ("x[3]", "has no row 3: its 3 rows"),
+        ("x[-1]", "with a row number from 0"),
+        ("x[1", "with a row number from 0"),
+        ("x[1]]", "with a row number from 0"),
+        ("x[]", "with a row number from 0"),
         ("", "name an array"),
-        ("y", "holds x, single, objects, not 'y'"),
+        ("y", "has no array 'y'; arrays: x, single, objects"),
         ("single", "is a single value"),
         ("single[0]", "is a single value"),
         ("objects", "cannot be read as arrays"),
@@ -57,16 +57,16 @@ def test_damaged_files(archive: Path, tmp_path: Path) -> None:
         with pytest.raises(JellyBeanError, match=r"bad\.npz"):
             read_npy(bad)
     np.savez(bad)
-    with pytest.raises(JellyBeanError, match="empty archive"):
+    with pytest.raises(JellyBeanError, match="archive without arrays"):
         read_npz(bad, "x")
     with pytest.raises(JellyBeanError, match=r"archive of arrays; name one: .*#name"):
         read_npy(bad)
     np.save(tmp_path / "x.npy", np.float32(1))
     with pytest.raises(JellyBeanError, match="single value"):
         read_npy(tmp_path / "x.npy")
-    with pytest.raises(JellyBeanError, match="holds one array without a name"):
+    with pytest.raises(JellyBeanError, match="has one unnamed array"):
         read_npz(tmp_path / "x.npy", "x")
-    with pytest.raises(JellyBeanError, match="no such file"):
+    with pytest.raises(JellyBeanError, match="file not found"):
         read_npz(tmp_path / "none.npz", "x")
     with pytest.raises(JellyBeanError, match="cannot be read"):
         read_npy(tmp_path)
