@@ -118,7 +118,7 @@ def ran(project: Path) -> bool:
 
 @pytest.fixture(scope="module")
 def planned(project: Path) -> Path:
-    Cache(project).put(key_of(kind="hop"), 0.001)  # between agents, which others measure
+    Cache.open(project).put(key_of(kind="hop"), 0.001)  # between agents, which others measure
     assert run(["profile", str(project), "--seconds", "0.05", FLAG]) == 0
     assert ran(project)
     (project.parent / "team/team_steps.ran").unlink()
