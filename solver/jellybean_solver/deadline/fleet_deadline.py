@@ -1,10 +1,10 @@
 """The cheapest plan of a fleet that keeps a p99 latency: one price of delay for all of it.
 
-By Chernoff a plan's p99 is nearly a sum along its routes of what each operator adds where it runs (`pace.py`). That
-sum is linear, so a deadline on it goes into the fleet search's relaxation, whose dual is the price of a second. What
-the sum leaves out, how routes and bursts meet, changes little from one plan to the next: the closed form of each plan
-found (`latency.py`) tells how much shorter or longer the next sum is to be. Workers of a plan in time are then made
-whole once more, on whatever is no slower than what it uses.
+By Chernoff a plan's p99 is nearly a sum along its routes of what each operator adds where it runs
+(`delay_linearisation.py`). That sum is linear, so a deadline on it goes into the fleet search's relaxation, whose
+dual is the price of a second. What the sum leaves out, how routes and bursts meet, changes little from one plan to
+the next: the closed form of each plan found (`estimate.py`) tells how much shorter or longer the next sum is to be.
+Workers of a plan in time are then made whole once more, on whatever is no slower than what it uses.
 """
 
 from __future__ import annotations

@@ -20,9 +20,9 @@ LATENCY_TOLERANCE = 1e-6  # relative: further above a deadline than rounding
 
 
 def least_latency_s(problem: Problem) -> float:
-    """A bound in seconds on `latency.Latency.unqueued_s` of every plan, by deadlines as `deadlines.py` has them.
+    """A bound in seconds on `latency.Latency.unqueued_s` of every plan, by deadlines as `deadline_shares.py` has them.
 
-    Below what `latency_rows.py` proves: variants and tiers are chosen edge by edge, each variant among all that may
+    Below what `deadline_rows.py` proves: variants and tiers are chosen edge by edge, each variant among all that may
     reach the accuracy.
     """
     network, visits = Network(problem), visits_per_request(problem)

@@ -1,13 +1,13 @@
 """The cheapest plan that keeps a p99 latency: deadlines without queues, then room for the queues.
 
 What a plan's queues add (`latency.py`) is no linear function of it. But no plan is faster than without queues, so the
-joint program under the whole deadline (`latency_rows.py`) bounds the cost of every plan that keeps it. Plans come from
+joint program under the whole deadline (`deadline_rows.py`) bounds the cost of every plan that keeps it. Plans come from
 the same program under deadlines that are ever shorter, each with ever more headroom where requests wait, in pools and
 on links that are all but full, step by step where a step helps most for its price; before that one selection after the
-other is looked at (`selections_in_time.py`), after it plans without what made others late (`timely_without.py`). On
-large problems, where the program is dear, room on links comes first (`timely_links.py`), then one price of delay
-(`timely_fleet.py`), and where that leads to no plan headroom around the cheapest one, in the worst quarter of the pools
-at once. The cheapest whose p99 fits is the answer, and the gap to that bound is stated.
+other is looked at (`by_selection.py`), after it plans without what made others late (`exclusions.py`). On
+large problems, where the program is dear, room on links comes first (`link_headroom.py`), then one price of delay
+(`fleet_deadline.py`), and where that leads to no plan headroom around the cheapest one, in the worst quarter of the
+pools at once. The cheapest whose p99 fits is the answer, and the gap to that bound is stated.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Branch and bound over selections, each node a relaxation in a box: some choices ruled out, some counts limited.
 
-A node is split on one operator, its cheaper choices or its dearer ones, or on one count of workers (few.py), at most
-its whole part or more. On which one is told by what splitting on it raised the bound by before (pseudo-costs: Benichou
-et al., Mathematical Programming 1, 1971), and where that is not known by solving both sides of the most promising few
-(Achterberg, Koch, Martin, Operations Research Letters 33, 2005). From the cheapest open node the search dives, cheaper
-side first, to a whole point: one selection, whole counts. A whole node is not done with: whole workers may cost more
-than its bound. The order of everything depends on the problem alone.
+A node is split on one operator, its cheaper choices or its dearer ones, or on one count of workers
+(integer_counts.py), at most its whole part or more. On which one is told by what splitting on it raised the bound by
+before (pseudo-costs: Benichou et al., Mathematical Programming 1, 1971), and where that is not known by solving both
+sides of the most promising few (Achterberg, Koch, Martin, Operations Research Letters 33, 2005). From the cheapest
+open node the search dives, cheaper side first, to a whole point: one selection, whole counts. A whole node is not
+done with: whole workers may cost more than its bound. The order of everything depends on the problem alone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Problems with too many selections or places to walk through.
 
 They are searched by relaxations (search.py). Under a deadline, or going on from a running plan, one joint program
-(joint.py) chooses selection and places, and its choice is then assigned exactly over the pools that it uses. Either way
-the bound holds for the problem, and the gap to it is stated, never assumed.
+(joint_milp.py) chooses selection and places, and its choice is then assigned exactly over the pools that it uses.
+Either way the bound holds for the problem, and the gap to it is stated, never assumed.
 """
 
 from __future__ import annotations

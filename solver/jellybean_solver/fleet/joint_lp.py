@@ -11,7 +11,8 @@ Rows:
     sum_{c, k in t} y[c, k] = sum_{a: a[o] = t} f[b, a];
     sum_t g[e, c, (s, t)] <= sum_{k in s} y[c, k]; sum_c g[e, c, t] = sum_{a on t} f[b, a];
     sum_{c} needed[c, k] y[c, k] <= sum_{p in k} m[p]; the same for stored[c, k], memory in place of time;
-    traffic within bandwidth; accuracy (accuracy_rows.py); whole workers where there are few of a kind (few.py).
+    traffic within bandwidth; accuracy (accuracy_rows.py); whole workers where there are few of a kind
+    (integer_counts.py).
 That g is held by y tier by tier, and not by z alone, keeps the relaxation from sending one variant's messages while it
 runs another. Which models fit together on one worker is left out, so the program's bound holds for the problem.
 """
@@ -171,7 +172,7 @@ class Skeleton:
         self.link_rows = np.array(rows, np.int64)
 
     def _deadline(self, pace: Pace) -> None:
-        """The rows of pace.py; each workflow has its share of the deadline (deadlines.py)."""
+        """The rows of delay_linearisation.py; each workflow has its share of the deadline (deadline_shares.py)."""
         problem, visits = self.network.problem, visits_per_request(self.network.problem)
         self.seconds, self.left_s = pace.seconds(self.network, self.kinds), pace.left_s
         shares = [deadline_share(problem, name) for name in self.network.names]

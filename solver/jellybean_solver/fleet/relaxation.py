@@ -33,7 +33,8 @@ FIRST = 3  # cheapest kinds per choice and tier that are there from the start
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """An optimum. `box`: without what cannot be (closed.py); `bound`: USD per hour that no plan within it falls below.
+    """An optimum. `box`: without what cannot be (ancestor_closure.py); `bound`: USD per hour that no plan within it
+    falls below.
 
     `chosen`: per choice; `counted`: of `Few.columns`; `values`: of the skeleton's columns; `served`: y, per choice and
     kind; `scarcity`: what one more worker of a kind would be worth, in USD per hour. `forced`: the bound where a
@@ -122,7 +123,7 @@ class Relaxation:
         self._linear.limit_rows(self.skeleton.link_rows, share)
 
     def answer_within(self, left_s: float, clock: Clock) -> None:
-        """Another deadline (pace.py), and time for all solves from now on."""
+        """Another deadline (delay_linearisation.py), and time for all solves from now on."""
         self._linear.clock, self.skeleton.left_s = clock, left_s
         at_hand = self.skeleton.at_hand
         self._matrix.most[at_hand] = self.skeleton.share * left_s

@@ -7,8 +7,8 @@ is open after the last pass is closed by exact MILPs of single selections, cheap
 that is left (exact_milp.py), which runs in a thread of its own: each takes the other's incumbents and bounds. On
 problems of middle size it runs from the start. The search ends at the gap that was asked for, or when time is up.
 
-Without a time limit the plan depends on the problem alone: a branch and bound is deterministic by itself, and where
-both have run, the selection found is solved once more.
+Without a time limit and the MILP the plan depends on the problem alone. Where both have run, the selection found is
+solved once more by itself; which of several selections within the gap is found depends on which search was first.
 """
 
 from __future__ import annotations

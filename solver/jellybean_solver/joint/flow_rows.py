@@ -1,4 +1,4 @@
-"""Routed flows as columns and rows: fractions of requests per bag, consistent along the tree of bags (bags.py)."""
+"""Routed flows as rows: fractions of requests per bag of the tree decomposition, consistent along the tree."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 Columns:
     z[o, v]      operator o is played by variant v; binary, one per operator
     y[o, v, p]   fraction of requests whose operator o runs variant v in pool p
-    f[b, a]      fraction of requests whose operators of bag b sit in tiers a (bags.py)
+    f[b, a]      fraction of requests whose operators of bag b sit in tiers a (tree_decomposition.py)
     g[e, v, t]   fraction of requests whose edge e carries v's messages between the tiers t
     n[p]         workers of a shared pool; n[o, p] of an exclusive one; integer
 Rows:

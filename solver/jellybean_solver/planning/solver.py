@@ -57,7 +57,7 @@ def solve(
     """The cheapest plan that meets the accuracy at the rates, or why there is none (only that, not `explained`).
 
     With `p99_s` the plan keeps that p99 latency too, by `latency.latency`; several workflows each their share of it
-    (deadlines.py).
+    (deadline_shares.py).
 
     Small problems are always solved to the end; `gap` is the relative gap at which the search on a large one stops.
     `clock` gives seconds from any origin (such as time.monotonic) and is needed with a time limit. SolverError when

@@ -11,9 +11,10 @@ Rows:
     sum_b,a bytes[a][link] f[b, a] <= bandwidth of each link.
 Objective: workers' prices and traffic, both linear. Pairs of tiers between which data cannot flow have no variable.
 An exclusive worker holds one operator; a shared one any set whose models fit into its memory (packing.py).
-Fractions per bag that agree on separators come from whole-request routes (see bags.py), so nothing is relaxed.
+Fractions per bag that agree on separators come from whole-request routes (see tree_decomposition.py), so nothing is
+relaxed.
 
-Going on from a running plan (`moves`) adds what workers must load to the objective (moving.py).
+Going on from a running plan (`moves`) adds what workers must load to the objective (migration_rows.py).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Whole workers near a relaxed point of one selection.
 
 The point's flows are kept, so that operators and tiers depend on each other by the numbers of workers alone. On
-exclusive kinds each takes one of many ways (covering.py), on shared ones loads are laid out anew under whole counts.
-One small mixed-integer program chooses; memory is left to seating.py.
+exclusive kinds each takes one of many ways (rounding_patterns.py), on shared ones loads are laid out anew under whole
+counts. One small mixed-integer program chooses; memory is left to bin_packing.py.
 """
 
 from __future__ import annotations
