@@ -4,368 +4,138 @@ No files, no clock, no network: what needs them is passed in. Other packages imp
 `jellybean_solver.pipeline` is the surface of its own.
 """
 
-from jellybean_solver.baseline.rules import (
-    Baseline,
-    baselines,
-)
-from jellybean_solver.deadline.capacity_margin import (
-    Room,
-    in_own_figures,
-    with_headroom,
-)
-from jellybean_solver.deadline.latency_lower_bound import (
-    LATENCY_TOLERANCE,
-    least_latency_s,
-)
-from jellybean_solver.deadline.search import (
-    LEAST_SHARE,
-)
-from jellybean_solver.demand.demand import (
-    Network,
-)
-from jellybean_solver.diff.plan_diff import (
-    PlanDiff,
-    WorkerChange,
-    plan_diff,
-)
-from jellybean_solver.errors import (
-    JellyBeanError,
-    OutOfTimeError,
-    SolverError,
-)
-from jellybean_solver.explanation.conflicts import (
-    Conflict,
-    LeastRelaxation,
-)
-from jellybean_solver.explanation.counterfactuals import (
-    Counterfactual,
-    DeadlineResult,
-    ResolveSettings,
-    plan_differences,
-)
-from jellybean_solver.explanation.explain import (
-    Explanation,
-    LimitAnalysis,
-    explain,
-)
-from jellybean_solver.explanation.forced_choices import (
-    Question,
-    WhyNot,
-)
-from jellybean_solver.explanation.relaxations import (
-    Requirement,
-    RequirementKind,
-)
-from jellybean_solver.fleet.dispatch import (
-    DEFAULT_GAP,
-    is_large,
-)
-from jellybean_solver.frontier.curves import (
-    Corner,
-    CostAccuracy,
-    CostRate,
-    Progress,
-    RatePoint,
-    cost_accuracy,
-    cost_rate,
-)
-from jellybean_solver.latency.estimate import (
-    mean_waits_s,
-    p99_by_workflow,
-)
-from jellybean_solver.migration.migration_cost import (
-    Migration,
-    MigrationPrices,
-    load_prices,
-)
-from jellybean_solver.migration.plan_matching import (
-    HostedModel,
-)
-from jellybean_solver.model.accuracy import (
-    AccuracyModel,
-    AccuracyRow,
-    EndToEnd,
-    Independent,
-    PerOperator,
-)
-from jellybean_solver.model.deadline_shares import (
-    deadline_s,
-    deadline_shares,
-)
-from jellybean_solver.model.distributions import (
-    quantile_mean,
-)
-from jellybean_solver.model.evaluate import (
-    Evaluation,
-    evaluate,
-)
-from jellybean_solver.model.flows import (
-    Flow,
-    LinkUse,
-    flows,
-    link_uses,
-)
-from jellybean_solver.model.multi_workflow import (
-    combine_workflows,
-)
-from jellybean_solver.model.plan import (
-    Certificate,
-    Cost,
-    Placement,
-    Plan,
-    PlannedOperator,
-    PlannedWorker,
-    PlannedWorkflow,
-    Route,
-)
-from jellybean_solver.model.plan_document import (
-    PlanDocumentError,
-    from_document,
-    json_values,
-    to_document,
-)
-from jellybean_solver.model.problem import (
-    GIB,
-    WORKFLOW_SEPARATOR,
-    Arrivals,
-    Deliver,
-    Edge,
-    EdgeKind,
-    Link,
-    ModelRef,
-    Operator,
-    Pool,
-    Problem,
-    PythonRef,
-    ServiceTime,
-    Sharing,
-    Slo,
-    Source,
-    Stage,
-    Times,
-    Variant,
-    best_batch,
-    unbatched,
-)
-from jellybean_solver.model.route_drawing import (
-    RouteDrawer,
-)
-from jellybean_solver.model.sites import (
-    link_ends,
-    tier_at,
-    worker_at,
-)
-from jellybean_solver.model.streams import (
-    RequestStream,
-    arrival_times,
-    request_streams,
-)
-from jellybean_solver.outcome import (
-    ACCURACY_TOLERANCE,
-    COST_TOLERANCE,
-    VALUE_TOLERANCE,
-    Termination,
-    is_gap_closed,
-    termination_of,
-)
-from jellybean_solver.planning.cut_models import (
-    Cut,
-    Cuts,
-    PlannedCut,
-    head_name,
-    planned_cuts,
-    problem_as_planned,
-    qualified_cuts,
-    solve_cut,
-)
-from jellybean_solver.planning.infeasibility import (
-    Infeasibility,
-)
-from jellybean_solver.planning.solver import (
-    Solution,
-    solve,
-)
-from jellybean_solver.replanning.replan import (
-    LEAST_SAVED_SHARE,
-    SAVING_TOLERANCE,
-    Replanned,
-    ReplanSettings,
-    SearchSettings,
-    Verdict,
-    replan,
-)
-from jellybean_solver.replanning.replan_cut_models import (
-    replan_cut,
-)
-from jellybean_solver.simulation.interfaces import (
-    MakeTimes,
-)
-from jellybean_solver.simulation.replay import (
-    Replay,
-    replay,
-)
-from jellybean_solver.simulation.replay_intervals import (
-    ReplayInterval,
-)
-from jellybean_solver.simulation.result import (
-    SimulationResult,
-)
-from jellybean_solver.simulation.simulator import (
-    SimulationSettings,
-    simulate,
-)
-from jellybean_solver.simulation.sustained import (
-    DEFAULT_WINDOW_S,
-    RATE_TOLERANCE,
-    grace_s,
-    highest_sustained,
-    is_sustained,
-)
-from jellybean_solver.simulation.target_breaches import (
-    TargetBreach,
-)
-from jellybean_solver.simulation.trace import (
-    RateTrace,
-    rate_trace,
-)
-
-__all__ = [
-    "ACCURACY_TOLERANCE",
-    "COST_TOLERANCE",
-    "DEFAULT_GAP",
-    "DEFAULT_WINDOW_S",
-    "GIB",
-    "LATENCY_TOLERANCE",
-    "LEAST_SAVED_SHARE",
-    "LEAST_SHARE",
-    "RATE_TOLERANCE",
-    "SAVING_TOLERANCE",
-    "VALUE_TOLERANCE",
-    "WORKFLOW_SEPARATOR",
-    "AccuracyModel",
-    "AccuracyRow",
-    "Arrivals",
-    "Baseline",
-    "Certificate",
-    "Conflict",
-    "Corner",
-    "Cost",
-    "CostAccuracy",
-    "CostRate",
-    "Counterfactual",
-    "Cut",
-    "Cuts",
-    "DeadlineResult",
-    "Deliver",
-    "Edge",
-    "EdgeKind",
-    "EndToEnd",
-    "Evaluation",
-    "Explanation",
-    "Flow",
-    "HostedModel",
-    "Independent",
-    "Infeasibility",
-    "JellyBeanError",
-    "LeastRelaxation",
-    "LimitAnalysis",
-    "Link",
-    "LinkUse",
-    "MakeTimes",
-    "Migration",
-    "MigrationPrices",
-    "ModelRef",
-    "Network",
-    "Operator",
-    "OutOfTimeError",
-    "PerOperator",
-    "Placement",
-    "Plan",
-    "PlanDiff",
-    "PlanDocumentError",
-    "PlannedCut",
-    "PlannedOperator",
-    "PlannedWorker",
-    "PlannedWorkflow",
-    "Pool",
-    "Problem",
-    "Progress",
-    "PythonRef",
-    "Question",
-    "RatePoint",
-    "RateTrace",
-    "ReplanSettings",
-    "Replanned",
-    "Replay",
-    "ReplayInterval",
-    "RequestStream",
-    "Requirement",
-    "RequirementKind",
-    "ResolveSettings",
-    "Room",
-    "Route",
-    "RouteDrawer",
-    "SearchSettings",
-    "ServiceTime",
-    "Sharing",
-    "SimulationResult",
-    "SimulationSettings",
-    "Slo",
-    "Solution",
-    "SolverError",
-    "Source",
-    "Stage",
-    "TargetBreach",
-    "Termination",
-    "Times",
-    "Variant",
-    "Verdict",
-    "WhyNot",
-    "WorkerChange",
-    "arrival_times",
-    "baselines",
-    "best_batch",
-    "combine_workflows",
-    "cost_accuracy",
-    "cost_rate",
-    "deadline_s",
-    "deadline_shares",
-    "evaluate",
-    "explain",
-    "flows",
-    "from_document",
-    "grace_s",
-    "head_name",
-    "highest_sustained",
-    "in_own_figures",
-    "is_gap_closed",
-    "is_large",
-    "is_sustained",
-    "json_values",
-    "least_latency_s",
-    "link_ends",
-    "link_uses",
-    "load_prices",
-    "mean_waits_s",
-    "p99_by_workflow",
-    "plan_diff",
-    "plan_differences",
-    "planned_cuts",
-    "problem_as_planned",
-    "qualified_cuts",
-    "quantile_mean",
-    "rate_trace",
-    "replan",
-    "replan_cut",
-    "replay",
-    "request_streams",
-    "simulate",
-    "solve",
-    "solve_cut",
-    "termination_of",
-    "tier_at",
-    "to_document",
-    "unbatched",
-    "with_headroom",
-    "worker_at",
-]
+from jellybean_solver.baseline.rules import Baseline as Baseline
+from jellybean_solver.baseline.rules import baselines as baselines
+from jellybean_solver.deadline.capacity_margin import Room as Room
+from jellybean_solver.deadline.capacity_margin import in_own_figures as in_own_figures
+from jellybean_solver.deadline.capacity_margin import with_headroom as with_headroom
+from jellybean_solver.deadline.latency_lower_bound import LATENCY_TOLERANCE as LATENCY_TOLERANCE
+from jellybean_solver.deadline.latency_lower_bound import least_latency_s as least_latency_s
+from jellybean_solver.deadline.search import LEAST_SHARE as LEAST_SHARE
+from jellybean_solver.demand.demand import Network as Network
+from jellybean_solver.diff.plan_diff import PlanDiff as PlanDiff
+from jellybean_solver.diff.plan_diff import WorkerChange as WorkerChange
+from jellybean_solver.diff.plan_diff import plan_diff as plan_diff
+from jellybean_solver.errors import JellyBeanError as JellyBeanError
+from jellybean_solver.errors import OutOfTimeError as OutOfTimeError
+from jellybean_solver.errors import SolverError as SolverError
+from jellybean_solver.explanation.conflicts import Conflict as Conflict
+from jellybean_solver.explanation.conflicts import LeastRelaxation as LeastRelaxation
+from jellybean_solver.explanation.counterfactuals import Counterfactual as Counterfactual
+from jellybean_solver.explanation.counterfactuals import DeadlineResult as DeadlineResult
+from jellybean_solver.explanation.counterfactuals import ResolveSettings as ResolveSettings
+from jellybean_solver.explanation.counterfactuals import plan_differences as plan_differences
+from jellybean_solver.explanation.explain import Explanation as Explanation
+from jellybean_solver.explanation.explain import LimitAnalysis as LimitAnalysis
+from jellybean_solver.explanation.explain import explain as explain
+from jellybean_solver.explanation.forced_choices import Question as Question
+from jellybean_solver.explanation.forced_choices import WhyNot as WhyNot
+from jellybean_solver.explanation.relaxations import Requirement as Requirement
+from jellybean_solver.explanation.relaxations import RequirementKind as RequirementKind
+from jellybean_solver.fleet.dispatch import DEFAULT_GAP as DEFAULT_GAP
+from jellybean_solver.fleet.dispatch import is_large as is_large
+from jellybean_solver.frontier.curves import Corner as Corner
+from jellybean_solver.frontier.curves import CostAccuracy as CostAccuracy
+from jellybean_solver.frontier.curves import CostRate as CostRate
+from jellybean_solver.frontier.curves import Progress as Progress
+from jellybean_solver.frontier.curves import cost_accuracy as cost_accuracy
+from jellybean_solver.frontier.curves import cost_rate as cost_rate
+from jellybean_solver.latency.estimate import mean_waits_s as mean_waits_s
+from jellybean_solver.latency.estimate import p99_by_workflow as p99_by_workflow
+from jellybean_solver.migration.migration_cost import Migration as Migration
+from jellybean_solver.migration.migration_cost import MigrationPrices as MigrationPrices
+from jellybean_solver.migration.migration_cost import load_prices as load_prices
+from jellybean_solver.migration.plan_matching import HostedModel as HostedModel
+from jellybean_solver.model.accuracy import AccuracyModel as AccuracyModel
+from jellybean_solver.model.accuracy import AccuracyRow as AccuracyRow
+from jellybean_solver.model.accuracy import EndToEnd as EndToEnd
+from jellybean_solver.model.accuracy import Independent as Independent
+from jellybean_solver.model.accuracy import PerOperator as PerOperator
+from jellybean_solver.model.deadline_shares import deadline_s as deadline_s
+from jellybean_solver.model.deadline_shares import deadline_shares as deadline_shares
+from jellybean_solver.model.distributions import quantile_mean as quantile_mean
+from jellybean_solver.model.evaluate import evaluate as evaluate
+from jellybean_solver.model.flows import Flow as Flow
+from jellybean_solver.model.flows import LinkUse as LinkUse
+from jellybean_solver.model.flows import flows as flows
+from jellybean_solver.model.flows import link_uses as link_uses
+from jellybean_solver.model.multi_workflow import combine_workflows as combine_workflows
+from jellybean_solver.model.plan import Certificate as Certificate
+from jellybean_solver.model.plan import Cost as Cost
+from jellybean_solver.model.plan import Placement as Placement
+from jellybean_solver.model.plan import Plan as Plan
+from jellybean_solver.model.plan import PlannedOperator as PlannedOperator
+from jellybean_solver.model.plan import PlannedWorker as PlannedWorker
+from jellybean_solver.model.plan import PlannedWorkflow as PlannedWorkflow
+from jellybean_solver.model.plan import Route as Route
+from jellybean_solver.model.plan_document import PlanDocumentError as PlanDocumentError
+from jellybean_solver.model.plan_document import from_document as from_document
+from jellybean_solver.model.plan_document import json_values as json_values
+from jellybean_solver.model.plan_document import to_document as to_document
+from jellybean_solver.model.problem import GIB as GIB
+from jellybean_solver.model.problem import WORKFLOW_SEPARATOR as WORKFLOW_SEPARATOR
+from jellybean_solver.model.problem import Arrivals as Arrivals
+from jellybean_solver.model.problem import Deliver as Deliver
+from jellybean_solver.model.problem import Edge as Edge
+from jellybean_solver.model.problem import EdgeKind as EdgeKind
+from jellybean_solver.model.problem import Link as Link
+from jellybean_solver.model.problem import ModelRef as ModelRef
+from jellybean_solver.model.problem import Operator as Operator
+from jellybean_solver.model.problem import Pool as Pool
+from jellybean_solver.model.problem import Problem as Problem
+from jellybean_solver.model.problem import PythonRef as PythonRef
+from jellybean_solver.model.problem import ServiceTime as ServiceTime
+from jellybean_solver.model.problem import Sharing as Sharing
+from jellybean_solver.model.problem import Slo as Slo
+from jellybean_solver.model.problem import Source as Source
+from jellybean_solver.model.problem import Stage as Stage
+from jellybean_solver.model.problem import Times as Times
+from jellybean_solver.model.problem import Variant as Variant
+from jellybean_solver.model.problem import best_batch as best_batch
+from jellybean_solver.model.problem import unbatched as unbatched
+from jellybean_solver.model.route_drawing import RouteDrawer as RouteDrawer
+from jellybean_solver.model.sites import link_ends as link_ends
+from jellybean_solver.model.sites import tier_at as tier_at
+from jellybean_solver.model.sites import worker_at as worker_at
+from jellybean_solver.model.streams import RequestStream as RequestStream
+from jellybean_solver.model.streams import arrival_times as arrival_times
+from jellybean_solver.model.streams import request_streams as request_streams
+from jellybean_solver.outcome import ACCURACY_TOLERANCE as ACCURACY_TOLERANCE
+from jellybean_solver.outcome import COST_TOLERANCE as COST_TOLERANCE
+from jellybean_solver.outcome import VALUE_TOLERANCE as VALUE_TOLERANCE
+from jellybean_solver.outcome import Termination as Termination
+from jellybean_solver.outcome import is_gap_closed as is_gap_closed
+from jellybean_solver.outcome import termination_of as termination_of
+from jellybean_solver.planning.cut_models import Cut as Cut
+from jellybean_solver.planning.cut_models import Cuts as Cuts
+from jellybean_solver.planning.cut_models import PlannedCut as PlannedCut
+from jellybean_solver.planning.cut_models import head_name as head_name
+from jellybean_solver.planning.cut_models import planned_cuts as planned_cuts
+from jellybean_solver.planning.cut_models import problem_as_planned as problem_as_planned
+from jellybean_solver.planning.cut_models import qualified_cuts as qualified_cuts
+from jellybean_solver.planning.cut_models import solve_cut as solve_cut
+from jellybean_solver.planning.infeasibility import Infeasibility as Infeasibility
+from jellybean_solver.planning.solver import Solution as Solution
+from jellybean_solver.planning.solver import solve as solve
+from jellybean_solver.replanning.replan import LEAST_SAVED_SHARE as LEAST_SAVED_SHARE
+from jellybean_solver.replanning.replan import SAVING_TOLERANCE as SAVING_TOLERANCE
+from jellybean_solver.replanning.replan import Replanned as Replanned
+from jellybean_solver.replanning.replan import ReplanSettings as ReplanSettings
+from jellybean_solver.replanning.replan import SearchSettings as SearchSettings
+from jellybean_solver.replanning.replan import Verdict as Verdict
+from jellybean_solver.replanning.replan_cut_models import replan_cut as replan_cut
+from jellybean_solver.simulation.interfaces import MakeTimes as MakeTimes
+from jellybean_solver.simulation.replay import Replay as Replay
+from jellybean_solver.simulation.replay import replay as replay
+from jellybean_solver.simulation.replay_intervals import ReplayInterval as ReplayInterval
+from jellybean_solver.simulation.result import SimulationResult as SimulationResult
+from jellybean_solver.simulation.simulator import SimulationSettings as SimulationSettings
+from jellybean_solver.simulation.simulator import simulate as simulate
+from jellybean_solver.simulation.sustained import DEFAULT_WINDOW_S as DEFAULT_WINDOW_S
+from jellybean_solver.simulation.sustained import RATE_TOLERANCE as RATE_TOLERANCE
+from jellybean_solver.simulation.sustained import grace_s as grace_s
+from jellybean_solver.simulation.sustained import highest_sustained as highest_sustained
+from jellybean_solver.simulation.sustained import is_sustained as is_sustained
+from jellybean_solver.simulation.target_breaches import TargetBreach as TargetBreach
+from jellybean_solver.simulation.trace import RateTrace as RateTrace
+from jellybean_solver.simulation.trace import rate_trace as rate_trace

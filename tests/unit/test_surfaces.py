@@ -20,12 +20,41 @@ def test_a_lazy_surface_is_what_its_stub_says(name: str) -> None:
         assert getattr(package, public) is getattr(import_module(str(module)), public)
 
 
+def offered(name: str) -> list[str]:
+    """Names of a surface: its `__all__`, or without one what it imports under an alias (`from m import A as A`)."""
+    package = import_module(name)
+    if hasattr(package, "__all__"):
+        return list(package.__all__)
+    body = ast.parse(Path(str(package.__file__)).read_text()).body
+    return [alias.asname for node in body if isinstance(node, ast.ImportFrom) for alias in node.names if alias.asname]
+
+
 @pytest.mark.parametrize("name", ["jellybean_solver", "jellybean_solver.pipeline", "jellybean_agent", "jellybean_k8s"])
 def test_everything_offered_exists_once(name: str) -> None:
-    package = import_module(name)
-    assert len(package.__all__) == len(set(package.__all__))
-    for public in package.__all__:
-        assert getattr(package, public) is not None
+    names = offered(name)
+    assert names
+    assert len(names) == len(set(names))
+    for public in names:
+        assert getattr(import_module(name), public) is not None
+
+
+def test_the_solver_offers_what_other_packages_import() -> None:
+    """No import of a name that is not offered, none offered that nobody imports, none under another name."""
+    root = Path(__file__).parents[2]
+    outside = [
+        path for folder in ("jellybean", "edge_agent", "k8s", "benchmarks") for path in (root / folder).rglob("*.py")
+    ]
+    imported = {
+        alias.name
+        for path in outside
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module == "jellybean_solver"
+        for alias in node.names
+    }
+    assert imported == set(offered("jellybean_solver"))
+    surface = ast.parse(Path(str(import_module("jellybean_solver").__file__)).read_text())
+    imports = [alias for node in surface.body if isinstance(node, ast.ImportFrom) for alias in node.names]
+    assert all(alias.asname == alias.name for alias in imports)
 
 
 @pytest.mark.parametrize("name", ["jellybean_agent", "jellybean_k8s"])
