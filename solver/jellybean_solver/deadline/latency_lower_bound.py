@@ -9,7 +9,7 @@ import math
 from functools import partial
 
 from jellybean_solver.demand.demand import Network
-from jellybean_solver.joint.deadline_rows import link_s, modes, visits_per_request
+from jellybean_solver.joint.unqueued_times import link_s, modes, visits_per_request
 from jellybean_solver.latency.stations import jobs_at_once
 from jellybean_solver.model.critical_path import earliest_completion_times
 from jellybean_solver.model.deadline_shares import deadline_share
@@ -22,8 +22,7 @@ LATENCY_TOLERANCE = 1e-6  # relative: further above a deadline than rounding
 def least_latency_s(problem: Problem) -> float:
     """A bound in seconds on `latency.Latency.unqueued_s` of every plan, by deadlines as `deadline_shares.py` has them.
 
-    Below what `deadline_rows.py` proves: variants and tiers are chosen edge by edge, each variant among all that may
-    reach the accuracy.
+    A relaxation: variants and tiers are chosen edge by edge, each variant among all that may reach the accuracy.
     """
     network, visits = Network(problem), visits_per_request(problem)
     fastest_s: dict[str, dict[str, float]] = {}

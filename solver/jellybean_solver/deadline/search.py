@@ -1,7 +1,7 @@
 """The cheapest plan that keeps a p99 latency: deadlines without queues, then room for the queues.
 
 What a plan's queues add (`latency.py`) is no linear function of it. But no plan is faster than without queues, so the
-joint program under the whole deadline (`deadline_rows.py`) bounds the cost of every plan that keeps it. Plans come from
+joint program under the whole deadline (`proposal.py`) bounds the cost of every plan that keeps it. Plans come from
 the same program under deadlines that are ever shorter, each with ever more headroom where requests wait, in pools and
 on links that are all but full, step by step where a step helps most for its price; before that one selection after the
 other is looked at (`by_selection.py`), after it plans without what made others late (`exclusions.py`). On
@@ -21,9 +21,9 @@ from jellybean_solver.deadline.capacity_margin import Room, in_own_figures, with
 from jellybean_solver.deadline.exclusions import look_without
 from jellybean_solver.deadline.fleet_deadline import PacedSearch, Planned, least_cost_in_time
 from jellybean_solver.demand.demand import Crossings, EdgeKey, Network, Tiers
-from jellybean_solver.fleet.dispatch import accurate
-from jellybean_solver.joint.deadline_rows import link_s, modes, visits_per_request
-from jellybean_solver.joint.joint_milp import Proposal
+from jellybean_solver.fleet.proposal import Proposal, propose
+from jellybean_solver.fleet.settings import SearchLimits
+from jellybean_solver.joint.unqueued_times import link_s, modes, visits_per_request
 from jellybean_solver.latency.estimate import Latency, latency, mean_waits_by_pool_s
 from jellybean_solver.latency.stations import jobs_at_once
 from jellybean_solver.model.deadline_shares import deadline_share
@@ -215,7 +215,7 @@ class _Search:
         budget = self._value() * (1 - VALUE_TOLERANCE)
         target = self.problem.accuracy_target
         network = Network(self.problem)
-        return accurate(network, target, None, budget, self.gap, self.clock, deadline_s=deadline_s)
+        return propose(network, target, SearchLimits(self.gap, self.clock, budget), deadline_s=deadline_s)
 
     def _make_room(self, smaller: Problem, proposal: Proposal, start: float) -> None:
         """Headroom where it helps most for its price, until the queues fit or a better plan is no longer cheaper."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.fleet.worker_classes import Kinds
-from jellybean_solver.joint.deadline_rows import link_s, visits_per_request
+from jellybean_solver.joint.unqueued_times import link_s, visits_per_request
 from jellybean_solver.latency.batching import BatchInput, batch_sizes, service_of, utilisation_in_batches
 from jellybean_solver.latency.estimate import unqueued_s
 from jellybean_solver.latency.queues import Traffic, WorkStream, service_log_mgf, service_variance, station

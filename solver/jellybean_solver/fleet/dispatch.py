@@ -1,8 +1,8 @@
 """Problems with too many selections or places to walk through.
 
-They are searched by relaxations (search.py). Under a deadline, or going on from a running plan, one joint program
-(joint_milp.py) chooses selection and places, and its choice is then assigned exactly over the pools that it uses.
-Either way the bound holds for the problem, and the gap to it is stated, never assumed.
+They are searched by relaxations (search.py). Going on from a running plan, the exact MILP proposes selection and places
+(proposal.py), and its choice is then assigned exactly over the pools that it uses. Either way the bound holds for the
+problem, and the gap to it is stated, never assumed.
 """
 
 from __future__ import annotations
@@ -10,22 +10,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 
 from jellybean_solver.demand.demand import Network, restricted
+from jellybean_solver.fleet.proposal import Proposal, propose
 from jellybean_solver.fleet.search import FleetSearch
 from jellybean_solver.fleet.settings import SearchLimits
-from jellybean_solver.joint.joint_milp import Proposal, propose
 from jellybean_solver.migration.running_plan import RunningPlan
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.model.variant_ratios import settled
-from jellybean_solver.outcome import VALUE_TOLERANCE, Clock, Outcome, Termination, termination_of
+from jellybean_solver.outcome import Clock, Outcome, Termination, termination_of
 from jellybean_solver.small.assignment import Assignment, improve
 from jellybean_solver.small.ratio_branching import over_ratios
 
 MOST_SELECTIONS = 5_000
 MOST_PAIRS = 400  # of operators and pools, for a single selection
-MOST_MISSES = 50  # selections that are less accurate than the program takes them for
 DEFAULT_GAP = 1e-3
 ANY = 0.5  # a gap that is enough to tell whether there is a plan
 MANY_TIMES = 1_000  # as many workers, to see whether their number is what forbids a plan
@@ -60,7 +58,7 @@ def cheapest_large(
         return over_ratios(settled(network.problem, fixed or {}), ask, gap, clock)
     if running is None:
         return FleetSearch(network, target, fixed or {}, SearchLimits(gap, clock, budget)).run()
-    proposal = accurate(network, target, fixed, budget, gap, clock, running)
+    proposal = propose(network, target, SearchLimits(gap, clock, budget), fixed=fixed, running=running)
     if proposal.selection is None:
         ended = termination_of(math.inf, proposal.bound, out_of_time=True)
         return Outcome(math.inf, None, None, proposal.bound, 0, ended)
@@ -69,36 +67,6 @@ def cheapest_large(
     bound = min(proposal.bound, value)
     ended = termination_of(value, bound, gap=gap, out_of_time=clock.left() == 0.0)
     return Outcome(value, found, proposal.selection, bound, 1, ended)
-
-
-def accurate(
-    network: Network,
-    target: float | None,
-    fixed: Mapping[str, str] | None,
-    budget: float,
-    gap: float,
-    clock: Clock,
-    running: RunningPlan | None = None,
-    *,
-    deadline_s: float | None = None,
-) -> Proposal:
-    """A proposal whose selection reaches the target: measured accuracies may lie below what the rows take them for.
-
-    Selections left out miss the target, so each proposal's bound holds for the problem.
-    """
-    missed: list[Mapping[str, str]] = []
-    while True:
-        left = clock.left()
-        asked = partial(propose, network, target, fixed=fixed, excluded=missed, budget=budget, deadline_s=deadline_s)
-        proposal = asked(gap=gap, time_limit_s=left, running=running)
-        if proposal.selection is None or target is None:
-            return proposal
-        accuracy = network.problem.accuracy.value(proposal.selection)
-        if accuracy is not None and accuracy >= target - VALUE_TOLERANCE * max(1.0, abs(target)):
-            return proposal
-        missed.append(proposal.selection)
-        if len(missed) == MOST_MISSES:
-            return Proposal(proposal.bound)
 
 
 def assigned(network: Network, proposal: Proposal, budget: float, gap: float, clock: Clock) -> Outcome[Assignment]:

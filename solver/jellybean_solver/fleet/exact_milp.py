@@ -24,6 +24,7 @@ from jellybean_solver.demand.model_sets import fits
 from jellybean_solver.fleet.joint_lp import Skeleton
 from jellybean_solver.fleet.packing.worker_counts import Staff
 from jellybean_solver.fleet.worker_classes import LEAST_BYTES
+from jellybean_solver.migration.running_plan import RunningPlan
 from jellybean_solver.milp.highs_program import Floats
 from jellybean_solver.milp.pulp_program import FEASIBILITY_TOLERANCE
 from jellybean_solver.outcome import Selection
@@ -42,10 +43,13 @@ class _Group:
 
 
 class ExactMilp:
-    """Built once for a joint LP that nothing else uses; solved as often as needed, with more selections excluded."""
+    """Built once for a joint LP that nothing else uses; solved as often as needed, with more selections excluded.
 
-    def __init__(self, skeleton: Skeleton) -> None:
-        self.skeleton, self.program, self.kinds = skeleton, skeleton.program, skeleton.kinds
+    Not `packed`, shared workers' memory counts in total only: smaller, and a relaxation.
+    """
+
+    def __init__(self, skeleton: Skeleton, *, packed: bool = True) -> None:
+        self.skeleton, self.program, self.kinds, self.packed = skeleton, skeleton.program, skeleton.kinds, packed
         self.served: dict[tuple[int, int, int], int] = {}  # choice, class, group -> column y
         self.groups: dict[tuple[int, int], _Group] = {}  # class, group
         self.open = skeleton.open
@@ -59,6 +63,22 @@ class ExactMilp:
         column = dict(zip(self.kinds.choices, self.skeleton.chosen.tolist(), strict=True))
         row = int(self.program.add_rows(-math.inf, len(selection) - 1.0, 1)[0])
         self.program.fill([row] * len(selection), [column[choice] for choice in selection.items()], 1.0)
+
+    def add_migration(self, running: RunningPlan) -> None:
+        """Add a lower bound on the migration cost: replicas beyond those that the pools of a class hold are loaded."""
+        for choice, kind in np.argwhere(self.open).tolist():
+            name, variant = self.kinds.choices[choice]
+            pools = [pool.name for pool in self.kinds.kinds[kind].pools]
+            price = min(running.load_usd_per_h(name, variant, pool) for pool in pools)
+            if price > 0:
+                loads = int(self.program.add_columns([price])[0])
+                rows = self.program.add_rows(
+                    -math.inf, float(sum(running.holding(name, variant, pool) for pool in pools)), 2
+                ).tolist()
+                self.program.fill(rows, [loads, loads], -1.0)
+                columns = [y for (own, at, _), y in self.served.items() if (own, at) == (choice, kind)]
+                for row, replicas in zip(rows, (1.0, float(self.kinds.workers[choice, kind])), strict=True):
+                    self.program.fill([row] * len(columns), columns, replicas)
 
     def staff(self, values: Floats) -> Staff:
         """The workers of a point of the program."""
@@ -97,7 +117,7 @@ class ExactMilp:
         if self.kinds.exclusive[kind]:
             for operator in operators:
                 self._add_group(kind, operator, [c for c in choices if self.kinds.owner[c] == operator])
-        elif self._fit_together(kind, choices):
+        elif not self.packed or self._fit_together(kind, choices):
             self._add_group(kind, ONE, choices)
         elif self.kinds.kinds[kind].count < len(operators):
             counts = []
@@ -145,6 +165,9 @@ class ExactMilp:
         rows, values = self.skeleton.entries(choice, int(self.kinds.tier[kind]))
         more, weights = self.skeleton.few.entries(choice, kind)
         rows, values = rows + more, values + weights
+        if self.skeleton.full[kind] >= 0:
+            rows.append(int(self.skeleton.full[kind]))
+            values.append(float(self.kinds.stored[choice, kind]))
         if self.skeleton.seconds is not None:
             timed = self.skeleton.timed[int(self.kinds.owner[choice])].tolist()
             rows, values = rows + timed, values + [float(self.skeleton.seconds[choice, kind])] * len(timed)

@@ -1,1 +1,1 @@
-"""The joint MILP of selection and assignment, and the rows that it shares with other programs."""
+"""Rows that joint programs of selection and assignment share."""

@@ -12,7 +12,7 @@ from jellybean_solver.deadline.search import Timely, cheapest_timely
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.errors import OutOfTimeError, SolverError
 from jellybean_solver.fleet.dispatch import DEFAULT_GAP, assigned, cheapest_large, is_large
-from jellybean_solver.joint.joint_milp import Proposal
+from jellybean_solver.fleet.proposal import Proposal
 from jellybean_solver.latency.estimate import latency
 from jellybean_solver.migration.running_plan import RunningPlan
 from jellybean_solver.model.deadline_shares import deadline_shares

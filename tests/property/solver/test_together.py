@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from jellybean_solver import Edge, Operator, Problem, Slo, Variant, evaluate, solve
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.fleet.dispatch import cheapest_large
-from jellybean_solver.joint.joint_milp import propose
+from jellybean_solver.fleet.proposal import propose
+from jellybean_solver.fleet.settings import SearchLimits
 from jellybean_solver.latency.estimate import p99_by_workflow
 from jellybean_solver.model.deadline_shares import deadline_s
 from jellybean_solver.model.multi_workflow import combine_workflows, single_workflow
@@ -130,7 +131,7 @@ def test_the_way_of_large_problems_is_exact_too(pair: Pair) -> None:
     expected = _cheapest(pair, both)
     network, target = Network(both), both.accuracy_target
     outcome = cheapest_large(network, target, fixed=None, gap=0.0, clock=Clock())
-    bound = propose(network, target).bound
+    bound = propose(network, target, SearchLimits(0.0)).bound
     if expected is None:
         assert outcome.found is None
         return

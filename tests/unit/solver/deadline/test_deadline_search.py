@@ -6,7 +6,6 @@ import itertools
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from benchmarks.fleet import Size, fleet
@@ -15,10 +14,9 @@ from jellybean_solver.deadline.link_headroom import RoomyLinks
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.fleet import dispatch as large
 from jellybean_solver.fleet.delay_linearisation import Pace
+from jellybean_solver.fleet.proposal import propose
 from jellybean_solver.fleet.search import FleetSearch
 from jellybean_solver.fleet.settings import SearchLimits
-from jellybean_solver.joint.deadline_rows import CLASSES, _levels
-from jellybean_solver.joint.joint_milp import propose
 from jellybean_solver.latency.estimate import latency
 from jellybean_solver.model.flows import link_uses
 from jellybean_solver.outcome import Clock
@@ -177,16 +175,6 @@ def test_sites_whose_uplinks_the_cheapest_plan_fills_keep_room_on_them() -> None
     assert not complaints(asked, found)
 
 
-@pytest.mark.parametrize("first", (0.0, 0.01))
-def test_what_takes_no_time_is_a_class_of_its_own(first: float) -> None:
-    """Were it taken for slower than it is, plans in time would be ruled out."""
-    times = [first, *(0.02 * 1.3**step for step in range(20))]
-    levels = _levels(np.array(times))
-    assert len(levels) <= CLASSES
-    assert levels[0] == first
-    assert set(levels) <= set(times)
-
-
 def test_many_sizes_of_messages_rule_nothing_out() -> None:
     """Nine variants each, whose messages take 0.1 s and more to the cloud: what stays where it is takes none."""
     names = ("a", "b", "c", "d", "e", "f")
@@ -202,7 +190,8 @@ def test_many_sizes_of_messages_rule_nothing_out() -> None:
     last = operator("f", ["e"], variant("v", {"box": 1e-3, "gpu": 1e-3}))
     links = (Link("edge", "cloud", 0.0, bandwidth_bytes_per_s=1e6),)
     pools = [Pool("box", "edge", 9, 1.0), Pool("gpu", "cloud", 9, 2.0)]
-    proposed = propose(Network(problem(*steps, last, pools=pools, links=links)), None, deadline_s=0.45)
+    network = Network(problem(*steps, last, pools=pools, links=links))
+    proposed = propose(network, None, SearchLimits(0.0), deadline_s=0.45)
     assert proposed.bound == pytest.approx(1.0)
 
 

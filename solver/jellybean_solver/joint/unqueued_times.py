@@ -1,0 +1,49 @@
+"""How long a request takes in a pool and on a link with zero queueing delay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from jellybean_solver.demand.demand import Network, Tiers
+from jellybean_solver.latency.estimate import unqueued_s
+from jellybean_solver.latency.stations import jobs_at_once
+from jellybean_solver.model.problem import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """One way to run a variant in a pool. `workers`: kept busy by all requests; `job_s`: one request's, unqueued."""
+
+    pool: str
+    batch: int
+    workers: float
+    job_s: float
+
+
+def visits_per_request(problem: Problem) -> Mapping[str, float]:
+    """Runs of each operator per request of its sources."""
+    found = {source.name: 1.0 for source in problem.sources}
+    for operator in problem.operators:
+        edge = operator.inputs[0]
+        found[operator.name] = found[edge.upstream] * edge.ratio
+    return found
+
+
+def modes(network: Network, name: str, variant: str, visits: float) -> tuple[Mode, ...]:
+    """One per pool that can run the variant, at the batch size that a plan uses, with no wait for a batch to fill."""
+    problem = network.problem
+    planned = problem.operator_by_name[name].variant(variant)
+    found: list[Mode] = []
+    for pool, workers in network.demand({name: variant}).workers[name].items():
+        times = problem.times(name, planned, pool)
+        found.append(Mode(pool, max(times), workers, unqueued_s(times, max(times), jobs_at_once(visits))))
+    return tuple(found)
+
+
+def link_s(problem: Problem, tiers: Tiers, sent_bytes: float) -> float:
+    """Seconds from tier to tier on an idle link; 0 within a tier."""
+    if tiers[0] == tiers[1]:
+        return 0.0
+    link = problem.link_by_tiers[tiers]
+    return link.latency_s + (sent_bytes / link.bandwidth_bytes_per_s if link.bandwidth_bytes_per_s else 0.0)
