@@ -256,7 +256,7 @@ def _delta(change: Counterfactual | None) -> str:
 
 
 def _proven(change: Counterfactual) -> bool:
-    low, high = change.low_usd_per_h, change.high_usd_per_h
+    low, high = change.delta_between_usd_per_h
     return low is None or high is None or high - low <= COST_TOLERANCE
 
 
@@ -269,9 +269,9 @@ def _both(change: Counterfactual | None) -> str:
 
 
 def _share(change: Counterfactual) -> str:
-    if change.share is None or change.delta_usd_per_h in (None, 0):
+    if change.delta_share is None or change.delta_usd_per_h in (None, 0):
         return ""
-    percent = change.share * 100
+    percent = change.delta_share * 100
     return f"{percent:+.0f} %" if abs(percent) >= 9.5 else f"{percent:+.1f} %"
 
 

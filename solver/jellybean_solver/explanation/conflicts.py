@@ -27,6 +27,7 @@ from jellybean_solver.explanation.relaxations import (
 from jellybean_solver.model.evaluate import evaluate
 from jellybean_solver.model.flows import link_uses
 from jellybean_solver.model.plan import Plan
+from jellybean_solver.model.plan_document import json_values
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.outcome import ACCURACY_TOLERANCE, COST_TOLERANCE
 
@@ -52,17 +53,6 @@ class LeastRelaxation:
     accuracy: float | None = None
     exact: bool = True
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON values."""
-        return {
-            "requirement": self.requirement.to_dict(),
-            "helps": self.helps,
-            "value": self.value,
-            "cost_usd_per_h": self.cost_usd_per_h,
-            "accuracy": self.accuracy,
-            "exact": self.exact,
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
@@ -87,11 +77,11 @@ class Conflict:
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""
         return {
-            "requirements": [relaxation.to_dict() for relaxation in self.relaxations],
+            "requirements": json_values(self.relaxations),
             "reason": self.reason,
             "proven": self.proven,
             "smallest": self.smallest,
-            "remaining": [requirement.to_dict() for requirement in self.remaining],
+            "remaining": json_values(self.remaining),
         }
 
 
@@ -258,15 +248,15 @@ class _Relaxer:
         self.known = self.known and dropped.status == "optimal"
         return plan.cost.total_usd_per_h, dropped
 
-    def smaller(self, dropped: Resolved, plan: Plan) -> RelaxedAt:
+    def limit(self, dropped: Resolved, plan: Plan) -> RelaxedAt:
         """The least feasible limit above the given one: at most what the plan without the limit uses."""
-        value = self.requirement.value or 0.0
+        value, kind = self.requirement.value or 0.0, self.requirement.kind
         used = usage(self.problem, plan, self.requirement, self.resolver)
-        ceiling = 1.0 if self.requirement.kind is RequirementKind.UTILISATION else math.inf
+        ceiling = 1.0 if kind is RequirementKind.UTILISATION else math.inf
         if used is None:
             self.known = False
             return None, dropped
-        start = min(ceiling, used * (1 + COST_TOLERANCE))
+        start = used if kind is RequirementKind.COUNT else min(ceiling, used * (1 + COST_TOLERANCE))
         first = self._eased(start) if start < ceiling else dropped
         if not first.holds or start <= value:
             self.known = False
@@ -281,27 +271,20 @@ class _Relaxer:
         predicted = (self.resolver.p99_s(plan, workflow, thorough=thorough) for thorough in (True, False))
         return max((p99_s for p99_s in predicted if p99_s is not None), default=None), answer
 
-    def count(self, dropped: Resolved, plan: Plan) -> RelaxedAt:
-        """The fewest additional workers."""
-        bad = int(self.requirement.value or 0)
-        good = sum(worker.pool in self.requirement.subjects for worker in plan.workers)
-        answer = self._eased(good)
-        if not answer.holds:
-            self.known = False
-            return None, dropped
-        while good - bad > 1:
-            middle = (good + bad) // 2
-            found = self._eased(middle)
-            good, bad, answer = (middle, bad, found) if found.holds else (good, middle, answer)
-        return float(good), answer
-
     def _bisect(self, good: float, bad: float, answer: Resolved) -> tuple[float, Resolved]:
-        """Bisect between a feasible and an infeasible value, to a relative `RELAXATION_TOLERANCE`."""
-        while abs(good - bad) > RELAXATION_TOLERANCE * min(good, bad):
-            middle = math.sqrt(good * bad) if min(good, bad) > 0 else (good + bad) / 2
+        """Bisect between a feasible and an infeasible value: whole workers, else to `RELAXATION_TOLERANCE`."""
+        while (middle := self._between(good, bad)) is not None:
             found = self._eased(middle)
             good, bad, answer = (middle, bad, found) if found.holds else (good, middle, answer)
         return good, answer
+
+    def _between(self, good: float, bad: float) -> float | None:
+        """A value to try between two; None if they are as close as the search needs them."""
+        if self.requirement.kind is RequirementKind.COUNT:
+            return (good + bad) // 2 if good - bad > 1 else None
+        if abs(good - bad) <= RELAXATION_TOLERANCE * min(good, bad):
+            return None
+        return math.sqrt(good * bad) if min(good, bad) > 0 else (good + bad) / 2
 
     def _eased(self, value: float) -> Resolved:
         return self._ask(relaxed(self.problem, self.requirement, value))
@@ -324,10 +307,10 @@ _SEARCHES: dict[RequirementKind, Callable[[_Relaxer, Resolved, Plan], RelaxedAt]
     RequirementKind.RATE: _Relaxer.rate,
     RequirementKind.BUDGET: _Relaxer.budget,
     RequirementKind.LATENCY_P99: _Relaxer.latency,
-    RequirementKind.UTILISATION: _Relaxer.smaller,
-    RequirementKind.BANDWIDTH: _Relaxer.smaller,
-    RequirementKind.MEMORY: _Relaxer.smaller,
-    RequirementKind.COUNT: _Relaxer.count,
+    RequirementKind.UTILISATION: _Relaxer.limit,
+    RequirementKind.BANDWIDTH: _Relaxer.limit,
+    RequirementKind.MEMORY: _Relaxer.limit,
+    RequirementKind.COUNT: _Relaxer.limit,
 }
 
 

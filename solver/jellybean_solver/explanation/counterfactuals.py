@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import Any
 
 from jellybean_solver.errors import SolverError
 from jellybean_solver.model.plan import Plan
@@ -31,9 +31,8 @@ class DeadlineResult:
     nearest: Plan | None = None
 
 
-KeepDeadline = Callable[
-    [Problem, Solution, bool, float | None, bool], DeadlineResult
-]  # late; seconds, if limited; thorough
+# Arguments: problem, solution, whether it is late, seconds if limited, thorough.
+KeepDeadline = Callable[[Problem, Solution, bool, float | None, bool], DeadlineResult]
 
 
 @dataclass(frozen=True)
@@ -83,10 +82,10 @@ class Resolved:
 
 @dataclass(frozen=True, slots=True)
 class Counterfactual:
-    """A changed problem's result compared with the explained plan; USD per hour, `share` of the plan's cost.
+    """A changed problem's result compared with the explained plan; USD per hour, `delta_share` of the plan's cost.
 
-    The difference in optimal costs lies between `low` and `high`, which equal `delta` if both plans are proven optimal.
-    Figures are None without a plan; a plan that breaks a limit states its `reason`.
+    The difference in optimal costs lies in `delta_between_usd_per_h`; both ends equal `delta_usd_per_h` if both plans
+    are proven optimal. Figures are None without a plan; a plan that breaks a limit states its `reason`.
     """
 
     kind: str
@@ -96,9 +95,8 @@ class Counterfactual:
     reason: str = ""
     cost_usd_per_h: float | None = None
     delta_usd_per_h: float | None = None
-    low_usd_per_h: float | None = None
-    high_usd_per_h: float | None = None
-    share: float | None = None
+    delta_between_usd_per_h: tuple[float | None, float | None] = (None, None)
+    delta_share: float | None = None
     gap: float | None = None
     accuracy: float | None = None
     selection: Mapping[str, str] = field(default_factory=dict)
@@ -108,24 +106,6 @@ class Counterfactual:
     def holds(self) -> bool:
         """True if the changed problem has a plan that keeps all limits."""
         return self.status in WITH_PLAN
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON values."""
-        return {
-            "kind": self.kind,
-            "subject": self.subject,
-            "words": self.words,
-            "status": self.status,
-            "reason": self.reason,
-            "cost_usd_per_h": self.cost_usd_per_h,
-            "delta_usd_per_h": self.delta_usd_per_h,
-            "delta_between_usd_per_h": [self.low_usd_per_h, self.high_usd_per_h],
-            "delta_share": self.share,
-            "gap": self.gap,
-            "accuracy": self.accuracy,
-            "selection": dict(self.selection),
-            "differences": list(self.differences),
-        }
 
 
 Resolve = Callable[[Problem, str], Resolved]  # a problem and a label of the question
@@ -201,9 +181,8 @@ class Resolver:
             return Resolved("unknown", None, str(error))
         if solution.plan is None:
             return _without_plan(problem, solution)
-        return self._settled(
-            problem, solution, self._quick_enough(problem, solution, solution.plan, thorough), thorough
-        )
+        cheapest = self._within_deadline(problem, solution, solution.plan, thorough)
+        return self._settled(problem, solution, cheapest, thorough)
 
     def _settled(self, problem: Problem, solution: Solution, cheapest: Resolved, thorough: bool) -> Resolved:
         late = cheapest.status == "refused"
@@ -218,7 +197,7 @@ class Resolver:
             return Resolved(found.status, found.plan)
         return replace(cheapest, plan=settled.nearest or cheapest.plan)
 
-    def _quick_enough(self, problem: Problem, solution: Solution, plan: Plan, thorough: bool) -> Resolved:
+    def _within_deadline(self, problem: Problem, solution: Solution, plan: Plan, thorough: bool) -> Resolved:
         asked = {w.name: w.slo.latency_p99_s for w in problem.workflows} or {"": problem.slo.latency_p99_s}
         for name, target_s in asked.items():
             if target_s is None or self.settings.p99_s is None:
@@ -262,17 +241,10 @@ def compare(base: Plan, answer: Resolved, kind: str, subject: str, words: str) -
     scale = max(1.0, before.objective)
     delta, low, high = (
         0.0 if abs(value) <= COST_TOLERANCE * scale else value
-        for value in (
-            cost - before.objective,
-            after.bound - before.objective,
-            cost - before.bound,
-        )
+        for value in (cost - before.objective, after.bound - before.objective, cost - before.bound)
     )
     if kind == "drop" or kind.startswith("more_") or (kind, subject[:1]) == ("accuracy", "-"):
-        delta, high = (
-            min(delta, 0.0),
-            min(high, 0.0),
-        )  # a relaxation: the explained plan is feasible in the changed problem
+        delta, high = min(delta, 0.0), min(high, 0.0)  # a relaxation: the explained plan stays feasible
     elif delta >= 0:
         low = max(low, 0.0)  # a restriction: the feasible set shrinks
     return Counterfactual(
@@ -283,8 +255,7 @@ def compare(base: Plan, answer: Resolved, kind: str, subject: str, words: str) -
         answer.reason,
         cost,
         delta,
-        low,
-        high,
+        (low, high),
         delta / before.objective if before.objective > 0 else None,
         after.gap,
         plan.accuracy,
@@ -306,15 +277,10 @@ def plan_differences(base: Plan, other: Plan) -> tuple[str, ...]:
         if tiers != before.get(name):
             moves.setdefault(f"{' and '.join(before[name])} -> {' and '.join(tiers)}", []).append(name)
     found += [f"{', '.join(names)}: {move}" for move, names in moves.items()]
-    counts = _counts(other)
-    for worker in base.workers:
-        counts[worker.pool] = counts.get(worker.pool, 0) - 1
+    counts = Counter(worker.pool for worker in other.workers)
+    counts.subtract(worker.pool for worker in base.workers)
     each = {w.pool: f" in each {w.tier}" for plan in (base, other) for w in plan.workers if w.tier in plan.sites}
-    moved = [
-        f"{count:+d} {pool}{each.get(pool, '')}"
-        for pool, count in sorted(counts.items(), key=lambda item: -item[1])
-        if count
-    ]
+    moved = [f"{count:+d} {pool}{each.get(pool, '')}" for pool, count in counts.most_common() if count]
     return (*found, ", ".join(moved)) if moved else tuple(found)
 
 
@@ -328,10 +294,3 @@ def _tiers(plan: Plan) -> dict[str, tuple[str, ...]]:
     for place in plan.placements:
         used.setdefault(place.operator, set()).add(place.tier)
     return {name: tuple(tier for tier in plan.tiers if tier in tiers) for name, tiers in used.items()}
-
-
-def _counts(plan: Plan) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for worker in plan.workers:
-        counts[worker.pool] = counts.get(worker.pool, 0) + 1
-    return counts

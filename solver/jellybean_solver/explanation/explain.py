@@ -7,22 +7,17 @@ solving with one more unit.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from jellybean_solver.errors import OutOfTimeError
 from jellybean_solver.explanation.conflicts import Conflict, find_conflict, usage
-from jellybean_solver.explanation.counterfactuals import (
-    Counterfactual,
-    Resolved,
-    Resolver,
-    ResolveSettings,
-    compare,
-)
+from jellybean_solver.explanation.counterfactuals import Counterfactual, Resolved, Resolver, ResolveSettings, compare
 from jellybean_solver.explanation.forced_choices import Question, WhyNot, why_not
 from jellybean_solver.explanation.relaxations import Requirement, RequirementKind, drop, relaxed, requirements
 from jellybean_solver.explanation.restrictions import forbid_pool, forbid_tier, force_variant
 from jellybean_solver.model.plan import Plan
+from jellybean_solver.model.plan_document import json_values
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.outcome import COST_TOLERANCE
 
@@ -57,12 +52,12 @@ class LimitAnalysis:
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""
         return {
-            **self.requirement.to_dict(),
+            **json_values(self.requirement),
             "used": self.used,
             "reached": self.reached,
             "binds": self.binds,
-            "without": self.without.to_dict() if self.without is not None else None,
-            "one_more": self.more.to_dict() if self.more is not None else None,
+            "without": json_values(self.without),
+            "one_more": json_values(self.more),
         }
 
 
@@ -86,17 +81,9 @@ class Explanation:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""
-        return {
-            "status": self.status,
-            "plan": _plan_dict(self.plan) if self.plan is not None and self.conflict is None else None,
-            "limits": [limit.to_dict() for limit in self.limits],
-            "values": [change.to_dict() for change in self.values],
-            "choices": [change.to_dict() for change in self.choices],
-            "why_not": [answer.to_dict() for answer in self.why_not],
-            "conflict": self.conflict.to_dict() if self.conflict is not None else None,
-            "solves": self.solves,
-            "unanswered": self.unanswered,
-        }
+        plan = _plan_dict(self.plan) if self.plan is not None and self.conflict is None else None
+        others = (field.name for field in fields(self) if field.name not in ("status", "plan"))
+        return {"status": self.status, "plan": plan, **{name: json_values(getattr(self, name)) for name in others}}
 
 
 def explain(
@@ -174,10 +161,8 @@ class _Explainer:
         known = {w.name: w.accuracy for w in self.plan.workflows} or {"": self.plan.accuracy}
         for name, accuracy in known.items():
             if accuracy is not None:
-                of = f" of {name}" if name else ""
-                aimed = relaxed(
-                    self.problem, Requirement(RequirementKind.ACCURACY, (name,) if name else ()), accuracy + NEXT
-                )
+                subjects, of = ((name,), f" of {name}") if name else ((), "")
+                aimed = relaxed(self.problem, Requirement(RequirementKind.ACCURACY, subjects), accuracy + NEXT)
                 yield aimed, "next_accuracy", "next", f"accuracy{of} above this plan's {accuracy:g}"
         for requirement in self.requirements:
             if requirement.kind is RequirementKind.RATE:
@@ -235,7 +220,6 @@ def _reached(requirement: Requirement, used: float | None) -> bool:
 
 
 def _plan_dict(plan: Plan) -> dict[str, Any]:
-    certificate = plan.certificate
     return {
         "cost_usd_per_h": {
             "total": plan.cost.total_usd_per_h,
@@ -244,10 +228,5 @@ def _plan_dict(plan: Plan) -> dict[str, Any]:
         },
         "accuracy": plan.accuracy,
         "selection": dict(plan.selection),
-        "certificate": {
-            "objective": certificate.objective,
-            "bound": certificate.bound,
-            "gap": certificate.gap,
-            "termination": certificate.termination,
-        },
+        "certificate": json_values(plan.certificate),
     }

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from jellybean_solver.explanation.conflicts import Conflict, find_conflict
-from jellybean_solver.explanation.counterfactuals import (
-    Counterfactual,
-    Resolve,
-    Resolved,
-    Resolver,
-    compare,
-)
+from jellybean_solver.explanation.counterfactuals import Counterfactual, Resolve, Resolved, Resolver, compare
 from jellybean_solver.explanation.relaxations import RequirementKind
 from jellybean_solver.explanation.restrictions import (
     force_pools,
@@ -59,42 +52,59 @@ class WhyNot:
     change: Counterfactual | None = None
     conflict: Conflict | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON values."""
-        return {
-            "question": self.question,
-            "verdict": self.verdict,
-            "sentence": self.sentence,
-            "used_per_s": self.used_per_s,
-            "change": self.change.to_dict() if self.change is not None else None,
-            "conflict": self.conflict.to_dict() if self.conflict is not None else None,
-        }
+
+@dataclass(frozen=True, slots=True)
+class _Forced:
+    """One way to force the choice: a changed problem, described by `kind`, `subject` and `words`.
+
+    `ask` solves it if that takes more than the resolver's own solve.
+    """
+
+    problem: Problem
+    kind: str
+    subject: str
+    words: str
+    ask: Resolve | None = None
 
 
 def why_not(problem: Problem, plan: Plan, question: Question, resolver: Resolver) -> WhyNot:
     """The answer to one question about the cheapest `plan`."""
-    if question.operator is not None and question.variant is not None:
-        return _variant(problem, plan, question, question.operator, question.variant, resolver)
-    return _Place(problem, plan, question, resolver).answer()
+    operator, variant = question.operator, question.variant
+    if operator is None or variant is None:
+        return _Place(problem, plan, question, resolver).answer()
+    if plan.selection[operator] == variant:
+        rate = {operator: plan.operator_by_name[operator].rate_per_s}
+        return WhyNot(question.text, "used", f"{operator} uses {variant} in this plan", rate)
+    changed = force_variant(problem, operator, variant)
+    return _cheapest(
+        plan, question, resolver, [_Forced(changed, "variant", question.text, f"with {operator} {variant}")]
+    )
+
+
+def _cheapest(plan: Plan, question: Question, resolver: Resolver, ways: Sequence[_Forced]) -> WhyNot:
+    """The answer by the cheapest plan of several ways to force the choice; if none has a plan, with the conflict."""
+    resolver.expect(len(ways) - 1)
+    solved: list[tuple[Counterfactual, _Forced, Resolved]] = []
+    for way in ways:
+        answer = (way.ask or resolver.ask)(way.problem, question.text)
+        solved.append((compare(plan, answer, way.kind, way.subject, way.words), way, answer))
+    change, way, answer = min(solved, key=lambda item: _rank(item[0]))
+    cost, delta = change.cost_usd_per_h, change.delta_usd_per_h
+    if change.status == "unknown":
+        return WhyNot(question.text, "unknown", f"{change.words}: {change.reason}", {}, change)
+    if not change.holds or cost is None or delta is None:
+        conflict = find_conflict(way.problem, answer, resolver, way.ask)
+        return WhyNot(question.text, "no_plan", _no_plan(change, conflict), {}, change, conflict)
+    verdict = "dearer" if delta > 0 else "cheaper" if delta < 0 else "same_cost"
+    changes = "; ".join(change.differences) or "nothing else changes"
+    sentence = f"{change.words} the cheapest plan costs {cost:.4g} USD/h, {describe_difference(change)}: {changes}"
+    return WhyNot(question.text, verdict, sentence, {}, change)
 
 
 def pools_of(problem: Problem, place: str) -> frozenset[str]:
     """Pools of a place: all pools of a tier, or one pool."""
     of_tier = frozenset(pool.name for pool in problem.pools if pool.tier == place)
     return of_tier or frozenset(pool.name for pool in problem.pools if pool.name == place)
-
-
-def _variant(
-    problem: Problem, plan: Plan, question: Question, operator: str, variant: str, resolver: Resolver
-) -> WhyNot:
-    if plan.selection[operator] == variant:
-        rate = {operator: plan.operator_by_name[operator].rate_per_s}
-        return WhyNot(question.text, "used", f"{operator} uses {variant} in this plan", rate)
-    changed = force_variant(problem, operator, variant)
-    words = f"with {operator} {variant}"
-    answer = resolver.ask(changed, question.text)
-    change = compare(plan, answer, "variant", question.text, words)
-    return _told(question, change, lambda: find_conflict(changed, answer, resolver))
 
 
 class _Place:
@@ -121,51 +131,47 @@ class _Place:
             sentence = f"no variant of {' or '.join(rest)} has a profile for workers {self.where}"
             return WhyNot(self.question.text, "no_profile", _joined(self._stated(), sentence), self.used)
         if self.question.operator is None and not self.used:
-            return self._one_paid(possible)
-        return self._cheapest(possible)
+            return self._with_one_worker(possible)
+        return self._with_all_requests(possible)
 
-    def _one_paid(self, possible: list[str]) -> WhyNot:
+    def _with_one_worker(self, possible: list[str]) -> WhyNot:
         """The cheapest plan that pays for a worker at an unused place."""
-        pools = [pool for pool in self.problem.pools if pool.name in self.pools]
-        pools = [
-            p for p in pools if any(runs_at(self.problem.operator_by_name[o], frozenset({p.name})) for o in possible)
+        operators = [self.problem.operator_by_name[name] for name in possible]
+        worker_of = {
+            pool.name: f"a worker of {pool.name}{self.problem.in_each(pool.tier)}"
+            for pool in self.problem.pools
+            if pool.name in self.pools and any(runs_at(operator, frozenset({pool.name})) for operator in operators)
+        }
+        ways = [
+            _Forced(self.problem, "worker", name, f"with {worker}", _paying(name, self.resolver))
+            for name, worker in worker_of.items()
         ]
-        self.resolver.expect(len(pools) - 1)
-        found: list[tuple[Counterfactual, Resolved, Resolve]] = []
-        for pool in pools:
-            ask = _paying(pool.name, self.resolver)
-            answer = ask(self.problem, self.question.text)
-            words = f"with a worker of {pool.name}{self.problem.in_each(pool.tier)}"
-            found.append((compare(self.plan, answer, "worker", pool.name, words), answer, ask))
-        change, answer, ask = min(found, key=lambda item: _rank(item[0]))
-        told = _told(self.question, change, lambda: find_conflict(self.problem, answer, self.resolver, ask))
-        if not change.holds or change.delta_usd_per_h is None:
+        told = _cheapest(self.plan, self.question, self.resolver, ways)
+        change = told.change
+        if change is None or not change.holds or change.delta_usd_per_h is None:
             return told
         pool = self.problem.pool_by_name[change.subject]
-        price, worker = self.problem.unit_usd_per_h(pool), f"a worker of {pool.name}{self.problem.in_each(pool.tier)}"
+        price = self.problem.unit_usd_per_h(pool)
         saved = price - change.delta_usd_per_h
         if saved > COST_TOLERANCE * max(1.0, price):
-            costs = f"{worker} costs {price:.4g} USD/h and saves {saved:.3g} elsewhere"
+            costs = f"{worker_of[pool.name]} costs {price:.4g} USD/h and saves {saved:.3g} elsewhere"
             return replace(told, sentence=f"{costs}; {told.sentence}")
-        costs = (
-            f"{change.subject} would not pay: a worker of it{self.problem.in_each(pool.tier)} costs {price:.4g} USD/h"
-        )
-        costs += " and saves nothing elsewhere"
-        return replace(told, sentence=costs)
+        costs = f"a worker of it{self.problem.in_each(pool.tier)} costs {price:.4g} USD/h and saves nothing elsewhere"
+        return replace(told, sentence=f"{pool.name} would not pay: {costs}")
 
-    def _cheapest(self, possible: list[str]) -> WhyNot:
+    def _with_all_requests(self, possible: list[str]) -> WhyNot:
         """The cheapest plan with all requests of some operator at the place."""
-        self.resolver.expect(len(possible) - 1)
-        found: list[tuple[Counterfactual, Problem, Resolved]] = []
-        for name in possible:
-            changed = force_pools(self.problem, name, self.pools)
-            answer = self.resolver.ask(changed, self.question.text)
-            words = f"with all of {name} {self.where}"
-            subject = f"{name}@{self.question.place}"
-            found.append((compare(self.plan, answer, "placement", subject, words), changed, answer))
-        change, changed, answer = min(found, key=lambda item: _rank(item[0]))
-        told = _told(self.question, change, lambda: find_conflict(changed, answer, self.resolver))
-        nowhere = "" if len(possible) == 1 or told.verdict not in ("no_plan",) else "of no operator all requests fit: "
+        ways = [
+            _Forced(
+                force_pools(self.problem, name, self.pools),
+                "placement",
+                f"{name}@{self.question.place}",
+                f"with all of {name} {self.where}",
+            )
+            for name in possible
+        ]
+        told = _cheapest(self.plan, self.question, self.resolver, ways)
+        nowhere = "of no operator all requests fit: " if len(possible) > 1 and told.verdict == "no_plan" else ""
         return replace(told, sentence=_joined(self._stated(), nowhere + told.sentence), used_per_s=self.used)
 
     def _stated(self) -> str:
@@ -212,20 +218,6 @@ def _rank(change: Counterfactual) -> tuple[bool, bool, float]:
     return not change.holds, cost is None, cost if cost is not None else 0.0
 
 
-def _told(question: Question, change: Counterfactual, find: Callable[[], Conflict]) -> WhyNot:
-    """The answer for a solved change; `find` computes the conflict if it has no plan."""
-    cost, delta = change.cost_usd_per_h, change.delta_usd_per_h
-    if change.status == "unknown":
-        return WhyNot(question.text, "unknown", f"{change.words}: {change.reason}", {}, change)
-    if not change.holds or cost is None or delta is None:
-        found = find()
-        return WhyNot(question.text, "no_plan", _no_plan(change, found), {}, change, found)
-    verdict = "dearer" if delta > 0 else "cheaper" if delta < 0 else "same_cost"
-    changes = "; ".join(change.differences) or "nothing else changes"
-    sentence = f"{change.words} the cheapest plan costs {cost:.4g} USD/h, {describe_difference(change)}: {changes}"
-    return WhyNot(question.text, verdict, sentence, {}, change)
-
-
 def _no_plan(change: Counterfactual, found: Conflict) -> str:
     if change.status == "refused":
         return f"no plan {change.words} was found: {change.reason}, and no dearer one was found that keeps it"
@@ -248,21 +240,15 @@ def describe_members(found: Conflict) -> str:
 
 def describe_difference(change: Counterfactual) -> str:
     """A difference in cost in words: `0.48 (6.8 %) more`, with its range if it is not proven."""
-    delta, low, high = change.delta_usd_per_h or 0.0, change.low_usd_per_h or 0.0, change.high_usd_per_h or 0.0
-    if delta == 0:
-        text = "no more"
-    else:
-        share = (
-            f" ({abs(change.share) * 100:{'.0f' if abs(change.share) >= 1 else '.2g'}} %)"
-            if change.share is not None
-            else ""
-        )
-        text = f"{abs(delta):.3g}{share} {'more' if delta > 0 else 'less'}"
-    return (
-        text
-        if high - low <= COST_TOLERANCE
-        else f"about {text} (of the plans found; proven: {low:+.3g} to {high:+.3g})"
-    )
+    delta, share = change.delta_usd_per_h or 0.0, change.delta_share
+    low, high = (end or 0.0 for end in change.delta_between_usd_per_h)
+    text = "no more"
+    if delta != 0:
+        percent = "" if share is None else f" ({abs(share) * 100:{'.0f' if abs(share) >= 1 else '.2g'}} %)"
+        text = f"{abs(delta):.3g}{percent} {'more' if delta > 0 else 'less'}"
+    if high - low <= COST_TOLERANCE:
+        return text
+    return f"about {text} (of the plans found; proven: {low:+.3g} to {high:+.3g})"
 
 
 def _joined(stated: str, sentence: str) -> str:

@@ -6,13 +6,12 @@ If all are dropped, only structure remains: variants, profiles, tiers and declar
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
 
-from jellybean_solver.model.multi_workflow import slo_of, with_slo
-from jellybean_solver.model.problem import Operator, Pool, Problem, Sharing, Slo, request_s
+from jellybean_solver.model.multi_workflow import with_targets
+from jellybean_solver.model.problem import Operator, Pool, Problem, Sharing, request_s
 from jellybean_solver.model.variant_ratios import plain
 from jellybean_solver.planning.infeasibility import scaled
 
@@ -29,8 +28,8 @@ class RequirementKind(StrEnum):
     UTILISATION = "utilisation"  # busy share of a worker, at most
     SHARING = "sharing"  # exclusive pools
     BANDWIDTH = "bandwidth"  # bytes per second of a link, at most
-    MEMORY = "memory"  # bytes of a worker, at most
     RESIDENCY = "residency"  # tiers where an operator may run, or the data of an edge may be
+    MEMORY = "memory"  # bytes of a worker, at most
     COUNT = "count"  # workers of a pool, at most
 
 
@@ -49,77 +48,50 @@ class Requirement:
     value: float | None = None
     words: str = ""
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON values."""
-        return {"kind": self.kind.value, "subjects": list(self.subjects), "value": self.value, "words": self.words}
-
 
 def requirements(problem: Problem, exclusive: Sequence[tuple[str, ...]] | None = None) -> tuple[Requirement, ...]:
     """All requirements that can be relaxed, the most cared about first.
 
     `exclusive` groups exclusive pools that one decision of the user made so; by default each stands alone.
     """
-    slo = problem.slo
     if exclusive is None:
         exclusive = [(pool.name,) for pool in problem.pools if pool.sharing is Sharing.EXCLUSIVE]
-    parts = [_Part(w.name, w.slo, w.owns) for w in problem.workflows] or [_Part("", slo, lambda name: True)]
-    found = [one for part in parts if (one := part.accuracy()) is not None]
-    found += [part.rate(problem) for part in parts]
-    if slo.budget_usd_per_h is not None:
-        words = f"the budget of {slo.budget_usd_per_h:g} USD/h"
-        found.append(Requirement(RequirementKind.BUDGET, (), slo.budget_usd_per_h, words))
-    found += [one for part in parts if (one := part.latency()) is not None]
-    if problem.utilisation < 1.0:
-        words = f"the utilisation cap of {problem.utilisation:g}"
-        found.append(Requirement(RequirementKind.UTILISATION, (), problem.utilisation, words))
+    found = [*_of_workflows(problem), *_of_all_workflows(problem)]
     found += [
         Requirement(RequirementKind.SHARING, names, None, f"exclusive workers in {', '.join(names)}")
         for names in exclusive
     ]
-    found += _of_links(problem)
-    found += _of_places(problem)
-    found += _of_pools(problem)
-    return tuple(found)
+    found += [*_of_links(problem), *_of_places(problem), *_of_pools(problem)]
+    order = list(RequirementKind)
+    return tuple(sorted(found, key=lambda requirement: order.index(requirement.kind)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """The targets of one workflow; its name is empty if it is the only one."""
-
-    name: str
-    slo: Slo
-    owns: Callable[[str], bool]
-
-    @property
-    def subjects(self) -> tuple[str, ...]:
-        return (self.name,) if self.name else ()
-
-    @property
-    def of(self) -> str:
-        return f" of {self.name}" if self.name else ""
-
-    def accuracy(self) -> Requirement | None:
-        target = self.slo.accuracy
-        if target is None:
-            return None
-        return Requirement(
-            RequirementKind.ACCURACY, self.subjects, target, f"the accuracy target of {target:g}{self.of}"
-        )
-
-    def rate(self, problem: Problem) -> Requirement:
-        sources = [source for source in problem.sources if self.owns(source.name)]
+def _of_workflows(problem: Problem) -> Iterator[Requirement]:
+    """Accuracy, rate and latency of each workflow; of a single one they name no workflow."""
+    for workflow in problem.workflows or (None,):
+        slo = problem.slo if workflow is None else workflow.slo
+        subjects, of = ((), "") if workflow is None else ((workflow.name,), f" of {workflow.name}")
+        if slo.accuracy is not None:
+            words = f"the accuracy target of {slo.accuracy:g}{of}"
+            yield Requirement(RequirementKind.ACCURACY, subjects, slo.accuracy, words)
+        sources = [source for source in problem.sources if workflow is None or workflow.owns(source.name)]
         rates = " and ".join(f"{s.name} {s.rate_per_s:g}/s{problem.in_each(s.tier)}" for s in sources)
-        return Requirement(RequirementKind.RATE, tuple(source.name for source in sources), 1.0, f"the rate of {rates}")
-
-    def latency(self) -> Requirement | None:
-        target_s = self.slo.latency_p99_s
-        if target_s is None:
-            return None
-        words = f"the p99 latency of {target_s * 1e3:g} ms{self.of}"
-        return Requirement(RequirementKind.LATENCY_P99, self.subjects, target_s, words)
+        yield Requirement(RequirementKind.RATE, tuple(s.name for s in sources), 1.0, f"the rate of {rates}")
+        if slo.latency_p99_s is not None:
+            words = f"the p99 latency of {slo.latency_p99_s * 1e3:g} ms{of}"
+            yield Requirement(RequirementKind.LATENCY_P99, subjects, slo.latency_p99_s, words)
 
 
-def _of_links(problem: Problem) -> Iterable[Requirement]:
+def _of_all_workflows(problem: Problem) -> Iterator[Requirement]:
+    budget = problem.slo.budget_usd_per_h
+    if budget is not None:
+        yield Requirement(RequirementKind.BUDGET, (), budget, f"the budget of {budget:g} USD/h")
+    if problem.utilisation < 1.0:
+        words = f"the utilisation cap of {problem.utilisation:g}"
+        yield Requirement(RequirementKind.UTILISATION, (), problem.utilisation, words)
+
+
+def _of_links(problem: Problem) -> Iterator[Requirement]:
     for link in problem.links:
         if link.bandwidth_bytes_per_s is not None:
             ends = (link.upstream_tier, link.downstream_tier)
@@ -128,7 +100,7 @@ def _of_links(problem: Problem) -> Iterable[Requirement]:
             yield Requirement(RequirementKind.BANDWIDTH, ends, link.bandwidth_bytes_per_s, words)
 
 
-def _of_places(problem: Problem) -> Iterable[Requirement]:
+def _of_places(problem: Problem) -> Iterator[Requirement]:
     for operator in problem.operators:
         if operator.tiers is not None:
             words = f"{operator.name} in {' or '.join(operator.tiers)} only"
@@ -139,14 +111,11 @@ def _of_places(problem: Problem) -> Iterable[Requirement]:
                 yield Requirement(RequirementKind.RESIDENCY, (edge.upstream, edge.downstream), None, words)
 
 
-def _of_pools(problem: Problem) -> Iterable[Requirement]:
-    """Memory of all pools, then their worker counts."""
-    pools = problem.pools
-    for pool in pools:
+def _of_pools(problem: Problem) -> Iterator[Requirement]:
+    for pool in problem.pools:
         if pool.memory_bytes is not None:
             words = f"the {pool.memory_bytes / 2**20:g} MiB of each worker of {pool.name}"
             yield Requirement(RequirementKind.MEMORY, (pool.name,), pool.memory_bytes, words)
-    for pool in pools:
         workers = "worker" if pool.count == 1 else "workers"
         words = f"the {pool.count} {workers} of {pool.name}{problem.in_each(pool.tier)}"
         yield Requirement(RequirementKind.COUNT, (pool.name,), pool.count, words)
@@ -184,7 +153,7 @@ def _slo(field: str) -> Callable[[Problem, tuple[str, ...], float], Problem]:
     def change(problem: Problem, subjects: tuple[str, ...], value: float) -> Problem:
         relaxed = {field: value if math.isfinite(value) else None}
         if subjects:  # one of several workflows
-            return with_slo(problem, subjects[0], replace(slo_of(problem, subjects[0]), **relaxed))
+            return with_targets(problem, subjects[0], **relaxed)
         return replace(problem, slo=replace(problem.slo, **relaxed))
 
     return change

@@ -97,19 +97,14 @@ def single_workflow(problem: Problem, workflow: Workflow) -> Problem:
     )
 
 
-def with_slo(problem: Problem, name: str, slo: Slo) -> Problem:
-    """The problem with other targets for one of its workflows."""
+def with_targets(problem: Problem, name: str, **targets: float | None) -> Problem:
+    """The problem with other targets (fields of `Slo`) for one of its workflows."""
     model = problem.accuracy
     if not isinstance(model, Margins):
         raise SolverError(f"problem {problem.name} is not of several workflows")
-    workflows = tuple(replace(w, slo=slo) if w.name == name else w for w in problem.workflows)
-    targets = {w.name: w.slo.accuracy for w in workflows if w.slo.accuracy is not None}
-    return replace(problem, workflows=workflows, accuracy=replace(model, targets=targets))
-
-
-def slo_of(problem: Problem, name: str) -> Slo:
-    """The targets of one of several workflows."""
-    return next(workflow.slo for workflow in problem.workflows if workflow.name == name)
+    workflows = tuple(replace(w, slo=replace(w.slo, **targets)) if w.name == name else w for w in problem.workflows)
+    accuracies = {w.name: w.slo.accuracy for w in workflows if w.slo.accuracy is not None}
+    return replace(problem, workflows=workflows, accuracy=replace(model, targets=accuracies))
 
 
 def _fleet(problem: Problem) -> tuple[object, ...]:

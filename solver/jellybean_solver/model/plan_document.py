@@ -43,8 +43,10 @@ def from_document(document: Mapping[str, Any]) -> Plan:
 
 
 def json_values(value: Any) -> Any:
-    """The JSON value of a dataclass, mapping, sequence, enum or plain value, recursively."""
+    """The JSON value of a dataclass, mapping, sequence, enum or plain value, recursively; `to_dict` overrides it."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        if hasattr(value, "to_dict"):
+            return value.to_dict()
         return {
             f.name: json_values(getattr(value, f.name)) for f in dataclasses.fields(value) if not _omitted(f, value)
         }

@@ -62,7 +62,7 @@ def test_the_published_plan_is_explained(projects: Path) -> None:
 def test_people_read_it(projects: Path) -> None:
     text = explain(projects / "digits", "--why-not", "hub").stdout
 
-    assert text.index("why not hub") < text.index("What binds") < text.index("Without a tier")
+    assert text.index("why not hub") < text.index("Binding requirements") < text.index("Effect of one unit")
     assert "slo.accuracy: 89" in text
     assert "p99 latency" in text
 

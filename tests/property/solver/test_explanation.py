@@ -139,7 +139,7 @@ def _agrees(change: Counterfactual, base: float, expected: float | None) -> None
         return
     assert change.cost_usd_per_h == pytest.approx(expected, rel=1e-6, abs=1e-6), change
     assert change.delta_usd_per_h == pytest.approx(expected - base, abs=2e-6 * max(1.0, base))
-    assert change.low_usd_per_h == change.high_usd_per_h == change.delta_usd_per_h
+    assert change.delta_between_usd_per_h == (change.delta_usd_per_h, change.delta_usd_per_h)
 
 
 def _expected(problem: Problem, found: Explanation, change: Counterfactual) -> float | None:

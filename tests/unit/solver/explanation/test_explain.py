@@ -59,7 +59,7 @@ def test_what_binds_and_what_one_more_unit_is_worth() -> None:
     assert boxes.binds  # two boxes would do for 2, though none is used with one
     assert boxes.more is not None
     assert boxes.more.delta_usd_per_h == pytest.approx(-1)
-    assert boxes.more.share == pytest.approx(-1 / 3)
+    assert boxes.more.delta_share == pytest.approx(-1 / 3)
     assert (boxes.used, boxes.reached) == (0.0, False)
     assert not gpus.binds
     assert gpus.reached
@@ -324,8 +324,8 @@ def test_a_difference_that_is_not_proven_is_a_range() -> None:
     fewer = compare(base, Resolved("time_limit", unproven), "variant", "see=large", "")
     more = compare(base, Resolved("time_limit", unproven), "drop", "", "")
 
-    assert (fewer.low_usd_per_h, fewer.delta_usd_per_h, fewer.high_usd_per_h) == (0, 0, 0)
-    assert (more.low_usd_per_h, more.delta_usd_per_h, more.high_usd_per_h) == (-1, 0, 0)
+    assert (fewer.delta_usd_per_h, fewer.delta_between_usd_per_h) == (0, (0, 0))
+    assert (more.delta_usd_per_h, more.delta_between_usd_per_h) == (0, (-1, 0))
     assert more.gap == pytest.approx(1 / 3)
 
 
