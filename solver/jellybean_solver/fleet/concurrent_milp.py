@@ -10,9 +10,9 @@ from jellybean_solver.demand.demand import Network
 from jellybean_solver.fleet.exact_milp import ExactMilp
 from jellybean_solver.fleet.joint_lp import Skeleton
 from jellybean_solver.milp.concurrent_solve import ConcurrentSolve
-from jellybean_solver.milp.highs_program import ProgramSolution
-from jellybean_solver.outcome import Clock, Selection, is_gap_closed
+from jellybean_solver.outcome import Clock, Selection
 from jellybean_solver.small.assignment import Assignment
+from jellybean_solver.small.beam_search import Attempt
 
 POLL_S = 0.05  # between two looks at the clock while nothing else is left to do
 
@@ -39,13 +39,17 @@ class ConcurrentMilp:
         self._ended = Event()
         self.cutoff = self.value = math.inf  # of the last run: USD per hour, and of the best plan that it knows
         self.bound = 0.0
-        self.finished = False  # nothing is left to be found below the cutoff
+        self.finished = False  # the last run has ended, at its gap or at the limit
         self.runs = 0
 
     def start(self, cutoff: float, gap: float) -> None:
         """Begin a run, to a relative gap; a run that goes on is ended first."""
         self.close()
-        milp = ExactMilp(Skeleton(*self._problem))
+        skeleton = Skeleton(*self._problem)
+        if not skeleton.possible:
+            self.bound, self.finished = math.inf, True
+            return
+        milp = ExactMilp(skeleton)
         for selection in self._excluded:
             milp.exclude(selection)
         self.cutoff, self.value, self.finished, self._milp = cutoff, cutoff, False, milp
@@ -73,7 +77,12 @@ class ConcurrentMilp:
         if missed is not None:
             self._again(missed)
         elif answer is not None:
-            self.finished = self._is_proven(answer)
+            self.finished = True
+
+    def attempts(self) -> Iterator[tuple[Selection, Attempt[Assignment]]]:
+        """The same, as the beam search has them."""
+        for selection, assignment in self.found():
+            yield selection, Attempt(assignment.cost, -math.inf, assignment)
 
     def wait(self) -> None:
         """Until a run has ended, or for a moment."""
@@ -90,9 +99,6 @@ class ConcurrentMilp:
         if self._run is not None:
             self._run.stop()
             self._run = None
-
-    def _is_proven(self, answer: ProgramSolution) -> bool:
-        return answer.bound > self.cutoff or is_gap_closed(answer.value, answer.bound)
 
     def _again(self, selection: Selection) -> None:
         """Without a selection that is less accurate than the rows take it for (accuracy_rows.py)."""

@@ -7,7 +7,8 @@ from typing import Protocol
 
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.fleet.relaxation import Point
-from jellybean_solver.outcome import VALUE_TOLERANCE, Selection
+from jellybean_solver.model.problem import Problem
+from jellybean_solver.outcome import ACCURACY_SLACK, VALUE_TOLERANCE, Selection
 from jellybean_solver.small.assignment import Assignment
 
 
@@ -31,6 +32,12 @@ class DeadlineJudge(Protocol):
 
     def raise_headroom(self) -> bool:
         """True if the last plan missed its deadline and `headroom` was raised."""
+
+
+def is_accurate_enough(problem: Problem, target: float | None, selection: Selection) -> bool:
+    """True if the measured accuracy reaches the target; accuracy rows may overestimate it (accuracy_rows.py)."""
+    accuracy = None if target is None else problem.accuracy.value(selection)
+    return target is None or (accuracy is not None and accuracy >= target - ACCURACY_SLACK)
 
 
 class Incumbent:
@@ -60,11 +67,8 @@ class Incumbent:
         return min(self.cost * (1.0 - max(self.gap, 0.5 * VALUE_TOLERANCE)), self.budget)
 
     def is_accurate(self, selection: Selection) -> bool:
-        """True if the measured accuracy reaches the target; accuracy rows may overestimate it (accuracy_rows.py)."""
-        if self.target is None:
-            return True
-        accuracy = self.network.problem.accuracy.value(selection)
-        return accuracy is not None and accuracy >= self.target - VALUE_TOLERANCE * max(1.0, abs(self.target))
+        """True if the measured accuracy reaches the target."""
+        return is_accurate_enough(self.network.problem, self.target, selection)
 
     def take(self, selection: Selection, found: Assignment | None, *, judged: bool = True) -> bool:
         """Make a plan the incumbent if it is no dearer and accepted; True if it was. `judged`: the deadline counts."""

@@ -15,12 +15,12 @@ import numpy as np
 from jellybean_solver.demand.demand import EdgeKey, Network, Tiers
 from jellybean_solver.fleet.delay_linearisation import Pace
 from jellybean_solver.fleet.exact_milp import ExactMilp
+from jellybean_solver.fleet.incumbent import is_accurate_enough
 from jellybean_solver.fleet.joint_lp import USED, Skeleton
 from jellybean_solver.fleet.packing.worker_counts import Staff
 from jellybean_solver.fleet.settings import SearchLimits
 from jellybean_solver.migration.running_plan import RunningPlan
 from jellybean_solver.milp.highs_program import Floats
-from jellybean_solver.outcome import ACCURACY_SLACK
 
 MOST_MISSES = 50  # selections that are less accurate than the accuracy rows take them for
 MOST_PACKED = 2_000  # pairs of a choice and a worker class, up to which memory counts worker by worker
@@ -73,8 +73,7 @@ def propose(
         if answer.values is None:
             return Proposal(bound)
         staff = milp.staff(answer.values)
-        accuracy = None if target is None else network.problem.accuracy.value(staff.selection)
-        if target is None or (accuracy is not None and accuracy >= target - ACCURACY_SLACK):
+        if is_accurate_enough(network.problem, target, staff.selection):
             return Proposal(bound, staff.selection, _pairs(staff, pace), _flows(skeleton, answer.values))
         milp.exclude(staff.selection)
     return Proposal(bound)

@@ -11,22 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from jellybean_solver.errors import SolverError
-from jellybean_solver.milp.pulp_program import FEASIBILITY_TOLERANCE, PRESOLVE_FAILURES
+from jellybean_solver.milp.pulp_program import ENDED, FEASIBILITY_TOLERANCE, PRESOLVE_FAILURES
 
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 
 
 DEAR = ("mip_heuristic_run_rins", "mip_heuristic_run_root_reduced_cost")
-_ENDED = (
-    highspy.HighsModelStatus.kOptimal,
-    highspy.HighsModelStatus.kTimeLimit,
-    highspy.HighsModelStatus.kSolutionLimit,  # of nodes
-    highspy.HighsModelStatus.kObjectiveTarget,
-    highspy.HighsModelStatus.kObjectiveBound,
-    highspy.HighsModelStatus.kInterrupt,
-)
-
 
 @dataclass(frozen=True, slots=True)
 class ProgramSolution:
@@ -190,7 +181,7 @@ class Program:
         if status == highspy.HighsModelStatus.kInfeasible:
             return ProgramSolution(None, math.inf, above(math.inf, cutoff))
         found = info.primal_solution_status == highspy.kSolutionStatusFeasible
-        if status not in _ENDED:
+        if status not in ENDED:
             raise SolverError(f"HiGHS ended with {model.modelStatusToString(status)}; please report this problem")
         value = float(info.objective_function_value) if found else math.inf
         exact = relaxed or not any(block.any() for block in self.integer)

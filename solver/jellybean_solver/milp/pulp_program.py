@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +19,14 @@ PRESOLVE_FAILURES = (  # texts of HiGHS' failures in presolve: one small program
     highspy.HighsModelStatus.kPostsolveError,
     highspy.HighsModelStatus.kUnknown,
 )
-_FEASIBLE = (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
+ENDED = (
+    highspy.HighsModelStatus.kOptimal,
+    highspy.HighsModelStatus.kTimeLimit,
+    highspy.HighsModelStatus.kSolutionLimit,  # of nodes
+    highspy.HighsModelStatus.kObjectiveTarget,
+    highspy.HighsModelStatus.kObjectiveBound,
+    highspy.HighsModelStatus.kInterrupt,
+)
 
 LinearTerms = Sequence[tuple[Any, float]]
 
@@ -42,9 +50,20 @@ class PulpProgram:
         return row
 
     def solve(
-        self, *, integer: bool, time_limit_s: float | None, gap: float = 0.0, most_nodes: int | None = None
+        self,
+        *,
+        integer: bool,
+        time_limit_s: float | None,
+        gap: float = 0.0,
+        most_nodes: int | None = None,
+        cutoff: float = math.inf,
     ) -> tuple[float | None, float] | None:
-        """(Objective or None, dual bound); None if proven infeasible. SolverError on a numerical failure."""
+        """(Objective or None, lower bound); None if proven that nothing costs at most `cutoff`.
+
+        The cutoff prunes the search as an incumbent does; as a row it would make the relaxations degenerate.
+        SolverError on a numerical failure.
+        """
+        cutoff += FEASIBILITY_TOLERANCE * max(1.0, abs(cutoff)) if math.isfinite(cutoff) else 0.0
         options = {
             "mip": integer,
             "msg": False,
@@ -56,21 +75,25 @@ class PulpProgram:
             "primal_feasibility_tolerance": FEASIBILITY_TOLERANCE,
             "dual_feasibility_tolerance": FEASIBILITY_TOLERANCE,
             "mip_feasibility_tolerance": FEASIBILITY_TOLERANCE,
+            "objective_bound": cutoff,
             **({} if most_nodes is None else {"mip_max_nodes": most_nodes}),
         }
-        status = self.problem.solve(_Highs(**options))
+        self.problem.solve(_Highs(**options))
         if self.problem.solverModel.getModelStatus() in PRESOLVE_FAILURES:
-            status = self.problem.solve(_Highs(presolve="off", **options))
-        if status == pulp.LpStatusInfeasible:
+            self.problem.solve(_Highs(presolve="off", **options))
+        model = self.problem.solverModel
+        status, info = model.getModelStatus(), model.getInfo()
+        if status in (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible):
             return None
-        info = self.problem.solverModel.getInfo()
+        if status not in ENDED:
+            ended = model.modelStatusToString(status)
+            raise SolverError(f"HiGHS ended with {ended} on {self.what}; please report this problem")
+        value = float(info.objective_function_value)
         # PuLP reports "Optimal" for an incumbent at the time limit; HiGHS' own status is right.
-        bound = float(info.mip_dual_bound) if integer else float(info.objective_function_value)
-        if self.problem.sol_status in _FEASIBLE and info.primal_solution_status == 2:
-            return float(info.objective_function_value), bound
-        if status == pulp.LpStatusNotSolved and (time_limit_s is not None or most_nodes is not None):
-            return None, bound
-        raise SolverError(f"HiGHS ended with {pulp.LpStatus[status]} on {self.what}; please report this problem")
+        bound = float(info.mip_dual_bound) if integer else value
+        if info.primal_solution_status == highspy.kSolutionStatusFeasible and value <= cutoff:
+            return value, bound
+        return None if bound > cutoff or status == highspy.HighsModelStatus.kObjectiveBound else (None, bound)
 
 
 def summed(*parts: LinearTerms) -> list[tuple[Any, float]]:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from jellybean_solver.deadline.latency_lower_bound import LATENCY_TOLERANCE, least_latency_s
 from jellybean_solver.deadline.link_headroom import RoomyLinks
 from jellybean_solver.deadline.search import Timely, cheapest_timely
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.errors import OutOfTimeError, SolverError
+from jellybean_solver.fleet.concurrent_milp import ConcurrentMilp
 from jellybean_solver.fleet.dispatch import DEFAULT_GAP, assigned, cheapest_large, is_large
+from jellybean_solver.fleet.incumbent import is_accurate_enough
 from jellybean_solver.fleet.proposal import Proposal
 from jellybean_solver.latency.estimate import latency
 from jellybean_solver.migration.running_plan import RunningPlan
@@ -270,9 +273,19 @@ def cheapest(
     if is_large(fleet.network, fixed):
         limit = clock or Clock()
         return cheapest_large(fleet.network, target, fixed=fixed, gap=gap, clock=limit, budget=budget, running=running)
-    objective = Cheapest(fleet, running, budget)
+    network, clock = fleet.network, clock or Clock()
+    milp = None
+    if running is None and math.isinf(budget) and not network.problem.varying:
+        is_accurate = partial(is_accurate_enough, network.problem, target)
+        milp = ConcurrentMilp(network, target, fixed or {}, clock, is_accurate)
     search: BeamSearch[Assignment] = BeamSearch(
-        fleet.network, objective, target=target, fixed=fixed, beam_width=beam_width, clock=clock
+        network,
+        Cheapest(fleet, running, budget),
+        target=target,
+        fixed=fixed,
+        beam_width=beam_width,
+        clock=clock,
+        companion=milp,
     )
     return search.run()
 

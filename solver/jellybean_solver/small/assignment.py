@@ -120,9 +120,9 @@ def assign(
     With `moves` the cost includes going on from a running plan, and `budget` is on what it costs without that.
     """
     model = _Model(network, demand, moves=moves, matched=False)
-    model.minimise_cost(cutoff)
+    model.minimise_cost()
     model.limit(budget)
-    outcome = model.solve(integer=True, time_limit_s=time_limit_s)
+    outcome = model.solve(integer=True, time_limit_s=time_limit_s, cutoff=cutoff)
     if model.all_largest:
         if outcome is None:
             return Answer(None, math.inf)
@@ -130,9 +130,9 @@ def assign(
     else:
         value = outcome[0] if outcome is not None else None
         roomy = _Model(network, demand, packed=False, moves=moves, matched=False)
-        roomy.minimise_cost(cutoff)
+        roomy.minimise_cost()
         roomy.limit(budget)
-        lower = roomy.solve(integer=True, time_limit_s=time_limit_s)
+        lower = roomy.solve(integer=True, time_limit_s=time_limit_s, cutoff=cutoff)
         if lower is None:
             return Answer(None, math.inf)
         bound = lower[1]
@@ -157,9 +157,9 @@ def _matched(
     model = _Model(network, demand, moves=moves)
     if model.all_largest:
         below = cutoff if best is None else best.cost - SPARE * max(1.0, abs(best.cost))
-        model.minimise_cost(below, floor=bound)
+        model.minimise_cost(floor=bound)
         model.limit(budget)
-        outcome = model.solve(integer=True, time_limit_s=time_limit_s, most_nodes=MOST_NODES)
+        outcome = model.solve(integer=True, time_limit_s=time_limit_s, most_nodes=MOST_NODES, cutoff=below)
         if outcome is None and best is None:
             return Answer(None, math.inf)
         if outcome is None:
@@ -251,11 +251,9 @@ class _Model(PulpProgram):
         self._link_rows()
         self.cost = self._cost()
 
-    def minimise_cost(self, cutoff: float = math.inf, floor: float = -math.inf) -> None:
+    def minimise_cost(self, floor: float = -math.inf) -> None:
         terms = summed(self.cost, *self.moving.values())
         self.problem.setObjective(pulp.LpAffineExpression(terms))
-        if math.isfinite(cutoff):
-            self.add(terms, pulp.LpConstraintLE, cutoff)
         if math.isfinite(floor):
             self.add(terms, pulp.LpConstraintGE, floor)
 

@@ -6,7 +6,9 @@ open, upstream operators still owe, and a lower bound on what its completions co
 solved cheapest bound first, and the search ends when the next bound is not below the best answer, so a narrow beam
 costs time, never the optimum.
 
-The search knows nothing of cost or rates: an `Objective` says what is minimised.
+The search knows nothing of cost or rates: an `Objective` says what is minimised. A search that does not end at once may
+go on beside a `Companion`, another search for the same optimum in a thread of its own: each takes the other's
+incumbents, and either's bound ends both.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ Found = TypeVar("Found")
 Found_co = TypeVar("Found_co", covariant=True)
 
 BEAM_WIDTH = 16
+ALONE = 6  # programs solved before the companion starts: most problems with few choices need no more
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,26 @@ class Objective(Protocol[Found_co]):
         ...
 
 
+class Companion(Protocol[Found_co]):
+    """Another search for the same optimum. `bound`: a lower bound on it; `finished`: it will find nothing more."""
+
+    bound: float
+    finished: bool
+
+    def start(self, cutoff: float, gap: float) -> None:
+        """Begin to search for what costs less than the cutoff."""
+
+    def attempts(self) -> Iterator[tuple[Selection, Attempt[Found_co]]]:
+        """Incumbents found since the last call."""
+        ...
+
+    def wait(self) -> None:
+        """Wait for something new, or for a moment."""
+
+    def close(self) -> None:
+        """End the search."""
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class _Open:
     """An entry of the heap: the cheapest bound first, then the most accurate, then the operators' own order."""
@@ -64,7 +87,10 @@ class _Open:
 
 
 class BeamSearch(Generic[Found]):
-    """One search. `target`: the accuracy asked for; `fixed`: operators whose variant is given."""
+    """One search. `target`: the accuracy asked for; `fixed`: operators whose variant is given.
+
+    `companion`: not yet started; it ends with this search.
+    """
 
     def __init__(
         self,
@@ -75,8 +101,9 @@ class BeamSearch(Generic[Found]):
         fixed: Selection | None = None,
         beam_width: int = BEAM_WIDTH,
         clock: Clock | None = None,
+        companion: Companion[Found] | None = None,
     ) -> None:
-        self.network, self.objective = network, objective
+        self.network, self.objective, self.companion = network, objective, companion
         self.target, self.fixed = target, fixed or {}
         self.beam_width, self.clock = beam_width, clock or Clock()
         self.order = tuple(reversed(network.names))
@@ -84,33 +111,77 @@ class BeamSearch(Generic[Found]):
         self.best: Attempt[Found] = Attempt(None, math.inf)
         self.best_selection: Selection | None = None
         self.unsolved = math.inf  # least bound of selections that time did not let us solve
-        self.tried = 0
+        self.tried = self.programs = 0  # selections solved; relaxations and assignments solved
+        self.is_accompanied = self.is_companions = False  # whether the companion goes on, and found the incumbent
 
     def run(self) -> Outcome[Found]:
         """Search until the answer is proven or time is up."""
+        try:
+            timed_out = self._search()
+        finally:
+            if self.companion is not None:
+                self.companion.close()
+        self._reproduce()
+        waiting = self.heap[0].bound if self.heap and self.heap[0].bound < self.cutoff else math.inf
+        value = self.best.value if self.best.value is not None else math.inf
+        bound = min(value, max(min(waiting, self.unsolved), self._companion_bound))
+        ended = termination_of(value, bound, out_of_time=timed_out or self.clock.left() == 0.0)
+        return Outcome(value, self.best.found, self.best_selection, bound, self.tried, ended)
+
+    def _search(self) -> bool:
+        """True if time was up first."""
         root = self._open((), {})
         if root is not None:
             heapq.heappush(self.heap, root)
-        timed_out = False
-        while self.heap and self.heap[0].bound < self.cutoff:
+        while True:
+            is_open = bool(self.heap) and self.heap[0].bound < self.cutoff
+            if not is_open and (self.companion is None or self.unsolved >= self.cutoff):
+                return False
             if self.clock.left() == 0.0:
-                timed_out = True
-                break
-            entry = self._sharpened(heapq.heappop(self.heap))
-            if self.heap and self.heap[0] < entry:
-                self._push(entry)
-            elif len(entry.ranks) < len(self.order):
-                self._dive(entry)
-            elif not entry.refined:
-                bound = max(entry.bound, self.objective.refine(entry.chosen))
-                self._push(replace(entry, bound=bound, refined=True))
-            else:
-                self._solve(entry)
-        waiting = self.heap[0].bound if self.heap and timed_out else math.inf
-        value = self.best.value if self.best.value is not None else math.inf
-        bound = min(value, waiting, self.unsolved)
-        ended = termination_of(value, bound, out_of_time=timed_out or self.clock.left() == 0.0)
-        return Outcome(value, self.best.found, self.best_selection, bound, self.tried, ended)
+                return True
+            if self.companion is not None and self._ends_with(self.companion, is_open):
+                return False
+            if is_open:
+                self._step(heapq.heappop(self.heap))
+
+    def _step(self, entry: _Open) -> None:
+        """Sharpen the cheapest open selection, extend it or solve it."""
+        entry = self._sharpened(entry)
+        if self.heap and self.heap[0] < entry:
+            self._push(entry)
+        elif len(entry.ranks) < len(self.order):
+            self._dive(entry)
+        elif not entry.refined:
+            self.programs += 1
+            bound = max(entry.bound, self.objective.refine(entry.chosen))
+            self._push(replace(entry, bound=bound, refined=True))
+        else:
+            self._solve(entry)
+
+    def _ends_with(self, companion: Companion[Found], is_open: bool) -> bool:
+        """True if the companion's bound ends the search; started late, and waited for where nothing else is open."""
+        if not self.is_accompanied:
+            if is_open and self.programs < ALONE:
+                return False
+            self.is_accompanied = True
+            companion.start(self.cutoff, 0.0)
+        if not is_open:
+            companion.wait()
+        for selection, attempt in companion.attempts():
+            if attempt.value is not None and attempt.value < self.cutoff:
+                self.best, self.best_selection, self.is_companions = attempt, selection, True
+        return companion.bound >= self.cutoff or (companion.finished and not is_open)
+
+    def _reproduce(self) -> None:
+        """Solve the companion's selection here, so that the answer does not depend on which search found it."""
+        if self.is_companions and self.best_selection is not None and self.clock.left() != 0.0:
+            most = (self.best.value or 0.0) + VALUE_TOLERANCE * max(1.0, abs(self.best.value or 0.0))
+            attempt = self.objective.solve(self.best_selection, most, self.clock.left())
+            self.best = self.best if attempt.value is None else attempt
+
+    @property
+    def _companion_bound(self) -> float:
+        return self.companion.bound if self.companion is not None and self.is_accompanied else -math.inf
 
     @property
     def cutoff(self) -> float:
@@ -175,7 +246,8 @@ class BeamSearch(Generic[Found]):
 
     def _solve(self, entry: _Open) -> None:
         self.tried += 1
+        self.programs += 1
         attempt = self.objective.solve(entry.chosen, self.cutoff, self.clock.left())
         if attempt.value is not None and attempt.value < self.cutoff:
-            self.best, self.best_selection = attempt, entry.chosen
+            self.best, self.best_selection, self.is_companions = attempt, entry.chosen, False
         self.unsolved = min(self.unsolved, attempt.bound)
