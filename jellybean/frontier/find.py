@@ -15,6 +15,7 @@ from jellybean.planning.project_plan import PLAN_FILE, load_plan
 from jellybean.planning.simulation import check_latency
 from jellybean_solver import (
     ACCURACY_TOLERANCE,
+    DEFAULT_GAP,
     Corner,
     CostAccuracy,
     CostRate,
@@ -81,7 +82,7 @@ def find_frontier(
     scales = rates(problem) if rates is not None else ()
 
     def limited(modified: Problem, **options: Any) -> Solution:
-        return solve_cut(modified, cuts, time_limit_s=time_limit_s, clock=time.monotonic, **options)
+        return solve_cut(modified, cuts, gap=DEFAULT_GAP, time_limit_s=time_limit_s, clock=time.monotonic, **options)
 
     started = time.perf_counter()
     accuracy = cost_accuracy(problem, step=step, solve=limited, check=check_latency, progress=progress)

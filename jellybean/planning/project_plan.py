@@ -88,7 +88,7 @@ class Planned:
 def plan_project(
     project: AnyProject,
     *,
-    gap: float = DEFAULT_GAP,
+    gap: float | None = None,
     time_limit_s: float | None = None,
     compare: bool = True,
     progress: Progress | None = None,
@@ -105,6 +105,7 @@ def plan_project(
     solve_s = time.perf_counter() - started
     report(1, 3, "p99 latency")
     left_s = None if time_limit_s is None else max(1.0, time_limit_s - solve_s)
+    gap = DEFAULT_GAP if gap is None else gap  # of the many solves for a deadline and of the baselines
     settled = settle(problem, cuts, solution, gap, left_s)
     if settled.solution is not solution:  # excludes the simulations
         solve_s = time.perf_counter() - started

@@ -64,7 +64,11 @@ def plan(
     time_limit: Annotated[float | None, typer.Option(min=0.01, help="Seconds; the best plan found is kept.")] = None,
     gap: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help=f"For large fleets: stop at this relative optimality gap ({DEFAULT_GAP:g})."),
+        typer.Option(
+            min=0,
+            max=1,
+            help=f"Stop at this relative optimality gap; default: 0; for large fleets or a p99: {DEFAULT_GAP:g}.",
+        ),
     ] = None,
     check: Annotated[
         Path | None,
@@ -104,18 +108,20 @@ def plan(
         raise typer.BadParameter("--plot needs --check TRACE")
     if horizon is not None and start is None:
         raise typer.BadParameter("--horizon needs --from PLAN")
-    target_gap = DEFAULT_GAP if gap is None else gap
     try:
         if start is None:
-            _plan(directory, overrides, gap=target_gap, time_limit_s=time_limit, json=json)
+            _plan(directory, overrides, gap=gap, time_limit_s=time_limit, json=json)
         else:
             hours = horizon_hours(horizon or HORIZON)
-            run_replan(directory, start, overrides, horizon_h=hours, gap=target_gap, time_limit_s=time_limit, json=json)
+            replan_gap = DEFAULT_GAP if gap is None else gap
+            run_replan(directory, start, overrides, horizon_h=hours, gap=replan_gap, time_limit_s=time_limit, json=json)
     except OutOfTimeError as error:
         raise OutOfTimeError("\n".join(filter(None, (str(error), kept_plan(directory, outdated=False))))) from error
 
 
-def _plan(directory: Path, overrides: list[str] | None, *, gap: float, time_limit_s: float | None, json: bool) -> None:
+def _plan(
+    directory: Path, overrides: list[str] | None, *, gap: float | None, time_limit_s: float | None, json: bool
+) -> None:
     project = load_any_project(directory, overrides or ())
     with progress("plan") as advance:
         planned = plan_project(project, gap=gap, time_limit_s=time_limit_s, progress=advance)

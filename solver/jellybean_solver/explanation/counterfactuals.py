@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 
 from jellybean_solver.errors import SolverError
+from jellybean_solver.fleet.dispatch import DEFAULT_GAP
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.outcome import COST_TOLERANCE
@@ -174,7 +175,9 @@ class Resolver:
         if limit_s == 0.0:
             return Resolved("unknown", None, "time ended before this was looked at")
         try:
-            solution = solve(problem, time_limit_s=limit_s, clock=self.settings.clock, explained=explained)
+            solution = solve(
+                problem, gap=DEFAULT_GAP, time_limit_s=limit_s, clock=self.settings.clock, explained=explained
+            )
         except SolverError as error:
             if limit_s is None:
                 raise

@@ -14,7 +14,8 @@ from dataclasses import replace
 from jellybean_solver.demand.demand import Network, restricted
 from jellybean_solver.fleet.proposal import Proposal, propose
 from jellybean_solver.fleet.search import FleetSearch
-from jellybean_solver.fleet.settings import SearchLimits
+from jellybean_solver.fleet.settings import DEFAULT_SETTINGS, SearchLimits
+from jellybean_solver.fleet.worker_classes import kinds_of
 from jellybean_solver.migration.running_plan import RunningPlan
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.model.variant_ratios import settled
@@ -24,7 +25,7 @@ from jellybean_solver.small.ratio_branching import over_ratios
 
 MOST_SELECTIONS = 5_000
 MOST_PAIRS = 400  # of operators and pools, for a single selection
-DEFAULT_GAP = 1e-3
+DEFAULT_GAP = 1e-3  # relative, of large fleets; smaller problems are solved exactly
 ANY = 0.5  # a gap that is enough to tell whether there is a plan
 MANY_TIMES = 1_000  # as many workers, to see whether their number is what forbids a plan
 
@@ -33,6 +34,15 @@ def is_large(network: Network, fixed: Mapping[str, str] | None = None) -> bool:
     """Whether the joint program is the way."""
     selections = math.prod(len(variants) for name, variants in network.runnable.items() if name not in (fixed or {}))
     return selections > MOST_SELECTIONS or len(network.names) * len(network.pools) > MOST_PAIRS
+
+
+def default_gap(network: Network) -> float:
+    """The relative gap where none is asked for: 0 up to the middle size, `DEFAULT_GAP` for larger fleets."""
+    if not is_large(network):
+        return 0.0
+    choices = [(name, variant) for name in network.names for variant in network.runnable[name]]
+    classes = kinds_of(network, choices, {choice: network.demand(dict([choice])) for choice in choices})
+    return 0.0 if int(classes.runs.sum()) <= DEFAULT_SETTINGS.middle_size else DEFAULT_GAP
 
 
 def cheapest_large(

@@ -19,6 +19,7 @@ Indices = npt.NDArray[np.int64]
 
 DEAR = ("mip_heuristic_run_rins", "mip_heuristic_run_root_reduced_cost")
 
+
 @dataclass(frozen=True, slots=True)
 class ProgramSolution:
     """`values` per column, None if no point was found; `bound`: lower bound on the objective, inf only if infeasible.

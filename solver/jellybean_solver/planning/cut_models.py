@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.errors import OutOfTimeError, SolverError
-from jellybean_solver.fleet.dispatch import DEFAULT_GAP
 from jellybean_solver.model.multi_workflow import qualified_variant
 from jellybean_solver.model.plan import Certificate, Plan
 from jellybean_solver.model.problem import WORKFLOW_SEPARATOR, Edge, Operator, Problem, Variant
@@ -141,7 +140,7 @@ def solve_cut(
     cuts: Cuts,
     *,
     beam_width: int = BEAM_WIDTH,
-    gap: float = DEFAULT_GAP,
+    gap: float | None = None,
     time_limit_s: float | None = None,
     clock: Callable[[], float] | None = None,
     explained: bool = True,

@@ -13,7 +13,7 @@ from jellybean_solver.deadline.search import Timely, cheapest_timely
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.errors import OutOfTimeError, SolverError
 from jellybean_solver.fleet.concurrent_milp import ConcurrentMilp
-from jellybean_solver.fleet.dispatch import DEFAULT_GAP, assigned, cheapest_large, is_large
+from jellybean_solver.fleet.dispatch import DEFAULT_GAP, assigned, cheapest_large, default_gap, is_large
 from jellybean_solver.fleet.incumbent import is_accurate_enough
 from jellybean_solver.fleet.proposal import Proposal
 from jellybean_solver.latency.estimate import latency
@@ -51,7 +51,7 @@ def solve(
     problem: Problem,
     *,
     beam_width: int = BEAM_WIDTH,
-    gap: float = DEFAULT_GAP,
+    gap: float | None = None,
     time_limit_s: float | None = None,
     clock: Callable[[], float] | None = None,
     explained: bool = True,
@@ -62,12 +62,15 @@ def solve(
     With `p99_s` the plan keeps that p99 latency too, by `latency.latency`; several workflows each their share of it
     (deadline_shares.py).
 
-    Small problems are always solved to the end; `gap` is the relative gap at which the search on a large one stops.
+    `gap`: the relative gap at which the search on a large problem stops, by default `DEFAULT_GAP` for large fleets and
+    under a deadline, else 0. Small problems are always solved to the end.
     `clock` gives seconds from any origin (such as time.monotonic) and is needed with a time limit. SolverError when
     time ends before any plan was found.
     """
     limit = limited(time_limit_s, clock)
     large = is_large(Network(problem))
+    if gap is None:
+        gap = default_gap(Network(problem)) if p99_s is None else DEFAULT_GAP
     possible = p99_s is None or least_latency_s(problem) <= p99_s * (1 + LATENCY_TOLERANCE)
     if p99_s is not None and possible and large and not problem.varying:
         return _large_in_time(problem, p99_s, beam_width, gap, limit, explained=explained)
