@@ -49,15 +49,15 @@ class Tree:
     """The nodes of a search. `met` is told the box of every whole point.
 
     `owner`: choice -> operator; `rank`: choice -> its place among all, operator by operator, cheaper ones first.
-    The two sides of a split are solved at the same time, by a way to relax each, so that what they have learnt so far
-    does not depend on which is done first. Plans that cost as much as `dear` need not be looked at, now or later.
+    With two ways to `relax`, the two sides of a split are solved at the same time, by one each, so that what these have
+    learnt so far does not depend on which is done first. Plans that cost as much as `dear` are pruned for good.
     """
 
     def __init__(
         self,
         owner: Indices,
         rank: Indices,
-        relax: tuple[Relax, Relax],
+        relax: tuple[Relax, ...],
         met: Callable[[Box], None],
         dear: Callable[[], float] = lambda: math.inf,
     ) -> None:
@@ -206,11 +206,7 @@ class Tree:
         above = float(self._above_whole(node)[index])
         found = []
         sides = self._sides(node, index)
-        other = self._beside.submit(self._relax[1], sides[1])
-        try:
-            points = self._relax[0](sides[0]), other.result()
-        finally:
-            wait((other,))
+        points = self._relax_both(sides)
         for side, (box, point, left) in enumerate(zip(sides, points, (above, 1.0 - above), strict=True)):
             child = self._node(box, point, node.bound)
             if child is not None:
@@ -219,6 +215,17 @@ class Tree:
                     self._rises[side, index] += (child.bound - node.bound) / left
                     self._tries[side, index] += 1.0
         return sorted(found)
+
+    def _relax_both(self, sides: tuple[Box, Box]) -> tuple[Point | None, Point | None]:
+        """At the same time, unless there is one way to relax only."""
+        first, *others = self._relax
+        if not others:
+            return first(sides[0]), first(sides[1])
+        second = self._beside.submit(others[0], sides[1])
+        try:
+            return first(sides[0]), second.result()
+        finally:
+            wait((second,))
 
     def _node(self, box: Box, point: Point | None, least: float) -> Node | None:
         if point is None:

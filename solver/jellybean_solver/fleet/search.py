@@ -69,9 +69,9 @@ class FleetSearch:
         self.gap = limits.gap
 
     @cached_property
-    def relaxations(self) -> tuple[Relaxation, Relaxation]:
-        """Two, each warm from one solve to the next, so that both sides of a split are solved at the same time."""
-        return Relaxation(self.skeleton, self.clock), Relaxation(self.skeleton, self.clock)
+    def relaxations(self) -> tuple[Relaxation, ...]:
+        """Each warm from one solve to the next: two, or one where the MILP has the second core from the start."""
+        return tuple(Relaxation(self.skeleton, self.clock) for _ in range(1 if self.is_middle else 2))
 
     @cached_property
     def rounding(self) -> SelectionRounding:

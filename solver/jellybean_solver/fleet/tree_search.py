@@ -31,11 +31,11 @@ from jellybean_solver.small.assignment import Assignment
 class SearchParts:
     """What a tree search works with.
 
-    `relaxations`: two, each warm from one solve to the next, so that both sides of a split are solved at the same time.
+    `relaxations`: each warm from one solve to the next; two solve both sides of a split at the same time.
     `is_middle`: selections are rounded by their exact MILP. `is_paced`: under a deadline on the delay.
     """
 
-    relaxations: tuple[Relaxation, Relaxation]
+    relaxations: tuple[Relaxation, ...]
     rounding: SelectionRounding
     incumbent: Incumbent
     milp: ConcurrentMilp
@@ -141,7 +141,7 @@ class TreeSearch:
         return min(tree.bound(), self.closed)
 
     def _tree(self) -> Tree:
-        relax = self.parts.relaxations[0].solve, self.parts.relaxations[1].solve
+        relax = tuple(relaxation.solve for relaxation in self.parts.relaxations)
         return Tree(self.skeleton.kinds.owner, self._rank(), relax, self._visit, self._prune_above)
 
     def _explore(self, tree: Tree, limit: Callable[[], float]) -> None:
