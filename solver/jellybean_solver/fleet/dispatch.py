@@ -18,10 +18,8 @@ from jellybean_solver.fleet.settings import DEFAULT_SETTINGS, SearchLimits
 from jellybean_solver.fleet.worker_classes import kinds_of
 from jellybean_solver.migration.running_plan import RunningPlan
 from jellybean_solver.model.problem import Problem
-from jellybean_solver.model.variant_ratios import settled
 from jellybean_solver.outcome import Clock, Outcome, Termination, termination_of
 from jellybean_solver.small.assignment import Assignment, improve
-from jellybean_solver.small.ratio_branching import over_ratios
 
 MOST_SELECTIONS = 5_000
 MOST_PAIRS = 400  # of operators and pools, for a single selection
@@ -41,7 +39,7 @@ def default_gap(network: Network) -> float:
     if not is_large(network):
         return 0.0
     choices = [(name, variant) for name in network.names for variant in network.runnable[name]]
-    classes = kinds_of(network, choices, {choice: network.demand(dict([choice])) for choice in choices})
+    classes = kinds_of(network, choices, [network.demand(dict([choice])) for choice in choices])
     return 0.0 if int(classes.runs.sum()) <= DEFAULT_SETTINGS.middle_size else DEFAULT_GAP
 
 
@@ -56,16 +54,6 @@ def cheapest_large(
     running: RunningPlan | None = None,
 ) -> Outcome[Assignment]:
     """The cheapest plan to a relative gap, within a budget; from a `running` plan, with the way there."""
-    if network.problem.varying:
-
-        def ask(problem: Problem, true: bool, limit: Clock, cutoff: float) -> Outcome[Assignment]:
-            own, most = Network(problem, network.crossings), min(budget, cutoff if running is None else math.inf)
-            if running is None and not true:
-                return FleetSearch(own, target, fixed or {}, SearchLimits(gap, limit, most)).relax()
-            started = RunningPlan(own, running.plan, running.prices, running.horizon_h) if running is not None else None
-            return cheapest_large(own, target, fixed=fixed, gap=gap, clock=limit, budget=most, running=started)
-
-        return over_ratios(settled(network.problem, fixed or {}), ask, gap, clock)
     if running is None:
         return FleetSearch(network, target, fixed or {}, SearchLimits(gap, clock, budget)).run()
     proposal = propose(network, target, SearchLimits(gap, clock, budget), fixed=fixed, running=running)

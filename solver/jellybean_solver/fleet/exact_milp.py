@@ -60,9 +60,13 @@ class ExactMilp:
 
     def exclude(self, selection: Selection) -> None:
         """Add a row that this whole selection breaks, and no other."""
-        column = dict(zip(self.kinds.choices, self.skeleton.chosen.tolist(), strict=True))
+        columns = [
+            column
+            for (name, variant), column in zip(self.kinds.choices, self.skeleton.chosen.tolist(), strict=True)
+            if selection[name] == variant
+        ]
         row = int(self.program.add_rows(-math.inf, len(selection) - 1.0, 1)[0])
-        self.program.fill([row] * len(selection), [column[choice] for choice in selection.items()], 1.0)
+        self.program.fill([row] * len(columns), columns, 1.0)
 
     def add_migration(self, running: RunningPlan) -> None:
         """Add a lower bound on the migration cost: replicas beyond those that the pools of a class hold are loaded."""

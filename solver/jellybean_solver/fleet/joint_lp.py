@@ -1,13 +1,15 @@
 """Selection and assignment of a whole fleet as one program, without the fractions that say which kind runs what.
 
 Columns:
-    z[c]         choice c = (operator, variant) is made; one per operator
+    z[c]         choice c = (operator, variant) is made; one per operator. Where an operator's rates depend on upstream
+                 variants, it has choices of its own for each combination of their ratios (ratio_options.py)
     m[p]         workers paid in pool p: whole where the workers of its kind are
     f[b, a]      fraction of requests whose operators of bag b sit in tiers a (bag_rows.py)
     g[e, c, t]   fraction of requests whose edge e carries the messages of choice c between two different tiers t
     y[c, k]      fraction of requests whose operator runs choice c on workers of kind k (`entries`; added by the users)
 Rows:
     sum_c z[c] = 1 per operator; sum_k y[c, k] = z[c];
+    sum of z[c] that assume a ratio = sum of the upstream's z[c] that have it;
     sum_{c, k in t} y[c, k] = sum_{a: a[o] = t} f[b, a];
     sum_t g[e, c, (s, t)] <= sum_{k in s} y[c, k]; sum_c g[e, c, t] = sum_{a on t} f[b, a];
     sum_{c} needed[c, k] y[c, k] <= sum_{p in k} m[p]; the same for stored[c, k], memory in place of time;
@@ -20,12 +22,13 @@ runs another. Which models fit together on one worker is left out, so the progra
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
 
 from jellybean_solver.demand.demand import EdgeKey, Network, Tiers
+from jellybean_solver.demand.ratio_options import ratio_options, ratio_representatives, ratios_key
 from jellybean_solver.fleet.delay_linearisation import Pace
 from jellybean_solver.fleet.integer_counts import Few
 from jellybean_solver.fleet.worker_classes import Choice, Mask, kinds_of
@@ -48,11 +51,18 @@ class Skeleton:
     def __init__(
         self, network: Network, target: float | None, fixed: Mapping[str, str], pace: Pace | None = None
     ) -> None:
+        variants = {name: [v for v in own if fixed.get(name, v) == v] for name, own in network.runnable.items()}
+        representatives = ratio_representatives(network.problem, variants)
+        network = network.settled({name: own[0] for name, own in representatives.items() if len(own) == 1})
         self.network, self.program = network, Program()
         self.tiers = network.problem.tiers
-        variants = {name: [v for v in own if fixed.get(name, v) == v] for name, own in network.runnable.items()}
-        choices = [(name, variant) for name in network.names for variant in variants[name]]
-        self.demands = {choice: network.demand(dict([choice])) for choice in choices}
+        self._representatives = {name: own for name, own in representatives.items() if len(own) > 1}
+        options = ratio_options(network, self._representatives)
+        made = [
+            (name, variant, option) for name in network.names for variant in variants[name] for option in options[name]
+        ]
+        choices, self._assumed = [(name, variant) for name, variant, _ in made], [option for *_, option in made]
+        self.demands = [network.demand({**option, name: variant}) for name, variant, option in made]
         self.kinds = kinds_of(network, choices, self.demands)
         self.seconds: Floats | None = None  # per choice and kind, where there is a deadline
         self.left_s = math.inf  # the deadline of the search that goes on now
@@ -73,9 +83,8 @@ class Skeleton:
         self.few = Few(self.program, self.kinds, self.open, self.chosen, self.paid, self.pools_kind)
         self._messages()
         self._links()
-        chosen = dict(zip(self.kinds.choices, self.chosen.tolist(), strict=True))
         before = len(self.program.row_low)
-        self.possible = add_accuracy(self.program, self.network.problem.accuracy, chosen, target)
+        self.possible = add_accuracy(self.program, self.network.problem.accuracy, self._variant_columns(), target)
         self.accuracy_rows = np.arange(before, len(self.program.row_low))
 
     @cached_property
@@ -102,6 +111,38 @@ class Skeleton:
         self.program.fill(one[self.kinds.owner], self.chosen, 1.0)
         self.total = self.program.add_rows(0.0, 0.0, count)
         self.program.fill(self.total, self.chosen, -1.0)
+        for upstream, representatives in self._representatives.items():
+            self._same_ratios(upstream, representatives)
+
+    def _same_ratios(self, upstream: str, representatives: Sequence[str]) -> None:
+        """Choices that assume ratios of an upstream operator are made where its variant has them."""
+        key = {variant: ratios_key(self.network.problem, upstream, variant) for variant in representatives}
+        having: dict[object, list[int]] = {}
+        assuming: dict[tuple[str, str], list[int]] = {}
+        for (name, variant), option, column in zip(
+            self.kinds.choices, self._assumed, self.chosen.tolist(), strict=True
+        ):
+            if name == upstream:
+                having.setdefault(ratios_key(self.network.problem, name, variant), []).append(column)
+            elif upstream in option:
+                assuming.setdefault((name, option[upstream]), []).append(column)
+        for (_, variant), columns in assuming.items():
+            row = int(self.program.add_rows(0.0, 0.0, 1)[0])
+            self.program.fill([row] * len(columns), columns, 1.0)
+            self.program.fill([row] * len(having[key[variant]]), having[key[variant]], -1.0)
+
+    def _variant_columns(self) -> dict[Choice, int]:
+        """A column per operator and variant: z, or their sum over assumed ratios."""
+        columns: dict[Choice, list[int]] = {}
+        for choice, column in zip(self.kinds.choices, self.chosen.tolist(), strict=True):
+            columns.setdefault(choice, []).append(column)
+        found = {choice: own[0] for choice, own in columns.items()}
+        for choice, own in columns.items():
+            if len(own) > 1:
+                found[choice] = int(self.program.add_columns([0.0], 1.0)[0])
+                row = int(self.program.add_rows(0.0, 0.0, 1)[0])
+                self.program.fill([row] * (len(own) + 1), [*own, found[choice]], [1.0] * len(own) + [-1.0])
+        return found
 
     def _paid(self) -> None:
         pools = [pool for kind in self.kinds.kinds for pool in kind.pools]
@@ -129,7 +170,7 @@ class Skeleton:
     def _messages(self) -> None:
         """Columns g; `leaving`: per choice and tier the rows that its messages from there share with its y."""
         self.leaving: list[list[list[int]]] = [[[] for _ in self.tiers] for _ in self.kinds.choices]
-        self.messages: dict[tuple[EdgeKey, Choice], dict[Tiers, int]] = {}
+        self.messages: dict[tuple[EdgeKey, int], dict[Tiers, int]] = {}  # by edge and choice of its upstream
         place = {tier: index for index, tier in enumerate(self.tiers)}
         of_operator: dict[str, list[int]] = {}
         for index, (name, _) in enumerate(self.kinds.choices):
@@ -141,10 +182,9 @@ class Skeleton:
                 self.program.fill([row] * len(between[pair]), between[pair], -1.0)
             starts = list(dict.fromkeys(start for start, _ in pairs))
             for index in of_operator[key[0]]:
-                choice = self.kinds.choices[index]
-                prices = self.demands[choice].traffic[key]
+                prices = self.demands[index].traffic[key]
                 columns = self.program.add_columns([prices[pair] for pair in pairs], 1.0).tolist()
-                self.messages[key, choice] = dict(zip(pairs, columns, strict=True))
+                self.messages[key, index] = dict(zip(pairs, columns, strict=True))
                 leave = dict(zip(starts, self.program.add_rows(-math.inf, 0.0, len(starts)).tolist(), strict=True))
                 for start, row in leave.items():
                     self.leaving[index][place[start]].append(row)
@@ -179,9 +219,9 @@ class Skeleton:
         self.share = np.array([share if share is not None else 0.0 for share in shares])
         self.at_hand = self.program.add_columns(np.zeros(len(self.network.names)), self.share * pace.left_s)
         column = dict(zip(self.network.names, self.at_hand.tolist(), strict=True))
-        choices: dict[str, list[Choice]] = {}
-        for choice in self.kinds.choices:
-            choices.setdefault(choice[0], []).append(choice)
+        choices: dict[str, list[tuple[int, str]]] = {}
+        for index, (name, variant) in enumerate(self.kinds.choices):
+            choices.setdefault(name, []).append((index, variant))
         timed = []
         for name in self.network.names:
             inputs = {edge.upstream: edge for edge in problem.operator_by_name[name].inputs}
@@ -191,11 +231,10 @@ class Skeleton:
             self.program.fill(rows, [column[name]] * len(rows), -1.0)
             for row, upstream in zip(rows.tolist(), inputs, strict=True):
                 terms = [] if upstream not in column else [(column[upstream], 1.0)]
-                for choice in choices.get(upstream, []):
-                    sent = problem.operator_by_name[upstream].variant(choice[1]).message_bytes[name] * jobs_at_once(
-                        visits[name]
-                    )
-                    flows = self.messages[(upstream, name), choice]
+                for index, variant in choices.get(upstream, []):
+                    message_bytes = problem.operator_by_name[upstream].variant(variant).message_bytes[name]
+                    sent = message_bytes * jobs_at_once(visits[name])
+                    flows = self.messages[(upstream, name), index]
                     terms += [(g, link_s(problem, tiers, sent)) for tiers, g in flows.items()]
                 source = problem.source_by_name.get(upstream)
                 if source is not None:

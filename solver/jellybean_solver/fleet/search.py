@@ -17,10 +17,8 @@ import math
 from dataclasses import replace
 from functools import cached_property
 
-import numpy as np
-
 from jellybean_solver.demand.demand import Network
-from jellybean_solver.errors import OutOfTimeError, SolverError
+from jellybean_solver.errors import SolverError
 from jellybean_solver.fleet.ancestor_closure import where_possible
 from jellybean_solver.fleet.concurrent_milp import ConcurrentMilp
 from jellybean_solver.fleet.delay_linearisation import Pace
@@ -92,21 +90,6 @@ class FleetSearch:
     def prove(self, most: float, relaxations: int) -> float:
         """A lower bound on the cost of all plans, up to `most`, by so many relaxations alone."""
         return self._tree_search().prove(most, relaxations) if self.skeleton.possible else most
-
-    def relax(self) -> Outcome[Assignment]:
-        """The bound of the joint LP, and the selection that its optimum is nearest to; no plan."""
-        nothing: Outcome[Assignment] = Outcome(math.inf, None, None, math.inf, 1, Termination.OPTIMAL)
-        if not self.skeleton.possible:
-            return nothing
-        try:
-            point = self.relaxations[0].solve(self.relaxations[0].everything())
-        except OutOfTimeError:
-            return replace(nothing, bound=0.0, termination=Termination.TIME_LIMIT)
-        if point is None or point.bound > self.budget:
-            return nothing
-        order = np.argsort(point.chosen, kind="stable")
-        selection: Selection = dict(self.skeleton.kinds.choices[choice] for choice in order.tolist())
-        return replace(nothing, selection=selection, bound=point.bound, termination=Termination.GAP)
 
     def run(self) -> Outcome[Assignment]:
         """Search until the gap is reached or time is up."""

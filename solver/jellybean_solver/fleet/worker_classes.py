@@ -7,7 +7,7 @@ them go first, so nothing is lost when a program counts workers per kind instead
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -90,13 +90,13 @@ class Kinds:
         return np.array([kind.usd_per_h for kind in self.kinds])
 
 
-def kinds_of(network: Network, choices: Sequence[Choice], demands: Mapping[Choice, Demand]) -> Kinds:
-    """The network's pools by kind, alike for all of these choices."""
+def kinds_of(network: Network, choices: Sequence[Choice], demands: Sequence[Demand]) -> Kinds:
+    """The network's pools by kind, alike for all of these choices, of which each has its demand."""
     at = {pool.name: index for index, pool in enumerate(network.pools)}
     workers = np.full((len(choices), len(at)), np.inf)
     memory = np.zeros_like(workers)
-    for row, choice in enumerate(choices):
-        busy, held = demands[choice].workers[choice[0]], demands[choice].memory[choice[0]]
+    for row, ((name, _), demand) in enumerate(zip(choices, demands, strict=True)):
+        busy, held = demand.workers[name], demand.memory[name]
         columns = [at[pool] for pool in busy]
         workers[row, columns] = list(busy.values())
         memory[row, columns] = [held[pool] for pool in busy]

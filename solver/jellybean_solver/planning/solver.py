@@ -278,7 +278,7 @@ def cheapest(
         return cheapest_large(fleet.network, target, fixed=fixed, gap=gap, clock=limit, budget=budget, running=running)
     network, clock = fleet.network, clock or Clock()
     milp = None
-    if running is None and math.isinf(budget) and not network.problem.varying:
+    if running is None and math.isinf(budget):
         is_accurate = partial(is_accurate_enough, network.problem, target)
         milp = ConcurrentMilp(network, target, fixed or {}, clock, is_accurate)
     search: BeamSearch[Assignment] = BeamSearch(
