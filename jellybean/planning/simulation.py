@@ -83,7 +83,7 @@ def _stationary_arrivals(plan: Plan, end_s: float) -> MakeTimes | None:
         mean = min(waiting[stream.sources[0].name], SITE_REQUESTS)
         if mean > 0:  # geometric distribution, as in an M/M/1 queue
             yield from itertools.repeat(0.0, int(math.log(1.0 - rng.random()) / math.log(mean / (1.0 + mean))))
-        yield from arrival_times(stream.rate_per_s, stream.arrivals, end_s, rng, phase)
+        yield from arrival_times([(end_s, stream.rate_per_s)], stream.arrivals, rng, phase)
 
     return times
 

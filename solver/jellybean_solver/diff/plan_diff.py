@@ -5,13 +5,13 @@ Workers of a pool are interchangeable, so only the models they hold count: renum
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from itertools import chain
+from typing import Any, TypeVar
 
-from jellybean_solver.diff.plan_figures import FIGURE_TOLERANCE, FigureChange, figure_changes
+from jellybean_solver.diff.plan_figures import FigureChange, figure_changes, is_same
 from jellybean_solver.errors import SolverError
 from jellybean_solver.migration.plan_matching import (
     HostedModel,
@@ -26,6 +26,10 @@ from jellybean_solver.model.flows import link_uses
 from jellybean_solver.model.plan import Cost, Plan, PlannedWorker
 
 K = TypeVar("K", bound=str | tuple[str, str])
+V = TypeVar("V")
+D = TypeVar("D")
+
+Key = tuple[str, str]  # operator or pool, and pool or tier; or the tiers of a link
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +42,6 @@ class WorkerChange:
     after: str | None
     load: tuple[HostedModel, ...]
     unload: tuple[HostedModel, ...]
-
-    @property
-    def load_bytes(self) -> float:
-        """Memory of the models to load, as far as known."""
-        return sum(model.memory_bytes or 0.0 for model in self.load)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,23 +111,13 @@ class PlanDiff:
     names: Mapping[str, str]
 
     @property
-    def cost_changed(self) -> bool:
-        pairs = (
-            (self.cost_before.compute_usd_per_h, self.cost_after.compute_usd_per_h),
-            (self.cost_before.network_usd_per_h, self.cost_after.network_usd_per_h),
-        )
-        return not all(_same(a, b) for a, b in pairs)
-
-    @property
-    def accuracy_changed(self) -> bool:
-        one, two = self.accuracy_before, self.accuracy_after
-        return one != two if one is None or two is None else not _same(one, two)
-
-    @property
     def is_empty(self) -> bool:
         """True if the plans differ in workers' names only."""
+        one, two = self.cost_before, self.cost_after
         changes = (self.variants, self.pools, self.placements, self.workers, self.links, self.figures)
-        return not (any(changes) or self.cost_changed or self.accuracy_changed or self.routes_changed)
+        figures_before = one.compute_usd_per_h, one.network_usd_per_h, self.accuracy_before
+        figures_after = two.compute_usd_per_h, two.network_usd_per_h, self.accuracy_after
+        return not (any(changes) or self.routes_changed) and is_same(figures_before, figures_after)
 
     @property
     def started(self) -> tuple[WorkerChange, ...]:
@@ -148,17 +137,23 @@ def plan_diff(before: Plan, after: Plan, worth: LoadPrice | None = None) -> Plan
     pairs = sorted(match_workers(before, after, worth), key=_by_plan(before, after))
     marks = colour_workers(before, after)
     names = {one.name: two.name for one, two in pairs if one is not None and two is not None}
-    changes = (_worker_change(one, two, before, after) for one, two in pairs)
+    workers = (_worker_change(one, two, before, after) for one, two in pairs)
     return PlanDiff(
         cost_before=before.cost,
         cost_after=after.cost,
         accuracy_before=before.accuracy,
         accuracy_after=after.accuracy,
-        variants=_variants(before, after),
-        pools=_pool_changes(before, after),
-        placements=_placements(before, after),
-        workers=tuple(c for c in changes if c.load or c.unload or c.before is None or c.after is None),
-        links=_links(before, after),
+        variants=tuple(VariantChange(*change) for change in _changes(before.selection, after.selection, None)),
+        pools=tuple(PoolChange(*key, was, now) for key, was, now in _changes(_counts(before), _counts(after), 0)),
+        placements=tuple(
+            PlacementChange(*key, *_alternating(was, now))
+            for key, was, now in _changes(_placed(before), _placed(after), (0, 0.0, 0))
+        ),
+        workers=tuple(c for c in workers if c.load or c.unload or c.before is None or c.after is None),
+        links=tuple(
+            LinkChange(*key, *_alternating(was, now))
+            for key, was, now in _changes(_traffic(before), _traffic(after), (0.0, 0.0))
+        ),
         routes_changed=routes_by_colour(before, marks[0]) != routes_by_colour(after, marks[1]),
         figures=tuple(figure_changes(before, after)),
         names=names,
@@ -190,51 +185,27 @@ def _sorted(models: Iterable[HostedModel]) -> tuple[HostedModel, ...]:
     return tuple(sorted(models, key=lambda model: (model.operator, model.variant)))
 
 
-def _variants(before: Plan, after: Plan) -> tuple[VariantChange, ...]:
-    found: list[VariantChange] = []
-    for name in _union(before.operator_by_name, after.operator_by_name):
-        one, two = before.operator_by_name.get(name), after.operator_by_name.get(name)
-        was, now = one.variant if one is not None else None, two.variant if two is not None else None
-        if was != now:
-            found.append(VariantChange(name, was, now))
-    return tuple(found)
+def _counts(plan: Plan) -> Mapping[Key, int]:
+    return Counter((worker.pool, worker.tier) for worker in plan.workers)
 
 
-def _pool_changes(before: Plan, after: Plan) -> tuple[PoolChange, ...]:
-    was = Counter((worker.pool, worker.tier) for worker in before.workers)
-    now = Counter((worker.pool, worker.tier) for worker in after.workers)
-    return tuple(PoolChange(*key, was[key], now[key]) for key in _union(was, now) if was[key] != now[key])
+def _placed(plan: Plan) -> Mapping[Key, tuple[int, float, int]]:
+    return {(p.operator, p.pool): (p.count, p.rate_per_s, p.batch) for p in plan.placements}
 
 
-def _placements(before: Plan, after: Plan) -> tuple[PlacementChange, ...]:
-    was = {(p.operator, p.pool): (p.count, p.rate_per_s, p.batch) for p in before.placements}
-    now = {(p.operator, p.pool): (p.count, p.rate_per_s, p.batch) for p in after.placements}
-    found: list[PlacementChange] = []
-    for key in _union(was, now):
-        (count, rate, batch), (new_count, new_rate, new_batch) = was.get(key, (0, 0.0, 0)), now.get(key, (0, 0.0, 0))
-        if count != new_count or not _same(rate, new_rate) or batch != new_batch:
-            found.append(PlacementChange(*key, count, new_count, rate, new_rate, batch, new_batch))
-    return tuple(found)
+def _traffic(plan: Plan) -> Mapping[Key, tuple[float, float]]:
+    return {(use.upstream_tier, use.downstream_tier): (use.bytes_per_s, use.cost_usd_per_h) for use in link_uses(plan)}
 
 
-def _links(before: Plan, after: Plan) -> tuple[LinkChange, ...]:
-    was = {(use.upstream_tier, use.downstream_tier): use for use in link_uses(before)}
-    now = {(use.upstream_tier, use.downstream_tier): use for use in link_uses(after)}
-    found: list[LinkChange] = []
-    for key in _union(was, now):
-        one, two = was.get(key), now.get(key)
-        sizes = (one.bytes_per_s if one is not None else 0.0, two.bytes_per_s if two is not None else 0.0)
-        costs = (one.cost_usd_per_h if one is not None else 0.0, two.cost_usd_per_h if two is not None else 0.0)
-        if not _same(*sizes) or not _same(*costs):
-            found.append(LinkChange(*key, *sizes, *costs))
-    return tuple(found)
+def _changes(before: Mapping[K, V], after: Mapping[K, V], missing: D) -> Iterator[tuple[K, V | D, V | D]]:
+    """Keys with different figures and both figures, in an order that does not depend on which plan comes first."""
+    keys: set[K] = {*before, *after}
+    for key in sorted(keys, key=lambda key: (key,) if isinstance(key, str) else key):
+        was, now = before.get(key, missing), after.get(key, missing)
+        if not is_same(was, now):
+            yield key, was, now
 
 
-def _union(one: Iterable[K], two: Iterable[K]) -> list[K]:
-    """Keys of both, in an order that does not depend on which comes first."""
-    keys: set[K] = {*one, *two}
-    return sorted(keys, key=lambda key: (key,) if isinstance(key, str) else key)
-
-
-def _same(one: float, two: float) -> bool:
-    return math.isclose(one, two, rel_tol=FIGURE_TOLERANCE, abs_tol=1e-12)
+def _alternating(before: Iterable[Any], after: Iterable[Any]) -> Iterator[Any]:
+    """The first figure before and after, then the second, and so on."""
+    return chain.from_iterable(zip(before, after, strict=True))

@@ -38,7 +38,7 @@ def figure_changes(before: Plan, after: Plan) -> Iterator[FigureChange]:
     two |= _flat({key: shared_two[key] for key in both})
     for path in sorted(one.keys() | two.keys()):
         was, now = one.get(path), two.get(path)
-        if not _same(was, now):
+        if not is_same(was, now):
             yield FigureChange(".".join(path), was, now)
 
 
@@ -97,9 +97,10 @@ def _flat(values: Mapping[tuple[str, ...], Any]) -> dict[tuple[str, ...], Any]:
     return found
 
 
-def _same(one: Any, two: Any) -> bool:
+def is_same(one: Any, two: Any) -> bool:
+    """True if two figures, or sequences of figures, are equal but for rounding."""
     if isinstance(one, float | int) and isinstance(two, float | int):
         return math.isclose(one, two, rel_tol=FIGURE_TOLERANCE, abs_tol=1e-12)
     if isinstance(one, Sequence) and isinstance(two, Sequence) and not isinstance(one, str):
-        return len(one) == len(two) and all(map(_same, one, two))
+        return len(one) == len(two) and all(map(is_same, one, two))
     return bool(one == two)

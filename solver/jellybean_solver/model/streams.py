@@ -90,21 +90,31 @@ def _in_all(plan: Plan | Problem, source: Source) -> float:
 
 
 def arrival_times(
-    rate_per_s: float, arrivals: Arrivals, end_s: float, rng: random.Random, phase: float = 0.0
+    pieces: Sequence[tuple[float, float]], arrivals: Arrivals, rng: random.Random, phase: float = 0.0
 ) -> Iterator[float]:
-    """Arrival times in [0, end): a Poisson process, or one request every 1 / rate seconds.
+    """Arrival times for a rate that is constant in each of `pieces` (end, rate per second), from 0 to the last end.
 
-    `phase`: time of the first periodic arrival as a share of the period, so that streams of equal rate do not coincide.
+    Time-rescaling: the integral of the rate passes the points of a unit-rate process, with exponential steps (Poisson)
+    or steps of 1 after `phase` (periodic), by which streams of equal rate are kept apart. A point beyond a piece's end
+    keeps the rest of its step for the next piece.
     """
-    if rate_per_s <= 0:
-        return
     if arrivals is Arrivals.PERIODIC:
-        count = 0
-        while (time := (count + phase) / rate_per_s) < end_s:
-            yield time
-            count += 1
+        yield from _evenly(pieces, phase)
         return
-    time = rng.expovariate(rate_per_s)
-    while time < end_s:
-        yield time
-        time += rng.expovariate(rate_per_s)
+    time, step = 0.0, rng.expovariate(1.0)
+    for end_s, rate in pieces:
+        while rate > 0 and (reached := time + step / rate) < end_s:
+            yield reached
+            time, step = reached, rng.expovariate(1.0)
+        step -= (end_s - time) * rate
+        time = end_s
+
+
+def _evenly(pieces: Sequence[tuple[float, float]], phase: float) -> Iterator[float]:
+    start_s, passed, count = 0.0, 0.0, 0  # `passed`: integral of the rate up to `start_s`
+    for end_s, rate in pieces:
+        while rate > 0 and (time := start_s + (count + phase - passed) / rate) < end_s:
+            yield max(time, start_s)  # rounding may put a point just before the boundary
+            count += 1
+        passed += (end_s - start_s) * rate
+        start_s = end_s

@@ -20,12 +20,9 @@ class Worker(Protocol):
     """A worker as the simulator sees it: at most one run at a time, of at most the plan's batch size.
 
     Instructions have a `kind`: `send` (worker, message), `run` (run, operator, items), `wait` (until: then call `due`)
-    or `failed` (operator, reason), which a consistent plan never causes. An item's `number` counts items in the order
-    they became ready, from 0.
+    or `failed` (operator, reason), which a consistent plan never causes.
     """
 
-    @property
-    def queued(self) -> int: ...
     def received(self, message: Any, now: float) -> Sequence[Any]: ...
     def completed(self, run: int, outputs: Any, now: float) -> Sequence[Any]: ...
     def due(self, now: float) -> Sequence[Any]: ...

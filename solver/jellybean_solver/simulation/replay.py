@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from jellybean_solver.errors import SolverError
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Arrivals
-from jellybean_solver.model.streams import RequestStream, request_streams
+from jellybean_solver.model.streams import RequestStream, arrival_times, request_streams
 from jellybean_solver.simulation.interfaces import MakeWorkers
 from jellybean_solver.simulation.replay_intervals import IntervalRecorder, Progress, ReplayInterval
 from jellybean_solver.simulation.simulator import SimulationSettings, simulate
 from jellybean_solver.simulation.sustained import grace_s
 from jellybean_solver.simulation.target_breaches import TargetBreach, target_breaches
-from jellybean_solver.simulation.trace import MOST_REQUESTS, RateTrace, Stretch, sampled, traced_arrivals
+from jellybean_solver.simulation.trace import MOST_REQUESTS, RateTrace, Stretch, sampled
 from jellybean_solver.simulation.trace_loads import copies, network_usd_per_h, stretch_loads
 
 LEAST_REQUESTS = 100  # least requests of an interval: fewer have no 99th percentile
@@ -73,7 +73,7 @@ def replay(
         leader = stream.sources[0].name
         own = 1.0 / leaders[leader].sites  # each site sends its part
         pieces = [(end_s, rate_per_s * own) for end_s, rate_per_s in trace.pieces(leader)]
-        return traced_arrivals(pieces, stream.arrivals, rng, phase)
+        return arrival_times(pieces, stream.arrivals, rng, phase)
 
     settings = SimulationSettings(trace.simulated_s, seed)
     simulate(plan, make_workers, settings, times=times, observer=recorder)

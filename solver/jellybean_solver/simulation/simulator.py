@@ -7,9 +7,8 @@ adds the rest: arrivals, routes, links, service times by batch size, and child c
 from __future__ import annotations
 
 import heapq
-import itertools
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
@@ -32,15 +31,7 @@ from jellybean_solver.simulation.interfaces import (
     Worker,
 )
 from jellybean_solver.simulation.links import Links
-from jellybean_solver.simulation.result import (
-    QueueFigures,
-    QueueSums,
-    RequestSums,
-    RunSums,
-    SimulationResult,
-    Window,
-    nearest_rank,
-)
+from jellybean_solver.simulation.result import RequestSums, SimulationResult, Window, result_of
 
 GOLDEN = (5**0.5 - 1) / 2  # phases by the golden ratio keep periodic streams of commensurable rates apart
 
@@ -53,7 +44,6 @@ class _Station:
     tier: str
     site: int
     worker: Worker
-    queue: QueueSums
     samplers: Mapping[str, Sampler]
     running: tuple[str, int] = ("", 0)
     busy_s: float = 0.0
@@ -108,10 +98,10 @@ def simulate(
 
     def steady(stream: RequestStream, rng: random.Random, phase: float) -> Iterator[float]:
         rate_per_s = stream.rate_per_s * settings.rate_scale
-        return arrival_times(rate_per_s, settings.arrivals or stream.arrivals, window.end_s, rng, phase)
+        return arrival_times([(window.end_s, rate_per_s)], settings.arrivals or stream.arrivals, rng, phase)
 
     simulation.run(times or steady, settings.drain_s)
-    return simulation.result(settings.rate_scale)
+    return simulation.result()
 
 
 class _Simulation:
@@ -128,7 +118,6 @@ class _Simulation:
         self._last_s = float("inf")
         self._number = count()
         self._events: list[tuple[float, int, Callable[..., None], Any, Any]] = []
-        self._handled = 0
         self._samplers: dict[str, Mapping[str, Sampler]] = {}
         self._stations = {
             name: self._station(planned, site, workers[name])
@@ -136,7 +125,7 @@ class _Simulation:
             for site in range(plan.sites.get(planned.tier, 1))
             for name in [worker_at(plan.sites, planned.tier, planned.name, site)]
         }
-        self._links = Links(plan, window, observer)
+        self._links = Links(plan, observer)
         self._ratios: dict[str, dict[str, float]] = {}
         for edge in (edge for operator in plan.operators for edge in operator.inputs):
             if edge.kind is EdgeKind.FAN_OUT:
@@ -145,7 +134,6 @@ class _Simulation:
         self._tier = {source.name: source.tier for source in plan.sources}
         self._service_rng = {op.name: random.Random(f"{seed}/service/{op.name}") for op in plan.operators}
         self._child_rng = random.Random(f"{seed}/children")
-        self._runs = {operator.name: RunSums() for operator in plan.operators}
         self._open: dict[str, _Open] = {}
         self._requests = {workflow: RequestSums() for workflow in [w.name for w in plan.workflows] or [""]}
 
@@ -156,8 +144,7 @@ class _Simulation:
                 for operator in self._plan.operators
                 if planned.pool in operator.service
             }
-        queue = QueueSums(self._window)
-        return _Station(planned.name, planned.tier, site, worker, queue, self._samplers[planned.pool])
+        return _Station(planned.name, planned.tier, site, worker, self._samplers[planned.pool])
 
     def run(self, times: MakeTimes, drain_s: float | None) -> None:
         """Process all events, or those until `drain_s` after the window."""
@@ -183,7 +170,6 @@ class _Simulation:
             if now > self._last_s:
                 return
             self._now = now
-            self._handled += 1
             handle(first, second)
 
     def _at(self, time: float, handle: Callable[..., None], first: Any, second: Any = None) -> None:
@@ -227,8 +213,7 @@ class _Simulation:
         self._at(time + self._plan.hop_s, self._deliver, station, message)
 
     def _deliver(self, station: _Station, message: Any) -> None:
-        before = station.worker.queued
-        self._follow(station, station.worker.received(message, self._now), before)
+        self._follow(station, station.worker.received(message, self._now))
 
     def _finish(self, station: _Station, run: int) -> None:
         operator, items = station.running
@@ -237,18 +222,17 @@ class _Simulation:
         if ratios is not None:
             shares = self._plan.operator_by_name[operator].children
             outputs = [RunOutputs(ratios, self._child_rng.random(), shares) for _ in range(items)]
-        before = station.worker.queued
-        self._follow(station, station.worker.completed(run, outputs, self._now), before)
+        self._follow(station, station.worker.completed(run, outputs, self._now))
 
     def _due(self, station: _Station, _: None) -> None:
-        self._follow(station, station.worker.due(self._now), station.worker.queued)
+        self._follow(station, station.worker.due(self._now))
 
-    def _follow(self, station: _Station, instructions: Sequence[Any], before: int) -> None:
-        """Execute a worker's instructions and record waits from the change of its queue since `before`."""
-        started = None
+    def _follow(self, station: _Station, instructions: Sequence[Any]) -> None:
+        """Execute a worker's instructions; a run starts after all messages are sent."""
+        run = None
         for instruction in instructions:
             if instruction.kind == "run":
-                started = instruction
+                run = instruction
             elif instruction.kind == "failed":
                 raise SolverError(f"the plan cannot be simulated: {instruction.operator}: {instruction.reason}")
             elif instruction.kind == "wait":
@@ -257,26 +241,15 @@ class _Simulation:
                 self._answer(instruction.message)
             else:
                 self._send(station.tier, station.site, instruction.worker, instruction.message)
-        after = station.worker.queued
-        if started is None and after == before:
-            return
-        numbers = [item.number for item in started.items] if started is not None else []
-        waited = station.queue.changed(self._now, after - before + len(numbers), numbers)
-        if started is not None:
-            self._start(station, started, waited)
+        if run is not None:
+            self._start(station, run)
 
-    def _start(self, station: _Station, run: Any, waited: float) -> None:
+    def _start(self, station: _Station, run: Any) -> None:
         operator, items = station.running = run.operator, len(run.items)
         service = station.samplers[operator](self._service_rng[operator], items)
         station.busy_s += self._window.overlap(self._now, self._now + service)
         if self._observer is not None:
             self._observer.busy(station.name, self._now, self._now + service)
-        if self._window.holds(self._now):
-            sums = self._runs[operator]
-            sums.runs += 1
-            sums.requests += items
-            sums.wait_s += waited
-            sums.service_s += service
         self._at(self._now + service, self._finish, station, run.run)
 
     def _answer(self, message: Any) -> None:
@@ -294,47 +267,14 @@ class _Simulation:
             if self._window.holds(request.arrived_s) and time <= self._last_s:
                 sums.latencies.append(time - request.arrived_s)
 
-    def result(self, rate_scale: float) -> SimulationResult:
+    def result(self) -> SimulationResult:
         """The figures of the window."""
-        window, duration_s = self._window, self._window.end_s - self._window.start_s
-        latencies = sorted(itertools.chain.from_iterable(sums.latencies for sums in self._requests.values()))
-        return SimulationResult(
-            seed=self._seed,
-            rate_scale=rate_scale,
-            warmup_s=window.start_s,
-            duration_s=duration_s,
-            offered=sum(sums.offered for sums in self._requests.values()),
-            completed=len(latencies),
-            throughput_per_s=sum(sums.answered for sums in self._requests.values()) / duration_s,
-            latency_mean_s=sum(latencies) / len(latencies) if latencies else float("nan"),
-            latency_p50_s=nearest_rank(latencies, 0.50),
-            latency_p90_s=nearest_rank(latencies, 0.90),
-            latency_p99_s=nearest_rank(latencies, 0.99),
-            latency_max_s=nearest_rank(latencies, 1.0),
-            utilisation=_means((s.name, s.busy_s / duration_s) for s in self._stations.values()),
-            link_utilisation=_means((name, busy_s / duration_s) for name, busy_s in self._links.busy_s()),
-            operators={name: sums.figures() for name, sums in self._runs.items()},
-            queues=self._queues(),
-            events=self._handled,
-            workflows={name: sums.figures(duration_s) for name, sums in self._requests.items() if name},
-        )
-
-    def _queues(self) -> Mapping[str, QueueFigures]:
-        """Per worker of the plan: mean over its sites, and the maximum of all."""
-        found = [(station.name, station.queue.figures()) for station in self._stations.values()]
-        means = _means((name, queue.mean) for name, queue in found)
-        longest: dict[str, int] = {}
-        for name, queue in found:
-            longest[name] = max(longest.get(name, 0), queue.longest)
-        return {name: QueueFigures(mean, longest[name]) for name, mean in means.items()}
-
-
-def _means(figures: Iterable[tuple[str, float]]) -> dict[str, float]:
-    """Means of the figures of equal names, such as one worker in all sites."""
-    found: dict[str, list[float]] = {}
-    for name, figure in figures:
-        found.setdefault(name, []).append(figure)
-    return {name: sum(values) / len(values) for name, values in found.items()}
+        busy_s = dict.fromkeys(self._plan.worker_by_name, 0.0)
+        for station in self._stations.values():
+            busy_s[station.name] += station.busy_s
+        window_s = {w.name: self._window.length_s * self._plan.sites.get(w.tier, 1) for w in self._plan.workers}
+        utilisation = {name: seconds / window_s[name] for name, seconds in busy_s.items()}
+        return result_of(self._requests, utilisation, self._window.length_s)
 
 
 @dataclass(slots=True)

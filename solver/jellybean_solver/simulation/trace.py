@@ -1,18 +1,16 @@
-"""Rate traces: piecewise constant rates, arrival times by them, and sampling of long traces.
+"""Rate traces: piecewise constant rates, and sampling of long traces.
 
 Time runs from 0 at the trace's start. A stretch is a span in which no rate changes.
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
 from jellybean_solver.errors import SolverError
-from jellybean_solver.model.problem import Arrivals
 
 MOST_REQUESTS = 500_000  # longer traces are sampled; simulating this many takes a minute or two
 BUSY = 0.9  # load from which a stretch is simulated in full, because queues build up over its length
@@ -78,37 +76,6 @@ def rate_trace(times_s: Sequence[float], end_s: float, rates_per_s: Mapping[str,
             for index, (start, end) in enumerate(zip(times_s, ends, strict=True))
         )
     )
-
-
-def traced_arrivals(
-    pieces: Sequence[tuple[float, float]], arrivals: Arrivals, rng: random.Random, phase: float = 0.0
-) -> Iterator[float]:
-    """Arrival times for a rate that is constant in each of `pieces` (end, rate per second).
-
-    Time-rescaling: the integral of the rate passes the points of a unit-rate process, with exponential steps (Poisson)
-    or steps of 1 after `phase` (periodic). One piece gives exactly the times of `streams.arrival_times`; a point beyond
-    a piece's end keeps the rest of its step for the next piece.
-    """
-    if arrivals is Arrivals.PERIODIC:
-        yield from _evenly(pieces, phase)
-        return
-    time, step = 0.0, rng.expovariate(1.0)
-    for end_s, rate in pieces:
-        while rate > 0 and (reached := time + step / rate) < end_s:
-            yield reached
-            time, step = reached, rng.expovariate(1.0)
-        step -= (end_s - time) * rate
-        time = end_s
-
-
-def _evenly(pieces: Sequence[tuple[float, float]], phase: float) -> Iterator[float]:
-    start_s, passed, count = 0.0, 0.0, 0  # `passed`: integral of the rate up to `start_s`
-    for end_s, rate in pieces:
-        while rate > 0 and (time := start_s + (count + phase - passed) / rate) < end_s:
-            yield max(time, start_s)  # rounding may put a point just before the boundary
-            count += 1
-        passed += (end_s - start_s) * rate
-        start_s = end_s
 
 
 def sampled(

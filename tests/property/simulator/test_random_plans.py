@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from jellybean.planning.simulation import capacity_scale, load_by_worker, simulate_plan, unloaded_latency_s
 from jellybean_solver.model.plan_document import from_document, to_document
 from tests.property.simulator.plans import random_plan
+from tests.support.simulated_queues import measured
 
 randoms = st.randoms(use_true_random=False)
 
@@ -31,14 +32,14 @@ def test_every_request_is_answered_once_and_the_same_seed_repeats(rng: random.Ra
 def test_long_runs_reach_the_plans_loads_and_obey_littles_law(seed: int) -> None:
     plan = random_plan(random.Random(seed), load=0.6)
     rates = [source.rate_per_s for source in plan.sources]
-    result = simulate_plan(plan, duration_s=3000 / min(rates), warmup_s=0.0)
+    found = measured(plan, duration_s=3000 / min(rates), warmup_s=0.0)
     loads = load_by_worker(plan)
     for worker in plan.workers:
         assert loads[worker.name] == pytest.approx(worker.load)
-        assert result.utilisation[worker.name] == pytest.approx(loads[worker.name], rel=0.2, abs=0.02)
+        assert found.utilisation(worker.name) == pytest.approx(loads[worker.name], rel=0.2, abs=0.02)
     assert capacity_scale(plan) <= 1 / 0.6 + 1e-9
-    waiting = sum(f.requests * f.wait_mean_s for f in result.operators.values() if f.runs) / result.duration_s
-    assert sum(queue.mean for queue in result.queues.values()) == pytest.approx(waiting, rel=0.05, abs=0.05)
+    waiting = sum(f.requests * f.wait_mean_s for f in found.operators.values() if f.runs) / found.window.length_s
+    assert sum(queue.mean for queue in found.queues.values()) == pytest.approx(waiting, rel=0.05, abs=0.05)
 
 
 @settings(deadline=None, max_examples=50)
@@ -46,5 +47,5 @@ def test_long_runs_reach_the_plans_loads_and_obey_littles_law(seed: int) -> None
 def test_an_unloaded_request_is_never_slower_than_a_loaded_one(rng: random.Random) -> None:
     plan = random_plan(rng, load=0.9)
     unloaded = unloaded_latency_s(plan, requests=40)
-    loaded = simulate_plan(plan, duration_s=100 / plan.sources[0].rate_per_s).latency_max_s
+    loaded = measured(plan, duration_s=100 / plan.sources[0].rate_per_s).latency_max_s
     assert unloaded <= loaded * (1 + 1e-9)

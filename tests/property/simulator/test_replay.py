@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jellybean.planning.simulation import brains, simulate_plan, slow_latency_s
+from jellybean.planning.simulation import brains, slow_latency_s
 from jellybean_solver.model.problem import Arrivals
 from jellybean_solver.model.streams import arrival_times, request_streams
 from jellybean_solver.simulation.replay import replay
-from jellybean_solver.simulation.trace import rate_trace, traced_arrivals
+from jellybean_solver.simulation.trace import rate_trace
 from tests.property.simulator.plans import random_plan
+from tests.support.simulated_queues import measured
 
 randoms = st.randoms(use_true_random=False)
 pieces = st.lists(
@@ -28,7 +30,7 @@ def test_arrivals_ascend_and_none_comes_where_the_rate_is_0(
 ) -> None:
     ends = [sum(length for length, _ in spans[: i + 1]) for i in range(len(spans))]
     found = list(
-        traced_arrivals([(e, r) for e, (_, r) in zip(ends, spans, strict=True)], arrivals, random.Random(seed), phase)
+        arrival_times([(e, r) for e, (_, r) in zip(ends, spans, strict=True)], arrivals, random.Random(seed), phase)
     )
     assert found == sorted(found)
     assert all(0 <= time < ends[-1] for time in found)
@@ -44,15 +46,21 @@ def test_arrivals_ascend_and_none_comes_where_the_rate_is_0(
 def test_one_piece_is_the_plain_process_to_the_last_bit(
     rate: float, end_s: float, arrivals: Arrivals, seed: int, phase: float
 ) -> None:
-    traced = traced_arrivals([(end_s, rate)], arrivals, random.Random(seed), phase)
-    assert list(traced) == list(arrival_times(rate, arrivals, end_s, random.Random(seed), phase))
+    found = list(arrival_times([(end_s, rate)], arrivals, random.Random(seed), phase))
+    rng, expected = random.Random(seed), list[float]()
+    if arrivals is Arrivals.PERIODIC:
+        expected = list(itertools.takewhile(lambda time: time < end_s, ((n + phase) / rate for n in itertools.count())))
+    else:
+        while (time := (expected[-1] if expected else 0.0) + rng.expovariate(rate)) < end_s:
+            expected.append(time)
+    assert found == expected
 
 
 def test_a_poisson_trace_has_the_rates_numbers_and_their_scatter() -> None:
     spans = [(100.0, 3.0), (150.0, 0.0), (250.0, 9.0)]
     counts = []
     for seed in range(400):
-        times = list(traced_arrivals(spans, Arrivals.POISSON, random.Random(seed)))
+        times = list(arrival_times(spans, Arrivals.POISSON, random.Random(seed)))
         counts.append((sum(t < 100 for t in times), sum(t >= 150 for t in times)))
     for index, mean in enumerate((300, 900)):
         values = [count[index] for count in counts]
@@ -68,11 +76,12 @@ def test_a_constant_trace_is_the_plain_simulation_of_any_plan(rng: random.Random
     length_s = 150 / min(stream.rate_per_s for stream in request_streams(plan))
     trace = rate_trace([0.0], length_s, {source.name: [source.rate_per_s] for source in plan.sources})
     (interval,) = replay(plan, brains, trace, slow_latency_s=slow_latency_s(plan, requests=20), seed=3).intervals
-    plain = simulate_plan(plan, seed=3, duration_s=length_s, warmup_s=0.0)
+    simulated = measured(plan, seed=3, duration_s=length_s, warmup_s=0.0)
+    plain = simulated.result
     assert (interval.offered, interval.latency_p99_s) == (plain.offered, plain.latency_p99_s)
     assert interval.answered / length_s == pytest.approx(plain.throughput_per_s)
-    busiest = max((*plain.utilisation.values(), *plain.link_utilisation.values()))
-    assert interval.utilisation == pytest.approx(busiest)
+    assert max(simulated.utilisation(name) for name in plain.utilisation) == max(plain.utilisation.values())
+    assert interval.utilisation == pytest.approx(max(map(simulated.utilisation, simulated.busy_s)))
 
 
 @settings(deadline=None, max_examples=5)

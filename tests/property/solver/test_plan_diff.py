@@ -62,7 +62,7 @@ def test_loads_and_unloads_lead_from_one_plan_to_the_other(one: list[set[str]], 
     after = hosting({f"box-{i}": sorted(held) for i, held in enumerate(two, 2)})
     diff = plan_diff(before, after)
     held = {worker.name: set(hosted_models(before, worker)) for worker in before.workers}
-    for change in diff.stopped:
+    for change in (change for change in diff.workers if change.after is None):
         assert set(change.unload) == held.pop(change.before or "")
     reached = {diff.names[name]: models for name, models in held.items()}
     for change in diff.workers:

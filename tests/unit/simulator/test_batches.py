@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jellybean.planning.simulation import brains, highest_sustained_rate, load_by_worker, simulate_plan
-from jellybean_solver import SimulationSettings
+from jellybean.planning.simulation import brains, highest_sustained_rate, load_by_worker
 from jellybean_solver.model.plan import Plan, Route
 from jellybean_solver.model.problem import Edge, ServiceTime, Source
-from jellybean_solver.simulation.simulator import simulate
 from tests.property.simulator.plans import operator, plan
+from tests.support.simulated_queues import measured
 
 TIMES_S = {"look": {1: 0.10, 4: 0.16}, "hear": {1: 0.05, 2: 0.06}}
 UPSTREAM = {"look": "image", "hear": "sound"}
@@ -42,23 +41,6 @@ def two_operators(rates_per_s: Mapping[str, float]) -> Plan:
     return plan(sources, operators, [Route(1.0, dict.fromkeys(rates_per_s, "w-1"))], {"w-1": "edge"})
 
 
-class Answered:
-    """When requests were answered, by when they arrived; and the runs."""
-
-    def __init__(self) -> None:
-        self.at: dict[float, float] = {}
-        self.runs: list[tuple[float, float]] = []
-
-    def arrived(self, now: float, workflow: str) -> None:
-        pass
-
-    def answered(self, arrived_s: float, now: float, workflow: str) -> None:
-        self.at[arrived_s] = now
-
-    def busy(self, place: str, begin_s: float, end_s: float) -> None:
-        self.runs.append((begin_s, end_s))
-
-
 def by_hand(arrivals: Sequence[tuple[float, str]]) -> tuple[dict[float, float], int]:
     """Arrival -> answer, and the number of runs: the first that waits, and with it what waits for the same."""
     waiting, free_s, found, runs = sorted(arrivals), 0.0, {}, 0
@@ -78,24 +60,22 @@ def by_hand(arrivals: Sequence[tuple[float, str]]) -> tuple[dict[float, float], 
 def test_two_operators_with_batches_on_one_worker_as_by_hand(seed: int, rate_per_s: float) -> None:
     rng, counts = random.Random(seed), {"look": 3 * rate_per_s, "hear": 6 * rate_per_s}
     arrivals = {name: sorted(rng.uniform(0, 3) for _ in range(int(count))) for name, count in counts.items()}
-    seen = Answered()
     case = two_operators({"look": rate_per_s, "hear": 2 * rate_per_s})  # two streams, as their rates differ
-    result = simulate(
+    found = measured(
         case,
-        partial(brains, fair_queueing_from=10**9),  # by hand is first come, first served
-        SimulationSettings(1000.0),
+        duration_s=1000.0,
+        warmup_s=0.0,
         times=lambda stream, rng, phase: iter(arrivals[stream.operators[0]]),
-        observer=seen,
+        make_workers=partial(brains, fair_queueing_from=10**9),  # by hand is first come, first served
     )
     expected, runs = by_hand([(at, name) for name, times in arrivals.items() for at in times])
-    assert seen.at == pytest.approx(expected)
-    assert len(seen.runs) == runs == sum(figures.runs for figures in result.operators.values())
-    assert {name: figures.requests for name, figures in result.operators.items()} == counts
-    assert sum(f.runs * f.service_mean_s for f in result.operators.values()) == pytest.approx(
-        sum(end_s - begin_s for begin_s, end_s in seen.runs)
-    )
-    waited = sum(f.requests * f.wait_mean_s for f in result.operators.values())
-    assert result.queues["w-1"].mean * 1000.0 == pytest.approx(waited)
+    figures = found.operators.values()
+    assert found.answered_at == pytest.approx(expected)
+    assert runs == sum(one.runs for one in figures)
+    assert {name: one.requests for name, one in found.operators.items()} == counts
+    assert sum(one.runs * one.service_mean_s for one in figures) == pytest.approx(found.busy_s["w-1"])
+    waited_s = sum(one.requests * one.wait_mean_s for one in figures)
+    assert found.queues["w-1"].mean * 1000.0 == pytest.approx(waited_s)
 
 
 def test_the_highest_sustained_rate_is_that_of_full_batches() -> None:
@@ -107,7 +87,7 @@ def test_the_highest_sustained_rate_is_that_of_full_batches() -> None:
 def test_batches_fill_as_the_load_rises() -> None:
     sizes = []
     for rate in (1.0, 10.0, 15.0, 24.0):
-        figures = simulate_plan(two_operators({"look": rate}), duration_s=500).operators["look"]
+        figures = measured(two_operators({"look": rate}), duration_s=500).operators["look"]
         sizes.append(figures.requests / figures.runs)
     assert sizes == sorted(sizes)
     assert sizes[0] < 1.1

@@ -10,6 +10,7 @@ from jellybean_solver.model.plan import Certificate, Cost, Plan, PlannedWorker, 
 from jellybean_solver.model.plan_document import from_document, to_document
 from jellybean_solver.model.problem import Arrivals, Edge, ServiceTime, Sharing, Slo, Source
 from tests.planned import planned_operator
+from tests.support.simulated_queues import measured
 
 RUN_S, HOP_S = 0.01, 0.001
 
@@ -54,10 +55,10 @@ def test_the_closed_form_adds_the_whole_delay_and_the_simulated_p99_grows_by_no_
 
 
 def test_larger_runs_form_and_the_worker_is_less_busy() -> None:
-    at_once, later = (simulate_plan(plan(80.0, delay_s), duration_s=15.0) for delay_s in (0.0, 0.05))
+    at_once, later = (measured(plan(80.0, delay_s), duration_s=15.0) for delay_s in (0.0, 0.05))
     sizes = [found.operators["look"].requests / found.operators["look"].runs for found in (at_once, later)]
     assert sizes[1] > 2 * sizes[0]
-    assert later.utilisation["box-1"] < 0.5 * at_once.utilisation["box-1"]
+    assert later.utilisation("box-1") < 0.5 * at_once.utilisation("box-1")
 
 
 def test_a_plan_without_a_delay_keeps_its_hash_and_one_with_it_is_read_back() -> None:

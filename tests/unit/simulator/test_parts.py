@@ -102,13 +102,13 @@ def test_no_outer_child_at_all_is_a_whole_answer() -> None:
 
 def test_periodic_arrivals_are_evenly_spaced_from_their_phase() -> None:
     rng = random.Random(1)
-    assert list(arrival_times(4.0, Arrivals.PERIODIC, 1.0, rng)) == [0.0, 0.25, 0.5, 0.75]
-    assert list(arrival_times(4.0, Arrivals.PERIODIC, 1.0, rng, phase=0.5)) == [0.125, 0.375, 0.625, 0.875]
-    assert list(arrival_times(0.0, Arrivals.POISSON, 1.0, rng)) == []
+    assert list(arrival_times([(1.0, 4.0)], Arrivals.PERIODIC, rng)) == [0.0, 0.25, 0.5, 0.75]
+    assert list(arrival_times([(1.0, 4.0)], Arrivals.PERIODIC, rng, phase=0.5)) == [0.125, 0.375, 0.625, 0.875]
+    assert list(arrival_times([(1.0, 0.0)], Arrivals.POISSON, rng)) == []
 
 
 def test_poisson_arrivals_have_their_rate_and_variance() -> None:
-    times = list(arrival_times(100.0, Arrivals.POISSON, 1000.0, random.Random(1)))
+    times = list(arrival_times([(1000.0, 100.0)], Arrivals.POISSON, random.Random(1)))
     assert times == sorted(times)
     counts = [0] * 1000
     for time in times:

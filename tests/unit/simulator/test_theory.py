@@ -12,6 +12,7 @@ from jellybean_solver.model.plan import Plan, Route
 from jellybean_solver.model.problem import Arrivals, Edge, EdgeKind, Link, ServiceTime, Source
 from jellybean_solver.simulation.result import SimulationResult
 from tests.property.simulator.plans import chain, exponential, operator, plan
+from tests.support.simulated_queues import Measured, measured
 
 FIXED = ServiceTime(0.1, 0.1)
 RUNS = 8
@@ -21,6 +22,11 @@ STUDENT_99 = 3.5  # two-sided 99 % of Student's t with 7 degrees of freedom
 def runs(simulated: Plan, duration_s: float = 800.0) -> list[SimulationResult]:
     """Independent repetitions."""
     return [simulate_plan(simulated, seed=seed, duration_s=duration_s, warmup_s=100.0) for seed in range(RUNS)]
+
+
+def measured_runs(simulated: Plan, duration_s: float = 800.0) -> list[Measured]:
+    """The same with the figures of workers and queues."""
+    return [measured(simulated, seed=seed, duration_s=duration_s, warmup_s=100.0) for seed in range(RUNS)]
 
 
 def agrees(values: list[float], expected: float, bias: float = 0.01) -> bool:
@@ -41,7 +47,7 @@ def test_exponential_service_m_m_1(rate: float) -> None:
 @pytest.mark.parametrize("rate", [3.0, 6.0, 8.0])
 def test_constant_service_m_d_1(rate: float) -> None:
     load = rate * 0.1
-    waits = [r.operators["op1"].wait_mean_s for r in runs(chain([FIXED], rate))]
+    waits = [r.operators["op1"].wait_mean_s for r in measured_runs(chain([FIXED], rate))]
     assert agrees(waits, load * 0.1 / (2 * (1 - load)))
 
 
@@ -53,15 +59,15 @@ def test_general_service_pollaczek_khinchine() -> None:
     raw = sum((right - left) * (low + high) / 2 for left, right, low, high in parts)
     second = sum((right - left) * (low * low + low * high + high * high) / 3 for left, right, low, high in parts)
     moment = second * (0.1 / raw) ** 2
-    results = runs(chain([service], 6.0))
+    results = measured_runs(chain([service], 6.0))
     assert agrees([r.operators["op1"].wait_mean_s for r in results], 6.0 * moment / (2 * (1 - 0.6)))
     assert agrees([r.operators["op1"].service_mean_s for r in results], 0.1)
 
 
 @pytest.mark.nightly
 def test_equal_constant_services_in_tandem_queue_only_at_the_first() -> None:
-    results = runs(chain([FIXED, FIXED, FIXED], 6.0), 500.0)
-    assert agrees([r.latency_mean_s for r in results], 0.3 + 0.6 * 0.1 / (2 * 0.4))
+    results = measured_runs(chain([FIXED, FIXED, FIXED], 6.0), 500.0)
+    assert agrees([r.result.latency_mean_s for r in results], 0.3 + 0.6 * 0.1 / (2 * 0.4))
     assert all(r.operators[name].wait_mean_s < 1e-9 for r in results for name in ("op2", "op3"))
 
 
@@ -71,17 +77,17 @@ def test_exponential_services_in_tandem_are_independent_queues() -> None:
 
 
 def test_periodic_arrivals_at_constant_service_never_queue() -> None:
-    result = simulate_plan(chain([FIXED], 9.9, Arrivals.PERIODIC), duration_s=500)
-    assert result.latency_max_s == pytest.approx(0.1)
-    assert result.queues["w1-1"].longest == 0
-    assert result.throughput_per_s == pytest.approx(9.9, rel=1e-3)
+    found = measured(chain([FIXED], 9.9, Arrivals.PERIODIC), duration_s=500)
+    assert found.latency_max_s == pytest.approx(0.1)
+    assert found.queues["w1-1"].longest == 0
+    assert found.result.throughput_per_s == pytest.approx(9.9, rel=1e-3)
 
 
 def test_littles_law_holds_exactly_for_each_queue() -> None:
-    result = simulate_plan(chain([exponential(0.1)], 7.0), duration_s=4_000, warmup_s=0.0)
-    arrived = result.operators["op1"]
-    waiting = arrived.requests / result.duration_s * arrived.wait_mean_s
-    assert result.queues["w1-1"].mean == pytest.approx(waiting, rel=1e-2)  # what is cut at the window's ends
+    found = measured(chain([exponential(0.1)], 7.0), duration_s=4_000, warmup_s=0.0)
+    arrived = found.operators["op1"]
+    waiting = arrived.requests / found.window.length_s * arrived.wait_mean_s
+    assert found.queues["w1-1"].mean == pytest.approx(waiting, rel=1e-2)  # what is cut at the window's ends
 
 
 def test_hops_count_between_processes_only() -> None:
@@ -108,10 +114,10 @@ def linked(bandwidth: float | None, rate: float, arrivals: Arrivals = Arrivals.P
 
 
 def test_links_take_bandwidth_one_message_at_a_time_and_then_latency() -> None:
-    result = simulate_plan(linked(10_000.0, 5.0), duration_s=100)
-    assert result.latency_p50_s == pytest.approx(0.1 + 0.05 + 1e-4)
-    assert result.link_utilisation == {"edge->cloud": pytest.approx(0.5)}
-    assert simulate_plan(linked(None, 5.0), duration_s=100).latency_max_s == pytest.approx(0.05 + 1e-4)
+    found = measured(linked(10_000.0, 5.0), duration_s=100)
+    assert found.result.latency_p50_s == pytest.approx(0.1 + 0.05 + 1e-4)
+    assert found.utilisation("edge->cloud") == pytest.approx(0.5)
+    assert measured(linked(None, 5.0), duration_s=100).latency_max_s == pytest.approx(0.05 + 1e-4)
 
 
 def test_a_link_is_a_queue_of_constant_service_m_d_1() -> None:
@@ -134,14 +140,15 @@ def fan(ratio: float, rate: float = 2.0) -> Plan:
 @pytest.mark.parametrize("ratio", [0.25, 1.0, 2.5, 4.0])
 def test_children_have_the_ratio_as_their_mean_and_the_plan_its_load(ratio: float) -> None:
     simulated = fan(ratio)
-    result = simulate_plan(simulated, duration_s=2000, warmup_s=0)
+    found = measured(simulated, duration_s=2000, warmup_s=0)
+    result = found.result
     assert result.completed == result.offered == 4000
-    assert result.operators["read"].runs / result.operators["find"].runs == pytest.approx(ratio, abs=0.03)
-    assert result.operators["number"].runs == 4000
+    assert found.operators["read"].runs / found.operators["find"].runs == pytest.approx(ratio, abs=0.03)
+    assert found.operators["number"].runs == 4000
     assert result.utilisation["w-1"] == pytest.approx(load_by_worker(simulated)["w-1"], rel=0.02)
 
 
 def test_a_request_without_children_skips_them() -> None:
-    result = simulate_plan(fan(0.25), duration_s=500)
-    assert result.latency_p50_s == pytest.approx(0.04)
-    assert result.latency_max_s == pytest.approx(0.06)
+    found = measured(fan(0.25), duration_s=500)
+    assert found.result.latency_p50_s == pytest.approx(0.04)
+    assert found.latency_max_s == pytest.approx(0.06)

@@ -63,7 +63,7 @@ def test_a_changed_variant_is_loaded_wherever_it_is_served() -> None:
         ("box-2", ["large"], ["v"]),
     ]
     assert diff.workers[0].load[0].sha256 == "ab" * 32
-    assert diff.workers[0].load_bytes == 100.0
+    assert [model.memory_bytes for model in diff.workers[0].load] == [100.0]
 
 
 def test_another_file_of_the_same_variant_is_loaded_anew_but_another_measurement_is_not() -> None:
@@ -121,8 +121,8 @@ def test_workers_start_and_stop_by_pool() -> None:
     diff = plan_diff(hosting({"box-1": ["a"], "box-2": ["a", "b"]}), hosting({"box-1": ["a", "b"], "gpu-1": ["a"]}))
     assert [(pool.pool, pool.before, pool.after) for pool in diff.pools] == [("box", 2, 1), ("gpu", 0, 1)]
     assert diff.names == {"box-2": "box-1"}
-    assert [(change.before, len(change.unload)) for change in diff.stopped] == [("box-1", 1)]
-    assert [(change.after, len(change.load)) for change in diff.started] == [("gpu-1", 1)]
+    assert [(change.before, len(change.unload)) for change in diff.workers if change.after is None] == [("box-1", 1)]
+    assert [(change.after, len(change.load)) for change in diff.workers if change.before is None] == [("gpu-1", 1)]
     assert len(diff.workers) == 2
 
 
