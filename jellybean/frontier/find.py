@@ -72,7 +72,7 @@ def find_frontier(
     rates: Callable[[Problem], Sequence[float]] | None = None,
     step: float = ACCURACY_TOLERANCE,
     time_limit_s: float | None = None,
-    progress: Progress | None = None,
+    progress: Progress = lambda done, total, label: None,
 ) -> Frontier:
     """Compute the cost-accuracy curve and, if `rates` gives factors on the rates, the cost-rate curve.
 

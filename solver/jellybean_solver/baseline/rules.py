@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from jellybean_solver.baseline.greedy import greedy, price_per_request
 from jellybean_solver.demand.demand import Network
-from jellybean_solver.errors import SolverError
 from jellybean_solver.fleet.dispatch import DEFAULT_GAP
-from jellybean_solver.model.evaluate import Evaluation, accuracy_violations, evaluate
+from jellybean_solver.model.evaluate import Evaluation, accuracy_violations, carried_bytes_per_s, evaluate
 from jellybean_solver.model.multi_workflow import single_workflow
 from jellybean_solver.model.plan import Certificate, Cost, Plan
 from jellybean_solver.model.problem import Link, Problem
 from jellybean_solver.outcome import Clock, Termination
-from jellybean_solver.planning.solver import cheapest, finish
+from jellybean_solver.planning.solver import cheapest, finish, limited
 from jellybean_solver.small.beam_search import BeamSearch
 from jellybean_solver.small.objectives import Fleet, MostAccurate
 from jellybean_solver.small.routes import build_plan
@@ -33,10 +33,10 @@ class Baseline:
 
     name: str
     status: str
-    cost: Cost | None
-    accuracy: float | None
-    selection: Mapping[str, str] | None
-    note: str
+    cost: Cost | None = None
+    accuracy: float | None = None
+    selection: Mapping[str, str] | None = None
+    note: str = ""
     plans: tuple[Plan, ...] = ()  # one plan, or one for each workflow
 
     @property
@@ -54,9 +54,7 @@ class _Effort:
     now: Callable[[], float] | None
 
     def clock(self) -> Clock:
-        if self.time_limit_s is None or self.now is None:
-            return Clock()
-        return Clock(self.now, self.now() + self.time_limit_s)
+        return limited(self.time_limit_s, self.now)
 
 
 def baselines(
@@ -74,9 +72,8 @@ def baselines(
     `gap`, `time_limit_s` (of each) and `clock` as for `solve`; a limit without a clock is a SolverError. The greedy
     rule has no limit.
     """
-    if time_limit_s is not None and clock is None:
-        raise SolverError("a time limit needs a clock: baselines(problem, time_limit_s=5, clock=time.monotonic)")
     effort = _Effort(gap, time_limit_s, clock)
+    effort.clock()  # reports a limit without a clock before anything is solved
     low, high = problem.tiers[0], problem.tiers[-1]
     found = [_one_by_one(problem, "planning one workflow after the other", effort)] if problem.workflows else []
     found.append(_in_tier(problem, low, f"all in {low}", effort))
@@ -99,9 +96,9 @@ def _one_by_one(problem: Problem, name: str, effort: _Effort) -> Baseline:
         outcome = cheapest(Fleet(network), one.accuracy_target, gap=effort.gap, clock=effort.clock())
         if outcome.found is None:
             if not outcome.is_conclusive:
-                return Baseline(name, outcome.termination, None, None, None, OUT_OF_TIME)
+                return Baseline(name, outcome.termination, note=OUT_OF_TIME)
             note = f"infeasible: what is left does not suffice for {workflow.name}"
-            return Baseline(name, "infeasible", None, None, None, note)
+            return Baseline(name, "infeasible", note=note)
         plan, evaluation = finish(network, outcome)
         cost = evaluation.cost
         total = Cost(total.compute_usd_per_h + cost.compute_usd_per_h, total.network_usd_per_h + cost.network_usd_per_h)
@@ -118,22 +115,18 @@ def _one_by_one(problem: Problem, name: str, effort: _Effort) -> Baseline:
 
 def _without(problem: Problem, plan: Plan, evaluation: Evaluation) -> Problem:
     """The problem with the workers and bandwidth that a plan uses removed."""
-    carried: dict[tuple[str, str], float] = {}
-    for crossing in evaluation.crossings:
-        tiers = crossing.upstream_tier, crossing.downstream_tier
-        carried[tiers] = carried.get(tiers, 0.0) + crossing.bytes_per_s / problem.sites.get(tiers[0], 1)
-    used: dict[str, int] = {}
-    for worker in plan.workers:
-        used[worker.pool] = used.get(worker.pool, 0) + 1
+    carried = carried_bytes_per_s(evaluation.crossings)
+    used = Counter(worker.pool for worker in plan.workers)
 
     def narrower(link: Link) -> Link:
         limit = link.bandwidth_bytes_per_s
         if limit is None:
             return link
-        rest = limit - carried.get((link.upstream_tier, link.downstream_tier), 0.0)
+        tiers = link.upstream_tier, link.downstream_tier
+        rest = limit - carried.get(tiers, 0.0) / problem.sites.get(tiers[0], 1)
         return replace(link, bandwidth_bytes_per_s=max(rest, 1e-9 * limit))  # a full link keeps a negligible bandwidth
 
-    pools = tuple(replace(pool, count=pool.count - used.get(pool.name, 0)) for pool in problem.pools)
+    pools = tuple(replace(pool, count=pool.count - used[pool.name]) for pool in problem.pools)
     return replace(problem, pools=pools, links=tuple(narrower(link) for link in problem.links))
 
 
@@ -145,7 +138,7 @@ def _in_tier(problem: Problem, tier: str, name: str, effort: _Effort) -> Baselin
 
 def _with_variants(fleet: Fleet, selection: Mapping[str, str] | None, name: str, effort: _Effort) -> Baseline:
     if selection is None:
-        return Baseline(name, "infeasible", None, None, None, "there is no such selection")
+        return Baseline(name, "infeasible", note="there is no such selection")
     return _solved(fleet, name, None, selection, "infeasible: the fleet is too small for it", effort)
 
 
@@ -160,8 +153,7 @@ def _most_accurate(fleet: Fleet, name: str, effort: _Effort) -> Baseline:
         search: BeamSearch[object] = BeamSearch(own.network, MostAccurate(own, fits=False), clock=effort.clock())
         outcome = search.run()
         if not outcome.is_conclusive:
-            late = "time ended before the most accurate variants were known"
-            return Baseline(name, "time_limit", None, None, None, late)
+            return Baseline(name, "time_limit", note="time ended before the most accurate variants were known")
         if outcome.selection is None:
             return _with_variants(fleet, None, name, effort)
         chosen |= outcome.selection
@@ -191,7 +183,7 @@ def _solved(
 def _greedy(problem: Problem, name: str) -> Baseline:
     found = greedy(problem)
     if found is None:
-        return Baseline(name, "infeasible", None, None, None, "the rule finds no assignment")
+        return Baseline(name, "infeasible", note="the rule finds no assignment")
     network, selection, assignment = found
     unproven = Certificate.of(assignment.cost, 0.0, Termination.GAP)
     plan = build_plan(network, selection, assignment, unproven)

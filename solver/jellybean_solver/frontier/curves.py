@@ -101,11 +101,8 @@ class RatePoint:
     @property
     def gap(self) -> float | None:
         """Relative gap between cost and lower bound; 0 is a proof, None without a plan."""
-        return (
-            None
-            if self.plan is None
-            else relative_gap(self.plan.cost.total_usd_per_h, self.bound_usd_per_h, COST_TOLERANCE)
-        )
+        cost = self.cost_usd_per_h
+        return None if cost is None else relative_gap(cost, self.bound_usd_per_h, COST_TOLERANCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +127,8 @@ def cost_accuracy(
     *,
     step: float = ACCURACY_TOLERANCE,
     solve: Solve = solve,
-    check: Check | None = None,
-    progress: Progress | None = None,
+    check: Check = lambda plan: None,
+    progress: Progress = lambda done, total, label: None,
 ) -> CostAccuracy:
     """The Pareto frontier of cost and accuracy at the problem's rates.
 
@@ -189,8 +186,8 @@ def cost_rate(
     scales: Iterable[float],
     *,
     solve: Solve = solve,
-    check: Check | None = None,
-    progress: Progress | None = None,
+    check: Check = lambda plan: None,
+    progress: Progress = lambda done, total, label: None,
 ) -> CostRate:
     """The cheapest plan at each factor on all rates, at the problem's accuracy, and at the highest feasible factor.
 
@@ -204,16 +201,14 @@ def cost_rate(
     infeasible: RatePoint | None = None
     highest: float | None = None
     for number, scale in enumerate(wanted):
-        if progress is not None:
-            progress(number, len(wanted) + 1, f"{scale:.4g} x the rates")
+        progress(number, len(wanted) + 1, f"{scale:.4g} x the rates")
         if infeasible is not None:
             points.append(replace(infeasible, scale=scale, reasons=(f"{infeasible.scale:.4g} x is too much already",)))
             continue
         point, highest = _rate_point(asked, scale, solve)
         points.append(_checked_point(problem, point, check))
         infeasible = point if point.plan is None and point.finished else None
-    if progress is not None:
-        progress(len(wanted), len(wanted) + 1, "the highest rate")
+    progress(len(wanted), len(wanted) + 1, "the highest rate")
     if infeasible is None and points[-1].plan is not None:
         infeasible, highest = _beyond(asked, wanted[-1], solve)
     reached = max((point.scale for point in points if point.plan is not None), default=0.0)
@@ -223,8 +218,7 @@ def cost_rate(
         point, _ = _rate_point(asked, highest, solve)
         highest = highest if point.plan is not None else None
         points = sorted([*points, _checked_point(problem, point, check)], key=lambda p: p.scale)
-    if progress is not None:
-        progress(len(wanted) + 1, len(wanted) + 1, "done")
+    progress(len(wanted) + 1, len(wanted) + 1, "done")
     ended = infeasible.reasons if infeasible is not None else ("time ended before the highest rate was found",)
     return CostRate(tuple(points), highest, ended)
 
@@ -235,11 +229,10 @@ class _Progress:
     Checks have a bar of their own, because simulating a plan may take far longer than finding it.
     """
 
-    def __init__(self, tell: Progress | None, top: float) -> None:
+    def __init__(self, tell: Progress, top: float) -> None:
         self.tell, self.top, self.count, self.total = tell, top, 0, 100.0
         self.first: float | None = None
-        if tell is not None:
-            tell(0.0, 100.0, "the cheapest plan")
+        tell(0.0, 100.0, "the cheapest plan")
 
     def reached(self, corner: Corner) -> None:
         if self.first is None:
@@ -247,17 +240,14 @@ class _Progress:
         self.count += 1
         span = self.top - self.first
         share = (corner.accuracy - self.first) / span if span > 0 else 1.0
-        if self.tell is not None:
-            self.tell(99.0 * min(1.0, share), 100.0, f"plan {self.count}, accuracy {corner.accuracy:.4g}")
+        self.tell(99.0 * min(1.0, share), 100.0, f"plan {self.count}, accuracy {corner.accuracy:.4g}")
 
     def checking(self, done: int, total: int, corner: Corner) -> None:
         self.total = float(total)
-        if self.tell is not None:
-            self.tell(done, self.total, f"limits of plan {done + 1}, accuracy {corner.accuracy:.4g}")
+        self.tell(done, self.total, f"limits of plan {done + 1}, accuracy {corner.accuracy:.4g}")
 
     def done(self) -> None:
-        if self.tell is not None:
-            self.tell(self.total, self.total, "done")
+        self.tell(self.total, self.total, "done")
 
 
 def _asked(problem: Problem, solve: Solve, last: Corner | None) -> tuple[Solution | None, str]:
@@ -305,20 +295,20 @@ def _tie(cost: float) -> float:
     return COST_TOLERANCE * max(1.0, abs(cost))
 
 
-def _checked(problem: Problem, corner: Corner, check: Check | None) -> Corner:
+def _checked(problem: Problem, corner: Corner, check: Check) -> Corner:
     plan = replace(corner.plan, slo=replace(problem.slo, accuracy=corner.accuracy))
     return replace(corner, plan=plan, breaches=_breaches(problem, plan, check))
 
 
-def _checked_point(problem: Problem, point: RatePoint, check: Check | None) -> RatePoint:
+def _checked_point(problem: Problem, point: RatePoint, check: Check) -> RatePoint:
     if point.plan is None:
         return point
     plan = replace(point.plan, slo=problem.slo)
     return replace(point, plan=plan, breaches=_breaches(scaled(problem, point.scale), plan, check))
 
 
-def _breaches(problem: Problem, plan: Plan, check: Check | None) -> tuple[str, ...]:
-    unseen = check(plan) if check is not None else None
+def _breaches(problem: Problem, plan: Plan, check: Check) -> tuple[str, ...]:
+    unseen = check(plan)
     return (*evaluate(problem, plan).breaches, *((unseen,) if unseen is not None else ()))
 
 

@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from graphlib import TopologicalSorter
 from typing import Protocol
 
 
@@ -101,18 +102,7 @@ class PerOperator:
     @cached_property
     def order(self) -> tuple[str, ...]:
         """Operators in topological order."""
-        done: dict[str, None] = {}
-
-        def visit(name: str) -> None:
-            for upstream in self.inputs.get(name, ()):
-                if upstream not in done:
-                    visit(upstream)
-            done[name] = None
-
-        for name in self.tables:
-            if name not in done:
-                visit(name)
-        return tuple(done)
+        return tuple(TopologicalSorter({name: self.inputs.get(name, ()) for name in self.tables}).static_order())
 
     def value(self, selection: Mapping[str, str]) -> float | None:
         """The answers' accuracy, worst first; None when some operator's inputs lie below all its points."""

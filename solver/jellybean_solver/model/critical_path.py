@@ -53,17 +53,10 @@ def completion_times(
     return completed
 
 
-def critical_input(
-    operator: Node, completed: Mapping[str, float], transfer: TransferTime = at_once, ready: float = 0.0
-) -> Edge | None:
+def critical_input(operator: Node, completed: Mapping[str, float], transfer: TransferTime) -> Edge | None:
     """The input that arrives last (of equal ones, the last in order); None for an operator without inputs."""
-    latest: Edge | None = None
-    latest_s = -math.inf
-    for edge in operator.inputs:
-        at_s = completed.get(edge.upstream, ready) + transfer(edge)
-        if at_s >= latest_s:
-            latest, latest_s = edge, at_s
-    return latest
+    inputs = reversed(operator.inputs)
+    return max(inputs, key=lambda edge: completed.get(edge.upstream, 0.0) + transfer(edge), default=None)
 
 
 def earliest_completion_times(

@@ -6,7 +6,8 @@ about itself is used.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -41,7 +42,6 @@ class Evaluation:
     loads: Mapping[str, float]  # worker -> busy fraction
     crossings: tuple[Crossing, ...]
     by_operator: Mapping[str, Cost]  # compute by share of its workers' load, network by the edges into it
-    by_tier: Mapping[str, Cost]  # network where it arrives
     violations: tuple[str, ...]  # the plan contradicts the problem: rates, capacity, memory, tiers, links, accuracy
     breaches: tuple[str, ...]  # limits that a consistent plan may break: the budget
     workflows: tuple[PlannedWorkflow, ...] = ()  # filled if there are several; `accuracy` is then None
@@ -85,7 +85,6 @@ def evaluate(problem: Problem, plan: Plan) -> Evaluation:
         scorer.loads,
         scorer.crossings,
         by_operator,
-        scorer.cost_by_tier(),
         violations,
         breaches,
         tuple(_by_workflow(problem, selection, by_operator)),
@@ -140,7 +139,7 @@ class _Scorer:
 
     @cached_property
     def loads(self) -> Mapping[str, float]:
-        loads = {worker.name: 0.0 for worker in self.plan.workers}
+        loads = dict.fromkeys(self.plan.worker_by_name, 0.0)
         for (_, worker), share in self.shares.items():
             loads[worker] += share
         return loads
@@ -196,11 +195,9 @@ class _Scorer:
                 yield f"the plan is for {stated:,} sites of {tier}, of which there are {sites:,}"
 
     def wrong_workers(self) -> Iterator[str]:
-        counted: dict[str, int] = {}
         for worker in self.plan.workers:
-            counted[worker.pool] = counted.get(worker.pool, 0) + 1
             yield from self._wrong_worker(worker)
-        for pool_name, count in counted.items():
+        for pool_name, count in Counter(worker.pool for worker in self.plan.workers).items():
             pool = self.problem.pool_by_name.get(pool_name)
             if pool is not None and count > pool.count:
                 yield f"the plan uses {count} workers of pool {pool_name}, which has {pool.count}"
@@ -280,11 +277,7 @@ class _Scorer:
         return variant.memory_bytes.get(pool, 0.0)
 
     def over_bandwidth(self) -> Iterator[str]:
-        carried: dict[tuple[str, str], float] = {}
-        for crossing in self.crossings:
-            tiers = crossing.upstream_tier, crossing.downstream_tier
-            carried[tiers] = carried.get(tiers, 0.0) + crossing.bytes_per_s
-        for tiers, carries in carried.items():
+        for tiers, carries in carried_bytes_per_s(self.crossings).items():
             link = self.problem.link_by_tiers.get(tiers)
             limit = link.bandwidth_bytes_per_s if link is not None else None
             sites = self.problem.sites.get(tiers[0], 1)
@@ -309,13 +302,14 @@ class _Scorer:
             network[crossing.downstream] += crossing.cost_usd_per_h
         return {name: Cost(compute[name], network[name]) for name in compute}
 
-    def cost_by_tier(self) -> Mapping[str, Cost]:
-        found: dict[str, Cost] = {}
-        for tier in self.problem.tiers:
-            compute = sum(w.price_usd_per_h * self._sites(w.name) for w in self.plan.workers if w.tier == tier)
-            network = sum(c.cost_usd_per_h for c in self.crossings if c.downstream_tier == tier)
-            found[tier] = Cost(compute, network)
-        return found
+
+def carried_bytes_per_s(crossings: Iterable[Crossing]) -> Mapping[tuple[str, str], float]:
+    """Bytes per second over the links between two tiers, of all sites together."""
+    carried: dict[tuple[str, str], float] = {}
+    for crossing in crossings:
+        tiers = crossing.upstream_tier, crossing.downstream_tier
+        carried[tiers] = carried.get(tiers, 0.0) + crossing.bytes_per_s
+    return carried
 
 
 def _unknown(problem: Problem, plan: Plan) -> Iterator[str]:

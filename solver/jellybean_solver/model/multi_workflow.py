@@ -8,11 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 from jellybean_solver.errors import SolverError
 from jellybean_solver.model.accuracy import AccuracyModel, EndToEnd, Independent, PerOperator
-from jellybean_solver.model.problem import WORKFLOW_SEPARATOR, Edge, Operator, Problem, Slo, Variant, Workflow
+from jellybean_solver.model.problem import (
+    WORKFLOW_SEPARATOR,
+    Edge,
+    Operator,
+    Problem,
+    Slo,
+    Variant,
+    Workflow,
+    qualified_name,
+)
 
 T = TypeVar("T")
 
@@ -113,11 +123,7 @@ def _fleet(problem: Problem) -> tuple[object, ...]:
 
 def qualified_variant(workflow: str, variant: Variant) -> Variant:
     """A variant of one of several workflows, with qualified operator names."""
-
-    def called(name: str) -> str:
-        return f"{workflow}{WORKFLOW_SEPARATOR}{name}"
-
-    stage = variant.stage
+    called, stage = partial(qualified_name, workflow), variant.stage
     return replace(
         variant,
         message_bytes={called(name): size for name, size in variant.message_bytes.items()},
@@ -127,18 +133,14 @@ def qualified_variant(workflow: str, variant: Variant) -> Variant:
 
 
 def _qualified(workflow: str, problem: Problem) -> Problem:
-    def called(name: str) -> str:
-        return f"{workflow}{WORKFLOW_SEPARATOR}{name}"
+    called = partial(qualified_name, workflow)
 
     def edge(one: Edge) -> Edge:
         return replace(one, upstream=called(one.upstream), downstream=called(one.downstream))
 
     def operator(one: Operator) -> Operator:
-        inputs, variants = (
-            tuple(edge(e) for e in one.inputs),
-            tuple(qualified_variant(workflow, v) for v in one.variants),
-        )
-        return replace(one, name=called(one.name), inputs=inputs, variants=variants)
+        variants = tuple(qualified_variant(workflow, variant) for variant in one.variants)
+        return replace(one, name=called(one.name), inputs=tuple(map(edge, one.inputs)), variants=variants)
 
     if problem.workflows or any(WORKFLOW_SEPARATOR in name for name in problem.rate_per_s):
         raise SolverError(f"{workflow}: names of sources and operators must hold no {WORKFLOW_SEPARATOR!r} yet")
@@ -154,7 +156,7 @@ def _renamed(model: AccuracyModel, workflow: str) -> AccuracyModel:
     """The model with its operators' names qualified."""
 
     def keyed(table: Mapping[str, T]) -> dict[str, T]:
-        return {f"{workflow}{WORKFLOW_SEPARATOR}{name}": value for name, value in table.items()}
+        return {qualified_name(workflow, name): value for name, value in table.items()}
 
     if isinstance(model, EndToEnd):
         return EndToEnd(tuple(keyed(dict.fromkeys(model.operators))), model.table)

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from jellybean_solver.model.problem import (
-    WORKFLOW_SEPARATOR,
     Edge,
     Link,
     ModelRef,
@@ -19,6 +18,7 @@ from jellybean_solver.model.problem import (
     Source,
     Stage,
     Times,
+    qualified_name,
     request_s,
 )
 from jellybean_solver.outcome import Termination, is_gap_closed, relative_gap
@@ -145,7 +145,7 @@ class PlannedWorkflow:
 
     def owns(self, name: str) -> bool:
         """True if a source or operator belongs to this workflow."""
-        return name.startswith(f"{self.name}{WORKFLOW_SEPARATOR}")
+        return name.startswith(qualified_name(self.name, ""))
 
 
 @dataclass(frozen=True)

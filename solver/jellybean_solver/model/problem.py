@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
-from graphlib import TopologicalSorter
 
 from jellybean_solver.errors import SolverError
 from jellybean_solver.model.accuracy import AccuracyModel
@@ -205,6 +204,11 @@ class Slo:
     budget_usd_per_h: float | None = None
 
 
+def qualified_name(workflow: str, name: str) -> str:
+    """The name of a source or operator of one of several workflows."""
+    return f"{workflow}{WORKFLOW_SEPARATOR}{name}"
+
+
 @dataclass(frozen=True, slots=True)
 class Workflow:
     """One of several workflows on one fleet, with its own targets; the budget covers all of them.
@@ -217,7 +221,7 @@ class Workflow:
 
     def owns(self, name: str) -> bool:
         """True if a source or operator belongs to this workflow."""
-        return name.startswith(f"{self.name}{WORKFLOW_SEPARATOR}")
+        return name.startswith(qualified_name(self.name, ""))
 
 
 @dataclass(frozen=True)
@@ -389,9 +393,3 @@ def with_ratios(operators: Sequence[Operator], pick: Callable[..., float]) -> tu
         levels[operator.name] = inputs[0][1]
         found.append(replace(operator, inputs=tuple(edge for edge, _ in inputs)))
     return tuple(found)
-
-
-def topological(operators: Mapping[str, Operator]) -> tuple[Operator, ...]:
-    """Operators in topological order, otherwise in the mapping's order. graphlib.CycleError on a cycle."""
-    graph = {name: [e.upstream for e in op.inputs if e.upstream in operators] for name, op in operators.items()}
-    return tuple(operators[name] for name in TopologicalSorter(graph).static_order())

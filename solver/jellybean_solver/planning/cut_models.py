@@ -11,12 +11,13 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.errors import OutOfTimeError, SolverError
 from jellybean_solver.model.multi_workflow import qualified_variant
 from jellybean_solver.model.plan import Certificate, Plan
-from jellybean_solver.model.problem import WORKFLOW_SEPARATOR, Edge, Operator, Problem, Variant
+from jellybean_solver.model.problem import Edge, Operator, Problem, Variant, qualified_name
 from jellybean_solver.outcome import VALUE_TOLERANCE, Termination, termination_of
 from jellybean_solver.planning.solver import Solution, limited, solve
 from jellybean_solver.small.beam_search import BEAM_WIDTH
@@ -77,15 +78,13 @@ def _sending(variant: Variant, name: str, moved: Mapping[tuple[str, str], str]) 
 
 def qualified_cuts(workflow: str, cuts: Cuts) -> Cuts:
     """The cuts of one of several workflows, with names as `combine_workflows` gives them."""
-
-    def called(name: str) -> str:
-        return f"{workflow}{WORKFLOW_SEPARATOR}{name}"
+    called = partial(qualified_name, workflow)
 
     def cut(one: Cut) -> Cut:
         head, tail = (qualified_variant(workflow, stage) for stage in (one.head, one.tail))
-        return Cut(head, tail, tuple(called(upstream) for upstream in one.head_inputs))
+        return Cut(head, tail, tuple(map(called, one.head_inputs)))
 
-    return {called(name): tuple(cut(one) for one in found) for name, found in cuts.items()}
+    return {called(name): tuple(map(cut, found)) for name, found in cuts.items()}
 
 
 def choices(cuts: Cuts) -> Iterator[Choice]:
@@ -147,28 +146,13 @@ def solve_cut(
     p99_s: float | None = None,
 ) -> Solution:
     """As `solve`, over all choices of cuts; where there is no plan, the reasons are those of whole models."""
+    solve_one = partial(solve, beam_width=beam_width, gap=gap, clock=clock, p99_s=p99_s)
     if not any(cuts.values()):
-        return solve(
-            problem,
-            beam_width=beam_width,
-            gap=gap,
-            time_limit_s=time_limit_s,
-            clock=clock,
-            explained=explained,
-            p99_s=p99_s,
-        )
+        return solve_one(problem, time_limit_s=time_limit_s, explained=explained)
     limit = limited(time_limit_s, clock)
 
     def solved(candidate: Problem, *, explained: bool = False) -> Solution:
-        return solve(
-            candidate,
-            beam_width=beam_width,
-            gap=gap,
-            time_limit_s=limit.left(),
-            clock=clock,
-            explained=explained,
-            p99_s=p99_s,
-        )
+        return solve_one(candidate, time_limit_s=limit.left(), explained=explained)
 
     union = _Union(problem, solved)
     candidates = [cut_problem(problem, choice) for choice in choices(cuts)]

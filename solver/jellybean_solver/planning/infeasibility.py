@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TypeVar
 
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.fleet.dispatch import is_large, reasons_large
@@ -16,9 +16,11 @@ from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Operator, Problem, Sharing, Workflow
 from jellybean_solver.outcome import ACCURACY_SLACK, Clock, Outcome, Selection
 from jellybean_solver.small.assignment import Assignment, RateScale
-from jellybean_solver.small.beam_search import BeamSearch
+from jellybean_solver.small.beam_search import BeamSearch, Objective
 from jellybean_solver.small.objectives import Fastest, Fleet, MostAccurate
 from jellybean_solver.small.tree_bounds import can_flow
+
+Found = TypeVar("Found")
 
 SHAVE = 1e-6  # the rate scale is reported this share below its supremum, so that it is feasible as printed
 CROWDED = 1e-3  # rates this far above what fits are scaled down first: the program loses small fractions
@@ -45,16 +47,6 @@ class Infeasibility:
     nearest_p99_s: float | None = None
     least_usd_per_h: float = math.inf
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON values."""
-        return {
-            "reasons": list(self.reasons),
-            "breaches": list(self.breaches),
-            "nearest_accuracy": self.nearest_accuracy,
-            "nearest_rate_scale": self.nearest_rate_scale,
-            "nearest_p99_s": self.nearest_p99_s,
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class Effort:
@@ -63,6 +55,10 @@ class Effort:
     beam_width: int
     clock: Clock
     holds: Callable[[Problem], bool]
+
+    def search(self, fleet: Fleet, objective: Objective[Found], target: float | None = None) -> Outcome[Found]:
+        """The best selection by an objective."""
+        return BeamSearch(fleet.network, objective, target=target, beam_width=self.beam_width, clock=self.clock).run()
 
 
 def scaled(problem: Problem, factor: float, names: Collection[str] | None = None) -> Problem:
@@ -81,32 +77,25 @@ def explain(fleet: Fleet, effort: Effort) -> Infeasibility:
         return Infeasibility(structural)
     if is_large(fleet.network):
         return Infeasibility(tuple(reasons_large(fleet.network.problem, effort.clock)))
-    budget = fleet.network.problem.slo.budget_usd_per_h
-    explainer = _Explainer(fleet, effort, math.inf if budget is None else budget)
+    explainer = _Explainer(fleet, effort)
     return Infeasibility(
         (*explainer.accuracy(), *explainer.capacity(), *explainer.nearest()),
         (),
-        _stated_accuracy(explainer),
+        explainer.stated_accuracy,
         explainer.nearest_rate_scale,
     )
 
 
-def _stated_accuracy(explainer: _Explainer) -> float | None:
-    """None for several workflows: no one figure is the nearest to the targets of each."""
-    return None if explainer.problem.workflows else explainer.nearest_accuracy
-
-
 def explain_breaches(fleet: Fleet, plan: Plan, evaluation: Evaluation, effort: Effort) -> Infeasibility:
     """The reasons why the cheapest plan is refused: it breaks the budget, and no plan is cheaper."""
-    budget = fleet.network.problem.slo.budget_usd_per_h
     if is_large(fleet.network):
         return Infeasibility(evaluation.breaches, evaluation.breaches, refused=plan)
-    explainer = _Explainer(fleet, effort, math.inf if budget is None else budget)
+    explainer = _Explainer(fleet, effort)
     sure = "no plan is cheaper" if plan.certificate.is_optimal else "no cheaper plan was found in time"
     return Infeasibility(
         (*(f"{breach}; {sure}" for breach in evaluation.breaches), *explainer.nearest()),
         evaluation.breaches,
-        _stated_accuracy(explainer),
+        explainer.stated_accuracy,
         explainer.nearest_rate_scale,
         plan,
     )
@@ -148,19 +137,14 @@ def _why_stuck(network: Network, operator: Operator) -> str:
     """Which of profile, residency and memory leaves no pool for any variant."""
     names = ", ".join(variant.name for variant in operator.variants)
     known = [(v, pool) for v in operator.variants for pool in network.pools if pool.name in v.service]
-    if not known:
-        if away := _without_workers(network, operator):
-            return f"the pools with a profile of its variants ({names}) have no workers: {away}"
-        return f"no worker pool has a profile of its variants ({names})"
     allowed = [(v, pool) for v, pool in known if operator.tiers is None or pool.tier in operator.tiers]
     if not allowed:
+        of = names if known else f"its variants ({names})"
         away = _without_workers(network, operator)
-        none = (
-            f"the pools with a profile of {names} have no workers: {away}"
-            if away
-            else (f"no worker pool has a profile of {names}")
-        )
-        return f"it may run in {', '.join(operator.tiers or ())} only, where {none}"
+        none = f"no worker pool has a profile of {of}"
+        if away:
+            none = f"the pools with a profile of {of} have no workers: {away}"
+        return f"it may run in {', '.join(operator.tiers or ())} only, where {none}" if known else none
     least, pool = min(allowed, key=lambda one: one[0].memory_bytes.get(one[1].name, 0.0) - (one[1].memory_bytes or 0.0))
     return (
         f"memory: even {least.name} needs {least.memory_bytes.get(pool.name, 0.0) / 2**20:.1f} MiB, "
@@ -201,41 +185,35 @@ def _rounded_down(scale: float) -> float:
 class _Explainer:
     """Three searches on one problem; each is run at most once."""
 
-    def __init__(self, fleet: Fleet, effort: Effort, budget: float) -> None:
+    def __init__(self, fleet: Fleet, effort: Effort) -> None:
         self.fleet, self.effort = fleet, effort
         self.problem = fleet.network.problem
         self.target = self.problem.accuracy_target
-        self.best = self._search(MostAccurate(fleet, fits=False), None) if self.target is not None else None
+        budget = self.problem.slo.budget_usd_per_h
+        self.budget = math.inf if budget is None else budget
+        self.best = effort.search(fleet, MostAccurate(fleet, fits=False)) if self.target is not None else None
         reachable = self.target is None or self.best is None or -self.best.value >= self.target - ACCURACY_SLACK
         self.base = _most_that_fits(fleet.network)  # `scaled` counts in rates of this factor
         if self.base > CROWDED:
             self.base = 1.0
         self.scaled: Outcome[RateScale] | None = None
         if reachable:
-            self.scaled = self._fastest(budget)
+            self.scaled = self._fastest()
             if self.scaled.is_conclusive and self.scaled.found is not None and self.scaled.found.scale <= SHAVE:
                 self.base *= SHAVE  # too little to tell from nothing, unless it is looked at closely
-                self.scaled = self._fastest(budget)
+                self.scaled = self._fastest()
         self.fitting: Outcome[Assignment] | None = None
         if self.target is not None:
-            self.fitting = self._search(MostAccurate(fleet, fits=True, budget=budget), None)
+            self.fitting = effort.search(fleet, MostAccurate(fleet, fits=True, budget=self.budget))
 
-    def _fastest(self, budget: float) -> Outcome[RateScale]:
+    def _fastest(self) -> Outcome[RateScale]:
         fleet = self.fleet if self.base == 1.0 else Fleet(Network(scaled(self.problem, self.base)))
-        search: BeamSearch[RateScale] = BeamSearch(
-            fleet.network,
-            Fastest(fleet, budget),
-            target=self.target,
-            beam_width=self.effort.beam_width,
-            clock=self.effort.clock,
-        )
-        return search.run()
+        return self.effort.search(fleet, Fastest(fleet, self.budget), self.target)
 
-    def _search(self, objective: MostAccurate, target: float | None) -> Outcome[Assignment]:
-        search: BeamSearch[Assignment] = BeamSearch(
-            self.fleet.network, objective, target=target, beam_width=self.effort.beam_width, clock=self.effort.clock
-        )
-        return search.run()
+    @property
+    def stated_accuracy(self) -> float | None:
+        """None for several workflows: no one figure is the nearest to the targets of each."""
+        return None if self.problem.workflows else self.nearest_accuracy
 
     @cached_property
     def nearest_accuracy(self) -> float | None:
@@ -279,10 +257,7 @@ class _Explainer:
         if target is None:
             return
         fleet = Fleet(Network(problem))
-        search: BeamSearch[Assignment] = BeamSearch(
-            fleet.network, MostAccurate(fleet, fits=False), beam_width=self.effort.beam_width, clock=self.effort.clock
-        )
-        best = search.run()
+        best = self.effort.search(fleet, MostAccurate(fleet, fits=False))
         if best.selection is not None and -best.value < target - ACCURACY_SLACK:
             yield self._too_low(f"{workflow.name}: ", target, -best.value, best.selection)
 

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from jellybean_solver.demand.demand import Network
-from jellybean_solver.errors import SolverError
+from jellybean_solver.errors import OutOfTimeError, SolverError
 from jellybean_solver.fleet.dispatch import DEFAULT_GAP
 from jellybean_solver.migration.migration_cost import Migration, MigrationPrices
 from jellybean_solver.migration.running_plan import RunningPlan
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
+from jellybean_solver.planning.cut_models import Cuts, choices, cut_problem, least_usd_per_h, problem_as_planned
 from jellybean_solver.planning.infeasibility import Infeasibility
 from jellybean_solver.planning.solver import cheapest, finish, limited, nothing_found, solve
 from jellybean_solver.replanning.rescore import rescore
@@ -142,24 +143,22 @@ def replan(
         budget=float("inf") if budget is None else budget,
     )
     bound_usd = outcome.bound * settings.horizon_h
+    kept = Replanned(Verdict.KEEP, settings, running, broken, None, None, None, bound_usd, outcome.tried)
     if outcome.found is None:
         if not broken:
-            return Replanned(Verdict.KEEP, settings, running, (), None, None, None, bound_usd, outcome.tried)
+            return kept
         if not outcome.is_conclusive:
             raise nothing_found(outcome)
-        left_s = limit.left()
         why = solve(
-            problem, beam_width=search.beam_width, gap=search.gap, time_limit_s=left_s, clock=search.clock
+            problem, beam_width=search.beam_width, gap=search.gap, time_limit_s=limit.left(), clock=search.clock
         ).infeasibility
-        return Replanned(Verdict.NONE, settings, running, broken, None, None, None, bound_usd, outcome.tried, why)
+        return replace(kept, verdict=Verdict.NONE, infeasibility=why)
     best, score = finish(network, outcome, start)
     if score.complaints:
         text = "; ".join(score.complaints)
         raise SolverError(f"the plan found contradicts the problem ({text}); please report this problem")
     bound_usd = best.certificate.bound * settings.horizon_h
-    found = Replanned(
-        Verdict.KEEP, settings, running, broken, best, start.migration(best), None, bound_usd, outcome.tried
-    )
+    found = replace(kept, best=best, migration=start.migration(best), bound_usd=bound_usd)
     if not broken and not saves_enough(found):
         return found
     if (refused := check(best)) is None:
@@ -177,3 +176,47 @@ def saves_enough(found: Replanned) -> bool:
     least_usd = max(found.settings.least_saved_share, SAVING_TOLERANCE) * found.running_usd
     saved_usd = found.saved_usd or 0.0
     return saved_usd > 0 and saved_usd >= least_usd * (1 - SAVING_TOLERANCE)
+
+
+def replan_cut(
+    problem: Problem,
+    cuts: Cuts,
+    before: Plan,
+    settings: ReplanSettings,
+    *,
+    check: Callable[[Plan], str | None] = lambda plan: None,
+    instead: Callable[[], Plan | None] = lambda: None,
+    search: SearchSettings | None = None,
+) -> Replanned:
+    """As `replan`, over all choices of cuts."""
+    search = search or SearchSettings()
+    limit = limited(search.time_limit_s, search.clock)
+
+    def left() -> SearchSettings:
+        return replace(search, time_limit_s=limit.left())
+
+    own = problem_as_planned(problem, cuts, before)
+    decision = replan(own, before, settings, check=check, instead=instead, search=left())
+    others = [one for one in (cut_problem(problem, choice) for choice in choices(cuts)) if one != own]
+    for least, number in sorted((least_usd_per_h(one), number) for number, one in enumerate(others)):
+        least_usd = least * settings.horizon_h
+        if decision.best_usd is not None and least_usd >= decision.best_usd:
+            break  # its lower bound is not below the incumbent
+        try:
+            found = replan(others[number], before, settings, check=check, search=left())
+        except OutOfTimeError:
+            decision = replace(decision, bound_usd=min(decision.bound_usd, least_usd))
+            continue
+        decision = _cheaper(decision, found)
+    return decision
+
+
+def _cheaper(decision: Replanned, found: Replanned) -> Replanned:
+    """The decision, updated by another choice of cuts if its change is cheaper."""
+    tried, bound_usd = decision.tried + found.tried, min(decision.bound_usd, found.bound_usd)
+    known = replace(decision, tried=tried, bound_usd=bound_usd)
+    if found.best_usd is None or (decision.best_usd is not None and found.best_usd >= decision.best_usd):
+        return known
+    taken = replace(known, best=found.best, migration=found.migration, refused=found.refused, infeasibility=None)
+    verdict = Verdict.REPLACE if taken.broken or saves_enough(taken) else Verdict.KEEP
+    return replace(taken, verdict=verdict)

@@ -11,7 +11,7 @@ from jellybean.documents import build_problem, load_project
 from jellybean.report.breakdown import break_down, operator_loads
 from jellybean_solver import Problem
 from jellybean_solver.model.evaluate import evaluate
-from jellybean_solver.model.plan import Plan
+from jellybean_solver.model.plan import Cost, Plan
 from jellybean_solver.planning.solver import solve
 from tests.strategies import problems
 
@@ -20,7 +20,14 @@ VQA = Path(__file__).parents[3] / "examples" / "vqa"
 
 def _check(problem: Problem, plan: Plan) -> None:
     found, scored = break_down(plan), evaluate(problem, plan)
-    for shares, by_name in ((found.operators, scored.by_operator), (found.tiers, scored.by_tier)):
+    by_tier = {
+        tier: Cost(
+            sum(w.price_usd_per_h * problem.sites.get(tier, 1) for w in plan.workers if w.tier == tier),
+            sum(crossing.cost_usd_per_h for crossing in scored.crossings if crossing.downstream_tier == tier),
+        )
+        for tier in problem.tiers
+    }
+    for shares, by_name in ((found.operators, scored.by_operator), (found.tiers, by_tier)):
         for share in shares:
             cost = by_name.get(share.name)
             compute = 0.0 if cost is None else cost.compute_usd_per_h

@@ -35,6 +35,7 @@ from jellybean_solver.model.variant_ratios import plain, settled
 from jellybean_solver.outcome import Clock
 from jellybean_solver.replanning.replan import ReplanSettings, replan
 from jellybean_solver.replanning.rescore import rescore
+from tests.support.simulated_queues import measured
 
 ROWS = {"small": (0.0, 0.0, 1.0), "large": (0.25, 0.0, 0.0, 0.0, 0.0, 0.0, 0.5, 0.25)}  # 2 and 4.75 in the mean
 RATIOS = {"small": 2.0, "large": 4.75}
@@ -101,11 +102,11 @@ def test_a_plan_has_the_rates_and_ratios_of_its_selection(accuracy: float, found
 @pytest.mark.parametrize(("accuracy", "found"), [(75.0, "small"), (85.0, "large")])
 def test_simulated_operators_run_as_often_as_planned(accuracy: float, found: str) -> None:
     plan = planned(accuracy)
-    seen = simulate_plan(plan, duration_s=60.0, warmup_s=5.0, seed=1, arrivals=Arrivals.PERIODIC)
+    seen = measured(plan, duration_s=60.0, warmup_s=5.0, seed=1, arrivals=Arrivals.PERIODIC)
     for operator in plan.operators:
         assert seen.operators[operator.name].requests / 60.0 == pytest.approx(operator.rate_per_s, rel=0.06)
     for worker in plan.workers:
-        assert seen.utilisation[worker.name] == pytest.approx(worker.load, abs=0.05)
+        assert seen.utilisation(worker.name) == pytest.approx(worker.load, abs=0.05)
 
 
 def test_rates_before_any_choice_are_the_least() -> None:

@@ -149,7 +149,6 @@ def test_a_link_too_narrow_is_named_with_what_it_can_carry() -> None:
 
     assert "full link: edge -> cloud (4 Mbit/s)" in why.reasons
     assert why.nearest_rate_scale == pytest.approx(0.5, rel=1e-5)
-    assert why.to_dict()["nearest_rate_scale"] == why.nearest_rate_scale
 
 
 def test_an_operator_that_may_only_run_where_nothing_can_run_it() -> None:
