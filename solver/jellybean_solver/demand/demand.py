@@ -70,9 +70,8 @@ class Network:
         self.names = tuple(operator.name for operator in problem.operators)
         self.pools = tuple(pool for pool in problem.pools if pool.count > 0)
         self.tier_of = {pool.name: pool.tier for pool in self.pools}
-        self.usd_per_h = {
-            pool.name: problem.unit_usd_per_h(pool) for pool in self.pools
-        }  # price of one worker in every site
+        # Price of one worker in every site.
+        self.usd_per_h = {pool.name: problem.unit_usd_per_h(pool) for pool in self.pools}
         inner: dict[EdgeKey, tuple[Edge, ...]] = {}
         for edge in problem.edges:
             if edge.upstream in problem.operator_by_name:

@@ -174,16 +174,14 @@ def _runs(fed: BatchInput, mean: float, cycle_s: float, behind: bool) -> BatchSi
 
 def _turn(fed: BatchInput, come: _CycleArrivals, cycle_s: float, kept: float, behind: bool) -> NextRunWait:
     groups, none = come.groups, come.none
-    drift = (
-        1.0 + fed.group / come.size / 2.0 if behind else 0.0
-    )  # small batches fall behind until a larger one catches up
+    # Small batches fall behind until a larger one catches up.
+    drift = 1.0 + fed.group / come.size / 2.0 if behind else 0.0
     chance = fed.roughness * groups / (groups + none) + (1.0 - fed.roughness) * min(1.0, drift)
     first = none * (1.0 - fed.jobs / fed.group)
     span_s = cycle_s * (fed.roughness + (1.0 - fed.roughness) * max(1.0, drift))
     slope = max(0.0, _slope(fed))
-    by_chance = max(
-        0.0, groups**2 + groups + none - (groups + none) ** 2
-    )  # variance of a Poisson count conditioned on at least one
+    # Variance of a Poisson count conditioned on at least one.
+    by_chance = max(0.0, groups**2 + groups + none - (groups + none) ** 2)
     deviation = fed.group * math.sqrt(fed.roughness * by_chance / kept)
     spread_s = min(math.sqrt(3.0) * deviation * slope / fed.per_s, span_s) if fed.per_s > 0 else 0.0
     return NextRunWait(min(chance, 1.0 - first), span_s, first, fed.times[1].mean_s, slope, spread_s)

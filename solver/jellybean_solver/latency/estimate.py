@@ -208,21 +208,23 @@ class _Estimate:
 
         A revisit waits less; in total at most twice one visit (processor sharing).
         """
-        at, count, turns_s = self.table.at[name], self._visits(name), np.zeros(len(self.table.weight))
-        for other, there in self.table.at.items():
-            if self.stream[other] == self.stream[name]:
-                turns_s += np.where(there == at, self._turns_s[other][at], 0.0)
+        at, count = self.table.at[name], self._visits(name)
+        turns_s = sum(
+            np.where(self.table.at[other] == at, self._turns_s[other][at], 0.0) for other in self._mates(name)
+        )
         load, mean_s = self._queues
         wait_s = mean_s[at] * 2.0 * count / (1.0 + count)
         return _Bursts(load[at], np.maximum(0.0, wait_s - turns_s), np.zeros(len(at)))
 
     def _visits(self, name: str) -> Floats:
         """Number of visits of a request to the operator's worker, by route."""
-        at, count = self.table.at[name], np.zeros(len(self.table.weight))
-        for other, there in self.table.at.items():
-            if self.stream[other] == self.stream[name]:
-                count += there == at
+        at = self.table.at[name]
+        count: Floats = np.sum([self.table.at[other] == at for other in self._mates(name)], axis=0, dtype=float)
         return count
+
+    def _mates(self, name: str) -> list[str]:
+        """Operators of the same stream, itself included."""
+        return [other for other in self.table.at if self.stream[other] == self.stream[name]]
 
     @cached_property
     def _queues(self) -> tuple[Floats, Floats]:

@@ -61,9 +61,8 @@ def _uncontended(table: RouteTable, follows: Mapping[str, Mask], loads: Mapping[
         entries += table.summed(at, np.where(follows[name], 0.0, 1.0)) > 0
     keys = np.concatenate([at * routes + np.arange(routes) for at in table.at.values()])
     load = np.concatenate([loads[name][at] for name, at in table.at.items()])
-    visits, each = np.unique(
-        keys, return_inverse=True
-    )  # visits of a route to a worker, all its operators there together
+    # Visits of a route to a worker, all its operators there together.
+    visits, each = np.unique(keys, return_inverse=True)
     here = visits // routes
     ways, longest = np.bincount(here, minlength=count), np.zeros(count)
     np.maximum.at(longest, here, np.bincount(each, load))

@@ -32,8 +32,8 @@ from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
+from jellybean_solver.milp.highs_program import Floats
 from jellybean_solver.model.distributions import quantile_points
 from jellybean_solver.model.problem import ServiceTime
 
@@ -45,8 +45,6 @@ REGULARITY_POWER = 8  # power of the share of requests: near a share of 1 arriva
 NEGLIGIBLE_SHARE = 3e-4  # share of requests far below the 1 % that p99 leaves out
 BURST_BATCH_SHARE = 0.25  # share of the time lost in partial batches that a burst at a shared worker still meets
 SATURATED_LOAD = 0.9999  # at this load a queue counts as unstable
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +161,8 @@ class Traffic:
         if others <= 0.0:
             return 0.0
         job_s = sum(p.per_s * p.seconds**2 * p.size for p in self.pieces) / self.work
-        part = max(
-            LEAST_BRIDGE_SHARE, others / (1.0 + others)
-        )  # two streams alone would meet less, but their phases drift
+        # Two streams alone would meet less, but their phases drift.
+        part = max(LEAST_BRIDGE_SHARE, others / (1.0 + others))
         return part * job_s * math.sqrt(math.pi * others / 8.0) * _exp_erfc(free * math.sqrt(others / 2.0))
 
     def lumps_s(self, free: float) -> float:
@@ -204,9 +201,8 @@ def station(traffic: Traffic, load: float, busy: float, *, behind: bool = False)
         return Queue(used * math.exp(-calm), per_work_s / 2.0 / (1.0 - used))
 
     regular, random = Queue(busy, met_s), waited(chance, load)
-    longest_s = (
-        regular.mean_s / busy + random.wait_s
-    )  # irregular arrivals are close together: short waits, not rare ones
+    # Irregular arrivals are close together: short waits, not rare ones.
+    longest_s = regular.mean_s / busy + random.wait_s
     own = Queue((regular.mean_s + random.mean_s) / longest_s, longest_s) if longest_s > 0 else Queue()
     full = load + (BURST_BATCH_SHARE * max(0.0, busy - load) if len(traffic.pieces) > 1 else 0.0)
     return Station(waited(bursts, full), own)
@@ -227,11 +223,12 @@ def service_log_mgf(service: ServiceTime, theta: Floats) -> Floats:
     if len(points) < 2:
         return theta * service.mean_s
     levels, values = np.array(points).T
-    parts = []
-    for width, low, high in zip(np.diff(levels), values[:-1], values[1:], strict=True):
-        parts.append(np.log(width) + theta * high + _log_mean_exp(theta * (high - low)) if width > 0 else None)
-    kept = [part for part in parts if part is not None]
-    total: Floats = np.logaddexp.reduce(kept)
+    parts = [
+        np.log(width) + theta * high + _log_mean_exp(theta * (high - low))
+        for width, low, high in zip(np.diff(levels), values[:-1], values[1:], strict=True)
+        if width > 0
+    ]
+    total: Floats = np.logaddexp.reduce(parts)
     return total
 
 

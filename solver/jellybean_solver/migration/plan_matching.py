@@ -33,9 +33,7 @@ class HostedModel:
     memory_bytes: float | None = field(default=None, compare=False)  # re-measured memory does not change the identity
 
 
-LoadPrice = Callable[
-    [HostedModel, PlannedWorker], float
-]  # what a worker is spared that need not load a model; not below 0
+LoadPrice = Callable[[HostedModel, PlannedWorker], float]  # USD saved on a worker that holds the model; at least 0
 Models = frozenset[HostedModel]
 
 
@@ -57,6 +55,7 @@ def match_workers(before: Plan, after: Plan, worth: LoadPrice | None = None) -> 
     exchanging the plans exchanges the pairs.
     """
     one_colours, two_colours = colour_workers(before, after)
+    one_models, two_models = ({w.name: hosted_models(plan, w) for w in plan.workers} for plan in (before, after))
     pairs: list[Pair] = []
     for pool in dict.fromkeys((worker.pool, worker.tier) for worker in (*before.workers, *after.workers)):
         one = [worker for worker in before.workers if (worker.pool, worker.tier) == pool]
@@ -64,15 +63,13 @@ def match_workers(before: Plan, after: Plan, worth: LoadPrice | None = None) -> 
         for keys in (
             (lambda w: (one_colours[w.name], w.name), lambda w: (two_colours[w.name], w.name)),
             (lambda w: one_colours[w.name], lambda w: two_colours[w.name]),
-            (lambda w: (hosted_models(before, w), w.name), lambda w: (hosted_models(after, w), w.name)),
-            (lambda w: hosted_models(before, w), lambda w: hosted_models(after, w)),
+            (lambda w: (one_models[w.name], w.name), lambda w: (two_models[w.name], w.name)),
+            (lambda w: one_models[w.name], lambda w: two_models[w.name]),
         ):
             found, one, two = _equal(one, two, *keys)
             pairs += found
-        value = _value(
-            worth, [*one, *two], [hosted_models(before, w) for w in one] + [hosted_models(after, w) for w in two]
-        )
-        pairs += _overlapping(one, two, lambda w: hosted_models(before, w), lambda w: hosted_models(after, w), value)
+        value = _value(worth, [*one, *two], [one_models[w.name] for w in one] + [two_models[w.name] for w in two])
+        pairs += _overlapping(one, two, one_models, two_models, value)
     return pairs
 
 
@@ -153,8 +150,8 @@ def _equal(
 def _overlapping(
     one: Sequence[PlannedWorker],
     two: Sequence[PlannedWorker],
-    one_models: Callable[[PlannedWorker], Models],
-    two_models: Callable[[PlannedWorker], Models],
+    one_models: Mapping[str, Models],
+    two_models: Mapping[str, Models],
     value: Callable[[Models], float],
 ) -> list[Pair]:
     """Pairs of workers with different models: a matching of greatest kept value, then the rest in order."""
@@ -176,11 +173,11 @@ def _overlapping(
 Kinds = dict[Models, list[PlannedWorker]]
 
 
-def _kinds(workers: Sequence[PlannedWorker], models: Callable[[PlannedWorker], Models]) -> Kinds:
+def _kinds(workers: Sequence[PlannedWorker], models: Mapping[str, Models]) -> Kinds:
     """Workers by the models they hold, in an order that depends on the models alone."""
     found: Kinds = defaultdict(list)
     for worker in workers:
-        found[models(worker)].append(worker)
+        found[models[worker.name]].append(worker)
     return dict(sorted(found.items(), key=lambda item: sorted(map(_order, item[0]))))
 
 

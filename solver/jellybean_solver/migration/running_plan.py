@@ -5,13 +5,14 @@ Load prices are spread over a horizon, so that they add to prices per hour.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.migration.migration_cost import Migration, MigrationPrices, migration, model_bytes
+from jellybean_solver.migration.plan_matching import HostedModel, Models, hosted_models
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import GIB, Variant
 from jellybean_solver.model.sites import both_sites
@@ -99,9 +100,9 @@ class RunningPlan:
         key, kinds = self._key(name, variant), self._kinds.get((pool, self.network.tier_of[pool]), {})
         return sum(count for models, count in kinds.items() if key in models)
 
-    def _key(self, name: str, variant: str) -> tuple[str, str, str | None]:
+    def _key(self, name: str, variant: str) -> HostedModel:
         model = self._variants[name, variant].model
-        return name, variant, model.sha256 if model is not None else None
+        return HostedModel(name, variant, model.sha256 if model is not None else None)
 
     @cached_property
     def _variants(self) -> Mapping[tuple[str, str], Variant]:
@@ -109,16 +110,11 @@ class RunningPlan:
         return {(operator.name, variant.name): variant for operator in operators for variant in operator.variants}
 
     @cached_property
-    def _kinds(self) -> Mapping[tuple[str, str], Mapping[frozenset[tuple[str, str, str | None]], int]]:
+    def _kinds(self) -> Mapping[tuple[str, str], Mapping[Models, int]]:
         """(pool, tier) -> models held by a running worker -> number of such workers."""
-        keys = {
-            operator.name: (operator.name, operator.variant, operator.model.sha256 if operator.model else None)
-            for operator in self.plan.operators
-        }
-        found: dict[tuple[str, str], Counter[frozenset[tuple[str, str, str | None]]]] = {}
+        found: defaultdict[tuple[str, str], Counter[Models]] = defaultdict(Counter)
         for worker in self.plan.workers:
-            models = frozenset(keys[name] for name in worker.rates_per_s)
-            found.setdefault((worker.pool, worker.tier), Counter())[models] += 1
+            found[worker.pool, worker.tier][hosted_models(self.plan, worker)] += 1
         return found
 
     @cached_property

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from jellybean_solver.model.evaluate import LIMIT_TOLERANCE
 from jellybean_solver.model.plan import Plan
@@ -31,75 +31,73 @@ class TargetBreach:
     spans_s: tuple[tuple[float, float], ...] = ()
 
 
-def target_breaches(plan: Plan, intervals: Sequence[ReplayInterval]) -> tuple[TargetBreach, ...]:
-    """Each target that some interval breaks, with the first such interval, in order of time."""
-    found: list[TargetBreach | None] = []
-    targets = {workflow.name: workflow.slo for workflow in plan.workflows} or {"": plan.slo}
-    for name, slo in targets.items():
-        own = [interval.of(name) for interval in intervals]
-        breaks = (
-            _first("rate", [i for i in own if _missed(i)], _answered_share, ANSWERED),
-            _first("latency_p99", [i for i in own if _late(i)], lambda i: i.latency_p99_s, slo.latency_p99_s),
-        )
-        found += [replace(item, text=f"{name}: {item.text}" if name else item.text) for item in breaks if item]
-    costs = _over_budget(plan, intervals)
-    found.append(_first("budget", costs, lambda i: i.cost_usd_per_h, plan.slo.budget_usd_per_h))
-    return tuple(sorted((item for item in found if item is not None), key=lambda item: item.start_s))
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """A kind of target: whether an interval breaks a limit, the figure compared with it, and the breach in words."""
+
+    name: str
+    is_broken: Callable[[ReplayInterval, float], bool]
+    value: Callable[[ReplayInterval], float]
+    text: Callable[[ReplayInterval, float], str]
 
 
-def _first(
-    target: str, breaking: Sequence[ReplayInterval], value: Callable[[ReplayInterval], float], limit: float | None
-) -> TargetBreach | None:
-    if not breaking or limit is None:
-        return None
-    first = breaking[0]
-    text = _TEXT[target](first, limit)
-    return TargetBreach(
-        target, first.start_s, first.end_s, value(first), limit, len(breaking), text, _spans_s(breaking)
-    )
-
-
-def _spans_s(intervals: Sequence[ReplayInterval]) -> tuple[tuple[float, float], ...]:
-    found: list[tuple[float, float]] = []
-    for interval in intervals:
-        begins_s = found.pop()[0] if found and found[-1][1] == interval.start_s else interval.start_s
-        found.append((begins_s, interval.end_s))
-    return tuple(found)
-
-
-_TEXT: Mapping[str, Callable[[ReplayInterval, float], str]] = {
-    "rate": lambda i, limit: (
+RATE = _Target(
+    "rate",
+    # A single missed request proves nothing.
+    lambda i, limit: i.missed > 1 and not is_sustained(i.offered, i.offered - i.missed, failed=0),
+    lambda i: 1.0 - i.missed / i.offered,
+    lambda i, limit: (
         f"{i.missed:,} of {i.offered:,} requests are not answered in time, {i.backlog:,} wait at its end; "
         f"{i.busiest} is busy {i.utilisation:.0%} of the time"
     ),
-    "latency_p99": lambda i, limit: (
+)
+LATENCY = _Target(
+    "latency_p99",
+    lambda i, limit: i.late > max(1.0, ALLOWED_LATE * i.offered),
+    lambda i: i.latency_p99_s,
+    lambda i, limit: (
         f"p99 latency is {_duration(i.latency_p99_s)}, above the SLO of {_duration(limit)} "
         f"({i.late:,} of {i.offered:,} requests are late); {i.busiest} is busy {i.utilisation:.0%} of the time"
     ),
-    "budget": lambda i, limit: (
+)
+BUDGET = _Target(
+    "budget",
+    lambda i, limit: i.cost_usd_per_h > limit * (1 + LIMIT_TOLERANCE),
+    lambda i: i.cost_usd_per_h,
+    lambda i, limit: (
         f"cost is {i.cost_usd_per_h:.4f} USD/h, above the budget of {limit:.4f} USD/h "
         f"(traffic alone {i.network_usd_per_h:.4f} USD/h)"
     ),
-}
+)
+
+
+def target_breaches(plan: Plan, intervals: Sequence[ReplayInterval]) -> tuple[TargetBreach, ...]:
+    """Each target that some interval breaks, with the first such interval, in order of time."""
+    found: list[TargetBreach] = []
+    targets = {workflow.name: workflow.slo for workflow in plan.workflows} or {"": plan.slo}
+    for name, slo in targets.items():
+        own = [interval.of(name) for interval in intervals]
+        of = f"{name}: " if name else ""
+        found += [*_breach(RATE, own, ANSWERED, of), *_breach(LATENCY, own, slo.latency_p99_s, of)]
+    found += _breach(BUDGET, intervals, plan.slo.budget_usd_per_h, "")
+    return tuple(sorted(found, key=lambda breach: breach.start_s))
+
+
+def _breach(
+    target: _Target, intervals: Sequence[ReplayInterval], limit: float | None, of: str
+) -> Iterator[TargetBreach]:
+    """The breach of a target, if there is one; `of`: prefix that names the workflow."""
+    breaking = [interval for interval in intervals if limit is not None and target.is_broken(interval, limit)]
+    if limit is None or not breaking:
+        return
+    first, spans_s = breaking[0], list[tuple[float, float]]()
+    for interval in breaking:
+        begins_s = spans_s.pop()[0] if spans_s and spans_s[-1][1] == interval.start_s else interval.start_s
+        spans_s.append((begins_s, interval.end_s))
+    figures = target.value(first), limit, len(breaking)
+    text = of + target.text(first, limit)
+    yield TargetBreach(target.name, first.start_s, first.end_s, *figures, text, tuple(spans_s))
 
 
 def _duration(seconds: float) -> str:
     return f"{seconds:,.3f} s" if seconds >= 1 else f"{seconds * 1e3:.4g} ms"
-
-
-def _answered_share(interval: ReplayInterval) -> float:
-    return 1.0 - interval.missed / interval.offered
-
-
-def _missed(interval: ReplayInterval) -> bool:
-    """True if the rate is not sustained; a single request proves nothing."""
-    return interval.missed > 1 and not is_sustained(interval.offered, interval.offered - interval.missed, failed=0)
-
-
-def _late(interval: ReplayInterval) -> bool:
-    return interval.late > max(1.0, ALLOWED_LATE * interval.offered)
-
-
-def _over_budget(plan: Plan, intervals: Sequence[ReplayInterval]) -> list[ReplayInterval]:
-    budget = plan.slo.budget_usd_per_h
-    return [i for i in intervals if budget is not None and i.cost_usd_per_h > budget * (1 + LIMIT_TOLERANCE)]
