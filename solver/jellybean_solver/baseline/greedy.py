@@ -12,6 +12,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -90,12 +91,12 @@ def _place(network: Network, demand: Demand) -> _Partial | None:
 def _children(network: Network, demand: Demand, partial: _Partial, name: str) -> Iterator[_Partial]:
     """Placements of the operator, one for each number of open tiers that sustains its rate."""
     tiers = _reachable(network, demand, partial, name)
-    used: dict[str, int] = {}
+    used: Counter[str] = Counter()
     for (_, pool), count in partial.taken.items():
-        used[pool] = used.get(pool, 0) + count
+        used[pool] += count
     for number, last in enumerate(tiers, 1):
         free = [
-            (pool, pool.count - used.get(pool.name, 0))
+            (pool, pool.count - used[pool.name])
             for pool in network.pools
             if pool.tier in tiers[:number] and pool.name in demand.workers[name]
         ]
@@ -104,11 +105,11 @@ def _children(network: Network, demand: Demand, partial: _Partial, name: str) ->
             continue
         taken = {(name, pool): count for pool, (count, _) in found.items()}
         shares = {(name, pool): share for pool, (_, share) in found.items()}
-        within: dict[str, float] = {}
+        within: defaultdict[str, float] = defaultdict(float)
         for pool, (_, share) in found.items():
-            within[network.tier_of[pool]] = within.get(network.tier_of[pool], 0.0) + share
+            within[network.tier_of[pool]] += share
         price = sum(network.usd_per_h[pool] * count for pool, (count, _) in found.items())
-        cost = partial.cost + price + _traffic(network, demand, partial, name, within)
+        cost = partial.cost + price + _traffic(demand, partial, name, within)
         yield _Partial(cost, {**partial.tiers, name: within}, {**partial.taken, **taken}, {**partial.shares, **shares})
 
 
@@ -122,7 +123,7 @@ def _reachable(network: Network, demand: Demand, partial: _Partial, name: str) -
     ]
 
 
-def _traffic(network: Network, demand: Demand, partial: _Partial, name: str, within: Mapping[str, float]) -> float:
+def _traffic(demand: Demand, partial: _Partial, name: str, within: Mapping[str, float]) -> float:
     """USD per hour of the operator's inputs."""
     total = sum(demand.entry[name][tier] * share for tier, share in within.items())
     for key, prices in demand.traffic.items():

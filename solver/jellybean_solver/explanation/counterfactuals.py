@@ -14,7 +14,7 @@ from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.outcome import COST_TOLERANCE
 from jellybean_solver.planning.infeasibility import Infeasibility
-from jellybean_solver.planning.solver import Solution, solve
+from jellybean_solver.planning.solver import Solution, limited, solve
 
 WITH_PLAN = ("optimal", "gap", "time_limit")  # statuses of solutions with a plan
 PATIENCE = 4.0  # one solve may take this multiple of an equal share of the remaining time
@@ -118,12 +118,7 @@ class Resolver:
     def __init__(self, settings: ResolveSettings) -> None:
         self.settings = settings
         self.done, self.expected, self.unanswered = 0, 1, 0
-        self._end = self._middle = math.inf
-        if settings.time_limit_s is not None:
-            if settings.clock is None:
-                raise SolverError("a time limit needs a clock, for example time.monotonic")
-            self._middle = settings.clock() + settings.time_limit_s / 2
-            self._end = self._middle + settings.time_limit_s / 2
+        self._limit = limited(settings.time_limit_s, settings.clock)
         self._p99_s: dict[object, Mapping[str, float]] = {}
 
     @property
@@ -159,16 +154,17 @@ class Resolver:
         rates = tuple(source.rate_per_s for source in plan.sources)
         key = (thorough, tuple(plan.selection.items()), routes, rates)
         if key not in self._p99_s:
-            if not thorough and self._past(self._end):
+            if not thorough and self._limit.left() == 0.0:
                 return None
             found = [self.settings.p99_s(plan, 0)]
-            while thorough and len(found) < self.settings.seeds and not self._past(self._middle):
+            while thorough and len(found) < self.settings.seeds and not self._half_spent():
                 found.append(self.settings.p99_s(plan, len(found)))
             self._p99_s[key] = {name: median(one[name] for one in found) for name in found[0]}
         return self._p99_s[key][workflow]
 
-    def _past(self, end: float) -> bool:
-        return self.settings.clock is not None and self.settings.clock() >= end
+    def _half_spent(self) -> bool:
+        left_s, limit_s = self._limit.left(), self.settings.time_limit_s
+        return left_s is not None and limit_s is not None and left_s <= limit_s / 2
 
     def _answer(self, problem: Problem, thorough: bool, explained: bool) -> Resolved:
         limit_s = self._allowed_s(thorough)
@@ -215,10 +211,10 @@ class Resolver:
         return Resolved(solution.status, plan)
 
     def _allowed_s(self, thorough: bool) -> float | None:
-        if self.settings.clock is None or math.isinf(self._end):
+        left_s = self._limit.left()
+        if left_s is None:
             return None
-        left = max(0.0, self._end - self.settings.clock())
-        return left / 2 if thorough else min(left, PATIENCE * left / (self.expected - self.done))
+        return left_s / 2 if thorough else min(left_s, PATIENCE * left_s / (self.expected - self.done))
 
 
 def _without_plan(problem: Problem, solution: Solution) -> Resolved:

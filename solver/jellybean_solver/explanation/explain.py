@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import groupby
 from typing import Any
 
 from jellybean_solver.errors import OutOfTimeError
@@ -135,11 +136,9 @@ class _Explainer:
     def _choices(self) -> Iterator[Changed]:
         """Every tier and pool in use forbidden, every other variant forced."""
         used = {worker.pool for worker in self.plan.workers}
-        tiers = [
-            tier for tier in self.problem.tiers if any(p.tier == tier and p.name in used for p in self.problem.pools)
-        ]
-        for tier in tiers:
-            yield forbid_tier(self.problem, tier), "tier", tier, f"without tier {tier}"
+        for tier in self.problem.tiers:
+            if any(worker.tier == tier for worker in self.plan.workers):
+                yield forbid_tier(self.problem, tier), "tier", tier, f"without tier {tier}"
         for pool in self.problem.pools:
             if pool.name in used:
                 yield forbid_pool(self.problem, pool.name), "pool", pool.name, f"without pool {pool.name}"
@@ -171,17 +170,14 @@ class _Explainer:
                 yield relaxed(self.problem, requirement, 1 + MORE), "rate", f"+{MORE * 100:g} %", words
 
     def _limits(self) -> Iterator[LimitAnalysis]:
-        binding = {requirement for group in self._groups() for requirement in self._suspects(group)}
+        """Rates always bind; the budget never does, as the plan keeps it. All others are examined by kind."""
+        skipped = RequirementKind.RATE, RequirementKind.BUDGET
+        kinds = groupby(self.requirements, key=lambda requirement: requirement.kind)
+        binding = {suspect for kind, group in kinds if kind not in skipped for suspect in self._suspects([*group])}
         for requirement in self.requirements:
             used = usage(self.problem, self.plan, requirement, self.resolver)
             limit = LimitAnalysis(requirement, used, _reached(requirement, used))
             yield self._examined(limit) if requirement in binding else limit
-
-    def _groups(self) -> Iterator[list[Requirement]]:
-        """Requirements that may bind, by kind. Rates always bind; the budget never does, as the plan keeps it."""
-        for kind in RequirementKind:
-            if kind not in (RequirementKind.RATE, RequirementKind.BUDGET):
-                yield [requirement for requirement in self.requirements if requirement.kind is kind]
 
     def _suspects(self, group: list[Requirement]) -> list[Requirement]:
         """All requirements of one kind, or none if dropping all of them saves nothing."""

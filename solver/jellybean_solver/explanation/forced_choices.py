@@ -146,18 +146,18 @@ class _Place:
             _Forced(self.problem, "worker", name, f"with {worker}", _paying(name, self.resolver))
             for name, worker in worker_of.items()
         ]
-        told = _cheapest(self.plan, self.question, self.resolver, ways)
-        change = told.change
+        reply = _cheapest(self.plan, self.question, self.resolver, ways)
+        change = reply.change
         if change is None or not change.holds or change.delta_usd_per_h is None:
-            return told
+            return reply
         pool = self.problem.pool_by_name[change.subject]
         price = self.problem.unit_usd_per_h(pool)
         saved = price - change.delta_usd_per_h
         if saved > COST_TOLERANCE * max(1.0, price):
             costs = f"{worker_of[pool.name]} costs {price:.4g} USD/h and saves {saved:.3g} elsewhere"
-            return replace(told, sentence=f"{costs}; {told.sentence}")
+            return replace(reply, sentence=f"{costs}; {reply.sentence}")
         costs = f"a worker of it{self.problem.in_each(pool.tier)} costs {price:.4g} USD/h and saves nothing elsewhere"
-        return replace(told, sentence=f"{pool.name} would not pay: {costs}")
+        return replace(reply, sentence=f"{pool.name} would not pay: {costs}")
 
     def _with_all_requests(self, possible: list[str]) -> WhyNot:
         """The cheapest plan with all requests of some operator at the place."""
@@ -170,9 +170,9 @@ class _Place:
             )
             for name in possible
         ]
-        told = _cheapest(self.plan, self.question, self.resolver, ways)
-        nowhere = "of no operator all requests fit: " if len(possible) > 1 and told.verdict == "no_plan" else ""
-        return replace(told, sentence=_joined(self._stated(), nowhere + told.sentence), used_per_s=self.used)
+        reply = _cheapest(self.plan, self.question, self.resolver, ways)
+        nowhere = "of no operator all requests fit: " if len(possible) > 1 and reply.verdict == "no_plan" else ""
+        return replace(reply, sentence=_joined(self._stated(), nowhere + reply.sentence), used_per_s=self.used)
 
     def _stated(self) -> str:
         """What the plan already runs at the place, in words."""

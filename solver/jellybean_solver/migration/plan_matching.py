@@ -113,9 +113,9 @@ def _route(weight: float, workers: Mapping[str, str], marks: Colours) -> Hashabl
 def _refined(plan: Plan, marks: Mapping[str, int], numbers: dict[Hashable, int]) -> dict[str, int]:
     passing: defaultdict[str, Counter[Hashable]] = defaultdict(Counter)
     for route in plan.routes:
-        told = _route(route.weight, route.workers, marks)
+        route_key = _route(route.weight, route.workers, marks)
         for operator, worker in route.workers.items():
-            passing[worker][operator, told] += 1
+            passing[worker][operator, route_key] += 1
     found: dict[str, int] = {}
     for planned in plan.workers:
         rates = frozenset((name, round(rate, DIGITS)) for name, rate in planned.rates_per_s.items())
@@ -156,7 +156,7 @@ def _overlapping(
 ) -> list[Pair]:
     """Pairs of workers with different models: a matching of greatest kept value, then the rest in order."""
     left, right = _kinds(one, one_models), _kinds(two, two_models)
-    if _told(left) > _told(right):  # solve the same problem whichever plan comes first
+    if _ordered(left) > _ordered(right):  # solve the same problem whichever plan comes first
         return [(a, b) for b, a in _overlapping(two, one, two_models, one_models, value)]
     pairs: list[Pair] = []
     for (kind, other), count in _transport(left, right, value).items():
@@ -199,7 +199,7 @@ def _transport(left: Kinds, right: Kinds, value: Callable[[Models], float]) -> M
     return {pair: round(x.value()) for pair, x in flow.items() if round(x.value()) > 0}
 
 
-def _told(kinds: Kinds) -> list[list[tuple[str, str, str]]]:
+def _ordered(kinds: Kinds) -> list[list[tuple[str, str, str]]]:
     return [sorted(map(_order, kind)) for kind in kinds]
 
 

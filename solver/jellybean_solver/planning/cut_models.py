@@ -1,8 +1,9 @@
 """Models cut in two: the first layers on one worker, the rest on another, chosen together with variants and places.
 
-A cut variant is two operators in a row: the head, of its own name, and the tail, which keeps the operator's, so that
-accuracy, readers and callers know nothing of it. Which cut is best is a union of problems, one for each choice of
-cuts, and one with every model whole; the cheapest plan of all is the answer, and the least of all bounds its bound.
+A cut variant is two operators in a row: the head has a name of its own, the tail keeps the operator's name, so that
+accuracy models and downstream operators do not change. The best cut is the optimum of a union of problems: one for
+each choice of cuts, and one with every model whole. The cheapest plan of all is the answer, the least lower bound of
+all is its bound.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Cut:
 
 
 Cuts = Mapping[str, tuple[Cut, ...]]  # operator -> its variants' cuts
-Choice = Mapping[str, Cut]  # operator -> the cut chosen; the others are whole
+Choice = Mapping[str, Cut]  # operator -> the cut chosen; operators without one run whole models
 
 
 def head_name(operator: str) -> str:
@@ -48,14 +49,14 @@ def head_name(operator: str) -> str:
 
 
 def cut_problem(problem: Problem, choice: Choice) -> Problem:
-    """The problem with the operators of `choice` cut so, and nothing else to choose for them."""
+    """The problem with the operators of `choice` replaced by head and tail, each with a single variant."""
     moved = {(up, name): head_name(name) for name, cut in choice.items() for up in cut.head_inputs}
     operators: list[Operator] = []
     for operator in problem.operators:
         cut = choice.get(operator.name)
         stages = (operator,) if cut is None else _stages(operator, cut)
         for one in stages:
-            variants = tuple(_sending(variant, operator.name, moved) for variant in one.variants)
+            variants = tuple(_redirected(variant, operator.name, moved) for variant in one.variants)
             operators.append(replace(one, variants=variants))
     return replace(problem, operators=tuple(operators))
 
@@ -69,10 +70,10 @@ def _stages(operator: Operator, cut: Cut) -> tuple[Operator, Operator]:
     return head, Operator(operator.name, (*late, Edge(name, operator.name)), (cut.tail,), *both)
 
 
-def _sending(variant: Variant, name: str, moved: Mapping[tuple[str, str], str]) -> Variant:
-    """The variant with messages to those who read it now."""
-    sent = {moved.get((name, reader), reader): size for reader, size in variant.message_bytes.items()}
-    ratios = {moved.get((name, reader), reader): ratio for reader, ratio in variant.ratios.items()}
+def _redirected(variant: Variant, name: str, moved: Mapping[tuple[str, str], str]) -> Variant:
+    """The variant with its messages sent to heads; `moved`: (operator, downstream) -> the downstream's head."""
+    sent = {moved.get((name, down), down): size for down, size in variant.message_bytes.items()}
+    ratios = {moved.get((name, down), down): ratio for down, ratio in variant.ratios.items()}
     return variant if sent == variant.message_bytes else replace(variant, message_bytes=sent, ratios=ratios)
 
 
@@ -97,7 +98,7 @@ def choices(cuts: Cuts) -> Iterator[Choice]:
 
 
 def chosen_in(plan: Plan, cuts: Cuts) -> Choice:
-    """The cuts that a plan was made with, as far as they are still among `cuts`."""
+    """The cuts of a plan, as far as they are still among `cuts`."""
     heads = {operator.name: (operator.stage, operator.model) for operator in plan.operators}
     return {
         name: cut
@@ -108,13 +109,13 @@ def chosen_in(plan: Plan, cuts: Cuts) -> Choice:
 
 
 def problem_as_planned(problem: Problem, cuts: Cuts, plan: Plan) -> Problem:
-    """The problem that a plan answers: with the plan's own cuts."""
+    """The problem with the plan's own cuts, which the plan is a solution of."""
     return cut_problem(problem, chosen_in(plan, cuts))
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedCut:
-    """A model that a plan cuts: after `layers` of `of`, with so many bytes in each message across."""
+    """A model that a plan cuts after `layers` of `of` layers; each message across the cut has `crossing_bytes`."""
 
     operator: str
     variant: str
@@ -145,7 +146,7 @@ def solve_cut(
     explained: bool = True,
     p99_s: float | None = None,
 ) -> Solution:
-    """As `solve`, over all choices of cuts; where there is no plan, the reasons are those of whole models."""
+    """As `solve`, over all choices of cuts; if there is no plan, the reasons are those of whole models."""
     solve_one = partial(solve, beam_width=beam_width, gap=gap, clock=clock, p99_s=p99_s)
     if not any(cuts.values()):
         return solve_one(problem, time_limit_s=time_limit_s, explained=explained)
@@ -163,10 +164,10 @@ def solve_cut(
         raise union.late
     whole = solved(problem, explained=explained)
     why = whole.infeasibility
-    if why is None:  # a plan of whole models, found only now: its own search says how good it is
+    if why is None:  # a plan of whole models after all; it has a certificate of its own
         return whole
-    told = f"that is with all models whole; with one cut in two, none of {len(candidates) - 1} ways gives a plan either"
-    why = replace(why, reasons=(*why.reasons, told), least_usd_per_h=union.bound)
+    note = f"that is with all models whole; with one cut in two, none of {len(candidates) - 1} ways gives a plan either"
+    why = replace(why, reasons=(*why.reasons, note), least_usd_per_h=union.bound)
     return replace(whole, infeasibility=why, selections_tried=union.tried + whole.selections_tried)
 
 
@@ -176,12 +177,12 @@ class _Union:
     def __init__(self, problem: Problem, solved: Callable[[Problem], Solution]) -> None:
         self.problem, self.solved = problem, solved
         self.best: Plan | None = None
-        self.bound = math.inf  # of the candidates that were left: no plan of theirs costs less
+        self.bound = math.inf  # least lower bound of the candidates solved or pruned so far
         self.tried = 0
         self.late: OutOfTimeError | None = None
 
     def walk(self, candidates: Sequence[Problem]) -> None:
-        """Until none that is left can be cheaper."""
+        """Solve the candidates, lowest bound first; those whose bound is not below the incumbent are pruned."""
         bounded = sorted((least_usd_per_h(one), number) for number, one in enumerate(candidates))
         for least, number in bounded:
             if least == math.inf or (self.best is not None and least >= self.value * (1 - VALUE_TOLERANCE)):
@@ -194,7 +195,7 @@ class _Union:
         return math.inf if self.best is None else self.best.cost.total_usd_per_h
 
     def _try(self, candidate: Problem) -> float:
-        """Solve one; returns its bound."""
+        """Solve a candidate below the incumbent's cost; returns its lower bound."""
         slo, budget = self.problem.slo, self.problem.slo.budget_usd_per_h
         if self.best is not None:
             candidate = replace(candidate, slo=replace(slo, budget_usd_per_h=min(self.value, budget or math.inf)))
@@ -220,7 +221,7 @@ class _Union:
 
 
 def _least_of_refused(candidate: Problem, found: Solution) -> float:
-    """What a candidate without an answer costs at least; inf where none of its plans can be the answer."""
+    """Lower bound of a candidate without a plan; inf if none of its plans can be the answer."""
     refused, budget = found.infeasibility, candidate.slo.budget_usd_per_h
     if refused is None or not refused.breaches or found.certificate is None:
         return refused.least_usd_per_h if refused is not None else math.inf
@@ -229,5 +230,5 @@ def _least_of_refused(candidate: Problem, found: Solution) -> float:
 
 
 def least_usd_per_h(problem: Problem) -> float:
-    """What every plan of a problem costs at least, before anything is solved."""
+    """Lower bound on the cost of every plan of a problem, without solving it."""
     return Fleet(Network(problem)).cost_bound({})

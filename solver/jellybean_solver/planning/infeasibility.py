@@ -24,8 +24,8 @@ Found = TypeVar("Found")
 
 SHAVE = 1e-6  # the rate scale is reported this share below its supremum, so that it is feasible as printed
 CROWDED = 1e-3  # rates this far above what fits are scaled down first: the program loses small fractions
-FULL = 0.999  # a pool busier than this share of its workers is called full
-MOST_NAMED = 4  # full pools, where all are full
+FULL = 0.999  # a pool or link with a higher utilisation is called full
+MOST_NAMED = 4  # if all pools are full, more of them are summarised by their number
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,9 @@ class Infeasibility:
 
     `nearest_accuracy`: the highest accuracy target that is feasible at these rates (and budget).
     `nearest_rate_scale`: the largest factor on all rates that is feasible at this accuracy (and budget).
-    `nearest_p99_s`: the least p99 latency of the plans that were looked at.
+    `nearest_p99_s`: the lowest p99 latency of all plans evaluated.
     `breaches`: the budget that the cheapest plan breaks; `refused`: that plan.
-    `least_usd_per_h`: what a plan costs at least that there may be after all; inf where there is proven to be none.
+    `least_usd_per_h`: lower bound on the cost of any plan not excluded yet; inf if infeasibility is proven.
     """
 
     reasons: tuple[str, ...]
@@ -50,7 +50,7 @@ class Infeasibility:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How to search, and `holds`: whether a changed problem has a plan that breaks nothing."""
+    """Settings of the searches. `holds`: whether a changed problem has a feasible plan."""
 
     beam_width: int
     clock: Clock
@@ -134,7 +134,7 @@ def _structural(network: Network) -> Iterator[str]:
 
 
 def _why_stuck(network: Network, operator: Operator) -> str:
-    """Which of profile, residency and memory leaves no pool for any variant."""
+    """Why no pool can run any variant: no profile, residency, or memory."""
     names = ", ".join(variant.name for variant in operator.variants)
     known = [(v, pool) for v in operator.variants for pool in network.pools if pool.name in v.service]
     allowed = [(v, pool) for v, pool in known if operator.tiers is None or pool.tier in operator.tiers]
@@ -153,7 +153,7 @@ def _why_stuck(network: Network, operator: Operator) -> str:
 
 
 def _without_workers(network: Network, operator: Operator) -> str:
-    """Pools where it might run if they had any."""
+    """Pools without workers in which the operator could otherwise run."""
     return ", ".join(
         f"{pool.name} (count 0)"
         for pool in network.problem.pools
@@ -164,7 +164,7 @@ def _without_workers(network: Network, operator: Operator) -> str:
 
 
 def _most_that_fits(network: Network) -> float:
-    """A factor on all rates, at most 1, that none that fits exceeds: each operator alone on the whole fleet."""
+    """Upper bound (at most 1) on the feasible factor on all rates: each operator alone on the whole fleet."""
     demand = network.demand({})
     count = {pool.name: pool.count for pool in network.pools}
     return min(
@@ -193,14 +193,14 @@ class _Explainer:
         self.budget = math.inf if budget is None else budget
         self.best = effort.search(fleet, MostAccurate(fleet, fits=False)) if self.target is not None else None
         reachable = self.target is None or self.best is None or -self.best.value >= self.target - ACCURACY_SLACK
-        self.base = _most_that_fits(fleet.network)  # `scaled` counts in rates of this factor
+        self.base = _most_that_fits(fleet.network)  # factor on the rates that a scale of 1 in `scaled` stands for
         if self.base > CROWDED:
             self.base = 1.0
         self.scaled: Outcome[RateScale] | None = None
         if reachable:
             self.scaled = self._fastest()
             if self.scaled.is_conclusive and self.scaled.found is not None and self.scaled.found.scale <= SHAVE:
-                self.base *= SHAVE  # too little to tell from nothing, unless it is looked at closely
+                self.base *= SHAVE  # the scale is within the tolerance of 0: solved again with lower rates
                 self.scaled = self._fastest()
         self.fitting: Outcome[Assignment] | None = None
         if self.target is not None:
@@ -252,7 +252,7 @@ class _Explainer:
             yield from self._too_low_for(workflow)
 
     def _too_low_for(self, workflow: Workflow) -> Iterator[str]:
-        """What the best selection of one of several workflows reaches, where that is not enough."""
+        """The best accuracy that one of several workflows reaches, if it is below its target."""
         problem, target = single_workflow(self.problem, workflow), workflow.slo.accuracy
         if target is None:
             return
@@ -284,10 +284,10 @@ class _Explainer:
             )
         else:
             yield self._fits_at_most(found.scale * self.base, selection)
-        yield from self._full(found, selection)
+        yield from self._at_limit(found, selection)
 
-    def _full(self, found: RateScale, selection: Selection) -> Iterator[str]:
-        """What is used up at the largest share that fits."""
+    def _at_limit(self, found: RateScale, selection: Selection) -> Iterator[str]:
+        """Pools, operators and links that are at their limit at the largest feasible rates."""
         full = [pool for pool in self.fleet.network.pools if found.busy[pool.name] > FULL * pool.count]
         if len(full) == len(self.fleet.network.pools) > MOST_NAMED:
             workers = sum(pool.count * self.problem.sites.get(pool.tier, 1) for pool in full)

@@ -19,8 +19,15 @@ from jellybean_solver.simulation.replay_intervals import IntervalRecorder, Progr
 from jellybean_solver.simulation.simulator import SimulationSettings, simulate
 from jellybean_solver.simulation.sustained import grace_s
 from jellybean_solver.simulation.target_breaches import TargetBreach, target_breaches
-from jellybean_solver.simulation.trace import MOST_REQUESTS, RateTrace, Stretch, sampled
-from jellybean_solver.simulation.trace_loads import copies, network_usd_per_h, stretch_loads
+from jellybean_solver.simulation.trace import (
+    MOST_REQUESTS,
+    RateTrace,
+    Stretch,
+    copies,
+    network_usd_per_h,
+    sampled,
+    stretch_loads,
+)
 
 LEAST_REQUESTS = 100  # least requests of an interval: fewer have no 99th percentile
 
@@ -66,8 +73,9 @@ def replay(
     groups = _groups(trace.stretches, list(leaders))
     poisson = any(stream.arrivals is Arrivals.POISSON for stream in streams)
     late_s = {w.name: w.slo.latency_p99_s for w in plan.workflows} or {"": plan.slo.latency_p99_s}
-    recorder = IntervalRecorder([_seconds(group) for group in groups], copies(plan), sites, late_s, progress)
-    recorder.grace_s = [_grace_s(group, list(leaders), slow_latency_s, poisson) for group in groups]
+    lengths_s = [_seconds(group) for group in groups]
+    graces_s = [_grace_s(group, list(leaders), slow_latency_s, poisson) for group in groups]
+    recorder = IntervalRecorder(lengths_s, graces_s, copies(plan), sites, late_s, progress)
 
     def times(stream: RequestStream, rng: random.Random, phase: float) -> Iterator[float]:
         leader = stream.sources[0].name
@@ -99,8 +107,8 @@ def _check_equal(trace: RateTrace, names: Sequence[str]) -> None:
     for stretch in trace.stretches:
         rates = {name: stretch.rates_per_s[name] for name in names}
         if not all(math.isclose(rate, rates[names[0]], rel_tol=1e-9) for rate in rates.values()):
-            told = ", ".join(f"{name} {rate:g}/s" for name, rate in rates.items())
-            raise SolverError(f"from {stretch.start_s:g} s on sources of one stream of requests differ: {told}")
+            stated = ", ".join(f"{name} {rate:g}/s" for name, rate in rates.items())
+            raise SolverError(f"from {stretch.start_s:g} s on sources of one stream of requests differ: {stated}")
 
 
 def _groups(stretches: Sequence[Stretch], leaders: Sequence[str]) -> list[list[Stretch]]:

@@ -69,20 +69,22 @@ class IntervalRecorder:
     def __init__(
         self,
         lengths_s: Sequence[float],
+        graces_s: Sequence[float],
         alike: Mapping[str, int],
         sites: Mapping[str, int],
         late_s: Mapping[str, float | None],
         progress: Progress,
     ) -> None:
-        """`alike`: worker or link of the plan -> number of sites; `sites`: source -> number of sites of its tier.
+        """`graces_s`: seconds after each interval in which answers still count in time.
+
+        `alike`: worker or link of the plan -> number of sites; `sites`: source -> number of sites of its tier.
 
         `late_s`: p99 target by workflow; a single workflow has the name "".
         """
         self.ends = list(accumulate(lengths_s))
         self._alike, self._sites = alike, sites
-        self.grace_s: list[float] = []
         self._late_s = late_s
-        self._lengths_s = lengths_s
+        self._lengths_s, self._graces_s = lengths_s, graces_s
         self._progress = progress
         count = len(lengths_s)
         self._answered = [0] * (count + 1)  # the last: after the trace
@@ -101,7 +103,7 @@ class IntervalRecorder:
     def answered(self, arrived_s: float, now: float, workflow: str) -> None:
         index = self._at(arrived_s)
         self._answered[bisect_right(self.ends, now)] += 1
-        self._in_time[workflow][index] += now <= self.ends[index] + self.grace_s[index]
+        self._in_time[workflow][index] += now <= self.ends[index] + self._graces_s[index]
         self._latencies[workflow][index].append(now - arrived_s)
 
     def busy(self, place: str, begin_s: float, end_s: float) -> None:
