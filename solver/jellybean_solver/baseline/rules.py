@@ -149,8 +149,8 @@ def _most_accurate(fleet: Fleet, name: str, effort: _Effort) -> Baseline:
     problem = fleet.network.problem
     chosen: dict[str, str] = {}
     for part in [single_workflow(problem, workflow) for workflow in problem.workflows] or [problem]:
-        own = Fleet(Network(part))
-        search: BeamSearch[object] = BeamSearch(own.network, MostAccurate(own, fits=False), clock=effort.clock())
+        own = Network(part)
+        search: BeamSearch[None] = BeamSearch(own, MostAccurate(own), clock=effort.clock())
         outcome = search.run()
         if not outcome.is_conclusive:
             return Baseline(name, "time_limit", note="time ended before the most accurate variants were known")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from threading import Event
 
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.fleet.exact_milp import ExactMilp
+from jellybean_solver.fleet.incumbent import is_accurate_enough
 from jellybean_solver.fleet.joint_lp import Skeleton
+from jellybean_solver.migration.running_plan import RunningPlan
 from jellybean_solver.milp.concurrent_solve import ConcurrentSolve
 from jellybean_solver.outcome import Clock, Selection
 from jellybean_solver.small.assignment import Assignment
@@ -29,10 +32,13 @@ class ConcurrentMilp:
         target: float | None,
         fixed: Selection,
         clock: Clock,
-        is_accurate: Callable[[Selection], bool],
+        *,
+        running: RunningPlan | None = None,
+        budget: float = math.inf,
     ) -> None:
-        self._problem = network, target, fixed
-        self._clock, self._is_accurate = clock, is_accurate
+        """From a `running` plan the bound is on the cost with the migration; `budget` is on the running cost alone."""
+        self._problem, self._running, self._budget = (network, target, fixed), running, budget
+        self._clock, self._is_accurate = clock, partial(is_accurate_enough, network.problem, target)
         self._excluded: list[Selection] = []
         self._run: ConcurrentSolve | None = None
         self._milp: ExactMilp | None = None
@@ -50,6 +56,9 @@ class ConcurrentMilp:
             self.bound, self.finished = math.inf, True
             return
         milp = ExactMilp(skeleton)
+        if self._running is not None:
+            milp.program.limit_cost(self._budget)
+            milp.add_migration(self._running)
         for selection in self._excluded:
             milp.exclude(selection)
         self.cutoff, self.value, self.finished, self._milp = cutoff, cutoff, False, milp
@@ -80,9 +89,10 @@ class ConcurrentMilp:
             self.finished = True
 
     def attempts(self) -> Iterator[tuple[Selection, Attempt[Assignment]]]:
-        """The same, as the beam search has them."""
+        """The same for the beam search; none from a running plan, as the MILP knows only the least migration cost."""
         for selection, assignment in self.found():
-            yield selection, Attempt(assignment.cost, -math.inf, assignment)
+            if self._running is None:
+                yield selection, Attempt(assignment.cost, -math.inf, assignment)
 
     def wait(self) -> None:
         """Until a run has ended, or for a moment."""

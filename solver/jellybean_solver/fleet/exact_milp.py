@@ -84,6 +84,15 @@ class ExactMilp:
                 for row, replicas in zip(rows, (1.0, float(self.kinds.workers[choice, kind])), strict=True):
                     self.program.fill([row] * len(columns), columns, replicas)
 
+    def maximise_rates(self, budget: float) -> None:
+        """Minimise minus the factor, at most 1, by which all rates can be scaled within a budget."""
+        self.program.limit_cost(budget)
+        self.program.cost = [np.zeros_like(costs) for costs in self.program.cost]
+        scale, total = int(self.program.add_columns([-1.0], 1.0)[0]), self.skeleton.flows.total
+        self.program.change_rows(total, 0.0, 0.0)
+        self.program.fill(total, [scale] * len(total), -1.0)
+        self.program.change_rows(self.skeleton.total.tolist(), -math.inf, 0.0)  # served by the variant chosen only
+
     def staff(self, values: Floats) -> Staff:
         """The workers of a point of the program."""
         kinds, names = self.kinds, self.skeleton.network.names

@@ -68,6 +68,7 @@ class Skeleton:
         self.left_s = math.inf  # the deadline of the search that goes on now
         self.links = 1.0  # of every link's bandwidth, that search may use
         self.link_rows = np.zeros(0, np.int64)
+        self.limited_links: list[Tiers] = []  # of these rows
         self.timed: tuple[Indices, ...] = ()  # per operator the rows that its seconds enter
         self.possible = all(variants.values())
         if self.possible:
@@ -208,6 +209,7 @@ class Skeleton:
                     values += [sent / bandwidth] * len(brought)
             if columns:
                 rows.append(int(self.program.add_rows(-math.inf, 1.0, 1)[0]))
+                self.limited_links.append(link)
                 self.program.fill([rows[-1]] * len(columns), columns, np.array(values))
         self.link_rows = np.array(rows, np.int64)
 

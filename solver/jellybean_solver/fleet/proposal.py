@@ -20,7 +20,7 @@ from jellybean_solver.fleet.joint_lp import USED, Skeleton
 from jellybean_solver.fleet.packing.worker_counts import Staff
 from jellybean_solver.fleet.settings import SearchLimits
 from jellybean_solver.migration.running_plan import RunningPlan
-from jellybean_solver.milp.highs_program import Floats
+from jellybean_solver.milp.highs_program import Floats, ProgramSolution
 
 MOST_MISSES = 50  # selections that are less accurate than the accuracy rows take them for
 MOST_PACKED = 2_000  # pairs of a choice and a worker class, up to which memory counts worker by worker
@@ -63,20 +63,32 @@ def propose(
     if not skeleton.possible:
         return Proposal(math.inf)
     milp = ExactMilp(skeleton, packed=int(skeleton.open.sum()) <= MOST_PACKED)
-    if math.isfinite(limits.budget):
-        milp.program.limit_cost(limits.budget)
+    milp.program.limit_cost(limits.budget)
     if running is not None:
         milp.add_migration(running)
+    answer, staff = solve_accurately(milp, target, limits)
+    if answer.values is None or staff is None:
+        return Proposal(max(0.0, answer.bound))
+    flows = _flows(skeleton, answer.values)
+    return Proposal(max(0.0, answer.bound), staff.selection, _pairs(staff, pace), flows)
+
+
+def solve_accurately(
+    milp: ExactMilp, target: float | None, limits: SearchLimits
+) -> tuple[ProgramSolution, Staff | None]:
+    """Solve until the selection reaches the target by the measured accuracies (accuracy_rows.py); None: there is none.
+
+    Each bound holds: only selections that miss the target are excluded.
+    """
+    problem = milp.skeleton.network.problem
     for _ in range(MOST_MISSES):
         answer = milp.program.solve(gap=limits.gap, time_limit_s=limits.clock.left())
-        bound = max(0.0, answer.bound)
-        if answer.values is None:
-            return Proposal(bound)
-        staff = milp.staff(answer.values)
-        if is_accurate_enough(network.problem, target, staff.selection):
-            return Proposal(bound, staff.selection, _pairs(staff, pace), _flows(skeleton, answer.values))
+        staff = None if answer.values is None else milp.staff(answer.values)
+        if staff is None or is_accurate_enough(problem, target, staff.selection):
+            break
         milp.exclude(staff.selection)
-    return Proposal(bound)
+        staff = None
+    return answer, staff
 
 
 def _pairs(staff: Staff, pace: Pace | None) -> frozenset[tuple[str, str]]:

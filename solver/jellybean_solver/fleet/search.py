@@ -109,7 +109,7 @@ class FleetSearch:
 
     def _tree_search(self) -> TreeSearch:
         incumbent = Incumbent(self.network, self.target, self.budget, self.gap, self.judge)
-        milp = ConcurrentMilp(self.network, self.target, self.fixed, self.clock, incumbent.is_accurate)
+        milp = ConcurrentMilp(self.network, self.target, self.fixed, self.clock)
         parts = SearchParts(
             relaxations=self.relaxations,
             rounding=self.rounding,

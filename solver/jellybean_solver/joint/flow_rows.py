@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from jellybean_solver.demand.demand import Demand, EdgeKey, Network, Tiers
 from jellybean_solver.milp.highs_program import Program
 
@@ -18,25 +16,29 @@ class Flows:
     """Columns by what they stand for, each between 0 and 1.
 
     `fractions`: per bag, tiers of its operators -> column. `marginal`: columns that sum to an operator's fraction in a
-    tier. `between`: columns that sum to an edge's fraction between two tiers.
+    tier. `between`: columns that sum to an edge's fraction between two tiers. `total`: rows in which all fractions of a
+    root bag sum to 1.
     """
 
     fractions: tuple[Mapping[BagTiers, int], ...]
     marginal: Mapping[tuple[str, str], Sequence[int]]
     between: Mapping[EdgeKey, Mapping[Tiers, Sequence[int]]]
+    total: tuple[int, ...]
 
 
 def add_flows(program: Program, network: Network, demand: Demand) -> Flows:
     """Columns for where `demand` lets operators run and data flow. They cost what the sources' data cost."""
     fractions: list[dict[BagTiers, int]] = []
+    total: list[int] = []
     marginal: dict[tuple[str, str], list[int]] = {}
     between: dict[EdgeKey, dict[Tiers, list[int]]] = {key: {} for key in network.inner}
     for bag, (home, edges) in zip(network.bags, network.homes, strict=True):
         table = _columns(program, network, demand, bag.operators, home, edges)
         fractions.append(table)
         if bag.parent is None:
-            one = program.add_rows(1.0, 1.0, 1)
-            program.fill(np.repeat(one, len(table)), list(table.values()), 1.0)
+            one = int(program.add_rows(1.0, 1.0, 1)[0])
+            program.fill([one] * len(table), list(table.values()), 1.0)
+            total.append(one)
         else:
             above = network.bags[bag.parent].operators
             _agree(program, (bag.operators, table), (above, fractions[bag.parent]), bag.separator)
@@ -46,7 +48,7 @@ def add_flows(program: Program, network: Network, demand: Demand) -> Flows:
                 marginal.setdefault((name, at[name]), []).append(column)
             for up, down in edges:
                 between[up, down].setdefault((at[up], at[down]), []).append(column)
-    return Flows(tuple(fractions), marginal, between)
+    return Flows(tuple(fractions), marginal, between, tuple(total))
 
 
 def _columns(

@@ -49,6 +49,11 @@ class Matrix:
         upward = np.where(np.isfinite(self.low), duals, np.minimum(duals, 0.0))
         return np.where(np.isfinite(self.high), upward, np.maximum(upward, 0.0))
 
+    def activities(self, values: Floats) -> Floats:
+        """Values of the rows at a point."""
+        found: Floats = np.bincount(self.rows, self.values * values[self.columns], len(self.low)).astype(float)
+        return found
+
     def sides(self, duals: Floats) -> float:
         """The dual objective's row part: sides of the rows weighted by signed duals."""
         side = np.where(duals > 0, self.low, self.high)
@@ -109,6 +114,11 @@ class Program:
         self.row_high.extend(np.broadcast_to(np.asarray(high, float), count).tolist())
         return np.arange(first, first + count)
 
+    def change_rows(self, rows: Sequence[int], low: float, high: float) -> None:
+        """Give rows another range."""
+        for row in rows:
+            self.row_low[row], self.row_high[row] = low, high
+
     def fill(
         self, rows: Sequence[int] | Indices, columns: Sequence[int] | Indices, values: float | Sequence[float] | Floats
     ) -> None:
@@ -118,6 +128,8 @@ class Program:
 
     def limit_cost(self, most: float) -> None:
         """Add a row that keeps the objective at or below `most`."""
+        if math.isinf(most):
+            return
         cost = np.concatenate(self.cost)
         columns = np.flatnonzero(cost)
         row = self.add_rows(-math.inf, most, 1)

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeVar
+from operator import itemgetter
 
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.fleet.dispatch import is_large, reasons_large
+from jellybean_solver.fleet.proposal import propose
+from jellybean_solver.fleet.rate_scale import RateScale, largest_rate_scale
+from jellybean_solver.fleet.settings import SearchLimits
 from jellybean_solver.model.evaluate import Evaluation
 from jellybean_solver.model.multi_workflow import single_workflow
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Operator, Problem, Sharing, Workflow
 from jellybean_solver.outcome import ACCURACY_SLACK, Clock, Outcome, Selection
-from jellybean_solver.small.assignment import Assignment, RateScale
-from jellybean_solver.small.beam_search import BeamSearch, Objective
-from jellybean_solver.small.objectives import Fastest, Fleet, MostAccurate
 from jellybean_solver.small.tree_bounds import can_flow
-
-Found = TypeVar("Found")
 
 SHAVE = 1e-6  # the rate scale is reported this share below its supremum, so that it is feasible as printed
 CROWDED = 1e-3  # rates this far above what fits are scaled down first: the program loses small fractions
 FULL = 0.999  # a pool or link with a higher utilisation is called full
+ANY_GAP = 1.0  # relative: any plan will do
 MOST_NAMED = 4  # if all pools are full, more of them are summarised by their number
 
 
@@ -52,13 +53,8 @@ class Infeasibility:
 class Effort:
     """Settings of the searches. `holds`: whether a changed problem has a feasible plan."""
 
-    beam_width: int
     clock: Clock
     holds: Callable[[Problem], bool]
-
-    def search(self, fleet: Fleet, objective: Objective[Found], target: float | None = None) -> Outcome[Found]:
-        """The best selection by an objective."""
-        return BeamSearch(fleet.network, objective, target=target, beam_width=self.beam_width, clock=self.clock).run()
 
 
 def scaled(problem: Problem, factor: float, names: Collection[str] | None = None) -> Problem:
@@ -70,14 +66,14 @@ def scaled(problem: Problem, factor: float, names: Collection[str] | None = None
     return replace(problem, sources=sources)
 
 
-def explain(fleet: Fleet, effort: Effort) -> Infeasibility:
+def explain(network: Network, effort: Effort) -> Infeasibility:
     """The reasons of a problem that has no plan."""
-    structural = tuple(_structural(fleet.network))
+    structural = tuple(_structural(network))
     if structural:
         return Infeasibility(structural)
-    if is_large(fleet.network):
-        return Infeasibility(tuple(reasons_large(fleet.network.problem, effort.clock)))
-    explainer = _Explainer(fleet, effort)
+    if is_large(network):
+        return Infeasibility(tuple(reasons_large(network.problem, effort.clock)))
+    explainer = _Explainer(network, effort)
     return Infeasibility(
         (*explainer.accuracy(), *explainer.capacity(), *explainer.nearest()),
         (),
@@ -86,11 +82,11 @@ def explain(fleet: Fleet, effort: Effort) -> Infeasibility:
     )
 
 
-def explain_breaches(fleet: Fleet, plan: Plan, evaluation: Evaluation, effort: Effort) -> Infeasibility:
+def explain_breaches(network: Network, plan: Plan, evaluation: Evaluation, effort: Effort) -> Infeasibility:
     """The reasons why the cheapest plan is refused: it breaks the budget, and no plan is cheaper."""
-    if is_large(fleet.network):
+    if is_large(network):
         return Infeasibility(evaluation.breaches, evaluation.breaches, refused=plan)
-    explainer = _Explainer(fleet, effort)
+    explainer = _Explainer(network, effort)
     sure = "no plan is cheaper" if plan.certificate.is_optimal else "no cheaper plan was found in time"
     return Infeasibility(
         (*(f"{breach}; {sure}" for breach in evaluation.breaches), *explainer.nearest()),
@@ -182,33 +178,39 @@ def _rounded_down(scale: float) -> float:
     return math.floor(scale / digit) * digit
 
 
-class _Explainer:
-    """Three searches on one problem; each is run at most once."""
+def _accuracies(network: Network) -> list[tuple[float, Selection]]:
+    """All accuracies that selections reach, in rising order, each with its first selection."""
+    found: dict[float, Selection] = {}
+    for variants in itertools.product(*network.runnable.values()):
+        selection = dict(zip(network.runnable, variants, strict=True))
+        if (value := network.problem.accuracy.value(selection)) is not None:
+            found.setdefault(value, selection)
+    return sorted(found.items(), key=itemgetter(0))
 
-    def __init__(self, fleet: Fleet, effort: Effort) -> None:
-        self.fleet, self.effort = fleet, effort
-        self.problem = fleet.network.problem
+
+class _Explainer:
+    """What is nearest to a problem that has no plan; each search is run at most once."""
+
+    def __init__(self, network: Network, effort: Effort) -> None:
+        self.network, self.effort, self.problem = network, effort, network.problem
         self.target = self.problem.accuracy_target
         budget = self.problem.slo.budget_usd_per_h
         self.budget = math.inf if budget is None else budget
-        self.best = effort.search(fleet, MostAccurate(fleet, fits=False)) if self.target is not None else None
-        reachable = self.target is None or self.best is None or -self.best.value >= self.target - ACCURACY_SLACK
-        self.base = _most_that_fits(fleet.network)  # factor on the rates that a scale of 1 in `scaled` stands for
+        self.accuracies = _accuracies(self.network) if self.target is not None else []
+        reachable = self.target is None or not self.accuracies or self.accuracies[-1][0] >= self.target - ACCURACY_SLACK
+        self.base = _most_that_fits(self.network)  # factor on the rates that a scale of 1 in `scaled` stands for
         if self.base > CROWDED:
             self.base = 1.0
         self.scaled: Outcome[RateScale] | None = None
         if reachable:
-            self.scaled = self._fastest()
+            self.scaled = self._largest_scale()
             if self.scaled.is_conclusive and self.scaled.found is not None and self.scaled.found.scale <= SHAVE:
                 self.base *= SHAVE  # the scale is within the tolerance of 0: solved again with lower rates
-                self.scaled = self._fastest()
-        self.fitting: Outcome[Assignment] | None = None
-        if self.target is not None:
-            self.fitting = effort.search(fleet, MostAccurate(fleet, fits=True, budget=self.budget))
+                self.scaled = self._largest_scale()
 
-    def _fastest(self) -> Outcome[RateScale]:
-        fleet = self.fleet if self.base == 1.0 else Fleet(Network(scaled(self.problem, self.base)))
-        return self.effort.search(fleet, Fastest(fleet, self.budget), self.target)
+    def _largest_scale(self) -> Outcome[RateScale]:
+        network = self.network if self.base == 1.0 else Network(scaled(self.problem, self.base))
+        return largest_rate_scale(network, self.target, SearchLimits(0.0, self.effort.clock, self.budget))
 
     @property
     def stated_accuracy(self) -> float | None:
@@ -216,10 +218,29 @@ class _Explainer:
         return None if self.problem.workflows else self.nearest_accuracy
 
     @cached_property
+    def fitting(self) -> tuple[float, Selection] | None:
+        """The most accurate selection that fits at these rates within the budget, by bisection; None if unknown."""
+        best: tuple[float, Selection] | None = None
+        low, high = 0, len(self.accuracies)  # what fits reaches less than accuracies[high]
+        while low < high:
+            middle = (low + high) // 2 if best is not None else 0  # first whether any fits
+            limits = SearchLimits(ANY_GAP, self.effort.clock, self.budget)
+            proposal = propose(self.network, self.accuracies[middle][0], limits)
+            if proposal.selection is not None:
+                reached = self.problem.accuracy.value(proposal.selection)
+                best = (self.accuracies[middle][0] if reached is None else reached), proposal.selection
+                low = bisect_right(self.accuracies, best[0] + ACCURACY_SLACK, key=itemgetter(0))
+            elif math.isinf(proposal.bound):
+                high = middle
+            else:
+                return None
+        return best
+
+    @cached_property
     def nearest_accuracy(self) -> float | None:
-        if self.fitting is None or self.fitting.selection is None or not self.fitting.is_conclusive:
+        if self.fitting is None:
             return None
-        accuracy = -self.fitting.value
+        accuracy = self.fitting[0]
         problem = replace(self.problem, slo=replace(self.problem.slo, accuracy=accuracy))
         return accuracy if self.effort.holds(problem) else None
 
@@ -238,16 +259,13 @@ class _Explainer:
         return ", ".join(f"{name} {selection[name]}" for name in chosen)
 
     def accuracy(self) -> Iterator[str]:
-        if self.target is None or self.best is None or self.scaled is not None:
+        if self.target is None or self.scaled is not None:
             return
-        if not self.best.is_conclusive:
-            yield "no plan exists; time ended before the best accuracy was found: allow more time to learn it"
-            return
-        if self.best.selection is None:
+        if not self.accuracies:
             yield "accuracy: the profile knows no complete selection of variants that can run on this infrastructure"
             return
         if not self.problem.workflows:
-            yield self._too_low("", self.target, -self.best.value, self.best.selection)
+            yield self._too_low("", self.target, *self.accuracies[-1])
         for workflow in self.problem.workflows:
             yield from self._too_low_for(workflow)
 
@@ -256,10 +274,9 @@ class _Explainer:
         problem, target = single_workflow(self.problem, workflow), workflow.slo.accuracy
         if target is None:
             return
-        fleet = Fleet(Network(problem))
-        best = self.effort.search(fleet, MostAccurate(fleet, fits=False))
-        if best.selection is not None and -best.value < target - ACCURACY_SLACK:
-            yield self._too_low(f"{workflow.name}: ", target, -best.value, best.selection)
+        known = _accuracies(Network(problem))
+        if known and known[-1][0] < target - ACCURACY_SLACK:
+            yield self._too_low(f"{workflow.name}: ", target, *known[-1])
 
     def _too_low(self, of: str, target: float, reached: float, selection: Selection) -> str:
         words = self._words(selection)
@@ -271,12 +288,12 @@ class _Explainer:
         if not self.scaled.is_conclusive:
             yield "no plan exists; what binds was not found in time, or there are too many sets of models to try"
             return
-        if self.scaled.selection is None or self.scaled.found is None:
+        found, selection = self.scaled.found, self.scaled.selection
+        if selection is None or found is None or (found.scale <= SHAVE and not self._can_be_placed()):
             reached = "the accuracies asked for" if self.problem.workflows else f"accuracy {self.target or 0.0:g}"
             asked = "" if self.target is None else f" that reaches {reached}"
             yield f"no selection of variants{asked} can be placed so that data flows up the tiers over declared links"
             return
-        found, selection = self.scaled.found, self.scaled.selection
         if found.scale <= SHAVE:
             yield (
                 f"capacity: not even {SHAVE * self.base:.0e} of the rates fits: "
@@ -286,10 +303,19 @@ class _Explainer:
             yield self._fits_at_most(found.scale * self.base, selection)
         yield from self._at_limit(found, selection)
 
-    def _at_limit(self, found: RateScale, selection: Selection) -> Iterator[str]:
-        """Pools, operators and links that are at their limit at the largest feasible rates."""
-        full = [pool for pool in self.fleet.network.pools if found.busy[pool.name] > FULL * pool.count]
-        if len(full) == len(self.fleet.network.pools) > MOST_NAMED:
+    def _can_be_placed(self) -> bool:
+        """Whether a selection could be placed at tiny rates with a worker for each operator in every pool."""
+        count = len(self.problem.operators)
+        pools = tuple(replace(pool, count=max(pool.count, count)) for pool in self.network.pools)
+        links = tuple(replace(link, bandwidth_bytes_per_s=None) for link in self.problem.links)
+        roomy = replace(scaled(self.problem, self.base), pools=pools, links=links)
+        proposal = propose(Network(roomy), self.target, SearchLimits(ANY_GAP, self.effort.clock))
+        return proposal.bound < math.inf
+
+    def _full(self, found: RateScale, selection: Selection) -> Iterator[str]:
+        """What is used up at the largest share that fits."""
+        full = [pool for pool in self.network.pools if found.busy[pool.name] > FULL * pool.count]
+        if len(full) == len(self.network.pools) > MOST_NAMED:
             workers = sum(pool.count * self.problem.sites.get(pool.tier, 1) for pool in full)
             yield f"full pools: all {len(full)}, with {workers} workers"
             return
@@ -297,7 +323,7 @@ class _Explainer:
             in_ = {pool.tier: self.problem.in_each(pool.tier) or f" in {pool.tier}" for pool in full}
             yield "full pools: " + ", ".join(f"{pool.name} ({pool.count}{in_[pool.tier]})" for pool in full)
         names = {pool.name for pool in full}
-        demand = self.fleet.network.demand(selection)
+        demand = self.network.demand(selection)
         short = [name for name, workers in demand.workers.items() if set(workers) <= names]
         held = [name for name in short if self.problem.operator_by_name[name].tiers is not None]
         if others := [name for name in short if name not in held]:
@@ -309,9 +335,9 @@ class _Explainer:
             if share > FULL:
                 sites = self.problem.sites.get(up, 1)
                 each = "" if sites == 1 else f" from each of {sites:,} sites"
-                bandwidth = self.fleet.network.bandwidth[up, down] / sites
+                bandwidth = self.network.bandwidth[up, down] / sites
                 yield f"full link: {up} -> {down} ({bandwidth * 8e-6:.4g} Mbit/s{each})"
-        exclusive = [pool.name for pool in self.fleet.network.pools if pool.sharing is Sharing.EXCLUSIVE]
+        exclusive = [pool.name for pool in self.network.pools if pool.sharing is Sharing.EXCLUSIVE]
         if exclusive and not full:
             yield f"exclusive pools ({', '.join(exclusive)}) give each operator whole workers; sharing would fit more"
 
@@ -327,8 +353,8 @@ class _Explainer:
 
     def nearest(self) -> Iterator[str]:
         accuracy, scale = self.nearest_accuracy, self.nearest_rate_scale
-        if accuracy is not None and self.fitting is not None and self.fitting.selection is not None:
-            words = self._words(self.fitting.selection)
+        if accuracy is not None and self.fitting is not None:
+            words = self._words(self.fitting[1])
             if self.problem.workflows:
                 lower = f"all accuracy targets {-accuracy:.10g} points lower"
                 yield f"nearest: {lower} are feasible at these rates ({words})"

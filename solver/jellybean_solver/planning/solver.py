@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 
 from jellybean_solver.deadline.latency_lower_bound import LATENCY_TOLERANCE, least_latency_s
 from jellybean_solver.deadline.link_headroom import RoomyLinks
@@ -14,7 +13,6 @@ from jellybean_solver.demand.demand import Network
 from jellybean_solver.errors import OutOfTimeError, SolverError
 from jellybean_solver.fleet.concurrent_milp import ConcurrentMilp
 from jellybean_solver.fleet.dispatch import DEFAULT_GAP, assigned, cheapest_large, default_gap, is_large
-from jellybean_solver.fleet.incumbent import is_accurate_enough
 from jellybean_solver.fleet.proposal import Proposal
 from jellybean_solver.latency.estimate import latency
 from jellybean_solver.migration.running_plan import RunningPlan
@@ -222,12 +220,12 @@ def _solve(problem: Problem, beam_width: int, gap: float, limit: Clock, *, expla
             return False
 
     fleet = Fleet(Network(problem))
-    effort = Effort(beam_width, limit, holds)
+    effort = Effort(limit, holds)
     outcome = cheapest(fleet, problem.accuracy_target, beam_width=beam_width, gap=gap, clock=limit)
     if outcome.found is None:
         if not outcome.is_conclusive:
             raise nothing_found(outcome)
-        reasons = explain(fleet, effort) if explained else None
+        reasons = explain(fleet.network, effort) if explained else None
         return Solution("infeasible", None, reasons, outcome.tried, None)
     plan, evaluation = finish(fleet.network, outcome)
     if evaluation.breaches and (affordable := _affordable(fleet, outcome, gap, limit)) is not None:
@@ -238,7 +236,7 @@ def _solve(problem: Problem, beam_width: int, gap: float, limit: Clock, *, expla
         )
     if evaluation.breaches:
         broken = Infeasibility(evaluation.breaches, evaluation.breaches, refused=plan)
-        reasons = explain_breaches(fleet, plan, evaluation, effort) if explained else broken
+        reasons = explain_breaches(fleet.network, plan, evaluation, effort) if explained else broken
         return Solution("infeasible", None, reasons, outcome.tried, plan.certificate)
     return Solution(plan.certificate.termination, plan, None, outcome.tried, plan.certificate)
 
@@ -277,10 +275,6 @@ def cheapest(
         limit = clock or Clock()
         return cheapest_large(fleet.network, target, fixed=fixed, gap=gap, clock=limit, budget=budget, running=running)
     network, clock = fleet.network, clock or Clock()
-    milp = None
-    if running is None and math.isinf(budget):
-        is_accurate = partial(is_accurate_enough, network.problem, target)
-        milp = ConcurrentMilp(network, target, fixed or {}, clock, is_accurate)
     search: BeamSearch[Assignment] = BeamSearch(
         network,
         Cheapest(fleet, running, budget),
@@ -288,7 +282,7 @@ def cheapest(
         fixed=fixed,
         beam_width=beam_width,
         clock=clock,
-        companion=milp,
+        companion=ConcurrentMilp(network, target, fixed or {}, clock, running=running, budget=budget),
     )
     return search.run()
 

@@ -116,26 +116,17 @@ def assign(
 ) -> Answer:
     """The cheapest assignment not dearer than `cutoff`, or the proof that there is none.
 
-    Where too many sets of models fit together, some are tried, and the bound is that of workers without memory limits.
+    Where too many sets of models fit together, some are tried, and no bound is proven.
     With `moves` the cost includes going on from a running plan, and `budget` is on what it costs without that.
     """
     model = _Model(network, demand, moves=moves, matched=False)
     model.minimise_cost()
     model.limit(budget)
     outcome = model.solve(integer=True, time_limit_s=time_limit_s, cutoff=cutoff)
-    if model.all_largest:
-        if outcome is None:
-            return Answer(None, math.inf)
-        value, bound = outcome
-    else:
-        value = outcome[0] if outcome is not None else None
-        roomy = _Model(network, demand, packed=False, moves=moves, matched=False)
-        roomy.minimise_cost()
-        roomy.limit(budget)
-        lower = roomy.solve(integer=True, time_limit_s=time_limit_s, cutoff=cutoff)
-        if lower is None:
-            return Answer(None, math.inf)
-        bound = lower[1]
+    if outcome is None and model.all_largest:
+        return Answer(None, math.inf)
+    value, bound = outcome or (None, -math.inf)
+    bound = bound if model.all_largest else -math.inf
     found = model.assignment(value, min(value, bound)) if value is not None else None
     if moves is None or (found is not None and found.cost - bound <= SPARE * max(1.0, abs(bound))):
         return Answer(found, bound if found is None else found.bound)
@@ -181,42 +172,10 @@ def relax(network: Network, demand: Demand) -> Relaxation:
     return Relaxation(outcome[0], model.multipliers())
 
 
-@dataclass(frozen=True, slots=True)
-class RateScale:
-    """The largest factor (at most 1) on all rates that fits; `weights` are the duals per pool of the relaxation.
-
-    `bound` > `scale` only when time ran out.
-    """
-
-    scale: float
-    bound: float
-    weights: Mapping[str, float]
-    busy: Mapping[str, float]  # workers kept busy per pool at that scale
-    carried: Mapping[Tiers, float]  # share of its bandwidth per limited link
-
-
-def largest_rate_scale(
-    network: Network, demand: Demand, *, integer: bool, budget: float = math.inf, time_limit_s: float | None = None
-) -> RateScale | None:
-    """How far all rates may be scaled (at most to 1) with the whole fleet; None when nothing can flow at all."""
-    # Without presence rows the relaxation's duals are plain weights of pools, which bounds can use.
-    model = _Model(network, demand, scaled=True, presence=integer, packed=integer)
-    model.maximise_scale(budget)
-    outcome = model.solve(integer=integer, time_limit_s=time_limit_s)
-    if outcome is None or outcome[0] is None:
-        return None
-    bound = -outcome[1]
-    if not model.all_largest:  # only some sets of models were tried: what they cannot carry, others might
-        bound = 1.0
-    weights = {} if integer else model.capacity_duals()
-    scale = max(0.0, -outcome[0])
-    return RateScale(scale, max(scale, bound), weights, model.busy(), model.carried())
-
-
 class _Model(PulpProgram):
     """The program of one selection.
 
-    `scaled`: fractions sum to a variable instead of 1, so rates are scaled by it. `packed`: workers' memory counts.
+    `packed`: workers' memory counts.
     `matched`: moves are those of the best matching of workers; else they are counted per operator and pool, a bound.
     """
 
@@ -225,22 +184,19 @@ class _Model(PulpProgram):
         network: Network,
         demand: Demand,
         *,
-        scaled: bool = False,
-        presence: bool = True,
         packed: bool = True,
         moves: LoadCosts | None = None,
         matched: bool = True,
     ) -> None:
         super().__init__("worker assignment")
-        self.network, self.demand, self.presence, self.packed = network, demand, presence, packed
+        self.network, self.demand, self.packed = network, demand, packed
         self.moves, self.matched = moves, matched
-        self.scale = self.variable("scale", 1) if scaled else None
         self.all_largest = True
         self.fractions = [self._bag_variables(index) for index in range(len(network.bags))]
         self.shares: dict[tuple[str, str, int], Any] = {}  # operator, pool, group of workers alike
         self.counts: dict[tuple[str, int], Any] = {}
         self.load_rows: dict[OperatorPool, Any] = {}
-        self.presence_rows: dict[OperatorPool, Any] = {}  # empty without `presence`
+        self.presence_rows: dict[OperatorPool, Any] = {}
         self.scarcity_rows: dict[str, Any] = {}
         self.link_rows: dict[Tiers, Any] = {}
         self.moving: dict[str, list[tuple[Any, float]]] = {}  # terms of the objective by pool, beside `cost`
@@ -261,11 +217,6 @@ class _Model(PulpProgram):
         """What the assignment costs per hour, moves aside."""
         if math.isfinite(most):
             self.add(self.cost, pulp.LpConstraintLE, most)
-
-    def maximise_scale(self, budget: float = math.inf) -> None:
-        self.problem.setObjective(pulp.LpAffineExpression([(self.scale, -1.0)]))
-        if math.isfinite(budget):
-            self.add(self.cost, pulp.LpConstraintLE, budget)
 
     def assignment(self, cost: float, bound: float) -> Assignment:
         """The solution's values, cleaned of what lies below the tolerance."""
@@ -326,25 +277,6 @@ class _Model(PulpProgram):
             {tiers: max(0.0, -row.pi) for tiers, row in self.link_rows.items()},
         )
 
-    def capacity_duals(self) -> dict[str, float]:
-        """What one more worker of each pool would be worth."""
-        duals = {pool: max(0.0, -row.pi) for pool, row in self.scarcity_rows.items()}
-        for (_, pool), row in self.load_rows.items():
-            if pool not in self.scarcity_rows:
-                duals[pool] = max(0.0, -row.pi)
-        return duals
-
-    def busy(self) -> dict[str, float]:
-        """Workers kept busy per pool."""
-        found = {pool.name: 0.0 for pool in self.network.pools}
-        for (name, pool, _), variable in self.shares.items():
-            found[pool] += self.demand.workers[name][pool] * variable.value()
-        return found
-
-    def carried(self) -> dict[Tiers, float]:
-        """Share of its bandwidth that each limited link carries."""
-        return {tiers: 1.0 + float(row.value()) for tiers, row in self.link_rows.items()}
-
     def _bag_variables(self, index: int) -> dict[BagTiers, Any]:
         bag, (_, edges) = self.network.bags[index], self.network.homes[index]
         domains = [self._tiers(name) for name in bag.operators]
@@ -362,10 +294,7 @@ class _Model(PulpProgram):
     def _bag_rows(self) -> None:
         for bag, own in zip(self.network.bags, self.fractions, strict=True):
             if bag.parent is None:
-                terms = [(variable, 1.0) for variable in own.values()]
-                if self.scale is not None:
-                    terms.append((self.scale, -1.0))
-                self.add(terms, pulp.LpConstraintEQ, 0.0 if self.scale is not None else 1.0)
+                self.add([(variable, 1.0) for variable in own.values()], pulp.LpConstraintEQ, 1.0)
                 continue
             rows: dict[BagTiers, list[tuple[Any, float]]] = {}
             above = self.network.bags[bag.parent].operators
@@ -447,9 +376,8 @@ class _Model(PulpProgram):
             share = self.variable(f"y_{index}_{number}_{o}")
             self.shares[name, pool.name, number] = share
             terms.append((share, self.demand.workers[name][pool.name]))
-            if self.presence:
-                row = self.add([(share, 1.0), (count, -1.0)], pulp.LpConstraintLE, 0.0)
-                self.presence_rows[name, pool.name] = row
+            row = self.add([(share, 1.0), (count, -1.0)], pulp.LpConstraintLE, 0.0)
+            self.presence_rows[name, pool.name] = row
         row = self.add(terms, pulp.LpConstraintLE, 0.0)
         self.load_rows |= {(name, pool.name): row for name in hosted}
         return count

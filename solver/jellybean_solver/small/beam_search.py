@@ -250,4 +250,4 @@ class BeamSearch(Generic[Found]):
         attempt = self.objective.solve(entry.chosen, self.cutoff, self.clock.left())
         if attempt.value is not None and attempt.value < self.cutoff:
             self.best, self.best_selection, self.is_companions = attempt, entry.chosen, False
-        self.unsolved = min(self.unsolved, attempt.bound)
+        self.unsolved = min(self.unsolved, max(entry.bound, attempt.bound))

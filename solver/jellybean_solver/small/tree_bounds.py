@@ -82,20 +82,6 @@ def with_links(network: Network, demand: Demand, links: Mapping[Tiers, float]) -
     return replace(demand, entry=entry, traffic=traffic)
 
 
-def congestion(network: Network, demand: Demand, weights: Mapping[str, float]) -> float:
-    """At least this many times the fleet is needed (above 1: infeasible), by any weights per pool that are not below 0.
-
-    Weighted by `weights`, the workers kept busy cannot exceed the workers that exist; inf when no assignment exists.
-    """
-    owned = sum(weights.get(pool.name, 0.0) * pool.count for pool in network.pools)
-    place = {
-        name: {pool: workers * weights.get(pool, 0.0) for pool, workers in demand.workers[name].items()}
-        for name in network.names
-    }
-    needed = cheapest(network, demand, place, with_traffic=False)
-    return needed / owned if owned > 0 else (math.inf if math.isinf(needed) else 0.0)
-
-
 def can_flow(network: Network, demand: Demand) -> bool:
     """Whether any assignment to tiers exists, capacity and cost aside."""
     nothing = {name: dict.fromkeys(workers, 0.0) for name, workers in demand.workers.items()}
