@@ -60,10 +60,10 @@ def lagrangian(network: Network, demand: Demand, multipliers: Multipliers) -> fl
         for name in network.names
     }
     constant -= sum(multipliers.links.values())
-    return constant + cheapest(network, with_links(network, demand, multipliers.links), place, with_traffic=True)
+    return constant + least_cost(network, _with_links(network, demand, multipliers.links), place)
 
 
-def with_links(network: Network, demand: Demand, links: Mapping[Tiers, float]) -> Demand:
+def _with_links(network: Network, demand: Demand, links: Mapping[Tiers, float]) -> Demand:
     """The demand with its bytes paid for by shares of the links' bandwidths as well."""
     dear = {tiers: price / network.bandwidth[tiers] for tiers, price in links.items() if price > 0}
     if not dear:
@@ -83,16 +83,14 @@ def with_links(network: Network, demand: Demand, links: Mapping[Tiers, float]) -
 
 
 def can_flow(network: Network, demand: Demand) -> bool:
-    """Whether any assignment to tiers exists, capacity and cost aside."""
+    """Whether any assignment to tiers exists, whatever its load and cost."""
     nothing = {name: dict.fromkeys(workers, 0.0) for name, workers in demand.workers.items()}
-    return not math.isinf(cheapest(network, demand, nothing, with_traffic=False))
+    return not math.isinf(least_cost(network, demand, nothing))
 
 
-def cheapest(
-    network: Network, demand: Demand, place: Mapping[str, Mapping[str, float]], *, with_traffic: bool
-) -> float:
+def least_cost(network: Network, demand: Demand, place: Mapping[str, Mapping[str, float]]) -> float:
     """The least sum of place[operator][pool] and traffic over whole assignments to tiers; inf when there is none."""
-    per_tier = {name: _per_tier(network, demand, name, place[name], with_traffic) for name in network.names}
+    per_tier = {name: _per_tier(network, demand, name, place[name]) for name in network.names}
     messages: dict[int, list[tuple[tuple[str, ...], dict[tuple[str, ...], float]]]] = {}
     total = 0.0
     for index in range(len(network.bags) - 1, -1, -1):  # children before parents
@@ -102,8 +100,7 @@ def cheapest(
             at = dict(zip(bag.operators, tiers, strict=True))
             cost = sum(per_tier[name][at[name]] for name in home)
             for key in edges:
-                price = demand.traffic[key].get((at[key[0]], at[key[1]]), math.inf)
-                cost += price if with_traffic or price == math.inf else 0.0
+                cost += demand.traffic[key].get((at[key[0]], at[key[1]]), math.inf)
             for names, message in messages.get(index, ()):
                 cost += message.get(tuple(at[name] for name in names), math.inf)
             shared = tuple(at[name] for name in bag.separator)
@@ -115,13 +112,10 @@ def cheapest(
     return total
 
 
-def _per_tier(
-    network: Network, demand: Demand, name: str, place: Mapping[str, float], with_traffic: bool
-) -> dict[str, float]:
+def _per_tier(network: Network, demand: Demand, name: str, place: Mapping[str, float]) -> dict[str, float]:
     best: dict[str, float] = {}
     for pool, cost in place.items():
         tier = network.tier_of[pool]
         if tier in demand.entry[name]:
-            whole = cost + (demand.entry[name][tier] if with_traffic else 0.0)
-            best[tier] = min(whole, best.get(tier, math.inf))
+            best[tier] = min(cost + demand.entry[name][tier], best.get(tier, math.inf))
     return best
