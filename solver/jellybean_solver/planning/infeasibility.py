@@ -286,7 +286,7 @@ class _Explainer:
         if self.scaled is None:
             return
         if not self.scaled.is_conclusive:
-            yield "no plan exists; what binds was not found in time, or there are too many sets of models to try"
+            yield "no plan exists; what binds was not found in time"
             return
         found, selection = self.scaled.found, self.scaled.selection
         if selection is None or found is None or (found.scale <= SHAVE and not self._can_be_placed()):
@@ -312,8 +312,8 @@ class _Explainer:
         proposal = propose(Network(roomy), self.target, SearchLimits(ANY_GAP, self.effort.clock))
         return proposal.bound < math.inf
 
-    def _full(self, found: RateScale, selection: Selection) -> Iterator[str]:
-        """What is used up at the largest share that fits."""
+    def _at_limit(self, found: RateScale, selection: Selection) -> Iterator[str]:
+        """Pools, operators and links that are at their limit at the largest feasible rates."""
         full = [pool for pool in self.network.pools if found.busy[pool.name] > FULL * pool.count]
         if len(full) == len(self.network.pools) > MOST_NAMED:
             workers = sum(pool.count * self.problem.sites.get(pool.tier, 1) for pool in full)
