@@ -21,6 +21,7 @@ from jellybean_solver.demand.demand import Demand, Network
 from jellybean_solver.migration.worker_matching import balance_loads
 from jellybean_solver.model.plan import Certificate, Cost, Plan, PlannedOperator, PlannedWorker, Route
 from jellybean_solver.model.problem import Pool
+from jellybean_solver.model.stated_figures import with_figures
 from jellybean_solver.small.assignment import Assignment, BagTiers
 
 SLIVER = 1e-12  # lengths below it are rounding and go to their neighbour
@@ -50,13 +51,14 @@ def build_plan(
     pieces = _tier_pieces(network, assignment)
     seats = _seats(network, network.demand(selection), assignment, _marginals(pieces))
     routes = _routes(network, pieces, seats)
-    served = _served(routes)
-    workers = tuple(worker for seat in seats if (worker := _worker(network, selection, seat, served)) is not None)
-    return Plan(
+    used = {worker for route in routes for worker in route.workers.values()}
+    workers = tuple(_worker(seat) for seat in seats if seat.name in used)
+    operators = tuple(_operator(network, name, selection[name], routes, workers) for name in network.names)
+    draft = Plan(
         name=problem.name,
         tiers=problem.tiers,
         sources=problem.sources,
-        operators=tuple(_operator(network, name, selection[name], workers) for name in network.names),
+        operators=operators,
         workers=workers,
         routes=routes,
         links=problem.links,
@@ -66,8 +68,8 @@ def build_plan(
         cost=Cost(0.0, 0.0),
         accuracy=None,
         certificate=certificate,
-        sites={tier: count for tier, count in problem.sites.items() if count > 1},
     )
+    return with_figures(problem, draft)
 
 
 def _tier_pieces(network: Network, assignment: Assignment) -> list[Piece]:
@@ -195,59 +197,20 @@ def _routes(network: Network, pieces: list[Piece], seats: Sequence[_Seat]) -> tu
     return tuple(Route(weight / total, dict(zip(network.names, key, strict=True))) for key, weight in kept.items())
 
 
-def _served(routes: Sequence[Route]) -> Mapping[tuple[str, str], float]:
-    """(operator, worker) -> share of the operator's requests by the routes."""
-    weights: dict[tuple[str, str], list[float]] = {}
-    for route in routes:
-        for key in route.workers.items():
-            weights.setdefault(key, []).append(route.weight)
-    return {key: math.fsum(parts) for key, parts in weights.items()}
-
-
-def _worker(
-    network: Network, selection: Mapping[str, str], seat: _Seat, served: Mapping[tuple[str, str], float]
-) -> PlannedWorker | None:
-    problem = network.problem
-    rates: dict[str, float] = {}
-    load = 0.0
-    for name in network.names:
-        share = served.get((name, seat.name), 0.0)
-        if share > 0:
-            rates[name] = problem.rate_per_s[name] * share / problem.sites.get(seat.pool.tier, 1)
-            variant = problem.operator_by_name[name].variant(selection[name])
-            load += rates[name] * network.request_s(name, variant, seat.pool.name)
-    if not rates:
-        return None
+def _worker(seat: _Seat) -> PlannedWorker:
     pool = seat.pool
-    return PlannedWorker(
-        name=seat.name,
-        pool=pool.name,
-        tier=pool.tier,
-        price_usd_per_h=pool.price_usd_per_h,
-        sharing=pool.sharing,
-        rates_per_s=rates,
-        load=load,
-        memory_bytes=pool.memory_bytes,
-        speed=pool.speed,
-    )
+    return PlannedWorker(seat.name, pool.name, pool.tier, pool.price_usd_per_h, pool.sharing, {}, 0.0)
 
 
-def _operator(network: Network, name: str, chosen: str, workers: Sequence[PlannedWorker]) -> PlannedOperator:
+def _operator(
+    network: Network, name: str, chosen: str, routes: Sequence[Route], workers: Sequence[PlannedWorker]
+) -> PlannedOperator:
+    """The operator with its choices only: variant, model, and batch sizes in the pools that routes bring it to."""
     operator = network.problem.operator_by_name[name]
     variant = operator.variant(chosen)
-    pools = dict.fromkeys(worker.pool for worker in workers if name in worker.rates_per_s)
-    service = {pool: network.problem.times(name, variant, pool) for pool in pools}
+    served = {route.workers[name] for route in routes}
+    pools = dict.fromkeys(worker.pool for worker in workers if worker.name in served)
+    batch = {pool: max(network.problem.times(name, variant, pool)) for pool in pools}
     return PlannedOperator(
-        name=name,
-        inputs=operator.inputs,
-        variant=chosen,
-        batch={pool: max(times) for pool, times in service.items()},
-        rate_per_s=network.problem.rate_per_s[name],
-        service=service,
-        message_bytes=dict(variant.message_bytes),
-        memory_bytes={pool: variant.memory_bytes[pool] for pool in pools if pool in variant.memory_bytes},
-        model=variant.model,
-        children=variant.children,
-        stage=variant.stage,
-        batch_delay_s=operator.batch_delay_s,
+        name, operator.inputs, chosen, batch, 0.0, {}, {}, {}, variant.model, batch_delay_s=operator.batch_delay_s
     )
