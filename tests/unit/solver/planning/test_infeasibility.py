@@ -195,7 +195,7 @@ def test_an_explanation_cut_short_by_time_says_so() -> None:
         said.add(solution.infeasibility.reasons[0].split(":")[0])
     assert said == {
         "capacity",
-        "no plan exists; what binds was not found in time, or there are too many sets of models to try",
+        "no plan exists; what binds was not found in time",
     }
 
 
