@@ -143,9 +143,7 @@ def replan_project(
         cuts,
         before,
         ReplanSettings(prices, horizon_h, migration.at_least),
-        check=check,
-        instead=instead,
-        search=SearchSettings(gap, time_limit_s, time.monotonic),
+        SearchSettings(gap, time_limit_s, time.monotonic, check=check, instead=instead),
     )
     progress(3, 3, "done")
     return ReplanResult(

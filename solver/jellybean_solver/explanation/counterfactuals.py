@@ -20,10 +20,6 @@ WITH_PLAN = ("optimal", "gap", "time_limit")  # statuses of solutions with a pla
 PATIENCE = 4.0  # one solve may take this multiple of an equal share of the remaining time
 
 
-def _silent(done: float, total: float, label: str) -> None:
-    return None
-
-
 @dataclass(frozen=True, slots=True)
 class DeadlineResult:
     """A `solution` that keeps the p99 latency, or None and the plan nearest to it."""
@@ -52,7 +48,7 @@ class ResolveSettings:
     p99_s: Callable[[Plan, int], Mapping[str, float]] | None = None
     seeds: int = 5
     keep_deadline: KeepDeadline | None = None
-    advance: Callable[[float, float, str], None] = _silent
+    advance: Callable[[float, float, str], None] = lambda done, total, label: None
     exclusive: tuple[tuple[str, ...], ...] | None = None
 
 

@@ -281,7 +281,7 @@ def _skipped(solution: Solution, last: Corner, asked: float) -> float | None:
 
 def _add(corners: list[Corner], found: Corner) -> None:
     """Append a more accurate corner; it replaces corners of equal or higher cost and inherits their bounds."""
-    while corners and found.cost_usd_per_h <= corners[-1].cost_usd_per_h + _tie(corners[-1].cost_usd_per_h):
+    while corners and found.cost_usd_per_h - (cost := corners[-1].cost_usd_per_h) <= COST_TOLERANCE * max(1.0, cost):
         found = replace(found, bound_usd_per_h=min(found.bound_usd_per_h, corners.pop().bound_usd_per_h))
     corners.append(found)
 
@@ -289,10 +289,6 @@ def _add(corners: list[Corner], found: Corner) -> None:
 def _bound(plan: Plan) -> float:
     certificate = plan.certificate
     return plan.cost.total_usd_per_h if certificate.is_optimal else certificate.bound
-
-
-def _tie(cost: float) -> float:
-    return COST_TOLERANCE * max(1.0, abs(cost))
 
 
 def _checked(problem: Problem, corner: Corner, check: Check) -> Corner:

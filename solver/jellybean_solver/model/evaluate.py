@@ -219,14 +219,11 @@ class _Scorer:
         for name in hosted:
             if (name, worker.name) not in self.shares and not self.unknown:
                 yield self._no_profile(name, worker)
-            elif self._batch(name, worker) > 1 and name in self.problem.unbatched:
+            elif self.plan.operator_by_name[name].batch[worker.pool] > 1 and name in self.problem.unbatched:
                 yield f"{worker.name} runs {name} in batches, but it gathers or fans out"
         load, cap = self.loads[worker.name], self.problem.utilisation
         if load > cap * (1 + LIMIT_TOLERANCE):
             yield f"{worker.name} would be busy {load:.4f} of the time, above the cap of {cap:g}"
-
-    def _batch(self, name: str, worker: PlannedWorker) -> int:
-        return self.plan.operator_by_name[name].batch[worker.pool]
 
     def _no_profile(self, name: str, worker: PlannedWorker) -> str:
         operator = self.plan.operator_by_name[name]

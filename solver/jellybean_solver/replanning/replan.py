@@ -47,12 +47,18 @@ class ReplanSettings:
 
 @dataclass(frozen=True, slots=True)
 class SearchSettings:
-    """Options of the search, as `solve` has them. A time limit needs a clock, for example time.monotonic."""
+    """Options of the search, as `solve` has them. A time limit needs a clock, for example time.monotonic.
+
+    `check` gives the reason why a plan breaks a target that this search does not model (a simulated p99); `instead`
+    finds a plan that keeps it, without regard to migration.
+    """
 
     gap: float = DEFAULT_GAP
     time_limit_s: float | None = None
     clock: Callable[[], float] | None = None
     beam_width: int = BEAM_WIDTH
+    check: Callable[[Plan], str | None] = lambda plan: None
+    instead: Callable[[], Plan | None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,28 +113,18 @@ class Replanned:
 
 
 def replan(
-    problem: Problem,
-    before: Plan,
-    settings: ReplanSettings,
-    *,
-    check: Callable[[Plan], str | None] = lambda plan: None,
-    instead: Callable[[], Plan | None] = lambda: None,
-    search: SearchSettings | None = None,
+    problem: Problem, before: Plan, settings: ReplanSettings, search: SearchSettings = SearchSettings()
 ) -> Replanned:
     """Keep `before`, or change to another plan.
-
-    `check` gives the reason why a plan breaks a target that this search does not model (a simulated p99); `instead`
-    finds a plan that keeps it, without regard to migration.
 
     A running plan that meets the targets is kept if time ends before another plan was found; SolverError if it does not
     meet them.
     """
     if settings.horizon_h <= 0:
         raise SolverError(f"the horizon must be longer than {settings.horizon_h:g} h")
-    search = search or SearchSettings()
     limit = limited(search.time_limit_s, search.clock)
     running, _, broken = rescore(problem, before)
-    if not broken and (breach := check(running)) is not None:
+    if not broken and (breach := search.check(running)) is not None:
         broken = (breach,)
     network = Network(problem)
     start = RunningPlan(network, before, settings.prices, settings.horizon_h)
@@ -161,9 +157,9 @@ def replan(
     found = replace(kept, best=best, migration=start.migration(best), bound_usd=bound_usd)
     if not broken and not saves_enough(found):
         return found
-    if (refused := check(best)) is None:
+    if (refused := search.check(best)) is None:
         return replace(found, verdict=Verdict.REPLACE)
-    other = instead()
+    other = search.instead()
     moved = start.migration(other) if other is not None else None
     found = replace(found, refused=refused, best=other, migration=moved)
     if other is None:
@@ -179,31 +175,20 @@ def saves_enough(found: Replanned) -> bool:
 
 
 def replan_cut(
-    problem: Problem,
-    cuts: Cuts,
-    before: Plan,
-    settings: ReplanSettings,
-    *,
-    check: Callable[[Plan], str | None] = lambda plan: None,
-    instead: Callable[[], Plan | None] = lambda: None,
-    search: SearchSettings | None = None,
+    problem: Problem, cuts: Cuts, before: Plan, settings: ReplanSettings, search: SearchSettings = SearchSettings()
 ) -> Replanned:
-    """As `replan`, over all choices of cuts."""
-    search = search or SearchSettings()
+    """As `replan`, over all choices of cuts; `search.instead` is asked for the running plan's own cuts only."""
     limit = limited(search.time_limit_s, search.clock)
-
-    def left() -> SearchSettings:
-        return replace(search, time_limit_s=limit.left())
-
     own = problem_as_planned(problem, cuts, before)
-    decision = replan(own, before, settings, check=check, instead=instead, search=left())
+    decision = replan(own, before, settings, replace(search, time_limit_s=limit.left()))
+    search = replace(search, instead=lambda: None)
     others = [one for one in (cut_problem(problem, choice) for choice in choices(cuts)) if one != own]
     for least, number in sorted((least_usd_per_h(one), number) for number, one in enumerate(others)):
         least_usd = least * settings.horizon_h
         if decision.best_usd is not None and least_usd >= decision.best_usd:
             break  # its lower bound is not below the incumbent
         try:
-            found = replan(others[number], before, settings, check=check, search=left())
+            found = replan(others[number], before, settings, replace(search, time_limit_s=limit.left()))
         except OutOfTimeError:
             decision = replace(decision, bound_usd=min(decision.bound_usd, least_usd))
             continue

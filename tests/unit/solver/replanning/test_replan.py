@@ -187,9 +187,9 @@ def test_targets_that_the_solver_does_not_know_are_asked_of_both_plans() -> None
     def any_plan(plan: Plan) -> str | None:
         return f"slow with {len(plan.workers)}"
 
-    kept = replan(today, before, ReplanSettings(), check=one_box)
+    kept = replan(today, before, ReplanSettings(), SearchSettings(check=one_box))
     assert (kept.verdict, kept.refused, kept.broken) == (Verdict.KEEP, "slow", ())
-    none = replan(today, before, ReplanSettings(), check=any_plan)
+    none = replan(today, before, ReplanSettings(), SearchSettings(check=any_plan))
     assert (none.verdict, none.refused, none.broken) == (Verdict.NONE, "slow with 1", ("slow with 2",))
 
 
@@ -202,7 +202,7 @@ def test_a_plan_that_keeps_those_targets_is_weighed_instead() -> None:
 
     for share, verdict in ((0.3, Verdict.REPLACE), (0.4, Verdict.KEEP)):
         settings = ReplanSettings(MigrationPrices(0.01), 24.0, share)
-        found = replan(today, before, settings, check=one_box, instead=lambda: two_boxes)
+        found = replan(today, before, settings, SearchSettings(check=one_box, instead=lambda: two_boxes))
         assert (found.verdict, found.refused, found.best) == (verdict, "slow", two_boxes)
         assert found.best_usd == pytest.approx(48.0 + 2 * (0.01 + 0.5))
         assert found.saved_share == pytest.approx((72.0 - 49.02) / 72.0)
