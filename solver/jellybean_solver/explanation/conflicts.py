@@ -330,8 +330,6 @@ def usage(problem: Problem, plan: Plan, requirement: Requirement, resolver: Reso
         RequirementKind.BUDGET: lambda: plan.cost.total_usd_per_h,
         RequirementKind.LATENCY_P99: lambda: resolver.p99_s(plan, "".join(subjects), thorough=True),
         RequirementKind.UTILISATION: lambda: max(evaluate(problem, plan).loads.values(), default=0.0),
-        RequirementKind.SHARING: lambda: None,
-        RequirementKind.RESIDENCY: lambda: None,
         RequirementKind.BANDWIDTH: lambda: sum(
             use.bytes_per_s / use.sites
             for use in link_uses(plan)
@@ -342,7 +340,7 @@ def usage(problem: Problem, plan: Plan, requirement: Requirement, resolver: Reso
         ),
         RequirementKind.COUNT: lambda: float(sum(worker.pool in subjects for worker in plan.workers)),
     }
-    return uses[requirement.kind]()
+    return uses.get(requirement.kind, lambda: None)()  # sharing and residency have no figure
 
 
 def _held_bytes(plan: Plan, name: str) -> float:

@@ -10,6 +10,7 @@ from statistics import median
 
 from jellybean_solver.errors import SolverError
 from jellybean_solver.fleet.dispatch import DEFAULT_GAP
+from jellybean_solver.model.deadline_shares import deadlines_s
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.outcome import COST_TOLERANCE
@@ -193,8 +194,7 @@ class Resolver:
         return replace(cheapest, plan=settled.nearest or cheapest.plan)
 
     def _within_deadline(self, problem: Problem, solution: Solution, plan: Plan, thorough: bool) -> Resolved:
-        asked = {w.name: w.slo.latency_p99_s for w in problem.workflows} or {"": problem.slo.latency_p99_s}
-        for name, target_s in asked.items():
+        for name, target_s in deadlines_s(problem).items():
             if target_s is None or self.settings.p99_s is None:
                 continue
             p99_s = self.p99_s(plan, name, thorough=thorough)

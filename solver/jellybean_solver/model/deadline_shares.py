@@ -8,25 +8,25 @@ from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
 
 
+def deadlines_s(of: Problem | Plan) -> Mapping[str, float | None]:
+    """The p99 latency target in seconds by workflow; a single workflow has the name ""."""
+    return {w.name: w.slo.latency_p99_s for w in of.workflows} or {"": of.slo.latency_p99_s}
+
+
 def deadline_s(of: Problem | Plan) -> float | None:
     """The p99 latency target in seconds, the longest one of several workflows; None if there is none."""
-    if not of.workflows:
-        return of.slo.latency_p99_s
-    return max((w.slo.latency_p99_s for w in of.workflows if w.slo.latency_p99_s is not None), default=None)
+    return max((target_s for target_s in deadlines_s(of).values() if target_s is not None), default=None)
 
 
 def deadline_shares(of: Problem | Plan) -> Mapping[str, float]:
     """Workflow -> its deadline as a share of the longest; workflows without a deadline are left out.
 
-    A single workflow has the name "". If no workflow has a deadline, each has a share of 1.
+    If no workflow has a deadline, each has a share of 1.
     """
-    if not of.workflows:
-        return {"": 1.0}
-    longest = deadline_s(of)
+    targets, longest = deadlines_s(of), deadline_s(of)
     if longest is None:
-        return {workflow.name: 1.0 for workflow in of.workflows}
-    asked = {workflow.name: workflow.slo.latency_p99_s for workflow in of.workflows}
-    return {name: target_s / longest for name, target_s in asked.items() if target_s is not None}
+        return dict.fromkeys(targets, 1.0)
+    return {name: target_s / longest for name, target_s in targets.items() if target_s is not None}
 
 
 def deadline_share(problem: Problem, operator: str) -> float | None:

@@ -56,16 +56,16 @@ class SourceMessage:
     until: float = math.inf  # no deadline
 
 
+@dataclass(slots=True)
 class RunOutputs:
-    """The output of a run: no data, and a number of rows from one random draw for all its edges."""
+    """The output of a run: no data, and a number of rows from one random draw (`level`) for all its edges."""
 
-    def __init__(self, ratios: Mapping[str, float], level: float, shares: Sequence[float] = ()) -> None:
-        self._ratios = ratios
-        self._level = level
-        self._shares = shares
+    ratios: Mapping[str, float]
+    level: float
+    shares: Sequence[float] = ()
 
     def rows(self, downstream: str) -> int:
-        return child_count(self._ratios[downstream], self._level, self._shares)
+        return child_count(self.ratios[downstream], self.level, self.shares)
 
     def take(self, downstream: str, row: int | None) -> None:
         return None

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jellybean_solver.errors import SolverError
+from jellybean_solver.model.deadline_shares import deadlines_s
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Arrivals
 from jellybean_solver.model.streams import RequestStream, arrival_times, request_streams
@@ -72,10 +73,9 @@ def replay(
     trace = sampled(trace, list(leaders), stretch_loads(plan, streams, trace), most_requests)
     groups = _groups(trace.stretches, list(leaders))
     poisson = any(stream.arrivals is Arrivals.POISSON for stream in streams)
-    late_s = {w.name: w.slo.latency_p99_s for w in plan.workflows} or {"": plan.slo.latency_p99_s}
     lengths_s = [_seconds(group) for group in groups]
     graces_s = [_grace_s(group, list(leaders), slow_latency_s, poisson) for group in groups]
-    recorder = IntervalRecorder(lengths_s, graces_s, copies(plan), sites, late_s, progress)
+    recorder = IntervalRecorder(lengths_s, graces_s, copies(plan), sites, deadlines_s(plan), progress)
 
     def times(stream: RequestStream, rng: random.Random, phase: float) -> Iterator[float]:
         leader = stream.sources[0].name
