@@ -10,7 +10,7 @@ import pytest
 
 from jellybean.cli import run
 from jellybean.planning.project_plan import load_plan
-from jellybean.planning.simulation import simulate_plan
+from tests.support.simulated_queues import measured
 
 WORKFLOW = """\
 kind: Workflow
@@ -93,7 +93,7 @@ def test_a_plan_and_its_simulation_count_the_rows_of_the_variant_chosen(
     assert reading(parcels) == pytest.approx((ratio, 1 / ratio, 12 * ratio))
     read = sum(place["rate_per_s"] for place in plan["placements"] if place["operator"] == "read")
     assert read == pytest.approx(12 * ratio)
-    seen = simulate_plan(load_plan(parcels), duration_s=100.0).operators
+    seen = measured(load_plan(parcels), duration_s=100.0).operators
     assert seen["read"].requests / seen["label"].requests == pytest.approx(ratio, rel=0.03)
 
 
