@@ -51,7 +51,7 @@ class ConcurrentMilp:
     def start(self, cutoff: float, gap: float) -> None:
         """Begin a run, to a relative gap; a run that goes on is ended first."""
         self.close()
-        skeleton = Skeleton(*self._problem)
+        skeleton = Skeleton(*self._problem, few_workers=0)
         if not skeleton.possible:
             self.bound, self.finished = math.inf, True
             return

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from jellybean_solver.demand.model_sets import fits
+from jellybean_solver.errors import SolverError
 from jellybean_solver.fleet.joint_lp import Skeleton
 from jellybean_solver.fleet.packing.worker_counts import Staff
 from jellybean_solver.fleet.worker_classes import LEAST_BYTES
@@ -49,6 +50,8 @@ class ExactMilp:
     """
 
     def __init__(self, skeleton: Skeleton, *, packed: bool = True) -> None:
+        if skeleton.few_workers:
+            raise SolverError("the joint LP of an exact MILP needs no integer columns of its own")
         self.skeleton, self.program, self.kinds, self.packed = skeleton, skeleton.program, skeleton.kinds, packed
         self.served: dict[tuple[int, int, int], int] = {}  # choice, class, group -> column y
         self.groups: dict[tuple[int, int], _Group] = {}  # class, group
@@ -176,8 +179,6 @@ class ExactMilp:
         column = int(self.program.add_columns([0.0], 1.0)[0])
         self.served[choice, kind, number] = column
         rows, values = self.skeleton.entries(choice, int(self.kinds.tier[kind]))
-        more, weights = self.skeleton.few.entries(choice, kind)
-        rows, values = rows + more, values + weights
         if self.skeleton.full[kind] >= 0:
             rows.append(int(self.skeleton.full[kind]))
             values.append(float(self.kinds.stored[choice, kind]))

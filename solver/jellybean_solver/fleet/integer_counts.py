@@ -48,9 +48,19 @@ class Few:
     """
 
     def __init__(
-        self, program: Program, kinds: Kinds, reached: Mask, chosen: Indices, paid: Indices, pools_kind: Indices
+        self,
+        program: Program,
+        kinds: Kinds,
+        reached: Mask,
+        chosen: Indices,
+        paid: Indices,
+        pools_kind: Indices,
+        most_workers: int,
     ) -> None:
-        """`reached`: choices and kinds that may have a y; `chosen`, `paid`: the columns z and m."""
+        """`reached`: choices and kinds that may have a y; `chosen`, `paid`: the columns z and m.
+
+        `most_workers`: of a kind that has columns of its own.
+        """
         self._program, self._kinds, self._open = program, kinds, reached
         self.weight = np.where(kinds.runs, np.where(kinds.exclusive, kinds.needed, kinds.stored), 0.0)
         shape = int(kinds.owner.max()) + 1, len(kinds.kinds)
@@ -60,7 +70,7 @@ class Few:
         self._model = np.where(
             reached, kinds.memory_bytes / np.maximum(limits, LEAST_BYTES), 0.0
         )  # of a worker's memory
-        few = [index for index, kind in enumerate(kinds.kinds) if kind.count <= FEW]
+        few = [index for index, kind in enumerate(kinds.kinds) if kind.count <= most_workers]
         self.kind_of = pools_kind[np.isin(pools_kind, few)]  # of the first columns
         columns = paid[np.isin(pools_kind, few)].tolist()
         most = [float(pool.count) for index in few for pool in kinds.kinds[index].pools]

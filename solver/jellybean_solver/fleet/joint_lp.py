@@ -30,7 +30,7 @@ import numpy as np
 from jellybean_solver.demand.demand import EdgeKey, Network, Tiers
 from jellybean_solver.demand.ratio_options import ratio_options, ratio_representatives, ratios_key
 from jellybean_solver.fleet.delay_linearisation import Pace
-from jellybean_solver.fleet.integer_counts import Few
+from jellybean_solver.fleet.integer_counts import FEW, Few
 from jellybean_solver.fleet.worker_classes import Choice, Mask, kinds_of
 from jellybean_solver.joint.accuracy_rows import add_accuracy
 from jellybean_solver.joint.flow_rows import add_flows
@@ -45,12 +45,19 @@ USED = 1e-6  # a smaller fraction of requests is rounding
 class Skeleton:
     """The program of a network and an accuracy target; `fixed`: operators whose variant is given.
 
-    `possible` is False when no selection can do.
+    `possible` is False when no selection can do. `few_workers`: worker classes of at most so many have integer columns
+    for the branch and bound; 0 where a program has counts of its own.
     """
 
     def __init__(
-        self, network: Network, target: float | None, fixed: Mapping[str, str], pace: Pace | None = None
+        self,
+        network: Network,
+        target: float | None,
+        fixed: Mapping[str, str],
+        pace: Pace | None = None,
+        few_workers: int = FEW,
     ) -> None:
+        self.few_workers = few_workers
         variants = {name: [v for v in own if fixed.get(name, v) == v] for name, own in network.runnable.items()}
         representatives = ratio_representatives(network.problem, variants)
         network = network.settled({name: own[0] for name, own in representatives.items() if len(own) == 1})
@@ -81,7 +88,7 @@ class Skeleton:
         self._paid()
         self.flows = add_flows(self.program, self.network, self.network.demand({}))
         self._meet()
-        self.few = Few(self.program, self.kinds, self.open, self.chosen, self.paid, self.pools_kind)
+        self.few = Few(self.program, self.kinds, self.open, self.chosen, self.paid, self.pools_kind, self.few_workers)
         self._messages()
         self._links()
         before = len(self.program.row_low)

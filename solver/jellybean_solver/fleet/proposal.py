@@ -59,7 +59,7 @@ def propose(
     pace = None if deadline_s is None else Pace(deadline_s - 2.0 * network.problem.hop_s)
     if pace is not None and pace.left_s <= 0.0:
         return Proposal(math.inf)
-    skeleton = Skeleton(network, target, fixed or {}, pace)
+    skeleton = Skeleton(network, target, fixed or {}, pace, few_workers=0)
     if not skeleton.possible:
         return Proposal(math.inf)
     milp = ExactMilp(skeleton, packed=int(skeleton.open.sum()) <= MOST_PACKED)

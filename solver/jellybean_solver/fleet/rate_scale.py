@@ -32,7 +32,7 @@ class RateScale:
 
 def largest_rate_scale(network: Network, target: float | None, limits: SearchLimits) -> Outcome[RateScale]:
     """Minimise minus the scale, over all selections that reach the target and plans within the budget."""
-    skeleton = Skeleton(network, target, {})
+    skeleton = Skeleton(network, target, {}, few_workers=0)
     if not skeleton.possible:
         return Outcome(math.inf, None, None, math.inf, 0, Termination.OPTIMAL)
     milp = ExactMilp(skeleton)

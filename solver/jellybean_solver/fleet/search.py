@@ -123,14 +123,14 @@ class FleetSearch:
         return TreeSearch(parts)
 
     def _reproduce(self, incumbent: Incumbent) -> None:
-        """Solve the incumbent's selection once more by itself, so that the plan does not depend on which search won."""
+        """Solve the incumbent's selection by itself to the same cost: the plan does not depend on which search won."""
         if incumbent.assignment is None or self.clock.left() == 0.0:
             return
         milp = self.rounding.exact_milp(incumbent.selection)
         if milp is None:
             return
         most, nodes = incumbent.cost * (1.0 + VALUE_TOLERANCE), self.settings.reproducing_nodes
-        answer = milp.program.solve(gap=self.gap, time_limit_s=self.clock.left(), most_nodes=nodes, cutoff=most)
+        answer = milp.program.solve(time_limit_s=self.clock.left(), most_nodes=nodes, cutoff=most, enough=most)
         found = None if answer.values is None else milp.staff(answer.values).assignment()
         if found is not None and found.cost <= most:
             incumbent.assignment = found

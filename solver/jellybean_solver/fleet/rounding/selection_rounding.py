@@ -103,7 +103,7 @@ class SelectionRounding:
 
     def exact_milp(self, selection: Selection) -> ExactMilp | None:
         """The exact MILP of one selection; None if it cannot run. Whether it is accurate is for the caller to know."""
-        skeleton = Skeleton(self.skeleton.network, None, selection)
+        skeleton = Skeleton(self.skeleton.network, None, selection, few_workers=0)
         return ExactMilp(skeleton) if skeleton.possible else None
 
     @contextmanager
