@@ -39,7 +39,6 @@ class ConcurrentMilp:
         """From a `running` plan the bound is on the cost with the migration; `budget` is on the running cost alone."""
         self._problem, self._running, self._budget = (network, target, fixed), running, budget
         self._clock, self._is_accurate = clock, partial(is_accurate_enough, network.problem, target)
-        self._excluded: list[Selection] = []
         self._run: ConcurrentSolve | None = None
         self._milp: ExactMilp | None = None
         self._ended = Event()
@@ -51,23 +50,29 @@ class ConcurrentMilp:
     def start(self, cutoff: float, gap: float) -> None:
         """Begin a run, to a relative gap; a run that goes on is ended first."""
         self.close()
-        skeleton = Skeleton(*self._problem, few_workers=0)
-        if not skeleton.possible:
+        if self._milp is None:
+            self._milp = self._built()
+        if self._milp is None:
             self.bound, self.finished = math.inf, True
             return
+        self.cutoff, self.value, self.finished = cutoff, cutoff, False
+        self.runs += 1
+        self._ended.clear()
+        self._run = ConcurrentSolve(
+            self._milp.program, gap=gap, time_limit_s=self._clock.left(), cutoff=cutoff, done=self._ended.set
+        )
+        self._run.start()
+
+    def _built(self) -> ExactMilp | None:
+        """The program; None if no selection can do."""
+        skeleton = Skeleton(*self._problem, few_workers=0)
+        if not skeleton.possible:
+            return None
         milp = ExactMilp(skeleton)
         if self._running is not None:
             milp.program.limit_cost(self._budget)
             milp.add_migration(self._running)
-        for selection in self._excluded:
-            milp.exclude(selection)
-        self.cutoff, self.value, self.finished, self._milp = cutoff, cutoff, False, milp
-        self.runs += 1
-        self._ended.clear()
-        self._run = ConcurrentSolve(
-            milp.program, gap=gap, time_limit_s=self._clock.left(), cutoff=cutoff, done=self._ended.set
-        )
-        self._run.start()
+        return milp
 
     def found(self) -> Iterator[tuple[Selection, Assignment]]:
         """Plans found since the last call; the bound is brought up to date."""
@@ -84,7 +89,8 @@ class ConcurrentMilp:
                 self.value = min(self.value, assignment.cost)
                 yield staff.selection, assignment
         if missed is not None:
-            self._again(missed)
+            self._milp.exclude(missed)  # less accurate than the rows take it for (accuracy_rows.py)
+            self.start(self.cutoff, 0.0)
         elif answer is not None:
             self.finished = True
 
@@ -108,9 +114,5 @@ class ConcurrentMilp:
         """End the run that goes on."""
         if self._run is not None:
             self._run.stop()
+            self.bound = max(self.bound, self._run.bound)
             self._run = None
-
-    def _again(self, selection: Selection) -> None:
-        """Without a selection that is less accurate than the rows take it for (accuracy_rows.py)."""
-        self._excluded.append(selection)
-        self.start(self.cutoff, 0.0)

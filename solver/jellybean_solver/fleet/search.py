@@ -103,6 +103,7 @@ class FleetSearch:
             bound = search.run()
         finally:
             milp.close()
+        bound = max(bound, milp.bound)
         if milp.runs and bound >= search.incumbent.goal():
             self._reproduce(search.incumbent)
         return self._outcome(search, bound)

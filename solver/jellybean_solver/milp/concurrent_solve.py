@@ -13,6 +13,7 @@ import numpy as np
 from jellybean_solver.milp.highs_program import Floats, Program, ProgramSolution, above, run
 
 CALLS = 16  # polls between two updates of the bound: 1 costs HiGHS four fifths of its speed, 16 a tenth
+PATIENCE_S = 0.5  # that a stopped run is waited for
 INTERRUPT = highspy.cb.HighsCallbackType.kCallbackMipInterrupt
 
 
@@ -33,7 +34,7 @@ class ConcurrentSolve:
         self._model.cbMipInterrupt.subscribe(self._look)
         self._model.stopCallback(INTERRUPT)
         self._model.cbMipImprovingSolution.subscribe(self._improve)
-        self._thread = Thread(target=self._run, name="milp", daemon=True)
+        self._thread = Thread(target=self._run, name="milp")  # no daemon: HiGHS aborts the process if it ends first
         self._lock = Lock()
         self._incumbents: list[Floats] = []
         self._bound, self._stopped, self._polls = -math.inf, False, 0
@@ -66,11 +67,11 @@ class ConcurrentSolve:
         return found
 
     def stop(self) -> None:
-        """End the run and wait for its thread: some nodes of the search, or one relaxation."""
+        """End the run, after some nodes of the search or one relaxation; the thread may end a little later."""
         self._stopped = True
         self._model.startCallback(INTERRUPT)
         if self._thread.ident is not None:
-            self._thread.join()
+            self._thread.join(PATIENCE_S)
 
     def wait(self, timeout_s: float) -> None:
         """Until the run has ended, at most so long."""
