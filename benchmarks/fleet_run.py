@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import partial
 
 from benchmarks.fleet import Size, fleet
-from jellybean_solver import Plan, Problem, Room, Sharing, SolverError, in_own_figures, solve, with_headroom
+from jellybean_solver import Plan, Problem, Sharing, SolverError, solve, with_margin, without_margin
 from jellybean_solver.latency.estimate import latency
 from tests.plan_check import complaints
 
@@ -57,10 +57,10 @@ def asked() -> tuple[float | None, bool]:
     if math.isfinite(found.p99_s):
         free_s = found.p99_s
     else:
-        roomy = plan_of(with_headroom(problem, Room(links=0.9)))
+        roomy = plan_of(with_margin(problem, {}, 0.9))
         if roomy is None:
             return None, False
-        free_s = latency(in_own_figures(problem, roomy)).p99_s
+        free_s = latency(without_margin(problem, roomy)).p99_s
     return float(share) * free_s, not found.meets(float(share) * free_s)
 
 

@@ -11,8 +11,7 @@ from typing import Any
 from jellybean.documents import AnyProject, MultiWorkflowProject, build_cuts, build_problem
 from jellybean.documents.locations import DocumentLocations, Location, document_locations
 from jellybean.errors import DocumentError, DocumentProblem
-from jellybean.planning.alternatives import Settling
-from jellybean.planning.project_plan import plan_project
+from jellybean.planning.project_plan import more_accurate, plan_project, settle
 from jellybean.planning.simulation import SEEDS, simulated_p99_s
 from jellybean.quantities import (
     BANDWIDTH,
@@ -27,7 +26,9 @@ from jellybean.quantities import (
 )
 from jellybean.quantities import QuantityKind as Unit
 from jellybean_solver import (
+    DEFAULT_GAP,
     WORKFLOW_SEPARATOR,
+    DeadlineResult,
     Explanation,
     PlannedCut,
     Problem,
@@ -36,6 +37,7 @@ from jellybean_solver import (
     RequirementKind,
     ResolveSettings,
     Sharing,
+    Solution,
     explain,
     planned_cuts,
     problem_as_planned,
@@ -128,7 +130,7 @@ def explain_project(
         clock=time.monotonic,
         p99_s=lambda plan, seed: simulated_p99_s(plan, seed=seed),
         seeds=SEEDS,
-        keep_deadline=Settling(),
+        keep_deadline=_keep_deadline,
         advance=progress,
         exclusive=locator.exclusive(problem),
     )
@@ -137,6 +139,18 @@ def explain_project(
     explain_s = time.perf_counter() - explaining
     progress(explanation.solves, explanation.solves, "done")
     return Explained(problem, explanation, locator.locate(explanation), explain_s, given, time_limit_s)
+
+
+def _keep_deadline(
+    problem: Problem, cheapest: Solution, late: bool, time_limit_s: float | None, thorough: bool
+) -> DeadlineResult:
+    """As `ResolveSettings.keep_deadline`: a plan in time where the cheapest is late, else a more accurate one."""
+    if not late:
+        return DeadlineResult(cheapest if time_limit_s is not None else more_accurate(problem, {}, cheapest))
+    settled = settle(problem, {}, cheapest, DEFAULT_GAP, time_limit_s, thorough=thorough)
+    if settled.solution.plan is None or settled.reasons:
+        return DeadlineResult(None, settled.fastest)
+    return DeadlineResult(settled.solution)
 
 
 def parse_questions(problem: Problem, texts: Sequence[str]) -> tuple[Question, ...]:

@@ -6,12 +6,13 @@ No files, no clock, no network: what needs them is passed in. Other packages imp
 
 from jellybean_solver.baseline.rules import Baseline as Baseline
 from jellybean_solver.baseline.rules import baselines as baselines
-from jellybean_solver.deadline.capacity_margin import Room as Room
-from jellybean_solver.deadline.capacity_margin import in_own_figures as in_own_figures
-from jellybean_solver.deadline.capacity_margin import with_headroom as with_headroom
-from jellybean_solver.deadline.latency_lower_bound import LATENCY_TOLERANCE as LATENCY_TOLERANCE
-from jellybean_solver.deadline.latency_lower_bound import least_latency_s as least_latency_s
-from jellybean_solver.deadline.search import LEAST_SHARE as LEAST_SHARE
+from jellybean_solver.deadline.lower_bound import LATENCY_TOLERANCE as LATENCY_TOLERANCE
+from jellybean_solver.deadline.lower_bound import least_latency_s as least_latency_s
+from jellybean_solver.deadline.restriction import with_margin as with_margin
+from jellybean_solver.deadline.restriction import without_margin as without_margin
+from jellybean_solver.deadline.search import Deadline as Deadline
+from jellybean_solver.deadline.settings import DEFAULT_SETTINGS as DEFAULT_SETTINGS
+from jellybean_solver.deadline.settings import QUICK_SETTINGS as QUICK_SETTINGS
 from jellybean_solver.demand.demand import Network as Network
 from jellybean_solver.diff.plan_diff import PlanDiff as PlanDiff
 from jellybean_solver.diff.plan_diff import WorkerChange as WorkerChange
@@ -115,8 +116,8 @@ from jellybean_solver.planning.cut_models import problem_as_planned as problem_a
 from jellybean_solver.planning.cut_models import qualified_cuts as qualified_cuts
 from jellybean_solver.planning.cut_models import solve_cut as solve_cut
 from jellybean_solver.planning.infeasibility import Infeasibility as Infeasibility
+from jellybean_solver.planning.solve import solve as solve
 from jellybean_solver.planning.solver import Solution as Solution
-from jellybean_solver.planning.solver import solve as solve
 from jellybean_solver.replanning.replan import LEAST_SAVED_SHARE as LEAST_SAVED_SHARE
 from jellybean_solver.replanning.replan import SAVING_TOLERANCE as SAVING_TOLERANCE
 from jellybean_solver.replanning.replan import Replanned as Replanned

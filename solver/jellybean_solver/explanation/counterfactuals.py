@@ -15,7 +15,8 @@ from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.outcome import COST_TOLERANCE
 from jellybean_solver.planning.infeasibility import Infeasibility
-from jellybean_solver.planning.solver import Solution, limited, solve
+from jellybean_solver.planning.solve import solve
+from jellybean_solver.planning.solver import Solution, limited
 
 WITH_PLAN = ("optimal", "gap", "time_limit")  # statuses of solutions with a plan
 PATIENCE = 4.0  # one solve may take this multiple of an equal share of the remaining time

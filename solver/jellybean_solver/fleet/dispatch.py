@@ -18,7 +18,7 @@ from jellybean_solver.fleet.settings import DEFAULT_SETTINGS, SearchLimits
 from jellybean_solver.fleet.worker_classes import kinds_of
 from jellybean_solver.migration.running_plan import RunningPlan
 from jellybean_solver.model.problem import Problem
-from jellybean_solver.outcome import Clock, Outcome, Termination, termination_of
+from jellybean_solver.outcome import Clock, Outcome, termination_of
 from jellybean_solver.small.assignment import Assignment, improve
 
 MOST_SELECTIONS = 5_000
@@ -65,13 +65,6 @@ def cheapest_large(
     bound = min(proposal.bound, value)
     ended = termination_of(value, bound, gap=gap, out_of_time=clock.left() == 0.0)
     return Outcome(value, found, proposal.selection, bound, 1, ended)
-
-
-def assigned(network: Network, proposal: Proposal, budget: float, gap: float, clock: Clock) -> Outcome[Assignment]:
-    """What a proposal comes to, whatever its bound; not proven."""
-    found = _assigned(network, proposal, budget, gap, clock, None)
-    value = found.cost if found is not None else math.inf
-    return Outcome(value, found, proposal.selection, 0.0, 1, Termination.GAP)
 
 
 def _assigned(

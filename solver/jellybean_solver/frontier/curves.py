@@ -18,7 +18,8 @@ from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem, Slo
 from jellybean_solver.outcome import ACCURACY_TOLERANCE, COST_TOLERANCE, relative_gap
 from jellybean_solver.planning.infeasibility import scaled
-from jellybean_solver.planning.solver import Solution, solve
+from jellybean_solver.planning.solve import solve
+from jellybean_solver.planning.solver import Solution
 
 LOWEST = -1e9  # percent: below every known accuracy
 GROWTH, PROBES = 4.0, 6  # search for the highest rate: growth factor, most steps

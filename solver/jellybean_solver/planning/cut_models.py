@@ -14,13 +14,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from jellybean_solver.deadline.search import Deadline
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.errors import OutOfTimeError, SolverError
 from jellybean_solver.model.multi_workflow import qualified_variant
 from jellybean_solver.model.plan import Certificate, Plan
 from jellybean_solver.model.problem import Edge, Operator, Problem, Variant, qualified_name
 from jellybean_solver.outcome import VALUE_TOLERANCE, Termination, termination_of
-from jellybean_solver.planning.solver import Solution, limited, solve
+from jellybean_solver.planning.solve import solve
+from jellybean_solver.planning.solver import Solution, limited
 from jellybean_solver.small.beam_search import BEAM_WIDTH
 from jellybean_solver.small.objectives import Fleet
 
@@ -145,9 +147,10 @@ def solve_cut(
     clock: Callable[[], float] | None = None,
     explained: bool = True,
     p99_s: float | None = None,
+    deadline: Deadline | None = None,
 ) -> Solution:
     """As `solve`, over all choices of cuts; if there is no plan, the reasons are those of whole models."""
-    solve_one = partial(solve, beam_width=beam_width, gap=gap, clock=clock, p99_s=p99_s)
+    solve_one = partial(solve, beam_width=beam_width, gap=gap, clock=clock, p99_s=p99_s, deadline=deadline)
     if not any(cuts.values()):
         return solve_one(problem, time_limit_s=time_limit_s, explained=explained)
     limit = limited(time_limit_s, clock)

@@ -19,7 +19,8 @@ from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.planning.cut_models import Cuts, choices, cut_problem, least_usd_per_h, problem_as_planned
 from jellybean_solver.planning.infeasibility import Infeasibility
-from jellybean_solver.planning.solver import cheapest, finish, limited, nothing_found, solve
+from jellybean_solver.planning.solve import solve
+from jellybean_solver.planning.solver import cheapest, finish, limited, nothing_found
 from jellybean_solver.replanning.rescore import rescore
 from jellybean_solver.small.beam_search import BEAM_WIDTH
 from jellybean_solver.small.objectives import Fleet

@@ -12,7 +12,7 @@ from jellybean.report.breakdown import break_down, operator_loads
 from jellybean_solver import Problem
 from jellybean_solver.model.evaluate import evaluate
 from jellybean_solver.model.plan import Cost, Plan
-from jellybean_solver.planning.solver import solve
+from jellybean_solver.planning.solve import solve
 from tests.strategies import problems
 
 VQA = Path(__file__).parents[3] / "examples" / "vqa"

@@ -11,7 +11,7 @@ from jellybean.report import Report, Store, build_report, render_html
 from jellybean.report.topology import NARROW, WIDE, draw
 from jellybean_solver import Problem
 from jellybean_solver.model.plan_document import to_document
-from jellybean_solver.planning.solver import solve
+from jellybean_solver.planning.solve import solve
 from tests.strategies import problems
 
 

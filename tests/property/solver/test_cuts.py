@@ -23,7 +23,7 @@ from jellybean_solver.planning.cut_models import (
     qualified_cuts,
     solve_cut,
 )
-from jellybean_solver.planning.solver import solve
+from jellybean_solver.planning.solve import solve
 from tests.brute_force import optimum
 from tests.plan_check import complaints
 from tests.strategies import LOADS_S, MESSAGE_BYTES, problems

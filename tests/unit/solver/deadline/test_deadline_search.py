@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from benchmarks.fleet import Size, fleet
-from jellybean_solver import Link, Pool, ServiceTime, Sharing, Variant, solve
-from jellybean_solver.deadline.link_headroom import RoomyLinks
+from jellybean_solver import Arrivals, Deadline, Link, Plan, Pool, Problem, ServiceTime, Sharing, Variant, solve
+from jellybean_solver.deadline.link_headroom import HeadroomSearch
+from jellybean_solver.deadline.restriction import Restriction
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.fleet import dispatch as large
 from jellybean_solver.fleet.delay_linearisation import Pace
@@ -19,7 +21,6 @@ from jellybean_solver.fleet.search import FleetSearch
 from jellybean_solver.fleet.settings import SearchLimits
 from jellybean_solver.latency.estimate import latency
 from jellybean_solver.model.flows import link_uses
-from jellybean_solver.outcome import Clock
 from jellybean_solver.planning.solver import finish
 from tests.plan_check import complaints
 from tests.support.small_problems import operator, problem, variant
@@ -203,8 +204,70 @@ def test_a_slow_stream_beside_a_fast_one_does_not_close_links() -> None:
     slow = replace(asked.sources[0], name="slow", rate_per_s=0.05)
     lone = replace(first, name="lone", inputs=(edge,))
     asked = replace(asked, sources=(*asked.sources, slow), operators=(*asked.operators, lone))
-    roomy = RoomyLinks(asked, 5.0, 0.01, Clock(), lambda network, outcome: finish(network, outcome)[0])
-    assert roomy.first < 0.1
-    assert roomy.run() is None
-    assert roomy.is_near and roomy.best is not None
-    assert latency(roomy.best).meets(5.0) and not complaints(asked, roomy.best)
+    search = HeadroomSearch(asked, 5.0, SearchLimits(0.01), lambda network, outcome: finish(network, outcome)[0])
+    assert search.first < 0.1
+    search.run()
+    assert search.best is not None
+    assert search.best.cost.total_usd_per_h * (1.0 - 0.01) <= search.bound * (1.0 + 1e-9)
+    assert latency(search.best).meets(5.0) and not complaints(asked, search.best)
+
+
+def _two_boxes_late() -> Problem:
+    """Two boxes carry the load; each further one shortens the queues."""
+    step = operator("see", ["camera"], variant("v", {"box": 0.1}))
+    asked = problem(step, pools=[Pool("box", "edge", 10, 1.0)], rate_per_s=17.0)
+    return replace(asked, sources=tuple(replace(source, arrivals=Arrivals.POISSON) for source in asked.sources))
+
+
+def test_the_judge_decides_and_the_estimate_only_says_what_is_worth_judging() -> None:
+    asked = _two_boxes_late()
+    cheapest = solve(asked).plan
+    assert cheapest is not None and len(cheapest.workers) == 2
+    within_s = latency(cheapest).p99_s * 0.8
+    judged: list[Plan] = []
+
+    def judge(plan: Plan, enough: int) -> float:
+        judged.append(plan)
+        return 0.9 if len(plan.workers) >= enough else 1.2
+
+    lenient = solve(asked, deadline=Deadline(within_s, partial(judge, enough=2))).plan
+    strict = solve(asked, deadline=Deadline(within_s, partial(judge, enough=5))).plan
+    assert lenient is not None and len(lenient.workers) == 2  # late by the estimate
+    assert strict is not None and len(strict.workers) == 5  # in time by the estimate with fewer
+    assert strict.certificate.bound <= lenient.cost.total_usd_per_h + 1e-9
+    keys = [(tuple(w.name for w in plan.workers), len(plan.workers)) for plan in judged[1:]]
+    assert len(keys) == len(set(keys))  # no plan is simulated twice
+    far = latency(cheapest).p99_s / 10.0
+    judged.clear()
+    assert solve(asked, deadline=Deadline(far, partial(judge, enough=2))).plan is None
+    assert len(judged) <= 1  # only the fastest, to say how near it comes
+
+
+def test_a_refused_answer_of_a_fleet_is_planned_again_for_less_and_proves_nothing_more() -> None:
+    asked = fleet(3, Size(operators=8, variants=3, pools=60, workers=600, batches=(1, 2, 4)))
+    cheapest = solve(asked, gap=0.01, explained=False).plan
+    assert cheapest is not None
+    within_s = 1.2 * latency(cheapest).slowest_s
+    asked_of: list[float] = []
+
+    def judge(plan: Plan) -> float:
+        asked_of.append(latency(plan).slowest_s)
+        return 1.1 if len(asked_of) == 1 else 0.95
+
+    found = solve(asked, gap=0.01, explained=False, deadline=Deadline(within_s, judge)).plan
+    assert found is not None
+    assert len(asked_of) == 2 and asked_of[1] <= 0.8 * within_s * (1 + 1e-9)
+    assert found.certificate.bound <= cheapest.cost.total_usd_per_h * (1 + 1e-9)
+    assert solve(asked, gap=0.01, explained=False, deadline=Deadline(within_s, lambda plan: 2.0)).plan is None
+
+
+def test_half_a_margin_lies_between_a_restriction_and_its_looser_one() -> None:
+    looser = Restriction(pools=frozenset({("a", 0.8)}))
+    tighter = replace(looser, pools=frozenset({("a", 0.4), ("b", 0.5)}), links=0.8)
+    between = tighter.halfway(looser)
+    assert between is not None
+    assert dict(between.pools) == {"a": pytest.approx(0.6), "b": pytest.approx(0.75)}
+    assert between.links == pytest.approx(0.9)
+    assert looser.halfway(looser) is None
+    place = Restriction(places=frozenset({("a", "v", "box")}))
+    assert place.halfway(Restriction()) is None  # no margin to halve

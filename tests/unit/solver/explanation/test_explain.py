@@ -20,7 +20,8 @@ from jellybean_solver.explanation.explain import Explanation, explain
 from jellybean_solver.explanation.forced_choices import Question
 from jellybean_solver.explanation.relaxations import RequirementKind, requirements
 from jellybean_solver.explanation.restrictions import forbid_pool
-from jellybean_solver.planning.solver import Solution, solve
+from jellybean_solver.planning.solve import solve
+from jellybean_solver.planning.solver import Solution
 from tests.support.small_problems import GIB, box, gpu, operator, problem, variant
 
 # 10/s: small keeps 1 box (or 0.5 of a gpu) busy, large 2 boxes or 1 gpu.

@@ -1,6 +1,6 @@
-"""What no plan can be faster than: every operator at its fastest, in the tier that helps it most, and nothing waits.
+"""Lower bounds for plans that meet a p99 latency target: on the latency of any plan, and on the cost of those in time.
 
-Costs no program, so a deadline that nothing keeps is refused before any plan is sought.
+Both leave queues out. The first needs no program, so a target that no plan can meet is refused before any is sought.
 """
 
 from __future__ import annotations
@@ -9,11 +9,20 @@ import math
 from functools import partial
 
 from jellybean_solver.demand.demand import Network
+from jellybean_solver.errors import OutOfTimeError
+from jellybean_solver.fleet.delay_linearisation import Pace
+from jellybean_solver.fleet.dispatch import is_large
+from jellybean_solver.fleet.joint_lp import Skeleton
+from jellybean_solver.fleet.proposal import propose
+from jellybean_solver.fleet.relaxation import Relaxation
+from jellybean_solver.fleet.settings import SearchLimits
 from jellybean_solver.joint.unqueued_times import link_s, modes, visits_per_request
 from jellybean_solver.latency.stations import jobs_at_once
 from jellybean_solver.model.critical_path import earliest_completion_times
 from jellybean_solver.model.deadline_shares import deadline_share
+from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Edge, Problem, Variant
+from jellybean_solver.model.variant_ratios import plain
 from jellybean_solver.outcome import ACCURACY_SLACK
 
 LATENCY_TOLERANCE = 1e-6  # relative: further above a deadline than rounding
@@ -48,6 +57,32 @@ def least_latency_s(problem: Problem) -> float:
             out_s = min(completed_s[name].values(), default=math.inf) + 2.0 * problem.hop_s
             least_s = max(least_s, out_s / share)
     return least_s
+
+
+def least_cost_in_time(problem: Problem, deadline_s: float, first: Plan, limits: SearchLimits) -> float:
+    """USD per hour that no plan costs less than whose unqueued latency is within a deadline; inf if there is none.
+
+    By the exact MILP (fleet/exact_milp.py) with the deadline on the mean unqueued delay of all requests; of large
+    problems by the relaxation of the joint LP. 0 where the cheapest plan `first` meets that deadline.
+    """
+    problem = plain(problem)
+    pace, target = Pace(deadline_s - 2.0 * problem.hop_s), problem.accuracy_target
+    if pace.left_s <= 0:
+        return math.inf
+    if pace.of_plan(problem, first) <= pace.left_s:
+        return 0.0
+    network = Network(problem)
+    if not is_large(network):
+        return propose(network, target, limits, deadline_s=deadline_s).bound
+    skeleton = Skeleton(network, target, {}, pace)
+    if not skeleton.possible:
+        return math.inf
+    relaxation = Relaxation(skeleton, limits.clock)
+    try:
+        point = relaxation.solve(relaxation.everything())
+    except OutOfTimeError:
+        return 0.0
+    return math.inf if point is None else point.bound
 
 
 def _accurate(problem: Problem, operator: str, variant: Variant) -> bool:

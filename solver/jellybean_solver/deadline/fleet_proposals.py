@@ -1,0 +1,59 @@
+"""Plans of a fleet under a lower and lower limit on the delay of all requests.
+
+By Chernoff's bound a plan's p99 latency is nearly a sum along its routes of what each operator adds where it runs
+(fleet/delay_linearisation.py). A limit on that sum is linear, so it goes into the relaxation of the fleet search, whose
+dual is the price of a second. What the sum leaves out, how routes and bursts meet, changes little from one plan to the
+next: the estimate of each plan tells how much lower the next limit is to be.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from jellybean_solver.deadline.restriction import Restriction, with_margin
+from jellybean_solver.demand.demand import Network
+from jellybean_solver.fleet.delay_linearisation import Pace
+from jellybean_solver.fleet.search import FleetSearch
+from jellybean_solver.fleet.settings import SearchLimits
+from jellybean_solver.model.plan import Plan
+from jellybean_solver.model.problem import Problem
+from jellybean_solver.outcome import Outcome
+from jellybean_solver.small.assignment import Assignment
+
+TILT = 20.0  # theta x deadline where Chernoff's bound on a fleet's p99 is close to its least
+PENALTY = 3.25  # minus the logarithm of what Chernoff's bound may be at p99
+LEAST, MOST = 0.8, 0.995  # share of a delay that was too long: the next limit
+POWER = 1.5  # of the slowness by which a limit is lowered: not all of the latency shrinks with the delay
+LINKS = 0.97  # share of a link's bandwidth that is used: on a full one the queue grows without end
+
+Planned = Callable[[Network, Outcome[Assignment]], Plan | None]
+
+
+class FleetProposals:
+    """Proposals under delays, by one search that keeps its columns and rows from one delay to the next."""
+
+    def __init__(self, problem: Problem, deadline_s: float, limits: SearchLimits, planned: Planned) -> None:
+        self.problem, self.deadline_s, self.limits, self.planned = problem, deadline_s, limits, planned
+        self.pace = Pace(deadline_s, TILT / deadline_s)
+        self.network = Network(with_margin(problem, {}, LINKS))
+        self.search: FleetSearch | None = None
+
+    def branch(self, plan: Plan, slowness: float, restriction: Restriction) -> Iterable[Restriction]:
+        """One lower limit on the delay: of the plan, or of the limit that it was found under."""
+        if math.isinf(slowness) and math.isinf(restriction.delay_s):
+            delay_s = self.deadline_s - PENALTY / self.pace.theta - 2.0 * self.problem.hop_s
+        else:
+            delay_s = min(restriction.delay_s, self.pace.of_plan(self.problem, plan))
+            delay_s *= min(MOST, max(LEAST, slowness**-POWER))
+        yield replace(restriction, delay_s=delay_s, links=LINKS)
+
+    def propose(self, restriction: Restriction, budget: float) -> Plan | None:
+        """The cheapest plan found under a limit on the delay."""
+        if self.search is None:
+            pace = replace(self.pace, left_s=restriction.delay_s)
+            self.search = FleetSearch(self.network, self.problem.accuracy_target, {}, self.limits, pace=pace)
+        limits = replace(self.limits, budget=min(budget, self.limits.budget))
+        outcome = self.search.under(restriction.delay_s, limits).run()
+        return self.planned(self.network, outcome) if outcome.found is not None else None

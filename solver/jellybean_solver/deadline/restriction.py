@@ -1,0 +1,115 @@
+"""Restrictions of a problem: what proposed plans must not use, and capacity that they leave to queues."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from jellybean_solver.demand.demand import Crossings, EdgeKey, Network, Tiers
+from jellybean_solver.model.plan import Plan, PlannedOperator, PlannedWorker
+from jellybean_solver.model.problem import Link, Problem, Variant
+
+Place = tuple[str, str, str]  # operator, variant, pool
+LONGER = 1.015  # than a delay within which a plan was in time, where no longer one was tried
+FINEST = 0.01  # relative: steps between two restrictions that are no smaller
+
+
+@dataclass(frozen=True, slots=True)
+class Restriction:
+    """What a plan must do without.
+
+    `apart`: pairs of operators that share no worker. `pools`: (pool, share of its cap on utilisation). `links`: share
+    of all bandwidths. `delay_s`: linearised delay, queues included (fleet/delay_linearisation.py), for fleets.
+    """
+
+    places: frozenset[Place] = frozenset()
+    crossings: frozenset[tuple[EdgeKey, Tiers]] = frozenset()
+    apart: frozenset[frozenset[str]] = frozenset()
+    pools: frozenset[tuple[str, float]] = frozenset()
+    links: float = 1.0
+    delay_s: float = math.inf
+
+    def network(self, problem: Problem) -> Network:
+        """The restricted problem; its plans have the utilisation and bandwidths of `with_margin`."""
+        allowed = with_margin(self._without_places(problem), dict(self.pools), self.links)
+        return Network(allowed, self._open_crossings(problem), self.apart)
+
+    def halfway(self, looser: Restriction) -> Restriction | None:
+        """The restriction with half of what was added to the margins of a looser one; None if that is too little."""
+        before = dict(looser.pools)
+        pools = {pool: (share + before.get(pool, 1.0)) / 2.0 for pool, share in self.pools}
+        links = (self.links + looser.links) / 2.0
+        delay_s = self.delay_s * LONGER if math.isinf(looser.delay_s) else (self.delay_s + looser.delay_s) / 2.0
+        steps = [pools[pool] / share for pool, share in self.pools]
+        steps += [links / self.links, delay_s / self.delay_s if math.isfinite(self.delay_s) else 1.0]
+        if max(steps) < 1.0 + FINEST:
+            return None
+        return replace(self, pools=frozenset(pools.items()), links=links, delay_s=delay_s)
+
+    def _without_places(self, problem: Problem) -> Problem:
+        if not self.places:
+            return problem
+
+        def kept(operator: str, variant: Variant) -> Variant:
+            service = {p: t for p, t in variant.service.items() if (operator, variant.name, p) not in self.places}
+            return replace(variant, service=service)
+
+        operators = tuple(replace(o, variants=tuple(kept(o.name, v) for v in o.variants)) for o in problem.operators)
+        return replace(problem, operators=operators)
+
+    def _open_crossings(self, problem: Problem) -> Crossings:
+        every = {(up, down) for up in problem.tiers for down in problem.tiers}
+        closed: dict[EdgeKey, set[Tiers]] = {}
+        for key, tiers in self.crossings:
+            closed.setdefault(key, set()).add(tiers)
+        return {key: frozenset(every - tiers) for key, tiers in closed.items()}
+
+
+def with_margin(problem: Problem, pools: Mapping[str, float], links: float = 1.0) -> Problem:
+    """The problem in which plans use less of the capacity: requests load pools more, and links are narrower.
+
+    `pools`: share of the cap on utilisation by pool; `links`: share of the bandwidth of all links.
+    """
+    if links < 1.0:
+        problem = replace(problem, links=tuple(_narrower(link, links) for link in problem.links))
+    if not pools:
+        return problem
+
+    def slowed(variant: Variant) -> Variant:
+        service = {
+            pool: {size: replace(time, load_s=time.load_s / pools.get(pool, 1.0)) for size, time in times.items()}
+            for pool, times in variant.service.items()
+        }
+        return replace(variant, service=service)
+
+    operators = tuple(replace(o, variants=tuple(slowed(v) for v in o.variants)) for o in problem.operators)
+    return replace(problem, operators=operators)
+
+
+def without_margin(problem: Problem, plan: Plan) -> Plan:
+    """A plan of a restricted problem, with the service times, loads and links of the problem itself."""
+
+    def restored(operator: PlannedOperator) -> PlannedOperator:
+        known = problem.operator_by_name[operator.name].variant(operator.variant).service
+        service = {pool: {size: known[pool][size] for size in times} for pool, times in operator.service.items()}
+        return replace(operator, service=service)
+
+    operators = {operator.name: restored(operator) for operator in plan.operators}
+
+    def loaded(worker: PlannedWorker) -> PlannedWorker:
+        load = sum(rate * operators[name].request_s(worker.pool) for name, rate in worker.rates_per_s.items())
+        return replace(worker, load=load)
+
+    return replace(
+        plan,
+        operators=tuple(operators.values()),
+        workers=tuple(loaded(worker) for worker in plan.workers),
+        links=problem.links,
+        utilisation=problem.utilisation,
+    )
+
+
+def _narrower(link: Link, share: float) -> Link:
+    bandwidth = link.bandwidth_bytes_per_s
+    return replace(link, bandwidth_bytes_per_s=None if bandwidth is None else share * bandwidth)

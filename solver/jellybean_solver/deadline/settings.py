@@ -1,0 +1,24 @@
+"""Tuned numbers of the search under a p99 latency."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlineSettings:
+    """Effort of the search; benchmarks/deadline chose the numbers on seeds 600 to 639."""
+
+    proposals: int = 60  # plans proposed while none is in time
+    improvements: int = 30  # plans proposed after the first one in time
+    least_saving: float = 0.005  # relative: nodes that can save less than this are not tried
+    margin_step: float = 0.8  # share of the present load, of pools or links, that the next plan may use
+    busy_link: float = 0.8  # utilisation of a link from which on the next plan may leave a margin on links
+    full_link: float = 0.95  # utilisation of a link from which on that margin comes before all else
+    judged_above: float = 2.0  # estimated p99, as a multiple of the target, up to which plans are simulated
+    fleet_proposals: int = 3  # of a fleet, each under another delay
+    fleet_judgements: tuple[float, ...] = (1.0, 0.8, 0.6)  # shares of the target that fleets are planned for in turn
+
+
+DEFAULT_SETTINGS = DeadlineSettings()
+QUICK_SETTINGS = replace(DEFAULT_SETTINGS, proposals=8, improvements=4)  # for dozens of problems, one after the other

@@ -1,0 +1,132 @@
+"""The slowest path of requests through a plan, and how plans may be restricted so that it becomes faster."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from jellybean_solver.deadline.restriction import Restriction
+from jellybean_solver.deadline.settings import DeadlineSettings
+from jellybean_solver.demand.demand import EdgeKey, Tiers
+from jellybean_solver.latency.estimate import mean_waits_s, unqueued_s
+from jellybean_solver.latency.stations import Stations
+from jellybean_solver.model.critical_path import completion_times, critical_input
+from jellybean_solver.model.deadline_shares import deadline_share
+from jellybean_solver.model.flows import link_uses
+from jellybean_solver.model.plan import Plan
+from jellybean_solver.model.problem import Edge, Problem, Sharing
+
+_Change = tuple[float, Restriction]  # seconds of the path that it may save
+
+
+class SlowestPath:
+    """Operators and links on the path with the longest mean time relative to its deadline, waits included.
+
+    `stages`: operator, its slowest worker, mean wait there in seconds; `crossed`: edges between tiers, with seconds.
+    """
+
+    def __init__(self, problem: Problem, plan: Plan) -> None:
+        self.problem, self.plan, self.stations = problem, plan, Stations(plan)
+        self.wait_s = mean_waits_s(plan)
+        self.ancestors = _ancestors(plan)
+        self.stages: list[tuple[str, str, float]] = []
+        self.crossed: list[tuple[EdgeKey, Tiers, float]] = []
+        self._find()
+
+    def restrictions(self, restriction: Restriction, settings: DeadlineSettings) -> list[Restriction]:
+        """Further restrictions, each of which rules the plan out; first what may save most of the path's time."""
+        changes = [*self._without_one_place(restriction), *self._with_margins(restriction, settings)]
+        return [change for _, change in sorted(changes, key=lambda change: -change[0])]
+
+    def _without_one_place(self, restriction: Restriction) -> Iterator[_Change]:
+        for name, worker, _ in self.stages:
+            pool = self.plan.worker_by_name[worker].pool
+            place = (name, self.plan.selection[name], pool)
+            yield self._run_s(name, worker), replace(restriction, places=restriction.places | {place})
+            if self.problem.pool_by_name[pool].sharing is Sharing.SHARED:
+                for other in self._parallel(name, worker):
+                    pair = frozenset((name, other))
+                    yield self._run_s(other, worker), replace(restriction, apart=restriction.apart | {pair})
+        for key, tiers, link_s in self.crossed:
+            yield link_s, replace(restriction, crossings=restriction.crossings | {(key, tiers)})
+
+    def _with_margins(self, restriction: Restriction, settings: DeadlineSettings) -> Iterator[_Change]:
+        waits_s: dict[str, float] = {}  # by pool
+        for _, worker, wait_s in self.stages:
+            pool = self.plan.worker_by_name[worker].pool
+            waits_s[pool] = waits_s.get(pool, 0.0) + wait_s
+        waiting = {pool for pool, wait_s in waits_s.items() if wait_s > 0}
+        for pools in ({pool} for pool in waiting):
+            yield sum(waits_s[pool] for pool in pools), self._with_less_load(restriction, pools, settings)
+        if len(waiting) > 1:
+            yield sum(waits_s.values()), self._with_less_load(restriction, waiting, settings)
+        busiest = busiest_link(self.plan)
+        if busiest > settings.busy_link:
+            saved_s = math.inf if busiest > settings.full_link else sum(link_s for *_, link_s in self.crossed)
+            yield saved_s, replace(restriction, links=settings.margin_step * min(restriction.links, busiest))
+
+    def _with_less_load(self, restriction: Restriction, pools: set[str], settings: DeadlineSettings) -> Restriction:
+        """Lower the utilisation that plans may reach in these pools."""
+        shares = dict(restriction.pools)
+        for pool in pools:
+            loads = [worker.load for worker in self.plan.workers if worker.pool == pool]
+            used = min(shares.get(pool, 1.0), max(loads) / self.problem.utilisation)
+            shares[pool] = settings.margin_step * used
+        return replace(restriction, pools=frozenset(shares.items()))
+
+    def _parallel(self, name: str, worker: str) -> Iterator[str]:
+        """Operators on the worker that are no ancestor or descendant: one request's runs wait for each other there."""
+        for other in self.plan.worker_by_name[worker].rates_per_s:
+            if other != name and other not in self.ancestors[name] and name not in self.ancestors[other]:
+                yield other
+
+    def _find(self) -> None:
+        plan = self.plan
+        slowest: dict[str, tuple[float, str]] = {}
+        for operator in plan.operators:
+            workers = (worker.name for worker in plan.workers if operator.name in worker.rates_per_s)
+            slowest[operator.name] = max((self._stage_s(operator.name, worker), worker) for worker in workers)
+        completed_s = completion_times(plan.operators, lambda name: slowest[name][0], self._slowest_link_s)
+        ends = [name for name in slowest if deadline_share(self.problem, name) is not None]
+        last = max(ends, key=lambda name: completed_s[name] / (deadline_share(self.problem, name) or 1.0))
+        while last in slowest:
+            worker = slowest[last][1]
+            self.stages.append((last, worker, self.wait_s[worker]))
+            edge = critical_input(plan.operator_by_name[last], completed_s, self._slowest_link_s)
+            if edge is None:
+                break
+            link_s, tiers = self._slowest_link(edge)
+            if link_s > 0:
+                self.crossed.append(((edge.upstream, edge.downstream), tiers, link_s))
+            last = edge.upstream
+
+    def _slowest_link(self, edge: Edge) -> tuple[float, Tiers]:
+        """Seconds and tiers of the slowest crossing on the plan's routes for an edge's data."""
+        sent_bytes = self.stations.sent_bytes(edge)
+        crossings = self.stations.table.crossings(edge)[0]
+        return max((self.stations.link_s(*tiers, sent_bytes), tiers) for tiers in crossings)
+
+    def _slowest_link_s(self, edge: Edge) -> float:
+        return self._slowest_link(edge)[0]
+
+    def _stage_s(self, name: str, worker: str) -> float:
+        parallel_s = sum(self._run_s(other, worker) for other in self._parallel(name, worker))
+        return self._run_s(name, worker) + parallel_s + self.wait_s[worker]
+
+    def _run_s(self, name: str, worker: str) -> float:
+        operator, pool = self.plan.operator_by_name[name], self.plan.worker_by_name[worker].pool
+        return unqueued_s(operator.service[pool], operator.batch[pool], self.stations.jobs(name))
+
+
+def busiest_link(plan: Plan) -> float:
+    """Highest utilisation of a link of limited bandwidth; 0 without one."""
+    return max((use.use for use in link_uses(plan) if use.use is not None), default=0.0)
+
+
+def _ancestors(plan: Plan) -> dict[str, frozenset[str]]:
+    ancestors: dict[str, frozenset[str]] = {}
+    for operator in plan.operators:
+        inputs = [edge.upstream for edge in operator.inputs if edge.upstream in ancestors]
+        ancestors[operator.name] = frozenset(inputs).union(*(ancestors[name] for name in inputs))
+    return ancestors

@@ -1,0 +1,192 @@
+"""`solve`: the cheapest plan that meets all targets, with a certificate, or why there is none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from jellybean_solver.deadline.fleet_proposals import FleetProposals
+from jellybean_solver.deadline.link_headroom import HeadroomSearch
+from jellybean_solver.deadline.lower_bound import LATENCY_TOLERANCE, least_cost_in_time, least_latency_s
+from jellybean_solver.deadline.restriction import Restriction
+from jellybean_solver.deadline.search import Deadline, DeadlineOutcome, DeadlineSearch
+from jellybean_solver.deadline.slowest_path import SlowestPath
+from jellybean_solver.demand.demand import Network
+from jellybean_solver.errors import OutOfTimeError, SolverError
+from jellybean_solver.fleet.dispatch import DEFAULT_GAP, default_gap, is_large
+from jellybean_solver.fleet.settings import SearchLimits
+from jellybean_solver.model.deadline_shares import deadline_shares
+from jellybean_solver.model.evaluate import evaluate
+from jellybean_solver.model.plan import Certificate, Plan
+from jellybean_solver.model.problem import Problem
+from jellybean_solver.outcome import VALUE_TOLERANCE, Clock, Outcome, termination_of
+from jellybean_solver.planning.infeasibility import Infeasibility
+from jellybean_solver.planning.solver import Solution, cheapest, cheapest_solution, finish, limited
+from jellybean_solver.small.assignment import Assignment
+from jellybean_solver.small.beam_search import BEAM_WIDTH
+from jellybean_solver.small.objectives import Fleet
+
+
+def solve(
+    problem: Problem,
+    *,
+    beam_width: int = BEAM_WIDTH,
+    gap: float | None = None,
+    time_limit_s: float | None = None,
+    clock: Callable[[], float] | None = None,
+    explained: bool = True,
+    p99_s: float | None = None,
+    deadline: Deadline | None = None,
+) -> Solution:
+    """The cheapest plan that meets the accuracy at the rates, or why there is none (only that, not `explained`).
+
+    With `p99_s`, or a `deadline`, whose judge decides, the plan also meets that p99 latency; several workflows each
+    their share of it (deadline_shares.py).
+
+    `gap`: the relative gap at which the search on a large problem stops, by default `DEFAULT_GAP` for large fleets and
+    under a deadline, else 0. Small problems are always solved to the end.
+    `clock` gives seconds from any origin (such as time.monotonic) and is needed with a time limit. SolverError when
+    time ends before any plan was found.
+    """
+    limit = limited(time_limit_s, clock)
+    if deadline is None and p99_s is not None:
+        deadline = Deadline(p99_s)
+    if gap is None:
+        gap = default_gap(Network(problem)) if deadline is None else DEFAULT_GAP
+    if deadline is None:
+        return cheapest_solution(problem, beam_width, gap, limit, explained=explained)
+    if least_latency_s(problem) > deadline.p99_s * (1 + LATENCY_TOLERANCE):
+        solution = cheapest_solution(problem, beam_width, gap, limit, explained=explained)
+        return solution if solution.plan is None else _too_slow(problem, deadline, solution, None, math.inf)
+    search = _DeadlineSolver(problem, deadline, beam_width, gap, limit)
+    if is_large(Network(problem)) and not problem.varying:
+        return search.solve_fleet(explained=explained)
+    return search.solve(explained=explained)
+
+
+class _DeadlineSolver:
+    """The proposals of small problems, and the certificates of plans in time."""
+
+    def __init__(self, problem: Problem, deadline: Deadline, beam_width: int, gap: float, limit: Clock) -> None:
+        self.problem, self.deadline, self.beam_width, self.gap, self.limit = problem, deadline, beam_width, gap, limit
+        self.budget = problem.slo.budget_usd_per_h or math.inf
+        self.limits = SearchLimits(gap, limit, self.budget)
+        self.bound = 0.0
+
+    def solve(self, *, explained: bool) -> Solution:
+        """From the cheapest plan on."""
+        solution = cheapest_solution(self.problem, self.beam_width, self.gap, self.limit, explained=explained)
+        if solution.plan is None:
+            return solution
+        search = DeadlineSearch(self.problem, self.deadline, solution.plan, self.limit, self._is_near)
+        if search.incumbent is not None:
+            return solution
+        self._raise_bound(solution.plan)
+        if math.isinf(self.bound):
+            return _too_slow(self.problem, self.deadline, solution, None, math.inf)
+        settings = self.deadline.settings
+        found = search.run(self, most=settings.proposals, improvements=settings.improvements)
+        return self._solution(solution, found)
+
+    def solve_fleet(self, *, explained: bool) -> Solution:
+        """From the cheapest plan with headroom on links on. Fleets take long to simulate: only answers are judged."""
+        judge, settings = self.deadline.judge, self.deadline.settings
+        refused: Solution | None = None
+        for share in settings.fleet_judgements:
+            solution = self._solve_fleet(share * self.deadline.p99_s, explained=explained and refused is None)
+            if solution.plan is None:
+                return refused or solution
+            if judge is None or judge(solution.plan) <= 1.0:
+                return solution
+            fastest = DeadlineOutcome(None, solution.plan, judge(solution.plan), self.limit.left() == 0.0)
+            refused = _too_slow(self.problem, self.deadline, solution, fastest, self.bound)
+            if self.limit.left() == 0.0:
+                break
+        return refused or solution
+
+    def _solve_fleet(self, p99_s: float, *, explained: bool) -> Solution:
+        headroom = HeadroomSearch(self.problem, p99_s, self.limits, _planned)
+        first = headroom.run()
+        if first is None:
+            return cheapest_solution(self.problem, self.beam_width, self.gap, self.limit, explained=explained)
+        if p99_s == self.deadline.p99_s:
+            self.bound = max(self.bound, headroom.bound)
+        solution = Solution(first.certificate.termination, first, None, headroom.tried, first.certificate)
+        search = DeadlineSearch(self.problem, Deadline(p99_s), first, self.limit, self._is_near)
+        if headroom.best is not None:
+            search.offer(headroom.best, 1.0)
+        if search.incumbent is None:
+            self._raise_bound(first)
+            if math.isinf(self.bound):
+                return _too_slow(self.problem, self.deadline, solution, None, math.inf)
+        settings, proposals = self.deadline.settings, FleetProposals(self.problem, p99_s, self.limits, _planned)
+        found = search.run(proposals, most=settings.fleet_proposals, improvements=settings.fleet_proposals)
+        if found.plan is not None and p99_s == self.deadline.p99_s:
+            self.bound = max(self.bound, headroom.prove(found.plan.cost.total_usd_per_h * (1.0 - self.gap)))
+        return self._solution(solution, found)
+
+    def propose(self, restriction: Restriction, budget: float) -> Plan | None:
+        """As `Proposals` has it."""
+        fleet, target = Fleet(restriction.network(self.problem)), self.problem.accuracy_target
+        most = min(budget, self.budget)
+        outcome = cheapest(fleet, target, beam_width=self.beam_width, gap=self.gap, clock=self.limit, budget=most)
+        return _planned(fleet.network, outcome) if outcome.found is not None else None
+
+    def branch(self, plan: Plan, slowness: float, restriction: Restriction) -> Iterable[Restriction]:
+        """As `Proposals` has it."""
+        return SlowestPath(self.problem, plan).restrictions(restriction, self.deadline.settings)
+
+    def _raise_bound(self, first: Plan) -> None:
+        least = least_cost_in_time(self.problem, self.deadline.p99_s, first, self.limits)
+        self.bound = max(self.bound, first.certificate.bound, least)
+
+    def _is_near(self, cost: float) -> bool:
+        return cost * (1.0 - max(self.gap, VALUE_TOLERANCE)) <= self.bound
+
+    def _solution(self, cheapest: Solution, found: DeadlineOutcome) -> Solution:
+        """What was found beside the cheapest plan that need not be in time."""
+        if found.plan is None:
+            if found.out_of_time:
+                raise OutOfTimeError(
+                    "no plan that keeps the p99 latency was found in the time allowed; allow more time"
+                )
+            return _too_slow(self.problem, self.deadline, cheapest, found, self.bound)
+        evaluation = evaluate(self.problem, found.plan)
+        if evaluation.complaints:
+            complaints = "; ".join(evaluation.complaints)
+            raise SolverError(f"the plan found contradicts the problem ({complaints}); please report this problem")
+        value = found.plan.cost.total_usd_per_h
+        bound = min(self.bound, value)
+        ended = termination_of(value, bound, gap=self.gap, out_of_time=found.out_of_time)
+        certificate = Certificate.of(value, bound, ended)
+        plan = replace(found.plan, certificate=certificate)
+        return Solution(ended, plan, None, cheapest.selections_tried, certificate)
+
+
+def _planned(network: Network, outcome: Outcome[Assignment]) -> Plan | None:
+    plan, evaluation = finish(network, outcome)
+    return None if evaluation.complaints else plan
+
+
+def _too_slow(
+    problem: Problem, deadline: Deadline, cheapest: Solution, found: DeadlineOutcome | None, bound: float
+) -> Solution:
+    """No plan keeps the latency: proven where nothing was searched for, else as far as was searched."""
+    fastest_s = deadline.p99_s * found.slowness if found is not None else math.inf
+    known = f"the fastest plan found has a p99 latency of {1e3 * fastest_s:.0f} ms"
+    asked = f"a p99 latency of {1e3 * deadline.p99_s:.0f} ms"
+    if problem.workflows:
+        shares = deadline_shares(problem).items()
+        asked = (
+            f"p99 latencies of {' and '.join(f'{1e3 * s * deadline.p99_s:.0f} ms for {name}' for name, s in shares)}"
+        )
+        known = f"the fastest plan found takes {fastest_s / deadline.p99_s:.3g} times as long"
+    if found is not None:
+        reason = f"no plan was found that keeps {asked}; {known}"
+    elif problem.workflows:
+        reason = f"no plan keeps {asked} even with zero queueing delay"
+    else:
+        reason = f"no plan answers within {1e3 * deadline.p99_s:.0f} ms even with zero queueing delay"
+    refused = Infeasibility((reason,), (), None, None, cheapest.plan, fastest_s, bound)
+    return Solution("infeasible", None, refused, cheapest.selections_tried, cheapest.certificate)
