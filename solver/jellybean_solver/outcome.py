@@ -79,3 +79,8 @@ class Clock:
     def left(self) -> float | None:
         """Seconds, at least 0; None without a limit."""
         return None if self.now is None or math.isinf(self.end) else max(0.0, self.end - self.now())
+
+    def share(self, part: float) -> Clock:
+        """A clock that ends after a part of the time left."""
+        left = self.left()
+        return self if left is None or self.now is None else Clock(self.now, self.now() + part * left)

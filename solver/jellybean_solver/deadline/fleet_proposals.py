@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from jellybean_solver.deadline.restriction import Restriction, with_margin
+from jellybean_solver.deadline.search import Proposals
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.fleet.delay_linearisation import Pace
 from jellybean_solver.fleet.search import FleetSearch
@@ -32,25 +33,35 @@ Planned = Callable[[Network, Outcome[Assignment]], Plan | None]
 
 
 class FleetProposals:
-    """Proposals under delays, by one search that keeps its columns and rows from one delay to the next."""
+    """Proposals under delays, by one search that keeps its columns and rows from one delay to the next.
 
-    def __init__(self, problem: Problem, deadline_s: float, limits: SearchLimits, planned: Planned) -> None:
-        self.problem, self.deadline_s, self.limits, self.planned = problem, deadline_s, limits, planned
+    Where a plan is late under a delay, the `others`, which restrict single places, come after a lower delay.
+    """
+
+    def __init__(
+        self, problem: Problem, deadline_s: float, limits: SearchLimits, planned: Planned, others: Proposals
+    ) -> None:
+        self.problem, self.deadline_s, self.limits = problem, deadline_s, limits
+        self.planned, self.others = planned, others
         self.pace = Pace(deadline_s, TILT / deadline_s)
         self.network = Network(with_margin(problem, {}, LINKS))
         self.search: FleetSearch | None = None
 
     def branch(self, plan: Plan, slowness: float, restriction: Restriction) -> Iterable[Restriction]:
-        """One lower limit on the delay: of the plan, or of the limit that it was found under."""
+        """First a lower limit on the delay: lower than the plan's, and than that which it was found under."""
         if math.isinf(slowness) and math.isinf(restriction.delay_s):
             delay_s = self.deadline_s - PENALTY / self.pace.theta - 2.0 * self.problem.hop_s
         else:
             delay_s = min(restriction.delay_s, self.pace.of_plan(self.problem, plan))
             delay_s *= min(MOST, max(LEAST, slowness**-POWER))
-        yield replace(restriction, delay_s=delay_s, links=LINKS)
+        if replace(restriction, delay_s=math.inf, links=1.0) == Restriction():
+            yield Restriction(delay_s=delay_s, links=LINKS)
+        yield from self.others.branch(plan, slowness, replace(restriction, delay_s=math.inf))
 
     def propose(self, restriction: Restriction, budget: float) -> Plan | None:
-        """The cheapest plan found under a limit on the delay."""
+        """The cheapest plan found under a limit on the delay, or under other restrictions."""
+        if math.isinf(restriction.delay_s):
+            return self.others.propose(restriction, budget)
         if self.search is None:
             pace = replace(self.pace, left_s=restriction.delay_s)
             self.search = FleetSearch(self.network, self.problem.accuracy_target, {}, self.limits, pace=pace)

@@ -36,16 +36,18 @@ class Restriction:
         return Network(allowed, self._open_crossings(problem), self.apart)
 
     def halfway(self, looser: Restriction) -> Restriction | None:
-        """The restriction with half of what was added to the margins of a looser one; None if that is too little."""
+        """The restriction with half of what it adds to the margins of a looser one; None if that is too little.
+
+        A delay without a looser one becomes a little longer.
+        """
+        if math.isfinite(self.delay_s):
+            longer_s = LONGER * self.delay_s if math.isinf(looser.delay_s) else (self.delay_s + looser.delay_s) / 2.0
+            return replace(self, delay_s=longer_s) if longer_s > (1.0 + FINEST) * self.delay_s else None
         before = dict(looser.pools)
         pools = {pool: (share + before.get(pool, 1.0)) / 2.0 for pool, share in self.pools}
         links = (self.links + looser.links) / 2.0
-        delay_s = self.delay_s * LONGER if math.isinf(looser.delay_s) else (self.delay_s + looser.delay_s) / 2.0
-        steps = [pools[pool] / share for pool, share in self.pools]
-        steps += [links / self.links, delay_s / self.delay_s if math.isfinite(self.delay_s) else 1.0]
-        if max(steps) < 1.0 + FINEST:
-            return None
-        return replace(self, pools=frozenset(pools.items()), links=links, delay_s=delay_s)
+        steps = [links / self.links, *(pools[pool] / share for pool, share in self.pools)]
+        return replace(self, pools=frozenset(pools.items()), links=links) if max(steps) > 1.0 + FINEST else None
 
     def _without_places(self, problem: Problem) -> Problem:
         if not self.places:

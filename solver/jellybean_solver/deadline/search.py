@@ -26,6 +26,8 @@ from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.outcome import VALUE_TOLERANCE, Clock
 
+LATER = 1_000  # added to the rank of a margin that is halved because no plan has it: its siblings come first
+
 Judge = Callable[[Plan], float]  # simulated p99 latency as a multiple of its target; of several workflows the largest
 
 
@@ -114,13 +116,13 @@ class DeadlineSearch:
     def _try(self, proposals: Proposals, node: _Node) -> None:
         proposed = proposals.propose(node.restriction, self.cutoff())
         if proposed is None:
-            self._halve_margin(node)
+            self._halve_margin(node, node.slowness, node.rank + LATER)
             return
         plan = without_margin(self.problem, proposed)
         slowness = self._slowness(plan)
         self.offer(plan, slowness)
         if slowness <= 1.0:
-            self._halve_margin(node)
+            self._halve_margin(node, 1.0, 0)
         else:
             self._branch(proposals, plan, slowness, node.restriction, node.cost)
 
@@ -129,10 +131,10 @@ class DeadlineSearch:
         for rank, child in enumerate(proposals.branch(plan, slowness, restriction)):
             self._add(_Node(cost, slowness, rank, child, restriction))
 
-    def _halve_margin(self, node: _Node) -> None:
+    def _halve_margin(self, node: _Node, slowness: float, rank: int) -> None:
         between = node.restriction.halfway(node.looser)
         if between is not None:
-            self._add(_Node(node.cost, 1.0, 0, between, node.looser))
+            self._add(_Node(node.cost, slowness, rank, between, node.looser))
 
     def _add(self, node: _Node) -> None:
         if node.restriction not in self.visited:

@@ -16,7 +16,8 @@ class DeadlineSettings:
     busy_link: float = 0.8  # utilisation of a link from which on the next plan may leave a margin on links
     full_link: float = 0.95  # utilisation of a link from which on that margin comes before all else
     judged_above: float = 2.0  # estimated p99, as a multiple of the target, up to which plans are simulated
-    fleet_proposals: int = 3  # of a fleet, each under another delay
+    fleet_proposals: int = 20  # of a fleet, while none is in time
+    fleet_improvements: int = 3  # of a fleet, after the first plan in time
     fleet_judgements: tuple[float, ...] = (1.0, 0.8, 0.6)  # shares of the target that fleets are planned for in turn
 
 

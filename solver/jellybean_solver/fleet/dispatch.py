@@ -31,7 +31,12 @@ MANY_TIMES = 1_000  # as many workers, to see whether their number is what forbi
 def is_large(network: Network, fixed: Mapping[str, str] | None = None) -> bool:
     """Whether the joint program is the way."""
     selections = math.prod(len(variants) for name, variants in network.runnable.items() if name not in (fixed or {}))
-    return selections > MOST_SELECTIONS or len(network.names) * len(network.pools) > MOST_PAIRS
+    return selections > MOST_SELECTIONS or has_many_places(network)
+
+
+def has_many_places(network: Network) -> bool:
+    """True if there are too many pairs of an operator and a pool to look at them one by one."""
+    return len(network.names) * len(network.pools) > MOST_PAIRS
 
 
 def default_gap(network: Network) -> float:

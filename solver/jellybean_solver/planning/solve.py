@@ -14,7 +14,7 @@ from jellybean_solver.deadline.search import Deadline, DeadlineOutcome, Deadline
 from jellybean_solver.deadline.slowest_path import SlowestPath
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.errors import OutOfTimeError, SolverError
-from jellybean_solver.fleet.dispatch import DEFAULT_GAP, default_gap, is_large
+from jellybean_solver.fleet.dispatch import DEFAULT_GAP, default_gap, has_many_places, is_large
 from jellybean_solver.fleet.settings import SearchLimits
 from jellybean_solver.model.deadline_shares import deadline_shares
 from jellybean_solver.model.evaluate import evaluate
@@ -26,6 +26,9 @@ from jellybean_solver.planning.solver import Solution, cheapest, cheapest_soluti
 from jellybean_solver.small.assignment import Assignment
 from jellybean_solver.small.beam_search import BEAM_WIDTH
 from jellybean_solver.small.objectives import Fleet
+
+FIRST_SHARE = 0.5  # of the time left, for the cheapest plan, whatever its latency
+PROPOSAL_SHARE = 0.25  # of the time left, for each plan under a restriction
 
 
 def solve(
@@ -60,7 +63,7 @@ def solve(
         solution = cheapest_solution(problem, beam_width, gap, limit, explained=explained)
         return solution if solution.plan is None else _too_slow(problem, deadline, solution, None, math.inf)
     search = _DeadlineSolver(problem, deadline, beam_width, gap, limit)
-    if is_large(Network(problem)) and not problem.varying:
+    if has_many_places(Network(problem)) and not problem.varying:
         return search.solve_fleet(explained=explained)
     return search.solve(explained=explained)
 
@@ -76,7 +79,8 @@ class _DeadlineSolver:
 
     def solve(self, *, explained: bool) -> Solution:
         """From the cheapest plan on."""
-        solution = cheapest_solution(self.problem, self.beam_width, self.gap, self.limit, explained=explained)
+        limit = self.limit.share(FIRST_SHARE)
+        solution = cheapest_solution(self.problem, self.beam_width, self.gap, limit, explained=explained)
         if solution.plan is None:
             return solution
         search = DeadlineSearch(self.problem, self.deadline, solution.plan, self.limit, self._is_near)
@@ -97,11 +101,12 @@ class _DeadlineSolver:
             solution = self._solve_fleet(share * self.deadline.p99_s, explained=explained and refused is None)
             if solution.plan is None:
                 return refused or solution
-            if judge is None or judge(solution.plan) <= 1.0:
+            slowness = 1.0 if judge is None else judge(solution.plan)
+            if slowness <= 1.0:
                 return solution
-            fastest = DeadlineOutcome(None, solution.plan, judge(solution.plan), self.limit.left() == 0.0)
-            refused = _too_slow(self.problem, self.deadline, solution, fastest, self.bound)
-            if self.limit.left() == 0.0:
+            found = DeadlineOutcome(None, solution.plan, slowness, self.limit.left() == 0.0)
+            refused = _too_slow(self.problem, self.deadline, solution, found, self.bound)
+            if found.out_of_time:
                 break
         return refused or solution
 
@@ -120,8 +125,8 @@ class _DeadlineSolver:
             self._raise_bound(first)
             if math.isinf(self.bound):
                 return _too_slow(self.problem, self.deadline, solution, None, math.inf)
-        settings, proposals = self.deadline.settings, FleetProposals(self.problem, p99_s, self.limits, _planned)
-        found = search.run(proposals, most=settings.fleet_proposals, improvements=settings.fleet_proposals)
+        settings, proposals = self.deadline.settings, FleetProposals(self.problem, p99_s, self.limits, _planned, self)
+        found = search.run(proposals, most=settings.fleet_proposals, improvements=settings.fleet_improvements)
         if found.plan is not None and p99_s == self.deadline.p99_s:
             self.bound = max(self.bound, headroom.prove(found.plan.cost.total_usd_per_h * (1.0 - self.gap)))
         return self._solution(solution, found)
@@ -130,7 +135,8 @@ class _DeadlineSolver:
         """As `Proposals` has it."""
         fleet, target = Fleet(restriction.network(self.problem)), self.problem.accuracy_target
         most = min(budget, self.budget)
-        outcome = cheapest(fleet, target, beam_width=self.beam_width, gap=self.gap, clock=self.limit, budget=most)
+        limit = self.limit.share(PROPOSAL_SHARE)
+        outcome = cheapest(fleet, target, beam_width=self.beam_width, gap=self.gap, clock=limit, budget=most)
         return _planned(fleet.network, outcome) if outcome.found is not None else None
 
     def branch(self, plan: Plan, slowness: float, restriction: Restriction) -> Iterable[Restriction]:
@@ -142,7 +148,8 @@ class _DeadlineSolver:
         self.bound = max(self.bound, first.certificate.bound, least)
 
     def _is_near(self, cost: float) -> bool:
-        return cost * (1.0 - max(self.gap, VALUE_TOLERANCE)) <= self.bound
+        gap = self.gap if is_large(Network(self.problem)) else 0.0
+        return cost * (1.0 - max(gap, VALUE_TOLERANCE)) <= self.bound
 
     def _solution(self, cheapest: Solution, found: DeadlineOutcome) -> Solution:
         """What was found beside the cheapest plan that need not be in time."""

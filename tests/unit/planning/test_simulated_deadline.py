@@ -10,10 +10,10 @@ from jellybean_solver import Arrivals, Problem, Slo, evaluate, solve
 from tests.support.small_problems import box, operator, problem, variant
 
 
-def _asked(p99_s: float) -> Problem:
+def _asked(p99_s: float, boxes: int = 10) -> Problem:
     """Two boxes at a load of 0.9 are late, three at 0.6 are not."""
     step = operator("see", ["camera"], variant("v", {"box": 0.1}))
-    asked = problem(step, pools=[box(10)], rate_per_s=18.0, slo=Slo(latency_p99_s=p99_s))
+    asked = problem(step, pools=[box(boxes)], rate_per_s=18.0, slo=Slo(latency_p99_s=p99_s))
     return replace(asked, sources=tuple(replace(source, arrivals=Arrivals.POISSON) for source in asked.sources))
 
 
@@ -40,11 +40,11 @@ def test_a_plan_in_time_is_left_as_it_is() -> None:
 
 
 def test_where_no_plan_is_in_time_the_nearest_target_is_named() -> None:
-    asked = _asked(0.1005)  # a run alone takes 0.1 s
+    asked = _asked(0.11, boxes=3)  # a run alone takes 0.1 s
     cheapest = solve(asked)
     found = in_time(asked, {}, cheapest, 0.0, None)
     assert found.reasons and "is too slow" in found.reasons[0]
-    assert found.nearest_p99_s is not None and found.nearest_p99_s > 0.1005
+    assert found.nearest_p99_s is not None and found.nearest_p99_s > 0.11
     assert "slo.latency_p99" in found.reasons[-1] and "the nearest found" in found.reasons[-1]
     assert found.fastest is not None
     judged = judged_latency(replace(found.fastest, slo=Slo(latency_p99_s=found.nearest_p99_s)))
