@@ -15,6 +15,7 @@ from benchmarks import (  # noqa: F401  (each registers itself)
     training,
     vqa,
 )
+from benchmarks.deadline import compare as deadline  # noqa: F401
 from benchmarks.harness.run import main
 from benchmarks.middle import compare  # noqa: F401
 

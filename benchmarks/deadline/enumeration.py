@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jellybean.planning.simulation import judged_latency
-from jellybean_solver import Problem, Sharing, evaluate
+from jellybean_solver import Pool, Problem, Sharing, evaluate
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.demand.model_sets import fits
 from jellybean_solver.latency.estimate import latency
@@ -86,7 +86,9 @@ def _assignments(network: Network, selection: Mapping[str, str]) -> Iterator[tup
             yield cost, Assignment(cost, 0.0, bags, every)
 
 
-def _staffed(network: Network, selection: Mapping[str, str], pool, names: Sequence[str]) -> Iterator[tuple[Group, ...]]:  # type: ignore[no-untyped-def]
+def _staffed(
+    network: Network, selection: Mapping[str, str], pool: Pool, names: Sequence[str]
+) -> Iterator[tuple[Group, ...]]:
     """Groups of operators on the workers of a pool, with all counts that carry the load."""
     problem, demand = network.problem, network.demand(selection)
     partitions = [[[name] for name in names]] if pool.sharing is Sharing.EXCLUSIVE else list(_partitions(list(names)))

@@ -1,12 +1,13 @@
-"""Problems whose p99 latency target binds: small ones, of middle size, and fleets.
+"""Random problems whose p99 latency target binds.
 
-Seeds 500 to 539 are reserved for comparisons and never used while building; the ablation used 600 to 639.
+Seeds 500 to 539 are for comparisons and were never used while building; the ablation used 600 to 629.
 """
 
 from __future__ import annotations
 
 import math
 import random
+import time
 from dataclasses import replace
 
 from benchmarks.middle.problems import SMALL, Size, middle_problem
@@ -18,12 +19,10 @@ SHARES = (0.35, 0.95)  # of the cheapest plan's p99: the target
 
 
 def binding_problem(seed: int, size: Size = SMALL, *, time_limit_s: float = 20.0) -> Problem | None:
-    """The problem of a seed with a p99 target that its cheapest plan misses in simulation; None if it has no plan.
+    """The problem of a seed with a p99 target that its cheapest plan misses in simulation; None if it has no such plan.
 
-    The target is a share of the cheapest plan's simulated p99 latency. Several workflows share one deadline.
+    The target is a share of the cheapest plan's simulated p99 latency.
     """
-    import time
-
     problem = middle_problem(seed, size)
     problem = replace(problem, slo=replace(problem.slo, latency_p99_s=None))
     try:

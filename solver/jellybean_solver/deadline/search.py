@@ -86,6 +86,7 @@ class DeadlineSearch:
         self.problem, self.deadline, self.clock, self.is_near = problem, deadline, clock, is_near
         self.first = self.fastest = first
         self.incumbent: Plan | None = None
+        self.least_saving = 0.0 if deadline.judge is None else deadline.settings.least_saving
         self.open: list[_Node] = []
         self.visited: set[Restriction] = set()
         self.judged: dict[Hashable, float] = {}
@@ -100,7 +101,7 @@ class DeadlineSearch:
         while self.open and left and self.clock.left() != 0.0 and not self._is_done():
             node = min(self.open, key=self._priority)
             self.open.remove(node)
-            if node.cost >= self.cutoff() * (1.0 - self.deadline.settings.least_saving):
+            if node.cost >= self.cutoff() * (1.0 - self.least_saving):
                 continue
             had_plan = self.incumbent is not None
             self._try(proposals, node)

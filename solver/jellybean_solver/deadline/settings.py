@@ -11,7 +11,7 @@ class DeadlineSettings:
 
     proposals: int = 60  # plans proposed while none is in time
     improvements: int = 30  # plans proposed after the first one in time
-    least_saving: float = 0.005  # relative: nodes that can save less than this are not tried
+    least_saving: float = 0.005  # relative: nodes that can save less than this are not worth a simulation
     margin_step: float = 0.8  # share of the present load, of pools or links, that the next plan may use
     busy_link: float = 0.8  # utilisation of a link from which on the next plan may leave a margin on links
     full_link: float = 0.95  # utilisation of a link from which on that margin comes before all else
