@@ -89,6 +89,7 @@ class DeadlineSearch:
         self.least_saving = 0.0 if deadline.judge is None else deadline.settings.least_saving
         self.open: list[_Node] = []
         self.visited: set[Restriction] = set()
+        self.branched: set[Hashable] = set()
         self.judged: dict[Hashable, float] = {}
         self.first_slowness = self.least_slowness = self._slowness(first)
         self.offer(first, self.first_slowness)
@@ -128,6 +129,10 @@ class DeadlineSearch:
             self._branch(proposals, plan, slowness, node.restriction, node.cost)
 
     def _branch(self, proposals: Proposals, plan: Plan, slowness: float, restriction: Restriction, cost: float) -> None:
+        key = _fingerprint(plan)
+        if key in self.branched:  # under other restrictions: their children would propose much the same
+            return
+        self.branched.add(key)
         cost = max(cost, plan.cost.total_usd_per_h)
         for rank, child in enumerate(proposals.branch(plan, slowness, restriction)):
             self._add(_Node(cost, slowness, rank, child, restriction))

@@ -56,24 +56,30 @@ class SlowestPath:
         for _, worker, wait_s in self.stages:
             pool = self.plan.worker_by_name[worker].pool
             waits_s[pool] = waits_s.get(pool, 0.0) + wait_s
-        waiting = {pool for pool, wait_s in waits_s.items() if wait_s > 0}
-        for pools in ({pool} for pool in waiting):
-            yield sum(waits_s[pool] for pool in pools), self._with_less_load(restriction, pools, settings)
-        if len(waiting) > 1:
-            yield sum(waits_s.values()), self._with_less_load(restriction, waiting, settings)
+        waiting = [pool for pool, wait_s in waits_s.items() if wait_s > 0]
+        for pool in waiting:
+            yield waits_s[pool], self._with_less_load(restriction, pool, {pool}, settings)
+        if len(self.problem.pools) > 1 and waiting:
+            fullest = max(waiting, key=self._load)
+            every = {pool.name for pool in self.problem.pools}
+            yield sum(waits_s.values()), self._with_less_load(restriction, fullest, every, settings)
         busiest = busiest_link(self.plan)
         if busiest > settings.busy_link:
             saved_s = math.inf if busiest > settings.full_link else sum(link_s for *_, link_s in self.crossed)
             yield saved_s, replace(restriction, links=settings.margin_step * min(restriction.links, busiest))
 
-    def _with_less_load(self, restriction: Restriction, pools: set[str], settings: DeadlineSettings) -> Restriction:
-        """Lower the utilisation that plans may reach in these pools."""
+    def _with_less_load(
+        self, restriction: Restriction, fullest: str, pools: set[str], settings: DeadlineSettings
+    ) -> Restriction:
+        """Lower the utilisation that plans may reach in these pools below that of the fullest of them."""
         shares = dict(restriction.pools)
-        for pool in pools:
-            loads = [worker.load for worker in self.plan.workers if worker.pool == pool]
-            used = min(shares.get(pool, 1.0), max(loads) / self.problem.utilisation)
-            shares[pool] = settings.margin_step * used
+        used = min(shares.get(fullest, 1.0), self._load(fullest) / self.problem.utilisation)
+        shares |= {pool: min(shares.get(pool, 1.0), settings.margin_step * used) for pool in pools}
         return replace(restriction, pools=frozenset(shares.items()))
+
+    def _load(self, pool: str) -> float:
+        """Utilisation of a pool's busiest worker."""
+        return max(worker.load for worker in self.plan.workers if worker.pool == pool)
 
     def _parallel(self, name: str, worker: str) -> Iterator[str]:
         """Operators on the worker that are no ancestor or descendant: one request's runs wait for each other there."""

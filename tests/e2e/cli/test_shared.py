@@ -168,7 +168,7 @@ def test_a_p99_of_one_of_them_is_kept_or_told_with_its_name(
     _, text = printed(capsys, "plan", shop, "--set", "doors.slo.latency_p99=20 ms", status=3)
     text = " ".join(text.split())
     assert "doors: p99 latency would be" in text
-    assert "no plan keeps p99 latencies of 20 ms for doors even when nothing waits" in text
+    assert "no plan keeps p99 latencies of 20 ms for doors even with zero queueing delay" in text
     assert "nearest: doors.slo.latency_p99=" in text
 
 

@@ -51,7 +51,7 @@ def test_a_plan_in_time_costs_no_less_than_the_cheapest_and_its_bound_no_more(dr
 
     if solution.plan is None:
         assert solution.infeasibility is not None
-        proven = "even when nothing waits" in solution.infeasibility.reasons[0]
+        proven = "even with zero queueing delay" in solution.infeasibility.reasons[0]
         event(f"proven {proven}, there is one {surely is not None}")  # a search: it may miss one, but says so
         assert surely is None or not proven
         return

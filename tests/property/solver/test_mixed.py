@@ -103,7 +103,7 @@ def _idle_it_keeps_deadlines(problem: Problem, share: float) -> None:
     event(f"idle: {solution.status}")
     if solution.plan is None:
         assert solution.infeasibility is not None
-        assert surely is None or "even when nothing waits" not in solution.infeasibility.reasons[0]
+        assert surely is None or "even with zero queueing delay" not in solution.infeasibility.reasons[0]
         return
     cost, proof = solution.plan.cost.total_usd_per_h, solution.plan.certificate
     assert least is not None

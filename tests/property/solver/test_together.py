@@ -213,7 +213,7 @@ def test_two_keep_their_own_p99s_where_nothing_queues(drawn: tuple[Pair, Problem
 
     if solution.plan is None:
         assert solution.infeasibility is not None
-        proven = "even when nothing waits" in solution.infeasibility.reasons[0]
+        proven = "even with zero queueing delay" in solution.infeasibility.reasons[0]
         event(f"proven {proven}, there is one {surely is not None}")
         assert surely is None or not (proven or math.isinf(solution.infeasibility.least_usd_per_h))
         return
