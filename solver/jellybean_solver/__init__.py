@@ -6,8 +6,6 @@ No files, no clock, no network: what needs them is passed in. Other packages imp
 
 from jellybean_solver.baseline.rules import Baseline as Baseline
 from jellybean_solver.baseline.rules import baselines as baselines
-from jellybean_solver.deadline.lower_bound import LATENCY_TOLERANCE as LATENCY_TOLERANCE
-from jellybean_solver.deadline.lower_bound import least_latency_s as least_latency_s
 from jellybean_solver.deadline.restriction import with_margin as with_margin
 from jellybean_solver.deadline.restriction import without_margin as without_margin
 from jellybean_solver.deadline.search import Deadline as Deadline
@@ -106,7 +104,6 @@ from jellybean_solver.outcome import COST_TOLERANCE as COST_TOLERANCE
 from jellybean_solver.outcome import VALUE_TOLERANCE as VALUE_TOLERANCE
 from jellybean_solver.outcome import Termination as Termination
 from jellybean_solver.outcome import is_gap_closed as is_gap_closed
-from jellybean_solver.outcome import termination_of as termination_of
 from jellybean_solver.planning.cut_models import Cut as Cut
 from jellybean_solver.planning.cut_models import Cuts as Cuts
 from jellybean_solver.planning.cut_models import PlannedCut as PlannedCut
