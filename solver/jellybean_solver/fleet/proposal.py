@@ -10,36 +10,30 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
-from jellybean_solver.demand.demand import EdgeKey, Network, Tiers
+from jellybean_solver.demand.demand import Network
 from jellybean_solver.fleet.delay_linearisation import Pace
 from jellybean_solver.fleet.exact_milp import ExactMilp
 from jellybean_solver.fleet.incumbent import is_accurate_enough
-from jellybean_solver.fleet.joint_lp import USED, Skeleton
+from jellybean_solver.fleet.joint_lp import Skeleton
 from jellybean_solver.fleet.packing.worker_counts import Staff
 from jellybean_solver.fleet.settings import SearchLimits
 from jellybean_solver.migration.running_plan import RunningPlan
-from jellybean_solver.milp.highs_program import Floats, ProgramSolution
+from jellybean_solver.milp.highs_program import ProgramSolution
 
 MOST_MISSES = 50  # selections that are less accurate than the accuracy rows take them for
 MOST_PACKED = 2_000  # pairs of a choice and a worker class, up to which memory counts worker by worker
-
-SPARE = 1e-9  # relative: rounding of times
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """`bound`: USD per hour that no plan falls below (inf: there is none).
 
-    `selection` is None when no point was found in time; `pairs` are the (operator, pool) pairs that the point uses,
-    `flows` the pairs of tiers that each edge's data go between.
+    `selection` is None when no point was found in time; `pairs` are the (operator, pool) pairs that the point uses.
     """
 
     bound: float
     selection: Mapping[str, str] | None = None
     pairs: frozenset[tuple[str, str]] = frozenset()
-    flows: frozenset[tuple[EdgeKey, Tiers]] = frozenset()
 
 
 def propose(
@@ -69,8 +63,7 @@ def propose(
     answer, staff = solve_accurately(milp, target, limits)
     if answer.values is None or staff is None:
         return Proposal(max(0.0, answer.bound))
-    flows = _flows(skeleton, answer.values)
-    return Proposal(max(0.0, answer.bound), staff.selection, _pairs(staff, pace), flows)
+    return Proposal(max(0.0, answer.bound), staff.selection, staff.pairs)
 
 
 def solve_accurately(
@@ -89,28 +82,3 @@ def solve_accurately(
         milp.exclude(staff.selection)
         staff = None
     return answer, staff
-
-
-def _pairs(staff: Staff, pace: Pace | None) -> frozenset[tuple[str, str]]:
-    """The pairs used; under a deadline without those pools of a class that are slower than its bound assumes."""
-    if pace is None:
-        return staff.pairs
-    problem, selection = staff.skeleton.network.problem, staff.selection
-    class_of = {pool.name: kind for kind, one in enumerate(staff.skeleton.kinds.kinds) for pool in one.pools}
-    taken_s = {(name, pool): pace.taken_s(problem, name, selection[name], pool) for name, pool in staff.pairs}
-    fastest_s: dict[tuple[str, int], float] = {}
-    for (name, pool), seconds in taken_s.items():
-        key = name, class_of[pool]
-        fastest_s[key] = min(seconds, fastest_s.get(key, math.inf))
-    return frozenset(
-        pair for pair, seconds in taken_s.items() if seconds <= fastest_s[pair[0], class_of[pair[1]]] * (1.0 + SPARE)
-    )
-
-
-def _flows(skeleton: Skeleton, values: Floats) -> frozenset[tuple[EdgeKey, Tiers]]:
-    return frozenset(
-        (key, tiers)
-        for key, between in skeleton.flows.between.items()
-        for tiers, columns in between.items()
-        if float(np.sum(values[list(columns)])) > USED
-    )

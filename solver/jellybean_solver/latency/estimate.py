@@ -67,15 +67,6 @@ def p99_by_workflow(plan: Plan) -> Mapping[str, float]:
     return _Estimate(plan).p99_by_workflow()
 
 
-def mean_waits_by_pool_s(plan: Plan) -> Mapping[str, float]:
-    """Mean wait in seconds at the busiest worker of each pool."""
-    longest: dict[str, float] = {}
-    for name, wait_s in mean_waits_s(plan).items():
-        pool = plan.worker_by_name[name].pool
-        longest[pool] = max(longest.get(pool, 0.0), wait_s)
-    return longest
-
-
 def mean_waits_s(plan: Plan) -> Mapping[str, float]:
     """Mean wait in seconds at each worker."""
     stations = Stations(plan)

@@ -116,8 +116,8 @@ def _idle_it_keeps_deadlines(problem: Problem, share: float) -> None:
 @pytest.mark.timeout(1800 if NIGHTLY else 300)
 @settings(max_examples=500 if NIGHTLY else 12)
 @given(mixed_problems())
-def test_the_search_over_ratios_is_bounded_by_enumeration(problem: Problem) -> None:
-    """The way of large problems, which branches on ratios: its bound holds, and its plan is one."""
+def test_the_fleet_search_on_varying_ratios_is_bounded_by_enumeration(problem: Problem) -> None:
+    """The fleet search, whose program knows the ratios of all variants: its bound holds, and its plan is one."""
     network = Network(problem)
     assume(problem.varying and all(network.runnable.values()))
     cost = optimum.cheapest(problem).cost
