@@ -89,6 +89,7 @@ class DeadlineSearch:
         self.least_saving = 0.0 if deadline.judge is None else deadline.settings.least_saving
         self.open: list[_Node] = []
         self.visited: set[Restriction] = set()
+        self.tried = 0
         self.branched: set[Hashable] = set()
         self.judged: dict[Hashable, float] = {}
         self.first_slowness = self.least_slowness = self._slowness(first)
@@ -116,6 +117,7 @@ class DeadlineSearch:
         return math.inf if self.incumbent is None else self.incumbent.cost.total_usd_per_h * (1.0 - VALUE_TOLERANCE)
 
     def _try(self, proposals: Proposals, node: _Node) -> None:
+        self.tried += 1
         proposed = proposals.propose(node.restriction, self.cutoff())
         if proposed is None:
             self._halve_margin(node, node.slowness, node.rank + LATER)
@@ -148,9 +150,12 @@ class DeadlineSearch:
             self.open.append(node)
 
     def _priority(self, node: _Node) -> tuple[float, float]:
-        """The fastest first while no plan is in time; then what a plan in time is likely to cost, by interpolation."""
+        """The likely cost of a plan in time; while none is known, in turns the fastest and the cheapest for its speed.
+
+        It is interpolated between the first plan and the incumbent.
+        """
         if self.incumbent is None or not 1.0 < self.first_slowness < math.inf:
-            return node.slowness, node.rank
+            return node.slowness * (node.cost if self.tried % 2 else 1.0), node.rank
         paid = self.incumbent.cost.total_usd_per_h - self.first.cost.total_usd_per_h
         return node.cost + paid * (node.slowness - 1.0) / (self.first_slowness - 1.0), node.rank
 
@@ -162,8 +167,8 @@ class DeadlineSearch:
             slowness = min(1.0, slowness)
         if self.deadline.judge is None or plan.cost.total_usd_per_h >= self.cutoff():
             return slowness
-        is_close = slowness <= self.deadline.settings.judged_above and estimate.unqueued_s <= self.deadline.p99_s
-        return self._judged(plan, self.deadline.judge) if is_close else max(slowness, 1.0 + VALUE_TOLERANCE)
+        is_close = slowness <= self.deadline.settings.judged_above
+        return self._judged(plan, self.deadline.judge) if is_close else slowness
 
     def _judged(self, plan: Plan, judge: Judge) -> float:
         key = _fingerprint(plan)

@@ -13,6 +13,7 @@ class DeadlineSettings:
     improvements: int = 30  # plans proposed after the first one in time
     least_saving: float = 0.005  # relative: nodes that can save less than this are not worth a simulation
     margin_step: float = 0.8  # share of the present load, of pools or links, that the next plan may use
+    largest_step: float = 0.5  # likewise, where a plan is far too slow
     busy_link: float = 0.8  # utilisation of a link from which on the next plan may leave a margin on links
     full_link: float = 0.95  # utilisation of a link from which on that margin comes before all else
     judged_above: float = 2.0  # estimated p99, as a multiple of the target, up to which plans are simulated

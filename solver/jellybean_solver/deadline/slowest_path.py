@@ -34,9 +34,13 @@ class SlowestPath:
         self.crossed: list[tuple[EdgeKey, Tiers, float]] = []
         self._find()
 
-    def restrictions(self, restriction: Restriction, settings: DeadlineSettings) -> list[Restriction]:
-        """Further restrictions, each of which rules the plan out; first what may save most of the path's time."""
-        changes = [*self._without_one_place(restriction), *self._with_margins(restriction, settings)]
+    def restrictions(self, restriction: Restriction, slowness: float, settings: DeadlineSettings) -> list[Restriction]:
+        """Further restrictions, each of which rules the plan out; first what may save most of the path's time.
+
+        `slowness`: the plan's p99 as a multiple of the target; margins grow with it.
+        """
+        step = min(settings.margin_step, max(settings.largest_step, 1.0 / slowness))
+        changes = [*self._without_one_place(restriction), *self._with_margins(restriction, step, settings)]
         return [change for _, change in sorted(changes, key=lambda change: -change[0])]
 
     def _without_one_place(self, restriction: Restriction) -> Iterator[_Change]:
@@ -51,30 +55,28 @@ class SlowestPath:
         for key, tiers, link_s in self.crossed:
             yield link_s, replace(restriction, crossings=restriction.crossings | {(key, tiers)})
 
-    def _with_margins(self, restriction: Restriction, settings: DeadlineSettings) -> Iterator[_Change]:
+    def _with_margins(self, restriction: Restriction, step: float, settings: DeadlineSettings) -> Iterator[_Change]:
         waits_s: dict[str, float] = {}  # by pool
         for _, worker, wait_s in self.stages:
             pool = self.plan.worker_by_name[worker].pool
             waits_s[pool] = waits_s.get(pool, 0.0) + wait_s
         waiting = [pool for pool, wait_s in waits_s.items() if wait_s > 0]
         for pool in waiting:
-            yield waits_s[pool], self._with_less_load(restriction, pool, {pool}, settings)
+            yield waits_s[pool], self._with_less_load(restriction, pool, {pool}, step)
         if len(self.problem.pools) > 1 and waiting:
             fullest = max(waiting, key=self._load)
             every = {pool.name for pool in self.problem.pools}
-            yield sum(waits_s.values()), self._with_less_load(restriction, fullest, every, settings)
+            yield sum(waits_s.values()), self._with_less_load(restriction, fullest, every, step)
         busiest = busiest_link(self.plan)
         if busiest > settings.busy_link:
             saved_s = math.inf if busiest > settings.full_link else sum(link_s for *_, link_s in self.crossed)
             yield saved_s, replace(restriction, links=settings.margin_step * min(restriction.links, busiest))
 
-    def _with_less_load(
-        self, restriction: Restriction, fullest: str, pools: set[str], settings: DeadlineSettings
-    ) -> Restriction:
+    def _with_less_load(self, restriction: Restriction, fullest: str, pools: set[str], step: float) -> Restriction:
         """Lower the utilisation that plans may reach in these pools below that of the fullest of them."""
         shares = dict(restriction.pools)
         used = min(shares.get(fullest, 1.0), self._load(fullest) / self.problem.utilisation)
-        shares |= {pool: min(shares.get(pool, 1.0), settings.margin_step * used) for pool in pools}
+        shares |= {pool: min(shares.get(pool, 1.0), step * used) for pool in pools}
         return replace(restriction, pools=frozenset(shares.items()))
 
     def _load(self, pool: str) -> float:

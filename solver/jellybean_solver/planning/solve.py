@@ -16,6 +16,7 @@ from jellybean_solver.demand.demand import Network
 from jellybean_solver.errors import OutOfTimeError, SolverError
 from jellybean_solver.fleet.dispatch import DEFAULT_GAP, default_gap, has_many_places, is_large
 from jellybean_solver.fleet.settings import SearchLimits
+from jellybean_solver.latency.estimate import latency
 from jellybean_solver.model.deadline_shares import deadline_shares
 from jellybean_solver.model.evaluate import evaluate
 from jellybean_solver.model.plan import Certificate, Plan
@@ -141,7 +142,7 @@ class _DeadlineSolver:
 
     def branch(self, plan: Plan, slowness: float, restriction: Restriction) -> Iterable[Restriction]:
         """As `Proposals` has it."""
-        return SlowestPath(self.problem, plan).restrictions(restriction, self.deadline.settings)
+        return SlowestPath(self.problem, plan).restrictions(restriction, slowness, self.deadline.settings)
 
     def _raise_bound(self, first: Plan) -> None:
         least = least_cost_in_time(self.problem, self.deadline.p99_s, first, self.limits)
@@ -163,8 +164,10 @@ class _DeadlineSolver:
         if evaluation.complaints:
             complaints = "; ".join(evaluation.complaints)
             raise SolverError(f"the plan found contradicts the problem ({complaints}); please report this problem")
-        value = found.plan.cost.total_usd_per_h
-        bound = min(self.bound, value)
+        value, bound = found.plan.cost.total_usd_per_h, self.bound
+        if cheapest.certificate is not None and latency(found.plan).unqueued_s > self.deadline.p99_s:
+            bound = cheapest.certificate.bound  # in time by the judge alone: deadline rows would rule it out
+        bound = min(bound, value)
         ended = termination_of(value, bound, gap=self.gap, out_of_time=found.out_of_time)
         certificate = Certificate.of(value, bound, ended)
         plan = replace(found.plan, certificate=certificate)
