@@ -26,6 +26,7 @@ from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.outcome import VALUE_TOLERANCE, Clock
 
+EMPTY = 3  # proposals without a plan, which are quickly refuted, that count as one with a plan
 LATER = 1_000  # added to the rank of a margin that is halved because no plan has it: its siblings come first
 
 Judge = Callable[[Plan], float]  # simulated p99 latency as a multiple of its target; of several workflows the largest
@@ -96,18 +97,18 @@ class DeadlineSearch:
         self.offer(first, self.first_slowness)
 
     def run(self, proposals: Proposals, *, most: int, improvements: int) -> DeadlineOutcome:
-        """Propose at most so many plans until one is in time, and so many after it."""
+        """Propose at most so many plans until one is in time, and so many after it (see `EMPTY`)."""
         if self.first_slowness > 1.0:
             self._branch(proposals, self.first, self.first_slowness, Restriction(), 0.0)
-        left = most
-        while self.open and left and self.clock.left() != 0.0 and not self._is_done():
+        left = float(most)
+        while self.open and left > 0 and self.clock.left() != 0.0 and not self._is_done():
             node = min(self.open, key=self._priority)
             self.open.remove(node)
             if node.cost >= self.cutoff() * (1.0 - self.least_saving):
                 continue
             had_plan = self.incumbent is not None
-            self._try(proposals, node)
-            left = left - 1 if had_plan or self.incumbent is None else improvements
+            left -= 1.0 if self._try(proposals, node) else 1.0 / EMPTY
+            left = left if had_plan or self.incumbent is None else improvements
         if self.incumbent is None and self.deadline.judge is not None:
             self.least_slowness = self._judged(self.fastest, self.deadline.judge)
         return DeadlineOutcome(self.incumbent, self.fastest, self.least_slowness, self.clock.left() == 0.0)
@@ -116,12 +117,13 @@ class DeadlineSearch:
         """USD per hour that a plan must stay below to become the incumbent."""
         return math.inf if self.incumbent is None else self.incumbent.cost.total_usd_per_h * (1.0 - VALUE_TOLERANCE)
 
-    def _try(self, proposals: Proposals, node: _Node) -> None:
+    def _try(self, proposals: Proposals, node: _Node) -> bool:
+        """Propose a plan under the node's restriction and add the nodes that follow from it; True if there is one."""
         self.tried += 1
         proposed = proposals.propose(node.restriction, self.cutoff())
         if proposed is None:
             self._halve_margin(node, node.slowness, node.rank + LATER)
-            return
+            return False
         plan = without_margin(self.problem, proposed)
         slowness = self._slowness(plan)
         self.offer(plan, slowness)
@@ -129,6 +131,7 @@ class DeadlineSearch:
             self._halve_margin(node, 1.0, 0)
         else:
             self._branch(proposals, plan, slowness, node.restriction, node.cost)
+        return True
 
     def _branch(self, proposals: Proposals, plan: Plan, slowness: float, restriction: Restriction, cost: float) -> None:
         key = _fingerprint(plan)
@@ -167,8 +170,9 @@ class DeadlineSearch:
             slowness = min(1.0, slowness)
         if self.deadline.judge is None or plan.cost.total_usd_per_h >= self.cutoff():
             return slowness
-        is_close = slowness <= self.deadline.settings.judged_above
-        return self._judged(plan, self.deadline.judge) if is_close else slowness
+        settings = self.deadline.settings
+        most = settings.judged_above if len(self.judged) < settings.simulations else 1.0
+        return self._judged(plan, self.deadline.judge) if slowness <= most else slowness
 
     def _judged(self, plan: Plan, judge: Judge) -> float:
         key = _fingerprint(plan)

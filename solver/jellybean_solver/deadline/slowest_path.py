@@ -39,7 +39,9 @@ class SlowestPath:
 
         `slowness`: the plan's p99 as a multiple of the target; margins grow with it.
         """
-        step = min(settings.margin_step, max(settings.largest_step, 1.0 / slowness))
+        step = settings.margin_step
+        if math.isfinite(slowness):
+            step = min(step, max(settings.largest_step, 1.0 / slowness))
         changes = [*self._without_one_place(restriction), *self._with_margins(restriction, step, settings)]
         return [change for _, change in sorted(changes, key=lambda change: -change[0])]
 
