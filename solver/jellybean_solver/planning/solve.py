@@ -119,6 +119,9 @@ class _DeadlineSolver:
         if p99_s == self.deadline.p99_s:
             self.bound = max(self.bound, headroom.bound)
         solution = Solution(first.certificate.termination, first, None, headroom.tried, first.certificate)
+        best, late = headroom.best, self.limit.left() == 0.0
+        if best is not None and (late or self._is_near(best.cost.total_usd_per_h)):
+            return self._solution(solution, DeadlineOutcome(best, best, 1.0, late))
         search = DeadlineSearch(self.problem, Deadline(p99_s), first, self.limit, self._is_near)
         if headroom.best is not None:
             search.offer(headroom.best, 1.0)
@@ -165,8 +168,9 @@ class _DeadlineSolver:
             complaints = "; ".join(evaluation.complaints)
             raise SolverError(f"the plan found contradicts the problem ({complaints}); please report this problem")
         value, bound = found.plan.cost.total_usd_per_h, self.bound
-        if cheapest.certificate is not None and latency(found.plan).unqueued_s > self.deadline.p99_s:
-            bound = cheapest.certificate.bound  # in time by the judge alone: deadline rows would rule it out
+        proof = cheapest.certificate if self.deadline.judge is not None else None
+        if proof is not None and latency(found.plan).unqueued_s > self.deadline.p99_s:
+            bound = proof.bound  # in time by the judge alone: deadline rows would rule it out
         bound = min(bound, value)
         ended = termination_of(value, bound, gap=self.gap, out_of_time=found.out_of_time)
         certificate = Certificate.of(value, bound, ended)
