@@ -1,8 +1,8 @@
-"""Plans of a fleet that keep a p99 latency with room on its links: on a full link requests wait for ever.
+"""Plans of a fleet with headroom on its links: on a saturated link the queue grows without end.
 
-The cheapest plan fills the links that it is short of, and little room there costs little where requests are many. So
-nodes of the fleet search are bounded without room, and workers are made whole with it: with more of it whenever a plan
-is late and fills its links to what it may.
+The cheapest plan saturates the links that it is short of, and a little headroom there costs little where requests are
+many. So the nodes of the fleet search are bounded without headroom, and rounding leaves headroom: more of it whenever a
+plan misses its deadline and fills its links as far as it may.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ The first proposal is the cheapest plan of all. A plan that misses its target is
 variant on a pool, a link between two tiers, two operators of a request that wait for each other on one worker, a queue.
 At least one of them must change, so the search branches (slowest_path.py): each child forbids one of them, or leaves a
 margin of capacity where requests wait, and the cheapest plan under that restriction is the next proposal. Fleets have
-too many places to forbid one by one: their only child has a lower limit on the delay of all (fleet_proposals.py). A
-margin that was enough, or too much for any plan, is halved. No plan under a restriction costs less than the one that it
+many places to forbid one by one: their first child has a lower limit on the delay of all (fleet_proposals.py). A margin
+that was enough, or too much for any plan, is halved. No plan under a restriction costs less than the one that it
 was derived from, so nodes are pruned by the incumbent's cost.
 
 The estimate (latency/estimate.py) orders the tree, and tells which plans are worth a simulation; the judge, where there
