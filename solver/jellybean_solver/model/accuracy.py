@@ -10,7 +10,6 @@ known, value(completion) <= upper_bound(partial).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,18 +28,6 @@ class AccuracyModel(Protocol):
         """Upper bound on the accuracy of all completions of `partial`; None if no completion was measured."""
         ...
 
-    def owed(self, partial: Mapping[str, str], target: float) -> Mapping[str, float]:
-        """Least accuracy that each open operator needs for `target`, all others at their best; inf if none suffices.
-
-        In percent: the operator's own accuracy if the model states one per operator, else that of a measured selection
-        with its variant. `reach` uses the same scale.
-        """
-        ...
-
-    def reach(self, partial: Mapping[str, str], operator: str, variant: str) -> float | None:
-        """Upper bound on what `operator` reaches with `variant`; None if the profile has no figure for it."""
-        ...
-
 
 @dataclass(frozen=True)
 class EndToEnd:
@@ -56,14 +43,6 @@ class EndToEnd:
     def upper_bound(self, partial: Mapping[str, str]) -> float | None:
         """The best measured selection that agrees with `partial`."""
         return max(self._agreeing(partial), default=None)
-
-    def owed(self, partial: Mapping[str, str], target: float) -> Mapping[str, float]:
-        """The target itself: some measured selection with the operator's variant must reach it."""
-        return {name: target for name in self.operators if name not in partial}
-
-    def reach(self, partial: Mapping[str, str], operator: str, variant: str) -> float | None:
-        """The best measured selection with this variant that agrees with `partial`."""
-        return self.upper_bound({**partial, operator: variant})
 
     def _agreeing(self, partial: Mapping[str, str]) -> Iterator[float]:
         fixed = [(index, partial[name]) for index, name in enumerate(self.operators) if name in partial]
@@ -122,30 +101,6 @@ class PerOperator:
         best = self._best(partial)
         return None if not best else min(best[name] for name in self.answers)
 
-    def owed(self, partial: Mapping[str, str], target: float) -> Mapping[str, float]:
-        """In reverse topological order: the least accuracy of each operator that keeps `target` reachable."""
-        best = self._best(partial)
-        if best is None:
-            return {name: math.inf for name in self.order if name not in partial}
-        floor = dict.fromkeys(self.order, -math.inf) | dict.fromkeys(self.answers, target)
-        for name in reversed(self.order):
-            upstreams = self.inputs.get(name, ())
-            limits = tuple(best[upstream] for upstream in upstreams)
-            usable = [
-                row for row in self._rows(name, partial) if row.output >= floor[name] and _dominates(limits, row.inputs)
-            ]
-            for index, upstream in enumerate(upstreams):
-                needed = min((row.inputs[index] for row in usable), default=math.inf)
-                floor[upstream] = max(floor[upstream], needed)
-        return {name: floor[name] for name in self.order if name not in partial}
-
-    def reach(self, partial: Mapping[str, str], operator: str, variant: str) -> float | None:
-        """The variant's accuracy if its inputs are at their best."""
-        if operator not in self.tables:
-            return math.inf
-        best = self._best({**partial, operator: variant})
-        return None if best is None else best[operator]
-
     def _rows(self, name: str, partial: Mapping[str, str]) -> Iterator[AccuracyRow]:
         variants = (partial[name],) if name in partial else tuple(self.tables[name])
         for variant in variants:
@@ -183,20 +138,6 @@ class Independent:
                 return None
             product *= percent / 100.0
         return product
-
-    def owed(self, partial: Mapping[str, str], target: float) -> Mapping[str, float]:
-        """The percentage that each open operator needs, given the product of the others."""
-        best = self.upper_bound(partial)
-        owed: dict[str, float] = {}
-        for name, variants in self.table.items():
-            if name not in partial:
-                own = max(variants.values(), default=0.0)
-                owed[name] = math.inf if not best else target * own / best
-        return owed if target > 0 else dict.fromkeys(owed, -math.inf)
-
-    def reach(self, partial: Mapping[str, str], operator: str, variant: str) -> float | None:
-        """The variant's own percentage."""
-        return self.table[operator].get(variant) if operator in self.table else math.inf
 
 
 def _measured(rows: tuple[AccuracyRow, ...], inputs: tuple[float, ...]) -> float | None:

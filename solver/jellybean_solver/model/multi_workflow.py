@@ -46,18 +46,6 @@ class Margins:
         """The least of the workflows' upper bounds on their margins."""
         return self._least({name: self.models[name].upper_bound(partial) for name in self.targets})
 
-    def owed(self, partial: Mapping[str, str], target: float) -> Mapping[str, float]:
-        """What the operators of each workflow owe for its own target plus `target`, in its model's scale."""
-        found: dict[str, float] = {}
-        for name, own in self.targets.items():
-            found |= self.models[name].owed(partial, own + target)
-        return found
-
-    def reach(self, partial: Mapping[str, str], operator: str, variant: str) -> float | None:
-        """The bound of the operator's own workflow; inf for a workflow without a target."""
-        name = operator.partition(WORKFLOW_SEPARATOR)[0]
-        return self.models[name].reach(partial, operator, variant) if name in self.targets else float("inf")
-
     def _least(self, known: Mapping[str, float | None]) -> float | None:
         margins = [None if value is None else value - self.targets[name] for name, value in known.items()]
         found = [margin for margin in margins if margin is not None]

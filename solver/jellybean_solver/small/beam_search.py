@@ -1,7 +1,7 @@
 """Model selection: a complete beam search over variants, proven by bounds.
 
-Partial selections grow in reverse topological order, as in JellyBean (VLDB 2023): each carries the accuracy that its
-open, upstream operators still owe, and a lower bound on what its completions cost. At each level the cheapest
+Partial selections grow in reverse topological order, as in JellyBean (VLDB 2023). Each carries a lower bound on the
+cost of its completions, and is dropped if none of them can reach the accuracy target. At each level the cheapest
 `beam_width` go on; the others wait in a heap with their bounds instead of being forgotten. Complete selections are
 solved cheapest bound first, and the search ends when the next bound is not below the best answer, so a narrow beam
 costs time, never the optimum.
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Generic, Protocol, TypeVar
 
@@ -83,7 +83,6 @@ class _Open:
     ranks: tuple[int, ...]
     refined: bool
     chosen: Selection = field(compare=False)
-    owed: Mapping[str, float] = field(compare=False)
 
 
 class BeamSearch(Generic[Found]):
@@ -212,33 +211,24 @@ class BeamSearch(Generic[Found]):
     def _children(self, entry: _Open) -> Iterator[_Open]:
         name = self.order[len(entry.ranks)]
         for rank, variant in enumerate(self.network.runnable[name]):
-            if self.fixed.get(name, variant) != variant or not self._pays(entry, name, variant):
+            if self.fixed.get(name, variant) != variant:
                 continue
             child = self._open((*entry.ranks, rank), {**entry.chosen, name: variant})
             if child is not None and child.bound < self.cutoff:
                 yield child
 
-    def _pays(self, entry: _Open, name: str, variant: str) -> bool:
-        """Whether the variant can reach what its operator owes."""
-        if self.target is None:
-            return True
-        reach = self.network.problem.accuracy.reach(entry.chosen, name, variant)
-        return reach is not None and reach >= entry.owed.get(name, -math.inf) - ACCURACY_SLACK
-
     def _open(self, ranks: tuple[int, ...], chosen: Selection) -> _Open | None:
         model = self.network.problem.accuracy
         reach = model.upper_bound(chosen)
-        owed: Mapping[str, float] = {}
         if self.target is not None:
             if len(ranks) == len(self.order):
                 reach = model.value(chosen)
             if reach is None or reach < self.target - ACCURACY_SLACK:
                 return None
-            owed = model.owed(chosen, self.target)
         bound = self.objective.bound(chosen)
         if math.isinf(bound) and bound > 0:
             return None
-        return _Open(bound, -reach if reach is not None else math.inf, ranks, False, chosen, owed)
+        return _Open(bound, -reach if reach is not None else math.inf, ranks, False, chosen)
 
     def _push(self, entry: _Open) -> None:
         if entry.bound < self.cutoff:
