@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from jellybean_solver.baseline.greedy import greedy, price_per_request
 from jellybean_solver.demand.demand import Network
+from jellybean_solver.errors import OutOfTimeError
 from jellybean_solver.fleet.dispatch import DEFAULT_GAP
 from jellybean_solver.model.evaluate import Evaluation, accuracy_violations, carried_bytes_per_s, evaluate
 from jellybean_solver.model.multi_workflow import single_workflow
 from jellybean_solver.model.plan import Certificate, Cost, Plan
 from jellybean_solver.model.problem import Link, Problem
-from jellybean_solver.outcome import Clock, Termination
+from jellybean_solver.outcome import Clock, Selection, Termination
 from jellybean_solver.planning.solver import cheapest, finish, limited
-from jellybean_solver.small.beam_search import BeamSearch
-from jellybean_solver.small.objectives import Fleet, MostAccurate
+from jellybean_solver.small.objectives import Fleet
 from jellybean_solver.small.routes import build_plan
 
 OUT_OF_TIME = "time ended before a plan was found"
@@ -150,14 +151,34 @@ def _most_accurate(fleet: Fleet, name: str, effort: _Effort) -> Baseline:
     chosen: dict[str, str] = {}
     for part in [single_workflow(problem, workflow) for workflow in problem.workflows] or [problem]:
         own = Network(part)
-        search: BeamSearch[None] = BeamSearch(own, MostAccurate(own), clock=effort.clock())
-        outcome = search.run()
-        if not outcome.is_conclusive:
+        try:
+            selection = _most_accurate_selection(own, effort.clock())
+        except OutOfTimeError:
             return Baseline(name, "time_limit", note="time ended before the most accurate variants were known")
-        if outcome.selection is None:
+        if selection is None:
             return _with_variants(fleet, None, name, effort)
-        chosen |= outcome.selection
+        chosen |= selection
     return _with_variants(fleet, chosen, name, effort)
+
+
+def _most_accurate_selection(network: Network, clock: Clock) -> Selection | None:
+    """By best-first search over upper bounds; None if no accuracy is known. OutOfTimeError at the clock's end."""
+    model, names = network.problem.accuracy, network.names[::-1]
+    heap: list[tuple[float, int, tuple[int, ...]]] = [(0.0, 0, ())]  # minus the bound, minus the depth, variants
+    while heap:
+        if clock.left() == 0.0:
+            raise OutOfTimeError(OUT_OF_TIME)
+        ranks = heapq.heappop(heap)[2]
+        chosen = {name: network.runnable[name][rank] for name, rank in zip(names, ranks, strict=False)}
+        if len(ranks) == len(names):
+            return chosen
+        name = names[len(ranks)]
+        for rank, variant in enumerate(network.runnable[name]):
+            partial = {**chosen, name: variant}
+            reach = model.value(partial) if len(partial) == len(names) else model.upper_bound(partial)
+            if reach is not None:
+                heapq.heappush(heap, (-reach, -len(partial), (*ranks, rank)))
+    return None
 
 
 def _solved(

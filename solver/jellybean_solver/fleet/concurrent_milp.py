@@ -14,8 +14,7 @@ from jellybean_solver.fleet.joint_lp import Skeleton
 from jellybean_solver.migration.running_plan import RunningPlan
 from jellybean_solver.milp.concurrent_solve import ConcurrentSolve
 from jellybean_solver.outcome import Clock, Selection
-from jellybean_solver.small.assignment import Assignment
-from jellybean_solver.small.beam_search import Attempt
+from jellybean_solver.small.assignment import Assignment, Attempt
 
 POLL_S = 0.05  # between two looks at the clock while nothing else is left to do
 
@@ -94,11 +93,11 @@ class ConcurrentMilp:
         elif answer is not None:
             self.finished = True
 
-    def attempts(self) -> Iterator[tuple[Selection, Attempt[Assignment]]]:
+    def attempts(self) -> Iterator[tuple[Selection, Attempt]]:
         """The same for the beam search; none from a running plan, as the MILP knows only the least migration cost."""
         for selection, assignment in self.found():
             if self._running is None:
-                yield selection, Attempt(assignment.cost, -math.inf, assignment)
+                yield selection, Attempt(assignment, -math.inf)
 
     def wait(self) -> None:
         """Until a run has ended, or for a moment."""

@@ -103,7 +103,7 @@ def cheapest(
         limit = clock or Clock()
         return cheapest_large(fleet.network, target, fixed=fixed, gap=gap, clock=limit, budget=budget, running=running)
     network, clock = fleet.network, clock or Clock()
-    search: BeamSearch[Assignment] = BeamSearch(
+    search = BeamSearch(
         network,
         Cheapest(fleet, running, budget),
         target=target,

@@ -68,11 +68,16 @@ class Assignment:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What an attempt gave: an assignment (or none), and a lower bound that holds either way (inf: proven none)."""
+class Attempt:
+    """An assignment of one selection, or none; `bound` holds either way (inf: proven that there is none)."""
 
     assignment: Assignment | None
     bound: float
+
+    @property
+    def value(self) -> float:
+        """The assignment's cost; inf without one."""
+        return math.inf if self.assignment is None else self.assignment.cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +118,7 @@ def assign(
     time_limit_s: float | None = None,
     moves: LoadCosts | None = None,
     budget: float = math.inf,
-) -> Answer:
+) -> Attempt:
     """The cheapest assignment not dearer than `cutoff`, or the proof that there is none.
 
     Where too many sets of models fit together, some are tried, and no bound is proven.
@@ -124,12 +129,12 @@ def assign(
     model.limit(budget)
     outcome = model.solve(integer=True, time_limit_s=time_limit_s, cutoff=cutoff)
     if outcome is None and model.all_largest:
-        return Answer(None, math.inf)
+        return Attempt(None, math.inf)
     value, bound = outcome or (None, -math.inf)
     bound = bound if model.all_largest else -math.inf
     found = model.assignment(value, min(value, bound)) if value is not None else None
     if moves is None or (found is not None and found.cost - bound <= SPARE * max(1.0, abs(bound))):
-        return Answer(found, bound if found is None else found.bound)
+        return Attempt(found, bound if found is None else found.bound)
     return _matched(network, demand, moves, found, bound, cutoff, budget, time_limit_s)
 
 
@@ -142,7 +147,7 @@ def _matched(
     cutoff: float,
     budget: float,
     time_limit_s: float | None,
-) -> Answer:
+) -> Attempt:
     """An assignment cheaper than `found`, or the proof that there is none, as far as effort allows."""
     best = found if found is not None and found.cost <= cutoff else None
     model = _Model(network, demand, moves=moves)
@@ -152,14 +157,14 @@ def _matched(
         model.limit(budget)
         outcome = model.solve(integer=True, time_limit_s=time_limit_s, most_nodes=MOST_NODES, cutoff=below)
         if outcome is None and best is None:
-            return Answer(None, math.inf)
+            return Attempt(None, math.inf)
         if outcome is None:
             bound = math.inf  # nothing is cheaper than `best`
         elif outcome[0] is not None:
             best, bound = model.assignment(outcome[0], -math.inf), max(bound, outcome[1])
     if best is None:
-        return Answer(None, bound)
-    return Answer(replace(best, bound=min(best.cost, bound)), min(best.cost, bound))
+        return Attempt(None, bound)
+    return Attempt(replace(best, bound=min(best.cost, bound)), min(best.cost, bound))
 
 
 def relax(network: Network, demand: Demand) -> Relaxation:

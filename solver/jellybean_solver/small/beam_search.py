@@ -6,9 +6,8 @@ cost of its completions, and is dropped if none of them can reach the accuracy t
 solved cheapest bound first, and the search ends when the next bound is not below the best answer, so a narrow beam
 costs time, never the optimum.
 
-The search knows nothing of cost or rates: an `Objective` says what is minimised. A search that does not end at once may
-go on beside a `Companion`, another search for the same optimum in a thread of its own: each takes the other's
-incumbents, and either's bound ends both.
+A search that does not end at once may go on beside a `Companion`, another search for the same optimum in a thread of
+its own: each takes the other's incumbents, and either's bound ends both.
 """
 
 from __future__ import annotations
@@ -17,44 +16,18 @@ import heapq
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.outcome import ACCURACY_SLACK, VALUE_TOLERANCE, Clock, Outcome, Selection, termination_of
-
-Found = TypeVar("Found")
-Found_co = TypeVar("Found_co", covariant=True)
+from jellybean_solver.small.assignment import Assignment, Attempt
+from jellybean_solver.small.objectives import Cheapest
 
 BEAM_WIDTH = 16
 ALONE = 6  # programs solved before the companion starts: most problems with few choices need no more
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt(Generic[Found_co]):
-    """What solving one complete selection gave. `bound` holds for the selection even without an answer."""
-
-    value: float | None
-    bound: float
-    found: Found_co | None = None
-
-
-class Objective(Protocol[Found_co]):
-    """What the search minimises. Bounds must never exceed the value of any completion."""
-
-    def bound(self, partial: Selection) -> float:
-        """A quick lower bound; inf when no completion can do."""
-        ...
-
-    def refine(self, selection: Selection) -> float:
-        """A better lower bound for a complete selection; may teach `bound` something."""
-        ...
-
-    def solve(self, selection: Selection, cutoff: float, time_limit_s: float | None) -> Attempt[Found_co]:
-        """The selection's best value below `cutoff`, if any."""
-        ...
-
-
-class Companion(Protocol[Found_co]):
+class Companion(Protocol):
     """Another search for the same optimum. `bound`: a lower bound on it; `finished`: it will find nothing more."""
 
     bound: float
@@ -63,7 +36,7 @@ class Companion(Protocol[Found_co]):
     def start(self, cutoff: float, gap: float) -> None:
         """Begin to search for what costs less than the cutoff."""
 
-    def attempts(self) -> Iterator[tuple[Selection, Attempt[Found_co]]]:
+    def attempts(self) -> Iterator[tuple[Selection, Attempt]]:
         """Incumbents found since the last call."""
         ...
 
@@ -85,7 +58,7 @@ class _Open:
     chosen: Selection = field(compare=False)
 
 
-class BeamSearch(Generic[Found]):
+class BeamSearch:
     """One search. `target`: the accuracy asked for; `fixed`: operators whose variant is given.
 
     `companion`: not yet started; it ends with this search.
@@ -94,26 +67,26 @@ class BeamSearch(Generic[Found]):
     def __init__(
         self,
         network: Network,
-        objective: Objective[Found],
+        objective: Cheapest,
         *,
         target: float | None = None,
         fixed: Selection | None = None,
         beam_width: int = BEAM_WIDTH,
         clock: Clock | None = None,
-        companion: Companion[Found] | None = None,
+        companion: Companion | None = None,
     ) -> None:
         self.network, self.objective, self.companion = network, objective, companion
         self.target, self.fixed = target, fixed or {}
         self.beam_width, self.clock = beam_width, clock or Clock()
         self.order = tuple(reversed(network.names))
         self.heap: list[_Open] = []
-        self.best: Attempt[Found] = Attempt(None, math.inf)
+        self.best = Attempt(None, math.inf)
         self.best_selection: Selection | None = None
         self.unsolved = math.inf  # least bound of selections that time did not let us solve
         self.tried = self.programs = 0  # selections solved; relaxations and assignments solved
         self.is_accompanied = self.is_companions = False  # whether the companion goes on, and found the incumbent
 
-    def run(self) -> Outcome[Found]:
+    def run(self) -> Outcome[Assignment]:
         """Search until the answer is proven or time is up."""
         try:
             timed_out = self._search()
@@ -122,10 +95,10 @@ class BeamSearch(Generic[Found]):
                 self.companion.close()
         self._reproduce()
         waiting = self.heap[0].bound if self.heap and self.heap[0].bound < self.cutoff else math.inf
-        value = self.best.value if self.best.value is not None else math.inf
+        value = self.best.value
         bound = min(value, max(min(waiting, self.unsolved), self._companion_bound))
         ended = termination_of(value, bound, out_of_time=timed_out or self.clock.left() == 0.0)
-        return Outcome(value, self.best.found, self.best_selection, bound, self.tried, ended)
+        return Outcome(value, self.best.assignment, self.best_selection, bound, self.tried, ended)
 
     def _search(self) -> bool:
         """True if time was up first."""
@@ -157,7 +130,7 @@ class BeamSearch(Generic[Found]):
         else:
             self._solve(entry)
 
-    def _ends_with(self, companion: Companion[Found], is_open: bool) -> bool:
+    def _ends_with(self, companion: Companion, is_open: bool) -> bool:
         """True if the companion's bound ends the search; started late, and waited for where nothing else is open."""
         if not self.is_accompanied:
             if is_open and self.programs < ALONE:
@@ -167,16 +140,16 @@ class BeamSearch(Generic[Found]):
         if not is_open:
             companion.wait()
         for selection, attempt in companion.attempts():
-            if attempt.value is not None and attempt.value < self.cutoff:
+            if attempt.value < self.cutoff:
                 self.best, self.best_selection, self.is_companions = attempt, selection, True
         return companion.bound >= self.cutoff or (companion.finished and not is_open)
 
     def _reproduce(self) -> None:
         """Solve the companion's selection here, so that the answer does not depend on which search found it."""
         if self.is_companions and self.best_selection is not None and self.clock.left() != 0.0:
-            most = (self.best.value or 0.0) + VALUE_TOLERANCE * max(1.0, abs(self.best.value or 0.0))
+            most = self.best.value + VALUE_TOLERANCE * max(1.0, abs(self.best.value))
             attempt = self.objective.solve(self.best_selection, most, self.clock.left())
-            self.best = self.best if attempt.value is None else attempt
+            self.best = self.best if attempt.assignment is None else attempt
 
     @property
     def _companion_bound(self) -> float:
@@ -185,10 +158,7 @@ class BeamSearch(Generic[Found]):
     @property
     def cutoff(self) -> float:
         """Only what lies below it is worth looking at."""
-        return self._cutoff_of(self.best.value if self.best.value is not None else math.inf)
-
-    @staticmethod
-    def _cutoff_of(value: float) -> float:
+        value = self.best.value
         return value - VALUE_TOLERANCE * max(1.0, abs(value)) if math.isfinite(value) else value
 
     def _sharpened(self, entry: _Open) -> _Open:
@@ -238,6 +208,6 @@ class BeamSearch(Generic[Found]):
         self.tried += 1
         self.programs += 1
         attempt = self.objective.solve(entry.chosen, self.cutoff, self.clock.left())
-        if attempt.value is not None and attempt.value < self.cutoff:
+        if attempt.value < self.cutoff:
             self.best, self.best_selection, self.is_companions = attempt, entry.chosen, False
         self.unsolved = min(self.unsolved, max(entry.bound, attempt.bound))

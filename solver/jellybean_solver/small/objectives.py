@@ -1,4 +1,4 @@
-"""What model selection may minimise: cost, or minus accuracy."""
+"""Lower bounds and exact solves of selections, as model selection minimises their cost."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import math
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.migration.running_plan import RunningPlan
 from jellybean_solver.outcome import VALUE_TOLERANCE, Selection
-from jellybean_solver.small.assignment import Assignment, assign, relax
-from jellybean_solver.small.beam_search import Attempt
+from jellybean_solver.small.assignment import Attempt, assign, relax
 from jellybean_solver.small.tree_bounds import Multipliers, lagrangian, prices
 
 REMEMBERED = 6  # sets of duals; each costs one dynamic program per bound
@@ -47,9 +46,11 @@ class Cheapest:
         self.fleet, self.running, self.budget = fleet, running, budget
 
     def bound(self, partial: Selection) -> float:
+        """A quick lower bound on all completions; inf when none can do."""
         return self._with_moves(self.fleet.cost_bound(partial), partial)
 
     def refine(self, selection: Selection) -> float:
+        """A better lower bound for a complete selection; sharpens later results of `bound`."""
         return self._with_moves(self.fleet.relaxed_cost(selection), selection)
 
     def _with_moves(self, cost: float, partial: Selection) -> float:
@@ -57,36 +58,14 @@ class Cheapest:
             return math.inf
         return cost if self.running is None else cost + self.running.least_usd_per_h(partial)
 
-    def solve(self, selection: Selection, cutoff: float, time_limit_s: float | None) -> Attempt[Assignment]:
+    def solve(self, selection: Selection, cutoff: float, time_limit_s: float | None) -> Attempt:
+        """The selection's best assignment below `cutoff`, if any."""
         network = self.fleet.network
-        moves = self.running.moves(selection) if self.running is not None else None
-        answer = assign(
+        return assign(
             network,
             network.demand(selection),
             cutoff=cutoff,
             time_limit_s=time_limit_s,
-            moves=moves,
+            moves=self.running.moves(selection) if self.running is not None else None,
             budget=self.budget,
         )
-        value = answer.assignment.cost if answer.assignment is not None else None
-        return Attempt(value, answer.bound, answer.assignment)
-
-
-class MostAccurate:
-    """Maximise accuracy, whatever the fleet."""
-
-    def __init__(self, network: Network) -> None:
-        self.network = network
-
-    def bound(self, partial: Selection) -> float:
-        model = self.network.problem.accuracy
-        complete = len(partial) == len(self.network.names)
-        reach = model.value(partial) if complete else model.upper_bound(partial)
-        return math.inf if reach is None else -reach
-
-    def refine(self, selection: Selection) -> float:
-        return self.bound(selection)
-
-    def solve(self, selection: Selection, cutoff: float, time_limit_s: float | None) -> Attempt[None]:
-        value = self.bound(selection)
-        return Attempt(value if math.isfinite(value) else None, value)
