@@ -23,7 +23,6 @@ from jellybean_solver.model.problem import Edge, Operator, Problem, Variant, qua
 from jellybean_solver.outcome import VALUE_TOLERANCE, Termination, termination_of
 from jellybean_solver.planning.solve import solve
 from jellybean_solver.planning.solver import Solution, limited
-from jellybean_solver.small.beam_search import BEAM_WIDTH
 from jellybean_solver.small.objectives import Fleet
 
 MOST_CHOICES = 512
@@ -141,7 +140,6 @@ def solve_cut(
     problem: Problem,
     cuts: Cuts,
     *,
-    beam_width: int = BEAM_WIDTH,
     gap: float | None = None,
     time_limit_s: float | None = None,
     clock: Callable[[], float] | None = None,
@@ -150,7 +148,7 @@ def solve_cut(
     deadline: Deadline | None = None,
 ) -> Solution:
     """As `solve`, over all choices of cuts; if there is no plan, the reasons are those of whole models."""
-    solve_one = partial(solve, beam_width=beam_width, gap=gap, clock=clock, p99_s=p99_s, deadline=deadline)
+    solve_one = partial(solve, gap=gap, clock=clock, p99_s=p99_s, deadline=deadline)
     if not any(cuts.values()):
         return solve_one(problem, time_limit_s=time_limit_s, explained=explained)
     limit = limited(time_limit_s, clock)

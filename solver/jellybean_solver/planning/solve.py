@@ -25,7 +25,6 @@ from jellybean_solver.outcome import VALUE_TOLERANCE, Clock, Outcome, terminatio
 from jellybean_solver.planning.infeasibility import Infeasibility
 from jellybean_solver.planning.solver import Solution, cheapest, cheapest_solution, finish, limited
 from jellybean_solver.small.assignment import Assignment
-from jellybean_solver.small.beam_search import BEAM_WIDTH
 from jellybean_solver.small.objectives import Fleet
 
 FIRST_SHARE = 0.5  # of the time left, for the cheapest plan, whatever its latency
@@ -35,7 +34,6 @@ PROPOSAL_SHARE = 0.25  # of the time left, for each plan under a restriction
 def solve(
     problem: Problem,
     *,
-    beam_width: int = BEAM_WIDTH,
     gap: float | None = None,
     time_limit_s: float | None = None,
     clock: Callable[[], float] | None = None,
@@ -59,11 +57,11 @@ def solve(
     if gap is None:
         gap = default_gap(Network(problem)) if deadline is None else DEFAULT_GAP
     if deadline is None:
-        return cheapest_solution(problem, beam_width, gap, limit, explained=explained)
+        return cheapest_solution(problem, gap, limit, explained=explained)
     if least_latency_s(problem) > deadline.p99_s * (1 + LATENCY_TOLERANCE):
-        solution = cheapest_solution(problem, beam_width, gap, limit, explained=explained)
+        solution = cheapest_solution(problem, gap, limit, explained=explained)
         return solution if solution.plan is None else _too_slow(problem, deadline, solution, None, math.inf)
-    search = _DeadlineSolver(problem, deadline, beam_width, gap, limit)
+    search = _DeadlineSolver(problem, deadline, gap, limit)
     if has_many_places(Network(problem)) and not problem.varying:
         return search.solve_fleet(explained=explained)
     return search.solve(explained=explained)
@@ -72,8 +70,8 @@ def solve(
 class _DeadlineSolver:
     """The proposals of small problems, and the certificates of plans in time."""
 
-    def __init__(self, problem: Problem, deadline: Deadline, beam_width: int, gap: float, limit: Clock) -> None:
-        self.problem, self.deadline, self.beam_width, self.gap, self.limit = problem, deadline, beam_width, gap, limit
+    def __init__(self, problem: Problem, deadline: Deadline, gap: float, limit: Clock) -> None:
+        self.problem, self.deadline, self.gap, self.limit = problem, deadline, gap, limit
         self.budget = problem.slo.budget_usd_per_h or math.inf
         self.limits = SearchLimits(gap, limit, self.budget)
         self.bound = 0.0
@@ -81,7 +79,7 @@ class _DeadlineSolver:
     def solve(self, *, explained: bool) -> Solution:
         """From the cheapest plan on."""
         limit = self.limit.share(FIRST_SHARE)
-        solution = cheapest_solution(self.problem, self.beam_width, self.gap, limit, explained=explained)
+        solution = cheapest_solution(self.problem, self.gap, limit, explained=explained)
         if solution.plan is None:
             return solution
         search = DeadlineSearch(self.problem, self.deadline, solution.plan, self.limit, self._is_near)
@@ -115,7 +113,7 @@ class _DeadlineSolver:
         headroom = HeadroomSearch(self.problem, p99_s, self.limits, _planned)
         first = headroom.run()
         if first is None:
-            return cheapest_solution(self.problem, self.beam_width, self.gap, self.limit, explained=explained)
+            return cheapest_solution(self.problem, self.gap, self.limit, explained=explained)
         if p99_s == self.deadline.p99_s:
             self.bound = max(self.bound, headroom.bound)
         solution = Solution(first.certificate.termination, first, None, headroom.tried, first.certificate)
@@ -140,7 +138,7 @@ class _DeadlineSolver:
         fleet, target = Fleet(restriction.network(self.problem)), self.problem.accuracy_target
         most = min(budget, self.budget)
         limit = self.limit.share(PROPOSAL_SHARE)
-        outcome = cheapest(fleet, target, beam_width=self.beam_width, gap=self.gap, clock=limit, budget=most)
+        outcome = cheapest(fleet, target, gap=self.gap, clock=limit, budget=most)
         return _planned(fleet.network, outcome) if outcome.found is not None else None
 
     def branch(self, plan: Plan, slowness: float, restriction: Restriction) -> Iterable[Restriction]:

@@ -17,7 +17,7 @@ from jellybean_solver.model.problem import Problem
 from jellybean_solver.outcome import Clock, Outcome, Selection, Termination
 from jellybean_solver.planning.infeasibility import Effort, Infeasibility, explain, explain_breaches
 from jellybean_solver.small.assignment import Assignment
-from jellybean_solver.small.beam_search import BEAM_WIDTH, BeamSearch
+from jellybean_solver.small.beam_search import BeamSearch
 from jellybean_solver.small.objectives import Cheapest, Fleet
 from jellybean_solver.small.routes import build_plan
 
@@ -38,18 +38,18 @@ class Solution:
     certificate: Certificate | None
 
 
-def cheapest_solution(problem: Problem, beam_width: int, gap: float, limit: Clock, *, explained: bool) -> Solution:
+def cheapest_solution(problem: Problem, gap: float, limit: Clock, *, explained: bool) -> Solution:
     """The cheapest plan, whatever its latency, or why there is none."""
 
     def holds(changed: Problem) -> bool:
         try:
-            return cheapest_solution(changed, beam_width, gap, limit, explained=False).plan is not None
+            return cheapest_solution(changed, gap, limit, explained=False).plan is not None
         except SolverError:  # out of time: not shown to hold
             return False
 
     fleet = Fleet(Network(problem))
     effort = Effort(limit, holds)
-    outcome = cheapest(fleet, problem.accuracy_target, beam_width=beam_width, gap=gap, clock=limit)
+    outcome = cheapest(fleet, problem.accuracy_target, gap=gap, clock=limit)
     if outcome.found is None:
         if not outcome.is_conclusive:
             raise nothing_found(outcome)
@@ -89,7 +89,6 @@ def cheapest(
     target: float | None,
     *,
     fixed: Selection | None = None,
-    beam_width: int = BEAM_WIDTH,
     gap: float = DEFAULT_GAP,
     clock: Clock | None = None,
     running: RunningPlan | None = None,
@@ -108,7 +107,6 @@ def cheapest(
         Cheapest(fleet, running, budget),
         target=target,
         fixed=fixed,
-        beam_width=beam_width,
         clock=clock,
         companion=ConcurrentMilp(network, target, fixed or {}, clock, running=running, budget=budget),
     )

@@ -22,7 +22,6 @@ from jellybean_solver.planning.infeasibility import Infeasibility
 from jellybean_solver.planning.solve import solve
 from jellybean_solver.planning.solver import cheapest, finish, limited, nothing_found
 from jellybean_solver.replanning.rescore import rescore
-from jellybean_solver.small.beam_search import BEAM_WIDTH
 from jellybean_solver.small.objectives import Fleet
 
 LEAST_SAVED_SHARE = 0.02
@@ -57,7 +56,6 @@ class SearchSettings:
     gap: float = DEFAULT_GAP
     time_limit_s: float | None = None
     clock: Callable[[], float] | None = None
-    beam_width: int = BEAM_WIDTH
     check: Callable[[Plan], str | None] = lambda plan: None
     instead: Callable[[], Plan | None] = lambda: None
 
@@ -133,7 +131,6 @@ def replan(
     outcome = cheapest(
         Fleet(network),
         problem.accuracy_target,
-        beam_width=search.beam_width,
         gap=search.gap,
         clock=limit,
         running=start,
@@ -146,9 +143,7 @@ def replan(
             return kept
         if not outcome.is_conclusive:
             raise nothing_found(outcome)
-        why = solve(
-            problem, beam_width=search.beam_width, gap=search.gap, time_limit_s=limit.left(), clock=search.clock
-        ).infeasibility
+        why = solve(problem, gap=search.gap, time_limit_s=limit.left(), clock=search.clock).infeasibility
         return replace(kept, verdict=Verdict.NONE, infeasibility=why)
     best, score = finish(network, outcome, start)
     if score.complaints:

@@ -11,6 +11,7 @@ from jellybean_solver import (
     EndToEnd,
     Independent,
     Link,
+    Network,
     Pool,
     Problem,
     Sharing,
@@ -21,6 +22,8 @@ from jellybean_solver import (
     solve,
 )
 from jellybean_solver.model.plan_document import to_document
+from jellybean_solver.small.beam_search import BeamSearch
+from jellybean_solver.small.objectives import Cheapest, Fleet
 from tests.support.small_problems import GIB, box, gpu, operator, problem, variant
 from tests.vqa_medium import vqa_problem
 
@@ -49,11 +52,11 @@ def test_the_same_problem_has_the_same_plan() -> None:
 
 @pytest.mark.parametrize("beam_width", [1, 2, 100])
 def test_the_beam_changes_the_effort_not_the_answer(beam_width: int) -> None:
-    solution = solve(vqa_problem(80.0, 57.0), beam_width=beam_width)
+    network = Network(vqa_problem(80.0, 57.0))
+    outcome = BeamSearch(network, Cheapest(Fleet(network)), target=57.0, beam_width=beam_width).run()
 
-    assert solution.plan is not None
-    assert solution.plan.cost.total_usd_per_h == pytest.approx(26.7314, abs=5e-5)
-    assert solution.plan.certificate.gap == 0
+    assert outcome.value == pytest.approx(26.7314, abs=5e-5)
+    assert outcome.gap == 0
 
 
 def _diamond(rate_per_s: float) -> Problem:
