@@ -10,10 +10,10 @@ from jellybean_solver.deadline.restriction import Restriction
 from jellybean_solver.deadline.settings import DeadlineSettings
 from jellybean_solver.demand.demand import EdgeKey, Tiers
 from jellybean_solver.latency.estimate import mean_waits_s, unqueued_s
-from jellybean_solver.latency.stations import Stations
+from jellybean_solver.latency.plan_arrivals import PlanArrivals
 from jellybean_solver.model.critical_path import completion_times, critical_input
 from jellybean_solver.model.deadline_shares import deadline_share
-from jellybean_solver.model.flows import link_uses
+from jellybean_solver.model.flows import link_s, link_uses
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Edge, Problem, Sharing
 
@@ -27,7 +27,7 @@ class SlowestPath:
     """
 
     def __init__(self, problem: Problem, plan: Plan) -> None:
-        self.problem, self.plan, self.stations = problem, plan, Stations(plan)
+        self.problem, self.plan, self.arrivals = problem, plan, PlanArrivals(plan)
         self.wait_s = mean_waits_s(plan)
         self.ancestors = _ancestors(plan)
         self.stages: list[tuple[str, str, float]] = []
@@ -54,8 +54,8 @@ class SlowestPath:
                 for other in self._parallel(name, worker):
                     pair = frozenset((name, other))
                     yield self._run_s(other, worker), replace(restriction, apart=restriction.apart | {pair})
-        for key, tiers, link_s in self.crossed:
-            yield link_s, replace(restriction, crossings=restriction.crossings | {(key, tiers)})
+        for key, tiers, crossing_s in self.crossed:
+            yield crossing_s, replace(restriction, crossings=restriction.crossings | {(key, tiers)})
 
     def _with_margins(self, restriction: Restriction, step: float, settings: DeadlineSettings) -> Iterator[_Change]:
         waits_s: dict[str, float] = {}  # by pool
@@ -71,7 +71,7 @@ class SlowestPath:
             yield sum(waits_s.values()), self._with_less_load(restriction, fullest, every, step)
         busiest = busiest_link(self.plan)
         if busiest > settings.busy_link:
-            saved_s = math.inf if busiest > settings.full_link else sum(link_s for *_, link_s in self.crossed)
+            saved_s = math.inf if busiest > settings.full_link else sum(crossing_s for *_, crossing_s in self.crossed)
             yield saved_s, replace(restriction, links=settings.margin_step * min(restriction.links, busiest))
 
     def _with_less_load(self, restriction: Restriction, fullest: str, pools: set[str], step: float) -> Restriction:
@@ -106,16 +106,16 @@ class SlowestPath:
             edge = critical_input(plan.operator_by_name[last], completed_s, self._slowest_link_s)
             if edge is None:
                 break
-            link_s, tiers = self._slowest_link(edge)
-            if link_s > 0:
-                self.crossed.append(((edge.upstream, edge.downstream), tiers, link_s))
+            crossing_s, tiers = self._slowest_link(edge)
+            if crossing_s > 0:
+                self.crossed.append(((edge.upstream, edge.downstream), tiers, crossing_s))
             last = edge.upstream
 
     def _slowest_link(self, edge: Edge) -> tuple[float, Tiers]:
         """Seconds and tiers of the slowest crossing on the plan's routes for an edge's data."""
-        sent_bytes = self.stations.sent_bytes(edge)
-        crossings = self.stations.table.crossings(edge)[0]
-        return max((self.stations.link_s(*tiers, sent_bytes), tiers) for tiers in crossings)
+        sent_bytes = self.arrivals.sent_bytes(edge)
+        crossings = self.arrivals.table.crossings(edge)[0]
+        return max((link_s(self.plan, tiers, sent_bytes), tiers) for tiers in crossings)
 
     def _slowest_link_s(self, edge: Edge) -> float:
         return self._slowest_link(edge)[0]
@@ -126,7 +126,7 @@ class SlowestPath:
 
     def _run_s(self, name: str, worker: str) -> float:
         operator, pool = self.plan.operator_by_name[name], self.plan.worker_by_name[worker].pool
-        return unqueued_s(operator.service[pool], operator.batch[pool], self.stations.jobs(name))
+        return unqueued_s(operator.service[pool], operator.batch[pool], self.arrivals.jobs(name))
 
 
 def busiest_link(plan: Plan) -> float:

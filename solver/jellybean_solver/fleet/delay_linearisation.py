@@ -16,15 +16,17 @@ import numpy as np
 
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.fleet.worker_classes import Kinds
-from jellybean_solver.joint.unqueued_times import link_s, visits_per_request
+from jellybean_solver.joint.unqueued_times import visits_per_request
 from jellybean_solver.latency.batching import BatchInput, batch_sizes, service_of, utilisation_in_batches
 from jellybean_solver.latency.estimate import unqueued_s
+from jellybean_solver.latency.plan_arrivals import jobs_at_once
 from jellybean_solver.latency.queues import Traffic, WorkStream, service_log_mgf, service_variance, station
 from jellybean_solver.latency.route_table import RouteTable
-from jellybean_solver.latency.stations import MOST_UTILISATION, jobs_at_once
+from jellybean_solver.latency.stations import MOST_UTILISATION
 from jellybean_solver.milp.highs_program import Floats
 from jellybean_solver.model.critical_path import completion_times
 from jellybean_solver.model.deadline_shares import deadline_share
+from jellybean_solver.model.flows import link_s
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Edge, Problem, Times, request_s
 

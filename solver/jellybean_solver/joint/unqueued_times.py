@@ -1,13 +1,13 @@
-"""How long a request takes in a pool and on a link with zero queueing delay."""
+"""How long a request takes in a pool with zero queueing delay."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from jellybean_solver.demand.demand import Network, Tiers
+from jellybean_solver.demand.demand import Network
 from jellybean_solver.latency.estimate import unqueued_s
-from jellybean_solver.latency.stations import jobs_at_once
+from jellybean_solver.latency.plan_arrivals import jobs_at_once
 from jellybean_solver.model.problem import Problem
 
 
@@ -39,11 +39,3 @@ def modes(network: Network, name: str, variant: str, visits: float) -> tuple[Mod
         times = problem.times(name, planned, pool)
         found.append(Mode(pool, max(times), workers, unqueued_s(times, max(times), jobs_at_once(visits))))
     return tuple(found)
-
-
-def link_s(problem: Problem, tiers: Tiers, sent_bytes: float) -> float:
-    """Seconds from tier to tier on an idle link; 0 within a tier."""
-    if tiers[0] == tiers[1]:
-        return 0.0
-    link = problem.link_by_tiers[tiers]
-    return link.latency_s + (sent_bytes / link.bandwidth_bytes_per_s if link.bandwidth_bytes_per_s else 0.0)

@@ -21,14 +21,15 @@ from functools import cached_property
 import numpy as np
 
 from jellybean_solver.latency.batching import service_of
+from jellybean_solver.latency.plan_batches import rounded_key
 from jellybean_solver.latency.queues import service_log_mgf, wait_log_mgf
-from jellybean_solver.latency.stations import Stations, rounded_key
+from jellybean_solver.latency.stations import Stations
 from jellybean_solver.milp.highs_program import Floats, Indices
 from jellybean_solver.model.critical_path import completion_times
 from jellybean_solver.model.deadline_shares import deadline_shares
+from jellybean_solver.model.flows import link_s
 from jellybean_solver.model.plan import Plan, PlannedWorker
 from jellybean_solver.model.problem import Arrivals, Edge, Times
-from jellybean_solver.model.streams import request_streams
 
 TIGHTNESS = 4.0  # fitted on other plans than the benchmark's, as the constants of `queues.py`
 QUANTILE = 0.99
@@ -71,7 +72,7 @@ def mean_waits_s(plan: Plan) -> Mapping[str, float]:
     """Mean wait in seconds at each worker."""
     stations = Stations(plan)
     turns_s = dict.fromkeys((worker.name for worker in plan.workers), 0.0)
-    for (_, name), runs in stations.runs.items():
+    for (_, name), runs in stations.batches.runs.items():
         turns_s[name] = max(turns_s[name], runs.turn_s)
     queues = stations.workers.items()
     return {name: max(queue.bursts.mean_s, turns_s[name]) + queue.own.mean_s for name, queue in queues}
@@ -106,9 +107,8 @@ class _Estimate:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.stations = Stations(plan)
-        self.table = self.stations.table
-        self.streams = request_streams(plan)
-        self.stream = {name: number for number, stream in enumerate(self.streams) for name in stream.operators}
+        self.arrivals, self.batches = self.stations.arrivals, self.stations.batches
+        self.table, self.streams, self.stream = self.arrivals.table, self.arrivals.streams, self.arrivals.stream_of
         self.beside = self._beside()
         self.own: dict[str, tuple[Floats, Floats, Indices]] = {}
         slowest = max((self._run_s(name, w) for w in plan.workers for name in w.rates_per_s), default=1.0)
@@ -142,7 +142,6 @@ class _Estimate:
 
     def _unqueued_s(self) -> Mapping[str, float]:
         """Per operator when its output reaches the gateway with zero queueing delay, on the slowest pools and links."""
-        stations = self.stations
         pools: dict[str, dict[str, None]] = {operator.name: {} for operator in self.plan.operators}
         for worker in self.plan.workers:
             for name in worker.rates_per_s:
@@ -150,12 +149,12 @@ class _Estimate:
 
         def slowest_run_s(name: str) -> float:
             operator = self.plan.operator_by_name[name]
-            jobs = stations.jobs(name)
+            jobs = self.arrivals.jobs(name)
             return max(unqueued_s(operator.service[pool], operator.batch[pool], jobs) for pool in pools[name])
 
         def slowest_link_s(edge: Edge) -> float:
-            size = stations.sent_bytes(edge)
-            return max(stations.link_s(*pair, size) for pair in self.table.crossings(edge)[0])
+            size = self.arrivals.sent_bytes(edge)
+            return max(link_s(self.plan, pair, size) for pair in self.table.crossings(edge)[0])
 
         hop_s, delays_s = self.plan.hop_s, self._delays_s()
         completed_s = completion_times(self.plan.operators, slowest_run_s, slowest_link_s, ready=hop_s)
@@ -229,14 +228,14 @@ class _Estimate:
         found = {name: np.zeros(len(self.plan.workers)) for name in self.table.at}
         for number, worker in enumerate(self.plan.workers):
             for name in worker.rates_per_s:
-                found[name][number] = self.stations.runs[name, worker.name].turn_s
+                found[name][number] = self.batches.runs[name, worker.name].turn_s
         return found
 
     def _crossing(self, edge: Edge) -> tuple[Floats, _Bursts]:
         """Log moment generating function of the time on a link; the wait for bursts apart."""
-        size = self.stations.sent_bytes(edge)
+        size = self.arrivals.sent_bytes(edge)
         pairs, each = self.table.crossings(edge)
-        times = np.array([self.theta * self.stations.link_s(*pair, size) for pair in pairs])
+        times = np.array([self.theta * link_s(self.plan, pair, size) for pair in pairs])
         load, mean_s = np.zeros(len(pairs)), np.zeros(len(pairs))
         for number, pair in enumerate(pairs):
             queues = self.stations.links.get(pair)
@@ -257,8 +256,8 @@ class _Estimate:
             visits = np.full(len(workers), np.inf)
             np.minimum.at(visits, each, self._visits(name))
             for worker, count in zip((self.plan.workers[n] for n in workers.tolist()), visits.tolist(), strict=True):
-                runs, roughness = self.stations.runs[name, worker.name], self.stations.roughness(name, worker)
-                group = self.stations.groups[name, worker.name]
+                runs, roughness = self.batches.runs[name, worker.name], self.arrivals.roughness(name, worker)
+                group = self.batches.groups[name, worker.name]
                 turn = runs.turn.chance, runs.turn.span_s, runs.turn.handed, runs.turn.spread_s
                 key = worker.pool, rounded_key([(runs.mean, runs.seen, *turn, roughness, group, count)])
                 if key not in known:
@@ -275,12 +274,12 @@ class _Estimate:
         A revisit waits less for the next run: between no reduction and that of processor sharing (`_met`) if arrivals
         are regular; with random arrivals all visits wait for the burst.
         """
-        runs, needed = self.stations.runs[name, worker.name], self.stations.jobs(name)
+        runs, needed = self.batches.runs[name, worker.name], self.arrivals.jobs(name)
         times = self.plan.operator_by_name[name].service[worker.pool]
         least = min(needed, runs.seen)
         service = service_of(times, least + (runs.seen - least) * regular)
         more_s = service_of(times, runs.seen).mean_s - service_of(times, least).mean_s
-        mates = max(0.0, self.stations.groups[name, worker.name] - max(runs.seen, needed)) / 2.0
+        mates = max(0.0, self.batches.groups[name, worker.name] - max(runs.seen, needed)) / 2.0
         count = max(1.0, needed / runs.seen) + mates / runs.seen
         less = 1.0 if any(s.arrivals is Arrivals.POISSON for s in self.streams) else math.sqrt(2.0 / (1.0 + visits))
         turn = runs.turn.log_mgf(self.theta * less, service)
@@ -288,9 +287,9 @@ class _Estimate:
 
     def _run_s(self, name: str, worker: PlannedWorker) -> float:
         """Mean seconds of all runs of one request."""
-        size = self.stations.runs[name, worker.name].seen
+        size = self.batches.runs[name, worker.name].seen
         mean_s = service_of(self.plan.operator_by_name[name].service[worker.pool], size).mean_s
-        return mean_s * max(1.0, self.stations.jobs(name) / size)
+        return mean_s * max(1.0, self.arrivals.jobs(name) / size)
 
     def _beside(self) -> Mapping[str, tuple[str, ...]]:
         """Earlier operators that are neither ancestors nor descendants: on one worker, runs of one request queue."""

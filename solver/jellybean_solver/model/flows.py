@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from jellybean_solver.model.plan import Plan, Route
-from jellybean_solver.model.problem import GIB, Edge, EdgeKind
+from jellybean_solver.model.problem import GIB, Edge, EdgeKind, Problem
 
 SECONDS_PER_HOUR = 3600.0
 
@@ -107,3 +107,11 @@ def link_uses(plan: Plan) -> tuple[LinkUse, ...]:
         use = rate / sites / link.bandwidth_bytes_per_s if link.bandwidth_bytes_per_s else None
         found.append(LinkUse(*ends, rate, sum(flow.cost_usd_per_h for flow in on_link), use, sites))
     return tuple(found)
+
+
+def link_s(network: Plan | Problem, tiers: tuple[str, str], sent_bytes: float) -> float:
+    """Seconds from tier to tier on an idle link; 0 within a tier."""
+    if tiers[0] == tiers[1]:
+        return 0.0
+    link = network.link_by_tiers[tiers]
+    return link.latency_s + (sent_bytes / link.bandwidth_bytes_per_s if link.bandwidth_bytes_per_s else 0.0)

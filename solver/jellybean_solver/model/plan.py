@@ -189,6 +189,10 @@ class Plan:
         return {operator.name: operator for operator in self.operators}
 
     @cached_property
+    def link_by_tiers(self) -> Mapping[tuple[str, str], Link]:
+        return {(link.upstream_tier, link.downstream_tier): link for link in self.links}
+
+    @cached_property
     def placements(self) -> tuple[Placement, ...]:
         """Operators by worker pool, in topological order."""
         found: list[Placement] = []
