@@ -16,12 +16,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import pulp
 
+from jellybean_solver.demand.demand import Demand
 from jellybean_solver.demand.model_sets import all_model_sets, fits
 from jellybean_solver.migration.running_plan import HeldModels, LoadCosts
+from jellybean_solver.milp.pulp_program import PulpProgram
 from jellybean_solver.model.problem import Pool
 
 MOST_COLUMNS = 400  # per pool, for the formulation by workers
@@ -30,28 +32,43 @@ HostSet = tuple[str, ...]
 TermList = list[tuple[Any, float]]
 
 
-class AssignmentModel(Protocol):
-    """The part of the assignment program that rows are added to."""
+class WorkerGroups(PulpProgram):
+    """The part of the assignment program that counts workers by pool and by the models that they hold.
 
-    counts: dict[tuple[str, int], Any]  # (pool, group) -> workers
-    shares: dict[tuple[str, str, int], Any]  # (operator, pool, group) -> fraction of its requests
-    moving: dict[str, TermList]  # pool -> migration terms of the objective
+    `counts`: (pool, group) -> workers. `shares`: (operator, pool, group) -> fraction of its requests. `moving`: pool ->
+    migration terms of the objective. `load_rows`, `presence_rows`: (operator, pool) -> row.
+    """
 
-    def add(self, terms: TermList, sense: int, right: float) -> Any:
-        """Add a row."""
-        ...
-
-    def variable(self, name: str, high: float | None = None, category: str = pulp.LpContinuous) -> Any:
-        """Add a variable with lower bound 0."""
-        ...
+    def __init__(self, demand: Demand) -> None:
+        super().__init__("worker assignment")
+        self.demand = demand
+        self.counts: dict[tuple[str, int], Any] = {}
+        self.shares: dict[tuple[str, str, int], Any] = {}
+        self.moving: dict[str, TermList] = {}
+        self.load_rows: dict[tuple[str, str], Any] = {}
+        self.presence_rows: dict[tuple[str, str], Any] = {}
 
     def group(self, index: int, number: int, pool: Pool, hosted: HostSet, most: int) -> Any:
-        """Add at most `most` workers that may hold one set, and their served shares; returns their count."""
-        ...
+        """Add at most `most` workers that may hold one set, and the shares they serve; returns their count.
+
+        Their count covers the load, and nothing is served where there are none.
+        """
+        count = self.variable(f"n_{index}_{number}", most, pulp.LpInteger)
+        self.counts[pool.name, number] = count
+        terms: TermList = [(count, -1.0)]
+        for o, name in enumerate(hosted):
+            share = self.variable(f"y_{index}_{number}_{o}")
+            self.shares[name, pool.name, number] = share
+            terms.append((share, self.demand.workers[name][pool.name]))
+            row = self.add([(share, 1.0), (count, -1.0)], pulp.LpConstraintLE, 0.0)
+            self.presence_rows[name, pool.name] = row
+        row = self.add(terms, pulp.LpConstraintLE, 0.0)
+        self.load_rows |= {(name, pool.name): row for name in hosted}
+        return count
 
 
 def add_shared_groups(
-    model: AssignmentModel,
+    model: WorkerGroups,
     index: int,
     pool: Pool,
     memory_bytes: Mapping[str, float],
@@ -79,7 +96,7 @@ def add_shared_groups(
     return True
 
 
-def add_moves_by_set(model: AssignmentModel, index: int, pool: Pool, sets: Sequence[HostSet], moves: LoadCosts) -> None:
+def add_moves_by_set(model: WorkerGroups, index: int, pool: Pool, sets: Sequence[HostSet], moves: LoadCosts) -> None:
     """By sets: migration of groups that exist already, numbered as their sets."""
     terms = model.moving.setdefault(pool.name, [])
     into: list[TermList] = [[] for _ in sets]
@@ -113,7 +130,7 @@ def _workers(pool: Pool, busy: Mapping[str, float], moves: LoadCosts) -> list[He
 
 
 def _by_workers(
-    model: AssignmentModel,
+    model: WorkerGroups,
     index: int,
     pool: Pool,
     memory_bytes: Mapping[str, float],
@@ -145,13 +162,13 @@ def _by_workers(
     _total(model, f"h_{index}", pool.count, [model.counts[pool.name, number] for number in range(len(workers))])
 
 
-def _total(model: AssignmentModel, name: str, most: int, parts: Sequence[Any]) -> None:
+def _total(model: WorkerGroups, name: str, most: int, parts: Sequence[Any]) -> None:
     if len(parts) > 1:
         total = model.variable(name, most, pulp.LpInteger)
         model.add([(total, -1.0), *((part, 1.0) for part in parts)], pulp.LpConstraintEQ, 0.0)
 
 
-def add_least_loads(model: AssignmentModel, index: int, pool: str, busy: Mapping[str, float], moves: LoadCosts) -> None:
+def add_least_loads(model: WorkerGroups, index: int, pool: str, busy: Mapping[str, float], moves: LoadCosts) -> None:
     """A lower bound on migration: replicas of each operator beyond those that the pool holds. `busy` as above."""
     paid = model.moving.setdefault(pool, [])
     for o, (name, workers) in enumerate(busy.items()):

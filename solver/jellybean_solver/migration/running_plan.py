@@ -93,7 +93,10 @@ class RunningPlan:
 
     def load_usd_per_h(self, name: str, variant: str, pool: str) -> float:
         """Loading one replica of a variant on a worker of the pool in each site, per hour of the horizon."""
-        return self._load_usd[name, variant, pool] / self.horizon_h
+        one, tier = self._variants[name, variant], self.network.tier_of[pool]
+        size = model_bytes(one.model, one.memory_bytes.get(pool)) or 0.0
+        sites = both_sites(self.plan.sites, self.network.problem.sites, tier)
+        return (self.prices.start_usd + size / GIB * self.per_gib[tier]) * sites / self.horizon_h
 
     def holding(self, name: str, variant: str, pool: str) -> int:
         """Number of running workers of the pool that hold the variant's model."""
@@ -115,15 +118,4 @@ class RunningPlan:
         found: defaultdict[tuple[str, str], Counter[Models]] = defaultdict(Counter)
         for worker in self.plan.workers:
             found[worker.pool, worker.tier][hosted_models(self.plan, worker)] += 1
-        return found
-
-    @cached_property
-    def _load_usd(self) -> Mapping[tuple[str, str, str], float]:
-        found: dict[tuple[str, str, str], float] = {}
-        for (name, variant), one in self._variants.items():
-            for pool in self.network.pools:
-                size = model_bytes(one.model, one.memory_bytes.get(pool.name)) or 0.0
-                replica_usd = self.prices.start_usd + size / GIB * self.per_gib[pool.tier]
-                sites = both_sites(self.plan.sites, self.network.problem.sites, pool.tier)
-                found[name, variant, pool.name] = replica_usd * sites
         return found

@@ -31,12 +31,12 @@ import pulp
 from jellybean_solver.demand.demand import Demand, EdgeKey, Network, Tiers
 from jellybean_solver.demand.model_sets import ModelSets, largest_model_sets
 from jellybean_solver.demand.tree_decomposition import Bag
-from jellybean_solver.migration.migration_rows import HostSet, add_least_loads, add_moves_by_set, add_shared_groups
+from jellybean_solver.migration.migration_rows import WorkerGroups, add_least_loads, add_moves_by_set, add_shared_groups
 from jellybean_solver.migration.running_plan import LoadCosts
 from jellybean_solver.migration.worker_matching import WorkerShare, assign_workers, loads_usd_per_h
-from jellybean_solver.milp.pulp_program import FEASIBILITY_TOLERANCE, PulpProgram, summed
+from jellybean_solver.milp.pulp_program import FEASIBILITY_TOLERANCE, summed
 from jellybean_solver.model.problem import Pool, Sharing
-from jellybean_solver.small.tree_bounds import Multipliers, OperatorPool
+from jellybean_solver.small.tree_bounds import Multipliers
 
 SPARE = 1e-7  # workers: a need of 2.0000000001 is met by 2
 MOST_NODES = 2000  # of the search for the best matching of workers; more are not worth what they save
@@ -177,7 +177,7 @@ def relax(network: Network, demand: Demand) -> Relaxation:
     return Relaxation(outcome[0], model.multipliers())
 
 
-class _Model(PulpProgram):
+class _Model(WorkerGroups):
     """The program of one selection.
 
     `packed`: workers' memory counts.
@@ -193,18 +193,13 @@ class _Model(PulpProgram):
         moves: LoadCosts | None = None,
         matched: bool = True,
     ) -> None:
-        super().__init__("worker assignment")
-        self.network, self.demand, self.packed = network, demand, packed
+        super().__init__(demand)
+        self.network, self.packed = network, packed
         self.moves, self.matched = moves, matched
         self.all_largest = True
         self.fractions = [self._bag_variables(index) for index in range(len(network.bags))]
-        self.shares: dict[tuple[str, str, int], Any] = {}  # operator, pool, group of workers alike
-        self.counts: dict[tuple[str, int], Any] = {}
-        self.load_rows: dict[OperatorPool, Any] = {}
-        self.presence_rows: dict[OperatorPool, Any] = {}
         self.scarcity_rows: dict[str, Any] = {}
         self.link_rows: dict[Tiers, Any] = {}
-        self.moving: dict[str, list[tuple[Any, float]]] = {}  # terms of the objective by pool, beside `cost`
         for index, pool in enumerate(network.pools):
             self._pool(index, pool)
         self._bag_rows()
@@ -371,21 +366,6 @@ class _Model(PulpProgram):
         together = [(count, 1.0) for (own, _), count in self.counts.items() if own == pool.name]
         if exclusive or len(together) > 1:
             self.scarcity_rows[pool.name] = self.add(together, pulp.LpConstraintLE, pool.count)
-
-    def group(self, index: int, number: int, pool: Pool, hosted: HostSet, most: int) -> Any:
-        """Workers that may hold one set: their count covers the load, and nothing is served where there are none."""
-        count = self.variable(f"n_{index}_{number}", most, pulp.LpInteger)
-        self.counts[pool.name, number] = count
-        terms: list[tuple[Any, float]] = [(count, -1.0)]
-        for o, name in enumerate(hosted):
-            share = self.variable(f"y_{index}_{number}_{o}")
-            self.shares[name, pool.name, number] = share
-            terms.append((share, self.demand.workers[name][pool.name]))
-            row = self.add([(share, 1.0), (count, -1.0)], pulp.LpConstraintLE, 0.0)
-            self.presence_rows[name, pool.name] = row
-        row = self.add(terms, pulp.LpConstraintLE, 0.0)
-        self.load_rows |= {(name, pool.name): row for name in hosted}
-        return count
 
     def _cost(self) -> list[tuple[Any, float]]:
         terms: list[tuple[Any, float]] = []

@@ -14,13 +14,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 from jellybean_solver.demand.demand import Demand, Network
 from jellybean_solver.migration.worker_matching import balance_loads
 from jellybean_solver.model.plan import Certificate, Cost, Plan, PlannedOperator, PlannedWorker, Route
-from jellybean_solver.model.problem import Pool
 from jellybean_solver.model.stated_figures import with_figures
 from jellybean_solver.small.assignment import Assignment, BagTiers
 
@@ -31,15 +29,7 @@ T = TypeVar("T")
 
 Marks = dict[str, str]  # operator -> tier, later operator -> worker
 Piece = tuple[float, Marks]
-
-
-@dataclass(frozen=True, slots=True)
-class _Seat:
-    """A named worker and the fraction of each operator's requests that it serves."""
-
-    name: str
-    pool: Pool
-    shares: Mapping[str, float]
+Seat = tuple[PlannedWorker, Mapping[str, float]]  # a worker, and the fraction of each operator's requests it serves
 
 
 def build_plan(
@@ -52,7 +42,7 @@ def build_plan(
     seats = _seats(network, network.demand(selection), assignment, _marginals(pieces))
     routes = _routes(network, pieces, seats)
     used = {worker for route in routes for worker in route.workers.values()}
-    workers = tuple(_worker(seat) for seat in seats if seat.name in used)
+    workers = tuple(worker for worker, _ in seats if worker.name in used)
     operators = tuple(_operator(network, name, selection[name], routes, workers) for name in network.names)
     draft = Plan(
         name=problem.name,
@@ -131,7 +121,7 @@ def _cut(
 
 def _seats(
     network: Network, demand: Demand, assignment: Assignment, marginals: Mapping[tuple[str, str], float]
-) -> list[_Seat]:
+) -> list[Seat]:
     """Named workers with fractions of requests, pool by pool."""
     in_tier: dict[tuple[str, str], float] = {}
     for group in assignment.groups:
@@ -154,9 +144,9 @@ def _seats(
             held = {name for worker in workers for name in worker}
             filled[pool] = balance_loads(workers, {name: demand.workers[name][pool] for name in held})
     return [
-        _Seat(f"{pool.name}-{i}", pool, one)
+        (PlannedWorker(f"{pool.name}-{i}", pool.name, pool.tier, pool.price_usd_per_h, pool.sharing, {}, 0.0), shares)
         for pool in network.pools
-        for i, one in enumerate(filled.get(pool.name, ()), 1)
+        for i, shares in enumerate(filled.get(pool.name, ()), 1)
     ]
 
 
@@ -179,15 +169,15 @@ def _wrap_around(shares: Mapping[str, float], busy: Mapping[str, float], count: 
     return filled
 
 
-def _routes(network: Network, pieces: list[Piece], seats: Sequence[_Seat]) -> tuple[Route, ...]:
+def _routes(network: Network, pieces: list[Piece], seats: Sequence[Seat]) -> tuple[Route, ...]:
     """Pieces cut further by workers, merged where they agree, weights scaled to sum to 1."""
     for name in network.names:
         parts: dict[Hashable, list[tuple[str, float]]] = {}
-        for seat in seats:
-            if name in seat.shares:
-                parts.setdefault(seat.pool.tier, []).append((seat.name, seat.shares[name]))
+        for worker, shares in seats:
+            if name in shares:
+                parts.setdefault(worker.tier, []).append((worker.name, shares[name]))
         cut = _cut(pieces, lambda marks, name=name: marks[name], parts)  # type: ignore[misc]
-        pieces = [(weight, {**marks, name: worker}) for weight, marks, worker in cut]
+        pieces = [(weight, {**marks, name: at}) for weight, marks, at in cut]
     weights: dict[tuple[str, ...], float] = {}
     for weight, marks in pieces:
         key = tuple(marks[name] for name in network.names)
@@ -195,11 +185,6 @@ def _routes(network: Network, pieces: list[Piece], seats: Sequence[_Seat]) -> tu
     kept = {key: weight for key, weight in weights.items() if weight > NEGLIGIBLE}
     total = math.fsum(kept.values())
     return tuple(Route(weight / total, dict(zip(network.names, key, strict=True))) for key, weight in kept.items())
-
-
-def _worker(seat: _Seat) -> PlannedWorker:
-    pool = seat.pool
-    return PlannedWorker(seat.name, pool.name, pool.tier, pool.price_usd_per_h, pool.sharing, {}, 0.0)
 
 
 def _operator(
