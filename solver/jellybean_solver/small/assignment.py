@@ -135,22 +135,16 @@ def assign(
     found = model.assignment(value, min(value, bound)) if value is not None else None
     if moves is None or (found is not None and found.cost - bound <= SPARE * max(1.0, abs(bound))):
         return Attempt(found, bound if found is None else found.bound)
-    return _matched(network, demand, moves, found, bound, cutoff, budget, time_limit_s)
+    matched = _Model(network, demand, moves=moves)
+    return _matched(matched, Attempt(found, bound), cutoff=cutoff, budget=budget, time_limit_s=time_limit_s)
 
 
-def _matched(
-    network: Network,
-    demand: Demand,
-    moves: LoadCosts,
-    found: Assignment | None,
-    bound: float,
-    cutoff: float,
-    budget: float,
-    time_limit_s: float | None,
-) -> Attempt:
-    """An assignment cheaper than `found`, or the proof that there is none, as far as effort allows."""
-    best = found if found is not None and found.cost <= cutoff else None
-    model = _Model(network, demand, moves=moves)
+def _matched(model: _Model, known: Attempt, *, cutoff: float, budget: float, time_limit_s: float | None) -> Attempt:
+    """An assignment cheaper than the known one, or the proof that there is none, as far as effort allows.
+
+    `model`: with the moves of the best matching of workers; `known`: the attempt that counts them by operator.
+    """
+    best, bound = known.assignment if known.value <= cutoff else None, known.bound
     if model.all_largest:
         below = cutoff if best is None else best.cost - SPARE * max(1.0, abs(best.cost))
         model.minimise_cost(floor=bound)
