@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from jellybean.documents import Project, build_cuts, build_problem
 from jellybean.errors import JellyBeanError
@@ -25,6 +24,7 @@ from jellybean_solver import (
     Progress,
     Slo,
     Solution,
+    SolveOptions,
     cost_accuracy,
     cost_rate,
     evaluate,
@@ -81,8 +81,10 @@ def find_frontier(
     problem, cuts = build_problem(project), build_cuts(project)
     scales = rates(problem) if rates is not None else ()
 
-    def limited(modified: Problem, **options: Any) -> Solution:
-        return solve_cut(modified, cuts, gap=DEFAULT_GAP, time_limit_s=time_limit_s, clock=time.monotonic, **options)
+    options = SolveOptions(DEFAULT_GAP, time_limit_s, time.monotonic)
+
+    def limited(modified: Problem) -> Solution:
+        return solve_cut(modified, cuts, options)
 
     started = time.perf_counter()
     accuracy = cost_accuracy(problem, step=step, solve=limited, check=check_latency, progress=progress)

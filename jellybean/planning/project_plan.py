@@ -33,6 +33,7 @@ from jellybean_solver import (
     PlanDocumentError,
     Problem,
     Solution,
+    SolveOptions,
     SolverError,
     Termination,
     baselines,
@@ -101,7 +102,7 @@ def plan_project(
     report(0, 3, "cheapest plan")
     problem, cuts = build_problem(project), build_cuts(project)
     started = time.perf_counter()
-    solution = solve_cut(problem, cuts, gap=gap, time_limit_s=time_limit_s, clock=time.monotonic)
+    solution = solve_cut(problem, cuts, SolveOptions(gap, time_limit_s, time.monotonic))
     solve_s = time.perf_counter() - started
     report(1, 3, "p99 latency")
     left_s = None if time_limit_s is None else max(1.0, time_limit_s - solve_s)
@@ -199,7 +200,7 @@ def more_accurate(problem: Problem, cuts: Cuts, solution: Solution) -> Solution:
     while best.plan is not None and best.plan.accuracy is not None:
         slo = replace(problem.slo, accuracy=best.plan.accuracy + ACCURACY_TOLERANCE, budget_usd_per_h=budget)
         try:
-            found = solve_cut(replace(problem, slo=slo), cuts, explained=False)
+            found = solve_cut(replace(problem, slo=slo), cuts, SolveOptions(explained=False))
         except SolverError:
             break
         if found.plan is None or latency_breach(kept := replace(found.plan, slo=problem.slo)) is not None:

@@ -15,6 +15,7 @@ from jellybean_solver import (
     Plan,
     Problem,
     Solution,
+    SolveOptions,
     SolverError,
     deadline_s,
     deadline_shares,
@@ -80,9 +81,8 @@ def in_time(
     judge = SimulationJudge(solution.plan, judged)
     deadline = Deadline(target_s, judge, DEFAULT_SETTINGS if thorough else QUICK_SETTINGS)
     try:
-        found = solve_cut(
-            problem, cuts, gap=gap, time_limit_s=time_limit_s, clock=time.monotonic, explained=False, deadline=deadline
-        )
+        options = SolveOptions(gap, time_limit_s, time.monotonic, explained=False, deadline=deadline)
+        found = solve_cut(problem, cuts, options)
         if found.plan is not None:
             return InTime(found, judged=judge.accepted, cheapest=(solution.plan, judged))
         reasons = found.infeasibility.reasons if found.infeasibility is not None else ()

@@ -113,6 +113,7 @@ from jellybean_solver.planning.cut_models import problem_as_planned as problem_a
 from jellybean_solver.planning.cut_models import qualified_cuts as qualified_cuts
 from jellybean_solver.planning.cut_models import solve_cut as solve_cut
 from jellybean_solver.planning.infeasibility import Infeasibility as Infeasibility
+from jellybean_solver.planning.solve import SolveOptions as SolveOptions
 from jellybean_solver.planning.solve import solve as solve
 from jellybean_solver.planning.solver import Solution as Solution
 from jellybean_solver.replanning.replan import LEAST_SAVED_SHARE as LEAST_SAVED_SHARE

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from jellybean_solver.deadline.restriction import Restriction, with_margin
-from jellybean_solver.deadline.search import Proposals
+from jellybean_solver.deadline.search import Deadline, Proposals
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.fleet.delay_linearisation import Pace
 from jellybean_solver.fleet.search import FleetSearch
@@ -22,12 +22,6 @@ from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.outcome import Outcome
 from jellybean_solver.small.assignment import Assignment
-
-TILT = 20.0  # theta x deadline where Chernoff's bound on a fleet's p99 is close to its least
-PENALTY = 3.25  # minus the logarithm of what Chernoff's bound may be at p99
-LEAST, MOST = 0.8, 0.995  # share of a delay that was too long: the next limit
-POWER = 1.5  # of the slowness by which a limit is lowered: not all of the latency shrinks with the delay
-LINKS = 0.97  # share of a link's bandwidth that is used: on a full one the queue grows without end
 
 Planned = Callable[[Network, Outcome[Assignment]], Plan | None]
 
@@ -39,23 +33,25 @@ class FleetProposals:
     """
 
     def __init__(
-        self, problem: Problem, deadline_s: float, limits: SearchLimits, planned: Planned, others: Proposals
+        self, problem: Problem, deadline: Deadline, limits: SearchLimits, planned: Planned, others: Proposals
     ) -> None:
-        self.problem, self.deadline_s, self.limits = problem, deadline_s, limits
+        self.problem, self.deadline_s, self.limits = problem, deadline.p99_s, limits
+        self.settings = deadline.settings.delay
         self.planned, self.others = planned, others
-        self.pace = Pace(deadline_s, TILT / deadline_s)
-        self.network = Network(with_margin(problem, {}, LINKS))
+        self.pace = Pace(self.deadline_s, self.settings.tilt / self.deadline_s)
+        self.network = Network(with_margin(problem, {}, self.settings.links))
         self.search: FleetSearch | None = None
 
     def branch(self, plan: Plan, slowness: float, restriction: Restriction) -> Iterable[Restriction]:
         """First a lower limit on the delay: lower than the plan's, and than that which it was found under."""
+        settings = self.settings
         if math.isinf(slowness) and math.isinf(restriction.delay_s):
-            delay_s = self.deadline_s - PENALTY / self.pace.theta - 2.0 * self.problem.hop_s
+            delay_s = self.deadline_s - settings.penalty / self.pace.theta - 2.0 * self.problem.hop_s
         else:
             delay_s = min(restriction.delay_s, self.pace.of_plan(self.problem, plan))
-            delay_s *= min(MOST, max(LEAST, slowness**-POWER))
+            delay_s *= min(settings.most_step, max(settings.least_step, slowness**-settings.power))
         if replace(restriction, delay_s=math.inf, links=1.0) == Restriction():
-            yield Restriction(delay_s=delay_s, links=LINKS)
+            yield Restriction(delay_s=delay_s, links=settings.links)
         yield from self.others.branch(plan, slowness, replace(restriction, delay_s=math.inf))
 
     def propose(self, restriction: Restriction, budget: float) -> Plan | None:

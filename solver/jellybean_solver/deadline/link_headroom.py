@@ -8,6 +8,8 @@ plan misses its deadline and fills its links as far as it may.
 from __future__ import annotations
 
 from jellybean_solver.deadline.fleet_proposals import Planned
+from jellybean_solver.deadline.search import Deadline
+from jellybean_solver.deadline.settings import HeadroomSettings
 from jellybean_solver.deadline.slowest_path import busiest_link
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.fleet.search import FleetSearch
@@ -19,13 +21,6 @@ from jellybean_solver.outcome import Outcome, Selection, Termination
 from jellybean_solver.small.assignment import Assignment
 from jellybean_solver.small.routes import build_plan
 
-WAITS = 12.0  # mean waits for the bursts on a link, in a deadline: little enough to begin with
-MOST_FREE = 0.5  # to begin with
-STEPS = 2  # times that more is left free for one selection
-POWER, LEAST, MOST = 1.5, 1.25, 3.0  # of how much too long a p99 was: what is left free on links grows by this
-PROVING = 400  # relaxations, for a bound in the end
-FILLED = 0.95  # of what may be used of a link
-
 
 class HeadroomSearch:
     """One search for the cheapest plan, with headroom on links (`DeadlineJudge`).
@@ -33,9 +28,10 @@ class HeadroomSearch:
     `best`: the cheapest plan in time, by the estimate; `bound`: on the cost of all plans, in time or not.
     """
 
-    def __init__(self, problem: Problem, deadline_s: float, limits: SearchLimits, planned: Planned) -> None:
-        self.problem, self.deadline_s, self.planned = problem, deadline_s, planned
-        self.headroom = self.first = first_headroom(problem, deadline_s)
+    def __init__(self, problem: Problem, deadline: Deadline, limits: SearchLimits, planned: Planned) -> None:
+        self.problem, self.deadline_s, self.planned = problem, deadline.p99_s, planned
+        self.settings = deadline.settings.headroom
+        self.headroom = self.first = first_headroom(problem, deadline.p99_s, self.settings)
         self.next_headroom, self.steps = 1.0, 0
         self.in_time: tuple[Network, Outcome[Assignment]] | None = None
         self.best: Plan | None = None
@@ -53,7 +49,7 @@ class HeadroomSearch:
     def prove(self, enough: float) -> float:
         """The lower bound after a few more relaxations, which end when it has reached `enough` (USD per hour)."""
         if self.bound < enough and self.search.clock.left() != 0.0:
-            self.bound = max(self.bound, self.search.prove(enough, PROVING))
+            self.bound = max(self.bound, self.search.prove(enough, self.settings.relaxations))
         return self.bound
 
     def accepts(self, network: Network, selection: Selection, found: Assignment) -> bool:
@@ -64,10 +60,12 @@ class HeadroomSearch:
             self.in_time = network, Outcome(found.cost, found, selection, 0.0, 1, Termination.GAP)
             self.first = self.headroom
             return True
-        if busiest_link(plan) < FILLED * (1.0 - self.headroom) or self.steps == STEPS:
+        settings = self.settings
+        if busiest_link(plan) < settings.filled * (1.0 - self.headroom) or self.steps == settings.raises:
             return True
         slower = known.slowest_s / self.deadline_s
-        self.next_headroom = self.headroom * min(MOST, max(LEAST, slower**POWER))
+        growth = min(settings.most_growth, max(settings.least_growth, slower**settings.power))
+        self.next_headroom = self.headroom * growth
         return False
 
     @property
@@ -81,17 +79,17 @@ class HeadroomSearch:
 
     def raise_headroom(self) -> bool:
         """As `DeadlineJudge` has it."""
-        is_raised = self.steps < STEPS and self.next_headroom < 1.0
+        is_raised = self.steps < self.settings.raises and self.next_headroom < 1.0
         if is_raised:
             self.headroom, self.next_headroom, self.steps = self.next_headroom, 1.0, self.steps + 1
         return is_raised
 
 
-def first_headroom(problem: Problem, deadline_s: float) -> float:
+def first_headroom(problem: Problem, deadline_s: float, settings: HeadroomSettings) -> float:
     """What is left of a link for the mean wait of a burst to be a small part of a deadline.
 
     A burst of requests at a rate r waits rho / r / 2 / (1 - rho) seconds (queues.py). Of several streams the fastest
     counts: a slow one would close links to all.
     """
     rate_per_s = max((source.rate_per_s for source in problem.sources), default=0.0)
-    return min(MOST_FREE, 1.0 / (1.0 + 2.0 * rate_per_s * deadline_s / WAITS))
+    return min(settings.most, 1.0 / (1.0 + 2.0 * rate_per_s * deadline_s / settings.waits))

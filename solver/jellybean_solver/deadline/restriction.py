@@ -6,13 +6,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from jellybean_solver.deadline.settings import DeadlineSettings
 from jellybean_solver.demand.demand import Crossings, EdgeKey, Network, Tiers
 from jellybean_solver.model.plan import Plan, PlannedOperator, PlannedWorker
 from jellybean_solver.model.problem import Link, Problem, Variant
 
 Place = tuple[str, str, str]  # operator, variant, pool
-LONGER = 1.015  # than a delay within which a plan was in time, where no longer one was tried
-FINEST = 0.01  # relative: steps between two restrictions that are no smaller
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +34,22 @@ class Restriction:
         allowed = with_margin(self._without_places(problem), dict(self.pools), self.links)
         return Network(allowed, self._open_crossings(problem), self.apart)
 
-    def halfway(self, looser: Restriction) -> Restriction | None:
+    def halfway(self, looser: Restriction, settings: DeadlineSettings) -> Restriction | None:
         """The restriction with half of what it adds to the margins of a looser one; None if that is too little.
 
         A delay without a looser one becomes a little longer.
         """
+        least_step = 1.0 + settings.finest_step
         if math.isfinite(self.delay_s):
-            longer_s = LONGER * self.delay_s if math.isinf(looser.delay_s) else (self.delay_s + looser.delay_s) / 2.0
-            return replace(self, delay_s=longer_s) if longer_s > (1.0 + FINEST) * self.delay_s else None
+            longer_s = (self.delay_s + looser.delay_s) / 2.0
+            if math.isinf(looser.delay_s):
+                longer_s = settings.longer_delay * self.delay_s
+            return replace(self, delay_s=longer_s) if longer_s > least_step * self.delay_s else None
         before = dict(looser.pools)
         pools = {pool: (share + before.get(pool, 1.0)) / 2.0 for pool, share in self.pools}
         links = (self.links + looser.links) / 2.0
         steps = [links / self.links, *(pools[pool] / share for pool, share in self.pools)]
-        return replace(self, pools=frozenset(pools.items()), links=links) if max(steps) > 1.0 + FINEST else None
+        return replace(self, pools=frozenset(pools.items()), links=links) if max(steps) > least_step else None
 
     def _without_places(self, problem: Problem) -> Problem:
         if not self.places:

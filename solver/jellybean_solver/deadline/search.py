@@ -26,7 +26,6 @@ from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.outcome import VALUE_TOLERANCE, Clock
 
-EMPTY = 3  # proposals without a plan, which are quickly refuted, that count as one with a plan
 LATER = 1_000  # added to the rank of a margin that is halved because no plan has it: its siblings come first
 
 Judge = Callable[[Plan], float]  # simulated p99 latency as a multiple of its target; of several workflows the largest
@@ -97,7 +96,7 @@ class DeadlineSearch:
         self.offer(first, self.first_slowness)
 
     def run(self, proposals: Proposals, *, most: int, improvements: int) -> DeadlineOutcome:
-        """Propose at most so many plans until one is in time, and so many after it (see `EMPTY`)."""
+        """Propose at most so many plans until one is in time, and so many after it; empty proposals count less."""
         if self.first_slowness > 1.0:
             self._branch(proposals, self.first, self.first_slowness, Restriction(), 0.0)
         left = float(most)
@@ -107,7 +106,7 @@ class DeadlineSearch:
             if node.cost >= self.cutoff() * (1.0 - self.least_saving):
                 continue
             had_plan = self.incumbent is not None
-            left -= 1.0 if self._try(proposals, node) else 1.0 / EMPTY
+            left -= 1.0 if self._try(proposals, node) else 1.0 / self.deadline.settings.empty_proposals
             left = left if had_plan or self.incumbent is None else improvements
         if self.incumbent is None and self.deadline.judge is not None:
             self.least_slowness = self._judged(self.fastest, self.deadline.judge)
@@ -143,7 +142,7 @@ class DeadlineSearch:
             self._add(_Node(cost, slowness, rank, child, restriction))
 
     def _halve_margin(self, node: _Node, slowness: float, rank: int) -> None:
-        between = node.restriction.halfway(node.looser)
+        between = node.restriction.halfway(node.looser, self.deadline.settings)
         if between is not None:
             self._add(_Node(node.cost, slowness, rank, between, node.looser))
 

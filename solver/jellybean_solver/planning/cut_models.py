@@ -14,14 +14,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from jellybean_solver.deadline.search import Deadline
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.errors import OutOfTimeError, SolverError
 from jellybean_solver.model.multi_workflow import qualified_variant
 from jellybean_solver.model.plan import Certificate, Plan
 from jellybean_solver.model.problem import Edge, Operator, Problem, Variant, qualified_name
 from jellybean_solver.outcome import VALUE_TOLERANCE, Termination, termination_of
-from jellybean_solver.planning.solve import solve
+from jellybean_solver.planning.solve import SolveOptions, solve_with
 from jellybean_solver.planning.solver import Solution, limited
 from jellybean_solver.small.objectives import Fleet
 
@@ -136,25 +135,14 @@ def planned_cuts(plan: Plan) -> tuple[PlannedCut, ...]:
     return tuple(found)
 
 
-def solve_cut(
-    problem: Problem,
-    cuts: Cuts,
-    *,
-    gap: float | None = None,
-    time_limit_s: float | None = None,
-    clock: Callable[[], float] | None = None,
-    explained: bool = True,
-    p99_s: float | None = None,
-    deadline: Deadline | None = None,
-) -> Solution:
+def solve_cut(problem: Problem, cuts: Cuts, options: SolveOptions = SolveOptions()) -> Solution:
     """As `solve`, over all choices of cuts; if there is no plan, the reasons are those of whole models."""
-    solve_one = partial(solve, gap=gap, clock=clock, p99_s=p99_s, deadline=deadline)
     if not any(cuts.values()):
-        return solve_one(problem, time_limit_s=time_limit_s, explained=explained)
-    limit = limited(time_limit_s, clock)
+        return solve_with(problem, options)
+    limit = limited(options.time_limit_s, options.clock)
 
     def solved(candidate: Problem, *, explained: bool = False) -> Solution:
-        return solve_one(candidate, time_limit_s=limit.left(), explained=explained)
+        return solve_with(candidate, replace(options, time_limit_s=limit.left(), explained=explained))
 
     union = _Union(problem, solved)
     candidates = [cut_problem(problem, choice) for choice in choices(cuts)]
@@ -163,7 +151,7 @@ def solve_cut(
         return union.answer(union.best)
     if union.late is not None:
         raise union.late
-    whole = solved(problem, explained=explained)
+    whole = solved(problem, explained=options.explained)
     why = whole.infeasibility
     if why is None:  # a plan of whole models after all; it has a certificate of its own
         return whole

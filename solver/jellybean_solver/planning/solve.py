@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from jellybean_solver.deadline.fleet_proposals import FleetProposals
 from jellybean_solver.deadline.link_headroom import HeadroomSearch
@@ -27,8 +27,16 @@ from jellybean_solver.planning.solver import Solution, cheapest, cheapest_soluti
 from jellybean_solver.small.assignment import Assignment
 from jellybean_solver.small.objectives import Fleet
 
-FIRST_SHARE = 0.5  # of the time left, for the cheapest plan, whatever its latency
-PROPOSAL_SHARE = 0.25  # of the time left, for each plan under a restriction
+
+@dataclass(frozen=True, slots=True)
+class SolveOptions:
+    """Options of a solve, as `solve` has them as keywords. `explained`: infeasibility comes with its reasons."""
+
+    gap: float | None = None
+    time_limit_s: float | None = None
+    clock: Callable[[], float] | None = None
+    explained: bool = True
+    deadline: Deadline | None = None
 
 
 def solve(
@@ -51,9 +59,15 @@ def solve(
     `clock` gives seconds from any origin (such as time.monotonic) and is needed with a time limit. SolverError when
     time ends before any plan was found.
     """
-    limit = limited(time_limit_s, clock)
     if deadline is None and p99_s is not None:
         deadline = Deadline(p99_s)
+    return solve_with(problem, SolveOptions(gap, time_limit_s, clock, explained, deadline))
+
+
+def solve_with(problem: Problem, options: SolveOptions) -> Solution:
+    """As `solve`, with the options in one value."""
+    limit, explained = limited(options.time_limit_s, options.clock), options.explained
+    gap, deadline = options.gap, options.deadline
     if gap is None:
         gap = default_gap(Network(problem)) if deadline is None else DEFAULT_GAP
     if deadline is None:
@@ -78,7 +92,7 @@ class _DeadlineSolver:
 
     def solve(self, *, explained: bool) -> Solution:
         """From the cheapest plan on."""
-        limit = self.limit.share(FIRST_SHARE)
+        limit = self.limit.share(self.deadline.settings.first_share)
         solution = cheapest_solution(self.problem, self.gap, limit, explained=explained)
         if solution.plan is None:
             return solution
@@ -110,7 +124,8 @@ class _DeadlineSolver:
         return refused or solution
 
     def _solve_fleet(self, p99_s: float, *, explained: bool) -> Solution:
-        headroom = HeadroomSearch(self.problem, p99_s, self.limits, _planned)
+        deadline = Deadline(p99_s, settings=self.deadline.settings)
+        headroom = HeadroomSearch(self.problem, deadline, self.limits, _planned)
         first = headroom.run()
         if first is None:
             return cheapest_solution(self.problem, self.gap, self.limit, explained=explained)
@@ -120,14 +135,14 @@ class _DeadlineSolver:
         best, late = headroom.best, self.limit.left() == 0.0
         if best is not None and (late or self._is_near(best.cost.total_usd_per_h)):
             return self._solution(solution, DeadlineOutcome(best, best, 1.0, late))
-        search = DeadlineSearch(self.problem, Deadline(p99_s), first, self.limit, self._is_near)
+        search = DeadlineSearch(self.problem, deadline, first, self.limit, self._is_near)
         if headroom.best is not None:
             search.offer(headroom.best, 1.0)
         if search.incumbent is None:
             self._raise_bound(first)
             if math.isinf(self.bound):
                 return _too_slow(self.problem, self.deadline, solution, None, math.inf)
-        settings, proposals = self.deadline.settings, FleetProposals(self.problem, p99_s, self.limits, _planned, self)
+        settings, proposals = deadline.settings, FleetProposals(self.problem, deadline, self.limits, _planned, self)
         found = search.run(proposals, most=settings.fleet_proposals, improvements=settings.fleet_improvements)
         if found.plan is not None and p99_s == self.deadline.p99_s:
             self.bound = max(self.bound, headroom.prove(found.plan.cost.total_usd_per_h * (1.0 - self.gap)))
@@ -137,7 +152,7 @@ class _DeadlineSolver:
         """As `Proposals` has it."""
         fleet, target = Fleet(restriction.network(self.problem)), self.problem.accuracy_target
         most = min(budget, self.budget)
-        limit = self.limit.share(PROPOSAL_SHARE)
+        limit = self.limit.share(self.deadline.settings.proposal_share)
         outcome = cheapest(fleet, target, gap=self.gap, clock=limit, budget=most)
         return _planned(fleet.network, outcome) if outcome.found is not None else None
 

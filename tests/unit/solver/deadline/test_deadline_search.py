@@ -10,7 +10,19 @@ from functools import partial
 import pytest
 
 from benchmarks.fleet import Size, fleet
-from jellybean_solver import Arrivals, Deadline, Link, Plan, Pool, Problem, ServiceTime, Sharing, Variant, solve
+from jellybean_solver import (
+    DEFAULT_SETTINGS,
+    Arrivals,
+    Deadline,
+    Link,
+    Plan,
+    Pool,
+    Problem,
+    ServiceTime,
+    Sharing,
+    Variant,
+    solve,
+)
 from jellybean_solver.deadline.link_headroom import HeadroomSearch
 from jellybean_solver.deadline.restriction import Restriction
 from jellybean_solver.demand.demand import Network
@@ -204,7 +216,8 @@ def test_a_slow_stream_beside_a_fast_one_does_not_close_links() -> None:
     slow = replace(asked.sources[0], name="slow", rate_per_s=0.05)
     lone = replace(first, name="lone", inputs=(edge,))
     asked = replace(asked, sources=(*asked.sources, slow), operators=(*asked.operators, lone))
-    search = HeadroomSearch(asked, 5.0, SearchLimits(0.01), lambda network, outcome: finish(network, outcome)[0])
+    deadline = Deadline(5.0)
+    search = HeadroomSearch(asked, deadline, SearchLimits(0.01), lambda network, outcome: finish(network, outcome)[0])
     assert search.first < 0.1
     search.run()
     assert search.best is not None
@@ -264,10 +277,11 @@ def test_a_refused_answer_of_a_fleet_is_planned_again_for_less_and_proves_nothin
 def test_half_a_margin_lies_between_a_restriction_and_its_looser_one() -> None:
     looser = Restriction(pools=frozenset({("a", 0.8)}))
     tighter = replace(looser, pools=frozenset({("a", 0.4), ("b", 0.5)}), links=0.8)
-    between = tighter.halfway(looser)
+    between = tighter.halfway(looser, DEFAULT_SETTINGS)
     assert between is not None
     assert dict(between.pools) == {"a": pytest.approx(0.6), "b": pytest.approx(0.75)}
     assert between.links == pytest.approx(0.9)
-    assert looser.halfway(looser) is None
+    assert tighter.halfway(looser, replace(DEFAULT_SETTINGS, finest_step=2.0)) is None  # too fine a step
+    assert looser.halfway(looser, DEFAULT_SETTINGS) is None
     place = Restriction(places=frozenset({("a", "v", "box")}))
-    assert place.halfway(Restriction()) is None  # no margin to halve
+    assert place.halfway(Restriction(), DEFAULT_SETTINGS) is None  # no margin to halve
