@@ -19,12 +19,44 @@ from jellybean_solver.pipeline import (
     ITERATION_OBJECTIVES,
     MEMORY_SCHEDULES,
     OBJECTIVES,
+    LayerGraph,
     MemoryLimit,
     NothingFitsError,
+    Partition,
     TopologyLevel,
     partition,
     partition_line,
 )
+
+_Workers = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N[,N]",
+        help="Number of workers, 4 by default; for a hierarchy one number per level, inner first: 4,4.",
+    ),
+]
+_Speeds = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N,N",
+        help="Heterogeneous devices in a line, instead of --workers: speeds relative to the profiled device.",
+    ),
+]
+_Schedule = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help=f"Schedule that determines memory use, with --memory; 1f1b by default: {', '.join(MEMORY_SCHEDULES)}.",
+    ),
+]
+_AllReduce = Annotated[
+    str | None,
+    typer.Option(
+        "--all-reduce",
+        metavar="NAME",
+        help=f"All-reduce algorithm of replicated stages: {', '.join(COLLECTIVES)}; PipeDream's by default.",
+    ),
+]
 
 
 @pipeline.command(
@@ -86,36 +118,18 @@ def plan_command(
     profile: Annotated[
         Path, typer.Argument(metavar="PROFILE", help="Layers with their costs, in the format of PipeDream.")
     ],
-    workers: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N[,N]",
-            help="Number of workers, 4 by default; for a hierarchy one number per level, inner first: 4,4.",
-        ),
-    ] = None,
+    workers: _Workers = None,
     bandwidth: Annotated[
         str, typer.Option(metavar="B[,B]", help="Bytes per second between workers; one per level, inner first.")
     ] = "1e9",
     objective: Annotated[
         str, typer.Option(metavar="NAME", help=f"Objective to minimise: {', '.join(OBJECTIVES)}.")
     ] = "slowest-stage",
-    speeds: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N,N",
-            help="Heterogeneous devices in a line, instead of --workers: speeds relative to the profiled device.",
-        ),
-    ] = None,
+    speeds: _Speeds = None,
     memory: Annotated[
         float | None, typer.Option(metavar="BYTES", help="Memory of a device; unlimited by default.")
     ] = None,
-    schedule: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help=f"Schedule that determines memory use, with --memory; 1f1b by default: {', '.join(MEMORY_SCHEDULES)}.",
-        ),
-    ] = None,
+    schedule: _Schedule = None,
     microbatches: Annotated[
         int | None,
         typer.Option(min=1, max=MAX_ACTIONS, help="Micro-batches per iteration, for alpa, dapple and --memory."),
@@ -123,14 +137,7 @@ def plan_command(
     states: Annotated[
         float, typer.Option(min=0, help="Optimizer state per byte of parameters, with --memory: momentum 1, Adam 2.")
     ] = 0.0,
-    all_reduce: Annotated[
-        str | None,
-        typer.Option(
-            "--all-reduce",
-            metavar="NAME",
-            help=f"All-reduce algorithm of replicated stages: {', '.join(COLLECTIVES)}; PipeDream's by default.",
-        ),
-    ] = None,
+    all_reduce: _AllReduce = None,
     json: Json = False,
 ) -> None:
     """Partition a model into pipeline stages with replication; prints the optimum, or the best found and its gap."""
@@ -141,19 +148,7 @@ def plan_command(
     links = _numbers("--bandwidth", bandwidth)
     options = _Options(objective, speeds, workers, memory, schedule, microbatches, states, all_reduce)
     options.check()
-    try:
-        if speeds is not None:
-            partitioned = partition_line(graph, _numbers("--speeds", speeds), links, objective=objective)
-        else:
-            limit = MemoryLimit(memory, schedule or "1f1b", microbatches, states) if memory is not None else None
-            levels = _levels(_numbers("--workers", workers or "4"), links)
-            partitioned = partition(
-                graph, levels, objective=objective, limit=limit, microbatches=microbatches, all_reduce=all_reduce
-            )
-    except NothingFitsError as error:
-        raise InfeasibleError((str(error),)) from error
-    except SolverError as error:
-        raise typer.BadParameter(str(error)) from error
+    partitioned = options.partition(graph, links)
     if json:
         print_json(partition_json(graph, partitioned))
         return
@@ -186,6 +181,30 @@ class _Options:
             raise typer.BadParameter(
                 f"--microbatches needs --memory or one of the objectives {allowed}, not {self.objective}"
             )
+
+    def partition(self, graph: LayerGraph, bandwidths: list[float]) -> Partition:
+        """Partition by these options. InfeasibleError where nothing fits; BadParameter where the options contradict."""
+        try:
+            if self.speeds is not None:
+                speeds = _numbers("--speeds", self.speeds)
+                return partition_line(graph, speeds, bandwidths, objective=self.objective)
+            return partition(
+                graph,
+                _levels(_numbers("--workers", self.workers or "4"), bandwidths),
+                objective=self.objective,
+                limit=self._memory_limit(),
+                microbatches=self.microbatches,
+                all_reduce=self.all_reduce,
+            )
+        except NothingFitsError as error:
+            raise InfeasibleError((str(error),)) from error
+        except SolverError as error:
+            raise typer.BadParameter(str(error)) from error
+
+    def _memory_limit(self) -> MemoryLimit | None:
+        if self.memory is None:
+            return None
+        return MemoryLimit(self.memory, self.schedule or "1f1b", self.microbatches, self.states)
 
 
 def _levels(counts: list[float], bandwidths: list[float]) -> list[TopologyLevel]:
