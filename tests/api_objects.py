@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Sequence
 from typing import Any
 
+import jsonschema
+
 Object = dict[str, Any]
+Fields = set[tuple[str, ...]]
+FIXED_FIELDS = ("selector", "serviceName", "podManagementPolicy")  # of a StatefulSet
 _IDENTITY = {("apiVersion",), ("kind",), ("metadata", "name"), ("metadata", "namespace")}
 
 
@@ -132,3 +137,35 @@ def cause(manager: str, path: tuple[str, ...], version: str) -> Object:
         "message": f'conflict with "{manager}" using {version}',
         "field": "." + ".".join(path),
     }
+
+
+def validate(schema: Object, item: Object, name: str) -> None:
+    """Refused unless an object is valid under its OpenAPI schema."""
+    for error in jsonschema.Draft4Validator(schema).iter_errors(item):
+        where = ".".join(map(str, error.path))
+        raise Refused(422, "Invalid", f"{item['kind']} {name!r} is invalid: {where}: {error.message}")
+
+
+def refuse_changed_fields(before: Object, after: Object, name: str) -> None:
+    """Refused if a field of a StatefulSet's spec differs that no update may change."""
+    for fixed in FIXED_FIELDS:
+        if before["spec"].get(fixed) != after["spec"].get(fixed):
+            raise Refused(422, "Invalid", f"StatefulSet {name!r} is invalid: spec: Forbidden: updates to {fixed}")
+
+
+def set_status(generation: int, replicas: int, ready: int) -> Object:
+    """The status of a StatefulSet or Deployment."""
+    return {
+        "observedGeneration": generation,
+        "replicas": replicas,
+        "updatedReplicas": replicas,
+        "readyReplicas": ready,
+        "availableReplicas": ready,
+    }
+
+
+def refuse_conflicts(others: dict[str, Fields], changed: Sequence[tuple[str, ...]], version: str) -> None:
+    """Refused if an apply changes fields that belong to other managers; `others`: manager -> its fields."""
+    causes = [cause(other, path, version) for path in changed for other in others if path in others[other]]
+    if causes:
+        raise Refused(409, "Conflict", f"Apply failed with {len(causes)} conflicts", causes)

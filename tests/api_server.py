@@ -18,13 +18,12 @@ from collections.abc import Callable, Iterator
 
 import aiohttp.web
 import attrs
-import jsonschema
 import kmock
 
 from tests.api_objects import (
+    Fields,
     Object,
     Refused,
-    cause,
     drop,
     half,
     json_patched,
@@ -33,12 +32,15 @@ from tests.api_objects import (
     merged,
     owner,
     pruned,
+    refuse_changed_fields,
+    refuse_conflicts,
     selected,
+    set_status,
+    validate,
     without_version,
 )
 
 Key = tuple[str, str, str]  # plural, namespace, name
-Fields = set[tuple[str, ...]]
 _KINDS = {
     "configmaps": "ConfigMap",
     "customresourcedefinitions": "CustomResourceDefinition",
@@ -87,7 +89,6 @@ _DISCOVERY = {
         "jellybean.dev/v1alpha1", _known("Workflow", "workflows"), _known("Workflow", "workflows/status")
     ),
 }
-_FIXED = ("selector", "serviceName", "podManagementPolicy")
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -209,16 +210,12 @@ class ApiServer(kmock.KubernetesScaffold):
         there = self.store.get(key)
         owners = copy.deepcopy(self.owners.get(key, {}))
         wanted, now = leaves(body), leaves(there or {})
-        causes = []
-        for path, value in wanted.items():
-            for other, fields in owners.items():
-                if other != manager and path in fields and now.get(path) != value:
-                    if params.get("force") == "true":
-                        fields.discard(path)
-                    else:
-                        causes.append(cause(other, path, body["apiVersion"]))
-        if causes:
-            raise Refused(409, "Conflict", f"Apply failed with {len(causes)} conflicts", causes)
+        others = {other: fields for other, fields in owners.items() if other != manager}
+        changed = [path for path, value in wanted.items() if now.get(path) != value]
+        if params.get("force") != "true":
+            refuse_conflicts(others, changed, body["apiVersion"])
+        for fields in others.values():
+            fields.difference_update(changed)
         dropped = owners.get(manager, set()) - set(wanted)
         result = laid_over(there or {}, body)
         for path in dropped:
@@ -245,16 +242,9 @@ class ApiServer(kmock.KubernetesScaffold):
         meta = item.setdefault("metadata", {})
         if plural in self.schemas:
             item = pruned(self.schemas[plural], item)
-            errors = jsonschema.Draft4Validator(self.schemas[plural]).iter_errors(item)
-            for error in errors:
-                where = ".".join(map(str, error.path))
-                raise Refused(422, "Invalid", f"{_KINDS[plural]} {name!r} is invalid: {where}: {error.message}")
+            validate(self.schemas[plural], item, name)
         if plural == "statefulsets" and there is not None:
-            for fixed in _FIXED:
-                if there["spec"].get(fixed) != item["spec"].get(fixed):
-                    raise Refused(
-                        422, "Invalid", f"StatefulSet {name!r} is invalid: spec: Forbidden: updates to {fixed}"
-                    )
+            refuse_changed_fields(there, item, name)
         old = there["metadata"] if there is not None else {"uid": str(uuid.uuid4()), "generation": 0}
         if namespace:
             meta["namespace"] = namespace
@@ -333,13 +323,7 @@ class ApiServer(kmock.KubernetesScaffold):
             any(c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions", ()))
             for pod in pods
         )
-        item["status"] = {
-            "observedGeneration": item["metadata"]["generation"],
-            "replicas": len(pods),
-            "updatedReplicas": len(pods),
-            "readyReplicas": ready,
-            "availableReplicas": ready,
-        }
+        item["status"] = set_status(item["metadata"]["generation"], len(pods), ready)
         if item["status"] != self.store[key].get("status"):
             item["metadata"]["resourceVersion"] = str(next(self._version))
             self.store[key] = item
