@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-MOST_SETS = 400  # per pool; above it, a family that covers every operator is used
-MOST_SUBSETS = 256  # per pool, for `all_model_sets`
-_MOST_STEPS = 20_000  # of the depth-first enumeration
+from jellybean_solver.demand.settings import DEFAULT_ASSIGNMENT, AssignmentSettings
+
 _SPARE = 1e-9  # relative: rounding in sums of memory
 
 
@@ -29,7 +28,10 @@ def fits(needed_bytes: float, limit_bytes: float | None) -> bool:
 
 
 def largest_model_sets(
-    memory_bytes: Mapping[str, float], limit_bytes: float | None, apart: Collection[frozenset[str]] = ()
+    memory_bytes: Mapping[str, float],
+    limit_bytes: float | None,
+    apart: Collection[frozenset[str]] = (),
+    settings: AssignmentSettings = DEFAULT_ASSIGNMENT,
 ) -> ModelSets:
     """The maximal sets of operators whose models fit together; each operator must fit alone.
 
@@ -41,7 +43,7 @@ def largest_model_sets(
         return ModelSets((tuple(names),) if names else (), True)
     found: list[frozenset[str]] = []
     room = _Room(memory_bytes, limit_bytes, parted)
-    complete = _extend(names, room, found)
+    complete = _extend(names, room, found, settings)
     if not complete:
         found = _family(names, room)
     position = {name: index for index, name in enumerate(memory_bytes)}
@@ -60,18 +62,18 @@ class _Room:
         return fits(used + self.memory_bytes[name], self.limit_bytes) and not self.parted[name].intersection(held)
 
 
-def _extend(names: list[str], room: _Room, found: list[frozenset[str]]) -> bool:
+def _extend(names: list[str], room: _Room, found: list[frozenset[str]], settings: AssignmentSettings) -> bool:
     """Depth-first enumeration; a leaf counts if nothing left out still fits. False if there are too many sets."""
     stack: list[tuple[int, tuple[str, ...], float]] = [(0, (), 0.0)]
     steps = 0
     while stack:
         index, held, used = stack.pop()
         steps += 1
-        if steps > _MOST_STEPS:
+        if steps > settings.enumeration_steps:
             return False
         if index == len(names):
             if not any(room.takes(name, held, used) for name in names if name not in held):
-                if len(found) == MOST_SETS:
+                if len(found) == settings.largest_sets:
                     return False
                 found.append(frozenset(held))
             continue
@@ -96,8 +98,10 @@ def _family(names: list[str], room: _Room) -> list[frozenset[str]]:
     return list(found)
 
 
-def all_model_sets(memory_bytes: Mapping[str, float], limit_bytes: float | None) -> tuple[tuple[str, ...], ...] | None:
-    """All sets of operators that fit on one worker, not only maximal ones; None if there are too many.
+def all_model_sets(
+    memory_bytes: Mapping[str, float], limit_bytes: float | None, most: int
+) -> tuple[tuple[str, ...], ...] | None:
+    """All sets of operators that fit on one worker, not only maximal ones; None if there are more than `most`.
 
     For objectives in which every model held on a worker costs something (migration).
     """
@@ -107,6 +111,6 @@ def all_model_sets(memory_bytes: Mapping[str, float], limit_bytes: float | None)
         for index in range(held[-1] + 1, len(names)):
             if fits(sum(memory_bytes[names[i]] for i in (*held, index)), limit_bytes):
                 found.append((*held, index))
-                if len(found) > MOST_SUBSETS:
+                if len(found) > most:
                     return None
     return tuple(tuple(names[i] for i in held) for held in found)

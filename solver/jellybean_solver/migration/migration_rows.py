@@ -22,11 +22,10 @@ import pulp
 
 from jellybean_solver.demand.demand import Demand
 from jellybean_solver.demand.model_sets import all_model_sets, fits
+from jellybean_solver.demand.settings import AssignmentSettings
 from jellybean_solver.migration.running_plan import HeldModels, LoadCosts
 from jellybean_solver.milp.pulp_program import PulpProgram
 from jellybean_solver.model.problem import Pool
-
-MOST_COLUMNS = 400  # per pool, for the formulation by workers
 
 HostSet = tuple[str, ...]
 TermList = list[tuple[Any, float]]
@@ -74,15 +73,16 @@ def add_shared_groups(
     memory_bytes: Mapping[str, float],
     busy: Mapping[str, float],
     moves: LoadCosts,
+    settings: AssignmentSettings,
 ) -> bool:
     """Add the workers of a shared pool with their migration; False (nothing added) if both ways need too many columns.
 
     `busy`: workers kept busy by all requests of an operator.
     """
-    sets = all_model_sets(memory_bytes, pool.memory_bytes)
+    sets = all_model_sets(memory_bytes, pool.memory_bytes, settings.matching_sets)
     workers = _workers(pool, busy, moves)
     columns = len(workers) * (1 + len(memory_bytes))
-    if columns <= MOST_COLUMNS and (sets is None or columns < len(sets)):
+    if columns <= settings.matching_columns and (sets is None or columns < len(sets)):
         _by_workers(model, index, pool, memory_bytes, moves, workers)
         return True
     if sets is None:

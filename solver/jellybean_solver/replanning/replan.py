@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from jellybean_solver.demand.demand import Network
+from jellybean_solver.demand.settings import DEFAULT_ASSIGNMENT, AssignmentSettings
 from jellybean_solver.errors import OutOfTimeError, SolverError
 from jellybean_solver.fleet.dispatch import DEFAULT_GAP
 from jellybean_solver.migration.migration_cost import Migration, MigrationPrices
@@ -56,6 +57,7 @@ class SearchSettings:
     gap: float = DEFAULT_GAP
     time_limit_s: float | None = None
     clock: Callable[[], float] | None = None
+    assignment: AssignmentSettings = DEFAULT_ASSIGNMENT
     check: Callable[[Plan], str | None] = lambda plan: None
     instead: Callable[[], Plan | None] = lambda: None
 
@@ -129,7 +131,7 @@ def replan(
     start = RunningPlan(network, before, settings.prices, settings.horizon_h)
     budget = problem.slo.budget_usd_per_h
     outcome = cheapest(
-        Fleet(network),
+        Fleet(network, search.assignment),
         problem.accuracy_target,
         gap=search.gap,
         clock=limit,

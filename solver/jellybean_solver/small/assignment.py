@@ -30,6 +30,7 @@ import pulp
 
 from jellybean_solver.demand.demand import Demand, EdgeKey, Network, Tiers
 from jellybean_solver.demand.model_sets import ModelSets, largest_model_sets
+from jellybean_solver.demand.settings import DEFAULT_ASSIGNMENT, AssignmentSettings
 from jellybean_solver.demand.tree_decomposition import Bag
 from jellybean_solver.migration.migration_rows import WorkerGroups, add_least_loads, add_moves_by_set, add_shared_groups
 from jellybean_solver.migration.running_plan import LoadCosts
@@ -39,7 +40,6 @@ from jellybean_solver.model.problem import Pool, Sharing
 from jellybean_solver.small.tree_bounds import Multipliers
 
 SPARE = 1e-7  # workers: a need of 2.0000000001 is met by 2
-MOST_NODES = 2000  # of the search for the best matching of workers; more are not worth what they save
 
 BagTiers = tuple[str, ...]
 
@@ -118,13 +118,14 @@ def assign(
     time_limit_s: float | None = None,
     moves: LoadCosts | None = None,
     budget: float = math.inf,
+    settings: AssignmentSettings = DEFAULT_ASSIGNMENT,
 ) -> Attempt:
     """The cheapest assignment not dearer than `cutoff`, or the proof that there is none.
 
     Where too many sets of models fit together, some are tried, and no bound is proven.
     With `moves` the cost includes going on from a running plan, and `budget` is on what it costs without that.
     """
-    model = _Model(network, demand, moves=moves, matched=False)
+    model = _Model(network, demand, moves=moves, matched=False, settings=settings)
     model.minimise_cost()
     model.limit(budget)
     outcome = model.solve(integer=True, time_limit_s=time_limit_s, cutoff=cutoff)
@@ -135,7 +136,7 @@ def assign(
     found = model.assignment(value, min(value, bound)) if value is not None else None
     if moves is None or (found is not None and found.cost - bound <= SPARE * max(1.0, abs(bound))):
         return Attempt(found, bound if found is None else found.bound)
-    matched = _Model(network, demand, moves=moves)
+    matched = _Model(network, demand, moves=moves, settings=settings)
     return _matched(matched, Attempt(found, bound), cutoff=cutoff, budget=budget, time_limit_s=time_limit_s)
 
 
@@ -149,7 +150,8 @@ def _matched(model: _Model, known: Attempt, *, cutoff: float, budget: float, tim
         below = cutoff if best is None else best.cost - SPARE * max(1.0, abs(best.cost))
         model.minimise_cost(floor=bound)
         model.limit(budget)
-        outcome = model.solve(integer=True, time_limit_s=time_limit_s, most_nodes=MOST_NODES, cutoff=below)
+        most_nodes = model.settings.matching_nodes
+        outcome = model.solve(integer=True, time_limit_s=time_limit_s, most_nodes=most_nodes, cutoff=below)
         if outcome is None and best is None:
             return Attempt(None, math.inf)
         if outcome is None:
@@ -186,9 +188,10 @@ class _Model(WorkerGroups):
         packed: bool = True,
         moves: LoadCosts | None = None,
         matched: bool = True,
+        settings: AssignmentSettings = DEFAULT_ASSIGNMENT,
     ) -> None:
         super().__init__(demand)
-        self.network, self.packed = network, packed
+        self.network, self.packed, self.settings = network, packed, settings
         self.moves, self.matched = moves, matched
         self.all_largest = True
         self.fractions = [self._bag_variables(index) for index in range(len(network.bags))]
@@ -345,11 +348,14 @@ class _Model(WorkerGroups):
         moves = self.moves if self.moves is not None and self.moves.paid_in(pool.name, names) else None
         exclusive = pool.sharing is Sharing.EXCLUSIVE
         if moves is not None and self.matched and not exclusive:
-            self.all_largest = add_shared_groups(self, index, pool, memory, busy, moves) and self.all_largest
+            is_exact = add_shared_groups(self, index, pool, memory, busy, moves, self.settings)
+            self.all_largest = is_exact and self.all_largest
         else:
             singles = ModelSets(tuple((name,) for name in names), True)
             limit_bytes = pool.memory_bytes if self.packed else None
-            hosts = singles if exclusive else largest_model_sets(memory, limit_bytes, self.network.apart)
+            hosts = singles
+            if not exclusive:
+                hosts = largest_model_sets(memory, limit_bytes, self.network.apart, self.settings)
             self.all_largest = self.all_largest and hosts.all_largest
             for number, hosted in enumerate(hosts.sets):
                 self.group(index, number, pool, hosted, pool.count)

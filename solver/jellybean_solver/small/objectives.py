@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from jellybean_solver.demand.demand import Network
+from jellybean_solver.demand.settings import DEFAULT_ASSIGNMENT, AssignmentSettings
 from jellybean_solver.migration.running_plan import RunningPlan
 from jellybean_solver.outcome import VALUE_TOLERANCE, Selection
 from jellybean_solver.small.assignment import Attempt, assign, relax
@@ -16,8 +17,8 @@ REMEMBERED = 6  # sets of duals; each costs one dynamic program per bound
 class Fleet:
     """What relaxations have taught about the fleet; shared by the searches on one problem."""
 
-    def __init__(self, network: Network) -> None:
-        self.network = network
+    def __init__(self, network: Network, settings: AssignmentSettings = DEFAULT_ASSIGNMENT) -> None:
+        self.network, self.settings = network, settings
         self.multipliers: list[Multipliers] = [prices(network)]
         self._relaxed: dict[tuple[str, ...], float] = {}
 
@@ -68,4 +69,5 @@ class Cheapest:
             time_limit_s=time_limit_s,
             moves=self.running.moves(selection) if self.running is not None else None,
             budget=self.budget,
+            settings=self.fleet.settings,
         )

@@ -11,16 +11,15 @@ from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
 from jellybean_solver import Plan, Problem, evaluate, solve
-from jellybean_solver.demand import model_sets as packing
 from jellybean_solver.demand.demand import Network
+from jellybean_solver.demand.settings import AssignmentSettings
 from jellybean_solver.fleet.dispatch import cheapest_large
-from jellybean_solver.migration import migration_rows as moving
 from jellybean_solver.migration.migration_cost import MigrationPrices, migration
 from jellybean_solver.migration.running_plan import RunningPlan
 from jellybean_solver.model.problem import ModelRef
 from jellybean_solver.outcome import Clock
 from jellybean_solver.planning.solver import finish
-from jellybean_solver.replanning.replan import Replanned, ReplanSettings, Verdict, replan
+from jellybean_solver.replanning.replan import Replanned, ReplanSettings, SearchSettings, Verdict, replan
 from jellybean_solver.replanning.rescore import rescore
 from tests.brute_force.migration_optimum import Prices, cheapest_move, cheapest_move_of_larger, moved
 from tests.plan_check import complaints
@@ -98,9 +97,15 @@ def case(
     return today, before, Prices(asked.prices.start_usd, asked.prices.download_usd_per_gib, asked.horizon_h)
 
 
-def right(today: Problem, before: Plan, asked: ReplanSettings, expected: float | None) -> Replanned:
+def right(
+    today: Problem,
+    before: Plan,
+    asked: ReplanSettings,
+    expected: float | None,
+    search: SearchSettings = SearchSettings(),
+) -> Replanned:
     """The decision and all its figures, against the oracle's optimum."""
-    found = replan(today, before, asked)
+    found = replan(today, before, asked, search)
     event(found.verdict.value)
     plan, score, broken = rescore(today, before)
     kept = score.cost.total_usd_per_h * asked.horizon_h
@@ -142,36 +147,34 @@ def test_replanning_equals_enumeration(data: st.DataObject, asked: ReplanSetting
         assert found.migration.total_usd == pytest.approx(least, abs=1e-6)
 
 
-def equals_a_program_worker_by_worker(data: st.DataObject, asked: ReplanSettings) -> None:
+def equals_a_program_worker_by_worker(data: st.DataObject, asked: ReplanSettings, search: SearchSettings) -> None:
     today, before, prices = case(data, asked, 4, 3)
-    right(today, before, asked, cheapest_move_of_larger(today, before, prices))
+    right(today, before, asked, cheapest_move_of_larger(today, before, prices), search)
 
 
 @settings(max_examples=600 if NIGHTLY else 15)
 @given(st.data(), replan_settings())
 def test_replanning_equals_a_program_worker_by_worker(data: st.DataObject, asked: ReplanSettings) -> None:
-    equals_a_program_worker_by_worker(data, asked)
+    equals_a_program_worker_by_worker(data, asked, SearchSettings())
 
 
 @pytest.mark.parametrize(("columns", "sets"), [(0, 999), (999, 0)], ids=["by sets", "by workers"])
-def test_both_exact_ways_to_match_workers(columns: int, sets: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moving, "MOST_COLUMNS", columns)
-    monkeypatch.setattr(packing, "MOST_SUBSETS", sets)
+def test_both_exact_ways_to_match_workers(columns: int, sets: int) -> None:
+    search = SearchSettings(assignment=AssignmentSettings(matching_columns=columns, matching_sets=sets))
     settings(max_examples=400 if NIGHTLY else 10)(
-        given(st.data(), replan_settings())(equals_a_program_worker_by_worker)
+        given(st.data(), replan_settings(), st.just(search))(equals_a_program_worker_by_worker)
     )()
 
 
-def test_workers_that_are_only_arranged_have_a_true_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moving, "MOST_COLUMNS", 0)
-    monkeypatch.setattr(packing, "MOST_SUBSETS", 0)
+def test_workers_that_are_only_arranged_have_a_true_bound() -> None:
+    search = SearchSettings(assignment=AssignmentSettings(matching_columns=0, matching_sets=0))
 
     @settings(max_examples=400 if NIGHTLY else 12)
     @given(st.data(), replan_settings())
     def check(data: st.DataObject, asked: ReplanSettings) -> None:
         today, before, prices = case(data, asked, 4, 3)
         expected = cheapest_move_of_larger(today, before, prices)
-        found = replan(today, before, asked)
+        found = replan(today, before, asked, search)
         assert (found.best is None) == (expected is None)
         if expected is None or found.best is None or found.best_usd is None:
             return

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from jellybean_solver import Link, Plan, Problem, evaluate, solve
-from jellybean_solver.demand import model_sets as packing
 from jellybean_solver.demand.model_sets import largest_model_sets
+from jellybean_solver.demand.settings import AssignmentSettings
 from tests.support.small_problems import box, gpu, operator, problem, variant
 
 
@@ -101,10 +101,9 @@ def test_operators_kept_apart_share_no_worker() -> None:
     assert set(largest_model_sets({"a": 3.0, "b": 2.0, "c": 1.0}, 3.0, apart).sets) == {("a",), ("b", "c")}
 
 
-def test_too_many_sets_are_not_all_listed_but_cover_every_operator(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packing, "MOST_SETS", 5)
+def test_too_many_sets_are_not_all_listed_but_cover_every_operator() -> None:
     memory = {f"o{index}": 1.0 + index % 3 for index in range(9)}
-    found = largest_model_sets(memory, 6.0)
+    found = largest_model_sets(memory, 6.0, settings=AssignmentSettings(largest_sets=5))
     assert not found.all_largest
     assert {name for one in found.sets for name in one} == set(memory)
     assert all(sum(memory[name] for name in one) <= 6.0 for one in found.sets)
