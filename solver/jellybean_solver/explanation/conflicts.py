@@ -170,7 +170,8 @@ class _Search:
         """A conflict of fewest members given some conflict, and whether that is proven."""
         if not self.proven:
             return known, False
-        return smallest_conflict(self.every, known, self._known_to_conflict)
+        most_solves = self.resolver.settings.conflict_solves
+        return smallest_conflict(self.every, known, self._known_to_conflict, most_solves)
 
     def _conflicting(self, kept: Sequence[Requirement]) -> bool:
         answer = self._answer(kept)

@@ -19,7 +19,6 @@ from jellybean_solver.planning.solve import solve
 from jellybean_solver.planning.solver import Solution, limited
 
 WITH_PLAN = ("optimal", "gap", "time_limit")  # statuses of solutions with a plan
-PATIENCE = 4.0  # one solve may take this multiple of an equal share of the remaining time
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +51,8 @@ class ResolveSettings:
     keep_deadline: KeepDeadline | None = None
     advance: Callable[[float, float, str], None] = lambda done, total, label: None
     exclusive: tuple[tuple[str, ...], ...] | None = None
+    patience: float = 4.0  # equal shares of the time left that one solve may take: most take much less than one
+    conflict_solves: int = 60  # in search of a conflict with fewer requirements; each takes as long as a plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +212,7 @@ class Resolver:
         left_s = self._limit.left()
         if left_s is None:
             return None
-        return left_s / 2 if thorough else min(left_s, PATIENCE * left_s / (self.expected - self.done))
+        return left_s / 2 if thorough else min(left_s, self.settings.patience * left_s / (self.expected - self.done))
 
 
 def _without_plan(problem: Problem, solution: Solution) -> Resolved:

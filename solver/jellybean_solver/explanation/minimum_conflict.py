@@ -13,15 +13,18 @@ from itertools import groupby
 
 from jellybean_solver.explanation.relaxations import Requirement
 
-MOST_SOLVES = 60  # feasibility questions, each one solve
-
 Conflicting = Callable[[Sequence[Requirement]], bool | None]  # None: not known
 Set = tuple[Requirement, ...]
 
 
-def smallest_conflict(every: Sequence[Requirement], known: Set, conflicting: Conflicting) -> tuple[Set, bool]:
-    """A smallest conflict and whether that is proven; `known`, a conflict, if none smaller is found."""
-    search = _Search(every, conflicting)
+def smallest_conflict(
+    every: Sequence[Requirement], known: Set, conflicting: Conflicting, most_solves: int
+) -> tuple[Set, bool]:
+    """A smallest conflict and whether that is proven; `known`, a conflict, if none smaller is found.
+
+    `most_solves`: feasibility questions, each one solve.
+    """
+    search = _Search(every, conflicting, most_solves)
     try:
         return search.below(known), True
     except _Unknown:
@@ -33,8 +36,8 @@ class _Unknown(Exception):
 
 
 class _Search:
-    def __init__(self, every: Sequence[Requirement], conflicting: Conflicting) -> None:
-        self.every, self._conflicting, self.left = every, conflicting, MOST_SOLVES
+    def __init__(self, every: Sequence[Requirement], conflicting: Conflicting, most_solves: int) -> None:
+        self.every, self._conflicting, self.left = every, conflicting, most_solves
 
     def below(self, known: Set) -> Set:
         corrections: list[frozenset[Requirement]] = []

@@ -2,9 +2,9 @@
 
 Partial selections grow in reverse topological order, as in JellyBean (VLDB 2023). Each carries a lower bound on the
 cost of its completions, and is dropped if none of them can reach the accuracy target. At each level the cheapest
-`beam_width` go on; the others wait in a heap with their bounds instead of being forgotten. Complete selections are
-solved cheapest bound first, and the search ends when the next bound is not below the best answer, so a narrow beam
-costs time, never the optimum.
+go on, as many as the beam is wide; the others wait in a heap with their bounds instead of being forgotten. Complete
+selections are solved cheapest bound first, and the search ends when the next bound is not below the best answer, so a
+narrow beam costs time, never the optimum.
 
 A search that does not end at once may go on beside a `Companion`, another search for the same optimum in a thread of
 its own: each takes the other's incumbents, and either's bound ends both.
@@ -22,9 +22,7 @@ from jellybean_solver.demand.demand import Network
 from jellybean_solver.outcome import ACCURACY_SLACK, VALUE_TOLERANCE, Clock, Outcome, Selection, termination_of
 from jellybean_solver.small.assignment import Assignment, Attempt
 from jellybean_solver.small.objectives import Cheapest
-
-BEAM_WIDTH = 16
-ALONE = 6  # programs solved before the companion starts: most problems with few choices need no more
+from jellybean_solver.small.settings import DEFAULT_SETTINGS, BeamSettings
 
 
 class Companion(Protocol):
@@ -71,13 +69,13 @@ class BeamSearch:
         *,
         target: float | None = None,
         fixed: Selection | None = None,
-        beam_width: int = BEAM_WIDTH,
         clock: Clock | None = None,
         companion: Companion | None = None,
+        settings: BeamSettings = DEFAULT_SETTINGS,
     ) -> None:
         self.network, self.objective, self.companion = network, objective, companion
         self.target, self.fixed = target, fixed or {}
-        self.beam_width, self.clock = beam_width, clock or Clock()
+        self.settings, self.clock = settings, clock or Clock()
         self.order = tuple(reversed(network.names))
         self.heap: list[_Open] = []
         self.best = Attempt(None, math.inf)
@@ -133,7 +131,7 @@ class BeamSearch:
     def _ends_with(self, companion: Companion, is_open: bool) -> bool:
         """True if the companion's bound ends the search; started late, and waited for where nothing else is open."""
         if not self.is_accompanied:
-            if is_open and self.programs < ALONE:
+            if is_open and self.programs < self.settings.programs_alone:
                 return False
             self.is_accompanied = True
             companion.start(self.cutoff, 0.0)
@@ -172,8 +170,8 @@ class BeamSearch:
         beam = [start]
         while beam and len(beam[0].ranks) < len(self.order):
             grown = sorted(child for entry in beam for child in self._children(entry))
-            beam = grown[: self.beam_width]
-            for entry in grown[self.beam_width :]:
+            beam = grown[: self.settings.width]
+            for entry in grown[self.settings.width :]:
                 self._push(entry)
         for entry in beam:
             self._push(entry)
