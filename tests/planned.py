@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from jellybean_solver.model.plan import PlannedOperator
-from jellybean_solver.model.problem import Edge, ModelRef, ServiceTime
+from jellybean_solver.model.problem import Edge, ServiceTime
 
 
 def planned_operator(
@@ -15,13 +15,10 @@ def planned_operator(
     rate_per_s: float,
     service: Mapping[str, ServiceTime],
     message_bytes: Mapping[str, float] | None = None,
-    memory_bytes: Mapping[str, float] | None = None,
-    model: ModelRef | None = None,
     *,
     batch: int = 1,
-    batch_delay_s: float = 0.0,
 ) -> PlannedOperator:
-    """`service`: pool -> what a run takes there, be it of one request or of `batch`."""
+    """`service`: pool -> what a run takes there, be it of one request or of `batch`. Without a model, or memory."""
     return PlannedOperator(
         name,
         tuple(inputs),
@@ -30,7 +27,5 @@ def planned_operator(
         rate_per_s,
         {pool: {1: time, batch: time} for pool, time in service.items()},
         message_bytes or {},
-        memory_bytes or {},
-        model,
-        batch_delay_s=batch_delay_s,
+        {},
     )

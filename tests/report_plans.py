@@ -13,6 +13,8 @@ from tests.planned import planned_operator
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 
+HOP_S, FREE, UNPRICED = 0.0009, Cost(0.0, 0.0), Certificate(0.0, 0.0, 0.0, "optimal")
+
 
 def vqa() -> Plan:
     """Two sources, a join, no model files: planned and simulated only."""
@@ -25,7 +27,6 @@ def vqa() -> Plan:
             40.0,
             {"cpu": cpu},
             {"answer": 2 * KIB},
-            {},
         ),
         planned_operator(
             "speech_to_text",
@@ -34,7 +35,6 @@ def vqa() -> Plan:
             40.0,
             {"cpu": ServiceTime(0.35, 0.35), "gpu": gpu},
             {"answer": 0.1 * KIB},
-            {},
         ),
         planned_operator(
             "answer",
@@ -42,8 +42,6 @@ def vqa() -> Plan:
             "mutan",
             40.0,
             {"gpu": ServiceTime(0.0034, 0.0034)},
-            {},
-            {},
         ),
     )
     workers = (
@@ -57,11 +55,12 @@ def vqa() -> Plan:
         Route(rate / 40, {"image_features": f"cpu-{i}", "speech_to_text": "gpu-1", "answer": "gpu-1"})
         for i, rate in ((1, 13.4), (2, 13.4), (3, 13.2))
     )
-    return _plan(
+    return _priced(Plan(
         "visual-question-answering", ("edge", "cloud"),
         (Source("image", "edge", 40, 794 * KIB), Source("speech", "edge", 40, 97 * KIB)),
-        operators, workers, routes, (Link("edge", "cloud", 0.1),), Slo(accuracy=56.0), 1.0, 56.59,
-    )  # fmt: skip
+        operators, workers, routes, (Link("edge", "cloud", 0.1),), Slo(accuracy=56.0), 1.0,
+        HOP_S, FREE, 56.59, UNPRICED,
+    ))  # fmt: skip
 
 
 def digits() -> Plan:
@@ -75,26 +74,25 @@ def digits() -> Plan:
 
     operators = (
         planned_operator(
-            "find", (Edge("strip", "find"),), "find", 12, service(edge_box=4.1), {"shape": 256, "strokes": 256}, {},
-            model("find"),
+            "find", (Edge("strip", "find"),), "find", 12, service(edge_box=4.1), {"shape": 256, "strokes": 256},
         ),
         planned_operator(
             "shape", (Edge("find", "shape", EdgeKind.FAN_OUT, 4),), "mlp-int8", 48, service(edge_box=6.9),
-            {"read": 40}, {}, model("mlp-int8"),
+            {"read": 40},
         ),
         planned_operator(
             "strokes", (Edge("find", "strokes", EdgeKind.FAN_OUT, 4),), "cnn", 48, service(cloud=5.2),
-            {"read": 40}, {}, model("cnn"),
+            {"read": 40},
         ),
         planned_operator(
             "read", (Edge("shape", "read"), Edge("strokes", "read")), "vote", 48, service(cloud=0.9),
-            {"number": 40}, {}, model("vote"),
+            {"number": 40},
         ),
         planned_operator(
-            "number", (Edge("read", "number", EdgeKind.GATHER, 0.25),), "join", 12, service(cloud=0.6), {}, {},
-            model("join"),
+            "number", (Edge("read", "number", EdgeKind.GATHER, 0.25),), "join", 12, service(cloud=0.6)
         ),
     )  # fmt: skip
+    operators = tuple(replace(operator, model=model(operator.variant)) for operator in operators)
     workers = (
         _worker("edge-box", 1, "edge", 0.096, {"find": 12, "shape": 24}, 12 * 0.0041 + 24 * 0.0069),
         _worker("edge-box", 2, "edge", 0.096, {"shape": 24}, 24 * 0.0069),
@@ -105,11 +103,11 @@ def digits() -> Plan:
         Route(0.5, {"find": "edge-box-1", "shape": "edge-box-1", **cloud}),
         Route(0.5, {"find": "edge-box-1", "shape": "edge-box-2", **cloud}),
     )
-    return _plan(
+    return _priced(Plan(
         "digits", ("edge", "cloud"), (Source("strip", "edge", 12, 5 * KIB),), operators, workers, routes,
         (Link("edge", "cloud", 0.1, 12.5e6, 0.02),), Slo(accuracy=90, latency_p99_s=0.8, budget_usd_per_h=10),
-        0.8, 93.1,
-    )  # fmt: skip
+        0.8, HOP_S, FREE, 93.1, UNPRICED,
+    ))  # fmt: skip
 
 
 def in_batches() -> Plan:
@@ -128,14 +126,12 @@ def in_batches() -> Plan:
 
 def one_worker(name: str = "tiny", operator: str = "classify", variant: str = "small") -> Plan:
     """The smallest plan; names are the caller's."""
-    operators = (
-        planned_operator(operator, (Edge("camera", operator),), variant, 5, {"box": ServiceTime(0.02, 0.02)}, {}, {}),
-    )
+    operators = (planned_operator(operator, (Edge("camera", operator),), variant, 5, {"box": ServiceTime(0.02, 0.02)}),)
     workers = (_worker("box", 1, "edge", 0.05, {operator: 5.0}, 0.1),)
-    return _plan(
+    return _priced(Plan(
         name, ("edge",), (Source("camera", "edge", 5, 100 * KIB, Arrivals.PERIODIC),), operators, workers,
-        (Route(1.0, {operator: "box-1"}),), (), Slo(), 0.8, None,
-    )  # fmt: skip
+        (Route(1.0, {operator: "box-1"}),), (), Slo(), 0.8, HOP_S, FREE, None, UNPRICED,
+    ))  # fmt: skip
 
 
 def large() -> Plan:
@@ -160,7 +156,7 @@ def large() -> Plan:
     operators = tuple(
         planned_operator(
             name, wiring[i], f"yolo-v8-{i}-int8-quantised", rates[i], {pools[i]: ServiceTime(time_s[i], time_s[i])},
-            {edge.downstream: 40 * KIB for edges in wiring for edge in edges if edge.upstream == name}, {},
+            {edge.downstream: 40 * KIB for edges in wiring for edge in edges if edge.upstream == name},
         )
         for i, name in enumerate(names)
     )  # fmt: skip
@@ -181,11 +177,11 @@ def large() -> Plan:
         Link("metro-hub", "cloud", 0.05, 12.5e6, 0.02),
         Link("edge", "cloud", 0.1),
     )
-    return _plan(
+    return _priced(Plan(
         "traffic-incident-detection-for-the-ring-road", ("edge", "metro-hub", "cloud"),
         (Source("camera", "edge", 30, 900 * KIB),), operators, workers, routes, links,
-        Slo(accuracy=80, latency_p99_s=1.5, budget_usd_per_h=9), 0.8, 81.25,
-    )  # fmt: skip
+        Slo(accuracy=80, latency_p99_s=1.5, budget_usd_per_h=9), 0.8, HOP_S, FREE, 81.25, UNPRICED,
+    ))  # fmt: skip
 
 
 def prediction(plan: Plan, **changes: Any) -> dict[str, Any]:
@@ -231,17 +227,9 @@ def _worker(pool: str, index: int, tier: str, price: float, rates: dict[str, flo
     return PlannedWorker(f"{pool}-{index}", pool, tier, price, Sharing.SHARED, rates, load)
 
 
-def _plan(
-    name: str, tiers: tuple[str, ...], sources: tuple[Source, ...], operators: tuple[PlannedOperator, ...],
-    workers: tuple[PlannedWorker, ...], routes: tuple[Route, ...], links: tuple[Link, ...], slo: Slo,
-    utilisation: float, accuracy: float | None,
-) -> Plan:  # fmt: skip
+def _priced(plan: Plan) -> Plan:
     """The plan with its cost filled in from its own flows."""
-    compute = sum(worker.price_usd_per_h for worker in workers)
-    unpriced = Plan(
-        name, tiers, sources, operators, workers, routes, links, slo, utilisation, 0.0009, Cost(compute, 0.0), accuracy,
-        Certificate(compute, compute, 0.0, "optimal"),
-    )  # fmt: skip
-    network = sum(flow.cost_usd_per_h for flow in break_down(unpriced).flows)
+    compute = sum(worker.price_usd_per_h for worker in plan.workers)
+    network = sum(flow.cost_usd_per_h for flow in break_down(plan).flows)
     total = compute + network
-    return replace(unpriced, cost=Cost(compute, network), certificate=Certificate(total, total, 0.0, "optimal"))
+    return replace(plan, cost=Cost(compute, network), certificate=Certificate(total, total, 0.0, "optimal"))

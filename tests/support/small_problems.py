@@ -47,7 +47,6 @@ def problem(
     links: Sequence[Link] = (Link("edge", "cloud", 0.1),),
     accuracy: AccuracyModel | None = None,
     slo: Slo | None = None,
-    utilisation: float = 1.0,
 ) -> Problem:
     """One source `camera` at the edge, two tiers."""
     return Problem(
@@ -59,7 +58,7 @@ def problem(
         links=tuple(links),
         accuracy=accuracy or EndToEnd((), {}),
         slo=slo or Slo(),
-        utilisation=utilisation,
+        utilisation=1.0,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -113,8 +113,8 @@ def make_plan(
         service = {tier: ServiceTime(slow_s or 1e-4, slow_s or 1e-4) for tier in ("edge", "cloud")}
         sizes = dict.fromkeys(operators, 16.0)
         model = ModelRef(f"models/{name}.onnx", sha256)
-        more = {"batch": given.batch, "batch_delay_s": given.batch_delay_s}
-        planned.append(planned_operator(name, edges, "only", rate_per_s, service, sizes, {}, model, **more))
+        operator = planned_operator(name, edges, "only", rate_per_s, service, sizes, batch=given.batch)
+        planned.append(replace(operator, model=model, batch_delay_s=given.batch_delay_s))
     names = dict.fromkeys(worker for _, route in routes for worker in route.values())
     workers = []
     for worker in names:

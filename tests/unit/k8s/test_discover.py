@@ -16,7 +16,6 @@ def node(
     tier: str | None = "edge",
     *,
     memory: str = "4Gi",
-    cpu: str = "4",
     taints: tuple[dict[str, str], ...] = (),
     cordoned: bool = False,
     more: dict[str, str] | None = None,
@@ -26,7 +25,7 @@ def node(
     known |= {"price": "jellybean.dev/price-usd-per-h", "product": "nvidia.com/gpu.product"}
     own = {known[key]: value for key, value in labels.items()} | ({"jellybean.dev/tier": tier} if tier else {})
     spec = {"taints": list(taints), **({"unschedulable": True} if cordoned else {})}
-    status = {"allocatable": {"cpu": cpu, "memory": memory, **(more or {})}}
+    status = {"allocatable": {"cpu": "4", "memory": memory, **(more or {})}}
     return {"metadata": {"name": name, "labels": own}, "spec": spec, "status": status}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from jellybean.planning.simulation import simulate_plan
@@ -19,7 +21,7 @@ def plan(rate_per_s: float, delay_s: float, arrivals: Arrivals = Arrivals.POISSO
     """One operator that takes eight requests in the time of one."""
     service = {"box": ServiceTime(RUN_S, RUN_S)}
     edges = [Edge("camera", "look")]
-    look = planned_operator("look", edges, "v", rate_per_s, service, {}, batch=8, batch_delay_s=delay_s)
+    look = replace(planned_operator("look", edges, "v", rate_per_s, service, batch=8), batch_delay_s=delay_s)
     load = rate_per_s * RUN_S / 8
     return Plan(
         name="one",

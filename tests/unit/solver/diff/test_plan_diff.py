@@ -19,16 +19,12 @@ def hosting(workers: Mapping[str, Sequence[str]], variants: Mapping[str, str] | 
     """A plan whose workers (`pool-1`) hold these operators; what flows is of no interest."""
     names = sorted({name for names in workers.values() for name in names})
     pools = {worker.rsplit("-", 1)[0] for worker in workers}
+    service = dict.fromkeys(pools, ServiceTime(0.01, 0.01))
     operators = tuple(
-        planned_operator(
-            name,
-            (Edge("camera", name),),
-            (variants or {}).get(name, "v"),
-            10.0,
-            dict.fromkeys(pools, ServiceTime(0.01, 0.01)),
-            {},
-            dict.fromkeys(pools, 100.0),
-            ModelRef(f"{name}.onnx", "ab" * 32),
+        replace(
+            planned_operator(name, (Edge("camera", name),), (variants or {}).get(name, "v"), 10.0, service),
+            memory_bytes=dict.fromkeys(pools, 100.0),
+            model=ModelRef(f"{name}.onnx", "ab" * 32),
         )
         for name in names
     )

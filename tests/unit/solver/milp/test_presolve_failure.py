@@ -30,9 +30,8 @@ def tight() -> Problem:
         rate_per_s=25.0,
         message_bytes=2e5,
         links=[Link("edge", "hub", 0.05), Link("edge", "cloud"), Link("hub", "cloud")],
-        utilisation=0.5,
     )
-    return replace(asked, tiers=("edge", "hub", "cloud"))
+    return replace(asked, tiers=("edge", "hub", "cloud"), utilisation=0.5)
 
 
 def test_a_failed_presolve_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
