@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
@@ -36,17 +36,18 @@ class LayerGraph:
     @cached_property
     def upstream(self) -> tuple[int, ...]:
         """Per layer, the bit set of its direct predecessors."""
-        bits = [0] * len(self.layers)
-        for up, down in self.edges:
-            bits[down] |= 1 << up
-        return tuple(bits)
+        return self._bit_sets((down, up) for up, down in self.edges)
 
     @cached_property
     def downstream(self) -> tuple[int, ...]:
         """Per layer, the bit set of its direct successors."""
+        return self._bit_sets(self.edges)
+
+    def _bit_sets(self, pairs: Iterable[tuple[int, int]]) -> tuple[int, ...]:
+        """Per layer, the bit set of the layers that it is paired with."""
         bits = [0] * len(self.layers)
-        for up, down in self.edges:
-            bits[up] |= 1 << down
+        for layer, other in pairs:
+            bits[layer] |= 1 << other
         return tuple(bits)
 
     def crossing_bytes(self, cut: int) -> float:
