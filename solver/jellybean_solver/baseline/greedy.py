@@ -21,9 +21,15 @@ from jellybean_solver.model.problem import Operator, Pool, Problem, Sharing
 from jellybean_solver.outcome import ACCURACY_SLACK, Selection
 from jellybean_solver.small.assignment import Assignment, Group
 
-KEPT = 16  # partial assignments per operator
-SELECTIONS = 256  # most selections tried: those with the cheapest variants
 MET = 1e-9  # relative tolerance on a worker's capacity
+
+
+@dataclass(frozen=True, slots=True)
+class GreedySettings:
+    """Effort of the rule: more finds cheaper plans later. The rule is a comparison, so it need not be the best."""
+
+    kept: int = 16  # partial assignments per operator
+    selections: int = 256  # tried at most: those with the cheapest variants
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +42,9 @@ class _Partial:
     shares: Mapping[tuple[str, str], float]  # (operator, pool) -> fraction of the operator's requests
 
 
-def greedy(problem: Problem) -> tuple[Network, Selection, Assignment] | None:
+def greedy(
+    problem: Problem, settings: GreedySettings = GreedySettings()
+) -> tuple[Network, Selection, Assignment] | None:
     """The cheapest greedy assignment over selections that reach the accuracy; None if the rule finds none.
 
     The network is the problem's with every pool exclusive, as the rule assumes.
@@ -44,8 +52,8 @@ def greedy(problem: Problem) -> tuple[Network, Selection, Assignment] | None:
     pools = tuple(replace(pool, sharing=Sharing.EXCLUSIVE) for pool in problem.pools)
     network = Network(replace(problem, pools=pools))
     best: tuple[_Partial, Selection] | None = None
-    for selection in _selections(network):
-        found = _place(network, network.demand(selection))
+    for selection in _selections(network, settings.selections):
+        found = _place(network, network.demand(selection), settings.kept)
         if found is not None and (best is None or found.cost < best[0].cost):
             best = found, selection
     if best is None:
@@ -61,8 +69,8 @@ def price_per_request(network: Network, operator: Operator, variant: str) -> tup
     return min(p.price_usd_per_h * load for p, load in zip(usable, loads, strict=True)), min(loads)
 
 
-def _selections(network: Network) -> list[dict[str, str]]:
-    """Selections that reach the accuracy; if there are many, those with the cheapest variants."""
+def _selections(network: Network, most: int) -> list[dict[str, str]]:
+    """At most so many selections that reach the accuracy: those with the cheapest variants."""
     problem, target = network.problem, network.problem.accuracy_target
     grown: list[tuple[float, dict[str, str]]] = [(0.0, {})]
     for operator in reversed(problem.operators):
@@ -70,7 +78,7 @@ def _selections(network: Network) -> list[dict[str, str]]:
         price = {v: rate * price_per_request(network, operator, v)[0] for v in network.runnable[operator.name]}
         children = [(cost + price[v], {**chosen, operator.name: v}) for cost, chosen in grown for v in price]
         within = [child for child in children if target is None or _reaches(problem, child[1], target)]
-        grown = heapq.nsmallest(SELECTIONS, within, key=lambda child: child[0])
+        grown = heapq.nsmallest(most, within, key=lambda child: child[0])
     return [chosen for _, chosen in grown]
 
 
@@ -80,11 +88,11 @@ def _reaches(problem: Problem, partial: Selection, target: float) -> bool:
     return accuracy is not None and accuracy >= target - ACCURACY_SLACK
 
 
-def _place(network: Network, demand: Demand) -> _Partial | None:
+def _place(network: Network, demand: Demand, kept: int) -> _Partial | None:
     beam = [_Partial(0.0, {}, {}, {})]
     for operator in network.problem.operators:
         grown = [child for partial in beam for child in _children(network, demand, partial, operator.name)]
-        beam = heapq.nsmallest(KEPT, grown, key=lambda partial: partial.cost)
+        beam = heapq.nsmallest(kept, grown, key=lambda partial: partial.cost)
     return beam[0] if beam else None
 
 
