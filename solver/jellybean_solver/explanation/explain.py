@@ -118,17 +118,13 @@ class _Explainer:
             self.answer.status,
             self.plan,
             limits,
-            tuple(self._solved(values)),
-            tuple(self._solved(choices)),
+            tuple(self._ask(*change) for change in values),
+            tuple(self._ask(*change) for change in choices),
             asked,
             None,
             self.resolver.solved,
             self.resolver.unanswered,
         )
-
-    def _solved(self, changes: Sequence[Changed]) -> Iterator[Counterfactual]:
-        for problem, kind, subject, words in changes:
-            yield self._ask(problem, kind, subject, words)
 
     def _ask(self, problem: Problem, kind: str, subject: str, words: str) -> Counterfactual:
         return compare(self.plan, self.resolver.ask(problem, words), kind, subject, words)

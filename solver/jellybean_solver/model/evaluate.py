@@ -94,7 +94,7 @@ def evaluate(problem: Problem, plan: Plan) -> Evaluation:
 class _Scorer:
     def __init__(self, problem: Problem, plan: Plan) -> None:
         self.problem, self.plan = problem, plan
-        self.unknown = tuple(_unknown(problem, plan))
+        self.unknown = tuple(unknown_choices(problem, plan))
 
     @cached_property
     def rates(self) -> Mapping[tuple[str, str], float]:
@@ -309,7 +309,8 @@ def carried_bytes_per_s(crossings: Iterable[Crossing]) -> Mapping[tuple[str, str
     return carried
 
 
-def _unknown(problem: Problem, plan: Plan) -> Iterator[str]:
+def unknown_choices(problem: Problem, plan: Plan) -> Iterator[str]:
+    """Sentences on operators and variants that only one of problem and plan has."""
     planned = plan.operator_by_name
     for operator in problem.operators:
         if operator.name not in planned:

@@ -28,6 +28,8 @@ FULL = 0.999  # a pool or link with a higher utilisation is called full
 ANY_GAP = 1.0  # relative: any plan will do
 MOST_NAMED = 4  # if all pools are full, more of them are summarised by their number
 
+Holds = Callable[[Problem], bool]  # whether a changed problem has a feasible plan
+
 
 @dataclass(frozen=True, slots=True)
 class Infeasibility:
@@ -49,14 +51,6 @@ class Infeasibility:
     least_usd_per_h: float = math.inf
 
 
-@dataclass(frozen=True, slots=True)
-class Effort:
-    """Settings of the searches. `holds`: whether a changed problem has a feasible plan."""
-
-    clock: Clock
-    holds: Callable[[Problem], bool]
-
-
 def scaled(problem: Problem, factor: float, names: Collection[str] | None = None) -> Problem:
     """The problem with all rates multiplied, or those of some sources."""
     sources = tuple(
@@ -66,14 +60,14 @@ def scaled(problem: Problem, factor: float, names: Collection[str] | None = None
     return replace(problem, sources=sources)
 
 
-def explain(network: Network, effort: Effort) -> Infeasibility:
+def explain(network: Network, clock: Clock, holds: Holds) -> Infeasibility:
     """The reasons of a problem that has no plan."""
     structural = tuple(_structural(network))
     if structural:
         return Infeasibility(structural)
     if is_large(network):
-        return Infeasibility(tuple(reasons_large(network.problem, effort.clock)))
-    explainer = _Explainer(network, effort)
+        return Infeasibility(tuple(reasons_large(network.problem, clock)))
+    explainer = _Explainer(network, clock, holds)
     return Infeasibility(
         (*explainer.accuracy(), *explainer.capacity(), *explainer.nearest()),
         (),
@@ -82,11 +76,11 @@ def explain(network: Network, effort: Effort) -> Infeasibility:
     )
 
 
-def explain_breaches(network: Network, plan: Plan, evaluation: Evaluation, effort: Effort) -> Infeasibility:
+def explain_breaches(network: Network, plan: Plan, evaluation: Evaluation, clock: Clock, holds: Holds) -> Infeasibility:
     """The reasons why the cheapest plan is refused: it breaks the budget, and no plan is cheaper."""
     if is_large(network):
         return Infeasibility(evaluation.breaches, evaluation.breaches, refused=plan)
-    explainer = _Explainer(network, effort)
+    explainer = _Explainer(network, clock, holds)
     sure = "no plan is cheaper" if plan.certificate.is_optimal else "no cheaper plan was found in time"
     return Infeasibility(
         (*(f"{breach}; {sure}" for breach in evaluation.breaches), *explainer.nearest()),
@@ -191,8 +185,8 @@ def _accuracies(network: Network) -> list[tuple[float, Selection]]:
 class _Explainer:
     """What is nearest to a problem that has no plan; each search is run at most once."""
 
-    def __init__(self, network: Network, effort: Effort) -> None:
-        self.network, self.effort, self.problem = network, effort, network.problem
+    def __init__(self, network: Network, clock: Clock, holds: Holds) -> None:
+        self.network, self.clock, self.holds, self.problem = network, clock, holds, network.problem
         self.target = self.problem.accuracy_target
         budget = self.problem.slo.budget_usd_per_h
         self.budget = math.inf if budget is None else budget
@@ -210,7 +204,7 @@ class _Explainer:
 
     def _largest_scale(self) -> Outcome[RateScale]:
         network = self.network if self.base == 1.0 else Network(scaled(self.problem, self.base))
-        return largest_rate_scale(network, self.target, SearchLimits(0.0, self.effort.clock, self.budget))
+        return largest_rate_scale(network, self.target, SearchLimits(0.0, self.clock, self.budget))
 
     @property
     def stated_accuracy(self) -> float | None:
@@ -224,7 +218,7 @@ class _Explainer:
         low, high = 0, len(self.accuracies)  # what fits reaches less than accuracies[high]
         while low < high:
             middle = (low + high) // 2 if best is not None else 0  # first whether any fits
-            limits = SearchLimits(ANY_GAP, self.effort.clock, self.budget)
+            limits = SearchLimits(ANY_GAP, self.clock, self.budget)
             proposal = propose(self.network, self.accuracies[middle][0], limits)
             if proposal.selection is not None:
                 reached = self.problem.accuracy.value(proposal.selection)
@@ -242,7 +236,7 @@ class _Explainer:
             return None
         accuracy = self.fitting[0]
         problem = replace(self.problem, slo=replace(self.problem.slo, accuracy=accuracy))
-        return accuracy if self.effort.holds(problem) else None
+        return accuracy if self.holds(problem) else None
 
     @cached_property
     def nearest_rate_scale(self) -> float | None:
@@ -251,7 +245,7 @@ class _Explainer:
         if -self.scaled.value <= SHAVE:
             return None
         scale = -self.scaled.value * (1 - SHAVE) * self.base
-        return scale if self.effort.holds(scaled(self.problem, scale)) else None
+        return scale if self.holds(scaled(self.problem, scale)) else None
 
     def _words(self, selection: Selection) -> str:
         several = [o.name for o in self.problem.operators if len(o.variants) > 1 and o.name in selection]
@@ -309,7 +303,7 @@ class _Explainer:
         pools = tuple(replace(pool, count=max(pool.count, count)) for pool in self.network.pools)
         links = tuple(replace(link, bandwidth_bytes_per_s=None) for link in self.problem.links)
         roomy = replace(scaled(self.problem, self.base), pools=pools, links=links)
-        proposal = propose(Network(roomy), self.target, SearchLimits(ANY_GAP, self.effort.clock))
+        proposal = propose(Network(roomy), self.target, SearchLimits(ANY_GAP, self.clock))
         return proposal.bound < math.inf
 
     def _at_limit(self, found: RateScale, selection: Selection) -> Iterator[str]:

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.errors import OutOfTimeError, SolverError
 from jellybean_solver.fleet.concurrent_milp import ConcurrentMilp
-from jellybean_solver.fleet.dispatch import DEFAULT_GAP, cheapest_large, is_large
+from jellybean_solver.fleet.dispatch import cheapest_large, is_large
 from jellybean_solver.migration.running_plan import RunningPlan
 from jellybean_solver.model.evaluate import Evaluation, evaluate
 from jellybean_solver.model.plan import Certificate, Plan
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.outcome import Clock, Outcome, Selection, Termination
-from jellybean_solver.planning.infeasibility import Effort, Infeasibility, explain, explain_breaches
+from jellybean_solver.planning.infeasibility import Infeasibility, explain, explain_breaches
 from jellybean_solver.small.assignment import Assignment
 from jellybean_solver.small.beam_search import BeamSearch
 from jellybean_solver.small.objectives import Cheapest, Fleet
@@ -48,12 +48,11 @@ def cheapest_solution(problem: Problem, gap: float, limit: Clock, *, explained: 
             return False
 
     fleet = Fleet(Network(problem))
-    effort = Effort(limit, holds)
     outcome = cheapest(fleet, problem.accuracy_target, gap=gap, clock=limit)
     if outcome.found is None:
         if not outcome.is_conclusive:
             raise nothing_found(outcome)
-        reasons = explain(fleet.network, effort) if explained else None
+        reasons = explain(fleet.network, limit, holds) if explained else None
         return Solution("infeasible", None, reasons, outcome.tried, None)
     plan, evaluation = finish(fleet.network, outcome)
     if evaluation.breaches and (affordable := _affordable(fleet, outcome, gap, limit)) is not None:
@@ -64,7 +63,7 @@ def cheapest_solution(problem: Problem, gap: float, limit: Clock, *, explained: 
         )
     if evaluation.breaches:
         broken = Infeasibility(evaluation.breaches, evaluation.breaches, refused=plan)
-        reasons = explain_breaches(fleet.network, plan, evaluation, effort) if explained else broken
+        reasons = explain_breaches(fleet.network, plan, evaluation, limit, holds) if explained else broken
         return Solution("infeasible", None, reasons, outcome.tried, plan.certificate)
     return Solution(plan.certificate.termination, plan, None, outcome.tried, plan.certificate)
 
@@ -89,8 +88,8 @@ def cheapest(
     target: float | None,
     *,
     fixed: Selection | None = None,
-    gap: float = DEFAULT_GAP,
-    clock: Clock | None = None,
+    gap: float,
+    clock: Clock,
     running: RunningPlan | None = None,
     budget: float = math.inf,
 ) -> Outcome[Assignment]:
@@ -99,9 +98,8 @@ def cheapest(
     From a `running` plan the cost includes the way there; `budget` is on what the plan costs without it.
     """
     if is_large(fleet.network, fixed):
-        limit = clock or Clock()
-        return cheapest_large(fleet.network, target, fixed=fixed, gap=gap, clock=limit, budget=budget, running=running)
-    network, clock = fleet.network, clock or Clock()
+        return cheapest_large(fleet.network, target, fixed=fixed, gap=gap, clock=clock, budget=budget, running=running)
+    network = fleet.network
     search = BeamSearch(
         network,
         Cheapest(fleet, running, budget),

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
-from jellybean_solver.model.evaluate import Evaluation, evaluate
+from jellybean_solver.model.evaluate import Evaluation, evaluate, unknown_choices
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.model.stated_figures import with_figures
@@ -18,22 +17,14 @@ def rescore(problem: Problem, plan: Plan) -> tuple[Plan, Evaluation, tuple[str, 
     A plan with operators or variants unknown to the problem stays as written, with its own cost. Workers of a removed
     pool stay; models stay those that run.
     """
-    if not _is_known(problem, plan):
+    if any(unknown_choices(problem, plan)):
         score = evaluate(problem, plan)
         return plan, score, score.complaints
     problem = settled(problem, plan.selection)
     wrong = tuple(_other_models(problem, plan))
     found = with_figures(problem, plan)
     score = evaluate(problem, found)
-    loaded = tuple(replace(worker, load=score.loads[worker.name]) for worker in found.workers)
-    return replace(score.stated(found), workers=loaded), score, (*wrong, *score.complaints)
-
-
-def _is_known(problem: Problem, plan: Plan) -> bool:
-    known = {operator.name: {variant.name for variant in operator.variants} for operator in problem.operators}
-    return known.keys() == plan.selection.keys() and all(
-        chosen in known[name] for name, chosen in plan.selection.items()
-    )
+    return score.stated(found), score, (*wrong, *score.complaints)
 
 
 def _other_models(problem: Problem, plan: Plan) -> Iterator[str]:

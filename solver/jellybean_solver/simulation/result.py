@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -81,12 +81,8 @@ def result_of(
     requests: Mapping[str, RequestSums], utilisation: Mapping[str, float], duration_s: float
 ) -> SimulationResult:
     """The result of a window; `requests` by workflow, of which a single one has the name ""."""
-    total = _added(requests.values()).figures(duration_s)
+    offered, answered = sum(one.offered for one in requests.values()), sum(one.answered for one in requests.values())
+    latencies = list(chain.from_iterable(one.latencies for one in requests.values()))
+    total = RequestSums(offered, answered, latencies).figures(duration_s)
     workflows = {name: sums.figures(duration_s) for name, sums in requests.items() if name}
     return SimulationResult(**dataclasses.asdict(total), utilisation=utilisation, workflows=workflows)
-
-
-def _added(parts: Iterable[RequestSums]) -> RequestSums:
-    parts = list(parts)
-    latencies = list(chain.from_iterable(part.latencies for part in parts))
-    return RequestSums(sum(part.offered for part in parts), sum(part.answered for part in parts), latencies)

@@ -148,11 +148,11 @@ def _loads_at_one(plan: Plan, stream: RequestStream) -> Mapping[str, float]:
     """Utilisation of workers and links by one request per second of a stream."""
     loads: dict[str, float] = {}
     alike = copies(plan)
-    for route in plan.routes:
-        for name in stream.operators:
-            operator, worker = plan.operator_by_name[name], plan.worker_by_name[route.workers[name]]
-            busy = route.weight * operator.rate_per_s * operator.mean_request_s(worker.pool)
-            loads[worker.name] = loads.get(worker.name, 0.0) + busy / stream.rate_per_s / alike[worker.name]
+    for worker in plan.workers:
+        own = [
+            (plan.operator_by_name[name], rate) for name, rate in worker.rates_per_s.items() if name in stream.operators
+        ]
+        loads[worker.name] = sum(rate * o.mean_request_s(worker.pool) for o, rate in own) / stream.rate_per_s
     bandwidth = {(link.upstream_tier, link.downstream_tier): link.bandwidth_bytes_per_s for link in plan.links}
     for flow in flows(plan):
         limit = bandwidth.get((flow.upstream_tier, flow.downstream_tier))
