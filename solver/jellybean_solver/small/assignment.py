@@ -196,7 +196,6 @@ class _Model(WorkerGroups):
         self.all_largest = True
         self.fractions = [self._bag_variables(index) for index in range(len(network.bags))]
         self.scarcity_rows: dict[str, Any] = {}
-        self.link_rows: dict[Tiers, Any] = {}
         for index, pool in enumerate(network.pools):
             self._pool(index, pool)
         self._bag_rows()
@@ -271,7 +270,6 @@ class _Model(WorkerGroups):
             {key: max(0.0, -row.pi) for key, row in self.load_rows.items()},
             {key: max(0.0, -row.pi) for key, row in self.presence_rows.items()},
             {pool: max(0.0, -row.pi) for pool, row in self.scarcity_rows.items()},
-            {tiers: max(0.0, -row.pi) for tiers, row in self.link_rows.items()},
         )
 
     def _bag_variables(self, index: int) -> dict[BagTiers, Any]:
@@ -323,9 +321,9 @@ class _Model(WorkerGroups):
             for tiers, variable in fractions.items():
                 for link, bytes_per_s in self._sent(bag, home, edges, tiers).items():
                     carried[link].append((variable, bytes_per_s / self.network.bandwidth[link]))
-        for link, terms in carried.items():
+        for terms in carried.values():
             if terms:
-                self.link_rows[link] = self.add(terms, pulp.LpConstraintLE, 1.0)
+                self.add(terms, pulp.LpConstraintLE, 1.0)
 
     def _sent(self, bag: Bag, home: Sequence[str], edges: Sequence[EdgeKey], tiers: BagTiers) -> Mapping[Tiers, float]:
         """Bytes per second on each limited link if all requests had the bag's operators in these tiers."""

@@ -2,8 +2,9 @@
 
 Relaxing the rows that tie operators to counted workers leaves a problem without capacities, in which one assignment of
 operators to tiers is best: its cost is a minimum over the tree. Any multipliers give a valid bound (weak duality);
-the duals of a selection's linear relaxation give that relaxation's own value for it, and good bounds for its
-neighbours, whole or partial. So each relaxation that is solved sharpens the bound of everything still open.
+the duals of a selection's linear relaxation, but for those of links, give nearly that relaxation's own value for it,
+and good bounds for its neighbours, whole or partial. So each relaxation that is solved sharpens the bound of everything
+still open.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from jellybean_solver.demand.demand import Demand, Network, Tiers
+from jellybean_solver.demand.demand import Demand, Network
 from jellybean_solver.model.problem import Sharing
 
 OperatorPool = tuple[str, str]
@@ -24,13 +25,12 @@ class Multipliers:
     """Prices of the relaxed rows, USD per hour, none below 0.
 
     `load`: per worker kept busy; `presence`: per request fraction (a pool without workers serves nothing);
-    `scarcity`: per worker of an exclusive pool that is handed to an operator; `links`: per whole bandwidth of a link.
+    `scarcity`: per worker of an exclusive pool that is handed to an operator.
     """
 
     load: Mapping[OperatorPool, float]
     presence: Mapping[OperatorPool, float] = field(default_factory=dict)
     scarcity: Mapping[str, float] = field(default_factory=dict)
-    links: Mapping[Tiers, float] = field(default_factory=dict)
 
 
 def prices(network: Network) -> Multipliers:
@@ -59,27 +59,7 @@ def lagrangian(network: Network, demand: Demand, multipliers: Multipliers) -> fl
         }
         for name in network.names
     }
-    constant -= sum(multipliers.links.values())
-    return constant + least_cost(network, _with_links(network, demand, multipliers.links), place)
-
-
-def _with_links(network: Network, demand: Demand, links: Mapping[Tiers, float]) -> Demand:
-    """The demand with its bytes paid for by shares of the links' bandwidths as well."""
-    dear = {tiers: price / network.bandwidth[tiers] for tiers, price in links.items() if price > 0}
-    if not dear:
-        return demand
-    entry = {
-        name: {
-            tier: price + sum(dear.get(t, 0.0) * sent for t, sent in network.entry_bytes_per_s(name, tier).items())
-            for tier, price in prices.items()
-        }
-        for name, prices in demand.entry.items()
-    }
-    traffic = {
-        key: {tiers: price + dear.get(tiers, 0.0) * demand.sent[key] for tiers, price in prices.items()}
-        for key, prices in demand.traffic.items()
-    }
-    return replace(demand, entry=entry, traffic=traffic)
+    return constant + least_cost(network, demand, place)
 
 
 def can_flow(network: Network, demand: Demand) -> bool:
