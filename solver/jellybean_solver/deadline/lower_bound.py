@@ -16,13 +16,14 @@ from jellybean_solver.fleet.joint_lp import Skeleton
 from jellybean_solver.fleet.proposal import propose
 from jellybean_solver.fleet.relaxation import Relaxation
 from jellybean_solver.fleet.settings import SearchLimits
-from jellybean_solver.joint.unqueued_times import modes, visits_per_request
+from jellybean_solver.joint.unqueued_times import modes
 from jellybean_solver.latency.plan_arrivals import jobs_at_once
 from jellybean_solver.model.critical_path import earliest_completion_times
 from jellybean_solver.model.deadline_shares import deadline_share
 from jellybean_solver.model.flows import link_s
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Edge, Problem, Variant
+from jellybean_solver.model.streams import visits_per_request
 from jellybean_solver.model.variant_ratios import plain
 from jellybean_solver.outcome import ACCURACY_SLACK
 

@@ -16,7 +16,6 @@ import numpy as np
 
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.fleet.worker_classes import Kinds
-from jellybean_solver.joint.unqueued_times import visits_per_request
 from jellybean_solver.latency.batching import BatchInput, batch_sizes, service_of, utilisation_in_batches
 from jellybean_solver.latency.estimate import unqueued_s
 from jellybean_solver.latency.plan_arrivals import jobs_at_once
@@ -29,6 +28,7 @@ from jellybean_solver.model.deadline_shares import deadline_share
 from jellybean_solver.model.flows import link_s
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Edge, Problem, Times, request_s
+from jellybean_solver.model.streams import visits_per_request
 
 ROUTES = 3.0  # that come by a worker, as if they were equal
 

@@ -34,11 +34,11 @@ from jellybean_solver.fleet.integer_counts import FEW, Few
 from jellybean_solver.fleet.worker_classes import Choice, Mask, kinds_of
 from jellybean_solver.joint.accuracy_rows import add_accuracy
 from jellybean_solver.joint.flow_rows import add_flows
-from jellybean_solver.joint.unqueued_times import visits_per_request
 from jellybean_solver.latency.plan_arrivals import jobs_at_once
 from jellybean_solver.milp.highs_program import Floats, Indices, Program
 from jellybean_solver.model.deadline_shares import deadline_share
 from jellybean_solver.model.flows import link_s
+from jellybean_solver.model.streams import visits_per_request
 
 USED = 1e-6  # a smaller fraction of requests is rounding
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.latency.estimate import unqueued_s
 from jellybean_solver.latency.plan_arrivals import jobs_at_once
-from jellybean_solver.model.problem import Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,15 +17,6 @@ class Mode:
     batch: int
     workers: float
     job_s: float
-
-
-def visits_per_request(problem: Problem) -> Mapping[str, float]:
-    """Runs of each operator per request of its sources."""
-    found = {source.name: 1.0 for source in problem.sources}
-    for operator in problem.operators:
-        edge = operator.inputs[0]
-        found[operator.name] = found[edge.upstream] * edge.ratio
-    return found
 
 
 def modes(network: Network, name: str, variant: str, visits: float) -> tuple[Mode, ...]:

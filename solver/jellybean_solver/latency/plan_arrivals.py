@@ -9,7 +9,7 @@ from functools import cached_property
 from jellybean_solver.latency.route_table import RouteTable
 from jellybean_solver.model.plan import Plan, PlannedWorker
 from jellybean_solver.model.problem import Arrivals, Edge, Source
-from jellybean_solver.model.streams import RequestStream, request_streams
+from jellybean_solver.model.streams import RequestStream, request_streams, visits_per_request
 
 
 def jobs_at_once(visits_per_request: float) -> float:
@@ -49,12 +49,7 @@ class PlanArrivals:
     @cached_property
     def visits(self) -> Mapping[str, float]:
         """Runs of each operator per request."""
-        found: dict[str, float] = {}
-        for stream in self.streams:
-            for name in stream.operators:
-                rate = self.plan.operator_by_name[name].rate_per_s
-                found[name] = rate / stream.rate_per_s if stream.rate_per_s > 0 else 1.0
-        return found
+        return visits_per_request(self.plan)
 
     @cached_property
     def source_roughness(self) -> Sequence[float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jellybean_solver.errors import SolverError
@@ -37,6 +37,15 @@ def request_streams(plan: Plan | Problem) -> tuple[RequestStream, ...]:
         return _streams(plan, names)
     found = ((w, [name for name in names if w.owns(name)]) for w in plan.workflows)
     return tuple(replace(stream, workflow=w.name) for w, own in found for stream in _streams(plan, own))
+
+
+def visits_per_request(plan: Plan | Problem) -> Mapping[str, float]:
+    """Runs of each operator per request of its sources."""
+    found = {source.name: 1.0 for source in plan.sources}
+    for operator in plan.operators:
+        edge = operator.inputs[0]
+        found[operator.name] = found[edge.upstream] * edge.ratio
+    return found
 
 
 def _streams(plan: Plan | Problem, names: Sequence[str]) -> tuple[RequestStream, ...]:
