@@ -177,7 +177,8 @@ def cost_accuracy(
     checked: list[Corner] = []
     for corner in corners:
         tell.checking(len(checked), len(corners), corner)
-        checked.append(_checked(problem, corner, check))
+        plan = replace(corner.plan, slo=replace(problem.slo, accuracy=corner.accuracy))
+        checked.append(replace(corner, plan=plan, breaches=_breaches(problem, plan, check)))
     tell.done()
     return CostAccuracy(tuple(checked), finished, ended, max(step, ACCURACY_TOLERANCE))
 
@@ -290,11 +291,6 @@ def _add(corners: list[Corner], found: Corner) -> None:
 def _bound(plan: Plan) -> float:
     certificate = plan.certificate
     return plan.cost.total_usd_per_h if certificate.is_optimal else certificate.bound
-
-
-def _checked(problem: Problem, corner: Corner, check: Check) -> Corner:
-    plan = replace(corner.plan, slo=replace(problem.slo, accuracy=corner.accuracy))
-    return replace(corner, plan=plan, breaches=_breaches(problem, plan, check))
 
 
 def _checked_point(problem: Problem, point: RatePoint, check: Check) -> RatePoint:
