@@ -205,7 +205,7 @@ class _Relaxer:
             return LeastRelaxation(self.requirement, False if dropped.proven else None)
         if self.requirement.value is None:
             return self._relaxation(None, dropped)
-        value, answer = _SEARCHES[self.requirement.kind](self, dropped, dropped.plan)
+        value, answer = _SEARCHES.get(self.requirement.kind, _Relaxer.limit)(self, dropped, dropped.plan)
         return self._relaxation(value, answer)
 
     def accuracy(self, dropped: Resolved, plan: Plan) -> RelaxedAt:
@@ -308,10 +308,6 @@ _SEARCHES: dict[RequirementKind, Callable[[_Relaxer, Resolved, Plan], RelaxedAt]
     RequirementKind.RATE: _Relaxer.rate,
     RequirementKind.BUDGET: _Relaxer.budget,
     RequirementKind.LATENCY_P99: _Relaxer.latency,
-    RequirementKind.UTILISATION: _Relaxer.limit,
-    RequirementKind.BANDWIDTH: _Relaxer.limit,
-    RequirementKind.MEMORY: _Relaxer.limit,
-    RequirementKind.COUNT: _Relaxer.limit,
 }
 
 

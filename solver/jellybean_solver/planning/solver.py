@@ -99,14 +99,12 @@ def cheapest(
     """
     if is_large(fleet.network, fixed):
         return cheapest_large(fleet.network, target, fixed=fixed, gap=gap, clock=clock, budget=budget, running=running)
-    network = fleet.network
     search = BeamSearch(
-        network,
         Cheapest(fleet, running, budget),
         target=target,
         fixed=fixed,
         clock=clock,
-        companion=ConcurrentMilp(network, target, fixed or {}, clock, running=running, budget=budget),
+        companion=ConcurrentMilp(fleet.network, target, fixed or {}, clock, running=running, budget=budget),
     )
     return search.run()
 

@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from jellybean_solver.demand.demand import Network
 from jellybean_solver.outcome import ACCURACY_SLACK, VALUE_TOLERANCE, Clock, Outcome, Selection, termination_of
 from jellybean_solver.small.assignment import Assignment, Attempt
 from jellybean_solver.small.objectives import Cheapest
@@ -64,7 +63,6 @@ class BeamSearch:
 
     def __init__(
         self,
-        network: Network,
         objective: Cheapest,
         *,
         target: float | None = None,
@@ -73,10 +71,10 @@ class BeamSearch:
         companion: Companion | None = None,
         settings: BeamSettings = DEFAULT_SETTINGS,
     ) -> None:
-        self.network, self.objective, self.companion = network, objective, companion
+        self.network, self.objective, self.companion = objective.fleet.network, objective, companion
         self.target, self.fixed = target, fixed or {}
         self.settings, self.clock = settings, clock or Clock()
-        self.order = tuple(reversed(network.names))
+        self.order = tuple(reversed(self.network.names))
         self.heap: list[_Open] = []
         self.best = Attempt(None, math.inf)
         self.best_selection: Selection | None = None
@@ -116,7 +114,8 @@ class BeamSearch:
 
     def _step(self, entry: _Open) -> None:
         """Sharpen the cheapest open selection, extend it or solve it."""
-        entry = self._sharpened(entry)
+        if not entry.refined:  # the bound that the objective knows by now
+            entry = replace(entry, bound=max(entry.bound, self.objective.bound(entry.chosen)))
         if self.heap and self.heap[0] < entry:
             self._push(entry)
         elif len(entry.ranks) < len(self.order):
@@ -158,12 +157,6 @@ class BeamSearch:
         """Only what lies below it is worth looking at."""
         value = self.best.value
         return value - VALUE_TOLERANCE * max(1.0, abs(value)) if math.isfinite(value) else value
-
-    def _sharpened(self, entry: _Open) -> _Open:
-        """The entry with the bound that the objective knows by now."""
-        if entry.refined:
-            return entry
-        return replace(entry, bound=max(entry.bound, self.objective.bound(entry.chosen)))
 
     def _dive(self, start: _Open) -> None:
         """One pass of the beam from a partial selection down; what is cut off waits in the heap."""
