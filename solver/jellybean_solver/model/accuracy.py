@@ -10,7 +10,7 @@ known, value(completion) <= upper_bound(partial).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from graphlib import TopologicalSorter
@@ -42,13 +42,9 @@ class EndToEnd:
 
     def upper_bound(self, partial: Mapping[str, str]) -> float | None:
         """The best measured selection that agrees with `partial`."""
-        return max(self._agreeing(partial), default=None)
-
-    def _agreeing(self, partial: Mapping[str, str]) -> Iterator[float]:
         fixed = [(index, partial[name]) for index, name in enumerate(self.operators) if name in partial]
-        for variants, accuracy in self.table.items():
-            if all(variants[index] == variant for index, variant in fixed):
-                yield accuracy
+        agreeing = (accuracy for row, accuracy in self.table.items() if all(row[index] == v for index, v in fixed))
+        return max(agreeing, default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,16 +97,13 @@ class PerOperator:
         best = self._best(partial)
         return None if not best else min(best[name] for name in self.answers)
 
-    def _rows(self, name: str, partial: Mapping[str, str]) -> Iterator[AccuracyRow]:
-        variants = (partial[name],) if name in partial else tuple(self.tables[name])
-        for variant in variants:
-            yield from self.tables[name].get(variant, ())
-
     def _best(self, partial: Mapping[str, str]) -> dict[str, float] | None:
         best: dict[str, float] = {}
         for name in self.order:
             limits = tuple(best[upstream] for upstream in self.inputs.get(name, ()))
-            reachable = [row.output for row in self._rows(name, partial) if _dominates(limits, row.inputs)]
+            variants = (partial[name],) if name in partial else tuple(self.tables[name])
+            rows = (row for variant in variants for row in self.tables[name].get(variant, ()))
+            reachable = [row.output for row in rows if _dominates(limits, row.inputs)]
             if not reachable:
                 return None
             best[name] = max(reachable)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from jellybean_solver.model.flows import Weights, edge_weights, traffic_usd_per_h
+from jellybean_solver.model.flows import Weights, edge_weights, traffic_usd_per_h, worker_shares
 from jellybean_solver.model.multi_workflow import Margins
 from jellybean_solver.model.plan import Cost, Plan, PlannedWorker, PlannedWorkflow, Route
 from jellybean_solver.model.problem import Problem, Sharing, request_s
@@ -98,12 +98,9 @@ class _Scorer:
 
     @cached_property
     def rates(self) -> Mapping[tuple[str, str], float]:
-        found: dict[tuple[str, str], float] = {}
-        for route in self.plan.routes:
-            for name, worker in route.workers.items():
-                rate = self.problem.rate_per_s.get(name, 0.0) * route.weight / self._sites(worker)
-                found[name, worker] = found.get((name, worker), 0.0) + rate
-        return found
+        rates = self.problem.rate_per_s
+        shares = worker_shares(self.plan.routes).items()
+        return {(name, w): rates.get(name, 0.0) * share / self._sites(w) for (name, w), share in shares}
 
     def _sites(self, worker_name: str) -> int:
         worker = self.plan.worker_by_name.get(worker_name)

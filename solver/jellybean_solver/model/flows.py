@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ SECONDS_PER_HOUR = 3600.0
 
 Place = str
 Weights = Mapping[tuple[Edge, Place, Place], float]
+WorkerShares = Mapping[tuple[str, str], float]  # (operator, worker) -> share of the operator's requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,15 @@ class LinkUse:
     cost_usd_per_h: float
     use: float | None
     sites: int = 1
+
+
+def worker_shares(routes: Iterable[Route]) -> WorkerShares:
+    """The share of each operator's requests that routes bring to each worker."""
+    weights: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+    for route in routes:
+        for key in route.workers.items():
+            weights[key].append(route.weight)
+    return {key: math.fsum(parts) for key, parts in weights.items()}
 
 
 def edge_weights(

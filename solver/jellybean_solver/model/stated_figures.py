@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from jellybean_solver.model.plan import Plan, PlannedOperator, PlannedWorker, Route
+from jellybean_solver.model.flows import WorkerShares, worker_shares
+from jellybean_solver.model.plan import Plan, PlannedOperator, PlannedWorker
 from jellybean_solver.model.problem import Problem
-
-Shares = Mapping[tuple[str, str], float]  # (operator, worker) -> share of the operator's requests
 
 
 def with_figures(problem: Problem, plan: Plan) -> Plan:
@@ -19,7 +16,7 @@ def with_figures(problem: Problem, plan: Plan) -> Plan:
     `problem`: with the fan-out ratios of the plan's variants. A worker whose pool the problem does not have keeps its
     price; an operator without a profile at its batch size keeps its service times. Loads are those of the stated rates.
     """
-    shares = _shares(plan.routes)
+    shares = worker_shares(plan.routes)
     workers = [_worker(problem, worker, shares) for worker in plan.workers]
     operators = {operator.name: _operator(problem, operator, workers) for operator in plan.operators}
     return replace(
@@ -39,15 +36,7 @@ def with_figures(problem: Problem, plan: Plan) -> Plan:
     )
 
 
-def _shares(routes: Sequence[Route]) -> Shares:
-    weights: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
-    for route in routes:
-        for key in route.workers.items():
-            weights[key].append(route.weight)
-    return {key: math.fsum(parts) for key, parts in weights.items()}
-
-
-def _worker(problem: Problem, worker: PlannedWorker, shares: Shares) -> PlannedWorker:
+def _worker(problem: Problem, worker: PlannedWorker, shares: WorkerShares) -> PlannedWorker:
     sites = problem.sites.get(worker.tier, 1)
     served = [name for name in problem.operator_by_name if (name, worker.name) in shares]
     rates = {name: problem.rate_per_s[name] * shares[name, worker.name] / sites for name in served}
