@@ -38,7 +38,7 @@ from jellybean_solver import Network, Pool, Problem, Sharing
 from jellybean_solver.demand.demand import Demand
 from jellybean_solver.small.assignment import Assignment, Group
 
-TOLERANCE = 1e-9  # of rows and integers, as the solver's, so that optima can be compared to 1e-6
+TOLERANCE = 1e-7  # of rows and integers, as the solver's, so that optima can be compared to 1e-6
 EQUAL = 1e-7  # relative: value and bound closer than this are a proof
 USED = 1e-7  # a smaller fraction is rounding
 THREADS = 2

@@ -12,7 +12,7 @@ import pulp
 
 from jellybean_solver.errors import SolverError
 
-FEASIBILITY_TOLERANCE = 1e-9  # of rows and integers; HiGHS' default of 1e-6 would round small operators away
+FEASIBILITY_TOLERANCE = 1e-7  # of rows and integers. 1e-6 rounds small operators away; at 1e-9 HiGHS cuts optima off
 PRESOLVE_FAILURES = (  # texts of HiGHS' failures in presolve: one small program in thousands, with nearly tight rows
     highspy.HighsModelStatus.kPresolveError,
     highspy.HighsModelStatus.kSolveError,
