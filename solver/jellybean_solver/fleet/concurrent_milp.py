@@ -13,6 +13,7 @@ from jellybean_solver.fleet.incumbent import is_accurate_enough
 from jellybean_solver.fleet.joint_lp import Skeleton
 from jellybean_solver.migration.running_plan import RunningPlan
 from jellybean_solver.milp.concurrent_solve import ConcurrentSolve
+from jellybean_solver.milp.highs_program import SolveLimits
 from jellybean_solver.outcome import Clock, Selection
 from jellybean_solver.small.assignment import Assignment, Attempt
 
@@ -34,13 +35,18 @@ class ConcurrentMilp:
         *,
         running: RunningPlan | None = None,
         budget: float = math.inf,
+        quick: bool = False,
+        ended: Event | None = None,
     ) -> None:
-        """From a `running` plan the bound is on the cost with the migration; `budget` is on the running cost alone."""
+        """From a `running` plan the bound is on the cost with the migration; `budget` is on the running cost alone.
+
+        `ended`: set when a run has ended; one for several programs lets their user wait for any of them.
+        """
         self._problem, self._running, self._budget = (network, target, fixed), running, budget
         self._clock, self._is_accurate = clock, partial(is_accurate_enough, network.problem, target)
         self._run: ConcurrentSolve | None = None
         self._milp: ExactMilp | None = None
-        self._ended = Event()
+        self._quick, self._ended = quick, ended or Event()
         self.cutoff = self.value = math.inf  # of the last run: USD per hour, and of the best plan that it knows
         self.bound = 0.0
         self.finished = False  # the last run has ended, at its gap or at the limit
@@ -57,9 +63,8 @@ class ConcurrentMilp:
         self.cutoff, self.value, self.finished = cutoff, cutoff, False
         self.runs += 1
         self._ended.clear()
-        self._run = ConcurrentSolve(
-            self._milp.program, gap=gap, time_limit_s=self._clock.left(), cutoff=cutoff, done=self._ended.set
-        )
+        limits = SolveLimits(gap, self._clock.left(), cutoff, quick=self._quick)
+        self._run = ConcurrentSolve(self._milp.program, limits, self._ended.set)
         self._run.start()
 
     def _built(self) -> ExactMilp | None:
@@ -99,11 +104,15 @@ class ConcurrentMilp:
             if self._running is None:
                 yield selection, Attempt(assignment, -math.inf)
 
+    @property
+    def is_running(self) -> bool:
+        """Whether a run goes on."""
+        return self._run is not None and not self.finished
+
     def wait(self) -> None:
         """Until a run has ended, or for a moment."""
         self._ended.wait(POLL_S)
-        if not self.finished:
-            self._ended.clear()
+        self._ended.clear()
 
     def wake(self) -> None:
         """End a `wait`: something else has ended."""

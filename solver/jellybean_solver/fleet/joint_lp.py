@@ -39,6 +39,7 @@ from jellybean_solver.milp.highs_program import Floats, Indices, Program
 from jellybean_solver.model.deadline_shares import deadline_share
 from jellybean_solver.model.flows import link_s
 from jellybean_solver.model.streams import visits_per_request
+from jellybean_solver.outcome import Selection
 
 USED = 1e-6  # a smaller fraction of requests is rounding
 
@@ -266,6 +267,18 @@ class Skeleton:
             slowest = np.max(self.seconds[choice], where=served > USED, initial=0.0)
             found = found & (self.seconds[choice] <= slowest * (1 + 1e-9))
         return found
+
+    def selection(self, made: Mask) -> Selection:
+        """The variants that are chosen, by operator."""
+        return dict(choice for choice, one in zip(self.kinds.choices, made.tolist(), strict=True) if one)
+
+    def cheaper_first(self) -> Indices:
+        """Per choice its place in an order operator by operator, choices with cheaper workers first."""
+        workers = np.where(self.open, self.kinds.needed, 0.0)
+        cost = np.where(self.open, workers * self.kinds.price, math.inf).min(axis=1, initial=math.inf)
+        rank = np.empty(len(cost), np.int64)
+        rank[np.lexsort((cost, self.kinds.owner))] = np.arange(len(cost))
+        return rank
 
     def traffic_usd_per_h(self, values: Floats) -> float:
         """What a point's data cost: everything but its workers."""

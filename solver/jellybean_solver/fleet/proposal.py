@@ -18,7 +18,7 @@ from jellybean_solver.fleet.joint_lp import Skeleton
 from jellybean_solver.fleet.packing.worker_counts import Staff
 from jellybean_solver.fleet.settings import SearchLimits
 from jellybean_solver.migration.running_plan import RunningPlan
-from jellybean_solver.milp.highs_program import ProgramSolution
+from jellybean_solver.milp.highs_program import ProgramSolution, SolveLimits
 
 MOST_MISSES = 50  # selections that are less accurate than the accuracy rows take them for
 MOST_PACKED = 2_000  # pairs of a choice and a worker class, up to which memory counts worker by worker
@@ -75,7 +75,7 @@ def solve_accurately(
     """
     problem = milp.skeleton.network.problem
     for _ in range(MOST_MISSES):
-        answer = milp.program.solve(gap=limits.gap, time_limit_s=limits.clock.left())
+        answer = milp.program.solve(SolveLimits(limits.gap, limits.clock.left()))
         staff = None if answer.values is None else milp.staff(answer.values)
         if staff is None or is_accurate_enough(problem, target, staff.selection):
             break

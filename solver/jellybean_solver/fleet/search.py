@@ -5,7 +5,8 @@ selections workers are rounded (rounding/). The tree is searched in passes: firs
 root were known, then a dearer one, then none, since a good incumbent prunes much and takes long to find without. What
 is open after the last pass is closed by exact MILPs of single selections, cheapest first, and by the exact MILP of all
 that is left (exact_milp.py), which runs in a thread of its own: each takes the other's incumbents and bounds. On
-problems of middle size it runs from the start. The search ends at the gap that was asked for, or when time is up.
+problems of middle size it also runs from the first plan on, with all heuristics of HiGHS; the later run leaves out the
+slow ones, as its cutoff is good by then. The search ends at the gap that was asked for, or when time is up.
 
 Without a time limit and the MILP the plan depends on the problem alone. Where both have run, the selection found is
 solved once more by itself; which of several selections within the gap is found depends on which search was first.
@@ -16,6 +17,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import cached_property
+from threading import Event
 
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.errors import SolverError
@@ -28,6 +30,7 @@ from jellybean_solver.fleet.relaxation import Relaxation
 from jellybean_solver.fleet.rounding.selection_rounding import SelectionRounding
 from jellybean_solver.fleet.settings import DEFAULT_SETTINGS, SearchLimits, SearchSettings
 from jellybean_solver.fleet.tree_search import SearchParts, TreeSearch
+from jellybean_solver.milp.highs_program import SolveLimits
 from jellybean_solver.outcome import (
     VALUE_TOLERANCE,
     Outcome,
@@ -89,36 +92,36 @@ class FleetSearch:
 
     def prove(self, most: float, relaxations: int) -> float:
         """A lower bound on the cost of all plans, up to `most`, by so many relaxations alone."""
-        return self._tree_search().prove(most, relaxations) if self.skeleton.possible else most
+        incumbent = Incumbent(self.network, self.target, self.budget, self.gap, self.judge)
+        return self._tree_search(incumbent).prove(most, relaxations) if self.skeleton.possible else most
 
     def run(self) -> Outcome[Assignment]:
         """Search until the gap is reached or time is up."""
         if not self.skeleton.possible:
             return Outcome(math.inf, None, None, math.inf, 0, Termination.OPTIMAL)
-        search = self._tree_search()
-        milp = search.milp
-        if self.is_middle:
-            milp.start(self.budget, self.gap)
+        incumbent = Incumbent(self.network, self.target, self.budget, self.gap, self.judge)
+        search = self._tree_search(incumbent)
         try:
             bound = search.run()
         finally:
-            milp.close()
-        bound = max(bound, milp.bound)
-        if milp.runs and bound >= search.incumbent.goal():
-            self._reproduce(search.incumbent)
-        return self._outcome(search, bound)
+            for milp in search.milps:
+                milp.close()
+        bound = max(bound, search.milp_bound)
+        if search.milp_bound > 0.0 and bound >= incumbent.goal():
+            self._reproduce(incumbent)
+        late = search.out_of_time or self.clock.left() == 0.0
+        return self._outcome(incumbent, bound, len(search.visited), late)
 
-    def _tree_search(self) -> TreeSearch:
-        incumbent = Incumbent(self.network, self.target, self.budget, self.gap, self.judge)
-        milp = ConcurrentMilp(self.network, self.target, self.fixed, self.clock)
+    def _tree_search(self, incumbent: Incumbent) -> TreeSearch:
+        problem, ended = (self.network, self.target, self.fixed, self.clock), Event()
         parts = SearchParts(
             relaxations=self.relaxations,
             rounding=self.rounding,
             incumbent=incumbent,
-            milp=milp,
+            milp=ConcurrentMilp(*problem, ended=ended, quick=self.is_middle),
+            early=ConcurrentMilp(*problem, ended=ended) if self.is_middle else None,
             clock=self.clock,
             settings=self.settings,
-            is_middle=self.is_middle,
             is_paced=self.pace is not None,
         )
         return TreeSearch(parts)
@@ -131,19 +134,17 @@ class FleetSearch:
         if milp is None:
             return
         most, nodes = incumbent.cost * (1.0 + VALUE_TOLERANCE), self.settings.reproducing_nodes
-        answer = milp.program.solve(time_limit_s=self.clock.left(), most_nodes=nodes, cutoff=most, enough=most)
+        answer = milp.program.solve(SolveLimits(0.0, self.clock.left(), most, nodes, enough=most))
         found = None if answer.values is None else milp.staff(answer.values).assignment()
         if found is not None and found.cost <= most:
             incumbent.assignment = found
 
-    def _outcome(self, search: TreeSearch, bound: float) -> Outcome[Assignment]:
-        incumbent = search.incumbent
-        late = search.out_of_time or self.clock.left() == 0.0
+    def _outcome(self, incumbent: Incumbent, bound: float, tried: int, late: bool) -> Outcome[Assignment]:
         value, bound = incumbent.cost, max(0.0, bound)
         if incumbent.assignment is None:
             bound = math.inf if bound > self.budget else bound
             ended = termination_of(math.inf, bound, out_of_time=late)
-            return Outcome(math.inf, None, None, bound, len(search.visited), ended)
+            return Outcome(math.inf, None, None, bound, tried, ended)
         bound = value if is_gap_closed(value, bound) else bound
         ended = termination_of(value, bound, gap=self.gap, out_of_time=late)
-        return Outcome(value, incumbent.assignment, incumbent.selection, bound, len(search.visited), ended)
+        return Outcome(value, incumbent.assignment, incumbent.selection, bound, tried, ended)

@@ -1,4 +1,8 @@
-"""Exact MILPs of single selections, cheapest bound first, while the exact MILP of all selections goes on."""
+"""Exact MILPs of single selections, cheapest bound first, while the exact MILP of all selections goes on.
+
+No more than two run at once. Where one has gone on from the start (`early`), the first selection is solved beside it,
+and then, with that plan as its cutoff, the MILP of all selections a second time; other selections only if it ends.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,12 @@ from collections.abc import Callable
 
 from jellybean_solver.fleet.branch_and_bound import Tree
 from jellybean_solver.fleet.concurrent_milp import ConcurrentMilp
+from jellybean_solver.fleet.exact_milp import ExactMilp
 from jellybean_solver.fleet.incumbent import Incumbent
 from jellybean_solver.fleet.rounding.selection_rounding import SelectionRounding
 from jellybean_solver.fleet.worker_classes import Mask
 from jellybean_solver.milp.concurrent_solve import ConcurrentSolve
+from jellybean_solver.milp.highs_program import SolveLimits
 from jellybean_solver.outcome import Selection
 
 
@@ -18,13 +24,10 @@ class SelectionClosing:
     """Closes the gap that relaxations leave at whole nodes. `exact_bounds`: by variants, of selections solved."""
 
     def __init__(
-        self,
-        rounding: SelectionRounding,
-        milp: ConcurrentMilp,
-        incumbent: Incumbent,
-        exact_bounds: dict[tuple[str, ...], float],
+        self, rounding: SelectionRounding, milp: ConcurrentMilp, early: ConcurrentMilp | None, incumbent: Incumbent
     ) -> None:
-        self.rounding, self.milp, self.incumbent, self.exact_bounds = rounding, milp, incumbent, exact_bounds
+        self.rounding, self.milp, self.early, self.incumbent = rounding, milp, early, incumbent
+        self.exact_bounds: dict[tuple[str, ...], float] = {}
 
     def close_cheapest(
         self, tree: Tree, selection_of: Callable[[Mask], Selection], is_closed: Callable[[], bool]
@@ -33,7 +36,12 @@ class SelectionClosing:
 
         inf where nothing was solved. `is_closed`: asked now and then, True ends the solve.
         """
-        self._start()
+        is_accompanied = self.early is not None and self.early.is_running
+        if not is_accompanied or self.exact_bounds:
+            self._start()
+            if is_accompanied and self.milp.is_running:
+                self.milp.wait()
+                return math.inf
         node = tree.part()
         if node is None:
             return math.inf
@@ -57,17 +65,16 @@ class SelectionClosing:
         milp = self.rounding.exact_milp(selection)
         if milp is None:
             return math.inf
-        run = ConcurrentSolve(
-            milp.program,
-            gap=0.5 * self.incumbent.gap,
-            time_limit_s=self.rounding.clock.left(),
-            cutoff=self.incumbent.goal(),
-            done=self.milp.wake,
-        )
+        limits = SolveLimits(0.5 * self.incumbent.gap, self.rounding.clock.left(), self.incumbent.goal())
+        run = ConcurrentSolve(milp.program, limits, self.milp.wake)
         run.start()
-        while run.answer is None and not is_closed():
+        while run.answer is None and run.bound < self.incumbent.goal() and not is_closed():
             self.milp.wait()
+            self._take(run, milp, selection)
         run.stop()
+        self._take(run, milp, selection)
+        return run.bound
+
+    def _take(self, run: ConcurrentSolve, milp: ExactMilp, selection: Selection) -> None:
         for values in run.incumbents():
             self.incumbent.take(selection, milp.staff(values).assignment())
-        return run.bound

@@ -32,7 +32,6 @@ class SearchSettings:
     quick_rounding: float = 0.3  # share of the gap that a rounding may lose in the search
     fine_rounding: float = 0.2  # share of the gap that a rounding may lose at the end
     roundings: int = 5  # selections rounded before the tree is explored further
-    rounding_nodes: int = 30  # of the exact MILP of one selection, where it does the rounding
     reproducing_nodes: int = 1_000  # of the exact MILP that makes the final plan reproducible
     relaxations_per_deadline: int = 250  # solved under one deadline on the delay
     memory_headroom: tuple[float, ...] = (0.0, 0.2, 1.0)  # workers of a class left out per operator on it, in turn

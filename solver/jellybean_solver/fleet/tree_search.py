@@ -10,8 +10,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-import numpy as np
-
 from jellybean_solver.errors import OutOfTimeError
 from jellybean_solver.fleet.branch_and_bound import Tree
 from jellybean_solver.fleet.concurrent_milp import ConcurrentMilp
@@ -21,9 +19,7 @@ from jellybean_solver.fleet.relaxation import Point, Relaxation
 from jellybean_solver.fleet.rounding.selection_rounding import SelectionRounding
 from jellybean_solver.fleet.selection_closing import SelectionClosing
 from jellybean_solver.fleet.settings import SearchSettings
-from jellybean_solver.fleet.worker_classes import Mask
-from jellybean_solver.milp.highs_program import Indices
-from jellybean_solver.outcome import VALUE_TOLERANCE, Clock, Selection
+from jellybean_solver.outcome import VALUE_TOLERANCE, Clock
 from jellybean_solver.small.assignment import Assignment
 
 
@@ -32,16 +28,18 @@ class SearchParts:
     """What a tree search works with.
 
     `relaxations`: each warm from one solve to the next; two solve both sides of a split at the same time.
-    `is_middle`: selections are rounded by their exact MILP. `is_paced`: under a deadline on the delay.
+    `milp` starts where nothing but whole workers can raise the bound, `early`, on problems of middle size,
+    after the first plan.
+    `is_paced`: under a deadline on the delay.
     """
 
     relaxations: tuple[Relaxation, ...]
     rounding: SelectionRounding
     incumbent: Incumbent
     milp: ConcurrentMilp
+    early: ConcurrentMilp | None
     clock: Clock
     settings: SearchSettings
-    is_middle: bool
     is_paced: bool
 
     @property
@@ -54,7 +52,8 @@ class TreeSearch:
     """One search. `most_relaxations`: after so many, a search under a deadline takes what it has."""
 
     def __init__(self, parts: SearchParts) -> None:
-        self.parts, self.incumbent, self.milp = parts, parts.incumbent, parts.milp
+        self.parts, self.incumbent, self.milp, self.early = parts, parts.incumbent, parts.milp, parts.early
+        self.milps = (parts.milp,) if parts.early is None else (parts.milp, parts.early)
         self.clock, self.settings, self.judge = parts.clock, parts.settings, parts.incumbent.judge
         self.relaxation, self.rounding = parts.relaxations[0], parts.rounding
         self.skeleton = self.relaxation.skeleton
@@ -65,7 +64,6 @@ class TreeSearch:
         self.visited: set[bytes] = set()
         self.waiting: list[tuple[int, Box, Point]] = []  # selections visited and not yet rounded, with their counts
         self.rounded: set[tuple[bytes, float]] = set()  # selections, and the bound that they were rounded from
-        self.exact_bounds: dict[tuple[str, ...], float] = {}  # by variants, of selections solved exactly
         self.first: tuple[Box, Assignment] | None = None  # the first plan, while no plan has met the deadline
         self.out_of_time = False
 
@@ -74,12 +72,17 @@ class TreeSearch:
         bound = 0.0
         if not self.parts.is_paced:
             self._find_first()
+        is_loose = self.incumbent.gap > self.settings.coarse_gap and self.incumbent.assignment is not None
+        if (
+            self.early is not None and not is_loose
+        ):  # the tree reaches a wide gap alone, with the same plan on every run
+            self.early.start(self.incumbent.goal(), self.incumbent.gap)
         for share in self.settings.guesses if not self.parts.is_paced else (math.inf,):
             bound = max(bound, self._pass(share))
             if bound >= self.incumbent.goal() or self._is_closed() or self._is_last() or self.clock.left() == 0.0:
                 break
         self._repair_first()
-        return max(bound, self.milp.bound)
+        return max(bound, self.milp_bound)
 
     def prove(self, most: float, relaxations: int) -> float:
         """A lower bound on the cost of all plans, up to `most`, by so many relaxations alone."""
@@ -129,20 +132,20 @@ class TreeSearch:
         if self.parts.is_paced:
             return tree.bound()
         self._polish(tree)
-        closing = SelectionClosing(self.rounding, self.milp, self.incumbent, self.exact_bounds)
+        closing = SelectionClosing(self.rounding, self.milp, self.early, self.incumbent)
         while tree.bound() < self._enough() and self.clock.left() != 0.0:
             if tree.least_whole() > tree.bound():
                 self._explore(tree, tree.least_whole)
             elif not self._is_last():
                 break
             else:
-                self.closed = min(self.closed, closing.close_cheapest(tree, self._selection, self._is_closed))
+                self.closed = min(self.closed, closing.close_cheapest(tree, self.skeleton.selection, self._is_closed))
             self._round_best(tree)
         return min(tree.bound(), self.closed)
 
     def _tree(self) -> Tree:
         relax = tuple(relaxation.solve for relaxation in self.parts.relaxations)
-        return Tree(self.skeleton.kinds.owner, self._rank(), relax, self._visit, self._prune_above)
+        return Tree(self.skeleton.kinds.owner, self.skeleton.cheaper_first(), relax, self._visit, self._prune_above)
 
     def _explore(self, tree: Tree, limit: Callable[[], float]) -> None:
         tree.explore(lambda: min(self._enough(), limit()), self.clock)
@@ -164,8 +167,8 @@ class TreeSearch:
             tree.start(self.relaxation.everything())
             tree.plunge(self.skeleton.few.pools)
             for _, box, point in self.waiting:
-                found = self._round(box, point, tree.bound(), gap=self.settings.first_rounding)
-                taken = self.incumbent.take(self._selection(box.allowed), found, judged=self.judge is None)
+                found = self.rounding.near(box, point, tree.bound(), gap=self.settings.first_rounding)
+                taken = self.incumbent.take(self.skeleton.selection(box.allowed), found, judged=self.judge is None)
                 if taken and found is not None:
                     self.first = box, found
         self.least_relaxed = math.inf
@@ -175,26 +178,17 @@ class TreeSearch:
         if self.judge is None or self.first is None or self.judge.has_plan:
             return
         (box, found), self.first = self.first, None
-        selection, before = self._selection(box.allowed), (self.incumbent.assignment, self.incumbent.selection)
+        selection, before = self.skeleton.selection(box.allowed), (self.incumbent.assignment, self.incumbent.selection)
         self.judge.reset()
         accepted = self.judge.accepts(self.skeleton.network, selection, found)
         while not accepted and self.judge.raise_headroom():
             self.incumbent.assignment = None
             point = self.rounding.relax(box)
-            accepted = point is None or self.incumbent.take(selection, self._round(box, point, 0.0))
+            accepted = point is None or self.incumbent.take(selection, self.rounding.near(box, point, 0.0))
         if not self.judge.has_plan:  # the cheapest plan stays the one that other searches begin from
             self.incumbent.assignment, self.incumbent.selection = before
 
     # -- rounding
-
-    def _round(self, box: Box, point: Point, bound: float, *, gap: float = 0.0) -> Assignment | None:
-        if not self.parts.is_middle:
-            return self.rounding.near(box, point, bound, gap=gap)
-        selection = self._selection(box.allowed)
-        found, proven = self.rounding.exactly(selection, self.incumbent.goal())
-        key = self._key(selection)
-        self.exact_bounds[key] = max(self.exact_bounds.get(key, 0.0), proven)
-        return found
 
     def _round_best(self, tree: Tree) -> None:
         """Round the best selections visited, until one is good enough."""
@@ -210,10 +204,10 @@ class TreeSearch:
 
     def _round_in_time(self, box: Box, point: Point, bound: float) -> None:
         """Round a point, with ever more headroom on links as long as that is why the plan misses its deadline."""
-        selection = self._selection(box.allowed)
+        selection = self.skeleton.selection(box.allowed)
         now: Point | None = point
         while now is not None and (now is point or now.bound < self._enough()):
-            if self.incumbent.take(selection, self._round(box, now, bound)):
+            if self.incumbent.take(selection, self.rounding.near(box, now, bound)):
                 self.incumbent.point = now
                 break
             now = self.rounding.relax(box) if self.judge is not None and self.judge.raise_headroom() else None
@@ -223,7 +217,7 @@ class TreeSearch:
     def _polish(self, tree: Tree) -> None:
         """Round the incumbent's point once more with more effort, if it is not good enough."""
         point = self.incumbent.point
-        if point is None or self.parts.is_middle or self.skeleton.kinds.exclusive.any() or self.clock.left() == 0.0:
+        if point is None or self.skeleton.kinds.exclusive.any() or self.clock.left() == 0.0:
             return
         if tree.bound() < self._enough():
             self.incumbent.take(self.incumbent.selection, self.rounding.finely(point, tree.bound()))
@@ -235,21 +229,12 @@ class TreeSearch:
         if box.key in self.visited:
             return
         self.visited.add(box.key)
-        if not self.incumbent.is_accurate(self._selection(box.allowed)):
+        if not self.incumbent.is_accurate(self.skeleton.selection(box.allowed)):
             return
         point = self.rounding.relax(box)
         if point is not None:
             self.least_relaxed = min(self.least_relaxed, point.bound)
             self.waiting.append((len(self.visited), box, point))
-
-    def _rank(self) -> Indices:
-        """Order the choices operator by operator, cheaper ones first."""
-        kinds, known = self.skeleton.kinds, self.skeleton.open
-        workers = np.where(known, kinds.needed, 0.0)
-        cost = np.where(known, workers * kinds.price, math.inf).min(axis=1, initial=math.inf)
-        rank = np.empty(len(cost), np.int64)
-        rank[np.lexsort((cost, kinds.owner))] = np.arange(len(cost))
-        return rank
 
     def _tired(self) -> float:
         """-inf to stop where a deadline makes selections many and close, and some were visited."""
@@ -269,16 +254,16 @@ class TreeSearch:
 
     def _is_closed(self) -> bool:
         """True if the concurrent MILP has proven the incumbent; takes what it has found."""
-        for selection, found in self.milp.found():
-            self.incumbent.take(selection, found)
-        return self.milp.bound >= self.incumbent.goal()
+        for milp in self.milps:
+            for selection, found in milp.found():
+                self.incumbent.take(selection, found)
+        return self.milp_bound >= self.incumbent.goal()
+
+    @property
+    def milp_bound(self) -> float:
+        """The lower bound that the exact MILPs have proven."""
+        return max(milp.bound for milp in self.milps)
 
     def _is_last(self) -> bool:
         """True if no guess prunes what is better than the incumbent."""
         return math.isinf(self.guess) or self.incumbent.cost <= self.guess
-
-    def _selection(self, mask: Mask) -> Selection:
-        return dict(choice for choice, made in zip(self.skeleton.kinds.choices, mask.tolist(), strict=True) if made)
-
-    def _key(self, selection: Selection) -> tuple[str, ...]:
-        return tuple(selection[name] for name in self.skeleton.network.names)

@@ -10,7 +10,7 @@ from typing import Any
 import highspy
 import numpy as np
 
-from jellybean_solver.milp.highs_program import Floats, Program, ProgramSolution, above, run
+from jellybean_solver.milp.highs_program import Floats, Program, ProgramSolution, SolveLimits, above, run
 
 CALLS = 16  # polls between two updates of the bound: 1 costs HiGHS four fifths of its speed, 16 a tenth
 PATIENCE_S = 0.5  # that a stopped run is waited for
@@ -25,12 +25,10 @@ class ConcurrentSolve:
     once in `CALLS` polls.
     """
 
-    def __init__(
-        self, program: Program, *, gap: float, time_limit_s: float | None, cutoff: float, done: Callable[[], None]
-    ) -> None:
-        """`gap`: relative. `cutoff`: as of `Program.model`. `done`: called in the thread when the run has ended."""
-        self._program, self._done, self._cutoff = program, done, cutoff
-        self._model = program.model(gap=gap, time_limit_s=time_limit_s, cutoff=cutoff)
+    def __init__(self, program: Program, limits: SolveLimits, done: Callable[[], None]) -> None:
+        """`done`: called in the thread when the run has ended."""
+        self._program, self._done, self._cutoff = program, done, limits.cutoff
+        self._model = program.model(limits)
         self._model.cbMipInterrupt.subscribe(self._look)
         self._model.stopCallback(INTERRUPT)
         self._model.cbMipImprovingSolution.subscribe(self._improve)

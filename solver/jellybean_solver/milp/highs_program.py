@@ -33,6 +33,25 @@ class ProgramSolution:
 
 
 @dataclass(frozen=True, slots=True)
+class SolveLimits:
+    """When a run may end. `gap`: relative; `cutoff`: points that cost more are not searched for.
+
+    `enough`: the first point that costs as little ends the run. `quick`: without the heuristics that solve sub-programs
+    almost as large.
+    """
+
+    gap: float = 0.0
+    time_limit_s: float | None = None
+    cutoff: float = math.inf
+    most_nodes: int | None = None
+    enough: float = -math.inf
+    quick: bool = False
+
+
+NO_LIMITS = SolveLimits()
+
+
+@dataclass(frozen=True, slots=True)
 class Matrix:
     """A program as sparse arrays: entries, row ranges `low` to `high`, columns from 0 to `most`."""
 
@@ -102,7 +121,7 @@ class Program:
         count = len(cost)
         self.cost.append(np.asarray(cost, float))
         self.low.append(np.zeros(count))
-        self.high.append(np.broadcast_to(np.asarray(high, float), count).copy())
+        self.high.append(np.full(count, high) if isinstance(high, float | int) else np.array(high, float))
         self.integer.append(np.full(count, integer))
         self.columns += count
         return np.arange(self.columns - count, self.columns)
@@ -110,8 +129,8 @@ class Program:
     def add_rows(self, low: float | Floats, high: float | Floats, count: int) -> Indices:
         """Add empty rows; `fill` sets their entries. Returns their indices."""
         first = len(self.row_low)
-        self.row_low.extend(np.broadcast_to(np.asarray(low, float), count).tolist())
-        self.row_high.extend(np.broadcast_to(np.asarray(high, float), count).tolist())
+        self.row_low.extend([low] * count if isinstance(low, float | int) else low.tolist())
+        self.row_high.extend([high] * count if isinstance(high, float | int) else high.tolist())
         return np.arange(first, first + count)
 
     def change_rows(self, rows: Sequence[int], low: float, high: float) -> None:
@@ -124,7 +143,8 @@ class Program:
     ) -> None:
         """Set entries, one per pair of row and column; entries of the same pair add up."""
         at = np.asarray(rows, np.int64)
-        self.entries.append((at, np.asarray(columns, np.int64), np.broadcast_to(np.asarray(values, float), at.shape)))
+        entries = np.full(len(at), values) if isinstance(values, float | int) else np.asarray(values, float)
+        self.entries.append((at, np.asarray(columns, np.int64), entries))
 
     def limit_cost(self, most: float) -> None:
         """Add a row that keeps the objective at or below `most`."""
@@ -135,55 +155,34 @@ class Program:
         row = self.add_rows(-math.inf, most, 1)
         self.fill(np.repeat(row, len(columns)), columns, cost[columns])
 
-    def solve(
-        self,
-        *,
-        gap: float = 0.0,
-        time_limit_s: float | None = None,
-        threads: int = 1,
-        relaxed: bool = False,
-        most_nodes: int | None = None,
-        enough: float = -math.inf,
-        quick: bool = False,
-        cutoff: float = math.inf,
-    ) -> ProgramSolution:
-        """The best point found, or the first one below `enough`. `relaxed`: without integrality.
-
-        `quick`: without the heuristics that solve sub-programs almost as large. SolverError on a numerical failure.
-        """
-        model = self.model(gap=gap, time_limit_s=time_limit_s, threads=threads, relaxed=relaxed, cutoff=cutoff)
-        if most_nodes is not None:
-            model.setOptionValue("mip_max_nodes", most_nodes)
-        if not relaxed and math.isfinite(enough):
-            model.setOptionValue("objective_target", enough)
-        for option in DEAR if quick else ():
-            model.setOptionValue(option, False)
+    def solve(self, limits: SolveLimits = NO_LIMITS, *, relaxed: bool = False) -> ProgramSolution:
+        """The best point within the limits. `relaxed`: without integrality. SolverError on a numerical failure."""
+        model = self.model(limits, relaxed=relaxed)
         run(model)
-        return self.answer(model, relaxed=relaxed, cutoff=cutoff)
+        return self.answer(model, relaxed=relaxed, cutoff=limits.cutoff)
 
-    def model(
-        self,
-        *,
-        gap: float = 0.0,
-        time_limit_s: float | None = None,
-        threads: int = 1,
-        relaxed: bool = False,
-        cutoff: float = math.inf,
-    ) -> highspy.Highs:
+    def model(self, limits: SolveLimits = NO_LIMITS, *, relaxed: bool = False) -> highspy.Highs:
         """The HiGHS model, ready to run."""
         model = highspy.Highs()
-        for option, value in (
-            ("output_flag", False),
-            ("threads", threads),
-            ("random_seed", 0),
-            ("mip_rel_gap", gap),
-            ("mip_abs_gap", 0.0),
-            ("primal_feasibility_tolerance", FEASIBILITY_TOLERANCE),
-            ("dual_feasibility_tolerance", FEASIBILITY_TOLERANCE),
-            ("mip_feasibility_tolerance", FEASIBILITY_TOLERANCE),
-            ("time_limit", math.inf if time_limit_s is None else time_limit_s),
-            ("objective_bound", cutoff),
-        ):
+        options: dict[str, bool | int | float] = {
+            "output_flag": False,
+            "threads": 1,
+            "random_seed": 0,
+            "mip_rel_gap": limits.gap,
+            "mip_abs_gap": 0.0,
+            "primal_feasibility_tolerance": FEASIBILITY_TOLERANCE,
+            "dual_feasibility_tolerance": FEASIBILITY_TOLERANCE,
+            "mip_feasibility_tolerance": FEASIBILITY_TOLERANCE,
+            "time_limit": math.inf if limits.time_limit_s is None else limits.time_limit_s,
+            "objective_bound": limits.cutoff,
+        }
+        if limits.quick:
+            options |= dict.fromkeys(DEAR, False)
+        if limits.most_nodes is not None:
+            options["mip_max_nodes"] = limits.most_nodes
+        if not relaxed and math.isfinite(limits.enough):
+            options["objective_target"] = limits.enough
+        for option, value in options.items():
             model.setOptionValue(option, value)
         model.passModel(self.lp(relaxed=relaxed))
         return model

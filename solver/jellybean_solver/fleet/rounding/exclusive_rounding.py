@@ -17,7 +17,7 @@ from jellybean_solver.fleet.packing.worker_counts import Staff
 from jellybean_solver.fleet.relaxation import Point
 from jellybean_solver.fleet.rounding.rounding_patterns import ways_near
 from jellybean_solver.fleet.worker_classes import LEAST_BYTES
-from jellybean_solver.milp.highs_program import Floats, Indices, Program
+from jellybean_solver.milp.highs_program import Floats, Indices, Program, SolveLimits
 from jellybean_solver.milp.pulp_program import FEASIBILITY_TOLERANCE
 from jellybean_solver.small.assignment import Assignment
 
@@ -110,7 +110,7 @@ class _Rounding:
         """`idle`: workers of shared kinds whose time is left unused."""
         for row, workers in zip(self.shared.load.tolist(), idle.tolist(), strict=True):
             self.program.row_high[row] = -workers
-        answer = self.program.solve(gap=gap, time_limit_s=time_limit_s, most_nodes=MOST_NODES)
+        answer = self.program.solve(SolveLimits(gap, time_limit_s, most_nodes=MOST_NODES))
         if answer.values is None:
             return None
         shape = len(self.choices), len(self.skeleton.kinds.kinds)

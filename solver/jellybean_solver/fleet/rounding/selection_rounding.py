@@ -88,19 +88,6 @@ class SelectionRounding:
                 more=CLASSES_AT_THE_END,
             )
 
-    def exactly(self, selection: Selection, cutoff: float) -> tuple[Assignment | None, float]:
-        """The best plan that a few nodes of the selection's exact MILP find, and a lower bound up to `cutoff`."""
-        milp = self.exact_milp(selection)
-        if milp is None:
-            return None, float("inf")
-        answer = milp.program.solve(
-            gap=self.settings.fine_rounding * self.gap,
-            time_limit_s=self.clock.left(),
-            most_nodes=self.settings.rounding_nodes,
-            cutoff=cutoff,
-        )
-        return None if answer.values is None else milp.staff(answer.values).assignment(), answer.bound
-
     def exact_milp(self, selection: Selection) -> ExactMilp | None:
         """The exact MILP of one selection; None if it cannot run. Whether it is accurate is for the caller to know."""
         skeleton = Skeleton(self.skeleton.network, None, selection, few_workers=0)

@@ -18,7 +18,7 @@ from jellybean_solver.fleet.packing.worker_counts import Staff
 from jellybean_solver.fleet.packing.wrap_around_packing import Chain, chains_of
 from jellybean_solver.fleet.relaxation import Point
 from jellybean_solver.fleet.worker_classes import LEAST_BYTES, Kind
-from jellybean_solver.milp.highs_program import Floats, Program
+from jellybean_solver.milp.highs_program import Floats, Program, SolveLimits
 from jellybean_solver.milp.pulp_program import FEASIBILITY_TOLERANCE
 from jellybean_solver.small.assignment import Assignment
 
@@ -177,9 +177,8 @@ class _Near:
         )
 
     def solve(self, gap: float, enough: float, time_limit_s: float | None, quick: bool) -> Staff | None:
-        answer = self.program.solve(
-            gap=gap, enough=enough, time_limit_s=time_limit_s, most_nodes=MOST_NODES, quick=quick
-        )
+        limits = SolveLimits(gap, time_limit_s, enough=enough, most_nodes=MOST_NODES, quick=quick)
+        answer = self.program.solve(limits)
         if answer.values is None:
             return None
         shape = len(self.choices), len(self.kinds.kinds)
