@@ -12,7 +12,7 @@ from jellybean_solver.demand.demand import Network
 from jellybean_solver.errors import OutOfTimeError
 from jellybean_solver.fleet.delay_linearisation import Pace
 from jellybean_solver.fleet.dispatch import is_large
-from jellybean_solver.fleet.joint_lp import Skeleton
+from jellybean_solver.fleet.joint_lp import JointLp
 from jellybean_solver.fleet.proposal import propose
 from jellybean_solver.fleet.relaxation import Relaxation
 from jellybean_solver.fleet.settings import SearchLimits
@@ -76,10 +76,10 @@ def least_cost_in_time(problem: Problem, deadline_s: float, first: Plan, limits:
     network = Network(problem)
     if not is_large(network):
         return propose(network, target, limits, deadline_s=deadline_s).bound
-    skeleton = Skeleton(network, target, {}, pace)
-    if not skeleton.possible:
+    joint_lp = JointLp(network, target, {}, pace)
+    if not joint_lp.possible:
         return math.inf
-    relaxation = Relaxation(skeleton, limits.clock)
+    relaxation = Relaxation(joint_lp, limits.clock)
     try:
         point = relaxation.solve(relaxation.everything())
     except OutOfTimeError:

@@ -10,7 +10,7 @@ from threading import Event
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.fleet.exact_milp import ExactMilp
 from jellybean_solver.fleet.incumbent import is_accurate_enough
-from jellybean_solver.fleet.joint_lp import Skeleton
+from jellybean_solver.fleet.joint_lp import JointLp
 from jellybean_solver.migration.running_plan import RunningPlan
 from jellybean_solver.milp.concurrent_solve import ConcurrentSolve
 from jellybean_solver.milp.highs_program import SolveLimits
@@ -35,7 +35,6 @@ class ConcurrentMilp:
         *,
         running: RunningPlan | None = None,
         budget: float = math.inf,
-        quick: bool = False,
         ended: Event | None = None,
     ) -> None:
         """From a `running` plan the bound is on the cost with the migration; `budget` is on the running cost alone.
@@ -46,15 +45,16 @@ class ConcurrentMilp:
         self._clock, self._is_accurate = clock, partial(is_accurate_enough, network.problem, target)
         self._run: ConcurrentSolve | None = None
         self._milp: ExactMilp | None = None
-        self._quick, self._ended = quick, ended or Event()
+        self._quick, self._ended = False, ended or Event()
         self.cutoff = self.value = math.inf  # of the last run: USD per hour, and of the best plan that it knows
         self.bound = 0.0
         self.finished = False  # the last run has ended, at its gap or at the limit
         self.runs = 0
 
-    def start(self, cutoff: float, gap: float) -> None:
-        """Begin a run, to a relative gap; a run that goes on is ended first."""
+    def start(self, cutoff: float, gap: float, *, quick: bool = False) -> None:
+        """Begin a run, to a relative gap; a run that goes on is ended first. `quick`: as of `SolveLimits`."""
         self.close()
+        self._quick = quick
         if self._milp is None:
             self._milp = self._built()
         if self._milp is None:
@@ -69,10 +69,10 @@ class ConcurrentMilp:
 
     def _built(self) -> ExactMilp | None:
         """The program; None if no selection can do."""
-        skeleton = Skeleton(*self._problem, few_workers=0)
-        if not skeleton.possible:
+        joint_lp = JointLp(*self._problem, few_workers=0)
+        if not joint_lp.possible:
             return None
-        milp = ExactMilp(skeleton)
+        milp = ExactMilp(joint_lp)
         if self._running is not None:
             milp.program.limit_cost(self._budget)
             milp.add_migration(self._running)
@@ -94,7 +94,7 @@ class ConcurrentMilp:
                 yield staff.selection, assignment
         if missed is not None:
             self._milp.exclude(missed)  # less accurate than the rows take it for (accuracy_rows.py)
-            self.start(self.cutoff, 0.0)
+            self.start(self.cutoff, 0.0, quick=self._quick)
         elif answer is not None:
             self.finished = True
 

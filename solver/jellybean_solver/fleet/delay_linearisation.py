@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from jellybean_solver.demand.demand import Network
-from jellybean_solver.fleet.worker_classes import Kinds
+from jellybean_solver.fleet.worker_classes import WorkerClasses
 from jellybean_solver.latency.batching import BatchInput, batch_sizes, service_of, utilisation_in_batches
 from jellybean_solver.latency.estimate import unqueued_s
 from jellybean_solver.latency.plan_arrivals import jobs_at_once
@@ -41,8 +41,8 @@ class Pace:
     theta: float = 0.0
     known: dict[tuple[str, str, str], float] = field(default_factory=dict, compare=False)
 
-    def seconds(self, network: Network, kinds: Kinds) -> Floats:
-        """Per choice and kind; inf where it cannot run."""
+    def seconds(self, network: Network, kinds: WorkerClasses) -> Floats:
+        """Per choice and class; inf where it cannot run."""
         found = np.full(kinds.workers.shape, math.inf)
         for row, (name, variant) in enumerate(kinds.choices):
             for column in np.flatnonzero(kinds.runs[row]).tolist():

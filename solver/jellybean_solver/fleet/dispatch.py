@@ -15,7 +15,7 @@ from jellybean_solver.demand.demand import Network, restricted
 from jellybean_solver.fleet.proposal import Proposal, propose
 from jellybean_solver.fleet.search import FleetSearch
 from jellybean_solver.fleet.settings import DEFAULT_SETTINGS, SearchLimits
-from jellybean_solver.fleet.worker_classes import kinds_of
+from jellybean_solver.fleet.worker_classes import worker_classes
 from jellybean_solver.migration.running_plan import RunningPlan
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.outcome import Clock, Outcome, termination_of
@@ -44,7 +44,7 @@ def default_gap(network: Network) -> float:
     if not is_large(network):
         return 0.0
     choices = [(name, variant) for name in network.names for variant in network.runnable[name]]
-    classes = kinds_of(network, choices, [network.demand(dict([choice])) for choice in choices])
+    classes = worker_classes(network, choices, [network.demand(dict([choice])) for choice in choices])
     return 0.0 if int(classes.runs.sum()) <= DEFAULT_SETTINGS.middle_size else DEFAULT_GAP
 
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from jellybean_solver.demand.model_sets import fits
 from jellybean_solver.errors import SolverError
-from jellybean_solver.fleet.joint_lp import Skeleton
+from jellybean_solver.fleet.joint_lp import JointLp
 from jellybean_solver.fleet.packing.worker_counts import Staff
 from jellybean_solver.fleet.worker_classes import LEAST_BYTES
 from jellybean_solver.migration.running_plan import RunningPlan
@@ -49,13 +49,13 @@ class ExactMilp:
     Not `packed`, shared workers' memory counts in total only: smaller, and a relaxation.
     """
 
-    def __init__(self, skeleton: Skeleton, *, packed: bool = True) -> None:
-        if skeleton.few_workers:
+    def __init__(self, joint_lp: JointLp, *, packed: bool = True) -> None:
+        if joint_lp.few_workers:
             raise SolverError("the joint LP of an exact MILP needs no integer columns of its own")
-        self.skeleton, self.program, self.kinds, self.packed = skeleton, skeleton.program, skeleton.kinds, packed
+        self.joint_lp, self.program, self.kinds, self.packed = joint_lp, joint_lp.program, joint_lp.kinds, packed
         self.served: dict[tuple[int, int, int], int] = {}  # choice, class, group -> column y
         self.groups: dict[tuple[int, int], _Group] = {}  # class, group
-        self.open = skeleton.open
+        self.open = joint_lp.open
         for kind in range(len(self.kinds.kinds)):
             choices = np.flatnonzero(self.open[:, kind])
             if len(choices):
@@ -65,7 +65,7 @@ class ExactMilp:
         """Add a row that this whole selection breaks, and no other."""
         columns = [
             column
-            for (name, variant), column in zip(self.kinds.choices, self.skeleton.chosen.tolist(), strict=True)
+            for (name, variant), column in zip(self.kinds.choices, self.joint_lp.chosen.tolist(), strict=True)
             if selection[name] == variant
         ]
         row = int(self.program.add_rows(-math.inf, len(selection) - 1.0, 1)[0])
@@ -91,15 +91,15 @@ class ExactMilp:
         """Minimise minus the factor, at most 1, by which all rates can be scaled within a budget."""
         self.program.limit_cost(budget)
         self.program.cost = [np.zeros_like(costs) for costs in self.program.cost]
-        scale, total = int(self.program.add_columns([-1.0], 1.0)[0]), self.skeleton.flows.total
+        scale, total = int(self.program.add_columns([-1.0], 1.0)[0]), self.joint_lp.flows.total
         self.program.change_rows(total, 0.0, 0.0)
         self.program.fill(total, [scale] * len(total), -1.0)
-        self.program.change_rows(self.skeleton.total.tolist(), -math.inf, 0.0)  # served by the variant chosen only
+        self.program.change_rows(self.joint_lp.total.tolist(), -math.inf, 0.0)  # served by the variant chosen only
 
     def staff(self, values: Floats) -> Staff:
         """The workers of a point of the program."""
-        kinds, names = self.kinds, self.skeleton.network.names
-        made = np.flatnonzero(values[self.skeleton.chosen] > 0.5)
+        kinds, names = self.kinds, self.joint_lp.network.names
+        made = np.flatnonzero(values[self.joint_lp.chosen] > 0.5)
         shape = len(names), len(kinds.kinds)
         served, workers = np.zeros(shape), np.zeros(shape, np.int64)
         by_group: dict[tuple[int, int], dict[str, float]] = {}
@@ -117,7 +117,7 @@ class ExactMilp:
         for (kind, number), shares in by_group.items():
             known.setdefault(kind, []).append((round(values[self.groups[kind, number].count]), shares))
         return Staff(
-            self.skeleton,
+            self.joint_lp,
             made[np.argsort(kinds.owner[made])],
             values,
             served,
@@ -163,7 +163,7 @@ class ExactMilp:
         count = int(program.add_columns([0.0], min(most, float(kinds.counts[kind])), integer=True)[0])
         group = self.groups[kind, number] = _Group(kind, number, count, leader)
         load = int(program.add_rows(-math.inf, 0.0, 1)[0])
-        program.fill([load, int(self.skeleton.held[kind])], [count, count], [-1.0, 1.0])
+        program.fill([load, int(self.joint_lp.held[kind])], [count, count], [-1.0, 1.0])
         present: dict[int, int] = {}  # operator -> row
         for choice in choices:
             column = self._add_served(choice, kind, number)
@@ -178,13 +178,13 @@ class ExactMilp:
     def _add_served(self, choice: int, kind: int, number: int) -> int:
         column = int(self.program.add_columns([0.0], 1.0)[0])
         self.served[choice, kind, number] = column
-        rows, values = self.skeleton.entries(choice, int(self.kinds.tier[kind]))
-        if self.skeleton.full[kind] >= 0:
-            rows.append(int(self.skeleton.full[kind]))
+        rows, values = self.joint_lp.entries(choice, int(self.kinds.tier[kind]))
+        if self.joint_lp.full[kind] >= 0:
+            rows.append(int(self.joint_lp.full[kind]))
             values.append(float(self.kinds.stored[choice, kind]))
-        if self.skeleton.seconds is not None:
-            timed = self.skeleton.timed[int(self.kinds.owner[choice])].tolist()
-            rows, values = rows + timed, values + [float(self.skeleton.seconds[choice, kind])] * len(timed)
+        if self.joint_lp.seconds is not None:
+            timed = self.joint_lp.timed[int(self.kinds.owner[choice])].tolist()
+            rows, values = rows + timed, values + [float(self.joint_lp.seconds[choice, kind])] * len(timed)
         self.program.fill(rows, [column] * len(rows), values)
         return column
 
@@ -214,4 +214,4 @@ class ExactMilp:
             program.fill([filled], [served], needed * max(1.0, float(kinds.workers[choice, kind])))
             below, made = (int(row) for row in program.add_rows(-math.inf, 0.0, 2))
             program.fill([below, below], [served, model], [1.0, -1.0])
-            program.fill([made, made], [model, int(self.skeleton.chosen[choice])], [1.0, -1.0])
+            program.fill([made, made], [model, int(self.joint_lp.chosen[choice])], [1.0, -1.0])

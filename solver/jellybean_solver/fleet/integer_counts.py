@@ -1,7 +1,7 @@
-"""Kinds of so few workers that a relaxation without their integrality says little: such as those of alike sites.
+"""Integer columns for worker classes with few workers, where the relaxation without them is weak.
 
-A worker of a site stands for one in every site, so one more may cost a tenth of a plan. Columns beside the skeleton's,
-per operator o and kind k of few workers, are whole in every plan and branched on like choices (branching.py):
+With identical sites one more worker is one in every site, and may cost a tenth of a plan. Per operator o and class k of
+few workers the joint LP has these columns too, which are whole in every plan and branched on (branch_and_bound.py):
     u[o, k]   exclusive: workers of k that o has to itself; with m[p], the workers paid
     x[o, k]   shared: whether o runs on k at all; w[o, k] >= 0 is then the share of k's memory that its model fills
 Rows:
@@ -18,16 +18,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jellybean_solver.fleet.worker_classes import LEAST_BYTES, Kinds, Mask
+from jellybean_solver.fleet.worker_classes import LEAST_BYTES, Mask, WorkerClasses
 from jellybean_solver.milp.highs_program import Floats, Indices, Program
 
-FEW = 8  # workers of a kind
+FEW = 8  # workers of a class
 LITTLE = 1e-7
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """Which choices are `allowed`, and what `Few.columns` are at `least` and at `most`."""
+    """Which choices are `allowed`, and what `IntegerCounts.columns` are at `least` and at `most`."""
 
     allowed: Mask
     least: Floats
@@ -39,27 +39,27 @@ class Box:
         return self.allowed.tobytes() + self.least.tobytes() + self.most.tobytes()
 
 
-class Few:
-    """The columns and rows of kinds of few workers, in a skeleton's program.
+class IntegerCounts:
+    """The columns and rows of classes of few workers, in a joint LP's program.
 
     `columns`: of the program, that are whole in every plan, none above `most`; the first `pools` are workers paid.
-    `taken`, `there`: rows per operator and kind that y enters, with `weight` per choice and kind and with 1; -1 where
+    `taken`, `there`: rows per operator and class that y enters, with `weight` per choice and class and with 1; -1 where
     there is none.
     """
 
     def __init__(
         self,
         program: Program,
-        kinds: Kinds,
+        kinds: WorkerClasses,
         reached: Mask,
         chosen: Indices,
         paid: Indices,
         pools_kind: Indices,
         most_workers: int,
     ) -> None:
-        """`reached`: choices and kinds that may have a y; `chosen`, `paid`: the columns z and m.
+        """`reached`: choices and classes that may have a y; `chosen`, `paid`: the columns z and m.
 
-        `most_workers`: of a kind that has columns of its own.
+        `most_workers`: of a class that has columns of its own.
         """
         self._program, self._kinds, self._open = program, kinds, reached
         self.weight = np.where(kinds.runs, np.where(kinds.exclusive, kinds.needed, kinds.stored), 0.0)
@@ -70,13 +70,13 @@ class Few:
         self._model = np.where(
             reached, kinds.memory_bytes / np.maximum(limits, LEAST_BYTES), 0.0
         )  # of a worker's memory
-        few = [index for index, kind in enumerate(kinds.kinds) if kind.count <= most_workers]
-        self.kind_of = pools_kind[np.isin(pools_kind, few)]  # of the first columns
-        columns = paid[np.isin(pools_kind, few)].tolist()
-        most = [float(pool.count) for index in few for pool in kinds.kinds[index].pools]
+        integer_counts = [index for index, kind in enumerate(kinds.kinds) if kind.count <= most_workers]
+        self.kind_of = pools_kind[np.isin(pools_kind, integer_counts)]  # of the first columns
+        columns = paid[np.isin(pools_kind, integer_counts)].tolist()
+        most = [float(pool.count) for index in integer_counts for pool in kinds.kinds[index].pools]
         self.pools = len(columns)
-        self.at = np.full(shape, -1, np.int64)  # operator, kind -> place of its column among `columns`
-        for index in few:
+        self.at = np.full(shape, -1, np.int64)  # operator, class -> place of its column among `columns`
+        for index in integer_counts:
             kind, pools = kinds.kinds[index], paid[pools_kind == index]
             operators = np.unique(kinds.owner[reached[:, index]]).tolist()
             if kind.exclusive:
@@ -91,7 +91,7 @@ class Few:
         self.columns, self.most = np.array(columns, np.int64), np.array(most)
 
     def entries(self, choice: int, kind: int) -> tuple[list[int], list[float]]:
-        """Rows of y[choice, kind], beside all others."""
+        """Rows of y[choice, class], beside all others."""
         operator = int(self._kinds.owner[choice])
         rows, values = [], []
         for table, value in ((self.taken, float(self.weight[choice, kind])), (self.there, 1.0)):
@@ -112,7 +112,7 @@ class Few:
         return found
 
     def _fit(self, paid: Floats, chosen: Floats, there: Mask, taken: Floats) -> Mask:
-        """Per kind: whether whole models of all operators that are there find room."""
+        """Per class: whether whole models of all operators that are there find room."""
         models = np.zeros(self.at.shape)
         np.add.at(models, self._kinds.owner, self._model * chosen[:, None])
         room = np.bincount(self.kind_of, paid, len(self._kinds.kinds))
@@ -120,7 +120,7 @@ class Few:
         return fit
 
     def gains(self, weights: Floats) -> Floats:
-        """What each y weighs in the rows, per choice and kind."""
+        """What each y weighs in the rows, per choice and class."""
         taken = np.where(self.taken >= 0, weights[self.taken], 0.0)[self._kinds.owner]
         there = np.where(self.there >= 0, weights[self.there], 0.0)[self._kinds.owner]
         gains: Floats = self.weight * taken + there

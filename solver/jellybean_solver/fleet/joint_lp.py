@@ -1,19 +1,19 @@
-"""Selection and assignment of a whole fleet as one program, without the fractions that say which kind runs what.
+"""Selection and assignment of a whole fleet as one program, without the fractions that say which class runs what.
 
 Columns:
     z[c]         choice c = (operator, variant) is made; one per operator. Where an operator's rates depend on upstream
                  variants, it has choices of its own for each combination of their ratios (ratio_options.py)
-    m[p]         workers paid in pool p: whole where the workers of its kind are
+    m[p]         workers paid in pool p: whole where the workers of its class are
     f[b, a]      fraction of requests whose operators of bag b sit in tiers a (bag_rows.py)
     g[e, c, t]   fraction of requests whose edge e carries the messages of choice c between two different tiers t
-    y[c, k]      fraction of requests whose operator runs choice c on workers of kind k (`entries`; added by the users)
+    y[c, k]      fraction of requests whose operator runs choice c on workers of class k (`entries`; added by the users)
 Rows:
     sum_c z[c] = 1 per operator; sum_k y[c, k] = z[c];
     sum of z[c] that assume a ratio = sum of the upstream's z[c] that have it;
     sum_{c, k in t} y[c, k] = sum_{a: a[o] = t} f[b, a];
     sum_t g[e, c, (s, t)] <= sum_{k in s} y[c, k]; sum_c g[e, c, t] = sum_{a on t} f[b, a];
     sum_{c} needed[c, k] y[c, k] <= sum_{p in k} m[p]; the same for stored[c, k], memory in place of time;
-    traffic within bandwidth; accuracy (accuracy_rows.py); whole workers where there are few of a kind
+    traffic within bandwidth; accuracy (accuracy_rows.py); whole workers where there are few of a class
     (integer_counts.py).
 That g is held by y tier by tier, and not by z alone, keeps the relaxation from sending one variant's messages while it
 runs another. Which models fit together on one worker is left out, so the program's bound holds for the problem.
@@ -30,8 +30,8 @@ import numpy as np
 from jellybean_solver.demand.demand import EdgeKey, Network, Tiers
 from jellybean_solver.demand.ratio_options import ratio_options, ratio_representatives, ratios_key
 from jellybean_solver.fleet.delay_linearisation import Pace
-from jellybean_solver.fleet.integer_counts import FEW, Few
-from jellybean_solver.fleet.worker_classes import Choice, Mask, kinds_of
+from jellybean_solver.fleet.integer_counts import FEW, IntegerCounts
+from jellybean_solver.fleet.worker_classes import Choice, Mask, worker_classes
 from jellybean_solver.joint.accuracy_rows import add_accuracy
 from jellybean_solver.joint.flow_rows import add_flows
 from jellybean_solver.latency.plan_arrivals import jobs_at_once
@@ -44,7 +44,7 @@ from jellybean_solver.outcome import Selection
 USED = 1e-6  # a smaller fraction of requests is rounding
 
 
-class Skeleton:
+class JointLp:
     """The program of a network and an accuracy target; `fixed`: operators whose variant is given.
 
     `possible` is False when no selection can do. `few_workers`: worker classes of at most so many have integer columns
@@ -72,8 +72,8 @@ class Skeleton:
         ]
         choices, self._assumed = [(name, variant) for name, variant, _ in made], [option for *_, option in made]
         self.demands = [network.demand({**option, name: variant}) for name, variant, option in made]
-        self.kinds = kinds_of(network, choices, self.demands)
-        self.seconds: Floats | None = None  # per choice and kind, where there is a deadline
+        self.kinds = worker_classes(network, choices, self.demands)
+        self.seconds: Floats | None = None  # per choice and class, where there is a deadline
         self.left_s = math.inf  # the deadline of the search that goes on now
         self.links = 1.0  # of every link's bandwidth, that search may use
         self.link_rows = np.zeros(0, np.int64)
@@ -90,7 +90,9 @@ class Skeleton:
         self._paid()
         self.flows = add_flows(self.program, self.network, self.network.demand({}))
         self._meet()
-        self.few = Few(self.program, self.kinds, self.open, self.chosen, self.paid, self.pools_kind, self.few_workers)
+        self.integer_counts = IntegerCounts(
+            self.program, self.kinds, self.open, self.chosen, self.paid, self.pools_kind, self.few_workers
+        )
         self._messages()
         self._links()
         before = len(self.program.row_low)
@@ -99,18 +101,18 @@ class Skeleton:
 
     @cached_property
     def open(self) -> Mask:
-        """Per choice and kind: whether its requests can run there and get there."""
+        """Per choice and class: whether its requests can run there and get there."""
         reached: Mask = self.meet[self.kinds.owner[:, None], self.kinds.tier] >= 0
         return self.kinds.runs & reached
 
     @cached_property
     def pools_kind(self) -> Indices:
-        """The kind of each paid column."""
+        """The class of each paid column."""
         sizes = [len(kind.pools) for kind in self.kinds.kinds]
         return np.repeat(np.arange(len(sizes)), sizes)
 
     def entries(self, choice: int, tier: int) -> tuple[list[int], list[float]]:
-        """Rows of y[choice, any kind of the tier], all but the kind's own rows."""
+        """Rows of y[choice, any class of the tier], all but the class's own rows."""
         rows = [int(self.total[choice]), int(self.meet[self.kinds.owner[choice], tier]), *self.leaving[choice][tier]]
         return rows, [1.0, 1.0] + [-1.0] * (len(rows) - 2)
 
@@ -161,7 +163,7 @@ class Skeleton:
         self.held = self.program.add_rows(-math.inf, 0.0, len(self.kinds.kinds))
         self.program.fill(self.held[self.pools_kind], self.paid, -1.0)
         tight = self.kinds.runs & (self.kinds.stored > np.where(self.kinds.runs, self.kinds.workers, math.inf))
-        self.full = np.full(len(self.kinds.kinds), -1, np.int64)  # rows of kinds whose memory may run out before time
+        self.full = np.full(len(self.kinds.kinds), -1, np.int64)  # rows of classes whose memory may run out before time
         self.full[tight.any(axis=0)] = self.program.add_rows(-math.inf, 0.0, int(tight.any(axis=0).sum()))
         limited = self.full[self.pools_kind] >= 0
         self.program.fill(self.full[self.pools_kind][limited], self.paid[limited], -1.0)
@@ -261,7 +263,7 @@ class Skeleton:
         self.timed = tuple(timed)
 
     def no_slower(self, choice: int, served: Floats) -> Mask:
-        """The kinds on which a choice takes no longer than where a point has it served."""
+        """The classes on which a choice takes no longer than where a point has it served."""
         found: Mask = self.open[choice]
         if self.seconds is not None:
             slowest = np.max(self.seconds[choice], where=served > USED, initial=0.0)

@@ -14,7 +14,7 @@ from jellybean_solver.demand.demand import Network
 from jellybean_solver.fleet.delay_linearisation import Pace
 from jellybean_solver.fleet.exact_milp import ExactMilp
 from jellybean_solver.fleet.incumbent import is_accurate_enough
-from jellybean_solver.fleet.joint_lp import Skeleton
+from jellybean_solver.fleet.joint_lp import JointLp
 from jellybean_solver.fleet.packing.worker_counts import Staff
 from jellybean_solver.fleet.settings import SearchLimits
 from jellybean_solver.migration.running_plan import RunningPlan
@@ -53,10 +53,10 @@ def propose(
     pace = None if deadline_s is None else Pace(deadline_s - 2.0 * network.problem.hop_s)
     if pace is not None and pace.left_s <= 0.0:
         return Proposal(math.inf)
-    skeleton = Skeleton(network, target, fixed or {}, pace, few_workers=0)
-    if not skeleton.possible:
+    joint_lp = JointLp(network, target, fixed or {}, pace, few_workers=0)
+    if not joint_lp.possible:
         return Proposal(math.inf)
-    milp = ExactMilp(skeleton, packed=int(skeleton.open.sum()) <= MOST_PACKED)
+    milp = ExactMilp(joint_lp, packed=int(joint_lp.open.sum()) <= MOST_PACKED)
     milp.program.limit_cost(limits.budget)
     if running is not None:
         milp.add_migration(running)
@@ -73,7 +73,7 @@ def solve_accurately(
 
     Each bound holds: only selections that miss the target are excluded.
     """
-    problem = milp.skeleton.network.problem
+    problem = milp.joint_lp.network.problem
     for _ in range(MOST_MISSES):
         answer = milp.program.solve(SolveLimits(limits.gap, limits.clock.left()))
         staff = None if answer.values is None else milp.staff(answer.values)

@@ -10,7 +10,7 @@ import numpy as np
 
 from jellybean_solver.demand.demand import Network, Tiers
 from jellybean_solver.fleet.exact_milp import ExactMilp
-from jellybean_solver.fleet.joint_lp import Skeleton
+from jellybean_solver.fleet.joint_lp import JointLp
 from jellybean_solver.fleet.proposal import solve_accurately
 from jellybean_solver.fleet.settings import SearchLimits
 from jellybean_solver.outcome import Outcome, Selection, Termination, termination_of
@@ -32,10 +32,10 @@ class RateScale:
 
 def largest_rate_scale(network: Network, target: float | None, limits: SearchLimits) -> Outcome[RateScale]:
     """Minimise minus the scale, over all selections that reach the target and plans within the budget."""
-    skeleton = Skeleton(network, target, {}, few_workers=0)
-    if not skeleton.possible:
+    joint_lp = JointLp(network, target, {}, few_workers=0)
+    if not joint_lp.possible:
         return Outcome(math.inf, None, None, math.inf, 0, Termination.OPTIMAL)
-    milp = ExactMilp(skeleton)
+    milp = ExactMilp(joint_lp)
     milp.maximise_rates(limits.budget)
     answer, staff = solve_accurately(milp, target, limits)
     late = limits.clock.left() == 0.0
@@ -43,8 +43,8 @@ def largest_rate_scale(network: Network, target: float | None, limits: SearchLim
         return Outcome(math.inf, None, None, answer.bound, 1, termination_of(math.inf, answer.bound, out_of_time=late))
     value = answer.value
     bound = value if value - answer.bound <= PROVEN else answer.bound
-    carried = skeleton.program.matrix().activities(answer.values)[skeleton.link_rows]
-    links = dict(zip(skeleton.limited_links, np.asarray(carried).tolist(), strict=True))
+    carried = joint_lp.program.matrix().activities(answer.values)[joint_lp.link_rows]
+    links = dict(zip(joint_lp.limited_links, np.asarray(carried).tolist(), strict=True))
     found = RateScale(max(0.0, -value), _busy(network, staff.selection, milp, answer.values), links)
     return Outcome(value, found, staff.selection, bound, 1, termination_of(value, bound, out_of_time=late))
 

@@ -1,9 +1,8 @@
 """The linear relaxation of the joint program, warm from one box of choices and counts to the next.
 
-Of the columns y (choice, kind) only those are there that some set of allowed choices wanted: after each solve the
-others are priced, and added where they would pay. Where allowed choices look infeasible, columns that would mend the
-proof of it are added first. Rows that hold an operator's fraction by a kind's shared workers are added when a point
-breaks them.
+Columns y (choice, worker class) are generated: after each solve those that are missing are priced, and added where
+their reduced cost is negative. Where the relaxation looks infeasible, columns that break the Farkas proof are added
+first. Rows y[c, k] <= workers of a shared class k are added when a point violates them.
 
 HiGHS works to tolerances. The bound does not depend on them: it is computed from the duals, and any duals of the
 right signs give one (Neumaier and Shcherbina, Mathematical Programming 99, 2004).
@@ -16,9 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jellybean_solver.fleet.ancestor_closure import Closed
+from jellybean_solver.fleet.ancestor_closure import AncestorClosure
 from jellybean_solver.fleet.integer_counts import FEW, Box
-from jellybean_solver.fleet.joint_lp import Skeleton
+from jellybean_solver.fleet.joint_lp import JointLp
 from jellybean_solver.fleet.worker_classes import Mask
 from jellybean_solver.milp.highs_program import Floats
 from jellybean_solver.milp.warm_lp import Block, Linear, Optimum
@@ -28,17 +27,20 @@ PAYS = 1e-7  # USD per hour that a column must save
 MENDS = 1e-9  # of the largest weight in a proof of infeasibility
 BROKEN = 1e-6  # of a row: fractions of requests, or workers
 LEAST_REDUCED, SPARE = 1e-12, 1e-6  # USD per hour; of a count
-FIRST = 3  # cheapest kinds per choice and tier that are there from the start
+FIRST = 3  # cheapest worker classes per choice and tier, whose columns are in the program from the start
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """An optimum. `box`: without what cannot be (ancestor_closure.py); `bound`: USD per hour that no plan within it
-    falls below.
+    """The optimum of the relaxation in a box.
 
-    `chosen`: per choice; `counted`: of `Few.columns`; `values`: of the skeleton's columns; `served`: y, per choice and
-    kind; `scarcity`: what one more worker of a kind would be worth, in USD per hour. `forced`: the bound where a
-    choice is made; `reduced`: by what the bound rises for one more (less, where negative) of a count.
+    `box`: the box without choices and counts that no plan in it has (ancestor_closure.py).
+    `bound`: USD per hour, a lower bound on the cost of every plan in the box.
+    `chosen`, `counted`, `values`: of the columns z, of `IntegerCounts.columns`, of all columns of the joint LP.
+    `served`: y, per choice and worker class.
+    `scarcity`: per class the dual of its workers, USD per hour for one more.
+    `forced`: per choice a lower bound on plans that make it, USD per hour.
+    `reduced`: reduced cost per integer count, USD per hour for one more (one less, where negative).
     """
 
     box: Box
@@ -61,77 +63,77 @@ class Point:
 
 
 class Relaxation:
-    """Solves the skeleton's relaxation for any box."""
+    """Solves the joint LP's relaxation for any box."""
 
-    def __init__(self, skeleton: Skeleton, clock: Clock = Clock()) -> None:
+    def __init__(self, joint_lp: JointLp, clock: Clock = Clock()) -> None:
         """`clock`: for all solves together."""
-        self.skeleton, self.kinds = skeleton, skeleton.kinds
-        self._closed = Closed(skeleton)
+        self.joint_lp, self.kinds = joint_lp, joint_lp.kinds
+        self._closed = AncestorClosure(joint_lp)
         self.solved = 0
-        self._linear = Linear(skeleton.program, clock)
-        self._matrix = skeleton.program.matrix()
-        self._width = skeleton.program.columns
+        self._linear = Linear(joint_lp.program, clock)
+        self._matrix = joint_lp.program.matrix()
+        self._width = joint_lp.program.columns
         shape = self.kinds.workers.shape
         self._column = np.full(shape, -1, np.int64)  # of y; -1: not there
         self._needed = np.where(self.kinds.runs, self.kinds.needed, 0.0)
-        self._presence: dict[tuple[int, int], int] = {}  # (operator, kind) -> row
-        self._owned = [np.flatnonzero(self.kinds.owner == index) for index in range(len(skeleton.network.names))]
+        self._presence: dict[tuple[int, int], int] = {}  # (operator, class) -> row
+        self._owned = [np.flatnonzero(self.kinds.owner == index) for index in range(len(joint_lp.network.names))]
         self._shares()
         self._add(self._cheapest())
 
     def everything(self) -> Box:
         """The box that rules out nothing."""
-        most = self.skeleton.few.most
+        most = self.joint_lp.integer_counts.most
         return Box(np.ones(len(self.kinds.choices), bool), np.zeros(len(most)), most)
 
     def solve(self, box: Box) -> Point | None:
         """The optimum in the box; None when there is none. OutOfTimeError."""
         box = self._closed.tightened(box)
-        self._linear.limit(self.skeleton.chosen, box.allowed.astype(float))
-        self._linear.limit(self.skeleton.few.columns, box.most, box.least)
+        self._linear.limit(self.joint_lp.chosen, box.allowed.astype(float))
+        self._linear.limit(self.joint_lp.integer_counts.columns, box.most, box.least)
         self.solved += 1
         return self._solve(box)
 
     @property
     def most(self) -> Floats:
-        """Workers that may be paid, by the skeleton's columns."""
-        most: Floats = self._matrix.most[self.skeleton.paid]
+        """Workers that may be paid, by the joint LP's columns."""
+        most: Floats = self._matrix.most[self.joint_lp.paid]
         return most
 
     def less_room(self, point: Point, share: float) -> Floats:
-        """The same, but for some of a kind: a share of a worker for each operator that the point has on it."""
+        """The same, but for some of a class: a share of a worker for each operator that the point has on it."""
         users = np.zeros((len(self._owned), len(self.kinds.kinds)))
         np.maximum.at(users, self.kinds.owner, (point.served > BROKEN).astype(float))
         most = self.most
         dearer = np.concatenate([np.cumsum(part[::-1])[::-1] - part for part in self._by_kind(most)])
         wanted = np.where(self.kinds.counts > FEW, np.ceil(share * users.sum(axis=0)), 0.0)
-        left: Floats = most - np.clip(wanted[self.skeleton.pools_kind] - dearer, 0.0, most)
+        left: Floats = most - np.clip(wanted[self.joint_lp.pools_kind] - dearer, 0.0, most)
         return left
 
     def solve_within(self, box: Box, most: Floats) -> Point | None:
         """The optimum in the box where fewer workers may be paid."""
-        self._linear.limit(self.skeleton.paid, most)
+        self._linear.limit(self.joint_lp.paid, most)
         try:
             return self.solve(box)
         finally:
-            self._linear.limit(self.skeleton.paid, self.most)
+            self._linear.limit(self.joint_lp.paid, self.most)
 
     def links_within(self, share: float) -> None:
         """Another share of every link's bandwidth."""
-        self.skeleton.links = share
-        self._matrix.high[self.skeleton.link_rows] = share
-        self._linear.limit_rows(self.skeleton.link_rows, share)
+        self.joint_lp.links = share
+        self._matrix.high[self.joint_lp.link_rows] = share
+        self._linear.limit_rows(self.joint_lp.link_rows, share)
 
     def answer_within(self, left_s: float, clock: Clock) -> None:
         """Another deadline (delay_linearisation.py), and time for all solves from now on."""
-        self._linear.clock, self.skeleton.left_s = clock, left_s
-        at_hand = self.skeleton.at_hand
-        self._matrix.most[at_hand] = self.skeleton.share * left_s
-        self._linear.limit(at_hand, self.skeleton.share * left_s)
+        self._linear.clock, self.joint_lp.left_s = clock, left_s
+        at_hand = self.joint_lp.at_hand
+        self._matrix.most[at_hand] = self.joint_lp.share * left_s
+        self._linear.limit(at_hand, self.joint_lp.share * left_s)
 
     def _by_kind(self, figures: Floats) -> list[Floats]:
-        """Figures of the paid columns, cut by kind."""
-        return np.split(figures, np.flatnonzero(np.diff(self.skeleton.pools_kind)) + 1)
+        """Figures of the paid columns, cut by class."""
+        return np.split(figures, np.flatnonzero(np.diff(self.joint_lp.pools_kind)) + 1)
 
     def _solve(self, box: Box) -> Point | None:
         while True:
@@ -146,63 +148,63 @@ class Relaxation:
 
     def _shares(self) -> None:
         """The rows that a column y of a choice in a tier enters, as one sparse matrix: (choice, tier) by row."""
-        tiers = len(self.skeleton.tiers)
+        tiers = len(self.joint_lp.tiers)
         rows: list[int] = []
         pairs: list[int] = []
         signs: list[float] = []
         for choice in range(len(self.kinds.choices)):
-            for tier in np.unique(self.kinds.tier[self.skeleton.open[choice]]).tolist():
-                own, values = self.skeleton.entries(choice, tier)
+            for tier in np.unique(self.kinds.tier[self.joint_lp.open[choice]]).tolist():
+                own, values = self.joint_lp.entries(choice, tier)
                 rows += own
                 signs += values
                 pairs += [choice * tiers + tier] * len(own)
         self._rows, self._pairs, self._signs = np.array(rows, np.int64), np.array(pairs, np.int64), np.array(signs)
 
     def _cheapest(self) -> Mask:
-        cost = np.where(self.skeleton.open, self._needed * self.kinds.price, math.inf)
+        cost = np.where(self.joint_lp.open, self._needed * self.kinds.price, math.inf)
         found = np.zeros(cost.shape, bool)
-        for tier in range(len(self.skeleton.tiers)):
+        for tier in range(len(self.joint_lp.tiers)):
             kinds = np.flatnonzero(self.kinds.tier == tier)
             order = kinds[np.argsort(cost[:, kinds], axis=1, kind="stable")[:, :FIRST]]
             np.put_along_axis(found, order, True, axis=1)
-        return found & self.skeleton.open
+        return found & self.joint_lp.open
 
     def _add(self, wanted: Mask) -> None:
         block = Block.empty()
         pairs = np.argwhere(wanted)
         for choice, kind in pairs.tolist():
-            rows, values = self.skeleton.entries(choice, int(self.kinds.tier[kind]))
-            rows.append(int(self.skeleton.held[kind]))
+            rows, values = self.joint_lp.entries(choice, int(self.kinds.tier[kind]))
+            rows.append(int(self.joint_lp.held[kind]))
             values.append(float(self._needed[choice, kind]))
-            if self.skeleton.full[kind] >= 0:
-                rows.append(int(self.skeleton.full[kind]))
+            if self.joint_lp.full[kind] >= 0:
+                rows.append(int(self.joint_lp.full[kind]))
                 values.append(float(self.kinds.stored[choice, kind]))
-            more, weights = self.skeleton.few.entries(choice, kind)
+            more, weights = self.joint_lp.integer_counts.entries(choice, kind)
             rows += more
             values += weights
             operator = int(self.kinds.owner[choice])
             if (operator, kind) in self._presence:
                 rows.append(self._presence[operator, kind])
                 values.append(1.0)
-            if self.skeleton.seconds is not None:
-                rows += self.skeleton.timed[operator].tolist()
-                values += [float(self.skeleton.seconds[choice, kind])] * len(self.skeleton.timed[operator])
+            if self.joint_lp.seconds is not None:
+                rows += self.joint_lp.timed[operator].tolist()
+                values += [float(self.joint_lp.seconds[choice, kind])] * len(self.joint_lp.timed[operator])
             block.add(rows, values)
         self._column[pairs[:, 0], pairs[:, 1]] = self._linear.add_columns(block)
 
     def _gains(self, weights: Floats) -> Floats:
         """What each column y weighs in the rows: duals of an optimum make it minus its reduced cost."""
-        shape = len(self.kinds.choices), len(self.skeleton.tiers)
+        shape = len(self.kinds.choices), len(self.joint_lp.tiers)
         shares = np.bincount(self._pairs, self._signs * weights[self._rows], math.prod(shape)).reshape(shape)
-        gains: Floats = shares[:, self.kinds.tier] + self._needed * weights[self.skeleton.held]
-        full = np.flatnonzero(self.skeleton.full >= 0)
-        gains[:, full] += self.kinds.stored[:, full] * weights[self.skeleton.full[full]]
-        gains += self.skeleton.few.gains(weights)
+        gains: Floats = shares[:, self.kinds.tier] + self._needed * weights[self.joint_lp.held]
+        full = np.flatnonzero(self.joint_lp.full >= 0)
+        gains[:, full] += self.kinds.stored[:, full] * weights[self.joint_lp.full[full]]
+        gains += self.joint_lp.integer_counts.gains(weights)
         for (operator, kind), row in self._presence.items():
             gains[self._owned[operator], kind] += weights[row]
-        if self.skeleton.seconds is not None:
-            spent = np.array([weights[rows].sum() for rows in self.skeleton.timed])[self.kinds.owner]
-            gains += np.where(self.kinds.runs, self.skeleton.seconds, 0.0) * spent[:, None]
+        if self.joint_lp.seconds is not None:
+            spent = np.array([weights[rows].sum() for rows in self.joint_lp.timed])[self.kinds.owner]
+            gains += np.where(self.kinds.runs, self.joint_lp.seconds, 0.0) * spent[:, None]
         return gains
 
     def _best(self, gains: Floats, missing: Mask, least: float) -> Mask:
@@ -215,7 +217,7 @@ class Relaxation:
         return found
 
     def _price(self, duals: Floats, allowed: Mask) -> bool:
-        missing = self.skeleton.open & (self._column < 0) & allowed[:, None]
+        missing = self.joint_lp.open & (self._column < 0) & allowed[:, None]
         wanted = self._best(self._gains(duals), missing, PAYS)
         if wanted.any():
             self._add(wanted)
@@ -223,7 +225,7 @@ class Relaxation:
 
     def _mend(self, allowed: Mask) -> bool:
         """Columns without which allowed choices may only seem infeasible; False when there are none."""
-        missing = self.skeleton.open & (self._column < 0) & allowed[:, None]
+        missing = self.joint_lp.open & (self._column < 0) & allowed[:, None]
         if not missing.any():
             return False
         ray = self._linear.ray()
@@ -240,11 +242,11 @@ class Relaxation:
 
     def _hold(self, values: Floats) -> bool:
         """Rows y <= workers paid, of operators whose requests may keep less than a shared worker busy."""
-        small = self.skeleton.open & (self._needed < 1.0) & ~self.kinds.exclusive
+        small = self.joint_lp.open & (self._needed < 1.0) & ~self.kinds.exclusive
         if not small.any():
             return False
         count = len(self.kinds.kinds)
-        paid = np.bincount(self.skeleton.pools_kind, values[self.skeleton.paid], count)
+        paid = np.bincount(self.joint_lp.pools_kind, values[self.joint_lp.paid], count)
         served = self._served(values)
         block = Block.empty()
         broken: list[tuple[int, int]] = []
@@ -254,7 +256,7 @@ class Relaxation:
                 if (operator, kind) not in self._presence:
                     columns = self._column[own, kind]
                     there = columns[columns >= 0]
-                    pools = self.skeleton.paid[self.skeleton.pools_kind == kind]
+                    pools = self.joint_lp.paid[self.joint_lp.pools_kind == kind]
                     block.add([*there.tolist(), *pools.tolist()], [1.0] * len(there) + [-1.0] * len(pools))
                     broken.append((operator, kind))
         if broken:
@@ -279,31 +281,34 @@ class Relaxation:
         weights = np.concatenate([self._matrix.signed(duals[:count]), np.minimum(duals[count:], 0.0)])
         left = self._matrix.left(weights[:count])
         for (_, kind), row in self._presence.items():
-            left[self.skeleton.paid[self.skeleton.pools_kind == kind]] += weights[row]
+            left[self.joint_lp.paid[self.joint_lp.pools_kind == kind]] += weights[row]
         least, most = np.zeros(self._width), self._matrix.most.copy()
-        least[self.skeleton.few.columns], most[self.skeleton.few.columns] = box.least, box.most
-        gains = np.where(self.skeleton.open & box.allowed[:, None], self._gains(weights), -math.inf).max(axis=1)
-        made = left[self.skeleton.chosen] - gains  # inf where not allowed
+        least[self.joint_lp.integer_counts.columns], most[self.joint_lp.integer_counts.columns] = box.least, box.most
+        gains = np.where(self.joint_lp.open & box.allowed[:, None], self._gains(weights), -math.inf).max(axis=1)
+        made = left[self.joint_lp.chosen] - gains  # inf where not allowed
         best = np.full(len(self._owned), math.inf)
         np.minimum.at(best, self.kinds.owner, made)
-        counts = left[self.skeleton.few.columns]
-        left[self.skeleton.chosen] = 0.0
+        counts = left[self.joint_lp.integer_counts.columns]
+        left[self.joint_lp.chosen] = 0.0
         sides = self._matrix.sides(weights[:count])
         bound = sides + float(np.minimum(left, 0.0) @ most + np.maximum(left, 0.0) @ least) + float(best.sum())
         return bound, bound + made - best[self.kinds.owner], counts
 
     def _point(self, optimum: Optimum, box: Box) -> Point:
-        few, served = self.skeleton.few, self._served(optimum.values)
-        paid, chosen = optimum.values[few.columns[: few.pools]], optimum.values[self.skeleton.chosen]
+        integer_counts, served = self.joint_lp.integer_counts, self._served(optimum.values)
+        paid, chosen = (
+            optimum.values[integer_counts.columns[: integer_counts.pools]],
+            optimum.values[self.joint_lp.chosen],
+        )
         bound, forced, reduced = self._bound(optimum.duals, box)
         return Point(
             box,
             bound,
             chosen,
-            np.clip(few.needed(paid, chosen, served), box.least, box.most),
+            np.clip(integer_counts.needed(paid, chosen, served), box.least, box.most),
             optimum.values[: self._width],
             served,
-            -optimum.duals[self.skeleton.held],
+            -optimum.duals[self.joint_lp.held],
             forced,
             reduced,
         )

@@ -25,7 +25,7 @@ from jellybean_solver.fleet.ancestor_closure import where_possible
 from jellybean_solver.fleet.concurrent_milp import ConcurrentMilp
 from jellybean_solver.fleet.delay_linearisation import Pace
 from jellybean_solver.fleet.incumbent import DeadlineJudge, Incumbent
-from jellybean_solver.fleet.joint_lp import Skeleton
+from jellybean_solver.fleet.joint_lp import JointLp
 from jellybean_solver.fleet.relaxation import Relaxation
 from jellybean_solver.fleet.rounding.selection_rounding import SelectionRounding
 from jellybean_solver.fleet.settings import DEFAULT_SETTINGS, SearchLimits, SearchSettings
@@ -63,16 +63,16 @@ class FleetSearch:
         self.target, self.fixed, self.pace = target, fixed, pace
         self.clock, self.budget = limits.clock, limits.budget
         self.judge, self.settings = judge, settings
-        self.skeleton = where_possible(Skeleton(network, target, fixed, pace), target, fixed, pace)
-        self.network = self.skeleton.network
-        small = self.skeleton.possible and int(self.skeleton.open.sum()) <= settings.middle_size
+        self.joint_lp = where_possible(JointLp(network, target, fixed, pace), target, fixed, pace)
+        self.network = self.joint_lp.network
+        small = self.joint_lp.possible and int(self.joint_lp.open.sum()) <= settings.middle_size
         self.is_middle = small and pace is None and judge is None
         self.gap = limits.gap
 
     @cached_property
     def relaxations(self) -> tuple[Relaxation, ...]:
         """Each warm from one solve to the next: two, or one where the MILP has the second core from the start."""
-        return tuple(Relaxation(self.skeleton, self.clock) for _ in range(1 if self.is_middle else 2))
+        return tuple(Relaxation(self.joint_lp, self.clock) for _ in range(1 if self.is_middle else 2))
 
     @cached_property
     def rounding(self) -> SelectionRounding:
@@ -84,7 +84,7 @@ class FleetSearch:
         if self.pace is None:
             raise SolverError("a search without a pace has no deadline")
         self.pace, self.budget, self.clock = replace(self.pace, left_s=left_s), limits.budget, limits.clock
-        if self.skeleton.possible:
+        if self.joint_lp.possible:
             for relaxation in self.relaxations:
                 relaxation.answer_within(left_s, limits.clock)
             self.rounding.clock = limits.clock
@@ -93,11 +93,11 @@ class FleetSearch:
     def prove(self, most: float, relaxations: int) -> float:
         """A lower bound on the cost of all plans, up to `most`, by so many relaxations alone."""
         incumbent = Incumbent(self.network, self.target, self.budget, self.gap, self.judge)
-        return self._tree_search(incumbent).prove(most, relaxations) if self.skeleton.possible else most
+        return self._tree_search(incumbent).prove(most, relaxations) if self.joint_lp.possible else most
 
     def run(self) -> Outcome[Assignment]:
         """Search until the gap is reached or time is up."""
-        if not self.skeleton.possible:
+        if not self.joint_lp.possible:
             return Outcome(math.inf, None, None, math.inf, 0, Termination.OPTIMAL)
         incumbent = Incumbent(self.network, self.target, self.budget, self.gap, self.judge)
         search = self._tree_search(incumbent)
@@ -118,7 +118,7 @@ class FleetSearch:
             relaxations=self.relaxations,
             rounding=self.rounding,
             incumbent=incumbent,
-            milp=ConcurrentMilp(*problem, ended=ended, quick=self.is_middle),
+            milp=ConcurrentMilp(*problem, ended=ended),
             early=ConcurrentMilp(*problem, ended=ended) if self.is_middle else None,
             clock=self.clock,
             settings=self.settings,

@@ -58,7 +58,7 @@ class SelectionClosing:
         goal = self.incumbent.goal()
         stale = goal < self.milp.value * (1.0 - self.rounding.settings.restart_below)
         if not self.milp.runs or (self.milp.runs == 1 and stale):
-            self.milp.start(goal, self.incumbent.gap)
+            self.milp.start(goal, self.incumbent.gap, quick=self.early is not None)
 
     def _solve(self, selection: Selection, is_closed: Callable[[], bool]) -> float:
         """Search for a plan of one selection that is cheaper than the incumbent; a lower bound on all of them."""

@@ -56,7 +56,7 @@ class TreeSearch:
         self.milps = (parts.milp,) if parts.early is None else (parts.milp, parts.early)
         self.clock, self.settings, self.judge = parts.clock, parts.settings, parts.incumbent.judge
         self.relaxation, self.rounding = parts.relaxations[0], parts.rounding
-        self.skeleton = self.relaxation.skeleton
+        self.joint_lp = self.relaxation.joint_lp
         self.most_relaxations = parts.relaxations_solved + parts.settings.relaxations_per_deadline
         self.guess = math.inf  # USD per hour: plans that cost as much are not searched for in this pass
         self.least_relaxed = math.inf  # least relaxed cost of the selections visited
@@ -139,13 +139,13 @@ class TreeSearch:
             elif not self._is_last():
                 break
             else:
-                self.closed = min(self.closed, closing.close_cheapest(tree, self.skeleton.selection, self._is_closed))
+                self.closed = min(self.closed, closing.close_cheapest(tree, self.joint_lp.selection, self._is_closed))
             self._round_best(tree)
         return min(tree.bound(), self.closed)
 
     def _tree(self) -> Tree:
         relax = tuple(relaxation.solve for relaxation in self.parts.relaxations)
-        return Tree(self.skeleton.kinds.owner, self.skeleton.cheaper_first(), relax, self._visit, self._prune_above)
+        return Tree(self.joint_lp.kinds.owner, self.joint_lp.cheaper_first(), relax, self._visit, self._prune_above)
 
     def _explore(self, tree: Tree, limit: Callable[[], float]) -> None:
         tree.explore(lambda: min(self._enough(), limit()), self.clock)
@@ -153,7 +153,7 @@ class TreeSearch:
     def _plunge(self, tree: Tree) -> None:
         """Dive to a first plan."""
         if tree.least_whole() > tree.bound():
-            tree.plunge(self.skeleton.few.pools)
+            tree.plunge(self.joint_lp.integer_counts.pools)
             self._round_best(tree)
         while self.incumbent.assignment is None and tree.open and self.clock.left() != 0.0:
             self._explore(tree, lambda: -math.inf if self.waiting else self._tired())
@@ -165,10 +165,10 @@ class TreeSearch:
         """Find some plan soon: guesses may be too low, or take all of the time to tell."""
         with self._tree() as tree, suppress(OutOfTimeError):
             tree.start(self.relaxation.everything())
-            tree.plunge(self.skeleton.few.pools)
+            tree.plunge(self.joint_lp.integer_counts.pools)
             for _, box, point in self.waiting:
                 found = self.rounding.near(box, point, tree.bound(), gap=self.settings.first_rounding)
-                taken = self.incumbent.take(self.skeleton.selection(box.allowed), found, judged=self.judge is None)
+                taken = self.incumbent.take(self.joint_lp.selection(box.allowed), found, judged=self.judge is None)
                 if taken and found is not None:
                     self.first = box, found
         self.least_relaxed = math.inf
@@ -178,9 +178,9 @@ class TreeSearch:
         if self.judge is None or self.first is None or self.judge.has_plan:
             return
         (box, found), self.first = self.first, None
-        selection, before = self.skeleton.selection(box.allowed), (self.incumbent.assignment, self.incumbent.selection)
+        selection, before = self.joint_lp.selection(box.allowed), (self.incumbent.assignment, self.incumbent.selection)
         self.judge.reset()
-        accepted = self.judge.accepts(self.skeleton.network, selection, found)
+        accepted = self.judge.accepts(self.joint_lp.network, selection, found)
         while not accepted and self.judge.raise_headroom():
             self.incumbent.assignment = None
             point = self.rounding.relax(box)
@@ -204,7 +204,7 @@ class TreeSearch:
 
     def _round_in_time(self, box: Box, point: Point, bound: float) -> None:
         """Round a point, with ever more headroom on links as long as that is why the plan misses its deadline."""
-        selection = self.skeleton.selection(box.allowed)
+        selection = self.joint_lp.selection(box.allowed)
         now: Point | None = point
         while now is not None and (now is point or now.bound < self._enough()):
             if self.incumbent.take(selection, self.rounding.near(box, now, bound)):
@@ -217,7 +217,7 @@ class TreeSearch:
     def _polish(self, tree: Tree) -> None:
         """Round the incumbent's point once more with more effort, if it is not good enough."""
         point = self.incumbent.point
-        if point is None or self.skeleton.kinds.exclusive.any() or self.clock.left() == 0.0:
+        if point is None or self.joint_lp.kinds.exclusive.any() or self.clock.left() == 0.0:
             return
         if tree.bound() < self._enough():
             self.incumbent.take(self.incumbent.selection, self.rounding.finely(point, tree.bound()))
@@ -229,7 +229,7 @@ class TreeSearch:
         if box.key in self.visited:
             return
         self.visited.add(box.key)
-        if not self.incumbent.is_accurate(self.skeleton.selection(box.allowed)):
+        if not self.incumbent.is_accurate(self.joint_lp.selection(box.allowed)):
             return
         point = self.rounding.relax(box)
         if point is not None:

@@ -1,7 +1,8 @@
-"""Pools that are alike to the operators, as one kind of worker whose price rises with the number that is paid.
+"""Pools that are alike to the operators, as one class of worker whose price rises with the number that is paid.
 
 A fleet has many pools and few types of device: pools of one type in one tier differ in price at most. The cheapest of
-them go first, so nothing is lost when a program counts workers per kind instead of per pool.
+them go first, so nothing is lost when a program counts workers per class instead of per pool. Variables call the index
+of a worker class `kind`, as `class` is a keyword.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class WorkerClass:
     """Pools with the same workers, cheapest first."""
 
     pools: tuple[Pool, ...]
@@ -46,15 +47,15 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Kinds:
-    """The fleet by kinds, and what each choice of a variant asks of them: one row a choice, one column a kind.
+class WorkerClasses:
+    """The fleet by classes, and what each choice of a variant asks of them: one row a choice, one column a class.
 
     `workers`: that all of the operator's requests keep busy (inf: cannot run there). `tier`: index in the problem's.
     """
 
     choices: tuple[Choice, ...]
     owner: Indices  # choice -> index of its operator
-    kinds: tuple[Kind, ...]
+    kinds: tuple[WorkerClass, ...]
     tier: Indices
     workers: Floats
     memory_bytes: Floats
@@ -81,17 +82,17 @@ class Kinds:
 
     @cached_property
     def counts(self) -> Floats:
-        """Workers that exist of each kind."""
+        """Workers that exist of each class."""
         return np.array([float(kind.count) for kind in self.kinds])
 
     @cached_property
     def price(self) -> Floats:
-        """USD per hour of a kind's cheapest worker."""
+        """USD per hour of a class's cheapest worker."""
         return np.array([kind.usd_per_h for kind in self.kinds])
 
 
-def kinds_of(network: Network, choices: Sequence[Choice], demands: Sequence[Demand]) -> Kinds:
-    """The network's pools by kind, alike for all of these choices, of which each has its demand."""
+def worker_classes(network: Network, choices: Sequence[Choice], demands: Sequence[Demand]) -> WorkerClasses:
+    """The network's pools by class, alike for all of these choices, of which each has its demand."""
     at = {pool.name: index for index, pool in enumerate(network.pools)}
     workers = np.full((len(choices), len(at)), np.inf)
     memory = np.zeros_like(workers)
@@ -107,7 +108,7 @@ def kinds_of(network: Network, choices: Sequence[Choice], demands: Sequence[Dema
     first = [indices[0] for indices in alike.values()]
     place = {name: index for index, name in enumerate(network.names)}
     tiers = {tier: index for index, tier in enumerate(network.problem.tiers)}
-    return Kinds(
+    return WorkerClasses(
         tuple(choices),
         np.array([place[name] for name, _ in choices], np.int64),
         tuple(_kind(network, indices) for indices in alike.values()),
@@ -117,6 +118,6 @@ def kinds_of(network: Network, choices: Sequence[Choice], demands: Sequence[Dema
     )
 
 
-def _kind(network: Network, indices: Sequence[int]) -> Kind:
+def _kind(network: Network, indices: Sequence[int]) -> WorkerClass:
     pools = tuple(sorted((network.pools[i] for i in indices), key=lambda pool: pool.price_usd_per_h))
-    return Kind(pools, network.usd_per_h[pools[0].name])
+    return WorkerClass(pools, network.usd_per_h[pools[0].name])

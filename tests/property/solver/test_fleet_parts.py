@@ -14,57 +14,57 @@ from hypothesis import strategies as st
 
 from jellybean_solver import Pool, Problem
 from jellybean_solver.demand.demand import Network
-from jellybean_solver.fleet.ancestor_closure import Closed
+from jellybean_solver.fleet.ancestor_closure import AncestorClosure
 from jellybean_solver.fleet.integer_counts import Box
-from jellybean_solver.fleet.joint_lp import Skeleton
+from jellybean_solver.fleet.joint_lp import JointLp
 from jellybean_solver.fleet.packing.bin_packing import Load, seat_together
 from jellybean_solver.fleet.packing.wrap_around_packing import chains_of, seated_in
 from jellybean_solver.fleet.relaxation import Point, Relaxation
 from jellybean_solver.fleet.rounding.rounding_patterns import ways_near
-from jellybean_solver.fleet.worker_classes import Kind
+from jellybean_solver.fleet.worker_classes import WorkerClass
 from tests.strategies import problems
 
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 
 
-def _box(skeleton: Skeleton, random: object) -> Box:
+def _box(joint_lp: JointLp, random: object) -> Box:
     draw: Callable[[], float] = random.random  # type: ignore[attr-defined]
-    least = np.array([float(draw() < 0.1) for _ in skeleton.few.most])
-    most = np.array([one if draw() < 0.8 else max(1.0, one - 1.0) for one in skeleton.few.most])
-    return Box(np.array([draw() < 0.7 for _ in skeleton.kinds.choices]), least, most)
+    least = np.array([float(draw() < 0.1) for _ in joint_lp.integer_counts.most])
+    most = np.array([one if draw() < 0.8 else max(1.0, one - 1.0) for one in joint_lp.integer_counts.most])
+    return Box(np.array([draw() < 0.7 for _ in joint_lp.kinds.choices]), least, most)
 
 
-def _all_at_once(skeleton: Skeleton, box: Box) -> float:
+def _all_at_once(joint_lp: JointLp, box: Box) -> float:
     """The relaxation with every column and row there from the start; inf when infeasible."""
-    program, kinds = skeleton.program, skeleton.kinds
-    small = skeleton.open & (kinds.workers < 1.0) & ~kinds.exclusive
-    for column in skeleton.chosen[~box.allowed].tolist():
+    program, kinds = joint_lp.program, joint_lp.kinds
+    small = joint_lp.open & (kinds.workers < 1.0) & ~kinds.exclusive
+    for column in joint_lp.chosen[~box.allowed].tolist():
         program.fill(program.add_rows(0.0, 0.0, 1), [column], 1.0)
-    program.fill(program.add_rows(box.least, box.most, len(box.most)), skeleton.few.columns, 1.0)
+    program.fill(program.add_rows(box.least, box.most, len(box.most)), joint_lp.integer_counts.columns, 1.0)
     presence: dict[tuple[int, int], int] = {}
-    for choice, kind in np.argwhere(skeleton.open).tolist():
+    for choice, kind in np.argwhere(joint_lp.open).tolist():
         column = int(program.add_columns([0.0])[0])
-        rows, values = skeleton.entries(choice, int(kinds.tier[kind]))
-        more, weights = skeleton.few.entries(choice, kind)
-        rows, values = [*rows, *more, int(skeleton.held[kind])], [*values, *weights, float(kinds.needed[choice, kind])]
-        if skeleton.full[kind] >= 0:
-            rows, values = [*rows, int(skeleton.full[kind])], [*values, float(kinds.stored[choice, kind])]
+        rows, values = joint_lp.entries(choice, int(kinds.tier[kind]))
+        more, weights = joint_lp.integer_counts.entries(choice, kind)
+        rows, values = [*rows, *more, int(joint_lp.held[kind])], [*values, *weights, float(kinds.needed[choice, kind])]
+        if joint_lp.full[kind] >= 0:
+            rows, values = [*rows, int(joint_lp.full[kind])], [*values, float(kinds.stored[choice, kind])]
         program.fill(rows, [column] * len(rows), values)
         if small[kinds.owner == kinds.owner[choice], kind].any():
             key = int(kinds.owner[choice]), kind
             if key not in presence:
                 presence[key] = int(program.add_rows(-math.inf, 0.0, 1)[0])
-                pools = skeleton.paid[skeleton.pools_kind == kind]
+                pools = joint_lp.paid[joint_lp.pools_kind == kind]
                 program.fill([presence[key]] * len(pools), pools, -1.0)
             program.fill([presence[key]], [column], 1.0)
     answer = program.solve(relaxed=True)
     return answer.bound
 
 
-def _check_left(relaxation: Relaxation, point: Point, skeleton: Skeleton, random: object) -> None:
+def _check_left(relaxation: Relaxation, point: Point, joint_lp: JointLp, random: object) -> None:
     """A single selection with whole counts that is cheap enough is not ruled out."""
     draw: Callable[[], float] = random.random  # type: ignore[attr-defined]
-    owner, most = skeleton.kinds.owner, point.bound + draw() * (1.0 + abs(point.bound))
+    owner, most = joint_lp.kinds.owner, point.bound + draw() * (1.0 + abs(point.bound))
     left = point.left_below(most)
     order = np.array([draw() for _ in owner])
     best = np.full(owner.max() + 1, -1.0)
@@ -81,17 +81,17 @@ def _check_left(relaxation: Relaxation, point: Point, skeleton: Skeleton, random
 @settings(max_examples=400 if NIGHTLY else 40)
 @given(problems(limited=True), st.randoms(use_true_random=False))
 def test_relaxations_one_after_the_other_are_those_solved_at_once(problem: Problem, random: object) -> None:
-    def skeleton() -> Skeleton:
-        return Skeleton(Network(problem), problem.slo.accuracy, {})
+    def joint_lp() -> JointLp:
+        return JointLp(Network(problem), problem.slo.accuracy, {})
 
-    own = skeleton()
+    own = joint_lp()
     if not own.possible:
         return
     relaxation = Relaxation(own)
     for _ in range(4):
         box = _box(own, random)
         point = relaxation.solve(box)
-        expected = _all_at_once(skeleton(), Closed(own).tightened(box))
+        expected = _all_at_once(joint_lp(), AncestorClosure(own).tightened(box))
         assert (point is None) == math.isinf(expected)
         if point is not None:
             assert point.bound == pytest.approx(expected, rel=1e-6, abs=1e-6)
@@ -139,7 +139,7 @@ def _loads(draw: st.DrawFn) -> list[Load]:
 @given(_loads(), st.lists(st.integers(1, 12), min_size=1, max_size=3), st.sampled_from((None, 2.0, 3.0)))
 def test_seats_hold_what_they_are_given(loads: list[Load], counts: list[int], memory: float | None) -> None:
     pools = [Pool(f"p{i}", "edge", count, 0.1 * i, memory_bytes=memory) for i, count in enumerate(counts)]
-    kind = Kind(tuple(pools), pools[0].price_usd_per_h)
+    kind = WorkerClass(tuple(pools), pools[0].price_usd_per_h)
     least = max(1, math.ceil(sum(load.workers for load in loads) - 1e-7))
     if least > kind.count:
         return
@@ -169,7 +169,7 @@ def test_seats_hold_what_they_are_given(loads: list[Load], counts: list[int], me
 def test_chains_hold_every_operator_once_beside_ones_that_fit_with_it(
     there: list[tuple[float, float]], more: list[float]
 ) -> None:
-    kind = Kind((Pool("p", "edge", 100, 1.0, memory_bytes=1.0),), 1.0)
+    kind = WorkerClass((Pool("p", "edge", 100, 1.0, memory_bytes=1.0),), 1.0)
     memory, loads = ({o: pair[part] for o, pair in enumerate(there)} for part in (0, 1))
     others = {len(there) + number: held for number, held in enumerate(more)}
 

@@ -1,7 +1,7 @@
-"""Which worker holds what, once it is known how many workers of a kind serve how much of each operator.
+"""Packing: which worker of a class holds which models, given the number of workers and each operator's load.
 
-An exclusive worker holds one operator. On a shared kind an operator has most of its workers to itself; what is left
-of all operators is fitted onto the rest, as time and memory allow. A load that is cut has its model on both workers.
+An exclusive worker holds one operator. On a shared class an operator fills most of its workers alone; the remainders
+of all operators are packed onto the other workers, within time and memory. Both workers of a cut load hold its model.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jellybean_solver.demand.model_sets import fits
-from jellybean_solver.fleet.worker_classes import Kind
+from jellybean_solver.fleet.worker_classes import WorkerClass
 from jellybean_solver.small.assignment import SPARE, Group
 
 LITTLE = 1e-10  # of a worker's time, which is rounding
@@ -20,7 +20,7 @@ LITTLE = 1e-10  # of a worker's time, which is rounding
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """An operator on workers of one kind: its share of its requests, and what that takes."""
+    """An operator on workers of one class: its share of its requests, and what that takes."""
 
     name: str
     share: float
@@ -45,13 +45,13 @@ class _Seat:
         self.held_bytes += load.memory_bytes
 
 
-def seat_alone(kind: Kind, shares: Mapping[str, float], counts: Mapping[str, int]) -> list[Group]:
-    """Groups of an exclusive kind: `counts` workers per operator."""
+def seat_alone(kind: WorkerClass, shares: Mapping[str, float], counts: Mapping[str, int]) -> list[Group]:
+    """Groups of an exclusive class: `counts` workers per operator."""
     return in_pools(kind, ((count, {name: shares[name]}) for name, count in counts.items()))
 
 
-def seat_together(kind: Kind, loads: Sequence[Load], count: int) -> list[Group] | None:
-    """Groups of a shared kind on `count` workers, or on as many more as memory asks for; None when it has too few."""
+def seat_together(kind: WorkerClass, loads: Sequence[Load], count: int) -> list[Group] | None:
+    """Groups of a shared class on `count` workers, or on as many more as memory asks for; None when it has too few."""
     for workers in range(count, kind.count + 1):
         even = max(sum(load.workers for load in loads) / workers, LITTLE)
         for time in (even, 1.0 + SPARE):  # evenly, else as full as can be
@@ -67,7 +67,7 @@ def _rounded_down(loads: Sequence[Load], time: float) -> dict[str, int]:
 
 
 def _seated(
-    kind: Kind, loads: Sequence[Load], count: int, time: float, own: Mapping[str, int]
+    kind: WorkerClass, loads: Sequence[Load], count: int, time: float, own: Mapping[str, int]
 ) -> list[tuple[int, dict[str, float]]] | None:
     """Workers by what they hold: how many, and the shares that they serve together. `own`: that hold one model."""
     if count < sum(own.values()):
@@ -143,8 +143,8 @@ def _names(seats: Iterable[_Seat]) -> set[str]:
     return {name for seat in seats for name in seat.parts}
 
 
-def in_pools(kind: Kind, groups: Iterable[tuple[int, Mapping[str, float]]]) -> list[Group]:
-    """Groups laid over the kind's pools, cheapest first; a group on two pools is cut in proportion."""
+def in_pools(kind: WorkerClass, groups: Iterable[tuple[int, Mapping[str, float]]]) -> list[Group]:
+    """Groups laid over the class's pools, cheapest first; a group on two pools is cut in proportion."""
     pools = iter(kind.pools)
     pool = next(pools)
     room = pool.count

@@ -1,4 +1,4 @@
-"""How many workers of each kind serve how much of each operator, before it is said which holds what."""
+"""Whole numbers of workers per class, and the step from there to workers that hold models."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from jellybean_solver.demand.model_sets import fits
-from jellybean_solver.fleet.joint_lp import Skeleton
+from jellybean_solver.fleet.joint_lp import JointLp
 from jellybean_solver.fleet.packing.bin_packing import Load, in_pools, seat_alone, seat_together
 from jellybean_solver.fleet.packing.wrap_around_packing import Chain, Seats, seated_in
 from jellybean_solver.milp.highs_program import Floats, Indices
@@ -24,13 +24,15 @@ MOST_MORE = 2  # workers for a chain, than its time asks for
 class Staff:
     """Whole workers for one selection.
 
-    `choices`: per operator, as index in the skeleton's kinds; `values`: of the skeleton's columns, of which only flows
-    count; `served`: fractions of requests per operator and kind; `counts`: workers of exclusive kinds, likewise.
-    `chains`: of shared kinds, each with its workers, where they are known; `known`: of shared kinds, workers that hold
-    the same models, and what they serve together.
+    `choices`: per operator the index of its variant among the joint LP's choices.
+    `values`: of the joint LP's columns; only flows are read.
+    `served`: fraction of requests per operator and worker class.
+    `counts`: workers per operator and exclusive class.
+    `chains`: per shared class its chains (wrap_around_packing.py), each with its number of workers, where known.
+    `known`: per shared class the workers that hold the same models, and the shares that they serve together.
     """
 
-    skeleton: Skeleton
+    joint_lp: JointLp
     choices: Indices
     values: Floats
     served: Floats
@@ -41,18 +43,18 @@ class Staff:
     @property
     def selection(self) -> dict[str, str]:
         """Operator -> variant."""
-        return dict(self.skeleton.kinds.choices[choice] for choice in self.choices.tolist())
+        return dict(self.joint_lp.kinds.choices[choice] for choice in self.choices.tolist())
 
     @property
     def pairs(self) -> frozenset[tuple[str, str]]:
         """The (operator, pool) pairs that are used, or might as well be."""
-        names, kinds = self.skeleton.network.names, self.skeleton.kinds.kinds
+        names, kinds = self.joint_lp.network.names, self.joint_lp.kinds.kinds
         used = np.argwhere(self.served > FEASIBILITY_TOLERANCE).tolist()
         return frozenset((names[operator], pool.name) for operator, kind in used for pool in kinds[kind].pools)
 
     def assignment(self) -> Assignment | None:
         """Seats for all; None where models do not fit onto the workers that there are."""
-        flows = self.skeleton.flows.fractions
+        flows = self.joint_lp.flows.fractions
         bags = tuple(
             {
                 tiers: float(self.values[column])
@@ -62,38 +64,38 @@ class Staff:
             for table in flows
         )
         groups: list[Group] = []
-        cost = self.skeleton.traffic_usd_per_h(self.values)
+        cost = self.joint_lp.traffic_usd_per_h(self.values)
         for seated in self._seats:
             if seated is None:
                 return None
             groups += seated
-        price = self.skeleton.network.usd_per_h
+        price = self.joint_lp.network.usd_per_h
         cost += sum(price[group.pool] * group.count for group in groups)
         return Assignment(cost, -math.inf, bags, tuple(groups))
 
     @property
     def idle(self) -> Floats:
-        """Workers that memory asks for beyond those that time does, per shared kind; inf where no seats were found."""
+        """Workers that memory asks for beyond those that time does, per shared class; inf where no seats were found."""
         found = np.zeros(len(self._seats))
         for index, seated in enumerate(self._seats):
             if seated is None:
                 found[index] = math.inf
-            elif not self.skeleton.kinds.exclusive[index]:
+            elif not self.joint_lp.kinds.exclusive[index]:
                 found[index] = sum(group.count for group in seated) - self._asked(index)
         return found
 
     @cached_property
     def _seats(self) -> list[list[Group] | None]:
-        return [self._seated(kind) for kind in range(len(self.skeleton.kinds.kinds))]
+        return [self._seated(kind) for kind in range(len(self.joint_lp.kinds.kinds))]
 
     def _asked(self, index: int) -> int:
-        """Workers of a shared kind whose time all loads take."""
+        """Workers of a shared class whose time all loads take."""
         own = np.flatnonzero(self.served[:, index] > FEASIBILITY_TOLERANCE)
-        load = float(self.served[own, index] @ self.skeleton.kinds.workers[self.choices[own], index])
+        load = float(self.served[own, index] @ self.joint_lp.kinds.workers[self.choices[own], index])
         return max(1, math.ceil(load - SPARE)) if len(own) else 0
 
     def _seated(self, index: int) -> list[Group] | None:
-        kinds, names = self.skeleton.kinds, self.skeleton.network.names
+        kinds, names = self.joint_lp.kinds, self.joint_lp.network.names
         own = np.flatnonzero(self.served[:, index] > FEASIBILITY_TOLERANCE).tolist()
         if not own:
             return []
@@ -109,7 +111,7 @@ class Staff:
         return seat_together(kinds.kinds[index], loads, self._asked(index))
 
     def extras(self) -> list[tuple[int, int, int]]:
-        """Kind, number of the chain, and workers that memory asks for beyond those that time does."""
+        """Class, number of the chain, and workers that memory asks for beyond those that time does."""
         found = []
         for index, chains in self.chains.items():
             for number, (chain, _) in enumerate(chains):
@@ -122,8 +124,8 @@ class Staff:
         return found
 
     def _loads(self, index: int, operators: Sequence[int]) -> list[Load]:
-        """Of those that use a kind."""
-        kinds, names = self.skeleton.kinds, self.skeleton.network.names
+        """Of those that use a class."""
+        kinds, names = self.joint_lp.kinds, self.joint_lp.network.names
         return [
             Load(
                 names[o],
@@ -137,13 +139,13 @@ class Staff:
 
     def _in_chain(self, index: int, loads: Sequence[Load]) -> Seats | None:
         """On a worker or two more, where three models do not fit on one."""
-        asked, limit_bytes = _asked(loads), self.skeleton.kinds.kinds[index].memory_bytes
+        asked, limit_bytes = _asked(loads), self.joint_lp.kinds.kinds[index].memory_bytes
         tried = (seated_in(loads, asked + more, limit_bytes) for more in range(MOST_MORE + 1 if loads else 0))
         return next((seats for seats in tried if seats is not None), None)
 
     def _chained(self, index: int) -> list[Group] | None:
         """By chains, else in any order."""
-        kind = self.skeleton.kinds.kinds[index]
+        kind = self.joint_lp.kinds.kinds[index]
         owns = [own for chain, _ in self.chains[index] if (own := self._loads(index, chain))]
         seats = [self._in_chain(index, own) for own in owns]
         found = [part for own in seats for part in own or ()]
@@ -152,8 +154,8 @@ class Staff:
         return in_pools(kind, found)
 
     def _workers(self, operator: int, kind: int) -> int:
-        """Of an exclusive kind: no more than its requests need."""
-        needed = float(self.served[operator, kind] * self.skeleton.kinds.workers[self.choices[operator], kind])
+        """Of an exclusive class: no more than its requests need."""
+        needed = float(self.served[operator, kind] * self.joint_lp.kinds.workers[self.choices[operator], kind])
         return min(int(self.counts[operator, kind]), max(1, math.ceil(needed - SPARE)))
 
 

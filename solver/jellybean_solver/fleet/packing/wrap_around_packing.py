@@ -1,4 +1,4 @@
-"""Which operators follow each other on the workers of a shared kind, so that whole workers are full.
+"""Chains: the order of operators on the workers of a shared class in which nearly all workers are full.
 
 Loads laid end to end are cut where a worker is full (McNaughton's wrap-around rule, 1959): a worker then holds the end
 of one operator and the beginning of the next, so neighbours in a chain must fit into its memory together. A chain
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from jellybean_solver.demand.model_sets import fits
 from jellybean_solver.fleet.packing.bin_packing import LITTLE, Load, share_of
-from jellybean_solver.fleet.worker_classes import Kind
+from jellybean_solver.fleet.worker_classes import WorkerClass
 
 WHOLE = 1.0  # workers that a link keeps busy at least: a worker with less of it would hold three models
 
@@ -20,7 +20,7 @@ Seats = list[tuple[int, dict[str, float]]]
 
 
 def chains_of(
-    kind: Kind, memory_bytes: Mapping[int, float], loads: Mapping[int, float], others: Mapping[int, float]
+    kind: WorkerClass, memory_bytes: Mapping[int, float], loads: Mapping[int, float], others: Mapping[int, float]
 ) -> list[Chain]:
     """Chains over all operators of `memory_bytes`, which keep `loads` workers busy, as few as that takes.
 

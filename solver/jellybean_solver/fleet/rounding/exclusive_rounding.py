@@ -1,7 +1,7 @@
 """Whole workers near a relaxed point of one selection.
 
 The point's flows are kept, so that operators and tiers depend on each other by the numbers of workers alone. On
-exclusive kinds each takes one of many ways (rounding_patterns.py), on shared ones loads are laid out anew under whole
+exclusive classes each takes one of many ways (rounding_patterns.py), on shared ones loads are laid out anew under whole
 counts. One small mixed-integer program chooses; memory is left to bin_packing.py.
 """
 
@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from jellybean_solver.fleet.integer_counts import FEW
-from jellybean_solver.fleet.joint_lp import Skeleton
+from jellybean_solver.fleet.joint_lp import JointLp
 from jellybean_solver.fleet.packing.worker_counts import Staff
 from jellybean_solver.fleet.relaxation import Point
 from jellybean_solver.fleet.rounding.rounding_patterns import ways_near
@@ -27,14 +27,14 @@ MOST_NODES = 50
 
 
 def rounded(
-    skeleton: Skeleton, point: Point, most: Floats, *, gap: float, time_limit_s: float | None
+    joint_lp: JointLp, point: Point, most: Floats, *, gap: float, time_limit_s: float | None
 ) -> Assignment | None:
     """Whole workers and seats for a point of one selection, on its flows; None when none were found.
 
-    `most`: workers that may be paid, by the skeleton's columns. Where models together need more workers than time does,
+    `most`: workers that may be paid, by the joint LP's columns. Where models together need more workers than time does,
     the program is told and asked again.
     """
-    rounding, idle = _Rounding(skeleton, point, most), np.zeros(len(skeleton.kinds.kinds))
+    rounding, idle = _Rounding(joint_lp, point, most), np.zeros(len(joint_lp.kinds.kinds))
     best: Assignment | None = None
     for _ in range(TRIES):
         staff = rounding.solve(idle, gap, time_limit_s)
@@ -51,17 +51,17 @@ def rounded(
 
 
 class _Shared:
-    """Whole workers of shared kinds: time and memory for all loads, and some worker wherever an operator runs."""
+    """Whole workers of shared classes: time and memory for all loads, and some worker wherever an operator runs."""
 
-    def __init__(self, program: Program, skeleton: Skeleton, held: Indices) -> None:
-        self.program, self.kinds = program, skeleton.kinds
-        self.small = skeleton.open & (self.kinds.workers < 1.0)
+    def __init__(self, program: Program, joint_lp: JointLp, held: Indices) -> None:
+        self.program, self.kinds = program, joint_lp.kinds
+        self.small = joint_lp.open & (self.kinds.workers < 1.0)
         count = len(self.kinds.kinds)
         most = np.where(self.kinds.exclusive, 0.0, self.kinds.counts)
         self.count = program.add_columns(np.zeros(count), most, integer=True)
-        self.load, self.full = program.add_rows(-math.inf, 0.0, count), skeleton.full >= 0
+        self.load, self.full = program.add_rows(-math.inf, 0.0, count), joint_lp.full >= 0
         self.memory = program.add_rows(-math.inf, 0.0, count)
-        self.presence: dict[tuple[int, int], int] = {}  # (operator, kind) -> row
+        self.presence: dict[tuple[int, int], int] = {}  # (operator, class) -> row
         program.fill(self.load, self.count, -1.0)
         program.fill(self.memory, self.count, -1.0)
         program.fill(held, self.count, 1.0)
@@ -83,50 +83,50 @@ class _Shared:
 class _Rounding:
     """The program over ways and loads, for one point's flows."""
 
-    def __init__(self, skeleton: Skeleton, point: Point, most: Floats) -> None:
-        self.skeleton, self.point, self.program = skeleton, point, Program()
-        kinds = skeleton.kinds
+    def __init__(self, joint_lp: JointLp, point: Point, most: Floats) -> None:
+        self.joint_lp, self.point, self.program = joint_lp, point, Program()
+        kinds = joint_lp.kinds
         best = np.where(point.chosen > 0.5, np.arange(len(point.chosen)), -1)
-        self.choices = np.array([best[kinds.owner == o].max() for o in range(len(skeleton.network.names))])
+        self.choices = np.array([best[kinds.owner == o].max() for o in range(len(joint_lp.network.names))])
         self.prices = np.maximum(point.scarcity, kinds.price)
-        paid = np.bincount(skeleton.pools_kind, point.values[skeleton.paid], len(kinds.kinds))
+        paid = np.bincount(joint_lp.pools_kind, point.values[joint_lp.paid], len(kinds.kinds))
         self.room = kinds.counts - paid
         pools = [pool for kind in kinds.kinds for pool in kind.pools]
-        price = skeleton.network.usd_per_h
+        price = joint_lp.network.usd_per_h
         costs = [price[pool.name] for pool in pools]
         self.held = self.program.add_rows(-math.inf, 0.0, len(kinds.kinds))
-        self.program.fill(self.held[skeleton.pools_kind], self.program.add_columns(costs, most), -1.0)
-        self.shared = _Shared(self.program, skeleton, self.held)
+        self.program.fill(self.held[joint_lp.pools_kind], self.program.add_columns(costs, most), -1.0)
+        self.shared = _Shared(self.program, joint_lp, self.held)
         self.ways: list[tuple[int, Indices, Floats, float]] = []  # operator, columns, ways, share that each serves
-        self.rooms: dict[int, int] = {}  # kind of few workers -> row of its memory
-        self.parts: list[tuple[int, int, int]] = []  # operator, shared kind, column
+        self.rooms: dict[int, int] = {}  # class of few workers -> row of its memory
+        self.parts: list[tuple[int, int, int]] = []  # operator, shared class, column
         for operator, choice in enumerate(self.choices.tolist()):
-            for tier in range(len(skeleton.tiers)):
-                here = (kinds.tier == tier) & skeleton.no_slower(choice, point.served[choice])
+            for tier in range(len(joint_lp.tiers)):
+                here = (kinds.tier == tier) & joint_lp.no_slower(choice, point.served[choice])
                 self._alone(operator, choice, here & kinds.exclusive)
                 self._together(operator, choice, np.flatnonzero(here & ~kinds.exclusive))
 
     def solve(self, idle: Floats, gap: float, time_limit_s: float | None) -> Staff | None:
-        """`idle`: workers of shared kinds whose time is left unused."""
+        """`idle`: workers of shared classes whose time is left unused."""
         for row, workers in zip(self.shared.load.tolist(), idle.tolist(), strict=True):
             self.program.row_high[row] = -workers
         answer = self.program.solve(SolveLimits(gap, time_limit_s, most_nodes=MOST_NODES))
         if answer.values is None:
             return None
-        shape = len(self.choices), len(self.skeleton.kinds.kinds)
+        shape = len(self.choices), len(self.joint_lp.kinds.kinds)
         served, counts = np.zeros(shape), np.zeros(shape, np.int64)
         for operator, columns, ways, share in self.ways:
             way = ways[int(np.argmax(answer.values[columns]))]
-            room = way / np.where(way > 0, self.skeleton.kinds.needed[self.choices[operator]], 1.0)
+            room = way / np.where(way > 0, self.joint_lp.kinds.needed[self.choices[operator]], 1.0)
             served[operator] += share * room / room.sum()
             counts[operator] += way.astype(np.int64)
         for operator, kind, column in self.parts:
             served[operator, kind] += answer.values[column]
-        return Staff(self.skeleton, self.choices, self.point.values, served, counts)
+        return Staff(self.joint_lp, self.choices, self.point.values, served, counts)
 
     def _alone(self, operator: int, choice: int, here: Indices) -> None:
-        """One of many ways to serve on exclusive kinds what the point serves there."""
-        kinds = self.skeleton.kinds
+        """One of many ways to serve on exclusive classes what the point serves there."""
+        kinds = self.joint_lp.kinds
         given = np.where(here, np.where(here, kinds.needed[choice], 0.0) * self.point.served[choice], 0.0)
         share = float(self.point.served[choice][here].sum())
         if share <= FEASIBILITY_TOLERANCE:
@@ -141,15 +141,15 @@ class _Rounding:
         self.ways.append((operator, columns, ways, share))
 
     def _together(self, operator: int, choice: int, kinds: Indices) -> None:
-        """Fractions on shared kinds that sum to what the point serves there."""
+        """Fractions on shared classes that sum to what the point serves there."""
         share = float(self.point.served[choice, kinds].sum())
         if share <= FEASIBILITY_TOLERANCE:
             return
         columns = self.program.add_columns(np.zeros(len(kinds)), 1.0)
         row = self.program.add_rows(share, share, 1)
         self.program.fill(np.repeat(row, len(columns)), columns, 1.0)
-        if self.skeleton.seconds is not None:  # no later than by the point
-            seconds = self.skeleton.seconds[choice, kinds]
+        if self.joint_lp.seconds is not None:  # no later than by the point
+            seconds = self.joint_lp.seconds[choice, kinds]
             late = self.program.add_rows(-math.inf, float(seconds @ self.point.served[choice, kinds]), 1)
             self.program.fill(np.repeat(late, len(columns)), columns, seconds)
         for kind, column in zip(kinds.tolist(), columns.tolist(), strict=True):
@@ -159,7 +159,7 @@ class _Rounding:
 
     def _hold(self, column: int, choice: int, kind: int) -> None:
         """Whole models in memories, where a fraction of one would hide much."""
-        kinds = self.skeleton.kinds
+        kinds = self.joint_lp.kinds
         limit_bytes = kinds.kinds[kind].memory_bytes
         if limit_bytes is None or kinds.kinds[kind].count > FEW:
             return

@@ -1,6 +1,6 @@
 """Whole exclusive workers for one operator: good ways to round fractions of workers up.
 
-A fraction of a worker costs a whole one, but need not be of the same kind: a smaller worker beside the others may do.
+A fraction of a worker costs a whole one, but need not be of the same class: a smaller worker beside the others may do.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import numpy as np
 
 from jellybean_solver.milp.highs_program import Floats
 
-NEAR, ADDED, TAKEN = 6, 3, 2  # kinds, workers added and workers taken away, that ways near a given one differ by
+NEAR, ADDED, TAKEN = 6, 3, 2  # classes, workers added and workers taken away, that ways near a given one differ by
 SPARE = 1e-7  # workers: a need of 2.0000000001 is met by 2
 
 
 @cache
 def multisets(kinds: int, most: int) -> Floats:
-    """Every way to take up to `most` workers of so many kinds: one row a way, one column a kind."""
+    """Every way to take up to `most` workers of so many classes: one row a way, one column a class."""
     rows = [
         [chosen.count(kind) for kind in range(kinds)]
         for size in range(most + 1)
@@ -31,9 +31,10 @@ def multisets(kinds: int, most: int) -> Floats:
 def ways_near(share: float, needed: Floats, prices: Floats, given: Floats, room: Floats, most: int) -> Floats:
     """Whole workers that serve a share of one operator's requests: up to `most` ways, cheapest first, one row each.
 
-    `given`: fractional workers that serve it, per kind; `needed`: inf where it cannot run; `room`: workers of each kind
-    that nobody uses. Ways are the given workers without their fractions, or without one or two more, and what is then
-    missing in a few workers of cheap kinds, half of them kinds with room, the last of them as many as it takes.
+    `given`: fractional workers that serve it, per class. `needed`: workers that all of its requests keep busy, per
+    class; inf where it cannot run. `room`: unused workers per class. A way rounds the given workers down, takes up to
+    `TAKEN` more away, and makes up for it by up to `ADDED` workers of the `NEAR` cheapest classes and as many as needed
+    of one class more.
     """
     kinds = np.flatnonzero(np.isfinite(needed))
     kinds = kinds[np.argsort(needed[kinds] * prices[kinds], kind="stable")]

@@ -9,7 +9,7 @@ from jellybean_solver.errors import OutOfTimeError
 from jellybean_solver.fleet.exact_milp import ExactMilp
 from jellybean_solver.fleet.incumbent import DeadlineJudge
 from jellybean_solver.fleet.integer_counts import Box
-from jellybean_solver.fleet.joint_lp import Skeleton
+from jellybean_solver.fleet.joint_lp import JointLp
 from jellybean_solver.fleet.relaxation import Point, Relaxation
 from jellybean_solver.fleet.rounding.exclusive_rounding import rounded
 from jellybean_solver.fleet.rounding.shared_rounding import whole_near
@@ -17,8 +17,6 @@ from jellybean_solver.fleet.settings import SearchSettings
 from jellybean_solver.milp.highs_program import Floats
 from jellybean_solver.outcome import Clock, Selection
 from jellybean_solver.small.assignment import Assignment
-
-CLASSES, CLASSES_AT_THE_END = 1, 2  # worker classes beside those that a point uses
 
 
 class SelectionRounding:
@@ -33,7 +31,7 @@ class SelectionRounding:
         settings: SearchSettings,
     ) -> None:
         """`gap`: relative, of the search."""
-        self.relaxation, self.skeleton, self.judge, self.clock = relaxation, relaxation.skeleton, judge, clock
+        self.relaxation, self.joint_lp, self.judge, self.clock = relaxation, relaxation.joint_lp, judge, clock
         self.settings, self.gap = settings, max(gap, settings.coarse_gap)
 
     def relax(self, box: Box) -> Point | None:
@@ -51,16 +49,14 @@ class SelectionRounding:
         """
         settings = self.settings
         with self._headroom():
-            if not self.skeleton.kinds.exclusive.any():
+            if not self.joint_lp.kinds.exclusive.any():
                 found = whole_near(
-                    self.skeleton,
+                    self.joint_lp,
                     point,
                     self.relaxation.most,
                     gap=max(gap, settings.quick_rounding * self.gap),
                     enough=bound / (1.0 - settings.near_enough * self.gap),
                     limit_s=self._limit_s,
-                    more=CLASSES,
-                    quick=True,
                 )
                 if found is not None:
                     return found
@@ -70,7 +66,7 @@ class SelectionRounding:
                 if near is None:
                     return None
                 fine = settings.fine_rounding * self.gap
-                found = rounded(self.skeleton, near, most, gap=fine, time_limit_s=self._limit_s())
+                found = rounded(self.joint_lp, near, most, gap=fine, time_limit_s=self._limit_s())
                 if found is not None:
                     return found
             return None
@@ -79,19 +75,19 @@ class SelectionRounding:
         """A plan on shared classes near a point, with more classes to choose from and to a smaller gap."""
         with self._headroom():
             return whole_near(
-                self.skeleton,
+                self.joint_lp,
                 point,
                 self.relaxation.most,
                 gap=self.settings.fine_rounding * self.gap,
                 enough=bound / (1.0 - self.settings.near_enough * self.gap),
                 limit_s=self._limit_s,
-                more=CLASSES_AT_THE_END,
+                thorough=True,
             )
 
     def exact_milp(self, selection: Selection) -> ExactMilp | None:
         """The exact MILP of one selection; None if it cannot run. Whether it is accurate is for the caller to know."""
-        skeleton = Skeleton(self.skeleton.network, None, selection, few_workers=0)
-        return ExactMilp(skeleton) if skeleton.possible else None
+        joint_lp = JointLp(self.joint_lp.network, None, selection, few_workers=0)
+        return ExactMilp(joint_lp) if joint_lp.possible else None
 
     @contextmanager
     def _headroom(self) -> Iterator[None]:

@@ -1,7 +1,7 @@
 """Whole shared workers near a relaxed point of one selection, with flows free to follow them.
 
-Only kinds that the point uses are there, and a few more, so that one small mixed-integer program chooses fractions,
-flows and the numbers of workers of every chain (chains.py) at once. Kinds of few workers keep the numbers and the
+Only classes that the point uses are there, and a few more, so that one small mixed-integer program chooses fractions,
+flows and the numbers of workers of every chain (chains.py) at once. Classes of few workers keep the numbers and the
 models that the point has.
 """
 
@@ -13,44 +13,44 @@ from collections.abc import Callable
 import numpy as np
 
 from jellybean_solver.fleet.integer_counts import FEW
-from jellybean_solver.fleet.joint_lp import Skeleton
+from jellybean_solver.fleet.joint_lp import JointLp
 from jellybean_solver.fleet.packing.worker_counts import Staff
 from jellybean_solver.fleet.packing.wrap_around_packing import Chain, chains_of
 from jellybean_solver.fleet.relaxation import Point
-from jellybean_solver.fleet.worker_classes import LEAST_BYTES, Kind
+from jellybean_solver.fleet.worker_classes import LEAST_BYTES, WorkerClass
 from jellybean_solver.milp.highs_program import Floats, Program, SolveLimits
 from jellybean_solver.milp.pulp_program import FEASIBILITY_TOLERANCE
 from jellybean_solver.small.assignment import Assignment
 
+CLASSES, CLASSES_THOROUGH = 1, 2  # worker classes per operator and tier beside those that a point uses
 TRIES = 3  # to find seats for all models
 MOST_NODES = 40
 TIRED = 0.5  # of the time at hand: with less left it is not tried again
 
 
 def whole_near(
-    skeleton: Skeleton,
+    joint_lp: JointLp,
     point: Point,
     most: Floats,
     *,
     gap: float,
     enough: float,
     limit_s: Callable[[], float | None],
-    more: int,
-    quick: bool = False,
+    thorough: bool = False,
 ) -> Assignment | None:
-    """Whole workers and seats for a point of one selection; None when none were found.
+    """A plan with whole workers near a point of one selection; None if none was found.
 
-    `most`: workers that may be paid, by the skeleton's columns; `more`: kinds per operator and tier than the point
-    uses; `enough`: USD per hour that a plan need not fall below; `quick`: as of a program; `limit_s`: time left.
-    A chain of which three models meet on one worker is given a worker more and all is asked again.
+    `most`: workers that may be paid, by the joint LP's columns. `enough`: USD per hour, a plan that cheap ends the
+    rounding. `limit_s`: time left. `thorough`: with more worker classes to choose from and all heuristics of HiGHS.
+    A chain in which three models meet on one worker is given another worker, and the program is solved again.
     """
-    near, best = _Near(skeleton, point, most, more), None
+    near, best = _Near(joint_lp, point, most, CLASSES_THOROUGH if thorough else CLASSES), None
     first_s = limit_s()
     for number in range(TRIES):
         left_s = limit_s() if number else first_s
         if left_s is not None and first_s is not None and left_s < TIRED * first_s:
             break
-        staff = near.solve(gap, enough, left_s, quick)
+        staff = near.solve(gap, enough, left_s, not thorough)
         if staff is None:
             break
         found = staff.assignment()
@@ -62,23 +62,25 @@ def whole_near(
 
 
 class _Near:
-    """The skeleton's program with the selection and the counts of few workers as they are, and whole workers."""
+    """The joint LP's program with the selection and the counts of few workers as they are, and whole workers."""
 
-    def __init__(self, skeleton: Skeleton, point: Point, most: Floats, more: int) -> None:
-        self.skeleton, self.point, self.kinds = skeleton, point, skeleton.kinds
-        few = skeleton.few
-        self.paid = np.bincount(few.kind_of, np.round(point.counted[: few.pools]), len(self.kinds.kinds))
+    def __init__(self, joint_lp: JointLp, point: Point, most: Floats, more: int) -> None:
+        self.joint_lp, self.point, self.kinds = joint_lp, point, joint_lp.kinds
+        integer_counts = joint_lp.integer_counts
+        self.paid = np.bincount(
+            integer_counts.kind_of, np.round(point.counted[: integer_counts.pools]), len(self.kinds.kinds)
+        )
         self.program = self._fixed(most)
         best = np.where(point.chosen > 0.5, np.arange(len(point.chosen)), -1)
-        self.choices = np.array([best[self.kinds.owner == o].max() for o in range(len(skeleton.network.names))])
+        self.choices = np.array([best[self.kinds.owner == o].max() for o in range(len(joint_lp.network.names))])
         self.held = self.program.add_rows(-math.inf, 0.0, len(self.kinds.kinds))
-        self.program.fill(self.held[skeleton.pools_kind], skeleton.paid, -1.0)
-        self.served: dict[tuple[int, int], int] = {}  # operator, kind -> column
+        self.program.fill(self.held[joint_lp.pools_kind], joint_lp.paid, -1.0)
+        self.served: dict[tuple[int, int], int] = {}  # operator, class -> column
         for operator, choice in enumerate(self.choices.tolist()):
-            for tier in range(len(skeleton.tiers)):
+            for tier in range(len(joint_lp.tiers)):
                 self._take(operator, choice, tier, more)
-        self.chains: dict[int, tuple[tuple[Chain, int, int], ...]] = {}  # kind -> chains, columns, rows
-        self.workers: dict[int, tuple[dict[int, int], ...]] = {}  # kind of few workers -> of each, operator -> column
+        self.chains: dict[int, tuple[tuple[Chain, int, int], ...]] = {}  # class -> chains, columns, rows
+        self.workers: dict[int, tuple[dict[int, int], ...]] = {}  # class of few workers -> of each, operator -> column
         for index, kind in enumerate(self.kinds.kinds):
             operators = [operator for operator, own in self.served if own == index]
             if operators and kind.count <= FEW:
@@ -87,15 +89,15 @@ class _Near:
                 self._together(index, kind, operators)
 
     def _fixed(self, most: Floats) -> Program:
-        own, few = self.skeleton.program, self.skeleton.few
+        own, integer_counts = self.joint_lp.program, self.joint_lp.integer_counts
         low, high, row_high = np.concatenate(own.low), np.concatenate(own.high), list(own.row_high)
-        high[self.skeleton.paid] = most
-        for row in self.skeleton.link_rows.tolist():
-            row_high[row] = self.skeleton.links
-        if self.skeleton.seconds is not None:
-            high[self.skeleton.at_hand] = self.skeleton.share * self.skeleton.left_s
-        high[self.skeleton.chosen] = low[self.skeleton.chosen] = np.round(self.point.chosen)
-        low[few.columns] = high[few.columns] = np.round(self.point.counted)
+        high[self.joint_lp.paid] = most
+        for row in self.joint_lp.link_rows.tolist():
+            row_high[row] = self.joint_lp.links
+        if self.joint_lp.seconds is not None:
+            high[self.joint_lp.at_hand] = self.joint_lp.share * self.joint_lp.left_s
+        high[self.joint_lp.chosen] = low[self.joint_lp.chosen] = np.round(self.point.chosen)
+        low[integer_counts.columns] = high[integer_counts.columns] = np.round(self.point.counted)
         return Program(
             list(own.cost),
             [low],
@@ -108,32 +110,32 @@ class _Near:
         )
 
     def _take(self, operator: int, choice: int, tier: int, more: int) -> None:
-        """Fractions on the kinds of a tier that the point uses, and the cheapest others."""
-        kinds, skeleton = self.kinds, self.skeleton
-        here = np.flatnonzero((kinds.tier == tier) & skeleton.no_slower(choice, self.point.served[choice]))
+        """Fractions on the classes of a tier that the point uses, and the cheapest others."""
+        kinds, joint_lp = self.kinds, self.joint_lp
+        here = np.flatnonzero((kinds.tier == tier) & joint_lp.no_slower(choice, self.point.served[choice]))
         used = self.point.served[choice, here] > FEASIBILITY_TOLERANCE
         if not used.any():
             return
         price = kinds.needed[choice, here] * np.maximum(self.point.scarcity, kinds.price)[here]
-        few = ~used & (kinds.counts[here] <= FEW)
-        order = np.argsort(np.where(used, -1.0, np.where(few, math.inf, price)), kind="stable")
-        for kind in here[order[: int(used.sum()) + min(more, int((~used & ~few).sum()))]].tolist():
+        integer_counts = ~used & (kinds.counts[here] <= FEW)
+        order = np.argsort(np.where(used, -1.0, np.where(integer_counts, math.inf, price)), kind="stable")
+        for kind in here[order[: int(used.sum()) + min(more, int((~used & ~integer_counts).sum()))]].tolist():
             column = int(self.program.add_columns([0.0], 1.0)[0])
             self.served[operator, kind] = column
-            rows, values = skeleton.entries(choice, tier)
-            extra, weights = skeleton.few.entries(choice, kind)
+            rows, values = joint_lp.entries(choice, tier)
+            extra, weights = joint_lp.integer_counts.entries(choice, kind)
             rows, values = rows + extra, values + weights
-            rows.append(int(skeleton.held[kind]))
+            rows.append(int(joint_lp.held[kind]))
             values.append(float(kinds.needed[choice, kind]))
-            if skeleton.full[kind] >= 0:
-                rows.append(int(skeleton.full[kind]))
+            if joint_lp.full[kind] >= 0:
+                rows.append(int(joint_lp.full[kind]))
                 values.append(float(kinds.stored[choice, kind]))
-            if skeleton.seconds is not None:
-                rows += skeleton.timed[operator].tolist()
-                values += [float(skeleton.seconds[choice, kind])] * len(skeleton.timed[operator])
+            if joint_lp.seconds is not None:
+                rows += joint_lp.timed[operator].tolist()
+                values += [float(joint_lp.seconds[choice, kind])] * len(joint_lp.timed[operator])
             self.program.fill(rows, [column] * len(rows), values)
 
-    def _together(self, index: int, kind: Kind, operators: list[int]) -> None:
+    def _together(self, index: int, kind: WorkerClass, operators: list[int]) -> None:
         kinds = self.kinds
         choice = {operator: int(self.choices[operator]) for operator in operators}
         memory = {o: float(kinds.memory_bytes[c, index]) for o, c in choice.items()}
@@ -154,7 +156,7 @@ class _Near:
         self.program.fill(np.repeat(self.held[index], len(chains)), counts, 1.0)
         self.chains[index] = tuple(zip(chains, counts.tolist(), rows.tolist(), strict=True))
 
-    def _by_worker(self, index: int, kind: Kind, operators: list[int]) -> None:
+    def _by_worker(self, index: int, kind: WorkerClass, operators: list[int]) -> None:
         """What each of few workers serves, within its time and memory."""
         kinds, paid = self.kinds, int(self.paid[index])
         own = {operator: self.program.add_columns(np.zeros(paid), 1.0) for operator in operators}
@@ -189,7 +191,7 @@ class _Near:
             kind: tuple((chain, round(answer.values[column])) for chain, column, _ in own)
             for kind, own in self.chains.items()
         }
-        names, values = self.skeleton.network.names, answer.values
+        names, values = self.joint_lp.network.names, answer.values
         seats = {
             kind: tuple(
                 (
@@ -204,7 +206,7 @@ class _Near:
             )
             for kind, workers in self.workers.items()
         }
-        return Staff(self.skeleton, self.choices, values, served, np.zeros(shape, np.int64), chains, seats)
+        return Staff(self.joint_lp, self.choices, values, served, np.zeros(shape, np.int64), chains, seats)
 
     def make_room(self, staff: Staff) -> bool:
         """A worker more for each chain that memory gives one more than its time asks for; whether there are any."""

@@ -15,7 +15,7 @@ import pytest
 from benchmarks.fleet import Size, fleet
 from jellybean_solver import Pool, Problem, Sharing
 from jellybean_solver.demand.demand import Network
-from jellybean_solver.fleet.joint_lp import Skeleton
+from jellybean_solver.fleet.joint_lp import JointLp
 from jellybean_solver.fleet.rounding.rounding_patterns import ways_near
 from jellybean_solver.fleet.search import FleetSearch
 from jellybean_solver.fleet.settings import SearchLimits
@@ -41,7 +41,7 @@ def _searched(case: Problem, gap: float, clock: Clock | None = None) -> Outcome[
 
 def test_pools_of_one_type_and_tier_are_one_kind() -> None:
     case = fleet(0, Size(workers=10_000))
-    kinds = Skeleton(Network(case), None, {}).kinds.kinds
+    kinds = JointLp(Network(case), None, {}).kinds.kinds
     assert len(kinds) == 18
     assert sum(len(kind.pools) for kind in kinds) == 100
     for kind in kinds:

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.middle.problems import middle_problem
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.fleet.exact_milp import ExactMilp
-from jellybean_solver.fleet.joint_lp import Skeleton
+from jellybean_solver.fleet.joint_lp import JointLp
 
 SEED = 105  # at a tolerance of 1e-9 six of eight random seeds of HiGHS end "optimal" up to 0.2 % above the optimum
 SELECTION = dict(zip((f"o{number}" for number in range(10)), "2033120132", strict=True))
@@ -18,11 +18,11 @@ OPTIMUM = 3.988176442  # USD/h, found and proven by a MILP of another formulatio
 
 def test_a_selection_made_by_a_row_costs_what_it_costs() -> None:
     problem = middle_problem(SEED)
-    skeleton = Skeleton(Network(problem), problem.accuracy_target, {}, few_workers=0)
-    program = ExactMilp(skeleton).program
+    joint_lp = JointLp(Network(problem), problem.accuracy_target, {}, few_workers=0)
+    program = ExactMilp(joint_lp).program
     chosen = [
         column
-        for (name, variant), column in zip(skeleton.kinds.choices, skeleton.chosen.tolist(), strict=True)
+        for (name, variant), column in zip(joint_lp.kinds.choices, joint_lp.chosen.tolist(), strict=True)
         if variant == f"v{SELECTION[name]}"
     ]
     row = program.add_rows(float(len(SELECTION)), math.inf, 1)
