@@ -34,7 +34,7 @@ METRICS: dict[str, Callable[[Array, Array], bool]] = {"exact_match": exact_match
 
 
 def is_correct(metric: str, answer: Array, label: Array) -> bool:
-    """True if an answer is correct by `metric`. MetricError when there is no such metric."""
+    """True if an answer is correct according to `metric`. MetricError if there is no such metric."""
     if metric not in METRICS:
         raise MetricError(f"unknown metric {metric!r}; known: {', '.join(sorted(METRICS))}")
     return METRICS[metric](np.asarray(answer), np.asarray(label))
@@ -43,7 +43,7 @@ def is_correct(metric: str, answer: Array, label: Array) -> bool:
 def score(metric: str, outputs: Array | Sequence[Array], labels: Array) -> float:
     """Percent of correct answers; `outputs[i]` belongs to `labels[i]`.
 
-    MetricError when their numbers differ or are 0.
+    MetricError if there are no answers, or not as many as labels.
     """
     if len(outputs) != len(labels):
         raise MetricError(f"{len(outputs)} answers for {len(labels)} labels: one answer per label is needed")

@@ -23,7 +23,7 @@ def bench(
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> BenchResult:
-    """Offer the workflow's own rate and arrivals, times `rate_scale`, to the project's running plan."""
+    """Measure the project's running plan under the workflow's declared rate times `rate_scale` and its arrivals."""
     target = Target.of(project.directory, held_out(project))
     settings = LoadSettings(duration_s, warmup_s, seed, all_rows=rate_scale <= 1.0)
     return target.measure(rate_scale * target.data.rate_per_s, settings, progress)
@@ -37,6 +37,9 @@ def saturate(
     window_s: float = DEFAULT_WINDOW_S,
     progress: Progress = no_progress,
 ) -> BenchResult:
-    """The highest sustained rate of the project's running plan, by bisection from a guess such as the simulator's."""
+    """Measure the highest sustained rate of the project's running plan, by bisection.
+
+    `start_rate_per_s`: first guess, for example the simulator's; the declared rate by default.
+    """
     target = Target.of(project.directory, held_out(project))
     return target.saturate(start_rate_per_s, seed=seed, window_s=window_s, progress=progress)

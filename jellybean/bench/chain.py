@@ -24,7 +24,7 @@ from jellybean_solver import (
 )
 
 SOURCE = "in"
-_IDENTITY_S = 1e-5  # service time of a model that does nothing
+_IDENTITY_S = 1e-5  # service time of the identity model
 
 
 def chain(
@@ -35,9 +35,9 @@ def chain(
     device_s: float | None = None,
     message_bytes: float = 1024.0,
 ) -> Plan:
-    """A chain of operators `stage_0`, ... that run these model files of a project's folder.
+    """A plan with a chain of operators `stage_0`, `stage_1`, ... that run these model files, each on its own worker.
 
-    `device_s`: service time of one run on an emulated device; None: this machine's own.
+    `device_s`: service time of one run on an emulated device; None runs at the speed of this machine.
     """
     service = {"here": {1: ServiceTime(device_s or _IDENTITY_S, device_s or _IDENTITY_S)}}
     names = [f"stage_{index}" for index in range(len(models))]
@@ -47,7 +47,7 @@ def chain(
             models, [SOURCE, *names], names, [*({later: message_bytes} for later in names[1:]), {}], strict=False
         )
     )
-    speed = 1.0 if device_s is None else 0.5  # a speed other than 1 is emulated
+    speed = 1.0 if device_s is None else 0.5  # any speed but 1 makes the agent emulate the service time
     workers = tuple(
         PlannedWorker(f"here-{index}", "here", "here", 0.0, Sharing.SHARED, {stage: rate_per_s}, 0.0, speed=speed)
         for index, stage in enumerate(names, 1)

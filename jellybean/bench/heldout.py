@@ -28,16 +28,16 @@ class HeldOut:
 
     @property
     def rows(self) -> int:
-        """Number of requests."""
+        """Number of held-out requests."""
         return min(len(array) for array in self.inputs.values())
 
     def request(self, row: int) -> dict[str, Array]:
-        """One request's tensors, each with a leading dimension of 1."""
+        """Source -> tensor of the request `row`, with a leading dimension of 1."""
         return {source: array[row : row + 1] for source, array in self.inputs.items()}
 
 
 def held_out(project: Project) -> HeldOut:
-    """The project's held-out requests. JellyBeanError when a source names none or a file lacks them."""
+    """Load the project's held-out requests. JellyBeanError if a source names none or a file does not have them."""
     workflow = project.workflow
     inputs: dict[str, Array] = {}
     for name, source in workflow.sources.items():
@@ -58,6 +58,6 @@ def held_out(project: Project) -> HeldOut:
 
 
 def read_array(directory: Path, reference: str) -> Array:
-    """The array `file.npz#name` of a project. JellyBeanError when it does not exist."""
+    """Load the array `file.npz#name` of a project. JellyBeanError if it does not exist."""
     file, _, name = str(reference).partition("#")
     return read_npz(directory / file, name)

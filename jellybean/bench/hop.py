@@ -1,7 +1,7 @@
 """Measures the cost of one message between two processes (a hop), with real processes and an identity model.
 
-A chain of operators, one per worker, serves requests at a low rate. The hop is the median latency less the models' busy
-time, divided by the number of messages. Client and gateway are part of it, as in every measured request.
+A chain of operators, one per worker, serves requests at a low rate. The time of a hop is the median latency minus the
+models' busy time, divided by the number of messages. Time in client and gateway is included, as in every measurement.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from jellybean.serving.local import launcher
 from jellybean_solver import Arrivals, to_document
 
 STAGES = 2
-_RATE_PER_S = 25.0  # far below the chain's capacity: no queueing
+_RATE_PER_S = 25.0  # far below the capacity of the chain, so that nothing queues
 _WARMUP_S = 1.0
 
 
@@ -40,7 +40,10 @@ def measure_hop_s(*, stages: int = STAGES, duration_s: float = 4.0, message_floa
 
 
 async def _hop_s(target: Target, stages: int, duration_s: float) -> float:
-    """Divides by the messages of a request: gateway to the first stage, between stages, and the answer."""
+    """Seconds per message: median latency minus busy time, divided by the `stages + 1` messages of a request.
+
+    These are the message to the first stage, those between stages, and the answer.
+    """
     due = due_times(_RATE_PER_S, _WARMUP_S + duration_s, Arrivals.PERIODIC, 0)
     before = await target.meters.busy()
     samples = await target.offer(due, [0] * len(due), settle_s=5.0, end_s=0.0)

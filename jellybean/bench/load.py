@@ -29,7 +29,10 @@ Tick = Callable[[float], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One request: due and finished in seconds since the load began; `answer` is a serialised InferResponse."""
+    """One request. `due_s` and `finished_s` count from the start of the load; `answer`: serialised InferResponse.
+
+    `row`: index of the held-out request. `status`: gRPC status name, `OK` or `UNANSWERED`.
+    """
 
     row: int
     due_s: float
@@ -40,7 +43,7 @@ class Sample:
 
     @property
     def latency_s(self) -> float:
-        """Seconds from the due time to the answer; for an unanswered request to the end of the wait."""
+        """Seconds from the due time to the answer; for an unanswered request, to the end of the wait for answers."""
         return self.finished_s - self.due_s
 
 
@@ -67,10 +70,11 @@ async def offer(
     end_s: float = 0.0,
     tick: Tick | None = None,
 ) -> list[Sample]:
-    """Send `requests[rows[i]]` at `due_s[i]`; requests unanswered `settle_s` after the last due time are cancelled.
+    """Send the serialised request `requests[rows[i]]` at `due_s[i]` seconds; returns one sample per request.
 
-    Lasts at least `end_s`. `tick(elapsed_s)` is awaited about every quarter second, and once more at the end.
-    ServingError when the gateway does not answer at all.
+    Requests without an answer `settle_s` after the last due time are cancelled. Lasts at least `end_s` seconds.
+    `tick(elapsed_s)` is awaited about every quarter second, and once more at the end. ServingError if the gateway does
+    not answer at all.
     """
     samples: list[Sample] = []
     async with Transport(insecure=True).channel(address) as channel:

@@ -8,14 +8,15 @@ from typing import Any
 
 from jellybean.bench.load import UNANSWERED
 
-LATE = 0.05  # of a worker's busy time; a smaller share does not show in the measured latencies
+LATE = 0.05  # share of a worker's busy time; below it, lateness of an emulated device does not affect the latencies
 _OVERLOAD = (UNANSWERED, "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED")  # statuses of requests that overload causes
 
 
 @dataclass(frozen=True)
 class BenchResult:
-    """Load offered and answers received. Latencies count from the due time; an unanswered request counts its wait.
+    """Load offered and answers received. Latencies count from the due time.
 
+    An unanswered request counts with the time that was waited for its answer.
     `sustained`: no request failed and at least 98 % were answered in time. `breaches`: targets of the plan that the
     measurement missed, in words. `late`: worker -> share of its busy time by which this machine was slower than the
     device it emulates.
@@ -45,7 +46,7 @@ class BenchResult:
     late: Mapping[str, float] = field(default_factory=dict)
     reasons: Mapping[str, int] = field(default_factory=dict)
     breaches: tuple[str, ...] = ()
-    accuracy_margin: float | None = None  # two standard errors, if there are fewer answers than held-out rows
+    accuracy_margin: float | None = None  # two standard errors; 0 if every held-out row was answered
 
     def to_dict(self) -> dict[str, Any]:
         """A flat record for the report store, without figures that were not measured."""
@@ -54,7 +55,10 @@ class BenchResult:
 
 
 def lateness(late: Mapping[str, float]) -> str | None:
-    """A note when this machine was slower than the devices that it emulates; None when it was not."""
+    """A note if this machine was slower than the devices that it emulates; otherwise None.
+
+    `late`: worker -> share of its busy time by which it was slower.
+    """
     share = max(late.values(), default=0.0)
     if share <= LATE:
         return None
@@ -66,7 +70,7 @@ def lateness(late: Mapping[str, float]) -> str | None:
 
 
 def verdict_of(rate_per_s: float, counts: Counts, reasons: Mapping[str, int]) -> str:
-    """Whether the plan kept up, with the counts; `reasons`: failures by reason."""
+    """Text that says whether the plan kept up with the load. `reasons`: reason -> number of failed requests."""
     text = (
         f"{counts.in_time} of {counts.offered} requests answered in time at {rate_per_s:.4g}/s, {counts.failed} failed"
     )
@@ -80,7 +84,7 @@ def verdict_of(rate_per_s: float, counts: Counts, reasons: Mapping[str, int]) ->
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Requests of a measurement."""
+    """Numbers of requests of a measurement."""
 
     offered: int
     in_time: int

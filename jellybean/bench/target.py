@@ -43,22 +43,22 @@ from jellybean_solver import (
 DURATION_S = 30.0
 WARMUP_S = 2.0
 _SETTLE_S = 10.0
-_QUIET_S = 30.0  # longest wait between two probes of a bisection for requests in flight
-_MIN_PART = 20  # a bisection gives up below guess / _MIN_PART
-_BRACKET = (0.85, 1.15)  # of the guess: where a bisection begins
+_QUIET_S = 30.0  # longest wait for in-flight requests to finish between two probes of a bisection
+_MIN_PART = 20  # a bisection gives up at rates below the first guess / _MIN_PART
+_BRACKET = (0.85, 1.15)  # first interval of a bisection, as multiples of the first guess
 
 
 def no_progress(_done: float, _total: float, _label: str) -> None:
-    """Reports no progress."""
+    """Progress callback that does nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadSettings:
     """Load of one measurement: `duration_s` at the offered rate, after a warm-up that does not count.
 
-    `arrivals`: the workflow's own if None. `settle_s`: longest wait after the end for answers, unless they would still
-    be in time. `all_rows`: the accuracy is that of all held-out rows; those for which the window has no time are sent
-    after it, if that takes no longer than the window.
+    `arrivals`: None takes the workflow's arrival process. `settle_s`: seconds to wait for answers after the last
+    request; more if later answers would still count as in time. `all_rows`: measure accuracy on all held-out rows; rows
+    that were not sent in the window are sent after it, if that takes no longer than the window.
     """
 
     duration_s: float = DURATION_S
@@ -70,7 +70,7 @@ class LoadSettings:
 
     @property
     def end_s(self) -> float:
-        """Seconds from the begin of the warm-up to the end of the counted window."""
+        """Seconds from the start of the warm-up to the end of the counted window."""
         return self.warmup_s + self.duration_s
 
 
@@ -78,7 +78,7 @@ class Target:
     """A running plan and the held-out requests to send it."""
 
     def __init__(self, meters: Meters, plan: Plan, data: HeldOut) -> None:
-        """ServingError when there are labels but not exactly one sink."""
+        """ServingError if the held-out requests have labels but the plan does not have exactly one sink."""
         self.meters, self.plan, self.data = meters, plan, data
         self.state, self.view = meters.state, meters.view
         if data.labels is not None and len(self.view.sinks) != 1:
@@ -88,7 +88,7 @@ class Target:
 
     @classmethod
     def of(cls, directory: Path, data: HeldOut) -> Self:
-        """The running plan of a project. NotRunningError when nothing is up."""
+        """The running plan of a project. NotRunningError if no plan is being served."""
         directory = directory.resolve()
         state = running_state(directory)
         plan = from_document(json.loads(state.plan_path.read_text(encoding="utf-8")))
@@ -102,7 +102,7 @@ class Target:
     def measure(
         self, rate_per_s: float, settings: LoadSettings = LoadSettings(), progress: Progress = no_progress
     ) -> BenchResult:
-        """Offer `rate_per_s` and measure. ServingError when the run serves another plan before the end."""
+        """Offer `rate_per_s` and measure. ServingError if the served plan is replaced or stopped before the end."""
         if not (rate_per_s > 0 and settings.duration_s > 0 and settings.warmup_s >= 0):
             raise ServingError(
                 f"a bench needs a rate and a duration above 0, not {rate_per_s}/s for {settings.duration_s} s"
@@ -112,7 +112,7 @@ class Target:
         warming = due_times(rate_per_s, settings.warmup_s, arrivals, seed + 1)
         counted = due_times(rate_per_s, settings.duration_s, arrivals, seed)
         due = warming + [settings.warmup_s + time for time in counted]
-        # The counted window starts a round of its own, so that whole rounds weigh every held-out row alike.
+        # Warm-up and counted window use separate rounds (see `_rows`), so that every held-out row counts equally often.
         rows = _rows(self.data.rows, len(warming), seed + 1) + _rows(self.data.rows, len(counted), seed)
         window = Window(self.meters, settings.warmup_s, settings.end_s, progress)
         settle_s = max(grace, settings.settle_s)
@@ -129,7 +129,10 @@ class Target:
         return await offer(address, self._requests, rows, due_s, settle_s=settle_s, end_s=end_s, tick=tick)
 
     def _rest(self, samples: Sequence[Sample], rate_per_s: float, limit_s: float, progress: Progress) -> list[Sample]:
-        """Answers to the held-out rows missing in `samples`; none if they would take too long, or requests fail."""
+        """Send the held-out rows that are missing in `samples`; returns their samples.
+
+        Sends nothing without labels, if any request failed, or if it would take longer than `limit_s`.
+        """
         rows = sorted(set(range(self.data.rows)) - {sample.row for sample in samples})
         due = [index / rate_per_s for index in range(len(rows))]
         failing = any(sample.status != OK for sample in samples)
@@ -192,12 +195,15 @@ class Target:
         )
 
     def _accuracy(self, answers: Sequence[Sample]) -> float | None:
-        """Percent of correct answers, every held-out row that was sent weighing alike; None without labels."""
+        """Percent of correct answers; every held-out row has equal weight, however often it was sent.
+
+        None without labels or answers.
+        """
         labels = self.data.labels
         if labels is None or not answers:
             return None
         (sink,) = self.view.sinks
-        correct: dict[int, list[bool]] = {}  # by row
+        correct: dict[int, list[bool]] = {}  # held-out row -> whether each of its answers is correct
         for sample in answers:
             response = gateway_pb2.InferResponse.FromString(sample.answer)
             found = is_correct(self.data.metric, decode_tensor(response.outputs[sink]), labels[sample.row])
@@ -205,13 +211,13 @@ class Target:
         return 100.0 * float(np.mean([np.mean(of_row) for of_row in correct.values()]))
 
     def _margin(self, accuracy: float | None, answers: int) -> float:
-        """Two standard errors of the accuracy, when the answers are only a sample of the held-out rows."""
+        """Two standard errors of the accuracy, in percentage points; 0 if all held-out rows were answered."""
         if accuracy is None or answers >= self.data.rows:
             return 0.0
         return 2.0 * math.sqrt(accuracy * (100.0 - accuracy) / max(answers, 1))
 
     def _deaths(self) -> Iterator[str]:
-        """Processes that died during the measurement, in words."""
+        """One sentence per process that died during the measurement."""
         now = read_state(self.meters.directory)
         for before in self.state.processes:
             after = next((process for process in now.processes if process.name == before.name), None) if now else None
@@ -229,7 +235,10 @@ class Target:
         tolerance: float = RATE_TOLERANCE,
         progress: Progress = no_progress,
     ) -> BenchResult:
-        """The highest sustained rate of evenly spaced requests, by bisection from a guess (the workflow's own rate)."""
+        """Measure the highest sustained rate of evenly spaced requests, by bisection.
+
+        `start_rate_per_s`: first guess; the workflow's declared rate by default. `tolerance`: relative precision.
+        """
         guess = start_rate_per_s or self.data.rate_per_s
         settings = LoadSettings(window_s, 1.0, seed, Arrivals.PERIODIC, settle_s=0.0)
         sustained: list[BenchResult] = []
@@ -247,7 +256,7 @@ class Target:
             if rate < guess / _MIN_PART:
                 raise ServingError(f"not even {rate * 2:.3g}/s is sustained: see `jellybean bench` for what fails")
             result = measure(rate)
-            if not result.sustained and rate < guess:  # a stall of this machine is no overload: measure again
+            if not result.sustained and rate < guess:  # measure again: it may have been a stall of this machine
                 result = measure(rate)
             if result.sustained:
                 sustained.append(result)
@@ -269,7 +278,7 @@ class Target:
         )
 
     def _await_quiet(self) -> None:
-        """Wait until no request is in flight."""
+        """Wait until no request is in flight, at most `_QUIET_S` seconds."""
         until = time.monotonic() + _QUIET_S
         with Client(self.state.gateway_address) as client:
             while client.status().requests_in_hand and time.monotonic() < until:
@@ -279,7 +288,10 @@ class Target:
 def _breaches(
     plan: Plan, p99_s: float | None, accuracy: float | None, margin: float, cost_usd_per_h: float | None
 ) -> Iterator[str]:
-    """Targets of the plan that the measurement missed, in words."""
+    """One sentence per target of the plan that the measurement missed.
+
+    `margin`: accuracies below the target by no more than this (percentage points) count as met.
+    """
     slo = plan.slo
     if slo.latency_p99_s is not None and p99_s is not None and p99_s > slo.latency_p99_s:
         yield f"latency p99 {p99_s * 1e3:.0f} ms is above the target of {slo.latency_p99_s * 1e3:.0f} ms"
@@ -290,7 +302,7 @@ def _breaches(
 
 
 def _rows(rows: int, count: int, seed: int) -> list[int]:
-    """`count` held-out rows, in rounds that each have every row once in a random order."""
+    """Indices of `count` held-out rows, in rounds; each round has all `rows` indices once, in a random order."""
     generator = np.random.default_rng(seed)
     found: list[int] = []
     while len(found) < count:

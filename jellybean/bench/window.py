@@ -22,7 +22,7 @@ _DESCRIBE_S = 2.0
 
 
 class Busy(NamedTuple):
-    """Busy seconds of a worker, and the part by which its runs were slower than on the device that it emulates."""
+    """Busy seconds of a worker; `late_s`: seconds by which its runs were slower than on the emulated device."""
 
     busy_s: float
     late_s: float
@@ -37,7 +37,7 @@ class Meters:
     view: PlanView
 
     def require_served(self) -> None:
-        """ServingError if the run has stopped or serves another plan: the counters would mix two plans."""
+        """ServingError if the plan was stopped or replaced, because the counters would then mix two plans."""
         now = read_state(self.directory)
         if now is not None and now.plan_folder == self.state.plan_folder and self.state.links_path.exists():
             return
@@ -49,7 +49,7 @@ class Meters:
         )
 
     async def busy(self) -> dict[str, Busy]:
-        """Busy time of each worker since its start; workers that do not answer are missing."""
+        """Worker -> its busy time since its start; workers that do not answer are missing."""
         found: dict[str, Busy] = {}
         for process in self.state.processes:
             if process.name == GATEWAY_NAME:
@@ -64,14 +64,14 @@ class Meters:
         return found
 
     def bytes_sent(self) -> dict[tuple[str, str], float]:
-        """Bytes sent over each link since the run began, by (upstream tier, downstream tier)."""
+        """(upstream tier, downstream tier) -> bytes sent over this link since the start of serving."""
         with EmulatedLinks(self.view.links, self.state.links_path) as links:
             return links.bytes_sent()
 
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """All counters at one moment; `at_s`: CLOCK_MONOTONIC."""
+    """All counters at one moment; `at_s`: seconds of CLOCK_MONOTONIC."""
 
     at_s: float
     busy: dict[str, Busy]
@@ -79,7 +79,7 @@ class _Reading:
 
 
 class Window:
-    """Reads the meters at the begin and the end of the counted window, and reports progress."""
+    """Reads the meters at the start and the end of the counted window, and reports progress."""
 
     def __init__(self, meters: Meters, begin_s: float, end_s: float, progress: Progress) -> None:
         self._meters, self._begin_s, self._end_s, self._progress = meters, begin_s, end_s, progress
@@ -95,33 +95,34 @@ class Window:
             self._readings.append(_Reading(at_s, await self._meters.busy(), self._meters.bytes_sent()))
 
     def utilisation(self) -> dict[str, float]:
-        """Busy fraction of each worker of the plan over the window; the mean over its sites."""
+        """Worker of the plan -> busy fraction of the window, as the mean over sites; empty before the window's end."""
         if len(self._readings) < 2:
             return {}
         seconds = self._readings[1].at_s - self._readings[0].at_s
         found: dict[str, list[float]] = {}
         for name, (busy_s, _) in self._spent().items():
-            planned = name.rpartition("/")[2]  # `store-1/box-2` is box-2 of the plan
+            planned = name.rpartition("/")[2]  # process `store-1/box-2` is the plan's worker box-2 at site store-1
             found.setdefault(planned, []).append(busy_s / seconds)
         return {name: fmean(shares) for name, shares in found.items()}
 
     def late(self) -> dict[str, float]:
-        """Share of each worker's busy time by which it was slower than its emulated device, where above 0."""
+        """Worker -> share of its busy time by which it was slower than its emulated device; without shares of 0."""
         return {name: late_s / busy_s for name, (busy_s, late_s) in self._spent().items() if late_s > 0 and busy_s > 0}
 
     def _spent(self) -> dict[str, Busy]:
-        """Busy time in the window of each worker that ran throughout."""
+        """Worker -> its busy time in the window; workers that were restarted in the window are missing."""
         if len(self._readings) < 2:
             return {}
         began, ended = (reading.busy for reading in self._readings)
         return {
             name: Busy(ended[name].busy_s - before.busy_s, ended[name].late_s - before.late_s)
             for name, before in began.items()
-            if name in ended and ended[name].busy_s >= before.busy_s  # else it was restarted: its counters were reset
+            if name in ended and ended[name].busy_s >= before.busy_s  # a restart resets the counters
         }
 
     def cost_usd_per_h(self, plan: Plan) -> float | None:
-        """Prices of the workers plus the price of the bytes sent over links in the window; None before its end."""
+        """Cost in USD/h: worker prices, plus traffic over links at the window's byte rates; None before its end."""
+
         if len(self._readings) < 2:
             return None
         begin, end = self._readings

@@ -44,7 +44,7 @@ from jellybean_solver import (
 )
 
 DIGITS = 5  # significant digits of a proposed relaxation
-MIN_EXPLAIN_S = 0.1  # left for the explanation after planning with cuts
+MIN_EXPLAIN_S = 0.1  # minimum time left for the explanation after planning with cut models
 STOPPED_SHARE = 0.5  # a search that used this share of the time limit was stopped by it
 MAX_LIMIT_FACTOR = 20  # largest proposed time limit, as a multiple of the insufficient one
 ACCURACY_STEPS = 1e6  # resolution of a proposed accuracy: steps per percentage point
@@ -58,12 +58,12 @@ class Explained:
     explanation: Explanation
     locations: Mapping[Requirement, tuple[Location, ...]]
     explain_s: float
-    cuts: tuple[PlannedCut, ...] = ()  # fixed throughout the explanation
+    cuts: tuple[PlannedCut, ...] = ()  # the plan's cut models; all compared plans have the same cuts
     time_limit_s: float | None = None
 
     @property
     def enough_s(self) -> float | None:
-        """Estimated sufficient time limit in seconds; None if nothing was omitted for lack of time."""
+        """Estimate of a sufficient time limit in seconds; None if nothing was omitted for lack of time."""
         explanation, limit_s = self.explanation, self.time_limit_s
         refused = explanation.conflict is not None and not explanation.conflict.proven
         if limit_s is None or not (explanation.unanswered or (refused and self.explain_s >= STOPPED_SHARE * limit_s)):
@@ -72,7 +72,7 @@ class Explained:
         return float(f"{limit_s * min(times, MAX_LIMIT_FACTOR):.2g}")
 
     def settings(self, requirement: Requirement, value: float | None) -> tuple[str, ...]:
-        """PATH=VALUE settings that relax a requirement to `value`, rounded so that the value is reached."""
+        """`--set` options (PATH=VALUE) that relax a requirement to `value`, rounded towards the relaxed side."""
         return tuple(
             f"{location.path}={_setting_text(self.problem, requirement, index, value)}"
             for index, location in enumerate(self.locations[requirement])
@@ -144,7 +144,11 @@ def explain_project(
 def _keep_deadline(
     problem: Problem, cheapest: Solution, late: bool, time_limit_s: float | None, thorough: bool
 ) -> DeadlineResult:
-    """As `ResolveSettings.keep_deadline`: a plan in time where the cheapest is late, else a more accurate one."""
+    """Implements `ResolveSettings.keep_deadline`.
+
+    If the cheapest plan misses the p99 target (`late`), returns a plan that meets it. Otherwise, without a time limit,
+    returns the most accurate plan of the same cost.
+    """
     if not late:
         return DeadlineResult(cheapest if time_limit_s is not None else more_accurate(problem, {}, cheapest))
     settled = settle(problem, {}, cheapest, DEFAULT_GAP, time_limit_s, thorough=thorough)
@@ -202,7 +206,10 @@ class _RequirementLocator:
         self.project, self.locations = project, locations
 
     def exclusive(self, problem: Problem) -> tuple[tuple[str, ...], ...]:
-        """Exclusive pools, grouped by the document value that makes them exclusive (the pool's own, or limits')."""
+        """Exclusive pools (one operator per worker), grouped by the document value that makes them exclusive.
+
+        That is a pool's own `sharing`, or the `sharing` of `limits` for all other pools.
+        """
         workers = self.project.infrastructure.workers
         names = [pool.name for pool in problem.pools if pool.sharing is Sharing.EXCLUSIVE]
         own = tuple((name,) for name in names if workers[name].sharing is not None)
@@ -248,7 +255,10 @@ class _RequirementLocator:
         return ("workflow", "slo", "budget")
 
     def _residency(self, name: str, downstream: str | None = None) -> list[tuple[Any, ...]]:
-        """Paths of an operator's `tiers`, or of the `stays_in` of an edge and of its source."""
+        """Document paths that restrict where data may go.
+
+        For an operator its `tiers`; for the edge `name` -> `downstream` the `stays_in` of the edge and of its source.
+        """
         document, name = _split_name(name)
         if downstream is None:
             return [(document, "operators", name, "tiers")]
@@ -271,12 +281,12 @@ class _RequirementLocator:
 
 
 def _document(workflow: str = "") -> str:
-    """Name of a workflow's document in `DocumentLocations`."""
+    """Name under which `DocumentLocations` knows a workflow's document; `workflow` is empty for a single workflow."""
     return workflow or "workflow"
 
 
 def _split_name(name: str) -> tuple[str, str]:
-    """Document of a qualified source or operator, and its name in that document."""
+    """Split the qualified name of a source or operator into the document's name and the name within it."""
     workflow, _, own = name.rpartition(WORKFLOW_SEPARATOR)
     return _document(workflow), own
 
@@ -303,7 +313,7 @@ def _setting_text(problem: Problem, requirement: Requirement, index: int, value:
 
 
 def _rounded(unit: Unit, value: float, *, up: bool) -> str:
-    """Format with few digits, rounding `up` or down so that the requirement is still met."""
+    """Format a value with `DIGITS` significant digits, rounding up if `up`, otherwise down."""
     text = format_quantity(unit, value, DIGITS)
     read = parse_quantity(unit, text)
     if read == value or (read > value) == up:

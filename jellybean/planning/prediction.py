@@ -20,7 +20,7 @@ def predict(
     duration_s: float | None = None,
     progress: Progress = lambda done, total, label: None,
 ) -> dict[str, Any]:
-    """The plan's cost and accuracy, and simulated latency, throughput and highest sustained rate."""
+    """Key -> figure: the plan's cost and accuracy, and simulated latency, throughput and highest sustained rate."""
     progress(0, 2, "queues")
     result = simulate_plan(plan, seed=seed, rate_scale=rate_scale, duration_s=duration_s)
     progress(1, 2, "highest sustained rate")

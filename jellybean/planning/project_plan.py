@@ -50,14 +50,14 @@ ACCURACY_TOLERANCE = 1e-6  # percentage points: accuracies closer than this are 
 BASELINE_S = 5.0  # time limit of each baseline, if the plan has no time limit
 BASELINE_SHARE = 0.25  # time limit of each baseline, as a share of the plan's
 
-Progress = Callable[[float, float, str], None]  # done, total, label
+Progress = Callable[[float, float, str], None]  # progress callback with the arguments done, total, label
 
 
 @dataclass(frozen=True)
 class Planned:
     """The result of planning a project. `plan` is None if no plan meets the targets; then `reasons` says why.
 
-    `problem` has uncut models only, even if the plan cuts some.
+    `problem` has whole models only, even if the plan cuts some. `solve_s`: time of the search in seconds.
     """
 
     problem: Problem
@@ -67,7 +67,7 @@ class Planned:
     baselines: tuple[Baseline, ...]
     solve_s: float
     nearest_p99_s: float | None = None  # p99 latency of the fastest rejected plan
-    cuts: Cuts = field(default_factory=dict)  # available to the plan
+    cuts: Cuts = field(default_factory=dict)  # operator -> cuts of its models that the search could choose
     judged: Judged | None = None  # the plan's simulated p99 latencies, if it has p99 targets
     cheapest: tuple[Plan, Judged] | None = None  # the cheapest plan, if it was rejected for its p99 latency
 
@@ -106,9 +106,9 @@ def plan_project(
     solve_s = time.perf_counter() - started
     report(1, 3, "p99 latency")
     left_s = None if time_limit_s is None else max(1.0, time_limit_s - solve_s)
-    gap = DEFAULT_GAP if gap is None else gap  # of the many solves for a deadline and of the baselines
+    gap = DEFAULT_GAP if gap is None else gap  # for the many solves of the deadline search, and for the baselines
     settled = settle(problem, cuts, solution, gap, left_s)
-    if settled.solution is not solution:  # excludes the simulations
+    if settled.solution is not solution:  # if the cheapest plan stays, its simulation does not count as search time
         solve_s = time.perf_counter() - started
     solution, reasons = settled.solution, settled.reasons
     plan = solution.plan if not reasons else None
@@ -138,9 +138,9 @@ def plan_project(
 
 
 def _with_latency_note(baseline: Baseline, plan: Plan) -> Baseline:
-    """The baseline with a note if its plan misses a p99 latency target.
+    """The baseline, with a note added if its plan misses a p99 latency target.
 
-    A baseline that costs more than the plan is simulated with one seed only, because the plan beats it anyway.
+    A baseline that costs more than `plan` is simulated with one seed only, because `plan` is better in any case.
     """
     cost = baseline.cost_usd_per_h
     if not latency_targets(plan) or baseline.note or cost is None:
@@ -159,7 +159,7 @@ def _without_cuts(
     time_limit_s: float,
     keep_deadline: Callable[[Solution], InTime],
 ) -> Baseline:
-    """The cheapest plan without cuts, checked like the plan itself."""
+    """Baseline: the cheapest plan without cut models. `keep_deadline` makes it meet the p99 target."""
     name = "no model cut"
     try:
         first = solve(problem, gap=gap, time_limit_s=time_limit_s, clock=time.monotonic, explained=False)
@@ -175,7 +175,10 @@ def _without_cuts(
 def settle(
     problem: Problem, cuts: Cuts, cheapest: Solution, gap: float, time_limit_s: float | None, *, thorough: bool = True
 ) -> InTime:
-    """Replace the cheapest plan by one that meets the p99 target, or by a more accurate one of the same cost."""
+    """Replace the cheapest plan if necessary: by one that meets the p99 target, or by a more accurate one.
+
+    A more accurate plan has the same cost and is only sought without a time limit.
+    """
     found = in_time(problem, cuts, cheapest, gap, time_limit_s, thorough=thorough)
     if found.solution is not cheapest or cheapest.plan is None or found.reasons or time_limit_s is not None:
         return found
@@ -186,9 +189,10 @@ def settle(
 
 
 def more_accurate(problem: Problem, cuts: Cuts, solution: Solution) -> Solution:
-    """Find the most accurate plan of the same cost, which may use spare capacity of paid workers.
+    """Find the most accurate plan of the same cost, which may use spare capacity of workers that are paid for anyway.
 
-    Not for large fleets, nor for several workflows, whose accuracies have no common order.
+    Returns `solution` unchanged if it is not proven optimal, for large fleets, and for several workflows, because
+    their accuracies cannot be compared.
     """
     plan, proof = solution.plan, solution.certificate
     if plan is None or proof is None or not proof.is_optimal or plan.accuracy is None:
@@ -219,12 +223,12 @@ def require_plan(planned: Planned, note: str = "") -> Plan:
 
 
 def save_plan(project: AnyProject, planned: Planned) -> dict[str, Any]:
-    """Write DIR/plan.json atomically, and the key of the problem that it solves; returns the document."""
+    """Write DIR/plan.json atomically, and the content hash of the problem that it solves; returns the plan document."""
     return write_plan(project.directory, to_document(require_plan(planned)), planned.problem, planned.cuts)
 
 
 def write_plan(directory: Path, document: dict[str, Any], problem: Problem, cuts: Cuts) -> dict[str, Any]:
-    """Write a plan document unchanged to DIR/plan.json as the solution of a problem; returns it."""
+    """Write a plan document to DIR/plan.json, recorded as the solution of `problem`; returns the document unchanged."""
     _write(directory / PLAN_FILE, json.dumps(document, indent=1) + "\n")
     _write(_key_path(directory), problem_key(problem, cuts))
     return document
@@ -236,7 +240,7 @@ def load_plan(directory: Path) -> Plan:
 
 
 def read_plan(path: Path, hint: str = "") -> Plan:
-    """Load the plan in a file. JellyBeanError, with `hint` appended, if the file is not a plan."""
+    """Load the plan in a file. JellyBeanError, with `hint` appended to its message, if the file is not a plan."""
     return read_document(path, hint)[1]
 
 
@@ -258,7 +262,7 @@ def read_document(path: Path, hint: str = "") -> tuple[dict[str, Any], Plan]:
 
 
 def current_plan(project: AnyProject) -> tuple[Plan, str]:
-    """The plan for the current documents, and why it was planned again, or an empty text if plan.json is up to date.
+    """The plan for the current documents, and the reason why it was planned again (empty if plan.json is up to date).
 
     InfeasibleError if no plan meets the current documents' targets; the outdated plan is not returned.
     """
@@ -275,7 +279,7 @@ def current_plan(project: AnyProject) -> tuple[Plan, str]:
 
 
 def _outdated(directory: Path, key: str) -> str:
-    """Why DIR/plan.json is not a plan for the problem with this key; empty if it is."""
+    """Why DIR/plan.json was not made for the problem with this content hash; empty if it was."""
     if not (directory / PLAN_FILE).exists():
         return f"{PLAN_FILE} did not exist"
     try:
@@ -299,7 +303,10 @@ def _hash_of(path: Path) -> str | None:
 
 
 def kept_plan(directory: Path, *, outdated: bool) -> str:
-    """A sentence on the existing DIR/plan.json, for when there is no new plan; empty without one."""
+    """A sentence that tells the user that DIR/plan.json was not replaced; empty if that file does not exist.
+
+    `outdated`: the file was made for other documents or options.
+    """
     path = directory / PLAN_FILE
     if not path.exists():
         return ""
@@ -309,7 +316,7 @@ def kept_plan(directory: Path, *, outdated: bool) -> str:
 
 
 def unproven(plan: Plan) -> str | None:
-    """A warning about a plan that is not proven optimal; None if it is."""
+    """A warning if the plan is not proven optimal; None if it is."""
     proof = plan.certificate
     if proof.is_optimal:
         return None
@@ -321,7 +328,7 @@ def unproven(plan: Plan) -> str | None:
 
 
 def problem_key(problem: Problem, cuts: Cuts) -> str:
-    """Content hash of a problem and the plan format, to detect plans that no longer match the documents."""
+    """Content hash of a problem and the plan format version, to detect plans that no longer match the documents."""
     return plan_format.content_hash(
         {"plan_version": plan_format.VERSION, "problem": json_values(problem), "cuts": json_values(cuts)}
     )

@@ -29,12 +29,15 @@ from jellybean_solver import (
     replan_cut,
 )
 
-RUNNING = "running"  # instead of a file name: the plan that is being served
+RUNNING = "running"  # given instead of a file name, it means the plan that is being served
 
 
 @dataclass(frozen=True)
 class ReplanResult:
-    """The decision about a running plan. `document`: that plan as written; `solve_s`: time without simulations."""
+    """The decision about a running plan: keep it or replace it.
+
+    `before`, `document`: the running plan and its document as written. `solve_s`: seconds without simulations.
+    """
 
     problem: Problem
     before: Plan
@@ -46,7 +49,10 @@ class ReplanResult:
 
     @property
     def diff(self) -> PlanDiff | None:
-        """Difference between the running plan, by the current documents, and the best change; None without one."""
+        """Difference between the running plan (with the current documents) and the best new plan.
+
+        None if there is no new plan.
+        """
         decision = self.decision
         if decision.best is None:
             return None
@@ -54,7 +60,7 @@ class ReplanResult:
 
     @property
     def planned(self) -> Planned:
-        """The chosen plan in the form of a planning result: the running plan, the new plan, or none."""
+        """The chosen plan as a planning result: the running plan, the new plan, or no plan."""
         decision = self.decision
         plan = {Verdict.KEEP: self.before, Verdict.REPLACE: decision.best, Verdict.NONE: None}[decision.verdict]
         certificate = plan.certificate if plan is not None else None
@@ -94,7 +100,7 @@ class ReplanResult:
 
 
 def running_plan(directory: Path, named: str) -> tuple[dict[str, Any], Plan]:
-    """Read the plan that is being served (`running`), a plan file, or the plan of another project."""
+    """Read the document and the plan that `named` names: `running` (being served), a plan file, or a project folder."""
     if named == RUNNING:
         return read_document(running_state(directory.resolve()).plan_path)
     path = Path(named)
@@ -113,7 +119,10 @@ def replan_project(
     time_limit_s: float | None = None,
     progress: Callable[[float, float, str], None] = lambda done, total, label: None,
 ) -> ReplanResult:
-    """Decide whether to keep the plan `named`, or which plan replaces it. Writes no files."""
+    """Decide whether to keep the running plan (see `running_plan` for `named`) or to replace it. Writes no files.
+
+    `horizon_h`: hours over which the saving must exceed the migration cost.
+    """
     document, before = running_plan(project.directory, named)
     problem, cuts, migration = build_problem(project), build_cuts(project), project.infrastructure.migration
     prices = MigrationPrices(migration.start_usd, migration.download_usd_per_gib)
@@ -152,7 +161,7 @@ def replan_project(
 
 
 def save_change(project: AnyProject, change: ReplanResult) -> dict[str, Any] | None:
-    """Write the kept or the new plan to DIR/plan.json; returns its document, None if there is no plan."""
+    """Write the kept or the new plan to DIR/plan.json; returns its document, or None if no plan meets the targets."""
     if change.decision.verdict is Verdict.KEEP:
         return write_plan(project.directory, change.document, change.problem, change.cuts)
     if change.decision.verdict is Verdict.REPLACE:

@@ -1,4 +1,4 @@
-"""A plan that meets its p99 latency target in simulation, where the cheapest does not: the solver's search, judged."""
+"""If the cheapest plan misses its p99 latency target, search a plan that meets it; every plan found is simulated."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ from jellybean_solver import (
     solve_cut,
 )
 
-SAME = 1e-6  # relative difference of costs that are the same
+SAME = 1e-6  # relative difference below which two costs count as equal
 
 
 @dataclass(frozen=True, slots=True)
 class InTime:
-    """A solution whose plan meets the p99 latency in simulation; or one whose plan does not, with the `reasons`.
+    """A solution whose plan meets its p99 target in simulation, or one that does not; then `reasons` is not empty.
 
-    Then `fastest` is the plan seen that comes nearest to it, `nearest_p99_s` the p99 of an only workflow with it.
-    `judged`: the solution's plan, None without a target; `cheapest`: the cheapest plan, if it was replaced.
+    With `reasons`: `fastest` is the simulated plan nearest to the target; `nearest_p99_s` its p99 latency, None for
+    several workflows. `judged`: simulated latencies of the solution's plan, None without a p99 target. `cheapest`: the
+    cheapest plan with its latencies, if it was replaced.
     """
 
     solution: Solution
@@ -42,13 +43,14 @@ class InTime:
 
 
 class SimulationJudge:
-    """Simulates plans for the solver's search. `accepted`: the last plan that met its targets, which is the cheapest.
+    """Simulates the plans that the solver's search proposes.
 
-    `fastest`: the plan with the least `slowness`, which is its p99 latency as a multiple of the target.
+    `accepted`: latencies of the last plan that met its targets, which is also the cheapest such plan. `fastest`: the
+    plan with the smallest `slowness` (p99 latency as a multiple of the target).
     """
 
     def __init__(self, cheapest: Plan, judged: Judged) -> None:
-        """`cheapest` is late, as `judged` says."""
+        """`cheapest`: the plan that misses its p99 target; `judged`: its simulated latencies."""
         self.cheapest = self.fastest = cheapest
         self.slowness = self.first_slowness = judged.share
         self.accepted: Judged | None = None
@@ -69,9 +71,9 @@ class SimulationJudge:
 def in_time(
     problem: Problem, cuts: Cuts, solution: Solution, gap: float, time_limit_s: float | None, *, thorough: bool = True
 ) -> InTime:
-    """The problem's solution that meets its p99 latency target, given the one that need not.
+    """Search a solution that meets the p99 target, if the plan of `solution` (the cheapest) misses it in simulation.
 
-    Not `thorough`: few plans are looked at. `time_limit_s` includes the simulations.
+    `thorough=False` tries only a few plans. `time_limit_s` includes the simulations.
     """
     target_s = deadline_s(problem)
     reasons = solution.infeasibility.reasons if solution.infeasibility is not None else ()
@@ -100,7 +102,7 @@ def _not_in_time(
     target_s: float,
     reasons: tuple[str, ...],
 ) -> InTime:
-    """Why no plan was found, and the targets that the fastest plan meets."""
+    """Result without a plan in time: the reasons, and the p99 targets that the fastest simulated plan would meet."""
     kept = {
         name: rounded_up(DURATION, judge.slowness * share * target_s)
         for name, share in deadline_shares(problem).items()
@@ -115,7 +117,7 @@ def _not_in_time(
 
 
 def _same(one: Plan, other: Plan) -> bool:
-    """True if two plans run alike, whatever is proven of them."""
+    """True if two plans are equal except for their optimality certificates and targets."""
     return replace(one, certificate=other.certificate, slo=other.slo) == other
 
 

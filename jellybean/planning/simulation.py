@@ -32,14 +32,15 @@ from jellybean_solver import (
 )
 
 REQUESTS = 2_000  # simulated requests of the slowest stream: p99 is estimated from at least 20 requests
-SITE_REQUESTS = 10  # simulated requests per site
+SITE_REQUESTS = 10  # minimum number of simulated requests per site
 MANY_SITES = 100  # from this number of sites on, one seed is enough
 MAX_REQUESTS = 50_000  # simulated requests of all streams together
 PROBE_REQUESTS = 20_000  # requests of all streams in one probe of the search for the highest sustained rate
 WARMUP_SHARE = 0.1  # warm-up, as a share of the measured window
 SPACING = 100.0  # spacing of requests without queueing, as a multiple of the service time of one request
-SEEDS = 5  # simulations whose median p99 decides
-QUICK_FAR = 1.25  # likewise, where a plan may be refused wrongly
+SEEDS = 5  # simulations with different seeds; the median of their p99 latencies is compared with the target
+# A quick decision rejects a plan whose first p99 exceeds the target by this factor; that may be wrong for some plans.
+QUICK_FAR = 1.25
 FAR = 2.0  # p99 latencies of one plan with different seeds differ by less than this factor
 
 
@@ -55,8 +56,8 @@ def simulate_plan(
 ) -> SimulationResult:
     """Simulate latency, throughput and queues of a plan at its rates times `rate_scale`.
 
-    By default the window is at least 60 s and at least 2,000 requests (at most 50,000), after a warm-up of a tenth of
-    it. With sites, queues start at their stationary length, because each site sees few requests in that time.
+    The measured window has by default at least 60 s and 2,000 to 50,000 requests, after a warm-up of a tenth of the
+    window. With several sites, queues start at their stationary length, because each site gets few requests.
     """
     stationary = bool(plan.sites) and warmup_s is None and arrivals is None and rate_scale == 1.0
     if duration_s is None:
@@ -69,7 +70,10 @@ def simulate_plan(
 
 
 def _stationary_arrivals(plan: Plan, end_s: float) -> MakeTimes | None:
-    """Arrivals that start with the stationary queue of each site (closed form); None if a queue is unstable."""
+    """Generator of arrival times up to `end_s`; at time 0 the requests of each site's stationary queue arrive.
+
+    The queue lengths are in closed form. None if a queue is unstable.
+    """
     wait_s = {name: wait for name, wait in mean_waits_s(plan).items() if plan.worker_by_name[name].tier in plan.sites}
     if not all(map(math.isfinite, wait_s.values())):
         return None
@@ -82,7 +86,7 @@ def _stationary_arrivals(plan: Plan, end_s: float) -> MakeTimes | None:
 
     def times(stream: RequestStream, rng: random.Random, phase: float) -> Iterator[float]:
         mean = min(waiting[stream.sources[0].name], SITE_REQUESTS)
-        if mean > 0:  # geometric distribution, as in an M/M/1 queue
+        if mean > 0:  # number of waiting requests: geometric distribution, as in an M/M/1 queue
             yield from itertools.repeat(0.0, int(math.log(1.0 - rng.random()) / math.log(mean / (1.0 + mean))))
         yield from arrival_times([(end_s, stream.rate_per_s)], stream.arrivals, rng, phase)
 
@@ -90,13 +94,13 @@ def _stationary_arrivals(plan: Plan, end_s: float) -> MakeTimes | None:
 
 
 def unloaded_latency_s(plan: Plan, *, seed: int = 0, requests: int = 200, workflow: str = "") -> float:
-    """Mean latency with zero queueing delay: service, links and hops only. `workflow`: one of several."""
+    """Mean latency in seconds with zero queueing delay: service, links and hops. `workflow`: only this workflow's."""
     result = _unloaded(plan, seed, requests)
     return result.workflows[workflow].latency_mean_s if workflow else result.latency_mean_s
 
 
 def slow_latency_s(plan: Plan, *, seed: int = 0, requests: int = 200) -> float:
-    """p99 latency with zero queueing delay, over all routes of the plan."""
+    """p99 latency in seconds with zero queueing delay, over all routes of the plan."""
     return _unloaded(plan, seed, requests).latency_p99_s
 
 
@@ -123,10 +127,10 @@ def _unloaded(plan: Plan, seed: int, requests: int) -> SimulationResult:
 def highest_sustained_rate(
     plan: Plan, *, seed: int = 0, window_s: float = DEFAULT_WINDOW_S, seeds: int = SEEDS
 ) -> float:
-    """Highest sustained rate, in requests per second of the first source over all its sites; all sources are scaled.
+    """Highest sustained rate, in requests per second of the first source over all its sites.
 
-    The median over `seeds` seeds, because one window has too few requests for a precision of a few per cent. With many
-    sites one seed is used, because the sites already average.
+    All sources are scaled by the same factor. The result is the median over `seeds` seeds, because one window has too
+    few requests for a precision of a few per cent. With many sites one seed is enough.
     """
     seeds = 1 if _many_sites(plan) else seeds
     return median(_highest_sustained_rate(plan, seed + index, window_s) for index in range(seeds))
@@ -211,7 +215,7 @@ def check_latency(plan: Plan) -> str | None:
 
 
 def latency_breach(plan: Plan, *, seeds: int = SEEDS) -> Judged | None:
-    """The simulated p99 latencies if the plan misses a target; None if it meets all or has none."""
+    """The simulated p99 latencies if the plan misses a target; None if it meets all targets or has no target."""
     found = judged_latency(plan, seeds=seeds)
     return None if found is None or found.kept else found
 
@@ -219,9 +223,9 @@ def latency_breach(plan: Plan, *, seeds: int = SEEDS) -> Judged | None:
 def judged_latency(plan: Plan, *, seeds: int = SEEDS, quick: bool = False) -> Judged | None:
     """Simulate the plan's p99 latencies and compare them with their targets; None if it has no target.
 
-    The median over several seeds decides. Simulations that cannot change the decision are skipped: after a majority, or
-    after a first p99 that differs from its target by more than `FAR`. With many sites one simulation is enough.
-    `quick`: a majority over the target ends it too, and a first p99 that is over it by more than `QUICK_FAR`.
+    The median over `seeds` simulations decides. The rest is skipped once a majority meets the targets, or if the first
+    p99 differs from its target by more than the factor `FAR`. With many sites one simulation is enough.
+    `quick`: also stop once a majority misses a target, or if the first p99 exceeds it by the factor `QUICK_FAR`.
     """
     targets_s = latency_targets(plan)
     if not targets_s:
@@ -242,17 +246,20 @@ def judged_latency(plan: Plan, *, seeds: int = SEEDS, quick: bool = False) -> Ju
 
 
 def _median_upper_bound(p99_s: Sequence[float], seeds: int) -> float:
-    """Upper bound of the median over all seeds, including skipped ones; a single sample is returned unchanged."""
+    """Upper bound in seconds of the median p99 over all `seeds` simulations, given those that were run.
+
+    A single sample is returned unchanged.
+    """
     return sorted(p99_s)[min(len(p99_s) - 1, seeds // 2)]
 
 
 def _is_met(p99_s: Sequence[float], target_s: float, seeds: int) -> bool:
-    """True if the median meets the target whatever the remaining seeds give, or the first sample is far below it."""
+    """True if the remaining seeds cannot lift the median above the target, or the first sample is far below it."""
     return sum(sample <= target_s for sample in p99_s) > seeds // 2 or p99_s[0] * FAR <= target_s
 
 
 def _is_missed(p99_s: Sequence[float], target_s: float, seeds: int, *, quick: bool) -> bool:
-    """True if the first sample is far above the target, or, for a quick decision, the median will be above it."""
+    """True if the first sample is far above the target. `quick`: also if the median is certain to exceed the target."""
     if not quick:
         return p99_s[0] >= FAR * target_s
     return p99_s[0] >= QUICK_FAR * target_s or sum(sample > target_s for sample in p99_s) > seeds // 2
@@ -320,7 +327,7 @@ def _batches(plan: Plan, pool: str) -> Mapping[str, int]:
 
 
 def _loads(plan: Plan, worker: PlannedWorker) -> Mapping[str, float]:
-    """Operator -> planned load on a worker, as agents compute it from the plan."""
+    """Operator -> its planned utilisation of the worker, computed as agents do."""
     operators = plan.operator_by_name
     return {name: rate * operators[name].mean_request_s(worker.pool) for name, rate in worker.rates_per_s.items()}
 

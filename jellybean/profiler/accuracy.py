@@ -20,12 +20,12 @@ from jellybean.profiler.workload import Selection, Workload
 LIMIT = 512
 CHUNK = 25  # requests per cache entry and progress report
 
-Step = Callable[[int], None]  # called with the number of requests done
+Step = Callable[[int], None]  # progress callback: its argument is the number of requests done
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Accuracy in percent of each selection."""
+    """Measured accuracy: `percent[i]` belongs to `selections[i]` (operator -> variant)."""
 
     selections: tuple[dict[str, str], ...]
     percent: tuple[float, ...]
@@ -55,7 +55,7 @@ def covering_selections(workload: Workload) -> tuple[dict[str, str], ...]:
 def measure_accuracy(
     workload: Workload, flow: Flow, selections: Sequence[Selection], cache: Cache, step: Step
 ) -> Measured:
-    """Accuracy of each selection on the held-out requests. ProfileError without labels."""
+    """Measure the accuracy of each selection on the held-out requests. ProfileError if they have no labels."""
     if workload.labels is None:
         raise ProfileError("there are no labels, so accuracy cannot be measured; set `labels:` in workflow.yaml")
     correct = [0] * len(selections)
@@ -86,10 +86,11 @@ def _correct_in(workload: Workload, flow: Flow, selections: Sequence[Selection],
 
 
 def independent(workload: Workload, flow: Flow, cache: Cache, step: Step) -> dict[str, dict[str, float]]:
-    """Accuracy per operator and variant (percent), whose products approximate a selection's accuracy.
+    """Operator -> variant -> accuracy in percent; a selection's accuracy is approximated by the product over operators.
 
-    Hill climbing finds a selection that no exchange of one variant improves. Each variant's figure is the accuracy with
-    it exchanged, relative to that selection's; the last operator's figures carry the accuracy itself.
+    Hill climbing finds a selection that no exchange of a single variant improves. A variant's figure is the accuracy
+    with that variant exchanged, relative to the accuracy of the found selection; only the last operator's figures are
+    absolute accuracies.
     """
     best = {step_.name: step_.models[-1].variant for step_ in workload.steps}
     while True:

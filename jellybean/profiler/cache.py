@@ -17,12 +17,12 @@ FOLDER = Path(STATE_FOLDER) / "profile-cache"
 
 
 def key_of(**settings: Any) -> str:
-    """The key of a measurement: sha256 over the canonical JSON of its settings."""
+    """The cache key of a measurement: SHA-256 of the canonical JSON of everything it depends on."""
     return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()
 
 
 class Cache:
-    """Measurements (JSON values) by key; `open` reads those of earlier runs."""
+    """Key -> measurement (a JSON value). `open` reads the measurements of earlier runs from disk."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -30,7 +30,7 @@ class Cache:
 
     @classmethod
     def open(cls, project_folder: Path, *, resume: bool = True) -> Self:
-        """The cache of a project; `resume=False` deletes what is in it."""
+        """The cache of a project; `resume=False` deletes its contents first."""
         state_folder(project_folder)
         cache = cls(project_folder / FOLDER / "finished.jsonl")
         cache._path.parent.mkdir(exist_ok=True)
@@ -63,7 +63,7 @@ class Cache:
 
 
 def _is_truncated(path: Path) -> bool:
-    """True if the last line has no end."""
+    """True if the file's last line lacks its line break."""
     with path.open("rb") as file:
         if file.seek(0, 2) == 0:
             return False

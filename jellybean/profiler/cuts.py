@@ -30,14 +30,15 @@ from jellybean_solver import Edge, EdgeKind, head_name
 FOLDER = Path("models") / "stages"
 LAYERS_S = 2.0  # time to measure the layers of one model
 FEEDS = 8  # requests used to find cuts and measure layers
-TOLERANCE = 1e-5  # difference of outputs between stages and whole model, relative to the largest value
+TOLERANCE = 1e-5  # largest difference between outputs of stages and whole model, relative to the largest output value
 
 
 @dataclass(frozen=True)
 class CutModel:
-    """One cut of a model after `layers` of its `of` layers, its stages in files.
+    """One cut of a model after `layers` of its `of` layers; both stages are model files.
 
-    `inputs`: upstreams that the head reads.
+    `crossing_bytes`: size of the message from head to tail. `inputs`: upstreams of the operator that the head reads.
+    `steps`: head and tail as operators of the workload.
     """
 
     whole: Model
@@ -46,7 +47,7 @@ class CutModel:
     crossing_bytes: float
     inputs: tuple[str, ...]
     steps: tuple[Step, Step]
-    folder: Path  # the project's
+    folder: Path  # the project folder
 
     @property
     def operator(self) -> str:
@@ -63,7 +64,10 @@ class CutModel:
 
 @dataclass(frozen=True)
 class CutModels:
-    """All cuts of `models`; workload and survey include their stages."""
+    """All cuts of the models that the workflow allows to be cut.
+
+    `workload` and `survey` include the stages of the cuts. `notes`: why a model has no cut.
+    """
 
     workload: Workload
     survey: Survey
@@ -73,13 +77,13 @@ class CutModels:
 
 
 def allowed_cuts(project: Project) -> dict[tuple[str, str], int]:
-    """(operator, variant) -> most cuts that the workflow allows."""
+    """(operator, variant) -> maximum number of cuts that the workflow allows."""
     operators = project.workflow.operators
     return {(name, variant): spec.cuts_of(variant) for name, spec in operators.items() for variant in spec.variants}
 
 
 def cut_models(project: Project, workload: Workload, survey: Survey, cache: Cache) -> CutModels:
-    """Cut every model that the workflow allows to be cut. ProfileError when one cannot be split into layers."""
+    """Cut every model that the workflow allows to be cut. ProfileError if a model cannot be split into layers."""
     most = allowed_cuts(project)
     inputs = dict(survey.inputs)
     models: list[Model] = []
@@ -101,7 +105,7 @@ def cut_models(project: Project, workload: Workload, survey: Survey, cache: Cach
 
 
 class _Cutter:
-    """Cuts one model. `work`: digest of the workload, part of cache keys."""
+    """Cuts one model. `sample`: inputs of the model. `work`: digest of the workload, part of the cache keys."""
 
     def __init__(self, directory: Path, step: Step, model: Model, sample: Sequence[Inputs], work: str) -> None:
         self.directory, self.step, self.model, self.sample, self.work = directory, step, model, sample, work
@@ -124,7 +128,7 @@ class _Cutter:
         return dict(zip(self.ports, arrays, strict=True))
 
     def cuts(self, most: int, cache: Cache, inputs: dict[str, list[Inputs]]) -> list[CutModel]:
-        """Up to `most` usable cuts; adds their stages' inputs to `inputs`."""
+        """Up to `most` usable cuts. Adds sample inputs of their stages to `inputs`, by the stage's operator name."""
         profile = self._profile(cache)
         self.refused = [profile.why_not(cut) for cut in self.layers.cuts]
         found: list[CutModel] = []
@@ -151,7 +155,7 @@ class _Cutter:
         return OnnxProfile(self.layers, tuple(cache[key]))
 
     def _written(self, cut: LegalCut, number: int) -> CutModel:
-        """Write the stages as files; they are steps with the edges that feed them."""
+        """Write head and tail of a cut as model files. `number`: position among the model's cuts, part of the names."""
         step, model = self.step, self.model
         early = {name for index in cut.head for name in self.graph.reads[index]}
         feeds_head = {edge.upstream for edge, port in zip(step.inputs, self.ports, strict=True) if port in early}
@@ -178,7 +182,7 @@ class _Cutter:
         return Model(step, self.model.variant, path, hashlib.sha256(content).hexdigest())
 
     def _stage_inputs(self, cut: CutModel) -> tuple[list[Inputs], list[Inputs]]:
-        """Inputs of head and tail for every sample of the whole model's inputs."""
+        """Inputs of the head and inputs of the tail, one each for every sample input of the whole model."""
         early = [index for index, edge in enumerate(self.step.inputs) if edge.upstream in cut.inputs]
         late = [index for index in range(len(self.step.inputs)) if index not in early]
         head = [tuple(inputs[index] for index in early) for inputs in self.sample]
@@ -190,7 +194,7 @@ class _Cutter:
         return head, tail
 
     def _differs(self, cut: CutModel, inputs: Sequence[Inputs]) -> str | None:
-        """How the stages' outputs differ from the whole model's; None if they are equal within `TOLERANCE`."""
+        """How the outputs of the two stages differ from those of the whole model; None if equal within `TOLERANCE`."""
         whole = self._runs(Step(self.step.name, self.step.inputs, (self.model,)), self.sample)
         for one, two in zip(whole, self._runs(cut.steps[1], inputs), strict=True):
             for name, wanted in one.items():

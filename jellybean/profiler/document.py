@@ -28,13 +28,16 @@ from jellybean.profiler.latency import Latency, Point
 from jellybean.profiler.survey import Survey
 from jellybean.profiler.workload import Model, Workload
 
-NOISY = 0.10  # spread of a latency above which a note is printed
-MIN_NOISE_S = 1e-3  # spreads of shorter latencies are those of clocks and sleeps
+NOISY = 0.10  # relative spread of repeated latency measurements above which a note is printed
+MIN_NOISE_S = 1e-3  # the spread of shorter latencies is ignored: it comes from clocks and sleeps, not from the model
 
 
 @dataclass(frozen=True)
 class Findings:
-    """All measurements; `accuracy` is None without labels, by selection (`Measured`) or by operator and variant."""
+    """All measurements of a project.
+
+    `accuracy`: by selection (`Measured`), or operator -> variant -> percent; None without labels.
+    """
 
     workload: Workload
     survey: Survey
@@ -46,7 +49,7 @@ class Findings:
 
 
 def to_profiles(findings: Findings) -> ProfilesDocument:
-    """The document: latency per worker type and batch size, sizes, memory, accuracy and the machine."""
+    """The profiles: latency by worker type and batch size, message sizes, memory, accuracy, and this machine."""
     operators: dict[str, dict[str, VariantProfile]] = {}
     for step in findings.workload.steps:
         operators[step.name] = {model.variant: _variant(findings, model) for model in step.models}
@@ -67,7 +70,7 @@ def _variant(findings: Findings, model: Model) -> VariantProfile:
 
 
 def _cuts(findings: Findings, model: Model) -> tuple[CutProfile, ...] | None:
-    """Cuts of a model; None when the workflow allows none."""
+    """Profiles of a model's cuts; None if the workflow does not allow this model to be cut."""
     if model not in findings.cut_models.models:
         return None
     return tuple(
@@ -149,7 +152,7 @@ def _cpu() -> str:
 
 
 def noise_notes(findings: Findings) -> list[str]:
-    """A note when repeated measurements differ by more than `NOISY`; empty when they do not."""
+    """A note if repeated measurements of a latency differ by more than `NOISY`; otherwise an empty list."""
     relevant = {point: found for point, found in findings.latency.items() if found.p50_s >= MIN_NOISE_S}
     noisy = {point: found.noise for point, found in relevant.items() if found.noise > NOISY}
     if not noisy:

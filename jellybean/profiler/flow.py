@@ -31,12 +31,12 @@ from jellybean_solver import Edge, EdgeKind
 
 Inputs = tuple[OperatorInput, ...]
 _WORKER = "profiler"
-KEPT_INPUTS = 64  # per operator: a varied sample that fits into memory
+KEPT_INPUTS = 64  # sample inputs kept per operator: a varied sample that fits into memory
 
 
 @dataclass(frozen=True, slots=True)
 class _Outputs:
-    """Outputs of a run by downstream operator, in the form that the brain expects."""
+    """Outputs of one run by downstream operator, with the interface that the agent's `Brain` expects."""
 
     by_downstream: Mapping[str, Array]
 
@@ -50,9 +50,9 @@ class _Outputs:
 
 @dataclass
 class Traffic:
-    """Totals by (operator, variant, downstream): messages, their bytes, and the runs that produced them.
+    """Totals by (operator, variant, downstream): number of messages, their bytes, and the runs that produced them.
 
-    `fan_outs`: by the same key, the number of runs by their number of rows.
+    `fan_outs`: by the same key, for fan-outs only: number of output rows -> number of runs with so many rows.
     """
 
     messages: dict[tuple[str, str, str], int] = field(default_factory=lambda: defaultdict(int))
@@ -61,7 +61,7 @@ class Traffic:
     fan_outs: dict[tuple[str, str, str], Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
 
     def add(self, model: Model, downstream: str, array: Array, *, fans_out: bool) -> None:
-        """Count one run's output, which is a message per row if it fans out."""
+        """Count the output of one run: one message, or one per row if it fans out."""
         key = (model.operator, model.variant, downstream)
         self.runs[key] += 1
         self.messages[key] += array.shape[0] if fans_out else 1
@@ -82,7 +82,10 @@ class Flow:
         self.inputs: dict[str, list[Inputs]] = defaultdict(list)  # operator -> inputs of its first runs
 
     def answer(self, request: int, selection: Selection) -> Mapping[str, Array]:
-        """Sink -> its answer to a held-out request; below a fan-out the children's, concatenated on axis 0."""
+        """Sink -> its answer to the held-out request with this index.
+
+        The answer of a sink below a fan-out is that of all child requests, concatenated along axis 0.
+        """
         if request != self._request:
             self._request = request
             self._memo.clear()
@@ -105,7 +108,10 @@ class Flow:
         return {sink: _joined(found) for sink, found in answers.items()}
 
     def _source_messages(self, edge: Edge, request: int) -> list[tuple[FanOutPath, Array | None]]:
-        """Messages of a request's source on an edge; none when the edge comes from an operator."""
+        """(fan-out path, tensor) of each message that a source sends over `edge` for one request.
+
+        Empty if the upstream of the edge is an operator.
+        """
         if edge.upstream not in self._workload.requests:
             return []
         tensor = self._workload.requests[edge.upstream][request : request + 1]
@@ -169,6 +175,6 @@ def _output(model: Model, edge: Edge, outputs: Mapping[str, Array]) -> Array:
 
 
 def _joined(found: Mapping[FanOutPath, Array | None]) -> Array:
-    """The children's answers concatenated in order; an empty tensor without children."""
+    """The answers of all child requests, concatenated in order; an empty tensor if there are none."""
     rows = [payload for _, payload in sorted(found.items(), key=lambda item: item[0]) if payload is not None]
     return np.concatenate(rows) if rows else np.zeros((0,))

@@ -25,18 +25,21 @@ from jellybean.profiler.workload import Array, Model, Workload
 from jellybean_agent import AgentError, Executor, stack_requests
 
 BLOCKS = 4
-WARM_UP_RUNS = 2  # at the start of a block, which follows another model's
-BATCH_SHARE = 0.3  # of a point's time, for batches above 1, which vary less
-FEWEST_RUNS = 2  # per block
+WARM_UP_RUNS = 2  # runs at the start of a block that are not counted, because another model ran before
+BATCH_SHARE = 0.3  # time spent on a point with batch size above 1, as a share of that for batch size 1 (varies more)
+FEWEST_RUNS = 2  # minimum number of runs per block
 WARM_UP_BELOW_S = 0.1  # models with longer runs warm up only before their first block
-PAUSE_S = 0.003  # before each run
+PAUSE_S = 0.003  # pause before each run
 COMPUTE_INPUTS = 3  # inputs whose CPU time is measured for emulated devices
-COMPUTE_RUNS = 5  # least number of runs per input and block
+COMPUTE_RUNS = 5  # minimum number of runs per input and block
 
 
 @dataclass(frozen=True)
 class Point:
-    """One measurement: a model at a speed and batch size. Worker types of equal speed share it."""
+    """One measurement: a model at a device speed and batch size. Worker types of equal speed share it.
+
+    `speed`: relative to this machine; any speed but 1 is emulated.
+    """
 
     model: Model
     speed: float
@@ -61,7 +64,7 @@ class Latency:
 def batched(sample: Sequence[Inputs], batch: int) -> list[Inputs]:
     """Batches of `batch` requests, stacked along axis 0; the sample repeats where it is too short.
 
-    ProfileError for inputs of a gather, which are measured at batch size 1: each is all children of a request.
+    ProfileError for inputs of a gather: each one holds all children of a request, so only batch size 1 is measured.
     """
     if batch == 1:
         return list(sample)
@@ -90,7 +93,7 @@ class LatencyMeter:
         self._took_s: dict[Point, float] = {}
 
     def expected_s(self, point: Point) -> float:
-        """Expected seconds of one more block of a point."""
+        """Expected duration in seconds of one more block of a point."""
         return self._took_s.get(point, self._seconds(point))
 
     def _seconds(self, point: Point) -> float:
@@ -135,7 +138,7 @@ class LatencyMeter:
         return samples
 
     def _compute(self, point: Point, inputs: Sequence[Inputs]) -> list[float]:
-        """The least CPU time of each of some inputs, spread over the sample."""
+        """Minimum CPU seconds of each of `COMPUTE_INPUTS` inputs, which are evenly spread over the sample."""
         executor = self._executor(point.model, emulated=True)
         chosen = inputs[:: max(1, len(inputs) // COMPUTE_INPUTS)][:COMPUTE_INPUTS]
         return [self._least_s(executor, one, self._seconds(point) / len(chosen)) for one in chosen]
@@ -158,7 +161,7 @@ class LatencyMeter:
         return key in self._cache and median(self._cache[key]) < WARM_UP_BELOW_S
 
     def _executor(self, model: Model, *, emulated: bool = False) -> Executor:
-        """The executor of a model, loaded once; on the CPU for emulated devices, whatever accelerators there are."""
+        """The executor of a model, loaded once. For emulated devices it runs on the CPU and uses no accelerator."""
         if (model, emulated) not in self._executors:
             self._executors[model, emulated] = load(self._workload, model, accelerated=not emulated)
         return self._executors[model, emulated]

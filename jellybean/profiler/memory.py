@@ -18,11 +18,11 @@ from jellybean.profiler.workload import Model
 from jellybean_agent import AgentError, Executor, OperatorCode, OperatorInput
 
 RUNS = 3
-MIN_BYTES = 4096  # one page
+MIN_BYTES = 4096  # size of one page: the smallest growth that is reported
 
 
 def memory_bytes(model: Model, upstreams: Sequence[str], batches: Sequence[tuple[OperatorInput, ...]]) -> float:
-    """Bytes by which a process grows when it loads `model` and runs `batches`. ProfileError when it dies."""
+    """Bytes by which a fresh process grows when it loads `model` and runs `batches`. ProfileError if it dies."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         try:

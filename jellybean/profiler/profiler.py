@@ -25,12 +25,12 @@ Progress = Callable[[float, float, str], None]
 SECONDS_PER_POINT = 1.0
 BATCH_SIZES = (1, 4)
 PROFILES_FILE = "profiles.yaml"
-_SURVEY_S, _HOP_S, _MEMORY_S, _ACCURACY_S = 3.0, 8.0, 0.6, 4.0  # first guesses, for the progress bar only
+_SURVEY_S, _HOP_S, _MEMORY_S, _ACCURACY_S = 3.0, 8.0, 0.6, 4.0  # first estimates, for the progress bar only
 
 
 @dataclass(frozen=True)
 class Profiled:
-    """The document that was written, and notes on its accuracy for the user."""
+    """The profiles that were written, and notes for the user on how precise they are."""
 
     document: ProfilesDocument
     notes: tuple[str, ...]
@@ -42,15 +42,15 @@ class _ProgressClock:
 
     report: Progress
     done_s: float = 0.0
-    parts: dict[str, float] = field(default_factory=dict)  # seconds left, by part
+    parts: dict[str, float] = field(default_factory=dict)  # part of the profile -> expected seconds left
 
     def now(self, part: str, left_s: float, label: str) -> None:
-        """Report the measurement that begins, and the seconds left of its part."""
+        """Report the start of a measurement (`label`) and the expected seconds left in its part of the profile."""
         self.parts[part] = left_s
         self.report(self.done_s, self.done_s + sum(self.parts.values()), label)
 
     def spent(self, part: str, seconds: float) -> None:
-        """Count seconds of a part as done."""
+        """Move `seconds` of a part from left to done."""
         self.done_s += seconds
         self.parts[part] = max(0.0, self.parts[part] - seconds)
 
@@ -67,8 +67,8 @@ def profile(
     """Measure every variant on every worker type and write profiles.yaml into the project's folder.
 
     Finished measurements are cached in the folder: after an interruption the next call resumes, unless `resume` is
-    False. `progress` gets seconds done, expected total seconds, and the current measurement. `allow_python`: functions
-    that may run here besides the agent's own steps. ProfileError when a model fails or data is missing.
+    False. `progress` gets seconds done, expected total seconds, and the current measurement. `allow_python`: Python
+    functions that may run here in addition to the built-in steps. ProfileError if a model fails or data is missing.
     """
     workload = workload_of(project, allow_python)
     cache = Cache.open(project.directory, resume=resume)
@@ -102,7 +102,7 @@ def profile(
 
 
 def _points(workload: Workload, meter: LatencyMeter, batch_sizes: Sequence[int], cuts: CutModels) -> list[Point]:
-    """All points to measure. Batches only for operators without fan-out and gather whose models accept them."""
+    """All points to measure. Only models that accept batches, of operators without fan-out and gather, get batches."""
     whole = {stage.name: cut.operator for cut in cuts.cuts for stage in cut.steps}
     splits = {edge.upstream for edge in workload.edges if edge.kind is EdgeKind.FAN_OUT}
     points = []

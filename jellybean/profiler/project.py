@@ -15,7 +15,10 @@ from jellybean_agent import AgentError, PythonStep
 
 
 def workload_of(project: Project, allow_python: frozenset[str] = frozenset()) -> Workload:
-    """The workload of a project. ProfileError when a variant has no model file, or a function that may not run here."""
+    """The workload of a project. `allow_python`: Python functions that may run here in addition to the built-in steps.
+
+    ProfileError if a variant has no model file, or needs a function that may not run here.
+    """
     workflow = project.workflow
     without = [
         f"{operator}.{variant}"
@@ -56,7 +59,10 @@ def _model(project: Project, operator: str, variant: str, spec: VariantSpec, all
 
 
 def speeds_of(project: Project) -> dict[str, float]:
-    """Worker type -> speed. ProfileError when pools of one type, which share a profile, have different speeds."""
+    """Worker type -> speed relative to this machine.
+
+    ProfileError if pools of one worker type have different speeds, because they share a profile.
+    """
     found: dict[str, float] = {}
     for pool, spec in project.infrastructure.workers.items():
         name = spec.type or pool

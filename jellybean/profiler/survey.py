@@ -14,15 +14,18 @@ from jellybean_solver import EdgeKind
 
 @dataclass(frozen=True, slots=True)
 class SurveyLimits:
-    """Most held-out requests that are run."""
+    """Maximum numbers of held-out requests that are run."""
 
-    first_variants: int = 1000  # with each operator's first variant
-    other_variants: int = 60  # with the others, if the number of children does not depend on the variant
+    first_variants: int = 1000  # with the first variant of each operator
+    other_variants: int = 60  # with the other variants, if the number of children does not depend on the variant
 
 
 @dataclass(frozen=True)
 class Survey:
-    """Sample inputs (with the first variant of every upstream operator), message sizes and numbers of children."""
+    """Sample inputs of each operator, message sizes, and numbers of children of each fan-out.
+
+    The sample inputs come from the first variants of the upstream operators.
+    """
 
     inputs: dict[str, list[Inputs]]
     message_bytes: dict[tuple[str, str], dict[str, float]]  # (operator, variant) -> downstream -> mean bytes

@@ -20,7 +20,7 @@ Selection = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Model:
-    """One variant: a model file, or a Python function (`step`). `sha256`: of its content, as in the plan."""
+    """One variant: a model file, or a Python function (`step`). `sha256`: its content hash, as in the plan."""
 
     operator: str
     variant: str
@@ -53,8 +53,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Workload:
-    """Steps in topological order, one array per source (row i belongs to request i), labels of the requests if any.
+    """Operators (`steps`) in topological order, held-out requests, and their labels if any.
 
+    Requests are one array per source; row i belongs to request i.
     `speeds`: worker type -> speed relative to this machine. `stages`: heads and tails of cut models.
     """
 
@@ -79,7 +80,7 @@ class Workload:
 
     @cached_property
     def wiring(self) -> Mapping[str, OperatorWiring]:
-        """Wiring of all operators on one worker, for its brain."""
+        """Operator -> its edges in the form that the agent's `Brain` takes, with all operators on one worker."""
         out: dict[str, list[tuple[str, EdgeKind]]] = {step.name: [] for step in self.steps}
         for edge in self.edges:
             if edge.upstream in out:
@@ -106,12 +107,13 @@ class Workload:
         return {name: tuple(one for one in order if one in above) for name, above in found.items()}
 
     def downstreams(self, operator: str) -> tuple[str, ...]:
-        """Operators that take the operator's output; the gateway for a sink."""
+        """Names of the operators that read this operator's output; for a sink the gateway's name."""
         return tuple(downstream for downstream, _ in self.wiring[operator].outputs) or (GATEWAY,)
 
     @cached_property
     def digest(self) -> str:
-        """Content hash of wiring, held-out requests, labels and metric."""
+        """Content hash of the edges, held-out requests, labels and metric."""
+
         wires = [(edge.upstream, edge.downstream, edge.kind.value, edge.output) for edge in self.edges]
         found = hashlib.sha256(repr((wires, self.metric)).encode())
         arrays = [*(self.requests[name] for name in sorted(self.requests)), self.labels]

@@ -22,7 +22,7 @@ from jellybean_solver import (
 
 @dataclass(frozen=True, slots=True)
 class CostShare:
-    """Cost of one operator or tier."""
+    """Part of the plan's cost that is attributed to one operator or tier."""
 
     name: str
     compute_usd_per_h: float
@@ -35,7 +35,7 @@ class CostShare:
 
 @dataclass(frozen=True, slots=True)
 class Breakdown:
-    """Sums over `operators` and over `tiers` both equal the plan's cost."""
+    """A plan's cost by operator, by tier and by link. Operators add up to the total cost, and so do tiers."""
 
     operators: tuple[CostShare, ...]
     tiers: tuple[CostShare, ...]
@@ -70,7 +70,7 @@ def break_down(plan: Plan) -> Breakdown:
 
 
 def operator_loads(plan: Plan, worker: PlannedWorker) -> Mapping[str, float]:
-    """Operator -> utilisation of a worker that it causes, in plan order; the sum is the worker's load."""
+    """Operator -> its share of the worker's utilisation, in the plan's order; the sum is the worker's utilisation."""
     return {
         operator.name: worker.rates_per_s[operator.name] * operator.request_s(worker.pool)
         for operator in plan.operators

@@ -21,7 +21,7 @@ class ComparisonVerdict(StrEnum):
     WITHIN = "within"
     HIGHER = "higher"
     LOWER = "lower"
-    UNKNOWN = "unknown"  # one of the two is missing
+    UNKNOWN = "unknown"  # the measured or the predicted figure is missing
 
 
 class SloState(StrEnum):
@@ -36,7 +36,7 @@ class SloState(StrEnum):
 class Metric:
     """A figure that is both predicted and measured.
 
-    Tolerances are relative, or in units of the figure if `absolute`.
+    Tolerances are relative to the predicted figure, or, if `absolute`, in the figure's own unit.
     """
 
     key: str
@@ -82,7 +82,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class SloVerdict:
-    """One target with the predicted and the measured figure."""
+    """One target of the plan, with the predicted and the measured figure and whether each meets it."""
 
     metric: str
     target: float
@@ -94,7 +94,7 @@ class SloVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """The newest measurement compared with the median of the earlier ones of the same plan."""
+    """One metric of the newest measurement (`latest`), compared with the median of the plan's earlier ones."""
 
     metric: str
     earlier: float
@@ -105,7 +105,7 @@ class Drift:
 
 
 def figure(record: Mapping[str, Any] | None, key: str) -> float | None:
-    """A figure of a flat record; None if the record or the figure is missing."""
+    """The number stored under `key` in a flat record; None if the record or the key is missing."""
     value = record.get(key) if record is not None else None
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
@@ -141,7 +141,7 @@ def judge(slo: Slo, predicted: Mapping[str, Any], measured: Mapping[str, Any]) -
 
 
 def drift(benches: Sequence[StoreRow]) -> tuple[Drift, ...]:
-    """Compare the newest measurement of a plan with the median of the earlier ones; empty for fewer than two."""
+    """Compare a plan's newest measurement with the median of the earlier ones; empty for fewer than two rows."""
     if len(benches) < 2:
         return ()
     drifts: list[Drift] = []

@@ -14,13 +14,14 @@ Point = tuple[float, float]
 CHARACTER_WIDTH = 11 * 0.56  # mean width of a character in a label
 LABEL_LINE_HEIGHT = 22.0
 THIN, THICK = 1.5, 5.0
-LABEL_ALL, LABEL_SHARE = 4, 0.005  # label all of up to 4 flows over links; of more, those above this share of bytes
-SPREAD = 0.6  # part of a box's width over which its lines are spread
+# Up to LABEL_ALL flows over links are all labelled; of more flows, only those with at least this share of the bytes.
+LABEL_ALL, LABEL_SHARE = 4, 0.005
+SPREAD = 0.6  # share of a box's width over which the ends of its curves are spread
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Position and size of a box."""
+    """Position (top left corner) and size of a box, in SVG user units."""
 
     x: float
     y: float
@@ -79,7 +80,11 @@ def draw_lines(
     passages: Mapping[tuple[int, int], tuple[float, float, float]],
     bands: Sequence[tuple[float, float]],
 ) -> tuple[tuple[Curve, ...], tuple[Pill, ...]]:
-    """Draw all flows. `passages`: (row, flow) -> x, top, bottom; `bands`: top and bottom of each tier."""
+    """The curves and the labels of all flows.
+
+    `passages`: (index of row, index of flow) -> (x, top, bottom) of the gap through which the flow crosses the row.
+    `bands`: (top, bottom) of each tier.
+    """
     edges = {(edge.upstream, edge.downstream): edge for operator in plan.operators for edge in operator.inputs}
     busiest = max((flow.bytes_per_s for flow in flows), default=0.0) or 1.0
     row_of, labelled = rows.row_of(), set(labelled_flows(flows))
@@ -106,7 +111,7 @@ def draw_lines(
 
 
 def labelled_flows(flows: Sequence[Flow]) -> tuple[Flow, ...]:
-    """Flows with a traffic label: those over links; of many, only the larger ones."""
+    """Flows that get a traffic label: those over links between tiers, and if there are many, only the larger ones."""
     crossing = [flow for flow in flows if flow.crosses]
     least = LABEL_SHARE * sum(flow.bytes_per_s for flow in crossing) if len(crossing) > LABEL_ALL else 0.0
     return tuple(flow for flow in crossing if flow.bytes_per_s >= least)
@@ -137,7 +142,10 @@ def _end_positions(
     frames: Mapping[BoxKey, Frame],
     passages: Mapping[tuple[int, int], tuple[float, float, float]],
 ) -> dict[tuple[int, int], float]:
-    """(flow, 0) -> x at its upstream box, (flow, 1) -> x at its downstream box; the curves of a box are spread out."""
+    """(flow index, 0) -> x at the upstream box, (flow index, 1) -> x at the downstream box.
+
+    The ends of the curves of one box are spread over the box's width.
+    """
     xs: dict[tuple[int, int], float] = {}
     for key, frame in frames.items():
         for side in (0, 1):
@@ -158,7 +166,7 @@ def _next_x(
     frames: Mapping[BoxKey, Frame],
     passages: Mapping[tuple[int, int], tuple[float, float, float]],
 ) -> float:
-    """x of the next passage or box of a curve, seen from one of its ends."""
+    """x of the passage or box that follows one end of a curve. `side`: 0 for the upstream end, 1 for the downstream."""
     here, there = ends(flow)[side], ends(flow)[1 - side]
     step = 1 if side == 0 else -1
     passage = passages.get((row_of[here] + step, index))
@@ -166,7 +174,10 @@ def _next_x(
 
 
 def _place_labels(labels: Sequence[tuple[Curve, str]], top: float, bottom: float, right: float) -> list[Pill]:
-    """Place labels on their curves in the gap between two bands, on the first line without overlap."""
+    """Place labels on their curves between `top` and `bottom` (the gap between two bands).
+
+    Each label goes to the first text line on which it overlaps no other label.
+    """
     lines = [
         top + 15 + LABEL_LINE_HEIGHT * index for index in range(max(1, int((bottom - top - 8) // LABEL_LINE_HEIGHT)))
     ]

@@ -26,7 +26,7 @@ from jellybean_solver import (
 
 
 def explained_text(explained: Explained) -> RenderableType:
-    """The whole explanation, most important parts first."""
+    """The whole explanation as terminal text, most important parts first."""
     explanation = explained.explanation
     if explanation.conflict is not None or explanation.plan is None:
         return _infeasible(explained)
@@ -66,7 +66,7 @@ def _footer(explained: Explained) -> str:
 
 
 def _more_time(explained: Explained) -> str:
-    """A sufficient time limit to try, if anything was omitted; otherwise empty."""
+    """Advice to try a longer time limit, if questions were skipped for lack of time; otherwise an empty text."""
     if explained.enough_s is None:
         return ""
     left = explained.explanation.unanswered
@@ -104,7 +104,7 @@ def _section(title: str, table: RenderableType) -> list[RenderableType]:
 
 
 def _table(*headings: str, right: Iterable[int] = (), whole: Iterable[int] = ()) -> Table:
-    """`right`: columns of numbers, right-aligned; `whole`: further columns that are not wrapped."""
+    """An empty table. `right`: right-aligned columns of numbers; `whole`: text columns. Neither kind wraps."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", show_header=any(headings))
     numbers, unfolded = set(right), {*right, *whole}
     for index, heading in enumerate(headings):
@@ -178,7 +178,7 @@ def _limits(explained: Explained) -> list[RenderableType]:
     return parts
 
 
-MAX_ITEMS = 8  # items per line
+MAX_ITEMS = 8  # items listed per line; the rest is only counted
 UNKNOWN = "unknown"  # status of a question that was not answered in time
 TITLES = {
     RequirementKind.ACCURACY: "accuracy",
@@ -207,14 +207,17 @@ def _loose(explained: Explained, limit: LimitAnalysis) -> str:
 
 
 def _unsure(without: Counterfactual | None) -> str:
-    """Why it is unknown whether a limit is binding; empty if it is known."""
+    """Why it is unknown whether a limit is binding; empty if it is known.
+
+    `without`: the result of solving again without the limit; None if that was not done.
+    """
     if without is None or without.holds:
         return ""
     return f"(without it, a cheaper plan is rejected: {without.reason})"
 
 
 def amount(kind: RequirementKind, value: float | None) -> str:
-    """A value of a requirement with its unit."""
+    """A requirement's value as text with its unit; empty for None."""
     if value is None:
         return ""
     texts = {
@@ -246,7 +249,7 @@ def _changes(changes: Sequence[Counterfactual]) -> Table:
 
 
 def _delta(change: Counterfactual | None) -> str:
-    """Change of cost: +0.48, or ~+0.48 if it is not proven."""
+    """Change of cost in USD/h: `+0.48`, or `~+0.48` if it is not proven."""
     if change is None or change.delta_usd_per_h is None:
         return ""
     about = "" if _proven(change) else "~"
@@ -261,7 +264,7 @@ def _proven(change: Counterfactual) -> bool:
 
 
 def _both(change: Counterfactual | None) -> str:
-    """Absolute and relative change of cost: -3.27 (-47 %)."""
+    """Absolute (USD/h) and relative change of cost: `-3.27 (-47 %)`."""
     if change is not None and change.status in ("refused", UNKNOWN):
         return "rejected" if change.status == "refused" else "unknown"
     share = _share(change) if change is not None else ""
@@ -352,11 +355,11 @@ def _enough(explained: Explained, item: LeastRelaxation) -> str:
 
 
 def _title(explained: Explained, requirement: Requirement) -> Text:
-    """The requirement as written in the documents; one line per location."""
+    """The requirement as written in the documents; one line per place that states it."""
     return Text("\n".join(_written(location, requirement) for location in explained.locations[requirement]))
 
 
 def _written(location: Location, requirement: Requirement) -> str:
-    """`slo.accuracy: 56`."""
+    """One place of a requirement as path and value, for example `slo.accuracy: 56`."""
     default = amount(requirement.kind, requirement.value) or "exclusive"
     return f"{location.path}: {location.written if location.written is not None else f'{default} (default)'}"

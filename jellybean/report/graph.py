@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from jellybean_solver import Flow, Plan
 
-BoxKey = tuple[str, str | None]  # (operator, pool), or (source, None)
+BoxKey = tuple[str, str | None]  # (operator, pool) for a placement, (source, None) for a source
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One slot of a row: a box (placement or source), or the passage of the flow with index `flow`."""
+    """One slot of a row: the box `key` (placement or source), or the passage of the flow with index `flow`."""
 
     key: BoxKey | None
     flow: int | None = None
@@ -24,7 +24,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows from top to bottom; `tiers` has the tier index of each row."""
+    """Slots of each row, rows from top to bottom; `tiers` has the tier index of each row."""
 
     slots: tuple[tuple[Slot, ...], ...]
     tiers: tuple[int, ...]
@@ -92,7 +92,7 @@ def _ordered(rows: Sequence[Sequence[Slot]], flows: Sequence[Flow]) -> tuple[tup
 
 
 def _above(slot: Slot, flows: Sequence[Flow], position: Mapping[Slot, float]) -> Iterable[float]:
-    """Positions of the flows into a slot: of the flow's last passage, or of its upstream box."""
+    """Positions from which flows enter a slot: the flow's previous passage, or its upstream box."""
     for index, flow in enumerate(flows):
         upstream, downstream = ends(flow)
         if slot.flow == index or slot.key == downstream:

@@ -97,7 +97,7 @@ def _environment() -> Environment:
 
 
 def _xy(value: float) -> str:
-    """A coordinate with at most one decimal."""
+    """A coordinate as text with at most one decimal."""
     return f"{value:.1f}".removesuffix(".0")
 
 
@@ -106,7 +106,7 @@ def _count(value: float | None) -> str:
 
 
 def _saved(fraction: float) -> str:
-    """A saving as a percentage; negative if the baseline is cheaper."""
+    """A saving against a baseline as a percentage; negative if the baseline is cheaper."""
     return f"{fraction * 100:.0f} %" if abs(fraction) >= 0.005 else "0 %"
 
 

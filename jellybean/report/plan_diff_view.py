@@ -13,8 +13,8 @@ from rich.text import Text
 from jellybean.display import formats
 from jellybean_solver import HostedModel, PlanDiff, WorkerChange
 
-MAX_FIGURES, MAX_LIST_CHARACTERS = 20, 40  # lines of figures; characters of a list in a line
-MAX_WORKERS = 20  # listed one by one; of more, workers with equal changes share a line
+MAX_FIGURES, MAX_LIST_CHARACTERS = 20, 40  # changed figures that are shown; characters of a list within one line
+MAX_WORKERS = 20  # up to so many workers have a line each; of more, workers with equal changes share a line
 
 
 def diff_text(diff: PlanDiff, before: str, after: str) -> RenderableType:
@@ -30,7 +30,7 @@ def diff_text(diff: PlanDiff, before: str, after: str) -> RenderableType:
 
 
 def diff_json(diff: PlanDiff) -> dict[str, Any]:
-    """The fields of `PlanDiff` and `same` as JSON values."""
+    """The fields of `PlanDiff` as JSON values, and `same`: true if the plans do not differ."""
     return {"same": diff.is_empty, **dataclasses.asdict(diff), "names": dict(diff.names)}
 
 
@@ -104,7 +104,7 @@ def _action(change: WorkerChange) -> str:
 
 
 def _named(change: WorkerChange) -> str:
-    """Name of a changed worker; a worker that keeps running may have another name in plan B."""
+    """Name of a changed worker in plan A, with its name in plan B if that is different."""
     if change.before is None:
         return f"start {change.after} of B"
     if change.after is None:

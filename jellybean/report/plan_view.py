@@ -22,9 +22,9 @@ def plan_text(
     baselines: Sequence[tuple[str, float | None, str]] = (),
     latencies: Sequence[str] = (),
 ) -> RenderableType:
-    """Text of a plan. `baselines` are (name, USD/h or None if infeasible, why it is not a valid plan).
+    """Text of a plan. `baselines`: (name, USD/h or None if infeasible, why the baseline is not a valid plan).
 
-    `latencies`: lines about its p99 latencies.
+    `solve_s`: time of the search. `latencies`: lines about the plan's p99 latencies.
     """
     parts: list[RenderableType] = [plan_line(plan, solve_s)]
     if plan.workflows:
@@ -119,7 +119,7 @@ def where(plan: Plan, placement: Placement) -> str:
 
 
 def comparison(cost_usd_per_h: float, baselines: Sequence[tuple[str, float | None, str]]) -> Text:
-    """Lines with the saving against each baseline, then baselines that are not valid plans, then infeasible ones."""
+    """Lines of text: savings against the baselines, then baselines that are not valid plans, then infeasible ones."""
     lines: list[Text] = []
     for name, cost, note in baselines:
         if cost is None or note:

@@ -14,7 +14,7 @@ from jellybean_solver import Plan, from_document, to_document
 
 
 def record_plan(directory: Path, document: Mapping[str, Any], planned: Planned | None = None) -> None:
-    """Record a plan; `planned` adds how it was found."""
+    """Record a plan document. `planned`: also record solve time, solver status, baselines and p99 latencies."""
     info: dict[str, Any] = {}
     if planned is not None:
         info = {
@@ -28,7 +28,7 @@ def record_plan(directory: Path, document: Mapping[str, Any], planned: Planned |
 
 
 def record_prediction(directory: Path, plan: Plan, record: Mapping[str, Any]) -> None:
-    """Record a simulated prediction, and the plan if the store does not have it yet."""
+    """Record simulated figures of a plan, and the plan itself if it is not in the store yet."""
     store = Store.of(directory)
     document = to_document(plan)
     if store.latest(document["hash"]) is None:
@@ -37,7 +37,7 @@ def record_prediction(directory: Path, plan: Plan, record: Mapping[str, Any]) ->
 
 
 def predicted_rate_per_s(directory: Path) -> float | None:
-    """Predicted highest sustained rate of the running plan; None if it was not simulated."""
+    """Predicted highest sustained rate of the running plan in requests per second; None if it was not simulated."""
     plan = _running_plan(directory)
     snapshot = Store.of(directory).latest(to_document(plan)["hash"])
     record = snapshot.prediction.record if snapshot is not None and snapshot.prediction is not None else {}
@@ -46,7 +46,7 @@ def predicted_rate_per_s(directory: Path) -> float | None:
 
 
 def record_measurement(directory: Path, record: Mapping[str, Any]) -> None:
-    """Record a measurement of the running plan, and the plan if the store does not have it yet."""
+    """Record a measurement of the running plan, and the plan itself if it is not in the store yet."""
     store = Store.of(directory)
     if store.latest(record["plan"]) is None:
         store.add_plan(to_document(_running_plan(directory)))

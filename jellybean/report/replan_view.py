@@ -17,12 +17,15 @@ from jellybean.report import plan_text
 from jellybean.report.plan_diff_view import diff_json, diff_text
 from jellybean_solver import SAVING_TOLERANCE, Migration, Plan, Replanned, Verdict
 
-MAX_REASONS = 3  # reasons for replacing a plan that are listed
+MAX_REASONS = 3  # missed targets of the running plan that are listed
 NEW, RUNNING = "the new plan", "the running plan"
 
 
 def change_text(change: ReplanResult) -> RenderableType:
-    """Decision, cost of both plans over the horizon, and for a new plan the migration, the difference and the plan."""
+    """Text of a decision: the verdict and the cost of running and new plan over the horizon.
+
+    For a new plan also the migration, the difference to the running plan, and the plan.
+    """
     decision = change.decision
     parts: list[RenderableType] = [Text.assemble((decision.running.name, "bold"), ": ", (sentence(decision), "bold"))]
     parts += [Text(f"  - {text}") for text in _broken(decision)]
@@ -114,7 +117,7 @@ def _saving(decision: Replanned) -> str:
 
 
 def _most(decision: Replanned) -> str:
-    """Upper bound on the saving, if the search was not finished; otherwise empty."""
+    """Text with an upper bound on the saving, if the search was not finished; otherwise empty."""
     most, known = decision.most_saved_usd, max(0.0, decision.saved_usd or 0.0)
     if most <= known + SAVING_TOLERANCE * max(1.0, decision.running_usd) or decision.running_usd == 0:
         return ""
@@ -122,7 +125,7 @@ def _most(decision: Replanned) -> str:
 
 
 def _broken(decision: Replanned) -> list[str]:
-    """The first reasons why the running plan no longer meets the targets."""
+    """The first reasons why the running plan no longer meets the targets, and how many more there are."""
     shown = list(decision.broken[:MAX_REASONS])
     more = len(decision.broken) - len(shown)
     return [*shown, f"and {more} more (--json has all)"] if more > 0 else shown
@@ -175,7 +178,7 @@ def _horizon(decision: Replanned) -> str:
 
 
 def _usd(value: float) -> str:
-    """An amount in USD that may be negative."""
+    """An amount in USD as text; it may be negative."""
     return f"-{formats.usd(-value)}" if value < 0 else formats.usd(value)
 
 

@@ -41,7 +41,7 @@ class HeadlineLevel(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """Title and reasons at the top of a report."""
+    """Summary at the top of a report: status, title and reasons."""
 
     level: HeadlineLevel
     title: str
@@ -79,11 +79,11 @@ class WorkerUse:
 
 @dataclass(frozen=True, slots=True)
 class WorkflowUse:
-    """One of several workflows: its share of the cost, predicted figures and targets."""
+    """One workflow of a plan for several: its share of the cost, predicted figures and targets."""
 
     name: str
     cost: Cost
-    predicted: Mapping[str, float]  # accuracy, throughput_per_s, latency_p50_s, latency_p90_s, latency_p99_s
+    predicted: Mapping[str, float]  # keys: accuracy, throughput_per_s, latency_p50_s, latency_p90_s, latency_p99_s
     slos: tuple[SloVerdict, ...]
 
 
@@ -93,7 +93,7 @@ class MeasurementRun:
 
     kind: str
     at: float
-    figures: Mapping[str, float]  # duration_s, offered, completed, errors and the metrics
+    figures: Mapping[str, float]  # keys: duration_s, offered, completed, errors and the metrics
     machine: Mapping[str, str]
 
 
@@ -159,9 +159,10 @@ class Report:
 
 
 def build_report(store: Store, plan_hash: str | None = None) -> Report:
-    """The report of a plan (its hash or the start of it), of the one made last by default.
+    """The report of the plan whose hash begins with `plan_hash`; by default of the newest plan.
 
-    What was not measured yet is missing from it, and its advice says how to. JellyBeanError when there is no plan.
+    Figures that were not measured yet are missing; `advice` has the commands that measure them. JellyBeanError if the
+    store has no such plan.
     """
     snapshot = store.latest(plan_hash)
     if snapshot is None:
@@ -199,7 +200,7 @@ def build_report(store: Store, plan_hash: str | None = None) -> Report:
 
 
 def _workflows(plan: Plan, snapshot: Snapshot) -> Iterator[WorkflowUse]:
-    """Planned and simulated figures of each of several workflows."""
+    """Planned and simulated figures of each workflow of a plan for several workflows."""
     record = snapshot.prediction.record if snapshot.prediction is not None else {}
     simulated, planned = record.get("workflows") or {}, _planned_p99_s(snapshot)
     for workflow in plan.workflows:
@@ -221,7 +222,7 @@ def _predicted(plan: Plan, snapshot: Snapshot) -> dict[str, float]:
         predicted["latency_p99_s"] = p99_s
     record = snapshot.prediction.record if snapshot.prediction is not None else {}
     simulated = {key: value for key in METRIC_BY_KEY if (value := figure(record, key)) is not None}
-    if plan.workflows:  # workflows have different rates, so one highest rate is meaningless
+    if plan.workflows:  # a single highest rate is meaningless, because the workflows have different rates
         simulated.pop("highest_rate_per_s", None)
     return predicted | simulated
 

@@ -53,7 +53,7 @@ SELECT kind, plan_hash, record, created_s FROM (
 WHERE ?1 IS NULL OR plan_hash = ?1 ORDER BY {order}
 """
 _BY_TIME = _ROWS.format(order="created_s, id")
-_BY_ADDITION = _ROWS.format(order="id")  # independent of clock changes
+_BY_ADDITION = _ROWS.format(order="id")  # in the order of insertion, which changes of the clock do not affect
 
 
 class StoreError(JellyBeanError):
@@ -72,7 +72,7 @@ class StoreRow:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The newest rows of each kind about one plan."""
+    """The newest row of each kind about one plan; None for a kind that was not recorded."""
 
     plan_hash: str
     document: Record
@@ -96,7 +96,7 @@ class Store:
 
     @property
     def project(self) -> str:
-        """The project folder, for messages."""
+        """The project folder as text, for messages."""
         parent = self.path.parent
         return str(parent.parent if parent.name == STORE_FILE.parent.name else parent)
 
@@ -147,7 +147,10 @@ class Store:
             )
 
     def latest(self, plan_hash: str | None = None) -> Snapshot | None:
-        """The newest rows of the plan with this hash or unique prefix, by default of the newest plan."""
+        """The newest rows of the plan with this hash (or unique prefix of it), by default of the newest plan.
+
+        None if there is no such plan.
+        """
         if not self._exists():
             return None
         with self._reading() as connection:
@@ -159,7 +162,7 @@ class Store:
             return None if full_hash is None else self._snapshot(connection, full_hash)
 
     def history(self, plan_hash: str | None = None) -> tuple[StoreRow, ...]:
-        """All rows of one plan, or of all plans, oldest first."""
+        """All rows of one plan, by default of all plans, oldest first."""
         if not self._exists():
             return ()
         with self._reading() as connection:

@@ -105,7 +105,7 @@ def _verdict(item: Comparison) -> Text:
 
 
 def _workers(report: Report) -> Table:
-    """Table of the utilisation by worker; by pool if there are many workers."""
+    """Table of the utilisation of each worker, or of each pool if there are many workers."""
     pools = len(report.workers) > MAX_WORKERS
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("pool" if pools else "worker", no_wrap=True)

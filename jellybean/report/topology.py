@@ -19,13 +19,13 @@ GLYPH = 0.56  # upper estimate of the mean character width, in em
 CARD_HEIGHT, SOURCE_HEIGHT = 76.0, 36.0
 HEADER, ROW_GAP, PADDING = 34.0, 44.0, 16.0
 PASSAGE, LEAST_GAP = 14.0, 6.0
-BOLD = 15.0  # font size with the character width of 13 px bold
+BOLD = 15.0  # font size whose regular characters are as wide as bold ones of 13 px
 BAR_WIDTH, BAR_GAP, BAR_HEIGHT, POOL_TITLE = 16.0, 6.0, 48.0, 34.0
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes of the drawing that depend on the screen."""
+    """Sizes of the drawing, in SVG user units, and boxes per row (`columns`) for one type of screen."""
 
     name: str
     width: float
@@ -67,7 +67,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Part of a worker's bar for one operator, stacked from the bottom."""
+    """One operator's part of a worker's bar; the parts are stacked from the bottom."""
 
     y: float
     height: float
@@ -98,7 +98,7 @@ class PoolPanel:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """The band of one tier; in the narrow shape also the band with all workers."""
+    """The horizontal band of one tier. In the narrow shape, a last band has the workers of all tiers."""
 
     y: float
     height: float
@@ -120,7 +120,7 @@ class Drawing:
 
 
 def draw(report: Report, shape: Shape) -> Drawing:
-    """Lay out a plan; the result is deterministic."""
+    """Lay out the drawing of a report's plan; the result is deterministic."""
     plan, flows = report.plan, report.breakdown.flows
     rows = arrange(plan, flows, shape.columns)
     shape = _widened(shape, rows)
@@ -153,7 +153,7 @@ def draw(report: Report, shape: Shape) -> Drawing:
     frames = {key: Frame(box.x, box.y, box.width, box.height) for key, box in boxes.items()}
     band_ends = [(band.y, band.y + band.height) for band in bands]
     curves, pills = draw_lines(plan, flows, rows, frames, passages, band_ends)
-    if not shape.workers_beside:  # below the flow
+    if not shape.workers_beside:  # draw the workers below the flow
         panels = _panels(plan, report.workers, shape, y + PADDING + HEADER)
         top, y = y + PADDING, max((panel.y + panel.height for panel in panels), default=y) + PADDING
         bands.append(Band(top, y - top, "workers", "", panels))
@@ -171,13 +171,13 @@ def _width(slot: Slot, shape: Shape) -> float:
 
 
 def _widened(shape: Shape, rows: Rows) -> Shape:
-    """Widen the shape for its fullest row; the SVG then scales down as a whole."""
+    """The shape, made wider if its fullest row needs it; the SVG is then scaled down as a whole."""
     fullest = max(sum(_width(slot, shape) + LEAST_GAP for slot in row) for row in rows.slots) + 2 * PADDING
     return replace(shape, width=shape.width + max(0.0, fullest - shape.flow_width))
 
 
 def _columns(rows: Rows, shape: Shape) -> dict[tuple[int, Slot], float]:
-    """Left edge of every slot; rows are centred, with smaller gaps if they are full."""
+    """(row, slot) -> x of the slot's left edge; rows are centred, with smaller gaps if they are full."""
     found: dict[tuple[int, Slot], float] = {}
     for index, row in enumerate(rows.slots):
         total = sum(_width(slot, shape) for slot in row)
@@ -204,7 +204,7 @@ def _stack(rows: Rows, members: Sequence[int], top: float, tops: dict[int, float
 
 
 def _tier_gaps(rows: Rows, flows: Sequence[Flow], plan: Plan, shape: Shape) -> list[float]:
-    """Height between bands: room for the labels of the flows that end below it."""
+    """Height of the gap below each tier's band, with space for the labels of the flows that end in the next tier."""
     row_of = rows.row_of()
     gaps: list[float] = []
     per_line = 3 if shape.workers_beside else 2

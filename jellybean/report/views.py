@@ -97,7 +97,7 @@ def latency_rows(report: Report) -> tuple[BarRow, ...]:
 
 @dataclass(frozen=True, slots=True)
 class AccuracyChart:
-    """Accuracy chart, scaled to show the difference to the target; positions in percent."""
+    """Accuracy chart on a scale from `low` to `high` that shows the difference to the target; positions in percent."""
 
     low: float
     high: float
@@ -106,7 +106,8 @@ class AccuracyChart:
 
 
 def accuracy_chart(report: Report) -> AccuracyChart | None:
-    """Chart of predicted and measured accuracy with the target; None if accuracy is unknown."""
+    """Chart of predicted and measured accuracy with the target; None if neither is known."""
+
     item, target = report.comparison("accuracy"), report.plan.slo.accuracy
     known = [(word, value) for word, value in (("predicted", item.predicted), ("measured", item.measured)) if value]
     if not known:
@@ -151,7 +152,7 @@ def worker_rows(workers: Sequence[WorkerUse], cap: float, colours: Mapping[str, 
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """One metric over all measurements of a plan: points of a polyline in a box of 100 x 30."""
+    """One metric over all measurements of a plan; `points`: SVG polyline in a box of 100 x 30 units."""
 
     label: str
     points: str
