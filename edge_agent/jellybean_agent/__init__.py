@@ -1,4 +1,4 @@
-"""The agent that runs on a worker. Other packages import from here, never from a room.
+"""The agent that runs on a worker. Other packages import from here, never from a subpackage.
 
 Names are loaded on first use (PEP 562): a process pays only for the parts that it uses.
 """
@@ -189,7 +189,7 @@ __all__ = sorted(_MODULE_OF)  # noqa: PLE0605  (the stub beside this file lists 
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name from its module."""
+    """The public object `name`, imported from its module. AttributeError for an unknown name."""
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)

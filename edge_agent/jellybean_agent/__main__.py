@@ -35,7 +35,7 @@ _NEEDED = ("plan", "worker", "listen", "peers")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run an agent. 0 after a drain, 2 when the plan, a model or an address is at fault, 1 otherwise."""
+    """Run an agent. Exit code: 0 after a drain, 2 when the plan, a model or an address is invalid, else 1."""
     parser = _parser()
     given = vars(parser.parse_args(argv))
     joining = {name: given.pop(name) for name in ("join", "token", "token_file", "state", "plan_every_s")}
@@ -68,13 +68,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _joined(joining: dict[str, object], given: dict[str, object], pool: ModelProcessPool | None) -> bool:
-    """Join a gateway, then serve its plan, and keep the certificate renewed.
+    """Enrol at a gateway, then serve its plan, and keep the certificate renewed.
 
     True if serving ended because the gateway has a new plan.
     """
     token = joining["token"]
     file = Path(str(joining["token_file"] or ""))
-    if token is None and file.is_file():  # it may have been removed after its use
+    if token is None and file.is_file():  # a missing file is no error: the token may have been removed after its use
         token = file.read_text(encoding="utf-8")
     found = await join(str(joining["join"]), None if token is None else str(token), Path(str(joining["state"])))
     own = json.loads((found.folder / "peers.json").read_bytes())[found.worker.name]
@@ -99,7 +99,7 @@ async def _joined(joining: dict[str, object], given: dict[str, object], pool: Mo
 
 
 def _drain_unless_cancelled(task: asyncio.Task[None]) -> None:
-    """Drain: there is a new plan, or the renewal failed, and serving on would end when the certificate expires."""
+    """Start a drain unless `task` was cancelled: there is a new plan, or the certificate could not be renewed."""
     if not task.cancelled():
         os.kill(os.getpid(), signal.SIGTERM)
 

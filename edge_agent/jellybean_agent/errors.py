@@ -10,7 +10,7 @@ import grpc
 class AgentError(Exception):
     """Root of the agent's errors; its text is one line for a person."""
 
-    is_logged = False  # whether it has been logged
+    is_logged = False  # True once the error has been logged
 
 
 class TransientError(AgentError):
@@ -30,15 +30,15 @@ class ModelError(PermanentError):
 
 
 class CrashError(PermanentError):
-    """The model process crashed, or was ended because the run took too long."""
+    """The model process crashed, or was killed because a run took too long."""
 
 
 class PlanViewError(PermanentError):
-    """The plan document or another input of the process is damaged, of another version, or does not fit."""
+    """The plan document or another input of the process (address, certificate, token) is invalid."""
 
 
 class StatusError(AgentError):
-    """A refusal or failure with a given gRPC status."""
+    """A refused or failed call, with the gRPC status to report."""
 
     def __init__(self, status: grpc.StatusCode, reason: str) -> None:
         super().__init__(reason)
@@ -73,9 +73,9 @@ _FILE_WORDS = {
 
 
 def describe_error(error: BaseException, *, name: bool = False) -> str:
-    """One line for a person about an exception of a library or the operating system; `name`: with the file's name.
+    """One line for a person about an exception of a library or the operating system; `name`: include the file name.
 
-    Of an OSError only its meaning, without the errno.
+    An OSError is described without its errno.
     """
     if not isinstance(error, OSError):
         return next(iter(str(error).splitlines()), "") or type(error).__name__
@@ -84,7 +84,7 @@ def describe_error(error: BaseException, *, name: bool = False) -> str:
 
 
 def status_of(error: AgentError) -> grpc.StatusCode:
-    """The gRPC status of an error; INTERNAL for a permanent error that no input caused."""
+    """The gRPC status to report for an error; INTERNAL for a permanent error that was not caused by an input."""
     if isinstance(error, StatusError):
         return error.status
     return next((code for kind, code in _STATUS if isinstance(error, kind)), grpc.StatusCode.INTERNAL)

@@ -5,11 +5,11 @@ batch at a time and sends the outputs along the DAG (`wiring`). A batch that fai
 that only the faulty requests fail. The agent drives it with gRPC and onnxruntime; the simulator drives it in virtual
 time.
 
-Every event carries the current time `now`: a request whose deadline has passed is dropped before it takes a run.
+Every event carries the current time `now` in seconds: a request whose deadline has passed is dropped before it is run.
 Without deadlines and batch delays `now` has no effect.
 
-Messages may arrive in any order and more than once, and request ids are never reused. The memory of past requests,
-which recognises late and repeated messages, is bounded, and so is a worker's memory.
+Messages may arrive in any order and more than once, and request ids are never reused. A bounded number of past requests
+is remembered, to recognise their late and repeated messages.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ _DEFAULT_POLICY = BatchPolicy()
 class MemoryLimits:
     """Bounds on what a brain remembers.
 
-    `requests`: in flight (None: unbounded); beyond it the oldest fails, so that requests whose inputs never arrive
-    cannot fill a worker. `given_up`, `joined`: past requests and joins whose late messages are recognised.
+    `requests`: most requests in flight (None: unbounded); beyond it the oldest fails, so that requests whose inputs
+    never arrive cannot fill a worker. `given_up`, `joined`: numbers of past requests and of past joins whose late
+    messages are recognised.
     """
 
     requests: int | None = None
@@ -58,7 +59,7 @@ _DEFAULT_LIMITS = MemoryLimits()
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """The outstanding run, when it started, and the state of each item's request at that time."""
+    """The run in progress, its start time, and the state of each item's request at that time."""
 
     run: RunOperator
     states: tuple[RequestState, ...]
@@ -66,7 +67,7 @@ class _Running:
 
 
 class Brain:
-    """State machine of one worker. Invariant: at most one run is outstanding, and one is while any item is due."""
+    """State machine of one worker. Invariant: at most one run is in progress, and one is while any item is due."""
 
     def __init__(
         self,
@@ -84,30 +85,30 @@ class Brain:
         self._queue = RunQueue(wiring, policy, self._requests, self._drop)
         self._running: _Running | None = None
         self._next_run = self._next_item = 0
-        self._now = 0.0  # of the last event
+        self._now = 0.0  # time of the last event
 
     @property
     def queued(self) -> int:
-        """Number of queued items, without the running ones."""
+        """Number of queued items; those of the run in progress do not count."""
         return len(self._queue)
 
     def queued_by_operator(self) -> dict[str, int]:
-        """As `queued`, by operator."""
+        """Operator -> number of its queued items, without those of the run in progress."""
         return self._queue.lengths()
 
     @property
     def requests_in_flight(self) -> int:
-        """Number of requests with pending inputs, queued items or a run."""
+        """Number of requests that wait for inputs, are queued, or are being run on this worker."""
         running = {item.request for item in self._running.run.items} if self._running is not None else set()
         return len(self._requests.keys() | running)
 
     @property
     def remembered(self) -> tuple[int, int]:
-        """Numbers of past requests and past joins that are remembered; bounded by the limits."""
+        """(past requests, past joins) that are remembered; at most as many as `MemoryLimits` allow."""
         return len(self._given_up), len(self._join.finished)
 
     def received(self, message: EdgeMessage, now: float = 0.0) -> Sequence[Instruction]:
-        """A message for one of this worker's operators has arrived."""
+        """A message for one of this worker's operators has arrived. Returns what the worker must do now."""
         self._now = now
         out: list[Instruction] = []
         refusal = self._join.refusal(message)
@@ -124,10 +125,10 @@ class Brain:
     def call_operator(
         self, request: str, operator: str, inputs: Sequence[Payload], now: float = 0.0
     ) -> Sequence[Instruction]:
-        """A direct call: run one operator by itself, in its turn; the caller takes the run's outputs.
+        """A direct call: queue one operator to run outside the pipeline; the caller takes the run's outputs.
 
-        It shares no run with requests of the pipeline, and nothing is sent downstream. `inputs`: one per input edge;
-        `request` is a new id.
+        It is never batched with requests of the pipeline, and nothing is sent downstream. `inputs`: one per input edge.
+        `request`: an id that was not used before.
         """
         return self.call_operators([(request, operator, inputs)], now)
 
@@ -149,9 +150,10 @@ class Brain:
         self._queue.direct_call_batches[operator] = size
 
     def completed(self, run: int, outputs: Sequence[Outputs], now: float = 0.0) -> Sequence[Instruction]:
-        """The outstanding run is done: send its items' outputs on, in their order, and start the next.
+        """The run in progress succeeded: send the outputs of its items downstream, in their order; start the next run.
 
-        If `outputs` raise (an output without a leading dimension, say), nothing has changed: report `failed`.
+        If `outputs` raise (for example for an output without a leading dimension), the state is unchanged and the
+        caller must report the run as `failed`.
         """
         done = self._running
         if done is None or done.run.run != run:
@@ -176,7 +178,7 @@ class Brain:
         return out
 
     def failed(self, run: int, reason: str, now: float = 0.0) -> Sequence[Instruction]:
-        """The outstanding run failed: a single item fails its request, the items of a batch are retried one by one."""
+        """The run in progress failed: a single item fails its request, the items of a batch are retried one by one."""
         done = self._running
         if done is None or done.run.run != run:
             return ()
@@ -195,7 +197,7 @@ class Brain:
         return out
 
     def due(self, now: float) -> Sequence[Instruction]:
-        """The time of a WakeAt has come."""
+        """The time `until` of a `WakeAt` instruction has come."""
         self._now = now
         self._queue.woken()
         out: list[Instruction] = []
@@ -203,12 +205,12 @@ class Brain:
         return out
 
     def forget(self, request: str) -> Sequence[Instruction]:
-        """The gateway has given the request up: drop it. The outputs of a run in progress are discarded."""
+        """Drop a request, because the gateway has given it up. If it is being run, its outputs will be discarded."""
         self._drop(request)
         return ()
 
     def expire(self, now: float) -> Sequence[Instruction]:
-        """Drop every request whose deadline has passed, also those that wait for inputs: the gateway may be gone."""
+        """Drop every request whose deadline has passed, also those that wait for inputs: the gateway may be dead."""
         late = [request for request, state in self._requests.items() if state.until <= now]
         for request in late:
             self._drop(request)
@@ -225,7 +227,7 @@ class Brain:
         out.append(RequestFailed(request, operator, reason))
 
     def _fail_oldest(self, default_operator: str, out: list[Instruction]) -> None:
-        """Fail the oldest request, as there are more in flight than the limit allows."""
+        """Fail the oldest request in flight, to stay within the limit. `default_operator`: named if it has no other."""
         oldest, state = next(iter(self._requests.items()))
         operator = next((operator for operator, _ in (*state.pending, *state.queued)), default_operator)
         self._drop(oldest)
@@ -237,7 +239,7 @@ class Brain:
         return self._requests.get(item.request) is state
 
     def _release(self, request: str) -> None:
-        """Remove the request's state once nothing is pending, queued or running of it."""
+        """Remove the request's state if it waits for no input and has no queued or running item."""
         state = self._requests.get(request)
         if state is None or state.pending or state.queued:
             return
@@ -245,7 +247,7 @@ class Brain:
             del self._requests[request]
 
     def _start(self, out: list[Instruction]) -> None:
-        """Start the next batch if no run is outstanding."""
+        """Start the next batch unless a run is in progress."""
         if self._running is not None:
             return
         batch = self._queue.next_batch(self._now, out)
@@ -257,7 +259,7 @@ class Brain:
         out.append(run)
 
     def _forward(self, message: EdgeMessage, out: list[Instruction]) -> None:
-        """Send a message to the worker that its route names; accept it directly where that is this worker."""
+        """Send a message to its next worker by the route; if that is this worker, accept it without sending."""
         downstream = message.downstream
         worker = GATEWAY if downstream == GATEWAY else self._routes[message.route][downstream]
         if worker == self._worker:

@@ -13,7 +13,7 @@ from jellybean_agent.brain.wiring import OperatorWiring
 
 
 class InputJoin:
-    """The joins of one worker. `remembered`: number of finished joins whose late copies are recognised."""
+    """The joins of one worker. `remembered`: number of finished joins whose repeated messages are recognised."""
 
     def __init__(self, worker: str, wiring: Mapping[str, OperatorWiring], routes: Routes, remembered: int) -> None:
         self._worker, self._wiring, self._routes = worker, wiring, routes
@@ -21,7 +21,7 @@ class InputJoin:
         self.finished = RecentSet(remembered)  # (request, operator, child indices)
 
     def refusal(self, message: EdgeMessage) -> str | None:
-        """Why a message does not fit the plan (the sender has another plan, or is faulty); None where it does."""
+        """Why a message does not fit the plan (its sender has another plan, or is faulty); None if it fits."""
         edge = (message.upstream, message.downstream)
         kind = self._edge_kinds.get(edge)
         if kind is None:
@@ -35,9 +35,9 @@ class InputJoin:
         return None
 
     def add(self, message: EdgeMessage, requests: dict[str, RequestState]) -> PendingInputs | str | None:
-        """Add one input. The joined inputs when it was the last, None while some are missing, or why they disagree.
+        """Add one input. Returns the joined inputs once complete, None before, or as text why the inputs disagree.
 
-        Creates the request's state in `requests`. A message of a finished join changes nothing.
+        Creates the request's state in `requests`. A message of a finished join is ignored and returns None.
         """
         operator, request = message.downstream, message.request
         is_gather = self._edge_kinds[message.upstream, operator] == "gather"

@@ -1,4 +1,4 @@
-"""Events and instructions of the brain. Payloads are opaque to it: tensors when serving, nothing in the simulator."""
+"""Events and instructions of the brain. It never reads payloads: tensors when serving, none in the simulator."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FanOutPath = tuple[tuple[int, int], ...]  # (child index, number of children) pe
 Routes = Sequence[Mapping[str, str]]  # operator -> worker, one mapping per route
 
 DIRECT_CALL_ROUTE = -1  # the route of a direct call: an operator run by itself, outside the pipeline
-MAX_CHILDREN = 65536  # of one fan-out
+MAX_CHILDREN = 65536  # most children of one fan-out
 GATEWAY = ""  # the downstream of a sink, and the worker name under which the gateway is addressed
 
 
@@ -20,8 +20,8 @@ GATEWAY = ""  # the downstream of a sink, and the worker name under which the ga
 class EdgeMessage:
     """One output of an operator or source on its way along one edge of the DAG.
 
-    `path`: one entry per open fan-out; an entry (0, 0) says that the fan-out has no children. `until`: the deadline of
-    its request, by the receiver's clock.
+    `path`: one entry per open fan-out; an entry (0, 0) says that the fan-out has no children. `until`: the request's
+    deadline in seconds, by the receiver's clock.
     """
 
     request: str
@@ -35,7 +35,7 @@ class EdgeMessage:
 
 @dataclass(frozen=True, slots=True)
 class SendMessage:
-    """Send `message` to `worker`; GATEWAY for an answer."""
+    """Send `message` to `worker`; an answer goes to GATEWAY."""
 
     worker: str
     message: EdgeMessage
@@ -46,8 +46,8 @@ class SendMessage:
 class WorkItem:
     """One unit of work of an operator: a request, or one child of its fan-outs, with all inputs joined.
 
-    `number` counts a worker's items from 0 in the order in which they became ready. `inputs`: one entry per input edge
-    in the operator's order, a payload, or a tuple of payloads for a gather.
+    `number` counts a worker's items from 0 in the order in which they became ready. `inputs`: one entry per input edge,
+    in the operator's order: a payload, or for a gather a tuple of payloads.
     """
 
     number: int
@@ -80,16 +80,16 @@ class RequestFailed:
 
 @dataclass(frozen=True, slots=True)
 class RequestExpired:
-    """A request was dropped after its deadline. The gateway keeps the same deadline, so it needs no message."""
+    """A request was dropped after its deadline. The gateway enforces this deadline too, so it is sent no message."""
 
     request: str
-    operator: str  # whose queue it was in; empty: it was waiting for inputs
+    operator: str  # in whose queue the request was; empty: it was waiting for inputs
     kind: Literal["expired"] = "expired"
 
 
 @dataclass(frozen=True, slots=True)
 class WakeAt:
-    """No item is due yet: call `due` at time `until`, by the clock of the events. Several may be outstanding."""
+    """No item is due yet: call `Brain.due` at time `until`, by the events' clock. Several may be pending at once."""
 
     until: float
     kind: Literal["wait"] = "wait"
@@ -106,7 +106,7 @@ class Outputs(Protocol):
         ...
 
     def take(self, downstream: str, row: int | None) -> Payload:
-        """The payload for `downstream`: the whole output (None), or one row of it with a leading dimension of 1."""
+        """The payload for `downstream`: the whole output (`row` None), or one row with a leading dimension of 1."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""One worker's view of a plan document: what it runs, with whom it talks, over which links.
+"""The parts of a plan document that workers and the gateway need: operators, workers, links and routes.
 
 Reads the plan document's JSON, so that a device needs no solver; `plan_format` checks kind, version and content hash.
 If a tier of the plan stands for several identical sites, the view lists the workers, links and routes of each site,
@@ -35,9 +35,9 @@ class PythonView:
 
 @dataclass(frozen=True, slots=True)
 class OperatorView:
-    """An operator with its chosen variant: a model file, a Python function, or neither if it cannot be served.
+    """An operator with its selected variant: a model file, a Python function, or neither if it cannot be served.
 
-    `depth`: number of fan-outs that are open at its level.
+    `depth`: number of fan-outs that are open at the operator.
     """
 
     name: str
@@ -46,7 +46,7 @@ class OperatorView:
     depth: int
     model_path: str | None
     model_sha256: str | None
-    output_names: Mapping[str, str]  # downstream -> ONNX output; the first one where left out
+    output_names: Mapping[str, str]  # downstream -> ONNX output; without an entry the first output
     python: PythonView | None = None
 
 
@@ -65,7 +65,7 @@ class LinkView:
 class WorkerView:
     """A worker of the plan, with the operators that any route assigns to it, and their batch sizes.
 
-    `device_s`: operator -> batch size -> mean seconds of a run on the emulated device; None where none is emulated.
+    `device_s`: operator -> batch size -> mean seconds of a run on the emulated device; None without emulation.
     `loads`: operator -> planned fraction of the worker's time. `delays`: operator -> longest time that a request waits
     for others to share its run, in seconds.
     """
@@ -84,9 +84,9 @@ class WorkerView:
 class PlanView:
     """The parts of a plan that serving needs. Messages carry indexes into `routes`.
 
-    Where tiers have several sites, a place is one site of the most numerous tier with the sites that it sends to:
-    `routes` has the routes of the first place, then those of the second, and so on; `weights` has those of one place;
-    `tiers_at` has, per place, the tier of each source.
+    If tiers have several sites, a place is one site of the tier with the most sites, with the sites that it sends to.
+    `routes`: the routes of the first place, then of the second, and so on. `weights`: of the routes of one place.
+    `tiers_at`: for each place, the tier of each source.
     """
 
     name: str
@@ -99,7 +99,7 @@ class PlanView:
     weights: tuple[float, ...]
     links: tuple[LinkView, ...]
     periodic: bool = False  # whether requests arrive evenly spaced
-    eventually: bool = False  # whether requests are stored until they are answered
+    eventually: bool = False  # whether requests are kept on disk until they are answered
 
     @property
     def sinks(self) -> tuple[str, ...]:
@@ -108,7 +108,7 @@ class PlanView:
 
     @property
     def serving(self) -> tuple[WorkerView, ...]:
-        """Workers that any route uses: one agent process each."""
+        """Workers that at least one route uses; each has an agent process."""
         return tuple(worker for worker in self.workers.values() if worker.operators)
 
     def tier_of(self, upstream: str, route: int) -> str:
@@ -126,7 +126,7 @@ class PlanView:
 
 
 def read_plan(path: Path) -> PlanView:
-    """The view of a plan file. PlanViewError when it cannot be read, or is not an intact plan."""
+    """The view of a plan file. PlanViewError if it cannot be read, or kind, version or hash are wrong."""
     try:
         if path.stat().st_size > MAX_PLAN_BYTES:
             raise PlanViewError(f"{path}: above {MAX_PLAN_BYTES} bytes; a plan is smaller")
@@ -230,7 +230,7 @@ def _worker(
 
 
 def _load(rate_per_s: float, times: Mapping[str, Mapping[str, float]], batch: int) -> float:
-    """The fraction of a worker's time that runs of this batch size take."""
+    """Fraction of a worker's time that is busy at this rate and batch size. `times`: profile by batch size as text."""
     size = batch if str(batch) in times else 1
     return rate_per_s * float(times[str(size)]["mean_s"]) / size
 

@@ -1,4 +1,4 @@
-"""What a worker holds of each request in flight, and bounded memory of past requests."""
+"""A worker's state of each request in flight, and a bounded record of past requests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from jellybean_agent.brain.messages import FanOutPath, Payload
 
-JoinKey = tuple[str, tuple[int, ...]]  # operator, child index per fan-out that is open at the operator
+JoinKey = tuple[str, tuple[int, ...]]  # operator, child index per fan-out open at it
 
 
 @dataclass(slots=True)
@@ -22,7 +22,7 @@ class PendingInputs:
 
 @dataclass(slots=True, eq=False)
 class RequestState:
-    """One request in flight on this worker. Invariant: removed once nothing is pending, queued or running of it."""
+    """One request in flight on this worker; removed once no input is pending and no item is queued or running."""
 
     until: float
     pending: dict[JoinKey, PendingInputs] = field(default_factory=dict)

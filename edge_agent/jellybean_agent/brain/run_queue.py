@@ -1,9 +1,9 @@
 """The queues of work items, one per operator, and the choice of the next batch to run.
 
 First come, first served over all operators. While many items are queued, operators take turns by their planned load
-(fair queueing), so that one operator with too much load does not hold up the others. A batch is filled up to the
-operator's batch size with items of the same operator; an operator with a batch delay waits for a full batch at most
-that long. Items that follow a failed batch, and direct calls, do not share a run with pipeline items.
+(fair queueing), so that one overloaded operator does not delay the others. A batch has items of one operator, at most
+as many as its batch size; an operator with a batch delay waits at most that long for a full batch. Retried items of a
+failed batch, and direct calls, are not batched with pipeline items.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from dataclasses import dataclass, field
 from jellybean_agent.brain.messages import DIRECT_CALL_ROUTE, Instruction, RequestExpired, WakeAt, WorkItem
 from jellybean_agent.brain.request_state import RequestState
 
-FAIR_QUEUEING_FROM = 32  # queued items
-_MIN_SHARE = 0.01  # of the sum of shares: an operator with a planned load of zero must not wait for ever
+FAIR_QUEUEING_FROM = 32  # number of queued items from which operators take turns
+_MIN_SHARE = 0.01  # least share, as a fraction of their sum: an operator with planned load 0 must not starve
 
 
 @dataclass(frozen=True, slots=True)
 class BatchPolicy:
     """How items are batched and ordered, by operator.
 
-    `batch_sizes`: most items per run, 1 where left out. `delays`: longest time that the first item of a batch waits
-    for others, none where left out. `shares`: planned fraction of the worker's time, for fair queueing from
-    `fair_queueing_from` queued items on; fewer are served in order of arrival.
+    `batch_sizes`: most items per run; default 1. `delays`: longest seconds that the first item of a batch waits for
+    others; default 0. `shares`: planned fraction of the worker's time, for fair queueing, which applies from
+    `fair_queueing_from` queued items on; below, items are served in order of arrival.
     """
 
     batch_sizes: Mapping[str, int] = field(default_factory=dict)
@@ -38,8 +38,9 @@ class BatchPolicy:
 class RunQueue:
     """The queued items of one worker.
 
-    `requests`: the requests in flight, whose deadlines count. `drop`: drops a request with all of its items. Times are
-    those of the events. `direct_call_batches`: operator -> most direct calls in one run; may change at any time.
+    `requests`: the requests in flight, with their deadlines. `drop`: drops a request with all of its items. Times are
+    by the clock of the brain's events. `direct_call_batches`: operator -> most direct calls in one run; may change at
+    any time.
     """
 
     def __init__(
@@ -54,12 +55,12 @@ class RunQueue:
         least = sum(policy.shares.values()) * _MIN_SHARE
         self._shares = {operator: max(share, least) for operator, share in policy.shares.items()} if least else {}
         self._requests, self._drop = requests, drop
-        # Invariant: each queue is in ascending order of item numbers, so items of a failed batch stand in front.
+        # Invariant: each queue is in ascending order of item numbers, so items of a failed batch come first.
         self._queues: dict[str, OrderedDict[int, WorkItem]] = {operator: OrderedDict() for operator in operators}
-        self._unbatched: set[int] = set()  # items that share no run with pipeline items
-        self._retried: set[int] = set()  # of these, items of a failed batch
+        self._unbatched: set[int] = set()  # numbers of items that are not batched with pipeline items
+        self._retried: set[int] = set()  # those of `_unbatched` that were in a failed batch
         self._ready_since: dict[int, float] = {}  # item of an operator with a delay -> when it was queued
-        self._wake_at: float | None = None  # the outstanding WakeAt
+        self._wake_at: float | None = None  # time of the pending WakeAt
         self._virtual_times: dict[str, float] = {}  # operator with queued items -> seconds used, divided by its share
         self.direct_call_batches: dict[str, int] = {}
 
@@ -67,11 +68,11 @@ class RunQueue:
         return sum(map(len, self._queues.values()))
 
     def lengths(self) -> dict[str, int]:
-        """Queued items by operator."""
+        """Operator -> number of its queued items."""
         return {operator: len(queue) for operator, queue in self._queues.items()}
 
     def add(self, operator: str, item: WorkItem, state: RequestState, now: float) -> None:
-        """Put an item last in its operator's queue."""
+        """Append an item to its operator's queue."""
         self._queues[operator][item.number] = item
         if operator in self._delays:
             self._ready_since[item.number] = now
@@ -80,7 +81,7 @@ class RunQueue:
         state.queued.add((operator, item.number))
 
     def retry(self, operator: str, item: WorkItem, state: RequestState) -> None:
-        """Put an item of a failed batch first in its queue, to run in a batch of its own."""
+        """Put an item of a failed batch at the front of its queue; it will run alone."""
         queue = self._queues[operator]
         queue[item.number] = item
         queue.move_to_end(item.number, last=False)
@@ -95,11 +96,14 @@ class RunQueue:
         self._ready_since.pop(number, None)
 
     def woken(self) -> None:
-        """The time of the outstanding WakeAt has come."""
+        """The time of the pending WakeAt has come."""
         self._wake_at = None
 
     def next_batch(self, now: float, out: list[Instruction]) -> tuple[str, list[WorkItem]] | None:
-        """Take the next operator and its items; None where no item is due. Adds expirations and WakeAt to `out`."""
+        """Remove and return (operator, items) of the next run; None if no item is due yet.
+
+        Appends RequestExpired and WakeAt instructions to `out`.
+        """
         self._drop_expired(self._queues, out, now)
         heads = sorted([(next(iter(queue)), operator) for operator, queue in self._queues.items() if queue])
         if self._delays:
@@ -123,12 +127,14 @@ class RunQueue:
         return operator, items
 
     def charge(self, operator: str, run_time: float) -> None:
-        """Charge a finished run to its operator's virtual time."""
+        """Add a finished run, which took `run_time`, to its operator's virtual time (fair queueing)."""
         if operator in self._virtual_times:
             self._virtual_times[operator] += run_time / self._shares[operator]
 
     def _next_turn(self, heads: list[tuple[int, str]]) -> tuple[int, str]:
-        """The oldest head, or, while many items are queued, the head of the operator with the least virtual time.
+        """Choose from `heads`, the (item number, operator) at the front of each queue, whose turn it is.
+
+        The oldest item, or, while many items are queued, that of the operator with the least virtual time.
 
         A new queue starts at the current virtual time, so an overloaded operator delays the others by one run at most.
         """
@@ -141,9 +147,9 @@ class RunQueue:
         return min(heads, key=lambda head: (self._virtual_times[head[1]], head[0]))
 
     def _take_unbatched(self, operator: str, next_other: float) -> list[WorkItem]:
-        """The first item; after a direct call also the direct calls right behind it that are older than `next_other`.
+        """Remove and return the first item; if it is a direct call, with the direct calls directly behind it.
 
-        `next_other`: the oldest item of another operator, which must not be overtaken.
+        `next_other`: number of the oldest item of any other operator; younger direct calls are not taken.
         """
         queue = self._queues[operator]
         size = self.direct_call_batches.get(operator, 1) if next(iter(queue)) not in self._retried else 1
@@ -161,7 +167,7 @@ class RunQueue:
         return items
 
     def _due_heads(self, heads: list[tuple[int, str]], out: list[Instruction], now: float) -> list[tuple[int, str]]:
-        """Heads whose batch is full or whose delay is over. Where there are none, asks once to be woken."""
+        """The heads whose batch is full or whose batch delay is over. If there are none, appends a WakeAt to `out`."""
         due_at = {head: self._due_at(*head) for head in heads}
         due = [head for head in heads if due_at[head] <= now]
         if heads and not due and self._wake_at != (first := min(due_at.values())):
@@ -170,14 +176,14 @@ class RunQueue:
         return due
 
     def _due_at(self, number: int, operator: str) -> float:
-        """When the head of a queue stops waiting for others to share its batch."""
+        """Time at which the first item of a queue stops waiting for others to share its batch."""
         if number in self._unbatched or len(self._queues[operator]) >= self._batch_sizes.get(operator, 1):
             return -math.inf
         since = self._ready_since.get(number)
         return -math.inf if since is None else since + self._delays[operator]
 
     def _drop_expired(self, operators: Iterable[str], out: list[Instruction], now: float) -> None:
-        """Drop requests until the first item of each of the queues is within its deadline."""
+        """Drop requests until the first item of each of these operators' queues is within its deadline."""
         for operator in operators:
             queue = self._queues[operator]
             while queue and self._requests[(request := next(iter(queue.values())).request)].until <= now:

@@ -1,7 +1,7 @@
-"""Identical sites of a plan's tiers: the plan describes one site, and this gives names and routes to all of them.
+"""Identical sites of a plan's tiers: the plan describes one site; this module derives names and routes of every site.
 
-A place is one site of the most numerous tier, with the sites of other tiers that it sends to. Routes of the first place
-come first, then those of the second. Names are as in the solver (`model.sites`).
+A place is one site of the tier with the most sites, with the sites of other tiers that it sends to. Routes of the first
+place come first, then those of the second. Names are as in the solver (`model.sites`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Route = Mapping[str, str]  # operator -> worker
 
 
 class Sites:
-    """The sites of each tier. `counts`: tier -> number of sites; 1 where left out."""
+    """The sites of each tier. `counts`: tier -> number of sites; default 1."""
 
     def __init__(self, counts: Mapping[str, int]) -> None:
         self.counts = {tier: count for tier, count in counts.items() if count > 1}
@@ -24,11 +24,11 @@ class Sites:
         return range(self.counts.get(tier, 1))
 
     def at(self, tier: str, place: int) -> int:
-        """The site of a tier that a place belongs to."""
+        """Index of the site of a tier that a place belongs to."""
         return place * self.counts.get(tier, 1) // self.most
 
     def tier_name(self, tier: str, site: int) -> str:
-        """Name of a site, as `store-17`; the tier's own name where it has one site."""
+        """Name of a site, for example `store-17`; for a tier with one site the name of the tier."""
         return f"{tier}-{site + 1}" if tier in self.counts else tier
 
     def name_at(self, tier: str, place: int) -> str:
@@ -36,7 +36,7 @@ class Sites:
         return self.tier_name(tier, self.at(tier, place))
 
     def worker_name(self, tier: str, worker: str, site: int) -> str:
-        """Name of a worker in a site, as `store-17/box-2`; the plan's own name where the tier has one site."""
+        """Name of a worker in a site, for example `store-17/box-2`; unchanged if the tier has one site."""
         return f"{self.tier_name(tier, site)}/{worker}" if tier in self.counts else worker
 
 
@@ -56,7 +56,7 @@ class SiteRoutes(Sequence[Route]):
     @overload
     def __getitem__(self, index: slice) -> Sequence[Route]: ...
     def __getitem__(self, index: int | slice) -> Route | Sequence[Route]:
-        """Operator -> name of the worker in its site."""
+        """The route at an index (operator -> name of the worker in its site), or the routes of a slice."""
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         if self._sites.most == 1:

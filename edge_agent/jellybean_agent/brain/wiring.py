@@ -24,13 +24,16 @@ class OperatorWiring:
     """An operator's place in the DAG: (upstream, kind) per input edge, (downstream, kind) per output edge."""
 
     inputs: tuple[tuple[str, EdgeKind], ...]
-    outputs: tuple[tuple[str, EdgeKind], ...]  # empty for a sink: its output is the answer
+    outputs: tuple[tuple[str, EdgeKind], ...]  # empty for a sink, whose output is the answer
 
 
 def output_messages(
     operator: str, wiring: OperatorWiring, item: WorkItem, until: float, outputs: Outputs
 ) -> list[EdgeMessage]:
-    """The messages of a finished item, the children of a fan-out in order; none for a direct call."""
+    """The messages that carry a finished item's outputs downstream, the children of a fan-out in order.
+
+    Empty for a direct call. `until`: the request's deadline.
+    """
     if item.route == DIRECT_CALL_ROUTE:
         return []
     messages = []
@@ -51,9 +54,9 @@ def output_messages(
 def empty_messages(
     wiring: OperatorWiring, last_input: EdgeMessage, path: FanOutPath, until: float
 ) -> list[EdgeMessage]:
-    """The markers that an operator passes on below a fan-out without children, so that a gather learns of it.
+    """The messages without payload that an operator below an empty fan-out sends on, so that the gather completes.
 
-    `last_input`: the message that completed the operator's inputs; `path`: of the operator.
+    `last_input`: the message that completed the operator's inputs. `path`: the operator's fan-out path.
     """
     return [
         EdgeMessage(

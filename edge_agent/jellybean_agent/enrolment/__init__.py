@@ -1,1 +1,1 @@
-"""Joining a gateway: the token, then the certificate, the plan and the models."""
+"""Enrolment at a gateway: exchanges a token for a certificate, then downloads the plan and the models."""

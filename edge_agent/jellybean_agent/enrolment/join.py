@@ -1,4 +1,4 @@
-"""Joining a gateway from a new machine: get a certificate for a token, then the plan and the models.
+"""Enrols a new machine at a gateway: exchanges a token for a certificate, then downloads the plan and the models.
 
 Everything is stored in one folder, so that a machine that restarts needs no token and downloads only missing models.
 """
@@ -41,16 +41,16 @@ from jellybean_protos.enrol.v1 import enrol_pb2, enrol_pb2_grpc
 
 LOG = logging.getLogger("jellybean.agent")
 _CALL_S = 30.0
-_RETRY_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # between attempts; the last one repeats
-_RENEW_AT = 2 / 3  # fraction of a certificate's life that is left when it is renewed; a gateway may be away
-_CHECK_EVERY_S = 60.0  # at least, for a certificate that is due
+_RETRY_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # pauses between attempts; the last one repeats
+_RENEW_AT = 2 / 3  # fraction of the lifetime left when renewal begins: early, as the gateway may be unreachable
+_CHECK_EVERY_S = 60.0  # longest pause between two checks whether the certificate is due for renewal
 _PENDING_KEY = "enrolling.key"  # key whose certificate has not arrived yet
-_CURRENT = "..data"  # link to the folder with the present credentials, as in a Kubernetes secret
+_CURRENT = "..data"  # symlink to the folder with the current credentials, as in a mounted Kubernetes Secret
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """What a machine has after joining, all in its folder."""
+    """The files of an enrolled machine, all in its folder."""
 
     folder: Path
     view: PlanView
@@ -66,9 +66,9 @@ class Joined:
 
 
 async def join(gateway: str, token: str | None, folder: Path) -> Joined:
-    """Enrol unless that was done before, and download everything that serving needs. AgentError when that fails.
+    """Enrol unless done before, and download everything that serving needs. AgentError for a permanent failure.
 
-    `gateway`: HOST:PORT of its enrolment service, needed with a token only. Transient failures are retried for ever.
+    `gateway`: HOST:PORT of its enrolment service, used only with a token. Transient failures are retried for ever.
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if token is not None and not _is_enrolled(folder):
@@ -87,7 +87,7 @@ async def join(gateway: str, token: str | None, folder: Path) -> Joined:
             )
         for operator in worker.operators:
             if view.operators[operator].python is not None:
-                continue  # it must be installed on this machine
+                continue  # a Python function is not downloaded: it must be installed on this machine
             path, sha256 = view.operators[operator].model_path, view.operators[operator].model_sha256
             if not path or not sha256:
                 raise ModelError(f"{operator}: the plan names no model file")
@@ -96,7 +96,7 @@ async def join(gateway: str, token: str | None, folder: Path) -> Joined:
 
 
 async def keep_renewed(folder: Path) -> None:
-    """Renew the certificate whenever a third of its life is over, for ever."""
+    """Renew the certificate each time that a third of its lifetime is over. Never returns."""
     tls = folder / "tls"
     born = time.time()
     while True:
@@ -118,7 +118,7 @@ async def keep_renewed(folder: Path) -> None:
 
 
 async def wait_for_new_plan(found: Joined, every_s: float) -> None:
-    """Return once the gateway serves another plan that uses this machine."""
+    """Poll the gateway every `every_s` seconds; return once it serves another plan that uses this machine."""
     name, have = found.worker.name, found.view.hash
     while True:
         await asyncio.sleep(every_s)
@@ -147,7 +147,7 @@ def _is_enrolled(folder: Path) -> bool:
 
 
 async def _enrol(gateway: str, token: JoinToken, folder: Path) -> None:
-    waiting = folder / _PENDING_KEY  # after a restart the same key again: the token may have been used with it
+    waiting = folder / _PENDING_KEY  # reused after a restart: the token may already be bound to this key
     key, request = _key_and_request(token.identity, waiting.read_bytes() if waiting.exists() else None)
     write_private_file(waiting, key)
     wanted = Identity(token.identity.workflow, Role.GATEWAY)
@@ -183,7 +183,7 @@ async def _plan(stub: Any, identity: Identity, folder: Path) -> PlanView:
 
 
 async def _download(stub: Any, sha256: str, path: Path) -> None:
-    """Download a model unless the file is complete; continues an interrupted download."""
+    """Download the model with this sha256 to `path` unless it is complete; continues an interrupted download."""
     if path.is_file() and file_sha256(path) == sha256:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -200,7 +200,7 @@ async def _download(stub: Any, sha256: str, path: Path) -> None:
 
 
 async def _fetch(stub: Any, sha256: str, part: Path) -> None:
-    """Append the missing bytes of a model to a partial file."""
+    """Append the missing bytes of a model to the partial file `part`."""
     offset = part.stat().st_size if part.exists() else 0
     call = stub.Model(enrol_pb2.ModelRequest(sha256=sha256, offset=offset), metadata=protocol_metadata())
     size = None
@@ -217,7 +217,7 @@ async def _fetch(stub: Any, sha256: str, part: Path) -> None:
 
 
 async def _retried(what: str, attempt: Callable[[], Any]) -> Any:
-    """Retry transient failures until the attempt succeeds. AgentError for a permanent failure."""
+    """The result of `attempt`, repeated after transient failures. AgentError for a permanent failure."""
     tries = 0
     while True:
         try:
@@ -244,7 +244,7 @@ def _channel(folder: Path) -> grpc.aio.Channel:
 
 
 def _key_and_request(identity: Identity, key_pem: bytes | None = None) -> tuple[bytes, bytes]:
-    """A private key (PEM), new unless given, and a signing request for it (DER)."""
+    """(private key as PEM, certificate signing request as DER). The key is new unless given."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -263,11 +263,11 @@ def _key_and_request(identity: Identity, key_pem: bytes | None = None) -> tuple[
 
 
 def write_credentials(folder: Path, key: bytes, given: enrol_pb2.Certificate) -> None:
-    """Write key, certificate and CA atomically, as Kubernetes does: by switching a link to a folder with all three."""
+    """Write key, certificate and CA atomically, as Kubernetes does: by switching a symlink to a folder with them."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     current = folder / _CURRENT
     has_plain_files = all((folder / name).is_file() for name in CREDENTIAL_FILES)
-    if not current.is_symlink() and has_plain_files:  # as earlier versions stored them
+    if not current.is_symlink() and has_plain_files:  # stored by an earlier version, without the symlink
         _point(current, _generation(folder, {name: (folder / name).read_bytes() for name in CREDENTIAL_FILES}))
     new = _generation(folder, {CA_FILE: given.ca, PRIVATE_KEY_FILE: key, CERTIFICATE_FILE: given.chain})
     for name in CREDENTIAL_FILES:
@@ -280,7 +280,7 @@ def write_credentials(folder: Path, key: bytes, given: enrol_pb2.Certificate) ->
 
 
 def _generation(folder: Path, files: Mapping[str, bytes]) -> str:
-    """Create a new subfolder with these files; its name."""
+    """Create a new subfolder with these files; returns its name."""
     made = folder / f"..{secrets.token_hex(8)}"
     made.mkdir(mode=0o700)
     try:

@@ -1,7 +1,7 @@
 """The token with which an agent enrols: a one-time secret, the identity it gets, and the CA certificate to trust.
 
-Its form is jbt1.SECRET.IDENTITY.CA, with parts in base64url. As it contains the CA certificate, the agent trusts this
-gateway and no other from the first byte.
+Its form is jbt1.SECRET.IDENTITY.CA, with parts in base64url. As it contains the CA certificate, the agent can verify
+the gateway from its first connection on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TOKEN_SECRET_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class JoinToken:
-    """A parsed token. `ca`: certificate (PEM)."""
+    """A parsed token. `ca`: the CA certificate (PEM)."""
 
     secret: bytes
     identity: Identity
@@ -32,7 +32,7 @@ class JoinToken:
 
 
 def parse_token(text: str) -> JoinToken:
-    """Parse a token. PlanViewError when it is damaged or of another version."""
+    """Parse a token. PlanViewError if it is damaged or of an unknown version."""
     kind, *parts = text.strip()[:_MAX_CHARACTERS].split(".")
     if kind != _KIND or len(parts) != 3:
         raise PlanViewError(f"not a token of this version ({_KIND}...): make one with `jellybean token`")

@@ -1,7 +1,7 @@
-"""Emulation of a slower device: a run takes as long as the device's profile, which the plan carries, says.
+"""Emulation of a slower device: a run takes as long as on the device, by the device's profile in the plan.
 
-The real model runs first and the remaining time is waited for. Profiling the model here while serving does not work:
-the load of this machine shows in such times, and the factor between machine and device magnifies it.
+The real model runs first; then the remaining time is spent waiting. Scaling run times measured on this machine would
+not work: they vary with its load, and the factor between machine and device magnifies that.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class EmulatedDevice:
         self._sizes = list(self._times_s)
 
     def run_s(self, requests: int) -> float:
-        """Seconds of one run of so many requests; interpolated between profiled sizes, as in the simulator."""
+        """Seconds of one run with a batch of `requests`; interpolated between profiled sizes, as in the simulator."""
         above = bisect_left(self._sizes, requests)
         if above == len(self._sizes):
             return self._times_s[self._sizes[-1]] * requests / self._sizes[-1]
@@ -35,7 +35,7 @@ class EmulatedDevice:
 
 @dataclass(slots=True)
 class EmulatedFinish:
-    """When a run on an emulated device ends: the model's answer is not read before `due_s`.
+    """The end of a run on an emulated device: the model's answer is read at `due_s` or later, never before.
 
     `is_late` is set when the model had not answered by then.
     """

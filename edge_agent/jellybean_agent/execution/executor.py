@@ -23,14 +23,14 @@ from jellybean_agent.tensors.stacking import OperatorInput
 from jellybean_agent.tensors.tensors import MAX_TENSOR_BYTES, Array, dtype_name, tensor_mismatch
 
 _WARM_UP_RUNS = 3
-_MAX_CHECKED_KINDS = 1024  # (input, dtype, shape) that are remembered as valid
+_MAX_CHECKED_KINDS = 1024  # number of (input, dtype, shape) that are remembered as valid
 
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """Outputs of one run. `busy_s`: how long the worker was occupied, emulation included.
+    """Outputs of one run. `busy_s`: seconds for which the worker was occupied, emulation included.
 
-    `late_s`: by how much the run took longer than on the emulated device.
+    `late_s`: seconds by which the run took longer than on the emulated device.
     """
 
     outputs: Mapping[str, Array]
@@ -39,9 +39,9 @@ class RunResult:
 
 
 class Executor:
-    """One loaded model. Not safe for several threads: a worker runs one batch at a time.
+    """One loaded model or Python function. Not thread-safe: a worker runs one batch at a time.
 
-    An edge feeds the model input named like its upstream, else the input at the edge's position.
+    An edge feeds the model input that has its upstream's name; without such an input, the one at the edge's position.
     """
 
     def __init__(
@@ -57,8 +57,9 @@ class Executor:
     ) -> None:
         """Load and warm up the model. ModelError when it cannot be loaded or does not fit the operator.
 
-        `input_order`: upstream name per input edge. `batch`: most requests stacked in one run. `device`: emulated,
-        without accelerators. `open_session`: loads the model, by default into this process.
+        `input_order`: upstream name per input edge. `batch`: most requests stacked in one run. `device`: emulated
+        device, if any. `accelerated`: may use accelerators. `open_session`: loads the model, by default into this
+        process.
         """
         self._session = open_session(code, sha256, accelerated=accelerated and device is None)
         self._device = device
@@ -78,9 +79,9 @@ class Executor:
         self._warm_up(batch)
 
     def run(self, inputs: Sequence[OperatorInput], requests: int = 1) -> RunResult:
-        """One inference. `inputs`: in the order of the edges, a tuple of the children's tensors for a gather.
+        """One inference. `inputs`: one per input edge, in their order; for a gather a tuple of the children's tensors.
 
-        `requests`: number of requests stacked in them. InvalidInputError when a tensor does not fit the model,
+        `requests`: number of requests stacked in the inputs. InvalidInputError when a tensor does not fit the model,
         PermanentError when the run fails.
         """
         began_s = self._start_s()
@@ -97,7 +98,7 @@ class Executor:
 
     @property
     def can_run_async(self) -> bool:
-        """Whether `run_async` is possible now: the model is loaded in a model process."""
+        """True if `run_async` is possible now: the model is loaded in a model process."""
         return bool(getattr(self._session, "can_run_async", _never)())
 
     def run_async(
@@ -109,10 +110,10 @@ class Executor:
         size: int = 1,
         spin_s: float | None = None,
     ) -> None:
-        """One run per entry of `requests`, in their order, without waiting; the event loop calls `done`.
+        """Start one run per entry of `requests`, in their order, and return; the event loop calls `done`.
 
-        `call_at`: timer for emulated devices. `size`: requests stacked in each run. `spin_s`: busy-wait so long for the
-        results, so that `done` is called before this returns; None where other requests are queued.
+        `call_at`: timer for emulated devices. `size`: requests stacked in each run. `spin_s`: seconds to busy-wait for
+        the results; if they arrive, `done` is called before this returns. None if other requests are queued.
         """
         began_s = self._start_s()
         feeds = [self._feed(inputs) for inputs in requests]
@@ -136,14 +137,14 @@ class Executor:
         session.run_async(feeds, finished, spin_s, finish)
 
     def _start_s(self) -> float:
-        """When the run starts: now, or on an emulated device right after the run before it."""
+        """Start time of the run: now, or on an emulated device the end of the previous run (`since_s`)."""
         if self._device is not None and self.since_s is not None:
             since_s, self.since_s = self.since_s, None
             return since_s
         return time.perf_counter()
 
     def _feed(self, inputs: Sequence[OperatorInput]) -> dict[str, Array]:
-        """The model's inputs by name, checked against its ports."""
+        """The arrays for the model by input name. InvalidInputError if one does not fit the model's ports."""
         if len(inputs) != len(self.inputs):
             raise InvalidInputError(f"{len(inputs)} inputs for a model of {len(self.inputs)}")
         feed: dict[str, Array] = {}
@@ -160,9 +161,9 @@ class Executor:
         return feed
 
     def _warm_up(self, batch: int) -> None:
-        """Run the model a few times, as its first runs allocate memory. Inputs are zeros of made-up sizes.
+        """Run the model a few times, as its first runs allocate memory.
 
-        So a failure proves nothing, but a crash is a ModelError.
+        Inputs are zeros of made-up sizes, so a failed run is ignored; a crash is a ModelError.
         """
         for size in sorted({1, batch, *(2**power for power in range(batch.bit_length()))}):
             shapes = [_concrete_shape(port, size) for port in self.inputs]
@@ -184,7 +185,7 @@ def _never() -> bool:
 
 
 def _concrete_shape(port: TensorPort, batch: int) -> list[int]:
-    """A port's shape with open sizes set to 1, the leading one to `batch`."""
+    """A port's shape with unknown sizes (-1) replaced: the leading one by `batch`, others by 1."""
     sizes = [max(size, 1) for size in port.shape]
     return [batch, *sizes[1:]] if port.shape[:1] == (-1,) else sizes
 
@@ -206,7 +207,7 @@ def _wire(ports: Sequence[TensorPort], upstreams: Sequence[str], model: str) -> 
 
 
 def _concatenate_children(children: tuple[Array, ...], port: TensorPort) -> Array:
-    """The children's tensors along the leading dimension; without children an empty tensor of the port's dtype."""
+    """The children's tensors concatenated along axis 0; without children an empty tensor of the port's dtype."""
     if not children:
         return np.zeros((0, *(max(size, 1) for size in port.shape[1:])), port.dtype)
     try:

@@ -1,6 +1,6 @@
-"""Models in a process of their own, so that one that crashes, hangs or leaks memory takes nothing else with it.
+"""Runs models in a separate process, so that a model that crashes, hangs or leaks memory does not harm the agent.
 
-What the process (`process_main`) answers is checked as if it came from a network.
+Answers of the process (`process_main`) are checked like data from a network.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from jellybean_agent.tensors.ports import TensorPort
 from jellybean_agent.tensors.tensors import Array
 
 LOAD_LIMIT_S = 300.0
-RUN_LIMIT_S = 60.0  # no request has a longer deadline
+RUN_LIMIT_S = 60.0  # time limit of one run; no request has a longer deadline
 _FAULTS: Mapping[str, type[AgentError]] = {"model": ModelError, "run": PermanentError, "input": InvalidInputError}
 _BROKEN = (OSError, ValueError, KeyError, TypeError, MemoryError)
 Feed = Mapping[str, Array]  # a model's inputs by name
 
 
 class ModelProcessDiedError(Exception):
-    """A model process has ended, or was ended; its text says why."""
+    """A model process has ended, or was killed; the exception's text says why."""
 
 
 RunDone = Callable[[ProcessMessage | ModelProcessDiedError], None]
@@ -37,7 +37,7 @@ RunDone = Callable[[ProcessMessage | ModelProcessDiedError], None]
 
 @dataclass(slots=True, eq=False)
 class _RunningProcess:
-    """A live process. `loop`, `done`, `timer`, `until_s`: of an asynchronous run, for whose answer the loop watches."""
+    """A live process. `loop`, `done`, `timer`, `until_s`: of the asynchronous run whose answer the loop waits for."""
 
     conversation: Conversation
     pid: int
@@ -47,7 +47,7 @@ class _RunningProcess:
     until_s: float = 0.0
 
     def stop_watching(self) -> None:
-        """Stop watching the socket in the event loop."""
+        """Remove the process's socket from the event loop."""
         if self.loop is not None and not self.loop.is_closed():
             self.loop.remove_reader(self.conversation.connection)
         self.loop = None
@@ -61,21 +61,21 @@ class _RunningProcess:
 
 
 class ModelProcess:
-    """The process of a worker's models, started when it is needed and again after it died.
+    """The process that runs a worker's models; started when needed, and again after it has died.
 
-    Not safe for several threads: a worker runs one batch at a time.
+    Not thread-safe: a worker runs one batch at a time.
     """
 
     def __init__(
         self, pool: ModelProcessPool, *, load_limit_s: float = LOAD_LIMIT_S, run_limit_s: float = RUN_LIMIT_S
     ) -> None:
-        """A process that takes longer than the limits to load or run a model is ended."""
+        """A process that takes longer than the limits (seconds) to load or run a model is killed."""
         self._pool, self._limits_s = pool, {"load": load_limit_s, "run": run_limit_s}
         self._process: _RunningProcess | None = None
         self.generation = 0  # processes started so far; models loaded into an earlier one are gone
 
     def open(self, code: OperatorCode, sha256: str, *, accelerated: bool) -> ProcessSession:
-        """Load a model. ModelError when that is impossible, or crashes."""
+        """Load a model. ModelError if it cannot be loaded, or loading crashes."""
         return ProcessSession(self, code, sha256, accelerated=accelerated)
 
     @property
@@ -88,7 +88,7 @@ class ModelProcess:
         return 0 if self._process is None else self._process.pid
 
     def ensure_started(self) -> int:
-        """Start the process if there is none; its generation."""
+        """Start the process if there is none; returns its `generation`."""
         if self._process is None:
             self._start()
         return self.generation
@@ -99,7 +99,7 @@ class ModelProcess:
         return self._process
 
     def load(self, header: Mapping[str, Any]) -> ProcessMessage:
-        """Ask the process to load a model; its answer. ModelProcessDiedError when there is none."""
+        """Have the process load a model; returns its answer. ModelProcessDiedError if it gives no valid answer."""
         process = self._process or self._start()
         limit_s = self._limits_s["load"]
         process.conversation.connection.settimeout(limit_s)
@@ -110,7 +110,7 @@ class ModelProcess:
             raise self._end_broken(error, limit_s) from error
 
     def run(self, model: str, feeds: Sequence[Feed]) -> ProcessMessage:
-        """Run a loaded model once per feed and wait for the answer. ModelProcessDiedError when there is none."""
+        """Run a loaded model once per feed; returns the answer. ModelProcessDiedError if there is no valid answer."""
         process = self._process or self._start()
         limit_s = self._limits_s["run"]
         process.conversation.connection.settimeout(limit_s)
@@ -128,11 +128,11 @@ class ModelProcess:
         spin_s: float | None = None,
         finish: EmulatedFinish | None = None,
     ) -> None:
-        """As `run`, without waiting: the event loop calls `done`. No other run may be started until then.
+        """Like `run`, but returns at once; the event loop calls `done`. No other run may be started before that.
 
-        `spin_s`: busy-wait so long for the answer, so that `done` is called before this returns; not None where no
-        other request is queued, and then the process busy-waits for the next run, too. `finish`: the answer is read at
-        that time and not before.
+        `spin_s`: seconds to busy-wait for the answer; if it arrives, `done` is called before this returns. Set it only
+        if no other request is queued: the process then busy-waits for the next run, too. `finish`: end of the run on
+        an emulated device; the answer is not read earlier.
         """
         process = self._process or self._start()
         loop, connection = asyncio.get_running_loop(), process.conversation.connection
@@ -163,7 +163,7 @@ class ModelProcess:
             loop.add_reader(process.conversation.connection, self._read_answer, process)
 
     def _finish_due(self, process: _RunningProcess, loop: asyncio.AbstractEventLoop, finish: EmulatedFinish) -> None:
-        """The emulated device is done: read the answer, or watch for it if the model is still running."""
+        """The emulated device's run is over: read the answer, or wait for it if the model is still running."""
         done = process.done
         self._read_answer(process)
         if done is not None and process.done is done and process is self._process:  # unless `done` started the next run
@@ -171,7 +171,7 @@ class ModelProcess:
             self._watch(process, loop)
 
     def stop_watching(self) -> None:
-        """Stop watching in the event loop: from now on `run` waits for answers in another thread."""
+        """Remove the socket from the event loop: from now on `run` waits for answers in another thread."""
         if self._process is not None:
             self._process.stop_watching()
 
@@ -187,7 +187,7 @@ class ModelProcess:
             self._call_done(process, answer)
 
     def _check_limit(self, process: _RunningProcess, loop: asyncio.AbstractEventLoop) -> None:
-        """End a run that takes too long. One timer serves many runs, as runs are short beside the limit."""
+        """Kill the process if its run takes too long. One timer serves many runs, as most are far below the limit."""
         process.timer = None
         if process.done is not None and loop.time() < process.until_s:
             process.timer = loop.call_at(process.until_s, self._check_limit, process, loop)
@@ -204,7 +204,7 @@ class ModelProcess:
             done(result)
 
     def _end_broken(self, error: Exception, limit_s: float) -> ModelProcessDiedError:
-        """End a process that gave no valid answer, and say why it gave none."""
+        """Kill a process that gave no valid answer; returns the error that says why there was none."""
         if isinstance(error, TimeoutError):
             self.close()
             return ModelProcessDiedError(f"took longer than {limit_s:g} s and was ended")
@@ -213,7 +213,7 @@ class ModelProcess:
         return ModelProcessDiedError(reason if isinstance(error, OSError) else f"gave an invalid answer: {error}")
 
     def close(self) -> int:
-        """End the process; its exit code, 0 where there was none."""
+        """End the process; returns its exit code, 0 if there was no process."""
         if self._process is None:
             return 0
         process, self._process = self._process, None
@@ -226,7 +226,7 @@ class ProcessSession:
 
     def __init__(self, process: ModelProcess, code: OperatorCode, sha256: str, *, accelerated: bool) -> None:
         self._process, self._code = process, code
-        self._model = code.key if isinstance(code, PythonStep) else str(code)  # its key in the process
+        self._model = code.key if isinstance(code, PythonStep) else str(code)  # key of the model in the process
         self._request = {"do": "load", "path": self._model, "sha256": sha256, "accelerated": accelerated}
         if isinstance(code, PythonStep):
             self._request |= {"function": code.function, "arguments": code.arguments}
@@ -242,7 +242,7 @@ class ProcessSession:
         return _ports(answer["inputs"]), _ports(answer["outputs"])
 
     def run(self, feed: Feed) -> list[Array]:
-        """All outputs. PermanentError when the model fails, crashes or takes too long."""
+        """All outputs, in the model's order. PermanentError if the model fails, crashes or takes too long."""
         if not self.is_loaded:
             self._load()
         try:
@@ -253,11 +253,11 @@ class ProcessSession:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether the present process has the model."""
+        """True if the current process has loaded the model; false after the process was restarted."""
         return self._generation == self._process.generation and self._process.is_alive
 
     def can_run_async(self) -> bool:
-        """Whether the model is loaded. Where not, `run` in another thread loads it and waits."""
+        """True if the model is loaded. If not, call `run` in another thread, which loads it and waits."""
         if not self.is_loaded:
             self._process.stop_watching()
         return self.is_loaded
@@ -269,7 +269,7 @@ class ProcessSession:
         spin_s: float | None = None,
         finish: EmulatedFinish | None = None,
     ) -> None:
-        """Run once per feed without waiting; `done` gets the outputs of each run, or the error. Needs `is_loaded`."""
+        """Start one run per feed and return; `done` gets each run's outputs, or the error. Requires `is_loaded`."""
 
         def answered(answer: ProcessMessage | ModelProcessDiedError) -> None:
             if isinstance(answer, ModelProcessDiedError):
@@ -286,7 +286,7 @@ class ProcessSession:
         self._process.run_async(self._model, feeds, answered, spin_s, finish)
 
     def _outputs(self, answer: ProcessMessage, runs: int) -> list[list[Array]]:
-        """Each run's outputs, copied, as the next run overwrites the shared memory."""
+        """Outputs of each of `runs` runs, copied, as the next run overwrites the shared memory."""
         _raise_fault(answer.header)
         count = len(self.outputs)
         if len(answer.arrays) != runs * count:
@@ -300,7 +300,7 @@ def _crash(error: ModelProcessDiedError) -> CrashError:
 
 
 def _send_run(conversation: Conversation, model: str, feeds: Sequence[Feed], *, is_only: bool = False) -> None:
-    """`is_only`: no other request is queued, so the next run may follow at once and the process busy-waits for it."""
+    """Send a run request. `is_only`: no other request is queued, so the process busy-waits for the next run."""
     names = tuple(feeds[0])
     header = {"do": "run", "path": model, "names": names, "runs": len(feeds), "only": is_only}
     conversation.send((model, names, len(feeds), is_only), header, [array for feed in feeds for array in feed.values()])

@@ -1,8 +1,8 @@
-"""Scans an ONNX file, without the onnx package, for what the agent refuses to load.
+"""Scans an ONNX file, without the onnx package, for contents that the agent refuses to load.
 
 The plan's sha256 covers the model file only, so a model that refers to external data files is refused, and so is one
-with operators that onnxruntime does not have itself. The scan walks the protobuf wire format along the few fields of
-onnx.proto3 that lead to a TensorProto or a NodeProto, and skips everything else by its length.
+with operators that are not built into onnxruntime. The scan parses the protobuf wire format along the few fields of
+onnx.proto3 that lead to a TensorProto or a NodeProto, and skips all other fields by their length.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from jellybean_agent.errors import ModelError
 
-OPERATOR_DOMAINS = ("", "ai.onnx.ml", "com.microsoft")  # besides them a model's own functions are allowed
+OPERATOR_DOMAINS = ("", "ai.onnx.ml", "com.microsoft")  # allowed domains, besides functions defined in the model
 _DEFAULT_DOMAIN = "ai.onnx"  # another name of the empty domain
 # message -> field number -> message type of that field (onnx.proto3)
 _FIELDS: dict[str, dict[int, str]] = {
@@ -25,20 +25,20 @@ _FIELDS: dict[str, dict[int, str]] = {
     "tensor": {},
 }
 _TEXT_FIELDS = {"node": {4: "name", 7: "domain"}, "function": {1: "name", 10: "domain"}}
-_EXTERNAL_DATA, _DATA_LOCATION = 13, 14  # fields of TensorProto
-_FIXED_BYTES = {1: 8, 5: 4}  # wire type -> bytes
+_EXTERNAL_DATA, _DATA_LOCATION = 13, 14  # field numbers of TensorProto
+_FIXED_BYTES = {1: 8, 5: 4}  # protobuf wire type -> size in bytes
 
 
 @dataclass(frozen=True, slots=True)
 class ModelScan:
-    """What a scan found. `unknown_operator`: domain.name of one that neither onnxruntime nor the model defines."""
+    """Result of a scan. `unknown_operator`: domain.name of an operator that neither onnxruntime nor the model has."""
 
     has_external_data: bool
     unknown_operator: str
 
 
 def scan_model(model: bytes) -> ModelScan:
-    """Scan the content of a model file. ModelError when it is no protobuf message."""
+    """Scan the content of a model file. ModelError if it is not a protobuf message."""
     view = memoryview(model)
     unread = [("model", 0, len(view))]  # message type, begin, end
     external, used, defined = False, set[tuple[str, str]](), set[tuple[str, str]]()
@@ -73,7 +73,7 @@ def scan_model(model: bytes) -> ModelScan:
 
 
 def _varint(view: memoryview, at: int, end: int) -> tuple[int, int]:
-    """A protobuf varint at an offset, and the offset behind it."""
+    """(value of the protobuf varint at offset `at`, offset after it)."""
     value = shift = 0
     while at < end and shift < 64:
         byte = view[at]

@@ -29,7 +29,7 @@ _DTYPE_BY_ONNX_TYPE = {
     **{f"tensor({sign}int{bits})": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
 }
 _ACCELERATORS = ("CUDAExecutionProvider", "ROCMExecutionProvider")
-MAX_MODEL_BYTES = 2**31  # protobuf's own limit
+MAX_MODEL_BYTES = 2**31  # size limit of a protobuf message
 
 
 class OnnxSession:
@@ -43,11 +43,11 @@ class OnnxSession:
 
     @classmethod
     def load(cls, path: Path, sha256: str, *, accelerated: bool) -> OnnxSession:
-        """Load a model file. ModelError when it is not the planned one, or cannot be loaded."""
+        """Load a model file. ModelError if it has another sha256, or cannot be loaded."""
         return cls(_inference_session(path, sha256, accelerated=accelerated), path)
 
     def run(self, feed: Mapping[str, Array]) -> Sequence[Array]:
-        """All outputs. PermanentError when onnxruntime fails."""
+        """All outputs, in the model's order, for inputs by name. PermanentError if onnxruntime fails."""
         try:
             outputs: Sequence[Array] = self._session.run(self._names, feed)
         except ORT_ERRORS as error:
@@ -62,9 +62,9 @@ def file_sha256(path: Path) -> str:
 
 
 def read_model(path: Path, sha256: str) -> bytes:
-    """The content of a model file, verified. The file is read once: the hashed bytes are the bytes to be loaded.
+    """The content of a model file, verified. The file is read once, so the bytes hashed are the bytes loaded.
 
-    ModelError when its sha256 is not the planned one, or the agent does not load such models (`onnx_scan`).
+    ModelError if its sha256 differs from the plan's, or the agent refuses such models (`onnx_scan`).
     """
     try:
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:

@@ -1,6 +1,6 @@
-"""What runs in the forked processes: the fork server, and the loop of a model process.
+"""Code of the forked processes: the fork server, and the loop of a model process.
 
-A model process is told over a socket what to load and run; tensors lie in memory that it shares with the agent.
+A model process gets its commands (load, run) over a socket; tensors lie in memory that it shares with the agent.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _NO_HEADER: Mapping[str, Any] = {}
 
 
 def run_fork_server(control: socket.socket, memory_bytes: int) -> NoReturn:
-    """Serve as the fork server in a process that was just forked. `memory_bytes`: limit of one model process."""
+    """Serve as the fork server; called in a newly forked process. `memory_bytes`: limit of one model process."""
     _run_child(partial(_fork_on_request, control, memory_bytes))
 
 
 def _run_child(work: Callable[[], None]) -> NoReturn:
-    """Do a forked child's work and exit, without the parent's exit handlers."""
+    """Call `work` in a forked child, then exit without running the parent's exit handlers."""
     code = 1
     try:
         work()
@@ -52,7 +52,7 @@ def _run_child(work: Callable[[], None]) -> NoReturn:
 def _fork_on_request(control: socket.socket, memory_bytes: int) -> None:
     """Fork and end model processes as the agent asks; end them all once the agent has ended."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # they are meant for the agent, which closes the pool when it ends
+        signal.signal(number, signal.SIG_IGN)  # the agent handles these signals, and closes the pool when it ends
     children: set[int] = set()
     while True:
         request, files, _, _ = socket.recv_fds(control, 1, 2)
@@ -85,7 +85,7 @@ def _serve_models(conversation: Conversation, memory_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _limit_memory(memory_bytes)
     sessions: dict[str, Session] = {}
-    spins = False  # whether to busy-wait for the next request: nothing else is queued behind the last one
+    spins = False  # True: busy-wait for the next request, as no other was queued
     while True:
         try:
             request = conversation.receive_spinning() if spins else conversation.receive()
@@ -99,7 +99,7 @@ def _serve_models(conversation: Conversation, memory_bytes: int) -> None:
                 session = open_in_process(_code(header), header["sha256"], accelerated=header["accelerated"])
                 sessions[header["path"]] = session
                 answer = {"inputs": _port_list(session.inputs), "outputs": _port_list(session.outputs)}
-                gc.freeze()  # all objects of now live as long as the process
+                gc.freeze()  # exclude current objects from garbage collection: they live as long as the process
             else:
                 outputs = _run_each(sessions[header["path"]], header, request.arrays)
         except Exception as error:  # noqa: BLE001  (the process' boundary: the agent reports it)
@@ -107,7 +107,7 @@ def _serve_models(conversation: Conversation, memory_bytes: int) -> None:
             answer, outputs = {"fault": _fault(error, header["do"]), "reason": full or str(error) or repr(error)}, ()
         try:
             conversation.send(None if answer is _NO_HEADER else json.dumps(answer), answer, outputs)
-        except ValueError as error:  # more bytes than allowed, or a dtype that is not sent
+        except ValueError as error:  # more bytes than allowed, or a dtype that cannot be sent
             conversation.send(str(error), {"fault": "run", "reason": str(error)}, ())
 
 
@@ -125,7 +125,7 @@ def _code(header: Mapping[str, Any]) -> OperatorCode:
 
 
 def _run_each(session: Session, header: Mapping[str, Any], arrays: Sequence[Array]) -> list[Array]:
-    """Run once per group of inputs; `arrays` holds the inputs of all runs one after another, and so do the outputs."""
+    """Run once per group of inputs. `arrays`: inputs of all runs, concatenated; the outputs are returned likewise."""
     names = header["names"]
     outputs: list[Array] = []
     for run in range(header["runs"]):
@@ -134,7 +134,7 @@ def _run_each(session: Session, header: Mapping[str, Any], arrays: Sequence[Arra
 
 
 def _limit_memory(memory_bytes: int) -> None:
-    """Limit the data segment to its present size plus `memory_bytes`."""
+    """Limit this process's data segment (RLIMIT_DATA) to its current size plus `memory_bytes`."""
     fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":" in line)
     limit = int(fields["VmData"].split()[0]) * 1024 + memory_bytes
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))

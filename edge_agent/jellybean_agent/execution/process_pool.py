@@ -1,8 +1,8 @@
 """The pool of model processes: starts and ends the processes in which models run.
 
-Its fork server (`process_main.py`) is forked before gRPC starts, while forking is still safe, and forks every model
-process from then on. That takes milliseconds, as everything is imported already. All processes end with the agent,
-however the agent ends.
+Its fork server (`process_main.py`) is forked before gRPC starts, while forking is still safe, and later forks every
+model process. That takes milliseconds, as all modules are imported already. All processes end when the agent ends, even
+if it is killed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ POOL_DIED = "the process that starts model processes has died: this agent ends, 
 
 
 class ModelProcessPool:
-    """Starts and ends model processes. Start it before anything of gRPC is used; close it, or let this process end."""
+    """Starts and ends model processes. `start` must be called before gRPC is used; `close` ends all processes."""
 
     def __init__(self, memory_bytes: int | None = None) -> None:
         """`memory_bytes`: limit of one model process; half of the machine's memory unless given."""
@@ -45,11 +45,11 @@ class ModelProcessPool:
 
     @property
     def pid(self) -> int:
-        """Process id of the fork server; without it no model process can be started."""
+        """Process id of the fork server, which must live for model processes to be started."""
         return self._pid
 
     def new_process(self) -> tuple[Conversation, int]:
-        """A new model process: the conversation with it, and its process id. TransientError if the pool has died."""
+        """Start a model process: (connection to it, its process id). TransientError if the fork server has died."""
         mine, other = socket.socketpair()
         memory = SharedMemory(os.memfd_create("jellybean-tensors", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
         fcntl.fcntl(memory.file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)  # a model process must not truncate it
@@ -66,7 +66,7 @@ class ModelProcessPool:
         return conversation, int(pid)
 
     def end_process(self, pid: int) -> int:
-        """End a model process; its exit code as of `os.waitstatus_to_exitcode`: -9 when it was killed by this call."""
+        """Kill a model process; returns its exit code (as `os.waitstatus_to_exitcode`): -9 if this call killed it."""
         try:
             control = self._open_control()
             control.sendall(END_PROCESS + PID_AND_CODE.pack(pid, 0))
@@ -96,7 +96,7 @@ class ModelProcessPool:
 
 
 def default_memory_bytes() -> int:
-    """Half of the memory of this machine, or of its cgroup where that has less."""
+    """Half of this machine's memory, or half of the cgroup's limit if that is lower; bytes."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     with contextlib.suppress(OSError, ValueError):
         total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))

@@ -1,7 +1,7 @@
-"""Requests and answers between the agent and a model process: headers over a socket, tensors in shared memory.
+"""Messages between the agent and a model process: headers over a socket, tensors in shared memory.
 
-A message is a JSON header with the places of its tensors in the memory. A worker repeats itself, so a header for
-tensors of known shapes is neither encoded nor parsed again. Incoming data is checked as if it came from a network.
+A message is a JSON header with the places of its tensors in the shared memory. Runs repeat the same shapes, so headers
+are cached in encoded and in parsed form. Incoming data is checked like data from a network.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ import numpy as np
 
 from jellybean_agent.tensors.tensors import MAX_TENSOR_RANK, WIRE_DTYPES, Array
 
-MAX_OUTPUT_BYTES = 2**30  # of all inputs, and of all outputs, of one run
+MAX_OUTPUT_BYTES = 2**30  # limit for all inputs, and for all outputs, of one run
 _ALIGNMENT = 64
 _MAX_HEADER_BYTES = 2**20
 _CACHED_HEADERS, _CACHED_HEADER_BYTES = 64, 2**14  # number of cached headers; largest header that is cached
 _READ_BYTES = 2**16
 _SIZE = struct.Struct("<I")
-_TensorPlace = tuple[str, tuple[int, ...], int]  # dtype, shape, offset in the memory
+_TensorPlace = tuple[str, tuple[int, ...], int]  # dtype, shape, byte offset in the shared memory
 
 
 @dataclass(frozen=True, slots=True)
 class SpinSettings:
-    """When a model process busy-waits for its next request, which costs less than waking up for quick models.
+    """When a model process busy-waits for its next request: for fast models that costs less than a wake-up.
 
-    `longest_s`: a client that calls in a closed loop sends its next request sooner. After `max_failed` futile
-    busy-waits in a row it spins for every `retry_every`-th request only.
+    `longest_s`: longest busy-wait; long enough for a client that calls in a closed loop. After `max_failed` futile
+    busy-waits in a row, the process busy-waits only for every `retry_every`-th request.
     """
 
     longest_s: float = 600e-6
@@ -55,7 +55,7 @@ class ProcessMessage:
 
 
 class SharedMemory:
-    """Memory that agent and model process map: the inputs of a run, and after it its outputs. It only grows."""
+    """Memory mapped by agent and model process: holds a run's inputs, then its outputs. It grows, never shrinks."""
 
     def __init__(self, file: int) -> None:
         self.file = file
@@ -63,7 +63,7 @@ class SharedMemory:
         self._size = 0
 
     def lay_out(self, arrays: Sequence[Array]) -> tuple[list[_TensorPlace], list[Array]]:
-        """Places for such arrays, and views of them. ValueError for too many bytes or a dtype that is not sent."""
+        """(places, views) for arrays like these. ValueError for too many bytes or a dtype that cannot be sent."""
         places: list[_TensorPlace] = []
         end = 0
         for array in arrays:
@@ -97,14 +97,17 @@ class SharedMemory:
 
 
 class Conversation:
-    """One end of the connection. Invariant: places of arrays do not move, so cached headers stay valid."""
+    """One end of the connection between agent and model process.
+
+    Invariant: arrays of equal shapes get equal places, so cached headers stay valid.
+    """
 
     def __init__(self, connection: socket.socket, memory: SharedMemory, spin: SpinSettings = _DEFAULT_SPIN) -> None:
         self.connection, self.memory, self._spin = connection, memory, spin
         self._encoded: dict[Hashable, tuple[bytes, list[Array]]] = {}
         self._parsed: dict[bytes, ProcessMessage] = {}
         self._data = b""
-        self._spins = self._failed_spins = 0  # busy-waits in all; futile ones in a row
+        self._spins = self._failed_spins = 0  # busy-waits in total; consecutive futile ones
 
     @property
     def failed_spins(self) -> int:
@@ -112,7 +115,9 @@ class Conversation:
         return self._failed_spins
 
     def send(self, key: Hashable, header: Mapping[str, Any], arrays: Sequence[Array]) -> None:
-        """Send a message. `key`: equal for equal headers. ValueError, and nothing sent, for arrays that do not fit."""
+        """Send a message. `key`: hashable, equal for equal headers. ValueError, before anything is sent, for arrays
+        that are too large or of a dtype that cannot be sent.
+        """
         whole_key = (key, tuple((array.dtype, array.shape) for array in arrays))
         encoded = self._encoded.get(whole_key)
         if encoded is None:
@@ -125,7 +130,7 @@ class Conversation:
         self.connection.sendall(encoded[0])
 
     def receive(self) -> ProcessMessage:
-        """Wait for a message. ConnectionError when the other end is gone, ValueError and the like for invalid data."""
+        """Wait for a message. ConnectionError if the other end is gone; ValueError, TypeError, KeyError if invalid."""
         while True:
             message = self._next()
             if message is not None:
@@ -133,7 +138,7 @@ class Conversation:
             self._read()
 
     def receive_spinning(self) -> ProcessMessage:
-        """As `receive`, but busy-wait first, as `SpinSettings` say; yields the processor to others meanwhile."""
+        """Like `receive`, but first busy-waits as `SpinSettings` say, yielding the processor in each round."""
         if (message := self._next()) is not None:
             return message
         self._spins += 1
@@ -151,12 +156,12 @@ class Conversation:
         return self.receive()
 
     def poll(self) -> ProcessMessage | None:
-        """Read once; a message if it is complete. For a socket that has data."""
+        """Read once from a socket that has data; returns the message if it is complete, else None."""
         self._read()
         return self._next()
 
     def close(self) -> None:
-        """Close the socket and the memory's file."""
+        """Close the socket and the file of the shared memory."""
         self.connection.close()
         os.close(self.memory.file)
 

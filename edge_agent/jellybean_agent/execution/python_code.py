@@ -27,7 +27,7 @@ BUILTIN_STEPS_MODULE = "jellybean_agent.steps"  # part of the agent: its steps a
 ALLOW_PYTHON_FLAG = "--allow-python"
 _FUNCTION = re.compile(r"[A-Za-z]\w*(\.[A-Za-z]\w*)*:[A-Za-z]\w*", re.ASCII)
 _MAX_SOURCE_BYTES = 2**22
-_MAX_SIZE = 2**31 - 1  # of one dimension
+_MAX_SIZE = 2**31 - 1  # largest size of one dimension
 _HOW = "write for example my_steps:crop"
 _FORM = '@step(inputs={"picture": ("uint8", (-1, 28, 28))}, outputs={...}), with nothing computed'
 
@@ -73,7 +73,7 @@ def parse_allow_list(functions: Iterable[str]) -> frozenset[str]:
 
 
 def python_refusal(function: str, allowed: frozenset[str], how: str = "") -> str | None:
-    """Why a function may not run here; None where it may. `how`: how to allow it, unless by the agent's flag."""
+    """Why a function may not run here; None if it may. `how`: text that says how to allow it (default: the flag)."""
     module, _ = split_function_name(function)
     if module == BUILTIN_STEPS_MODULE or function in allowed:
         return None
@@ -99,7 +99,7 @@ class PythonStep:
 
     @property
     def key(self) -> str:
-        """Identifies function and arguments."""
+        """Text that is equal for equal functions with equal arguments."""
         return f"{self.function} {self.arguments}"
 
 
@@ -115,7 +115,7 @@ def arguments_of(text: str) -> dict[str, Any]:
 
 
 def find_module_source(module: str) -> Source:
-    """The source that an import of the module would execute. ModelError where there is none. Imports nothing."""
+    """The source that importing the module would execute, found without importing. ModelError if there is none."""
     importlib.invalidate_caches()
     spec: ModuleSpec | None = None
     name, places = "", None
@@ -166,7 +166,7 @@ def step_signature(source: Source, function: str, arguments: Mapping[str, Any]) 
 
 @dataclass(frozen=True, slots=True)
 class _Parameters:
-    """A function's keyword parameters. `defaults`: those that are literals."""
+    """A function's keyword parameters. `defaults`: the default values that are literals."""
 
     names: tuple[str, ...]
     required: tuple[str, ...]

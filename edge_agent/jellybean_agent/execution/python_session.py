@@ -91,7 +91,7 @@ def _read_only(array: Array) -> Array:
 
 
 def _load(source: Source) -> ModuleType:
-    """Import the module from these bytes. ModelError when that fails."""
+    """Execute the hashed source bytes as a module. ModelError if that fails."""
     key = (source.module, source.sha256)
     if key in _loaded:
         return _loaded[key]
@@ -118,7 +118,7 @@ def _load(source: Source) -> ModuleType:
 
 
 def _limit_threads() -> None:
-    """Limit numpy's matrix products to one thread, as models are; other cores belong to other workers."""
+    """Limit numpy's matrix products to one thread, like models: the other cores are for other workers."""
     lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
     for path in {line.split(maxsplit=5)[5] for line in lines if "openblas" in line}:
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Caches of ModelInfer envelopes. A request's envelope is all of it but its id and its tensors' bytes.
+"""Caches of ModelInfer envelopes. The envelope of a request is the whole message except its id and tensor bytes.
 
 Clients repeat their envelopes, so each is parsed once, and the envelope of the response is written once. Unusual
 requests have no envelope and take the general path.
@@ -19,8 +19,8 @@ from jellybean_agent.transport.message_wire import varint
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 
-_ID, _RAW_INPUT = 3 << 3 | 2, 7 << 3 | 2  # tags of fields with a length, in a request
-_ID_TAG, _RAW_OUTPUT_TAG = bytes((3 << 3 | 2,)), bytes((6 << 3 | 2,))  # in a response
+_ID, _RAW_INPUT = 3 << 3 | 2, 7 << 3 | 2  # tags of length-delimited fields of a request
+_ID_TAG, _RAW_OUTPUT_TAG = bytes((3 << 3 | 2,)), bytes((6 << 3 | 2,))  # tags of fields of a response
 _KEPT, _KEPT_BYTES = 256, 2**11  # number of cached envelopes; largest one that is cached
 _NONE = memoryview(b"")
 RawOutput = tuple[str, tuple[int, ...], bytes]  # dtype, shape, little-endian bytes
@@ -51,7 +51,7 @@ class RequestEnvelope:
     )  # envelope of the response by dtypes and shapes of the outputs
 
     def fits(self, own_id: memoryview, tensors: Sequence[memoryview]) -> bool:
-        """Whether the tensors have the sizes of the envelope, and the id needs no further check."""
+        """True if the tensors have the envelope's sizes, and the id needs no further check."""
         return (
             len(tensors) == len(self.slots)
             and all(len(tensor) == slot.size for slot, tensor in zip(self.slots, tensors, strict=True))
@@ -125,7 +125,7 @@ def shortest_timeout_s(*limits: float | None) -> float | None:
 
 
 def split_request(data: memoryview) -> tuple[bytes, memoryview, list[memoryview]] | None:
-    """Split a request into envelope, id and tensors; None where it is invalid, or has no raw tensors."""
+    """Split a serialised request into (envelope, id, tensors); None if it is invalid, or has no raw tensors."""
     envelope: list[memoryview] = []
     tensors: list[memoryview] = []
     own_id = _NONE
@@ -133,7 +133,7 @@ def split_request(data: memoryview) -> tuple[bytes, memoryview, list[memoryview]
     while at < size:
         began, tag = at, data[at]
         at += 1
-        if tag & 0x87 != 2:  # all fields of this message have a tag of one byte, and a length
+        if tag & 0x87 != 2:  # each field of this message has a one-byte tag and is length-delimited
             return None
         length = shift = 0
         while True:

@@ -25,7 +25,7 @@ class FastInfer(ABC):
         self._known = Envelopes()
 
     def __call__(self, call: RpcCall, data: memoryview) -> bool:
-        """Serve a request; False leaves it to the handler."""
+        """Serve a request. False: not served here, the general handler must take it."""
         parts = split_request(data)
         if parts is None:
             return False
@@ -36,7 +36,7 @@ class FastInfer(ABC):
         return self._begin(call, known, bytes(own_id), tensors)
 
     def _read(self, envelope: bytes, data: memoryview) -> RequestEnvelope | None:
-        """Parse and cache a new envelope with its request; None where the request is invalid or unusual."""
+        """Parse a request and cache its envelope; None if the request is invalid or unusual."""
         request = pb.ModelInferRequest()
         try:
             request.ParseFromString(bytes(data))
@@ -48,8 +48,10 @@ class FastInfer(ABC):
 
     @abstractmethod
     def _checked(self, model: str, inputs: Mapping[str, agent_pb2.Tensor]) -> Sequence[str]:
-        """The inputs' names in the model's order. AgentError when they do not fit it."""
+        """The names of the inputs, in the model's order. AgentError if the tensors do not fit the model."""
 
     @abstractmethod
     def _begin(self, call: RpcCall, known: RequestEnvelope, own_id: bytes, tensors: Sequence[memoryview]) -> bool:
-        """Start a request, or return False. `tensors` are in the order of its inputs and have the right size."""
+        """Start a request; False if it must take the general path. `tensors`: in the order of the model's inputs, of
+        checked sizes.
+        """

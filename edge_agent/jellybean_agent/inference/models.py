@@ -15,7 +15,7 @@ from jellybean_protos.agent.v1 import agent_pb2
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """One model. `reason`: why it is not ready, else empty. Inputs and outputs are None while they are unknown."""
+    """One model. `reason`: why it is not ready; empty if it is. Inputs and outputs are None while unknown."""
 
     name: str
     version: str
@@ -29,7 +29,8 @@ class ServedModel:
 class ModelCounters:
     """Counters of a model since the process started.
 
-    `busy_s`: seconds of runs. `answered_s`, `failed_s`: seconds from request to answer, in total. None: not measured.
+    `busy_s`: seconds spent in runs. `answered_s`, `failed_s`: sums of the seconds from request to answer, over answered
+    and over failed requests. None: not measured.
     """
 
     answered: int
@@ -63,7 +64,7 @@ class InferenceBackend(Protocol):
     async def infer(
         self, model: str, inputs: Mapping[str, agent_pb2.Tensor], timeout_s: float | None
     ) -> Mapping[str, agent_pb2.Tensor]:
-        """One request: all outputs by name. AgentError when it is refused or fails."""
+        """Answer one request; returns all outputs by name. AgentError if it is refused or fails."""
         ...
 
 

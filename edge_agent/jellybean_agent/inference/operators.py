@@ -24,7 +24,7 @@ MODEL_PLATFORM, PYTHON_PLATFORM = "onnxruntime_onnx", "python"
 
 
 class Agent(Protocol):
-    """The part of an agent that is needed here. `driver` is None while the agent loads its models."""
+    """The part of an agent that `Operators` uses. `driver` is None while the agent loads its models."""
 
     view: PlanView
     worker: WorkerView
@@ -51,7 +51,7 @@ class Operators:
 
     @property
     def ready_driver(self) -> Driver | None:
-        """The driver; None while no requests are accepted."""
+        """The driver; None while the agent accepts no requests (loading or draining)."""
         return self._agent.driver if self.is_ready else None
 
     def input_names(self, model: str) -> list[str]:
@@ -75,7 +75,7 @@ class Operators:
         return ServedModel(name, variant, platform, reason, inputs, executor.outputs)
 
     def _inputs(self, name: str, executor: Executor) -> list[tuple[TensorPort, bool]]:
-        """Each input, and whether it is a gather, which concatenates the tensors of several children."""
+        """Per input: (port, True if its edge is a gather, which concatenates the tensors of several children)."""
         wiring = self._agent.view.operators[name].wiring
         return [(port, kind == "gather") for port, (_, kind) in zip(executor.inputs, wiring.inputs, strict=True)]
 

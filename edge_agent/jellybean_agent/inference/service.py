@@ -24,7 +24,7 @@ from jellybean_protos.inference.v2 import inference_pb2 as pb
 LOG = logging.getLogger("jellybean.inference")
 INFERENCE_SERVICE_NAME = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
 EXTENSIONS = ("model_repository", "model_configuration", "statistics")
-MAX_IN_STREAM = 64  # requests in flight of one stream; the next is read when one is answered
+MAX_IN_STREAM = 64  # most requests in flight of one stream; then the next is read once one is answered
 MODEL_INFER_METHOD = f"/{INFERENCE_SERVICE_NAME}/ModelInfer"
 _NOT_SERVED = {
     **{
@@ -35,7 +35,7 @@ _NOT_SERVED = {
     "TraceSetting": "there is nothing to trace here: read the metrics instead",
     "LogSettings": "log settings cannot be changed from here",
 }
-_MAX_REASON = 2000  # characters, as it is sent in a header
+_MAX_REASON = 2000  # most characters of a reason, as it is sent in a header
 _UNEXPECTED = (grpc.StatusCode.INTERNAL, "failed unexpectedly: the server's log says why")
 _SEQUENCES = ("sequence_id", "sequence_start", "sequence_end")
 
@@ -50,7 +50,7 @@ class InferenceService:
         self._served = served
 
     def handler(self) -> Any:
-        """All methods of the protocol; Triton's extensions that do not apply here are refused with a reason."""
+        """The gRPC handler of all methods of the protocol; Triton's extensions that do not apply are refused."""
         answers: Mapping[type[Message], Answer] = {
             pb.ServerLiveRequest: self.server_live,
             pb.ServerReadyRequest: self.server_ready,
@@ -191,7 +191,7 @@ class InferenceService:
             response = await self.model_infer(request, left_s)
         except AgentError as error:
             return _failed(request, *refusal_of(error))
-        except Exception:  # the stream's boundary: this request fails, the others go on
+        except Exception:  # top-level boundary: this request fails, the others of the stream continue
             LOG.exception("a request of a stream failed unexpectedly")
             return _failed(request, *_UNEXPECTED)
         response.parameters["triton_final_response"].bool_param = True  # one response per request
@@ -220,7 +220,7 @@ def _unary(kind: type[Message], answer: Answer) -> Any:
             return found.SerializeToString()
         except AgentError as error:
             refusal = refusal_of(error)
-        except Exception:  # the service's boundary: this call fails, the process goes on
+        except Exception:  # top-level boundary: this call fails, the process continues
             LOG.exception("a call failed unexpectedly")
             refusal = _UNEXPECTED
         return await context.abort(*refusal)  # which raises
@@ -242,7 +242,7 @@ def _refused(reason: str) -> Any:
 
 
 def refusal_of(error: AgentError) -> tuple[grpc.StatusCode, str]:
-    """Status and reason for the client of a failed call, which is logged."""
+    """Log a failed call; returns status and reason for its client."""
     log_refusal(error)
     return status_of(error), str(error)[:_MAX_REASON]
 
@@ -257,7 +257,7 @@ def _parsed(kind: type[Kind], data: bytes) -> Kind:
 
 
 def _wanted(request: pb.ModelInferRequest, known: tuple[str, ...]) -> tuple[str, ...]:
-    """The requested outputs, in their order; all outputs where none is named."""
+    """Names of the requested outputs, in the request's order; `known`, all of the model's, if none is named."""
     for output in request.outputs:
         for parameter in ("classification", "shared_memory_region"):
             if parameter in output.parameters:
@@ -273,7 +273,10 @@ def _wanted(request: pb.ModelInferRequest, known: tuple[str, ...]) -> tuple[str,
 
 
 def _timeout_s(request: pb.ModelInferRequest) -> float | None:
-    """The request's timeout parameter. Sequences are refused; other parameters, as priority, have no effect."""
+    """The request's timeout parameter in seconds; None without one.
+
+    Requests of a sequence (`sequence_id`) are refused; other parameters, such as priority, have no effect.
+    """
     for parameter in _SEQUENCES:
         if parameter in request.parameters:
             reason = f"parameter {parameter}: no model here keeps a state between requests; leave it out"

@@ -73,7 +73,7 @@ def dtype_of_datatype(datatype: str) -> str:
 
 
 def tensor_from_values(dtype: str, shape: Sequence[int], values: Array) -> agent_pb2.Tensor:
-    """A tensor of a dtype and shape from its values. InvalidInputError when they do not fit."""
+    """A wire tensor of this dtype and shape. InvalidInputError if the number or range of `values` does not fit."""
     sizes = checked_shape(shape)
     needed = math.prod(sizes)
     if needed != len(values):

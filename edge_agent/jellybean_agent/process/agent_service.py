@@ -79,7 +79,7 @@ class AgentService:
         await set_health(self.health, serving=True)
 
     def _tracer(self) -> RequestTracer | None:
-        """The tracer where traces are configured; OpenTelemetry is imported only then."""
+        """The tracer if traces are configured, else None; OpenTelemetry is imported only then."""
         if self._spans is None:
             return None
         from jellybean_agent.worker.span_tracer import SpanTracer
@@ -111,7 +111,7 @@ class AgentService:
             await self._inboxes.deliver(requests, context)
 
     def deliver_raw(self, call: RpcCall) -> StreamReceiver | None:
-        """Deliver, without a task; for `RpcServer.add_raw_stream`."""
+        """Serve a Deliver stream without an asyncio task; for `RpcServer.add_raw_stream`."""
         if self._inboxes is not None:
             return self._inboxes.deliver_raw(call)
         call.end(grpc.StatusCode.UNAVAILABLE, self._not_loaded)
@@ -158,10 +158,10 @@ class AgentService:
         return agent_pb2.DrainResponse(left=await self.drain(request.timeout_s))  # 0: do not wait
 
     async def drain(self, timeout_s: float) -> int:
-        """Accept no further requests, and finish those in flight; the number left when the time was up.
+        """Accept no further requests, and finish those in flight; returns the number unfinished at the timeout.
 
-        The drain is over once the gateway has ended its stream, which it does when no request in flight can come here
-        any more, and all messages have been sent. Without a gateway there is nothing to wait for.
+        The drain is over once all messages have been sent and the gateway has ended its stream, which it does when no
+        request in flight can reach this worker any more. Without a gateway's stream there is nothing to wait for.
         """
         self.state = "draining"
         await set_health(self.health, serving=False)

@@ -22,7 +22,7 @@ _OPTIONS = (("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", _MAX_B
 
 
 async def set_health(servicer: Any, *, serving: bool) -> None:
-    """Set the health of the process and of its inference service, which are the same."""
+    """Set one health status for both the process (service "") and its inference service."""
     state = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
     for name in ("", INFERENCE_SERVICE_NAME):
         await servicer.set(name, state)

@@ -76,7 +76,9 @@ class AgentCollector(Collector):
         yield from link_byte_metrics("jellybean", _BYTES_LABELS, crossed, self._view)
 
     def _of_the_plan(self) -> Iterator[Metric]:
-        """Planned load, price and cost. The worker's cost is split by planned load, so that each part only grows."""
+        """Planned load, price and cost. The worker's cost is split between its operators by planned load, so that each
+        operator's cost never decreases.
+        """
         planned = GaugeMetricFamily("jellybean_planned_load", "Fraction of the time, by the plan.", labels=_LABELS)
         cost = CounterMetricFamily("jellybean_cost_usd", "Price of the time since its start.", labels=_LABELS)
         price = GaugeMetricFamily("jellybean_price_usd_per_h", "What it costs.", labels=_LABELS)
@@ -94,7 +96,7 @@ class AgentCollector(Collector):
 def link_byte_metrics(
     prefix: str, labels: Sequence[str], crossed: Sequence[tuple[Sequence[str], float]], view: PlanView
 ) -> Iterator[Metric]:
-    """Bytes sent to other tiers, and their cost. The last two labels are the tiers."""
+    """Counters of bytes sent to other tiers, and of their cost. The last two labels are the two tiers."""
     prices = {(link.upstream_tier, link.downstream_tier): link.price_usd_per_gib for link in view.links}
     sent = CounterMetricFamily(f"{prefix}_link_bytes", "Bytes of tensors sent to other tiers.", labels=labels)
     cost = CounterMetricFamily(f"{prefix}_network_cost_usd", "What they cost.", labels=labels)

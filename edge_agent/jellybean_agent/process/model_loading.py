@@ -19,8 +19,8 @@ from jellybean_agent.system.private_files import stays_inside_folder
 class ModelSettings:
     """Where a worker's models are, and where they run.
 
-    `root`: folder of the model paths. `process`: the process to run them in; None: this one. `allow_python`: functions
-    that may run besides the built-in steps.
+    `root`: folder that model paths start from. `process`: model process to run them in; None: the agent's own process.
+    `allow_python`: functions that may run besides the built-in steps.
     """
 
     root: Path

@@ -60,7 +60,7 @@ class Options:
     tls: Path | None = None
     insecure: bool = False
     renew_s: float = CONNECTION_LIFETIME_S
-    emulate: bool = True  # links, and slower devices
+    emulate: bool = True  # emulate links and slower devices
     in_process: bool = False
     max_run_s: float = RUN_LIMIT_S
     model_memory_mib: int | None = None
@@ -68,7 +68,7 @@ class Options:
 
 
 def read_peer_addresses(path: Path, transport: Transport) -> dict[str, str]:
-    """Worker name -> address, checked; the gateway's is under the empty name. PlanViewError when it is invalid."""
+    """Worker name -> address; the gateway's has an empty name. PlanViewError if the file or an address is invalid."""
     try:
         peers = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
@@ -109,7 +109,7 @@ async def serve(options: Options, pool: ModelProcessPool | None = None) -> None:
         stop_metrics = None
         try:
             await service.load()
-            gc.freeze()  # exclude all objects of now from garbage collection
+            gc.freeze()  # exclude current objects from garbage collection
             at = (options.metrics_host, options.metrics_port)
             stop_metrics = serve_metrics(at, service.metrics)
             LOG.info("%s ready: %s", worker.name, ", ".join(worker.operators))
@@ -127,7 +127,7 @@ async def serve(options: Options, pool: ModelProcessPool | None = None) -> None:
 
 
 def _make_server(transport: Transport, view: PlanView, service: AgentService) -> AnyGrpcServer:
-    """A server with the agent's own service, inference, health and reflection."""
+    """A gRPC server with the services Agent, inference, health and reflection."""
     server = transport.server(Policy(view.name, view.workers))
     server.add_generic_rpc_handlers((service.handler(),))
     operators = Operators(service)
@@ -141,7 +141,7 @@ def _make_server(transport: Transport, view: PlanView, service: AgentService) ->
 
 
 def _watch_pool(pool: ModelProcessPool | None, stop: asyncio.Event) -> Callable[[], bool]:
-    """Set `stop` when the pool dies; returns a function that says whether it has."""
+    """Set `stop` when the pool dies; returns a function that is true if the pool has died."""
     if pool is None:
         return lambda: False
     loop, descriptor, ended = asyncio.get_running_loop(), os.pidfd_open(pool.pid), asyncio.Event()
@@ -158,7 +158,7 @@ def _watch_pool(pool: ModelProcessPool | None, stop: asyncio.Event) -> Callable[
 
 
 def add_reflection(server: AnyGrpcServer, own: str) -> None:
-    """Add gRPC reflection, which lists the services of a server: `own`, inference and health."""
+    """Add gRPC reflection, which lists the server's services: `own` (a service name), inference and health."""
     names = (own, INFERENCE_SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME)
     servicer = reflection.aio.ReflectionServicer(names)  # type: ignore[attr-defined]
     reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, server)

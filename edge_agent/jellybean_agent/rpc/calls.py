@@ -1,7 +1,7 @@
 """Calls in progress, independent of the protocol that carries them.
 
-A call is the context that handlers made for grpc.aio get. A handler may also be raw: it gets request bytes as they
-arrive, without a task per call.
+`RpcCall` is the context passed to handlers written for grpc.aio. A handler may also be raw: it gets the request bytes
+as they arrive, without an asyncio task per call.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from jellybean_agent.rpc.flood_limits import FloodLimits
 LOG = logging.getLogger("jellybean.calls")
 EOF: Any = getattr(grpc.aio, "EOF")  # noqa: B009 (missing from the type stubs)
 Metadata = tuple[tuple[str, str | bytes], ...]
-RawUnary = Callable[["RpcCall", memoryview], bool]  # takes the request, to `reply` or `end`; False: use the handler
-RawStream = Callable[["RpcCall"], "StreamReceiver | None"]  # takes the stream of requests; None: it has ended the call
+RawUnary = Callable[["RpcCall", memoryview], bool]  # serves the request by `reply` or `end`; False: use the handler
+RawStream = Callable[["RpcCall"], "StreamReceiver | None"]  # takes the requests; None: call ended
 
 
-_RUNNING: set[asyncio.Task[None]] = set()  # handlers' tasks, which the event loop references weakly
+_RUNNING: set[asyncio.Task[None]] = set()  # keeps tasks of handlers alive, as the event loop has weak references only
 
 
 class StreamReceiver(Protocol):
@@ -68,13 +68,13 @@ class CallServer(Protocol):
     def opened(self, connection: OpenConnection) -> None: ...
     def closed(self, connection: OpenConnection) -> None: ...
     def refusal(self) -> str:
-        """Why no further call is accepted now; empty when one is."""
+        """Why new calls are refused now; empty if they are accepted."""
         ...
 
     def began(self, call: RpcCall) -> None: ...
     def ended(self, call: RpcCall) -> None: ...
     def authorise(self, call: RpcCall) -> None:
-        """Check a call against the policy; ends it when it is refused."""
+        """Check a call against the access policy; ends the call if the policy refuses it."""
         ...
 
 
@@ -92,7 +92,7 @@ class OpenConnection(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method of the server. `raw`, `raw_stream`: used instead of the handler where the policy has been checked."""
+    """A method of the server. `raw`, `raw_stream`: used instead of the handler once the policy accepted the call."""
 
     path: str
     handler: Any
@@ -131,9 +131,9 @@ class RpcCall:
         self.connection, self.number, self.headers, self.method = connection, number, headers, method
         self.until_s = None if timeout_s is None else time.monotonic() + timeout_s
         self.task: asyncio.Task[None] | None = None
-        self.wire_state: Any = None  # of the connection
+        self.wire_state: Any = None  # the connection's state of this call
         self.is_over = False
-        self.on_cancel: Callable[[], None] | None = None  # of a raw unary call
+        self.on_cancel: Callable[[], None] | None = None  # called when the client cancels a raw unary call
         self._deserialise: Callable[[bytes], Any] | None = None
         self._requests: deque[bytes] | None = None
         self._receiver: StreamReceiver | None = None
@@ -155,7 +155,7 @@ class RpcCall:
         self._start_task(_RequestIterator(self))
 
     def receive(self, message: memoryview | bytes) -> None:
-        """A whole request. The memory is valid until this returns, that of a unary call until the call is over."""
+        """Take a complete request message. Its memory is valid until this returns; for a unary call until its end."""
         if self.method.is_unary:
             if self._timer is not None:
                 self._timer.cancel()
@@ -174,7 +174,7 @@ class RpcCall:
             self._wake()
 
     def start_deadline(self) -> None:
-        """End the call at its deadline; for calls without a task, which have none of their own."""
+        """End the call at its deadline; for calls without an asyncio task, which no other timer ends."""
         if self.until_s is not None and not self.is_over:
             left_s = max(0.0, self.until_s - time.monotonic())
             self._timer = asyncio.get_running_loop().call_later(left_s, self._deadline_passed)
@@ -212,7 +212,7 @@ class RpcCall:
 
     @property
     def is_authorised(self) -> bool:
-        """Whether the policy has accepted this call."""
+        """True if the policy has accepted this call."""
         return self.headers.is_authorised
 
     # -- for handlers, as grpc.aio.ServicerContext --------------------------------------------------------------------
@@ -239,7 +239,7 @@ class RpcCall:
         self._callbacks.append(callback)
 
     async def read(self) -> Any:
-        """The next request of a stream; EOF after the last one."""
+        """The next request of a stream; grpc's EOF after the last one."""
         requests = self._requests
         if requests is None:
             raise grpc.aio.UsageError("the call's request is no stream")
@@ -284,7 +284,7 @@ class RpcCall:
             self._done()
 
     def fail_unexpectedly(self, error: Exception) -> None:
-        """End the call after a fault of its handler; the connection and other calls go on."""
+        """End the call with an error after an exception in its handler; connection and other calls continue."""
         LOG.exception("a call of %s failed unexpectedly", self.method.path)
         self.end(grpc.StatusCode.UNKNOWN, f"Unexpected {type(error).__name__}")
 
@@ -313,7 +313,7 @@ class _RequestIterator:
 
 
 async def _run_handler(call: RpcCall, request: Any) -> None:
-    """Run a call's handler, and end the call however the handler ends."""
+    """Run a call's handler, and end the call even if the handler raises or is cancelled."""
     handler = call.method.handler
     kind = f"{'stream' if handler.request_streaming else 'unary'}_{'stream' if handler.response_streaming else 'unary'}"
     try:

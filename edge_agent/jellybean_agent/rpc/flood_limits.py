@@ -1,4 +1,4 @@
-"""Limits on what an HTTP/2 client may send that costs it nothing."""
+"""Limits on traffic by which an HTTP/2 client could exhaust the server at little cost to itself."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class FloodLimits:
-    """`idle_frames`: frames without effect between two answered calls. `resets`, `resets_per_s`: burst and sustained
-    rate of calls that are opened and reset; one more per answer. `streams_per_frame`: a frame that makes the server
-    visit all streams counts once more per so many.
+    """Limits of one connection.
+
+    `idle_frames`: most frames without effect between two answered calls. `resets`, `resets_per_s`: burst (number) and
+    sustained rate of calls that the client opens and resets; each answered call allows one more. `streams_per_frame`: a
+    frame that makes the server visit all streams counts as one more frame per so many streams.
     """
 
     idle_frames: int = 10_000

@@ -18,9 +18,9 @@ NO_ERROR, PROTOCOL_ERROR, INTERNAL, FLOW, CLOSED, SIZE = 0, 1, 2, 3, 5, 6
 REFUSED, CANCEL, COMPRESSION, ENHANCE_YOUR_CALM = 7, 8, 9, 11
 HEAD = struct.Struct(">BHBBI")
 SETTING = struct.Struct(">HI")
-FRAME_BYTES = 2**20  # largest frame that we accept
-WINDOW_BYTES = 2**20  # bytes that a stream may send before they are consumed
-HEADER_BYTES = 32 * 2**10  # largest header block
+FRAME_BYTES = 2**20  # largest frame that this server accepts
+WINDOW_BYTES = 2**20  # flow-control window of a stream: unconsumed bytes that a client may send
+HEADER_BYTES = 32 * 2**10  # largest accepted header block
 LARGEST_WINDOW = 2**31 - 1
 RESPONSE_HEADERS = encode_headers(
     ((b":status", b"200"), (b"content-type", b"application/grpc"), (b"grpc-accept-encoding", b"gzip"))
@@ -31,7 +31,7 @@ _HOP_BY_HOP = ("te", "content-type", "grpc-timeout", "grpc-encoding", "grpc-acce
 
 
 class BrokenError(Exception):
-    """The client broke the protocol; the connection ends with this HTTP/2 error code."""
+    """The client violated the protocol; the connection is closed with the HTTP/2 error code `code`."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(reason)
@@ -39,7 +39,7 @@ class BrokenError(Exception):
 
 
 def frame(kind: int, flags: int, number: int, payload: bytes) -> bytes:
-    """A whole frame of a stream (`number`; 0: the connection)."""
+    """A complete frame as bytes. `number`: of its stream; 0: the connection."""
     return frame_head(kind, flags, number, len(payload)) + payload
 
 
@@ -52,14 +52,14 @@ def window_update(number: int, more: int) -> bytes:
 
 
 def unpadded(payload: memoryview) -> memoryview:
-    """The payload of a padded frame."""
+    """The payload of a padded frame without its padding. BrokenError if the padding is invalid."""
     if not payload or payload[0] >= len(payload):
         raise BrokenError(PROTOCOL_ERROR, "more padding than frame")
     return payload[1 : len(payload) - payload[0]]
 
 
 def decompress(message: memoryview, compression: str, max_bytes: int) -> memoryview | None:
-    """The content of a compressed message; None when it is damaged, or larger than `max_bytes`."""
+    """The decompressed message; None if it is damaged, or larger than `max_bytes`."""
     if compression == "identity":
         return None
     unpack = zlib.decompressobj(wbits=31 if compression == "gzip" else 15)
@@ -77,7 +77,7 @@ def trailers(status: grpc.StatusCode, details: str) -> bytes:
 
 
 def read_call_headers(headers: Headers) -> CallHeaders:
-    """The headers of a call; an empty path for trailers. BrokenError when they are of no gRPC call."""
+    """Parse the headers of a call; trailers give an empty path. BrokenError if they are not those of a gRPC call."""
     by_name = dict(headers)
     if not headers or b":path" not in by_name:
         return CallHeaders("", (), None)

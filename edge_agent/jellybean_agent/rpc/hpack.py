@@ -32,7 +32,7 @@ _TABLE = (  # the protocol's static table: name, and after a space its value
 _STATIC: tuple[Header, ...] = tuple(
     (name.encode(), value.encode()) for name, _, value in (entry.partition(" ") for entry in _TABLE.split("|"))
 )
-_LENGTHS = (  # bits of each octet's code in the canonical Huffman code, two digits each; the last one ends a string
+_LENGTHS = (  # code length in bits of each octet in the canonical Huffman code, two digits each; last: end of string
     "132328282828282828243028283028282828282828283028282828282828282806101012130608111010081108060606"
     "050505060606060606060708150612101306070707070707070707070707070707070707070707070807081319131406"
     "150506050605060606050707060606050607060505060707070707151114132820222020222222232223232323232423"
@@ -140,7 +140,7 @@ class Decoder(Generic[Read]):
 
 
 def _integer(block: bytes, at: int, bits: int) -> tuple[int, int]:
-    """The integer with a prefix of `bits` bits at offset `at`, and the offset behind it."""
+    """(the integer with a prefix of `bits` bits at offset `at`, the offset after it)."""
     mask = (1 << bits) - 1
     value = block[at] & mask
     at += 1
@@ -179,7 +179,7 @@ def _string(text: bytes) -> bytes:
 
 
 def _codes() -> dict[tuple[int, int], int]:
-    """(length in bits, code) -> octet; 256 ends a string."""
+    """The Huffman code as (length in bits, code) -> octet; 256 is the end of a string."""
     lengths = [int(_LENGTHS[at : at + 2]) for at in range(0, len(_LENGTHS), 2)]
     found: dict[tuple[int, int], int] = {}
     code, before = 0, 0
@@ -197,7 +197,7 @@ _END, _LONGEST = 256, 30
 
 @cache
 def _step(length: int, code: int, nibble: int) -> tuple[int, int, bytes]:
-    """Append four bits to a partial code of `length` bits: its new length and value, and the octet that is complete."""
+    """Append four bits to a partial code of `length` bits; returns its new length and value, and the octet decoded."""
     found = b""
     for bit in (3, 2, 1, 0):
         code = code << 1 | nibble >> bit & 1

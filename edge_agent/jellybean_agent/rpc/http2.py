@@ -1,9 +1,9 @@
 """One HTTP/2 connection (RFC 9113) of a gRPC server, without TLS: reads frames and hands them to its parts.
 
 The parts: `http2_headers` opens calls, `http2_requests` reassembles their messages, `http2_responses` sends answers,
-`http2_control` handles control frames, `http2_flood` counts frames without effect. What a client can make this process
-hold is bounded: header blocks, messages, bytes not yet consumed or not yet sent, calls in progress. A client that
-breaks the protocol, or floods the connection with frames or resets that cost it nothing, loses its connection.
+`http2_control` handles control frames, `http2_flood` counts frames without effect. Memory used for a client is bounded:
+header blocks, messages, bytes not yet consumed or not yet sent, calls in progress. The connection of a client that
+violates the protocol, or floods the server with cheap frames or resets, is closed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from jellybean_agent.rpc.unix_socket_frames import GREETING, STREAMS_GREETING, p
 from jellybean_agent.rpc.write_buffer import WriteBuffer
 
 _READ_BYTES = 2**16
-_UNSENT_BYTES = 2**20  # in the transport, above which nothing is read
+_UNSENT_BYTES = 2**20  # bytes in the transport's write buffer above which reading pauses
 
 
 class Http2Connection(asyncio.BufferedProtocol):
@@ -134,7 +134,7 @@ class Http2Connection(asyncio.BufferedProtocol):
             self._out.flush()
 
     def _direct_buffer(self) -> memoryview | None:
-        """Where the rest of a large message is received without a copy; None while there is none."""
+        """Memory into which the rest of a large message is received without a copy; None if no such message is due."""
         number, left, _ = self._data
         return self._requests.direct_buffer(self._streams.by_number.get(number), left) if left > DIRECT_BYTES else None
 
@@ -157,7 +157,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._rest = data[at:]
 
     def _read_preface(self, data: bytes) -> int:
-        """Bytes of the client's preface; 0 if it is incomplete, or the connection has switched to our own protocol."""
+        """Size in bytes of the client's preface; 0 if it is incomplete, or the connection has switched protocols."""
         greeting = data[: len(GREETING)]
         may_switch = self.responses.peer == "unix:"
         if not PREFACE.startswith(data[: len(PREFACE)]) and not (
@@ -175,7 +175,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         return len(PREFACE)
 
     def _take_data(self, view: memoryview) -> int:
-        """Take more of the DATA frame being received; how many bytes."""
+        """Consume bytes of the DATA frame being received; returns how many."""
         number, left, flags = self._data
         part = view[:left]
         size = len(part)
@@ -184,7 +184,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         return size
 
     def _take_frame(self, data: bytes, view: memoryview, at: int) -> int:
-        """Take the frame at an offset, of a DATA frame the head only; how many bytes, 0 when it is incomplete."""
+        """Consume the frame at offset `at` (of a DATA frame only the header). Returns its bytes; 0: incomplete."""
         if len(data) - at < HEAD.size:
             return 0
         high, low, kind, flags, number = HEAD.unpack_from(data, at)
@@ -218,7 +218,7 @@ class Http2Connection(asyncio.BufferedProtocol):
             raise BrokenError(PROTOCOL_ERROR, "no SETTINGS first")
 
     def _receive_data(self, number: int, part: memoryview | None, size: int, *, ends_stream: bool) -> None:
-        """Payload of a DATA frame; None: it was received into the message's own buffer."""
+        """Handle the payload of a DATA frame; `part` None: it was received directly into the message's buffer."""
         self._unacknowledged += size
         if self._unacknowledged > CONNECTION_WINDOW // 2:
             self._out.write(window_update(0, self._unacknowledged))
@@ -242,13 +242,13 @@ class Http2Connection(asyncio.BufferedProtocol):
             return
         stream.keep_request()
         if stream.need > 0 and stream.unread > WINDOW_BYTES // 2:
-            self.responses.give_credit(number, stream)  # or the message being received would wait for itself
+            self.responses.give_credit(number, stream)  # without credit, the rest of the message could never be sent
 
     def _client_leaves(self, _flags: int, _number: int, _payload: memoryview) -> None:
         self._calls.is_draining = True
 
     def _switch_protocol(self, greeting: bytes, rest: bytes) -> None:
-        """Continue with our own protocol, for a client of the same user."""
+        """Continue with the Unix-socket protocol if the client runs as the same user. `rest`: bytes already read."""
         transport = self._out.transport
         if transport is None:
             return
@@ -280,7 +280,7 @@ class Http2Connection(asyncio.BufferedProtocol):
             self._out.transport.close()
 
     def _break(self, code: int, reason: str) -> None:
-        """End a connection whose client broke the protocol."""
+        """Close the connection of a client that violated the protocol, with an HTTP/2 error code."""
         last = struct.pack(">II", self._streams.last, code)
         self._out.write(frame(GOAWAY, 0, 0, last + reason.encode()[:200]))
         self._out.flush()

@@ -1,4 +1,4 @@
-"""Counts what an HTTP/2 client sends that costs it nothing: frames without effect, and calls that it resets."""
+"""Detects floods by an HTTP/2 client: counts frames without effect, and calls that the client resets."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class FloodGuard:
         self._limits = limits
         self.idle_frames = 0
         self._resets = 0.0
-        self._reset_s = 0.0  # when resets were counted last
+        self._reset_s = 0.0  # time at which resets were last counted
 
     def count_idle(self, streams: int = 0) -> None:
-        """Count a frame without effect. `streams`: how many were visited for it."""
+        """Count a frame without effect. `streams`: number of streams that the server visited because of it."""
         self.idle_frames += 1 + streams // self._limits.streams_per_frame
         if self.idle_frames > self._limits.idle_frames:
             raise BrokenError(ENHANCE_YOUR_CALM, f"{self._limits.idle_frames} frames without effect")
@@ -32,7 +32,7 @@ class FloodGuard:
             raise BrokenError(ENHANCE_YOUR_CALM, f"{self._limits.resets} calls that were begun and reset")
 
     def call_answered(self) -> None:
-        """A call ended with an answer."""
+        """A call was answered: reset the count of idle frames, and allow one more reset."""
         self.idle_frames = 0
         self._resets = max(0.0, self._resets - 1)
 

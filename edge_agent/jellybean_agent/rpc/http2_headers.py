@@ -75,7 +75,7 @@ class CallOpener:
             self._open(number, first_flags, bytes(block))
 
     def _open(self, number: int, flags: int, block: bytes) -> None:
-        """A whole header block: of a new call, or trailers."""
+        """Handle a complete header block: it opens a new call, or is the trailers of an open one."""
         headers = self._decoder.decode(block)
         ends_stream = bool(flags & END_STREAM)
         if number <= self._streams.last:
@@ -98,7 +98,7 @@ class CallOpener:
             self.half_close(stream)
 
     def _trailers(self, number: int, *, ends_stream: bool) -> None:
-        """Headers of a stream that was opened before; it may be closed already."""
+        """Handle headers of a stream that was opened before, and may be closed already."""
         if not ends_stream:
             raise BrokenError(PROTOCOL_ERROR, "headers twice")
         stream = self._streams.by_number.get(number)
@@ -110,7 +110,7 @@ class CallOpener:
             self.half_close(stream)
 
     def _admit(self, call: RpcCall, *, is_known: bool) -> None:
-        """Refuse a call, or start it as far as its headers allow."""
+        """Refuse a call, or start it as far as its headers allow. `is_known`: the server has its method."""
         headers, method = call.headers, call.method
         self._server.began(call)
         refusal = self._server.refusal()

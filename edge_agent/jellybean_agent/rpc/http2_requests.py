@@ -10,7 +10,7 @@ from jellybean_agent.rpc.frames import PROTOCOL_ERROR, BrokenError, decompress
 from jellybean_agent.rpc.http2_stream import DIRECT_BYTES, Stream
 
 _PREFIX_BYTES = 5  # of a gRPC message: whether it is compressed, and its size
-_MAX_DIRECT_BYTES = 2**23  # larger messages are not received into a buffer of their own
+_MAX_DIRECT_BYTES = 2**23  # largest message that is received into a buffer of its own
 
 
 class RequestAssembler:
@@ -22,14 +22,14 @@ class RequestAssembler:
         self._server = server
 
     def direct_buffer(self, stream: Stream | None, left: int) -> memoryview | None:
-        """Where the next bytes of a large message can be received directly; None where it is small.
+        """Memory into which the next bytes of a large message can be received; None for a small message.
 
         `left`: bytes left in the DATA frame being received.
         """
         if stream is None or stream.need - stream.got <= DIRECT_BYTES or stream.need > _MAX_DIRECT_BYTES:
             return None
         if stream.whole is None:
-            stream.whole = np.empty(stream.need, np.uint8).data  # not zeroed, as all of it is received into
+            stream.whole = np.empty(stream.need, np.uint8).data  # not zeroed, as every byte will be overwritten
             stream.whole[: stream.got] = stream.part
             stream.part.clear()
         return stream.whole[stream.got : stream.got + min(left, stream.need - stream.got)]
@@ -43,7 +43,7 @@ class RequestAssembler:
             self._complete(stream.call, stream, message)
 
     def receive(self, stream: Stream, data: memoryview) -> memoryview:
-        """Take bytes of at most one message; the rest of the data, which belongs to the next message."""
+        """Consume bytes of at most one message; returns the rest of `data`, which belongs to the next message."""
         call = stream.call
         if call is None:
             return data[:0]
@@ -87,7 +87,7 @@ class RequestAssembler:
         return data[wanted:]
 
     def _complete(self, call: RpcCall, stream: Stream, message: memoryview) -> None:
-        """Hand a whole message to its call; keep that of a unary call until the client half-closes the stream."""
+        """Pass a complete message to its call; a unary call's is kept until the client half-closes the stream."""
         if stream.is_compressed:
             compression = call.headers.compression
             plain = decompress(message, compression, self._server.max_message_bytes)

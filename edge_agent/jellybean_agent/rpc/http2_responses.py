@@ -1,4 +1,4 @@
-"""Sends the responses of an HTTP/2 connection's calls, as far as the client's flow control lets them leave.
+"""Sends the responses of an HTTP/2 connection's calls, as far as the client's flow control allows.
 
 The bytes that flow control holds back are bounded.
 """
@@ -41,13 +41,13 @@ class ResponseSender:
 
     def __init__(self, server: CallServer, streams: StreamTable, out: WriteBuffer, guard: FloodGuard) -> None:
         self.peer = ""
-        self.frame_bytes = 2**14  # largest frame that the client takes
-        self.is_paused = False  # the client reads slower than we write
+        self.frame_bytes = 2**14  # largest frame that the client accepts
+        self.is_paused = False  # True while the transport's write buffer is full
         self._server, self._table, self._out, self._guard = server, streams, out, guard
         self._streams = streams.by_number
         self._loop = asyncio.get_running_loop()
         self._blocked: dict[int, Stream] = {}  # streams with unsent bytes
-        self._window = 2**16 - 1  # bytes that the client lets the connection send
+        self._window = 2**16 - 1  # send window of the connection in bytes
         self._unsent_bytes = 0
 
     @property
@@ -91,7 +91,7 @@ class ResponseSender:
         if not stream.has_headers:
             block = RESPONSE_HEADERS + block
         last = frame_head(HEADERS, END_HEADERS | END_STREAM, call.number, len(block)) + block
-        if stream.unsent:  # the call counts until all bytes have left, or its deadline has passed
+        if stream.unsent:  # the call is in progress until all bytes are sent, or its deadline passes
             stream.last = last
             if call.until_s is not None:
                 stream.timer = self._loop.call_at(call.until_s, self._drop_unread, call.number, stream)
@@ -99,7 +99,7 @@ class ResponseSender:
             self._close(call.number, stream, last)
 
     def consumed(self, call: RpcCall, size: int) -> None:
-        """The handler has consumed a request message: give the client credit once half of the window is used."""
+        """The handler has consumed `size` bytes: send a WINDOW_UPDATE once half of the stream's window is used."""
         stream: Stream = call.wire_state
         if stream.unread > WINDOW_BYTES // 2 and stream.call is not None and not stream.is_half_closed:
             self._guard.idle_frames = 0
@@ -115,7 +115,7 @@ class ResponseSender:
     # -- for the connection -------------------------------------------------------------------------------------------
 
     def give_credit(self, number: int, stream: Stream) -> None:
-        """Let the client send as many bytes of the stream again as it has sent."""
+        """Send a WINDOW_UPDATE for all bytes of the stream received since the last one."""
         stream.credit += stream.unread
         self._out.write(window_update(number, stream.unread))
         stream.unread = 0
@@ -144,7 +144,7 @@ class ResponseSender:
             self._guard.count_idle()
 
     def send_all_unsent(self) -> None:
-        """Send what the windows now let leave, of all streams."""
+        """Send unsent bytes of all streams, as far as the windows allow."""
         for number, stream in list(self._blocked.items()):
             if self._window <= 0 or self.is_paused:
                 return
@@ -168,7 +168,7 @@ class ResponseSender:
     # -- sending ------------------------------------------------------------------------------------------------------
 
     def _send_unsent(self, number: int, stream: Stream) -> None:
-        """Send what the windows let leave, in frames as large as the client takes."""
+        """Send unsent bytes of a stream as far as the windows allow, in frames of at most `frame_bytes`."""
         while stream.unsent and not self.is_paused:
             room = min(self.frame_bytes, stream.window, self._window)
             if room <= 0:
@@ -196,13 +196,13 @@ class ResponseSender:
     def _close(self, number: int, stream: Stream, last: bytes) -> None:
         """Send the trailers and release the stream."""
         if not stream.is_half_closed:
-            last += frame(RESET, 0, number, NO_ERROR.to_bytes(4, "big"))  # no more of the request is read
+            last += frame(RESET, 0, number, NO_ERROR.to_bytes(4, "big"))  # tell the client to stop sending the request
         else:
             self._guard.call_answered()
         self._streams.pop(number, None)
         self.drop(stream)
         self._out.write(last)
-        if not self._streams and not self._out.is_held:  # no other answer can follow in this turn
+        if not self._streams and not self._out.is_held:  # no other answer can follow in this turn of the event loop
             self._out.flush()
 
     def _drop_unread(self, number: int, stream: Stream) -> None:

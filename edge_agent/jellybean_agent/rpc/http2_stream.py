@@ -21,12 +21,12 @@ class Stream:
 
     def __init__(self, window: int) -> None:
         self.call: RpcCall | None = None
-        self.window = window  # bytes that the client lets us send
-        self.credit = WINDOW_BYTES  # bytes that we let the client send
-        self.unread = 0  # bytes received for which no credit was given back yet
+        self.window = window  # send window: bytes that the client still accepts
+        self.credit = WINDOW_BYTES  # receive window: bytes that the client may still send
+        self.unread = 0  # bytes received for which no WINDOW_UPDATE was sent yet
         self.part = bytearray()  # the beginning of the message being received, copied from the read buffer
         self.got, self.need = 0, -1  # of that message: bytes received, and its size without the prefix (-1: unknown)
-        self.whole: memoryview | None = None  # a large message's own buffer, which it is received into
+        self.whole: memoryview | None = None  # buffer of a large message, received into it without a copy
         self.is_compressed = False
         self.request: memoryview | None = None  # of a unary call, handled once the client has half-closed the stream
         self.messages = 0
@@ -43,7 +43,7 @@ class Stream:
             self.request = memoryview(bytes(self.request))
 
     def receive_bytes(self, size: int) -> None:
-        """Charge received bytes to the credit. BrokenError when there was none, or the stream is half-closed."""
+        """Subtract received bytes from the receive window. BrokenError if it is exceeded, or after half-close."""
         if self.is_half_closed:
             raise BrokenError(CLOSED, "DATA after a stream's end")
         self.credit -= size

@@ -1,7 +1,7 @@
 """A gRPC server without TLS in this process's event loop, with the part of grpc.aio.Server's interface that is used.
 
-It serves handlers, health and reflection made for grpc.aio. A method may also be served raw: its requests are handed
-over as bytes, without a task per call.
+It serves handlers, health and reflection made for grpc.aio. A method may also be served raw: its handler gets requests
+as bytes, without an asyncio task per call.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jellybean_agent.rpc.http2 import Http2Connection
 
 _BACKLOG = 1024
 _POLL_S = 0.005
-Guard = Callable[[Any, str], Any]  # handler, path of its method -> the handler behind the policy
+Guard = Callable[[Any, str], Any]  # handler, path of its method -> handler that checks the policy first
 Check = Callable[[str, Any], None]  # path of a method, context; StatusError when the policy refuses the call
 
 
@@ -35,7 +35,7 @@ class _HandlerCallDetails:
 class RpcServer:
     """Serves the handlers added to it, from `start` to `stop`. Made in a running event loop.
 
-    `guard` puts a handler behind the policy; `check` checks a call whose handler is raw.
+    `guard` wraps a handler so that it checks the access policy; `check` does this check for a raw handler.
     """
 
     def __init__(self, guard: Guard, check: Check, *, max_calls: int, max_streams: int, max_message_bytes: int) -> None:
@@ -63,7 +63,7 @@ class RpcServer:
         self._registered |= {f"/{service}/{name}": handler for name, handler in handlers.items()}
 
     def add_raw(self, path: str, raw: RawUnary) -> None:
-        """Serve a unary method raw; its handler takes the requests that `raw` declines."""
+        """Serve a unary method by `raw`; requests for which it returns False go to the method's handler."""
         self._raw[path] = raw
 
     def add_raw_stream(self, path: str, raw: RawStream) -> None:
@@ -71,7 +71,7 @@ class RpcServer:
         self._raw_streams[path] = raw
 
     def add_insecure_port(self, address: str) -> int:
-        """Bind to unix:/path or HOST:PORT; the port. RuntimeError when that is impossible."""
+        """Bind to unix:/path or HOST:PORT; returns the port. RuntimeError if that is impossible."""
         try:
             if address.startswith("unix:"):
                 self._sockets.append(_unix_socket(address.removeprefix("unix:")))
@@ -155,7 +155,7 @@ class RpcServer:
 
 
 class _Methods(dict[str, Method]):
-    """Methods by path, looked up on first use. Unknown paths are not remembered."""
+    """Methods by path, looked up on first use. Unknown paths are not cached."""
 
     def __init__(self, find: Callable[[str], Method | None]) -> None:
         super().__init__()
@@ -172,7 +172,7 @@ class _Methods(dict[str, Method]):
 
 def _unix_socket(path: str) -> socket.socket:
     if Path(path).is_socket():
-        Path(path).unlink()  # left by an earlier process
+        Path(path).unlink()  # socket file left by an earlier process
     found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         found.bind(path)
@@ -193,7 +193,7 @@ def _tcp_socket(address: str) -> socket.socket:
             socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
         )  # not REUSEPORT: two servers must not share a port unnoticed
         found.bind(where)
-        found.listen(_BACKLOG)  # at once, or another process could bind, too
+        found.listen(_BACKLOG)  # immediately, as until then another process could bind to the address too
     except BaseException:
         found.close()
         raise

@@ -35,14 +35,14 @@ from jellybean_agent.rpc.write_buffer import WriteBuffer
 
 _LENGTHS_BYTES = 4  # of HEAD's two lengths, at its end
 _MAX_HEAD_BYTES = 2**14
-_UNSENT_BYTES = 2**20  # in the transport, above which nothing is read
-_MAX_UNSENT_BYTES = 2**22  # of streams: a client that does not read them loses its connection
+_UNSENT_BYTES = 2**20  # bytes in the transport's write buffer above which reading pauses
+_MAX_UNSENT_BYTES = 2**22  # unsent stream bytes above which the connection is closed: the client does not read
 _READ_BYTES = 2**16
 _CACHED_HEADERS = 64
 
 
 class _BrokenError(Exception):
-    """The client broke the protocol: the connection ends."""
+    """The client violated the protocol; the connection is closed."""
 
 
 class UnixSocketConnection(asyncio.BufferedProtocol):
@@ -54,7 +54,7 @@ class UnixSocketConnection(asyncio.BufferedProtocol):
         self._out = WriteBuffer()
         self._buffer = memoryview(bytearray(_READ_BYTES))
         self._filled = 0  # bytes in the buffer, or in the large frame
-        self._large: memoryview | None = None  # a frame larger than the buffer, which it is received into
+        self._large: memoryview | None = None  # memory of a frame that is larger than the read buffer
         self._open: dict[int, RpcCall] = {}
         self._headers: dict[bytes, CallHeaders] = {}
         self._is_draining = self._is_closed = False
@@ -100,7 +100,7 @@ class UnixSocketConnection(asyncio.BufferedProtocol):
             self._out.flush()
 
     def feed(self, data: bytes) -> None:
-        """Bytes that were read together with the greeting."""
+        """Process bytes that were read together with the client's greeting."""
         while data and not self._is_closed:
             room = self.get_buffer(0)
             size = min(len(room), len(data))
@@ -125,7 +125,7 @@ class UnixSocketConnection(asyncio.BufferedProtocol):
                 raise _BrokenError
             if length > filled - at:
                 if length > len(buffer):
-                    self._large = np.empty(length, np.uint8).data  # not zeroed, as all of it is received into
+                    self._large = np.empty(length, np.uint8).data  # not zeroed, as every byte will be overwritten
                     self._large[: filled - at] = buffer[at:filled]
                     self._filled = filled - at
                     return
@@ -209,7 +209,7 @@ class UnixSocketConnection(asyncio.BufferedProtocol):
     # -- for calls ----------------------------------------------------------------------------------------------------
 
     def send(self, call: RpcCall, message: bytes) -> None:
-        """Send a response; of a unary call it is also the end."""
+        """Send a response; the response of a unary call also ends the call."""
         if not call.method.is_unary:
             self._write(FRAME.pack(len(message) + AFTER_LENGTH, call.number, MESSAGE), message)
             transport = self._out.transport
@@ -235,7 +235,7 @@ class UnixSocketConnection(asyncio.BufferedProtocol):
         """Nothing to do: streams have no flow control of their own here."""
 
     async def writable(self, call: RpcCall) -> None:
-        """Nothing to wait for, as `send` bounds what is unsent."""
+        """Return at once: `send` limits the unsent bytes itself."""
 
     def _write(self, *parts: bytes | memoryview) -> None:
         if self._out.is_held or self._open:
@@ -260,7 +260,7 @@ class UnixSocketConnection(asyncio.BufferedProtocol):
 
 
 def _is_served(method: Method, *, is_stream: bool) -> bool:
-    """Whether this protocol serves a method: unary ones, and streams that are served raw."""
+    """True if this protocol serves the method: it is unary, or a stream with a raw handler."""
     if is_stream:
         return method.raw_stream is not None
     return method.is_unary and not method.handler.response_streaming

@@ -33,7 +33,7 @@ _MAX_IDLE = 16  # pooled connections
 
 
 class UnixSocketRpcUnsupportedError(Exception):
-    """The server at a Unix socket does not speak our own protocol."""
+    """The server at a Unix socket speaks gRPC only, not the Unix-socket protocol."""
 
 
 class _UnsentError(OSError):
@@ -54,7 +54,7 @@ class UnixSocketClient:
         self._idle.append(self._open_connection())
 
     def call(self, method: str, message: bytes, timeout_s: float) -> bytes:
-        """One unary call: its response. StatusError when it fails, UNAVAILABLE when the server is gone."""
+        """One unary call; returns its response. StatusError if it fails, UNAVAILABLE if the server is gone."""
         until_s = time.monotonic() + timeout_s
         pooled = self._take_idle()
         connection = pooled or self._connection()
@@ -145,7 +145,7 @@ class UnixSocketClient:
 
 
 def _send(connection: socket.socket, head: bytes, message: bytes) -> None:
-    """Send head and message without joining them."""
+    """Send head and message without concatenating them in memory."""
     sent = connection.sendmsg([head, message])
     if sent < len(head):
         connection.sendall(head[sent:] + message)

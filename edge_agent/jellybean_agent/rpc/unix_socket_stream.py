@@ -1,6 +1,6 @@
 """A client of one stream of our own protocol on a Unix socket, in the event loop: callbacks, no task per message.
 
-All that is sent in one turn of the event loop leaves together.
+All writes of one turn of the event loop are sent together.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _NUMBER = 1  # of the connection's only call
 class UnixSocketStream(asyncio.Protocol):
     """One call with streams of requests and responses, from `start` on.
 
-    `ended` is done when the call is over: with an AgentError unless the server ended it with status OK, with
-    UnixSocketRpcUnsupportedError, and nothing sent, where the server does not speak the protocol.
+    `ended` is done when the call is over: without exception after status OK, with UnixSocketRpcUnsupportedError if the
+    server does not speak the protocol (then no request was sent), else with an AgentError.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class UnixSocketStream(asyncio.Protocol):
 
     @property
     def may_send(self) -> bool:
-        """Whether a request can be sent now."""
+        """True if a request can be sent now."""
         return self._is_open and not self._is_paused and not self._is_half_closed and not self.ended.done()
 
     def send(self, *message: bytes | memoryview) -> None:
@@ -73,7 +73,7 @@ class UnixSocketStream(asyncio.Protocol):
         self._out.write(FRAME.pack(sum(map(len, message)) + AFTER_LENGTH, _NUMBER, MESSAGE) + first, *more)
 
     async def writable(self) -> None:
-        """Wait until `may_send`. AgentError when that will never be."""
+        """Wait until `may_send` is true. AgentError if the call is over."""
         while not self.may_send:
             if self.ended.done():
                 self.ended.result()

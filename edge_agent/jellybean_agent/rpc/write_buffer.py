@@ -1,4 +1,4 @@
-"""Buffers the writes to a connection: all that is written in one turn of the event loop leaves in one system call."""
+"""Buffers the writes to a connection: all writes of one turn of the event loop are sent by one system call."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _LARGE_BYTES = 2**17  # from this size on a write of its own is cheaper than a c
 
 
 def write_together(transport: asyncio.Transport, parts: Sequence[bytes | memoryview]) -> None:
-    """Write small parts joined, large ones without a copy."""
+    """Write parts in order: small ones concatenated, large ones without a copy."""
     small: list[bytes | memoryview] = []
     for part in parts:
         if len(part) < _LARGE_BYTES:
@@ -26,7 +26,7 @@ def write_together(transport: asyncio.Transport, parts: Sequence[bytes | memoryv
 class WriteBuffer:
     """The writes of one connection. Invariant: while parts are buffered, a flush is scheduled or `is_held` is set.
 
-    `is_held`: set by a reader that flushes itself when it is done, so that all answers of one read leave together.
+    `is_held`: set by a reader that calls flush itself when done, so that all answers to one read are sent together.
     """
 
     __slots__ = ("_is_scheduled", "_loop", "_parts", "is_held", "transport")
@@ -39,14 +39,14 @@ class WriteBuffer:
         self._is_scheduled = False
 
     def write(self, *parts: bytes | memoryview) -> None:
-        """Write in this turn of the event loop."""
+        """Buffer a write; it is sent at the end of this turn of the event loop."""
         self._parts += parts
         if not (self.is_held or self._is_scheduled):
             self._is_scheduled = True
             self._loop.call_soon(self._flush_scheduled)
 
     def write_through(self, *parts: bytes | memoryview) -> None:
-        """Write at once."""
+        """Write immediately, after the buffered parts."""
         self._parts += parts
         self.flush()
 
