@@ -1,8 +1,8 @@
-"""What cannot run where data is born, by what must run there with it.
+"""Prunes placements whose ancestor closure exceeds the memory (or the workers) of the source tier.
 
-Nothing flows down: an operator in a tier that no link leads to has all that it reads from there as well. So its model
-is there only together with those of all operators before it, and where workers are few, they often do not fit: without
-this, relaxations let a small part of the requests run there altogether, with small parts of all models in memory.
+Data cannot enter a tier that no link leads to. So an operator can run there only if all its ancestors run there as
+well, and their models must fit together; with few workers they often do not. Without this pruning, relaxations serve a
+small fraction of the requests in such a tier, with small fractions of all models in memory.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from jellybean_solver.model.problem import Operator
 SPARE = 1e-9
 
 
-Tiered = tuple[int, int]  # operator, tier
+Tiered = tuple[int, int]  # index of an operator, index of a tier
 
 
 def where_possible(joint_lp: JointLp, target: float | None, fixed: Mapping[str, str], pace: Pace | None) -> JointLp:
-    """The joint LP of the same problem without places where no plan has an operator."""
+    """The joint LP without the (operator, tier) pairs that no plan can use; `joint_lp` itself if there are none."""
     if not joint_lp.possible:
         return joint_lp
     nowhere, network = AncestorClosure(joint_lp).nowhere, joint_lp.network
@@ -45,13 +45,16 @@ def _may(operator: Operator, tier: str) -> bool:
 
 
 class AncestorClosure:
-    """Rules counts out of boxes that no plan has. Of tiers without links from below whose workers are all few."""
+    """Tightens boxes: removes integer counts that no plan can have, because an ancestor closure does not fit.
+
+    Applies to tiers that no link leads to and whose worker classes all have few workers.
+    """
 
     def __init__(self, joint_lp: JointLp) -> None:
         self._integer_counts, self._kinds = joint_lp.integer_counts, joint_lp.kinds
         network = joint_lp.network
         place = {name: index for index, name in enumerate(network.names)}
-        self._before = np.eye(len(place), dtype=bool)  # operator by those that are there whenever it is, itself too
+        self._before = np.eye(len(place), dtype=bool)  # [o, a]: a is o or one of its ancestors
         for upstream, downstream in network.inner:
             self._before[place[downstream]] |= self._before[place[upstream]]
         ends = {link.downstream_tier for link in network.problem.links}
@@ -63,7 +66,7 @@ class AncestorClosure:
 
     @property
     def nowhere(self) -> set[Tiered]:
-        """Operators and tiers in which no plan has them."""
+        """The (operator, tier) pairs that no plan can use."""
         most = self._integer_counts.most
         box = self.tightened(Box(np.ones(len(self._kinds.choices), bool), np.zeros(len(most)), most))
         found = set()
@@ -74,13 +77,17 @@ class AncestorClosure:
         return found
 
     def tightened(self, box: Box) -> Box:
-        """The box without what cannot be."""
+        """The box with upper limit 0 for the counts that no plan in it can have."""
         for kinds, sizes, memory in self._groups:
             box = self._without(box, kinds, sizes, memory)
         return box
 
     def _uniform(self, kinds: Indices) -> tuple[Indices, Floats, Floats] | None:
-        """A tier's classes, what each worker holds, and what each choice takes of that: operators or bytes."""
+        """A tier's classes, the capacity of a worker of each, and what each choice takes of it.
+
+        The unit is operators if all classes are exclusive, bytes if all are shared and have limited memory. None for
+        any other tier, or if a class has many workers.
+        """
         found = [self._kinds.kinds[kind] for kind in kinds.tolist()]
         if not found or any(kind.count > FEW for kind in found):
             return None

@@ -1,11 +1,11 @@
-"""Branch and bound over selections, each node a relaxation in a box: some choices ruled out, some counts limited.
+"""Branch and bound over selections. Each node is a relaxation in a box: some choices excluded, some counts limited.
 
-A node is split on one operator, its cheaper choices or its dearer ones, or on one count of workers
-(integer_counts.py), at most its whole part or more. On which one is told by what splitting on it raised the bound by
-before (pseudo-costs: Benichou et al., Mathematical Programming 1, 1971), and where that is not known by solving both
-sides of the most promising few (Achterberg, Koch, Martin, Operations Research Letters 33, 2005). From the cheapest
-open node the search dives, cheaper side first, to a whole point: one selection, whole counts. A whole node is not
-done with: whole workers may cost more than its bound. The order of everything depends on the problem alone.
+A node is split on one operator (its cheaper choices, or its dearer ones) or on one worker count of integer_counts.py
+(at most the rounded-down value, or at least the next integer). The branching variable is chosen by pseudo-costs, the
+mean rise of the bound in earlier splits on it (Benichou et al., Mathematical Programming 1, 1971); where none is known,
+by strong branching on a few candidates (Achterberg, Koch, Martin, Operations Research Letters 33, 2005). From the
+cheapest open node the search dives, cheaper child first, to an integral point: one selection, integer counts. An
+integral node stays open, as its plan may cost more than its bound. The search is deterministic.
 """
 
 from __future__ import annotations
@@ -26,18 +26,22 @@ from jellybean_solver.fleet.worker_classes import Mask
 from jellybean_solver.milp.highs_program import Floats, Indices
 from jellybean_solver.outcome import Clock
 
-WHOLE = 1e-6  # a fraction this close to a whole number is whole
-LEAST_RISE = 1e-9
-LOOKED, PATIENCE = 24, 6  # splits looked at, and how many of them in a row may be no better
-PLUNGED = 300  # nodes on the way to a first whole point
-LEAP, GROWTH = 0.01, 1.5  # of its bound: a dive that rises by more is broken off, and the next one may rise by more
+WHOLE = 1e-6  # a value this close to an integer counts as integral
+LEAST_RISE = 1e-9  # USD per hour: least rise of a bound in branching scores, so that their product is not 0
+LOOKED, PATIENCE = 24, 6  # strong branching: most candidates, and how many in a row may bring no improvement
+PLUNGED = 300  # most nodes on the way to a first integral point
+# A dive ends when the bound has risen by more than this share of its first bound; the limit then grows by this factor.
+LEAP, GROWTH = 0.01, 1.5
 
 Relax = Callable[[Box], Point | None]
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Node:
-    """`bound`: of every plan in the box. `values`: the relaxation's choices, then its counts."""
+    """`bound`: lower bound on the cost of every plan in the box, USD per hour. `number`: order of creation.
+
+    `values`: the relaxed values of all choices, then of all integer counts.
+    """
 
     bound: float
     number: int
@@ -46,11 +50,12 @@ class Node:
 
 
 class Tree:
-    """The nodes of a search. `met` is told the box of every whole point.
+    """The nodes of a search. `met` is called with the box of every integral point.
 
-    `owner`: choice -> operator; `rank`: choice -> its place among all, operator by operator, cheaper ones first.
-    With two ways to `relax`, the two sides of a split are solved at the same time, by one each, so that what these have
-    learnt so far does not depend on which is done first. Plans that cost as much as `dear` are pruned for good.
+    `owner`: choice -> index of its operator; `rank`: choice -> its position in a list of all choices, operator by
+    operator, cheaper choices first. `relax`: one or two solvers; two solve the two children of a node concurrently,
+    always the same one for the same side, so that the result is deterministic. Plans that cost `dear()` USD per hour
+    or more are pruned for good.
     """
 
     def __init__(
@@ -63,10 +68,10 @@ class Tree:
     ) -> None:
         self.owner, self._relax, self.met, self._dear = owner, relax, met, dear
         self._beside = ThreadPoolExecutor(1)
-        self._cut = math.inf  # the least that was too dear when something was ruled out for it
+        self._cut = math.inf  # least value of `dear` by which a box was tightened
         self._order = np.argsort(rank)
         same = owner[:, None] == owner
-        self._below = same & (rank <= rank[:, None])  # choice by those that are no dearer, itself too
+        self._below = same & (rank <= rank[:, None])  # [c, d]: d is no dearer than c, same operator
         self._above = same & ~self._below
         self.open: list[Node] = []
         self.whole: list[Node] = []
@@ -81,29 +86,30 @@ class Tree:
         self._beside.shutdown()
 
     def start(self, box: Box) -> None:
-        """Open the root. OutOfTimeError, and then nothing is known."""
+        """Solve the root. OutOfTimeError if time ends first; then there is no bound."""
         self._rises, self._tries = (np.zeros((2, len(self.owner) + len(box.most))) for _ in range(2))
         node = self._node(box, self._relax[0](box), -math.inf)
         if node is not None:
             self._keep(node)
 
     def bound(self) -> float:
-        """No selection costs less (inf: there is none)."""
+        """Lower bound on the cost of all selections, USD per hour; inf if none is feasible."""
         return min([self._cut, *(nodes[0].bound for nodes in (self.open, self.whole) if nodes)])
 
     def least_whole(self) -> float:
-        """The bound of the cheapest whole node."""
+        """The bound of the cheapest integral node, USD per hour; inf if there is none."""
         return self.whole[0].bound if self.whole else math.inf
 
     def explore(self, enough: Callable[[], float], clock: Clock) -> None:
-        """Until no open node lies below `enough`, or time is up."""
+        """Branch until no open node has a bound below `enough()` (USD per hour), or time is up."""
         while self.open and self.open[0].bound < enough() and clock.left() != 0.0:
             self._dive(heapq.heappop(self.open), enough, clock)
 
     def plunge(self, first: int) -> None:
-        """From the cheapest node to a whole point soon: what is nearest to whole goes there, or else the other way.
+        """Dive from the cheapest open node to an integral point, with backtracking.
 
-        The `first` counts go before choices, other counts after them.
+        The variable nearest to an integer is rounded to it; the other direction is tried if that is infeasible. The
+        first `first` counts are rounded before the choices, all other counts after them.
         """
         choices = len(self.owner)
         parts = slice(choices, choices + first), slice(0, choices), slice(choices + first, None)
@@ -127,7 +133,10 @@ class Tree:
                 node = self._node(box, self._relax[0](box), least)
 
     def part(self) -> Node | None:
-        """Take the cheapest whole node: if it allows its own selection only, return it, else split it."""
+        """Remove the cheapest integral node. Return it if its box allows a single selection, else split it: None.
+
+        Also None if time ends during the split; the node then stays.
+        """
         node = heapq.heappop(self.whole)
         allowed, made = node.box.allowed, self._made_of(node)
         several = np.bincount(self.owner, allowed)[self.owner] > 1
@@ -135,7 +144,7 @@ class Tree:
             return node
         rises = self._mean_rises()[0, : len(self.owner)]
         choice = int(np.argmax(np.where(several & made, rises, -1.0)))
-        if not (allowed & self._above[choice]).any():  # the dearest: apart from the next one below
+        if not (allowed & self._above[choice]).any():  # the dearest choice: split below it instead
             choice = int(self._order[np.flatnonzero((allowed & self._below[choice] & ~made)[self._order])[-1]])
         try:
             sides = self._split(node, choice)
@@ -171,12 +180,12 @@ class Tree:
             heapq.heappush(self.open, node)
 
     def _is_whole(self, node: Node) -> bool:
-        """Whether there is nothing to split on."""
+        """True if all choices and counts are integral, so that there is nothing to split on."""
         above = self._above_whole(node)
         return bool((np.minimum(above, 1.0 - above) <= WHOLE).all())
 
     def _alone(self, node: Node) -> Box:
-        """A whole node's own selection and counts."""
+        """The box that allows only the selection and the counts of an integral node."""
         counts = np.round(node.values[len(self.owner) :])
         return Box(self._made_of(node), counts, counts)
 
@@ -185,13 +194,17 @@ class Tree:
         return made
 
     def _above_whole(self, node: Node) -> Floats:
-        """Per choice how much of its operator is no dearer, per count its fraction."""
+        """Per choice the sum of its operator's values up to it (choices no dearer), per count its fractional part."""
         counts = node.values[len(self.owner) :]
         cheap = self._below @ node.values[: len(self.owner)]
         return np.concatenate([cheap, counts - np.floor(counts)])
 
     def _sides(self, node: Node, index: int) -> tuple[Box, Box]:
-        """The choices that are dearer, or those that are not; at most the whole part of a count, or more."""
+        """The two boxes of a split on variable `index`.
+
+        For a choice: the dearer choices of its operator, and the others. For a count: at most its value rounded down,
+        and at least the next integer.
+        """
         box, choices = node.box, len(self.owner)
         if index < choices:
             dearer, rest = box.allowed & ~self._below[index], box.allowed & ~self._above[index]
@@ -202,7 +215,7 @@ class Tree:
         return replace(box, most=most), replace(box, least=least)
 
     def _split(self, node: Node, index: int) -> list[Node]:
-        """The feasible sides, cheaper first."""
+        """The feasible children of a split on variable `index`, cheaper first. Updates the pseudo-costs."""
         above = float(self._above_whole(node)[index])
         found = []
         sides = self._sides(node, index)
@@ -217,7 +230,7 @@ class Tree:
         return sorted(found)
 
     def _relax_both(self, sides: tuple[Box, Box]) -> tuple[Point | None, Point | None]:
-        """At the same time, unless there is one way to relax only."""
+        """Solve the relaxations of two boxes, concurrently if there are two solvers; None for an infeasible box."""
         first, *others = self._relax
         if not others:
             return first(sides[0]), first(sides[1])
@@ -242,7 +255,10 @@ class Tree:
         return np.where(self._tries > 0, self._rises / np.maximum(self._tries, 1.0), mean)
 
     def _branch(self, node: Node, enough: float) -> list[Node]:
-        """The sides of the split that is expected to raise both most, or the first found to leave one side only."""
+        """The children of the split with the best score, the product of the rises of their bounds.
+
+        A split that leaves at most one child with a bound below `enough` is taken at once.
+        """
         above = self._above_whole(node)
         down, up = self._mean_rises() * np.array([above, 1.0 - above])
         score = np.maximum(down, LEAST_RISE) * np.maximum(up, LEAST_RISE)

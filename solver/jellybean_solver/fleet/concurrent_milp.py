@@ -1,4 +1,4 @@
-"""The exact MILP beside the branch and bound: each gives the other what it finds."""
+"""The exact MILP in a thread beside the branch and bound: they exchange incumbents and bounds."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from jellybean_solver.milp.highs_program import SolveLimits
 from jellybean_solver.outcome import Clock, Selection
 from jellybean_solver.small.assignment import Assignment, Attempt
 
-POLL_S = 0.05  # between two looks at the clock while nothing else is left to do
+POLL_S = 0.05  # seconds: longest `wait`, after which the caller checks its clock
 
 
 class ConcurrentMilp:
-    """Runs of the exact MILP in a thread, one after the other, each for plans that cost less than its cutoff.
+    """Solves the exact MILP in a thread; one run after the other, each for plans that cost less than its cutoff.
 
-    `bound`: USD per hour that no plan falls below, by all runs so far.
+    `bound`: lower bound on the cost of all plans, USD per hour: the highest of all runs so far.
     """
 
     def __init__(
@@ -37,22 +37,26 @@ class ConcurrentMilp:
         budget: float = math.inf,
         ended: Event | None = None,
     ) -> None:
-        """From a `running` plan the bound is on the cost with the migration; `budget` is on the running cost alone.
+        """`target`: accuracy in percent; `fixed`: operator -> variant, where given.
 
-        `ended`: set when a run has ended; one for several programs lets their user wait for any of them.
+        With a `running` plan costs and bounds include the migration from it; `budget` (USD per hour) never does.
+        `ended`: event set when a run ends; several MILPs may share one, so that a caller can wait for any of them.
         """
         self._problem, self._running, self._budget = (network, target, fixed), running, budget
         self._clock, self._is_accurate = clock, partial(is_accurate_enough, network.problem, target)
         self._run: ConcurrentSolve | None = None
         self._milp: ExactMilp | None = None
         self._quick, self._ended = False, ended or Event()
-        self.cutoff = self.value = math.inf  # of the last run: USD per hour, and of the best plan that it knows
+        self.cutoff = self.value = math.inf  # USD per hour: the last run's cutoff, its best plan
         self.bound = 0.0
-        self.finished = False  # the last run has ended, at its gap or at the limit
+        self.finished = False  # the last run has ended, at its gap or its time limit
         self.runs = 0
 
     def start(self, cutoff: float, gap: float, *, quick: bool = False) -> None:
-        """Begin a run, to a relative gap; a run that goes on is ended first. `quick`: as of `SolveLimits`."""
+        """Start a run for plans below `cutoff` (USD per hour), to a relative gap; stops a run in progress.
+
+        `quick`: as in `SolveLimits`.
+        """
         self.close()
         self._quick = quick
         if self._milp is None:
@@ -68,7 +72,7 @@ class ConcurrentMilp:
         self._run.start()
 
     def _built(self) -> ExactMilp | None:
-        """The program; None if no selection can do."""
+        """The MILP; None if no selection is feasible."""
         joint_lp = JointLp(*self._problem, few_workers=0)
         if not joint_lp.possible:
             return None
@@ -79,10 +83,10 @@ class ConcurrentMilp:
         return milp
 
     def found(self) -> Iterator[tuple[Selection, Assignment]]:
-        """Plans found since the last call; the bound is brought up to date."""
+        """Selections with plans found since the last call; also updates `bound` and `finished`."""
         if self._run is None or self._milp is None or self.finished:
             return
-        answer = self._run.answer  # before the incumbents: all are there when it is
+        answer = self._run.answer  # read first: once it is set, all incumbents are there
         self.bound = max(self.bound, self._run.bound)
         missed: Selection | None = None
         for values in self._run.incumbents():
@@ -93,33 +97,36 @@ class ConcurrentMilp:
                 self.value = min(self.value, assignment.cost)
                 yield staff.selection, assignment
         if missed is not None:
-            self._milp.exclude(missed)  # less accurate than the rows take it for (accuracy_rows.py)
+            self._milp.exclude(missed)  # the accuracy rows overestimate it (accuracy_rows.py)
             self.start(self.cutoff, 0.0, quick=self._quick)
         elif answer is not None:
             self.finished = True
 
     def attempts(self) -> Iterator[tuple[Selection, Attempt]]:
-        """The same for the beam search; none from a running plan, as the MILP knows only the least migration cost."""
+        """The plans of `found()` as the beam search takes them.
+
+        None with a running plan, as the MILP has only a lower bound on the migration cost.
+        """
         for selection, assignment in self.found():
             if self._running is None:
                 yield selection, Attempt(assignment, -math.inf)
 
     @property
     def is_running(self) -> bool:
-        """Whether a run goes on."""
+        """True if a run is in progress."""
         return self._run is not None and not self.finished
 
     def wait(self) -> None:
-        """Until a run has ended, or for a moment."""
+        """Block until a run ends, at most `POLL_S`."""
         self._ended.wait(POLL_S)
         self._ended.clear()
 
     def wake(self) -> None:
-        """End a `wait`: something else has ended."""
+        """End a `wait` early."""
         self._ended.set()
 
     def close(self) -> None:
-        """End the run that goes on."""
+        """Stop the run in progress, if any; its bound is kept."""
         if self._run is not None:
             self._run.stop()
             self.bound = max(self.bound, self._run.bound)

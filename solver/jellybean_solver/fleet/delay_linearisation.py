@@ -1,10 +1,11 @@
-"""How long a request takes by where its operators run, as rows of a fleet's linear relaxation.
+"""Delay of a request as linear rows of the joint LP, given where its operators run (columns y, g: joint_lp.py).
 
-    t[o]   mean seconds over all requests until o's output is at hand, at most what the deadline leaves
-    t[o] >= t[u] + sum_{c, k} seconds[c, k] y[c, k] + sum_{c, t} link_s[(u, o), c, t] g[(u, o), c, t]
+    t[o]   completion time of operator o: mean seconds over all requests, at most the deadline less the hops
+    t[o] >= t[u] + sum_{c, k} seconds[c, k] y[c, k] + sum_{c, t} link_s[(u, o), c, t] g[(u, o), c, t]  (edges u -> o)
 
-With the seconds that runs take when nothing waits this holds for every plan that keeps the deadline (`Latency.meets`
-asks it of the slowest of what is used), so bounds hold for all of them. With queues (`queued_s`) it leads to plans.
+With zero queueing delay the rows hold for every plan that meets the deadline (`Latency.meets` requires it even of the
+slowest workers and links used), so lower bounds stay valid. With queueing delay (`queued_s`) they are a heuristic that
+leads to plans which meet it.
 """
 
 from __future__ import annotations
@@ -30,29 +31,33 @@ from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Edge, Problem, Times, request_s
 from jellybean_solver.model.streams import visits_per_request
 
-ROUTES = 3.0  # that come by a worker, as if they were equal
+ROUTES = 3.0  # assumed number of routes through a worker, of equal weight
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """`left_s`: for everything but hops. `theta`: 1/s, as in `latency.py`; 0 for times without queues."""
+    """A deadline for the delay rows.
+
+    `left_s`: seconds that the deadline leaves for all but hops. `theta`: Chernoff parameter of estimate.py in 1/s; 0
+    for zero queueing delay. `known`: cached seconds of (operator, variant, pool).
+    """
 
     left_s: float
     theta: float = 0.0
     known: dict[tuple[str, str, str], float] = field(default_factory=dict, compare=False)
 
     def seconds(self, network: Network, kinds: WorkerClasses) -> Floats:
-        """Per choice and class; inf where it cannot run."""
+        """Seconds of one request by choice (row) and worker class (column); inf where the choice cannot run."""
         found = np.full(kinds.workers.shape, math.inf)
         for row, (name, variant) in enumerate(kinds.choices):
             for column in np.flatnonzero(kinds.runs[row]).tolist():
                 pools = kinds.kinds[column].pools
-                told = pools if self.theta == 0 else pools[:1]  # a bound takes the quickest of pools of like capacity
+                told = pools if self.theta == 0 else pools[:1]  # a bound needs the fastest pool of the class
                 found[row, column] = min(self.taken_s(network.problem, name, variant, pool.name) for pool in told)
         return found
 
     def taken_s(self, problem: Problem, name: str, variant: str, pool: str) -> float:
-        """By one request of an operator in a pool."""
+        """Seconds that one request spends at an operator, run as `variant` in a pool."""
         key = name, variant, pool
         if key not in self.known:
             times = problem.times(name, problem.operator_by_name[name].variant(variant), pool)
@@ -65,7 +70,7 @@ class Pace:
         return self.known[key]
 
     def of_plan(self, problem: Problem, plan: Plan) -> float:
-        """The least `left_s` under which the rows allow a plan."""
+        """The least `left_s` in seconds under which the rows allow the plan."""
         table, visits = RouteTable(plan), visits_per_request(problem)
         sources = {source.name: source.message_bytes for source in problem.sources}
 
@@ -89,7 +94,10 @@ class Pace:
 
 
 def queued_s(times: Times, jobs_at_once: float, load: float, theta: float) -> float:
-    """What an operator adds to a request's time by Chernoff, on one of many workers that serve nothing else."""
+    """Seconds that an operator adds to the Chernoff bound of a request's latency: log E exp(theta T) / theta.
+
+    T is wait plus runs on one of many workers that serve this operator only, at utilisation `load`.
+    """
     batch = max(times)
     per_s = load / request_s(times, batch)
     fed = BatchInput(times, batch, per_s, jobs_at_once, 0.0, jobs_at_once)

@@ -1,8 +1,8 @@
-"""Problems with too many selections or places to walk through.
+"""Chooses the search for problems with too many selections or (operator, pool) pairs to enumerate.
 
-They are searched by relaxations (search.py). Going on from a running plan, the exact MILP proposes selection and places
-(proposal.py), and its choice is then assigned exactly over the pools that it uses. Either way the bound holds for the
-problem, and the gap to it is stated, never assumed.
+Without a running plan the fleet search (search.py) solves them. With one, the exact MILP proposes a selection and its
+pools (proposal.py), and that selection is then assigned exactly over these pools. Either way the lower bound holds for
+the whole problem, and the outcome states the gap to it.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from jellybean_solver.outcome import Clock, Outcome, termination_of
 from jellybean_solver.small.assignment import Assignment, improve
 
 MOST_SELECTIONS = 5_000
-MOST_PAIRS = 400  # of operators and pools, for a single selection
-DEFAULT_GAP = 1e-3  # relative, of large fleets; smaller problems are solved exactly
-ANY = 0.5  # a gap that is enough to tell whether there is a plan
-MANY_TIMES = 1_000  # as many workers, to see whether their number is what forbids a plan
+MOST_PAIRS = 400  # (operator, pool) pairs up to which a selection is assigned without worker classes
+DEFAULT_GAP = 1e-3  # relative gap for large fleets; smaller problems are solved exactly
+ANY = 0.5  # relative gap of a solve that only asks whether there is a plan
+MANY_TIMES = 1_000  # factor on the number of workers, to test whether too few workers make a problem infeasible
 
 
 def is_large(network: Network, fixed: Mapping[str, str] | None = None) -> bool:
-    """Whether the joint program is the way."""
+    """True if there are too many selections or (operator, pool) pairs to enumerate. `fixed`: operator -> variant."""
     selections = math.prod(len(variants) for name, variants in network.runnable.items() if name not in (fixed or {}))
     return selections > MOST_SELECTIONS or has_many_places(network)
 
 
 def has_many_places(network: Network) -> bool:
-    """True if there are too many pairs of an operator and a pool to look at them one by one."""
+    """True if there are too many (operator, pool) pairs to treat each pool by itself."""
     return len(network.names) * len(network.pools) > MOST_PAIRS
 
 
 def default_gap(network: Network) -> float:
-    """The relative gap where none is asked for: 0 up to the middle size, `DEFAULT_GAP` for larger fleets."""
+    """The relative gap if the user sets none: 0 up to the middle size (settings.py), `DEFAULT_GAP` beyond."""
     if not is_large(network):
         return 0.0
     choices = [(name, variant) for name in network.names for variant in network.runnable[name]]
@@ -58,7 +58,11 @@ def cheapest_large(
     budget: float = math.inf,
     running: RunningPlan | None = None,
 ) -> Outcome[Assignment]:
-    """The cheapest plan to a relative gap, within a budget; from a `running` plan, with the way there."""
+    """Search for the cheapest plan to a relative `gap`, within a budget in USD per hour.
+
+    `target`: accuracy in percent; `fixed`: operator -> variant, where given. With a `running` plan the cost includes
+    the migration from it.
+    """
     if running is None:
         return FleetSearch(network, target, fixed or {}, SearchLimits(gap, clock, budget)).run()
     proposal = propose(network, target, SearchLimits(gap, clock, budget), fixed=fixed, running=running)
@@ -75,7 +79,10 @@ def cheapest_large(
 def _assigned(
     network: Network, proposal: Proposal, budget: float, gap: float, clock: Clock, running: RunningPlan | None
 ) -> Assignment | None:
-    """The selection on the pairs that the point uses; where its models do not fit there, on ever more pools."""
+    """The cheapest assignment of the proposed selection to the (operator, pool) pairs that the proposal uses.
+
+    If its models do not fit there, more pools are allowed: first all that are in use, then all. None if none fits.
+    """
     selection = proposal.selection or {}
     demand = network.demand(selection)
     moves = running.moves(selection) if running is not None else None
@@ -92,7 +99,7 @@ def _assigned(
 
 
 def reasons_large(problem: Problem, clock: Clock) -> Iterator[str]:
-    """Which requirement, given up alone, makes an infeasible problem feasible, as far as a quick search tells."""
+    """One sentence on an infeasible problem: which single requirement, if dropped, lets a quick search find a plan."""
     roomy = replace(problem, links=tuple(replace(link, bandwidth_bytes_per_s=None) for link in problem.links))
     many = replace(problem, pools=tuple(replace(pool, count=MANY_TIMES * pool.count) for pool in problem.pools))
     target = problem.accuracy_target

@@ -1,15 +1,16 @@
-"""The joint MILP over worker classes: selection, places, flows, whole workers and their memory in one program.
+"""The joint MILP over worker classes: selection, placement, flows, integer worker counts and memory in one program.
 
 Beside the columns of the joint LP (joint_lp.py), for choice c = (operator, variant), worker class k and group g:
     y[c, k, g]   fraction of requests whose operator runs c on workers of group g; 0 to 1
     n[k, g]      workers of group g; integer
-    h[c, k, g]   whether the workers of group g hold c; 0 to 1, its sum over an operator's variants is binary
+    h[c, k, g]   1 if the workers of group g hold the model of c; its sum over an operator's variants is binary
 Workers of a group hold the same models. An exclusive class has one group per operator, a shared class whose models all
-fit together a single one. A shared class with less memory has one group per worker, or, where there are more workers
-than operators, one per operator that leads it and that its workers hold. So many are enough: shares that are a vertex
-of the transportation problem between operators and groups form a forest. A group that is a leaf can join a neighbouring
-group of its operator, and then each tree has fewer groups than operators, so that each group is led by an operator of
-its own. The program is therefore exact, but for accuracy tables that fall where inputs rise (accuracy_rows.py).
+fit together a single group. A shared class with less memory has one group per worker or, if it has more workers than
+operators, one group per operator (the group's leader, which its workers always hold). One group per operator suffices:
+the fractions y at a vertex of the transportation problem between operators and groups form a forest. A group that is a
+leaf can be merged with another group of its operator; then each tree has fewer groups than operators, so each group can
+be led by a different operator. The program is therefore exact, except for accuracy tables in which a better input
+lowers the accuracy (accuracy_rows.py).
 """
 
 from __future__ import annotations
@@ -30,12 +31,15 @@ from jellybean_solver.milp.highs_program import Floats
 from jellybean_solver.milp.pulp_program import FEASIBILITY_TOLERANCE
 from jellybean_solver.outcome import Selection
 
-ONE = -1  # the group of a class that needs no other
+ONE = -1  # number of the group in a class that has a single group
 
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Workers of a class that hold the same models. `leader`: the operator that they hold, if one is given."""
+    """Workers of a class that hold the same models.
+
+    `kind`: index of the class. `leader`: index of the operator that they always hold; None if there is none.
+    """
 
     kind: int
     number: int
@@ -44,9 +48,10 @@ class _Group:
 
 
 class ExactMilp:
-    """Built once for a joint LP that nothing else uses; solved as often as needed, with more selections excluded.
+    """The exact MILP; extends the program of `joint_lp`, which must have no other user.
 
-    Not `packed`, shared workers' memory counts in total only: smaller, and a relaxation.
+    It may be solved several times, with more selections excluded. With `packed` False, the memory of a shared class is
+    limited only in total, not worker by worker: a smaller program, and a relaxation.
     """
 
     def __init__(self, joint_lp: JointLp, *, packed: bool = True) -> None:
@@ -62,7 +67,7 @@ class ExactMilp:
                 self._add_class(kind, choices.tolist())
 
     def exclude(self, selection: Selection) -> None:
-        """Add a row that this whole selection breaks, and no other."""
+        """Add a row that excludes this selection (a variant for each operator) and no other."""
         columns = [
             column
             for (name, variant), column in zip(self.kinds.choices, self.joint_lp.chosen.tolist(), strict=True)
@@ -72,7 +77,10 @@ class ExactMilp:
         self.program.fill([row] * len(columns), columns, 1.0)
 
     def add_migration(self, running: RunningPlan) -> None:
-        """Add a lower bound on the migration cost: replicas beyond those that the pools of a class hold are loaded."""
+        """Add a lower bound on the cost of migration from a running plan to the objective.
+
+        Model replicas beyond those that the pools of a class hold today must be loaded.
+        """
         for choice, kind in np.argwhere(self.open).tolist():
             name, variant = self.kinds.choices[choice]
             pools = [pool.name for pool in self.kinds.kinds[kind].pools]
@@ -88,16 +96,16 @@ class ExactMilp:
                     self.program.fill([row] * len(columns), columns, replicas)
 
     def maximise_rates(self, budget: float) -> None:
-        """Minimise minus the factor, at most 1, by which all rates can be scaled within a budget."""
+        """Replace the objective: maximise the factor (at most 1) on all rates, within a budget in USD per hour."""
         self.program.limit_cost(budget)
         self.program.cost = [np.zeros_like(costs) for costs in self.program.cost]
         scale, total = int(self.program.add_columns([-1.0], 1.0)[0]), self.joint_lp.flows.total
         self.program.change_rows(total, 0.0, 0.0)
         self.program.fill(total, [scale] * len(total), -1.0)
-        self.program.change_rows(self.joint_lp.total.tolist(), -math.inf, 0.0)  # served by the variant chosen only
+        self.program.change_rows(self.joint_lp.total.tolist(), -math.inf, 0.0)  # y <= z
 
     def staff(self, values: Floats) -> Staff:
-        """The workers of a point of the program."""
+        """The selection and integer workers of a solution; `values`: of all columns of the program."""
         kinds, names = self.kinds, self.joint_lp.network.names
         made = np.flatnonzero(values[self.joint_lp.chosen] > 0.5)
         shape = len(names), len(kinds.kinds)
@@ -128,7 +136,7 @@ class ExactMilp:
     # -- columns and rows
 
     def _add_class(self, kind: int, choices: Sequence[int]) -> None:
-        """Add the groups of a class and the columns of what they serve."""
+        """Add the groups of a class with their columns n, and the columns y of the choices that they may serve."""
         operators = sorted({int(self.kinds.owner[choice]) for choice in choices})
         if self.kinds.exclusive[kind]:
             for operator in operators:
@@ -141,7 +149,7 @@ class ExactMilp:
                 group = self._add_group(kind, number, choices, most=1.0)
                 self._hold(group, choices, operators)
                 counts.append(group.count)
-            rows = self.program.add_rows(-math.inf, 0.0, len(counts) - 1)  # alike workers: used ones first
+            rows = self.program.add_rows(-math.inf, 0.0, len(counts) - 1)  # equal workers: used ones first
             self.program.fill(rows, counts[1:], 1.0)
             self.program.fill(rows, counts[:-1], -1.0)
         else:
@@ -158,7 +166,10 @@ class ExactMilp:
     def _add_group(
         self, kind: int, number: int, choices: Sequence[int], *, most: float = math.inf, leader: int | None = None
     ) -> _Group:
-        """Add workers: enough for what they serve, one at least where they serve anything; they are paid."""
+        """Add a group: its workers suffice for what it serves, are at least one if it serves anything, and are paid.
+
+        `most`: limit on its workers.
+        """
         kinds, program = self.kinds, self.program
         count = int(program.add_columns([0.0], min(most, float(kinds.counts[kind])), integer=True)[0])
         group = self.groups[kind, number] = _Group(kind, number, count, leader)
@@ -189,7 +200,7 @@ class ExactMilp:
         return column
 
     def _hold(self, group: _Group, choices: Sequence[int], operators: Sequence[int]) -> None:
-        """Add what the group's workers hold: it fits into their memory, and they serve nothing else."""
+        """Add columns h of a group: the models that it holds fit into a worker's memory; it serves no others."""
         kinds, program, kind = self.kinds, self.program, group.kind
         limit = max(self.kinds.kinds[kind].memory_bytes or 0.0, LEAST_BYTES)
         held = dict(
@@ -202,7 +213,7 @@ class ExactMilp:
         for operator, column in held.items():
             program.fill([sums[operator]], [column], -1.0)
             ends = {active, group.count} - {column}
-            for end in ends:  # held only where there are workers
+            for end in ends:  # h <= n: no models without workers
                 row = int(program.add_rows(-math.inf, 0.0, 1)[0])
                 program.fill([row, row], [column, end], [1.0, -1.0])
         for choice in choices:
@@ -210,7 +221,7 @@ class ExactMilp:
             model = int(program.add_columns([0.0], 1.0)[0])
             served = self.served[choice, kind, group.number]
             program.fill([sums[int(kinds.owner[choice])], full], [model, model], [1.0, needed])
-            # Valid, and tight where models are held in fractions: memory of the workers that an operator keeps busy.
+            # Valid cut, which tightens the relaxation: each worker that an operator keeps busy holds its whole model.
             program.fill([filled], [served], needed * max(1.0, float(kinds.workers[choice, kind])))
             below, made = (int(row) for row in program.add_rows(-math.inf, 0.0, 2))
             program.fill([below, below], [served, model], [1.0, -1.0])

@@ -1,4 +1,4 @@
-"""The best plan that a search has found so far, and what a plan must meet to become it."""
+"""The incumbent of a search, and the conditions that a plan must meet to replace it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from jellybean_solver.small.assignment import Assignment
 
 
 class DeadlineJudge(Protocol):
-    """Decides whether plans meet a p99 latency, and how much of every link stays free for that.
+    """Decides whether plans meet a p99 latency, and how much bandwidth to leave free so that they do.
 
-    `headroom`: share of every link's bandwidth that rounding leaves free.
+    `headroom`: share of every link's bandwidth that rounding leaves unused.
     """
 
     headroom: float
@@ -25,7 +25,7 @@ class DeadlineJudge(Protocol):
         """True if a plan met the deadline."""
 
     def accepts(self, network: Network, selection: Selection, found: Assignment) -> bool:
-        """True if the plan meets the deadline, or if no headroom on links would help it to."""
+        """True if the plan meets the deadline, or if more headroom on links would not make it meet it."""
 
     def reset(self) -> None:
         """Reset the per-selection state."""
@@ -43,8 +43,8 @@ def is_accurate_enough(problem: Problem, target: float | None, selection: Select
 class Incumbent:
     """The cheapest accepted plan within a budget (USD per hour).
 
-    `target`: accuracy in percent, if any; `gap`: the relative gap at which the search may end; `judge`: of the
-    deadline, if there is one; `point`: the relaxed point that the plan was rounded from.
+    `target`: accuracy in percent, None if none is required; `gap`: the relative gap at which the search may end;
+    `judge`: checks the deadline, None if there is none; `point`: the relaxed point that the plan was rounded from.
     """
 
     def __init__(
@@ -71,7 +71,10 @@ class Incumbent:
         return is_accurate_enough(self.network.problem, self.target, selection)
 
     def take(self, selection: Selection, found: Assignment | None, *, judged: bool = True) -> bool:
-        """Make a plan the incumbent if it is no dearer and accepted; True if it was. `judged`: the deadline counts."""
+        """Make a plan the incumbent if it costs no more and is accepted. Returns whether it became the incumbent.
+
+        `judged`: whether the deadline is checked too.
+        """
         if found is None or found.cost > min(self.budget, self.cost):
             return False
         if judged and self.judge is not None and not self.judge.accepts(self.network, selection, found):

@@ -1,13 +1,15 @@
 """Integer columns for worker classes with few workers, where the relaxation without them is weak.
 
-With identical sites one more worker is one in every site, and may cost a tenth of a plan. Per operator o and class k of
-few workers the joint LP has these columns too, which are whole in every plan and branched on (branch_and_bound.py):
-    u[o, k]   exclusive: workers of k that o has to itself; with m[p], the workers paid
-    x[o, k]   shared: whether o runs on k at all; w[o, k] >= 0 is then the share of k's memory that its model fills
-Rows:
+With identical sites, one more worker means one more in every site, which may be a tenth of a plan's cost. Per operator
+o and class k of few workers the joint LP gets integer columns, on which branch_and_bound.py branches. So are m[p], the
+workers paid in the pools p of these classes.
+    u[o, k]   exclusive class: workers of k that serve only o
+    x[o, k]   shared class: 1 if o runs on k
+    w[o, k]   shared class: memory of k that models of o fill, in workers; continuous
+Rows, over the choices c of o (columns y, z, m and coefficients needed, stored: joint_lp.py):
     sum_c needed[c, k] y[c, k] <= u[o, k]; sum_o u[o, k] <= sum_{p in k} m[p];
     sum_c y[c, k] <= x[o, k]; sum_c stored[c, k] y[c, k] <= w[o, k]; sum_o w[o, k] <= sum_{p in k} m[p];
-    w[o, k] >= sum_c (memory of c / k's) z[c] - (1 - x[o, k]) times the most of those.
+    w[o, k] >= sum_c a[c] z[c] - (1 - x[o, k]) max_c a[c], with a[c] = model bytes of c / memory bytes of a worker of k.
 """
 
 from __future__ import annotations
@@ -21,13 +23,13 @@ import numpy as np
 from jellybean_solver.fleet.worker_classes import LEAST_BYTES, Mask, WorkerClasses
 from jellybean_solver.milp.highs_program import Floats, Indices, Program
 
-FEW = 8  # workers of a class
-LITTLE = 1e-7
+FEW = 8  # most workers of a class that gets integer columns
+LITTLE = 1e-7  # fractions of requests, or workers: smaller values are rounding errors
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """Which choices are `allowed`, and what `IntegerCounts.columns` are at `least` and at `most`."""
+    """A node's restrictions: the choices `allowed`, and lower and upper limits of `IntegerCounts.columns`."""
 
     allowed: Mask
     least: Floats
@@ -35,16 +37,16 @@ class Box:
 
     @property
     def key(self) -> bytes:
-        """The same for the same box."""
+        """Equal for equal boxes; for use in sets."""
         return self.allowed.tobytes() + self.least.tobytes() + self.most.tobytes()
 
 
 class IntegerCounts:
-    """The columns and rows of classes of few workers, in a joint LP's program.
+    """The integer columns of classes with few workers, and their rows, in a joint LP's program.
 
-    `columns`: of the program, that are whole in every plan, none above `most`; the first `pools` are workers paid.
-    `taken`, `there`: rows per operator and class that y enters, with `weight` per choice and class and with 1; -1 where
-    there is none.
+    `columns`: indices of the integer columns, first the `pools` columns m, then u or x; `most`: their upper limits.
+    `taken`, `there`: per operator and class the row in which y has the coefficient `weight` (per choice and class), and
+    the row in which it has the coefficient 1; -1 if there is no such row.
     """
 
     def __init__(
@@ -57,25 +59,23 @@ class IntegerCounts:
         pools_kind: Indices,
         most_workers: int,
     ) -> None:
-        """`reached`: choices and classes that may have a y; `chosen`, `paid`: the columns z and m.
+        """`reached`: per choice and class, true if there may be a y; `chosen`, `paid`: the columns z and m.
 
-        `most_workers`: of a class that has columns of its own.
+        `pools_kind`: class of each column m. `most_workers`: classes with more workers get no integer columns.
         """
         self._program, self._kinds, self._open = program, kinds, reached
         self.weight = np.where(kinds.runs, np.where(kinds.exclusive, kinds.needed, kinds.stored), 0.0)
         shape = int(kinds.owner.max()) + 1, len(kinds.kinds)
         self.taken, self.there = np.full(shape, -1, np.int64), np.full(shape, -1, np.int64)
         limits = [math.inf if kind.memory_bytes is None else kind.memory_bytes for kind in kinds.kinds]
-        # A model's share of a worker's memory.
-        self._model = np.where(
-            reached, kinds.memory_bytes / np.maximum(limits, LEAST_BYTES), 0.0
-        )  # of a worker's memory
+        # Model bytes over a worker's memory bytes; 0 without a limit.
+        self._model = np.where(reached, kinds.memory_bytes / np.maximum(limits, LEAST_BYTES), 0.0)
         integer_counts = [index for index, kind in enumerate(kinds.kinds) if kind.count <= most_workers]
-        self.kind_of = pools_kind[np.isin(pools_kind, integer_counts)]  # of the first columns
+        self.kind_of = pools_kind[np.isin(pools_kind, integer_counts)]  # class of each of the first `pools` columns
         columns = paid[np.isin(pools_kind, integer_counts)].tolist()
         most = [float(pool.count) for index in integer_counts for pool in kinds.kinds[index].pools]
         self.pools = len(columns)
-        self.at = np.full(shape, -1, np.int64)  # operator, class -> place of its column among `columns`
+        self.at = np.full(shape, -1, np.int64)  # operator, class -> index into `columns`; -1: none
         for index in integer_counts:
             kind, pools = kinds.kinds[index], paid[pools_kind == index]
             operators = np.unique(kinds.owner[reached[:, index]]).tolist()
@@ -91,7 +91,7 @@ class IntegerCounts:
         self.columns, self.most = np.array(columns, np.int64), np.array(most)
 
     def entries(self, choice: int, kind: int) -> tuple[list[int], list[float]]:
-        """Rows of y[choice, class], beside all others."""
+        """Rows of this module that y[choice, class] enters, and its coefficients in them."""
         operator = int(self._kinds.owner[choice])
         rows, values = [], []
         for table, value in ((self.taken, float(self.weight[choice, kind])), (self.there, 1.0)):
@@ -101,7 +101,10 @@ class IntegerCounts:
         return rows, values
 
     def needed(self, paid: Floats, chosen: Floats, served: Floats) -> Floats:
-        """Values that the columns can have for z and fractions y, given the first of them: whole where that is easy."""
+        """Values of `columns` that are feasible for given values of m (`paid`), z (`chosen`) and y (`served`).
+
+        x is set to 1 where all models of the class's operators fit together, else to the least value.
+        """
         found = np.concatenate([paid, np.zeros(len(self.columns) - self.pools)])
         taken, there = np.zeros(self.at.shape), np.zeros(self.at.shape)
         np.add.at(taken, self._kinds.owner, self.weight * served)
@@ -112,7 +115,7 @@ class IntegerCounts:
         return found
 
     def _fit(self, paid: Floats, chosen: Floats, there: Mask, taken: Floats) -> Mask:
-        """Per class: whether whole models of all operators that are there find room."""
+        """Per class, true if the models of all operators that run there (`there`) fit together into its memory."""
         models = np.zeros(self.at.shape)
         np.add.at(models, self._kinds.owner, self._model * chosen[:, None])
         room = np.bincount(self.kind_of, paid, len(self._kinds.kinds))
@@ -120,7 +123,7 @@ class IntegerCounts:
         return fit
 
     def gains(self, weights: Floats) -> Floats:
-        """What each y weighs in the rows, per choice and class."""
+        """Per choice and class, the sum of y's coefficients in these rows, each times the row's entry in `weights`."""
         taken = np.where(self.taken >= 0, weights[self.taken], 0.0)[self._kinds.owner]
         there = np.where(self.there >= 0, weights[self.there], 0.0)[self._kinds.owner]
         gains: Floats = self.weight * taken + there
@@ -132,7 +135,7 @@ class IntegerCounts:
         return row
 
     def _held(self, operators: Sequence[int], kind: int, pools: Indices, *, whole: bool) -> list[int]:
-        """Columns u (whole) or w, one per operator."""
+        """Add and return columns u (`whole`) or w, one per operator, with their rows."""
         room, columns = self._room(pools), []
         for operator in operators:
             column = int(self._program.add_columns([0.0], float(self._kinds.counts[kind]), integer=whole)[0])

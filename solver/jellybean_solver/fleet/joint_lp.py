@@ -1,22 +1,22 @@
-"""Selection and assignment of a whole fleet as one program, without the fractions that say which class runs what.
+"""Selection and assignment of a whole fleet as one linear program over worker classes; users add the columns y.
 
 Columns:
-    z[c]         choice c = (operator, variant) is made; one per operator. Where an operator's rates depend on upstream
-                 variants, it has choices of its own for each combination of their ratios (ratio_options.py)
-    m[p]         workers paid in pool p: whole where the workers of its class are
-    f[b, a]      fraction of requests whose operators of bag b sit in tiers a (bag_rows.py)
-    g[e, c, t]   fraction of requests whose edge e carries the messages of choice c between two different tiers t
-    y[c, k]      fraction of requests whose operator runs choice c on workers of class k (`entries`; added by the users)
+    z[c]         1 if choice c = (operator, variant) is made, one per operator. Where an operator's rates depend on
+                 upstream variants, it has separate choices for each combination of their ratios (ratio_options.py)
+    m[p]         workers paid in pool p; integer for classes of few workers
+    f[b, a]      fraction of requests whose operators of bag b (of the tree decomposition) run in tiers a (bag_rows.py)
+    g[e, c, t]   fraction of requests whose edge e carries the messages of choice c over t, a pair of different tiers
+    y[c, k]      fraction of requests whose operator runs choice c on workers of class k (rows: `entries`)
 Rows:
     sum_c z[c] = 1 per operator; sum_k y[c, k] = z[c];
-    sum of z[c] that assume a ratio = sum of the upstream's z[c] that have it;
+    sum of z[c] that assume a ratio = sum of z[c] of the upstream choices with that ratio;
     sum_{c, k in t} y[c, k] = sum_{a: a[o] = t} f[b, a];
     sum_t g[e, c, (s, t)] <= sum_{k in s} y[c, k]; sum_c g[e, c, t] = sum_{a on t} f[b, a];
     sum_{c} needed[c, k] y[c, k] <= sum_{p in k} m[p]; the same for stored[c, k], memory in place of time;
-    traffic within bandwidth; accuracy (accuracy_rows.py); whole workers where there are few of a class
+    traffic within bandwidth; accuracy (accuracy_rows.py); integer worker counts of classes with few workers
     (integer_counts.py).
-That g is held by y tier by tier, and not by z alone, keeps the relaxation from sending one variant's messages while it
-runs another. Which models fit together on one worker is left out, so the program's bound holds for the problem.
+The rows limit g by y in each tier, not only by z, so that the relaxation cannot send the messages of one variant while
+it runs another. Rows on which models fit together on one worker are left out, so its optimum is a lower bound.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from jellybean_solver.model.flows import link_s
 from jellybean_solver.model.streams import visits_per_request
 from jellybean_solver.outcome import Selection
 
-USED = 1e-6  # a smaller fraction of requests is rounding
+USED = 1e-6  # fraction of requests: smaller values are rounding errors
 
 
 class JointLp:
-    """The program of a network and an accuracy target; `fixed`: operators whose variant is given.
+    """The joint LP of a network and an accuracy target in percent; `fixed`: operator -> variant, where given.
 
-    `possible` is False when no selection can do. `few_workers`: worker classes of at most so many have integer columns
-    for the branch and bound; 0 where a program has counts of its own.
+    `possible`: False if no selection is feasible. `few_workers`: classes of at most so many workers get integer columns
+    for the branch and bound; 0 for programs that have their own worker counts.
     """
 
     def __init__(
@@ -73,12 +73,12 @@ class JointLp:
         choices, self._assumed = [(name, variant) for name, variant, _ in made], [option for *_, option in made]
         self.demands = [network.demand({**option, name: variant}) for name, variant, option in made]
         self.kinds = worker_classes(network, choices, self.demands)
-        self.seconds: Floats | None = None  # per choice and class, where there is a deadline
-        self.left_s = math.inf  # the deadline of the search that goes on now
-        self.links = 1.0  # of every link's bandwidth, that search may use
+        self.seconds: Floats | None = None  # per choice and class; None without a deadline
+        self.left_s = math.inf  # seconds that the current search's deadline leaves
+        self.links = 1.0  # share of every link's bandwidth that may be used
         self.link_rows = np.zeros(0, np.int64)
-        self.limited_links: list[Tiers] = []  # of these rows
-        self.timed: tuple[Indices, ...] = ()  # per operator the rows that its seconds enter
+        self.limited_links: list[Tiers] = []  # the link of each of `link_rows`
+        self.timed: tuple[Indices, ...] = ()  # per operator the delay rows that its run time enters
         self.possible = all(variants.values())
         if self.possible:
             self._build(target)
@@ -101,18 +101,18 @@ class JointLp:
 
     @cached_property
     def open(self) -> Mask:
-        """Per choice and class: whether its requests can run there and get there."""
+        """Per choice and class, true if the choice can run there and its input can reach the class's tier."""
         reached: Mask = self.meet[self.kinds.owner[:, None], self.kinds.tier] >= 0
         return self.kinds.runs & reached
 
     @cached_property
     def pools_kind(self) -> Indices:
-        """The class of each paid column."""
+        """The class of each column m."""
         sizes = [len(kind.pools) for kind in self.kinds.kinds]
         return np.repeat(np.arange(len(sizes)), sizes)
 
     def entries(self, choice: int, tier: int) -> tuple[list[int], list[float]]:
-        """Rows of y[choice, any class of the tier], all but the class's own rows."""
+        """Rows and coefficients of y[choice, k], equal for all classes k of the tier; without the rows of one class."""
         rows = [int(self.total[choice]), int(self.meet[self.kinds.owner[choice], tier]), *self.leaving[choice][tier]]
         return rows, [1.0, 1.0] + [-1.0] * (len(rows) - 2)
 
@@ -127,7 +127,7 @@ class JointLp:
             self._same_ratios(upstream, representatives)
 
     def _same_ratios(self, upstream: str, representatives: Sequence[str]) -> None:
-        """Choices that assume ratios of an upstream operator are made where its variant has them."""
+        """Add rows: a choice that assumes a ratio is made only with an upstream variant that has this ratio."""
         key = {variant: ratios_key(self.network.problem, upstream, variant) for variant in representatives}
         having: dict[object, list[int]] = {}
         assuming: dict[tuple[str, str], list[int]] = {}
@@ -144,7 +144,7 @@ class JointLp:
             self.program.fill([row] * len(having[key[variant]]), having[key[variant]], -1.0)
 
     def _variant_columns(self) -> dict[Choice, int]:
-        """A column per operator and variant: z, or their sum over assumed ratios."""
+        """A column per (operator, variant): z, or a new column equal to the sum of z over all assumed ratios."""
         columns: dict[Choice, list[int]] = {}
         for choice, column in zip(self.kinds.choices, self.chosen.tolist(), strict=True):
             columns.setdefault(choice, []).append(column)
@@ -163,13 +163,13 @@ class JointLp:
         self.held = self.program.add_rows(-math.inf, 0.0, len(self.kinds.kinds))
         self.program.fill(self.held[self.pools_kind], self.paid, -1.0)
         tight = self.kinds.runs & (self.kinds.stored > np.where(self.kinds.runs, self.kinds.workers, math.inf))
-        self.full = np.full(len(self.kinds.kinds), -1, np.int64)  # rows of classes whose memory may run out before time
+        self.full = np.full(len(self.kinds.kinds), -1, np.int64)  # memory rows; -1 where time always limits first
         self.full[tight.any(axis=0)] = self.program.add_rows(-math.inf, 0.0, int(tight.any(axis=0).sum()))
         limited = self.full[self.pools_kind] >= 0
         self.program.fill(self.full[self.pools_kind][limited], self.paid[limited], -1.0)
 
     def _meet(self) -> None:
-        """Rows per operator and tier, -1 where no route brings requests."""
+        """Rows per operator and tier that equate y with the flows f; -1 if no route reaches the tier."""
         self.meet = np.full((len(self.network.names), len(self.tiers)), -1, np.int64)
         for number, name in enumerate(self.network.names):
             for index, tier in enumerate(self.tiers):
@@ -180,9 +180,9 @@ class JointLp:
                     self.meet[number, index] = row
 
     def _messages(self) -> None:
-        """Columns g; `leaving`: per choice and tier the rows that its messages from there share with its y."""
+        """Add columns g; `leaving`: per choice and tier the rows that limit the messages sent from there by y."""
         self.leaving: list[list[list[int]]] = [[[] for _ in self.tiers] for _ in self.kinds.choices]
-        self.messages: dict[tuple[EdgeKey, int], dict[Tiers, int]] = {}  # by edge and choice of its upstream
+        self.messages: dict[tuple[EdgeKey, int], dict[Tiers, int]] = {}  # (edge, upstream choice) -> tiers -> column
         place = {tier: index for index, tier in enumerate(self.tiers)}
         of_operator: dict[str, list[int]] = {}
         for index, (name, _) in enumerate(self.kinds.choices):
@@ -225,7 +225,7 @@ class JointLp:
         self.link_rows = np.array(rows, np.int64)
 
     def _deadline(self, pace: Pace) -> None:
-        """The rows of delay_linearisation.py; each workflow has its share of the deadline (deadline_shares.py)."""
+        """Add the rows of delay_linearisation.py; each workflow has its share of the deadline (deadline_shares.py)."""
         problem, visits = self.network.problem, visits_per_request(self.network.problem)
         self.seconds, self.left_s = pace.seconds(self.network, self.kinds), pace.left_s
         shares = [deadline_share(problem, name) for name in self.network.names]
@@ -263,7 +263,10 @@ class JointLp:
         self.timed = tuple(timed)
 
     def no_slower(self, choice: int, served: Floats) -> Mask:
-        """The classes on which a choice takes no longer than where a point has it served."""
+        """Mask of the classes on which a choice takes no longer than on the slowest class that serves it in a point.
+
+        Without a deadline: all classes on which it can run. `served`: the choice's y per class.
+        """
         found: Mask = self.open[choice]
         if self.seconds is not None:
             slowest = np.max(self.seconds[choice], where=served > USED, initial=0.0)
@@ -271,11 +274,11 @@ class JointLp:
         return found
 
     def selection(self, made: Mask) -> Selection:
-        """The variants that are chosen, by operator."""
+        """Operator -> variant; `made`: true for the choices that are made."""
         return dict(choice for choice, one in zip(self.kinds.choices, made.tolist(), strict=True) if one)
 
     def cheaper_first(self) -> Indices:
-        """Per choice its place in an order operator by operator, choices with cheaper workers first."""
+        """Per choice its position in a list of all choices, operator by operator, cheapest workers first."""
         workers = np.where(self.open, self.kinds.needed, 0.0)
         cost = np.where(self.open, workers * self.kinds.price, math.inf).min(axis=1, initial=math.inf)
         rank = np.empty(len(cost), np.int64)
@@ -283,7 +286,7 @@ class JointLp:
         return rank
 
     def traffic_usd_per_h(self, values: Floats) -> float:
-        """What a point's data cost: everything but its workers."""
+        """USD per hour of a point's network traffic."""
         cost = np.concatenate(self.program.cost)
         cost[self.paid] = 0.0
         return float(cost @ values[: len(cost)])
