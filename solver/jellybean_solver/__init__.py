@@ -1,7 +1,7 @@
 """Plans ML workflows over edge and cloud: pure functions from problems to plans.
 
-No files, no clock, no network: what needs them is passed in. Other packages import from here, never from a room;
-`jellybean_solver.pipeline` is the surface of its own.
+Nothing here reads files, the clock or the network; a caller passes in a function where one is needed. Other packages
+import names from here, not from the subpackages; only `jellybean_solver.pipeline` has a public surface of its own.
 """
 
 from jellybean_solver.baseline.rules import Baseline as Baseline

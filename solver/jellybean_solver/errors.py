@@ -1,10 +1,10 @@
-"""The exception tree of the whole project's pure part."""
+"""Exceptions of the solver and of the packages that build on it."""
 
 from __future__ import annotations
 
 
 class JellyBeanError(Exception):
-    """Root of every error a user may cause; the CLI prints its text and no traceback."""
+    """Base class of all errors that a user may cause; the CLI prints the message without a traceback."""
 
 
 class SolverError(JellyBeanError):
@@ -12,4 +12,4 @@ class SolverError(JellyBeanError):
 
 
 class OutOfTimeError(SolverError):
-    """Time ended before there was an answer; more of it may give one."""
+    """The time limit was reached without an answer; a longer limit may give one."""

@@ -21,22 +21,22 @@ class Termination(StrEnum):
     """Why a search ended. The values are those of plan documents."""
 
     OPTIMAL = "optimal"  # the incumbent is proven optimal, or infeasibility is proven
-    GAP = "gap"  # within the gap asked for, or no candidate is left that could narrow it
+    GAP = "gap"  # the incumbent is within the requested gap, or no candidate is left that could narrow the gap
     TIME_LIMIT = "time_limit"
 
 
 def is_gap_closed(value: float, bound: float, tolerance: float = VALUE_TOLERANCE) -> bool:
-    """True if a value and a lower bound on it are equal to a relative tolerance (absolute below 1)."""
+    """True if a value and its lower bound differ by at most a relative tolerance (absolute for values below 1)."""
     return bound >= value or (math.isfinite(value) and value - bound <= tolerance * max(1.0, abs(value)))
 
 
 def relative_gap(value: float, bound: float, tolerance: float = VALUE_TOLERANCE) -> float:
-    """(value - bound) / value, for values above 0; 0 where they are equal to the tolerance."""
+    """(value - bound) / value, for values above 0; 0 if the two are equal within the tolerance."""
     return 0.0 if is_gap_closed(value, bound, tolerance) else (value - bound) / value
 
 
 def termination_of(value: float, bound: float, *, out_of_time: bool, gap: float = 0.0) -> Termination:
-    """Why a search with this incumbent's value (inf without one) and lower bound ended; `gap`: the one asked for."""
+    """Why a search ended, from its incumbent's `value` (inf without one), its lower bound and the requested `gap`."""
     if is_gap_closed(value, bound):
         return Termination.OPTIMAL
     within_gap = math.isfinite(value) and value - bound <= gap * value
@@ -47,8 +47,8 @@ def termination_of(value: float, bound: float, *, out_of_time: bool, gap: float 
 class Outcome(Generic[Found_co]):
     """The result of a search that minimises `value`.
 
-    `value` is the incumbent's, inf without one; `bound` <= the optimum, inf where infeasibility is proven. `tried`:
-    selections that were solved exactly.
+    `value`: the incumbent's objective, inf without an incumbent. `bound`: lower bound on the optimum, inf if
+    infeasibility is proven. `found`, `selection`: the incumbent. `tried`: number of selections solved exactly.
     """
 
     value: float
@@ -71,16 +71,19 @@ class Outcome(Generic[Found_co]):
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Time left until a limit. Without a limit no clock is needed."""
+    """Time left until a limit. `now` gives seconds from any origin; `end` is the limit on the same scale.
+
+    Without a limit (`end` inf) `now` may be None.
+    """
 
     now: Callable[[], float] | None = None
     end: float = math.inf
 
     def left(self) -> float | None:
-        """Seconds, at least 0; None without a limit."""
+        """Seconds left, at least 0; None without a limit."""
         return None if self.now is None or math.isinf(self.end) else max(0.0, self.end - self.now())
 
     def share(self, part: float) -> Clock:
-        """A clock that ends after a part of the time left."""
+        """A clock whose limit comes after the fraction `part` (0 to 1) of the time left."""
         left = self.left()
         return self if left is None or self.now is None else Clock(self.now, self.now() + part * left)

@@ -1,1 +1,1 @@
-"""What a selection needs of the fleet (workers, traffic, memory), and a tree decomposition of the workflow."""
+"""Resource demand of a selection (workers, traffic, memory), and a tree decomposition of the workflow."""

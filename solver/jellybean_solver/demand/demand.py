@@ -1,10 +1,11 @@
 """Demand of a selection, complete or partial: the coefficients that bounds and assignments share.
 
-Notation: operator o, pool p, tiers t and u, edge e. `workers[o][p]` is the number of p's workers that all of o's
-requests keep busy at the utilisation cap: rate x request_s / utilisation / sites of p's tier (a worker stands for one
-in every site). `traffic[e][(t, u)]` is the USD per hour if all of e's messages went from t to u; pairs are left out
-where data cannot flow or residency forbids it. For a partial selection each coefficient is the least over the open
-operators' variants and ratios, so that all that is computed from it is a lower bound for every completion.
+Notation: operator o, pool p, tiers t and u, edge e. `workers[o][p]` is the number of workers of p that all requests of
+o keep busy at the utilisation cap: rate x request_s / utilisation / sites of p's tier (a worker stands for one worker
+in every site). `traffic[e][(t, u)]` is the USD per hour if all messages of e went from t to u; pairs between which
+data cannot flow, or may not by residency, are left out. For a partial selection each coefficient is the minimum over
+the variants and ratios of the operators still without a variant, so costs computed from it are lower bounds for every
+completion.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from jellybean_solver.model.flows import traffic_usd_per_h
 from jellybean_solver.model.problem import Edge, Problem, Variant, request_s
 from jellybean_solver.model.variant_ratios import settled
 
-# Busy fraction of a worker; smaller loads count as this. HiGHS' presolve drops coefficients close to its tolerance and
-# then reports a more expensive solution as optimal (observed: 8e-8 at a tolerance of 1e-9).
+# In workers kept busy; smaller coefficients are raised to this. HiGHS' presolve drops coefficients close to its
+# tolerance and then reports a more expensive solution as optimal (observed: 8e-8 at a tolerance of 1e-9).
 LEAST_BUSY = 1e-6
 
 Tiers = tuple[str, str]
@@ -31,9 +32,10 @@ Crossings = Mapping[EdgeKey, frozenset[Tiers]]
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Notation as in the module. `entry[o][t]`: USD per hour of o's inputs from sources if o runs in tier t.
+    """Coefficients of a selection; `workers` and `traffic` as in the module's docstring, with o, p, t, e as there.
 
-    `sent[e]`: bytes per second on edge e. `memory[o][p]`: bytes of o's model on a worker of p.
+    `entry[o][t]`: USD per hour of the traffic from sources to o if o runs in tier t. `sent[e]`: bytes per second on
+    edge e. `memory[o][p]`: bytes of o's model on a worker of p.
     """
 
     workers: Mapping[str, Mapping[str, float]]
@@ -44,7 +46,7 @@ class Demand:
 
 
 def restricted(demand: Demand, pairs: Collection[tuple[str, str]]) -> Demand:
-    """The demand with these (operator, pool) pairs only."""
+    """The demand without the (operator, pool) pairs that are not in `pairs`."""
 
     def kept(table: Mapping[str, Mapping[str, float]]) -> dict[str, Mapping[str, float]]:
         return {
@@ -56,14 +58,14 @@ def restricted(demand: Demand, pairs: Collection[tuple[str, str]]) -> Demand:
 
 
 class Network:
-    """A problem with everything precomputed that does not depend on the selection."""
+    """A problem with precomputed coefficients of all variants, from which `demand` builds that of a selection."""
 
     def __init__(
         self, problem: Problem, crossings: Crossings | None = None, apart: frozenset[frozenset[str]] = frozenset()
     ) -> None:
-        """`crossings`: the pairs of tiers that an edge's data may go between, if not all that the problem allows.
+        """`crossings`: edge -> pairs of tiers between which its data may flow; None: all that the problem allows.
 
-        `apart`: pairs of operators that share no worker.
+        `apart`: pairs of operators that must not share a worker.
         """
         self.problem, self.apart = problem, apart
         self.crossings = crossings or {}
@@ -94,7 +96,7 @@ class Network:
 
     @cached_property
     def homes(self) -> tuple[tuple[tuple[str, ...], tuple[EdgeKey, ...]], ...]:
-        """Per bag the operators and edges whose cost it carries: each in the first bag that contains it."""
+        """Per bag, the operators and edges whose cost is counted there: each in the first bag that contains it."""
         seen: set[object] = set()
         found = []
         for bag in self.bags:
@@ -106,14 +108,14 @@ class Network:
 
     @cached_property
     def runnable(self) -> Mapping[str, tuple[str, ...]]:
-        """Operator -> variants that some pool can run."""
+        """Operator -> variants that at least one pool can run."""
         return {
             operator.name: tuple(v.name for v in operator.variants if self._workers[operator.name, v.name])
             for operator in self.problem.operators
         }
 
     def settled(self, partial: Mapping[str, str]) -> Network:
-        """The network with the fan-out ratios of the chosen variants."""
+        """The network with the fan-out ratios of the variants in `partial`; other operators keep the smallest ones."""
         key = tuple(partial.get(name) for name in self.problem.varying)
         if not any(key):
             return self
@@ -122,7 +124,7 @@ class Network:
         return self._settled[key]
 
     def demand(self, partial: Mapping[str, str]) -> Demand:
-        """The demand of a selection; open operators at the least of their variants."""
+        """The demand of a selection; for operators not in `partial`, the minimum over their variants."""
         return self.settled(partial)._demand(partial)
 
     def _demand(self, partial: Mapping[str, str]) -> Demand:
@@ -145,7 +147,7 @@ class Network:
         return Demand(workers, self._entry, traffic, sent, memory)
 
     def entry_bytes_per_s(self, name: str, tier: str) -> Mapping[Tiers, float]:
-        """Bytes per second that an operator's inputs from sources put on each link if it runs in `tier`."""
+        """Tiers of a link -> bytes per second from sources to the operator if it runs in `tier`."""
         found: dict[Tiers, float] = {}
         for edge in self.problem.operator_by_name[name].inputs:
             source = self.problem.source_by_name.get(edge.upstream)
@@ -173,7 +175,7 @@ class Network:
 
     @cached_property
     def _memory(self) -> Mapping[tuple[str, str], Mapping[str, float]]:
-        """Memory per pool that can run the variant and whose workers it fits."""
+        """(operator, variant) -> pool -> bytes, for pools that can run the variant in the memory of one worker."""
         return {
             (operator.name, variant.name): {
                 pool.name: variant.memory_bytes.get(pool.name, 0.0)
@@ -187,12 +189,12 @@ class Network:
         }
 
     def request_s(self, operator: str, variant: Variant, pool: str) -> float:
-        """Seconds that one request keeps a worker of a pool busy."""
+        """Seconds of a worker's time per request of a variant in a pool, at the batch size that plans use."""
         times = self.problem.times(operator, variant, pool)
         return request_s(times, max(times))
 
     def _least(self, name: str, tables: Mapping[tuple[str, str], Mapping[str, float]]) -> Mapping[str, float]:
-        """The least figure per pool over an operator's variants."""
+        """Pool -> minimum over the operator's variants, of a table by (operator, variant) and pool."""
         key = (name, id(tables))
         if key not in self._leasts:
             found: dict[str, float] = {}
@@ -218,7 +220,7 @@ class Network:
 
     @cached_property
     def _sent(self) -> Mapping[EdgeKey, Mapping[str, float]]:
-        """Bytes per second on an edge by the upstream's variant; parallel edges are added up."""
+        """Edge -> variant of the upstream -> bytes per second; edges between the same two nodes are added up."""
         return {
             key: {
                 variant.name: sum(self.problem.edge_rate_per_s(edge) for edge in edges) * variant.message_bytes[key[1]]
@@ -246,7 +248,7 @@ class Network:
         return least
 
     def _prices(self, edges: Sequence[Edge], message_bytes: float) -> dict[Tiers, float]:
-        """USD per hour of all messages of parallel edges, by the pair of tiers they flow between."""
+        """(upstream tier, downstream tier) -> USD per hour of all messages of edges between the same two nodes."""
         bytes_per_s = sum(self.problem.edge_rate_per_s(edge) for edge in edges) * message_bytes
         found: dict[Tiers, float] = {}
         allowed = self.crossings.get((edges[0].upstream, edges[0].downstream))

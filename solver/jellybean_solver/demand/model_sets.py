@@ -1,7 +1,7 @@
 """Sets of models that fit on one worker together.
 
-Workers of a pool that hold the same models are interchangeable, so an assignment need only count the workers per set.
-Holding more never hurts, so maximal sets suffice: those to which no other model can be added.
+Workers of a pool that hold the same models are interchangeable, so an assignment only counts the workers per set.
+Holding an additional model costs nothing, so maximal sets suffice: those to which no further model can be added.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from dataclasses import dataclass
 
 from jellybean_solver.demand.settings import DEFAULT_ASSIGNMENT, AssignmentSettings
 
-_SPARE = 1e-9  # relative: rounding in sums of memory
+_SPARE = 1e-9  # relative tolerance for rounding in sums of memory
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSets:
-    """Sets of operators whose models fit on one worker. `all_largest`: every maximal set is among them."""
+    """Sets of operators whose models fit on one worker. `all_largest`: True if every maximal set is among them."""
 
     sets: tuple[tuple[str, ...], ...]
     all_largest: bool
 
 
 def fits(needed_bytes: float, limit_bytes: float | None) -> bool:
-    """True if models of so many bytes fit."""
+    """True if models that need `needed_bytes` fit into `limit_bytes` (None: unlimited)."""
     return limit_bytes is None or needed_bytes <= limit_bytes * (1 + _SPARE)
 
 
@@ -58,12 +58,12 @@ class _Room:
     parted: Mapping[str, frozenset[str]]
 
     def takes(self, name: str, held: Collection[str], used: float) -> bool:
-        """Whether a model fits beside others that are held and use so much."""
+        """True if the model of `name` may join the models `held`, which use `used` bytes."""
         return fits(used + self.memory_bytes[name], self.limit_bytes) and not self.parted[name].intersection(held)
 
 
 def _extend(names: list[str], room: _Room, found: list[frozenset[str]], settings: AssignmentSettings) -> bool:
-    """Depth-first enumeration; a leaf counts if nothing left out still fits. False if there are too many sets."""
+    """Append all maximal sets to `found`, by depth-first enumeration; False if the settings' limits are exceeded."""
     stack: list[tuple[int, tuple[str, ...], float]] = [(0, (), 0.0)]
     steps = 0
     while stack:
@@ -85,7 +85,7 @@ def _extend(names: list[str], room: _Room, found: list[frozenset[str]], settings
 
 
 def _family(names: list[str], room: _Room) -> list[frozenset[str]]:
-    """Two maximal sets around each operator: filled up by large models first, and by small ones first."""
+    """Two maximal sets per operator: it and, greedily, the largest models that fit; it and the smallest ones."""
     found: dict[frozenset[str], None] = {}
     for seed in names:
         for order in (names, names[::-1]):

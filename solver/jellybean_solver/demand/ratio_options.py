@@ -1,4 +1,4 @@
-"""Which variants' fan-out ratios an operator's rates depend on."""
+"""Combinations of upstream variants, distinguished by their fan-out ratios, that determine an operator's rates."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from collections.abc import Mapping, Sequence
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.model.problem import Problem
 
-RatioOption = Mapping[str, str]  # upstream operator -> a variant that has the assumed ratios
+RatioOption = Mapping[str, str]  # upstream operator -> one variant, which stands for all that have its ratios
 
 
 def ratio_representatives(problem: Problem, variants: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Operator with ratios that depend on its variant -> one of its `variants` for each of the ratios."""
+    """Operator -> one of its `variants` for each distinct set of fan-out ratios.
+
+    Only operators with ratios that depend on the variant are keys.
+    """
     found: dict[str, list[str]] = {}
     for name in problem.varying:
         first: dict[tuple[tuple[str, float], ...], str] = {}
@@ -23,14 +26,17 @@ def ratio_representatives(problem: Problem, variants: Mapping[str, Sequence[str]
 
 
 def ratios_key(problem: Problem, name: str, variant: str) -> tuple[tuple[str, float], ...]:
-    """Equal for variants of equal ratios."""
+    """A variant's fan-out ratios as sorted (downstream operator, ratio) pairs."""
     return tuple(sorted(problem.operator_by_name[name].variant(variant).ratios.items()))
 
 
 def ratio_options(
     network: Network, representatives: Mapping[str, Sequence[str]]
 ) -> Mapping[str, tuple[RatioOption, ...]]:
-    """Operator -> all combinations of upstream ratios that its rates depend on; a single empty one if on none."""
+    """Operator -> all combinations of upstream ratios that its rates depend on.
+
+    An operator whose rates depend on no ratio has a single empty combination.
+    """
     options: dict[str, list[list[tuple[str, str]]]] = {name: [] for name in network.names}
     for upstream, variants in representatives.items():
         problems = [network.settled({upstream: variant}).problem for variant in variants]
@@ -41,6 +47,6 @@ def ratio_options(
 
 
 def _rates(problem: Problem, name: str) -> tuple[str, ...]:
-    """Rates of an operator and of its edges, rounded: a gather restores its rate up to rounding."""
+    """Rates of an operator and of its output edges, as rounded text: equal rates may differ in their last digits."""
     edges = (problem.edge_rate_per_s(edge) for edge in problem.edges if edge.upstream == name)
     return tuple(f"{rate:.9g}" for rate in (problem.rate_per_s[name], *edges))

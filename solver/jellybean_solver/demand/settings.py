@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class AssignmentSettings:
-    """Sizes of one pool up to which all ways to hold models are listed.
+    """Limits up to which all sets of models on workers of one pool are enumerated.
 
-    Larger values prove optimality of larger problems, with programs that take longer. The properties in
+    Larger values prove optimality of larger problems, with programs that take longer to solve. The properties in
     tests/property/solver/test_replan.py hold for every formulation.
     """
 
-    largest_sets: int = 400  # maximal sets of models; above it, a family that covers every operator, without a bound
-    enumeration_steps: int = 20_000  # of the search for those sets
-    matching_sets: int = 256  # sets of models for the matching of workers, which needs more than the maximal ones
-    matching_columns: int = 400  # columns of the matching worker by worker; above it, by sets
-    matching_nodes: int = 2_000  # of branch and bound for the matching; more are not worth what they save
+    largest_sets: int = 400  # maximal sets of models; with more, only some are tried and no bound is proven
+    enumeration_steps: int = 20_000  # steps of the enumeration of those sets
+    matching_sets: int = 256  # sets of models (not only maximal ones) in the matching of running to planned workers
+    matching_columns: int = 400  # columns up to which the matching treats workers one by one; with more, by their sets
+    matching_nodes: int = 2_000  # branch-and-bound nodes of the matching; more save too little for their time
 
 
 DEFAULT_ASSIGNMENT = AssignmentSettings()

@@ -1,8 +1,8 @@
-"""Tree decomposition of a workflow's graph, on which routed flows are exact.
+"""Tree decomposition of a workflow's graph, with which the assignment models routes exactly.
 
-A route sends a whole request through all operators at once, so fractions of requests per edge are realisable only if
-one joint distribution over all operators' tiers has them as marginals. On a tree of bags (junction tree; Lauritzen and
-Spiegelhalter 1988) distributions per bag that agree on separators are exactly the marginals of a joint one. For a
+A route sends a whole request through all operators, so fractions of requests per edge are realisable only if they are
+marginals of one joint distribution over the tiers of all operators. On a tree of bags (junction tree; Lauritzen and
+Spiegelhalter 1988) distributions per bag that agree on separators are marginals of such a joint distribution. For a
 workflow without undirected cycles the bags are its edges.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Bag:
-    """Operators of one bag. `parent`: index of an earlier bag; None at the root of a component."""
+    """One bag of the tree. `parent`: index of its parent among the bags; None for the root of a component."""
 
     operators: tuple[str, ...]
     parent: int | None
@@ -22,7 +22,7 @@ class Bag:
 
 
 def tree_decomposition(operators: Sequence[str], edges: Sequence[tuple[str, str]]) -> tuple[Bag, ...]:
-    """Bags, parents first: each edge lies in a bag, and the bags of each operator are connected.
+    """Bags, parents before children: each edge lies in a bag, and the bags of each operator form a subtree.
 
     Eliminates operators by least fill-in, then least degree, then order: optimal for trees, good for small graphs.
     """
@@ -63,7 +63,10 @@ def _maximal(cliques: list[frozenset[str]]) -> list[frozenset[str]]:
 
 
 def _join(cliques: list[frozenset[str]], operators: Sequence[str]) -> tuple[Bag, ...]:
-    """A maximum spanning forest by separator size (Prim): running intersection property for chordal graphs."""
+    """Join cliques to a maximum spanning forest by separator size (Prim).
+
+    For the cliques of a chordal graph it has the running intersection property.
+    """
     position = {name: index for index, name in enumerate(operators)}
 
     def ordered(names: frozenset[str]) -> tuple[str, ...]:

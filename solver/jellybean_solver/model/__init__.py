@@ -1,1 +1,1 @@
-"""The planning problem and the plan: what is asked, what is answered, and the one scorer of both."""
+"""The planning problem, the plan that answers it, and `evaluate`, which scores a plan against a problem."""

@@ -1,11 +1,11 @@
 """Accuracy of a selection, and the most that a partial selection can still reach.
 
-Three ways to state it, as profiles do: measured end to end per selection; per operator as a function of its inputs'
-accuracies (JellyBean, VLDB 2023, section 4); independent per operator. An operator that a model does not mention has
-no influence.
+Profiles state accuracy in one of three ways: measured end to end per selection; per operator as a function of its
+inputs' accuracies (JellyBean, VLDB 2023, section 4); one independent figure per operator. An operator that an accuracy
+model does not mention has no influence.
 
-Invariant of all three, on which the search's proof rests: for every completion of a partial selection whose value is
-known, value(completion) <= upper_bound(partial).
+Invariant of all three, which the proof of optimality needs: for every completion of a partial selection whose value
+is known, value(completion) <= upper_bound(partial).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Protocol
 
 
 class AccuracyModel(Protocol):
-    """What model selection needs of an accuracy model; accuracies are percentages."""
+    """Interface of accuracy models for model selection; accuracies are percentages."""
 
     def value(self, selection: Mapping[str, str]) -> float | None:
         """Accuracy of a complete selection (operator -> variant) in percent; None if it was not measured."""
@@ -31,17 +31,17 @@ class AccuracyModel(Protocol):
 
 @dataclass(frozen=True)
 class EndToEnd:
-    """Measured per selection. `table`: variants in the order of `operators` -> accuracy."""
+    """Accuracy measured per selection. `table`: variants in the order of `operators` -> accuracy in percent."""
 
     operators: tuple[str, ...]
     table: Mapping[tuple[str, ...], float]
 
     def value(self, selection: Mapping[str, str]) -> float | None:
-        """The measured figure."""
+        """The measured accuracy of a selection in percent; None if it was not measured."""
         return self.table.get(tuple(selection[name] for name in self.operators))
 
     def upper_bound(self, partial: Mapping[str, str]) -> float | None:
-        """The best measured selection that agrees with `partial`."""
+        """The highest accuracy measured for a selection that contains `partial`; None if there is none."""
         fixed = [(index, partial[name]) for index, name in enumerate(self.operators) if name in partial]
         agreeing = (accuracy for row, accuracy in self.table.items() if all(row[index] == v for index, v in fixed))
         return max(agreeing, default=None)
@@ -49,7 +49,7 @@ class EndToEnd:
 
 @dataclass(frozen=True, slots=True)
 class AccuracyRow:
-    """One measured point of an operator: its inputs' accuracies, in order, and its output's."""
+    """One measured point of an operator: the accuracies of its inputs, in order, and of its output, in percent."""
 
     inputs: tuple[float, ...]
     output: float
@@ -60,9 +60,9 @@ class PerOperator:
     """An operator's accuracy as a function of its inputs' accuracies (JellyBean, VLDB 2023).
 
     `inputs`: operator -> the operators whose accuracies index its rows, in order (none for an operator fed by sources
-    only). `tables`: operator -> variant -> rows. Operators that feed no other are the answers; with several answers
-    the accuracy is the worst of them. Inputs between measured points take the largest output among the points they
-    dominate, so an estimate never promises more than was measured with inputs at most as good.
+    only). `tables`: operator -> variant -> rows. Operators that feed no other operator are the answers; with several
+    answers the accuracy is the lowest of them. For inputs between measured points, the output is the largest one
+    measured with inputs that are all at most as accurate.
     """
 
     inputs: Mapping[str, tuple[str, ...]]
@@ -70,7 +70,7 @@ class PerOperator:
 
     @cached_property
     def answers(self) -> tuple[str, ...]:
-        """Operators whose accuracy is the workflow's."""
+        """Operators that feed no other operator; the workflow's accuracy is the lowest of theirs."""
         feeding = {name for names in self.inputs.values() for name in names}
         return tuple(name for name in self.tables if name not in feeding)
 
@@ -80,7 +80,7 @@ class PerOperator:
         return tuple(TopologicalSorter({name: self.inputs.get(name, ()) for name in self.tables}).static_order())
 
     def value(self, selection: Mapping[str, str]) -> float | None:
-        """The answers' accuracy, worst first; None when some operator's inputs lie below all its points."""
+        """The lowest accuracy of the answers in percent; None if an operator's inputs lie below all measured points."""
         if not self.tables:
             return None
         known: dict[str, float] = {}
@@ -93,7 +93,7 @@ class PerOperator:
         return min(known[name] for name in self.answers)
 
     def upper_bound(self, partial: Mapping[str, str]) -> float | None:
-        """The answers' accuracy when every open operator is at its best on inputs at their best."""
+        """The accuracy in percent if each operator without a variant has the best one; None if no point applies."""
         best = self._best(partial)
         return None if not best else min(best[name] for name in self.answers)
 
@@ -112,16 +112,16 @@ class PerOperator:
 
 @dataclass(frozen=True)
 class Independent:
-    """Each operator has its own percentage (operator -> variant -> percent); the workflow's is their product."""
+    """Each variant has an accuracy (operator -> variant -> percent); the workflow's accuracy is their product."""
 
     table: Mapping[str, Mapping[str, float]]
 
     def value(self, selection: Mapping[str, str]) -> float | None:
-        """The product, in percent."""
+        """The product of the selected variants' accuracies, in percent."""
         return self.upper_bound({name: selection[name] for name in self.table})
 
     def upper_bound(self, partial: Mapping[str, str]) -> float | None:
-        """The product with every open operator at its best."""
+        """The product in percent, with the best variant of each operator that is not in `partial`."""
         if not self.table:
             return None
         product = 100.0

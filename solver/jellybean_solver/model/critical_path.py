@@ -1,6 +1,6 @@
 """Longest paths through a workflow's graph: completion times of operators whose inputs take time to arrive.
 
-All functions take operators in topological order. An upstream name that is no operator is a source.
+All functions take operators in topological order. An upstream name that belongs to no operator is a source.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def at_once(edge: Edge) -> float:
 def arrival_time(
     inputs: Iterable[Edge], completed: Mapping[str, float], transfer: TransferTime = at_once, ready: float = 0.0
 ) -> float:
-    """When the last of an operator's inputs arrives; `ready` is when sources have their data."""
+    """Time in seconds at which the last of an operator's inputs arrives; sources have their data at time `ready`."""
     return max((completed.get(edge.upstream, ready) + transfer(edge) for edge in inputs), default=ready)
 
 
@@ -43,9 +43,9 @@ def completion_times(
     transfer: TransferTime = at_once,
     ready: float = 0.0,
 ) -> dict[str, float]:
-    """Completion time of each operator: its duration after its last input arrives (the longest path to it).
+    """Completion time of each operator: arrival of its last input plus its duration (longest path to it).
 
-    Seconds, or any other quantity that adds up along a path and of which the largest of several paths counts.
+    In seconds, or in any unit that adds up along a path.
     """
     completed: dict[str, float] = {}
     for operator in operators:
@@ -54,7 +54,7 @@ def completion_times(
 
 
 def critical_input(operator: Node, completed: Mapping[str, float], transfer: TransferTime) -> Edge | None:
-    """The input that arrives last (of equal ones, the last in order); None for an operator without inputs."""
+    """The input edge that arrives last (in a tie the last in order); None for an operator without inputs."""
     inputs = reversed(operator.inputs)
     return max(inputs, key=lambda edge: completed.get(edge.upstream, 0.0) + transfer(edge), default=None)
 
@@ -65,10 +65,10 @@ def earliest_completion_times(
     transfer: Callable[[Edge, P, P], float],
     sources: Mapping[str, P],
 ) -> dict[str, dict[P, float]]:
-    """Lower bound on the completion time of each operator in each place, every input from its best place.
+    """Lower bound on each operator's completion time, as operator -> place -> seconds.
 
-    `durations`: operator -> place -> seconds. `transfer`: seconds of an edge between two places, inf if there is no
-    path. `sources`: the place of each source, which is ready at 0.
+    The place of each input is chosen independently. `durations`: operator -> place -> seconds. `transfer`: seconds of
+    an edge's data between two places, inf if there is no path. `sources`: the place of each source; data is there at 0.
     """
     completed: dict[str, dict[P, float]] = {name: {place: 0.0} for name, place in sources.items()}
     for operator in operators:

@@ -1,4 +1,4 @@
-"""Deadlines of several workflows as one: the longest, of which each workflow may use a share."""
+"""Deadlines of several workflows, expressed as fractions of the longest one."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from jellybean_solver.model.problem import Problem
 
 
 def deadlines_s(of: Problem | Plan) -> Mapping[str, float | None]:
-    """The p99 latency target in seconds by workflow; a single workflow has the name ""."""
+    """Workflow -> p99 latency target in seconds, None without a target; a single workflow has the name ""."""
     return {w.name: w.slo.latency_p99_s for w in of.workflows} or {"": of.slo.latency_p99_s}
 
 
 def deadline_s(of: Problem | Plan) -> float | None:
-    """The p99 latency target in seconds, the longest one of several workflows; None if there is none."""
+    """The p99 latency target in seconds, with several workflows the longest one; None if none has a target."""
     return max((target_s for target_s in deadlines_s(of).values() if target_s is not None), default=None)
 
 
@@ -30,5 +30,5 @@ def deadline_shares(of: Problem | Plan) -> Mapping[str, float]:
 
 
 def deadline_share(problem: Problem, operator: str) -> float | None:
-    """The share of the deadline of an operator's workflow; None if the workflow has no deadline."""
+    """The deadline of the operator's workflow as a fraction of the longest deadline; None if it has no deadline."""
     return deadline_shares(problem).get(problem.workflow_of(operator))

@@ -9,15 +9,16 @@ from itertools import pairwise
 
 from jellybean_solver.model.problem import ServiceTime, Times
 
-Sampler = Callable[[random.Random, int], float]  # generator, requests in the run -> seconds
+Sampler = Callable[[random.Random, int], float]  # random generator, requests in the batch -> service time in seconds
 Quantiles = Callable[[float], float]  # level in [0, 1) -> seconds
-SAME_RATIO = 0.05  # relative: measured shares are used if the ratio was not overridden
+SAME_RATIO = 0.05  # relative: if the measured mean differs more from the ratio, the ratio was overridden by the user
 
 
 def service_sampler(times: Times) -> Sampler:
     """A sampler of service times in seconds. For a profiled batch size the mean of the samples is `mean_s`.
 
-    Between two profiled sizes, quantiles are interpolated at the same level. No sample is for a size above the largest.
+    Between two profiled sizes, quantiles are interpolated at equal level. A batch above the largest profiled size is
+    never drawn.
     """
     sizes = sorted(times)
     by_size = {size: _quantiles(times[size]) for size in sizes}
@@ -73,10 +74,10 @@ def quantile_mean(points: tuple[tuple[float, float], ...]) -> float:
 
 
 def child_count(ratio: float, level: float, shares: Sequence[float] = ()) -> int:
-    """Number of children of an output, for a uniform `level` in [0, 1); its mean is `ratio`.
+    """Number of child requests of one fan-out output, for a uniform random `level` in [0, 1); its mean is `ratio`.
 
-    Drawn from the measured `shares` of outputs with 0, 1, 2, ... rows if their mean is within 5 % of the ratio; else
-    the integer below or above the ratio.
+    Drawn from `shares`, the measured fractions of outputs with 0, 1, 2, ... rows, if their mean is within 5 % of the
+    ratio; else the integer below or above the ratio.
     """
     mean = sum(count * share for count, share in enumerate(shares))
     if shares and abs(mean - ratio) <= SAME_RATIO * ratio:

@@ -1,7 +1,7 @@
 """The only scorer: a plan's cost and feasibility, recomputed from its routes and workers alone.
 
-The assignment's objective, the report, the baselines and the tests are compared with it. No figure that the plan states
-about itself is used.
+The objective of the assignment, the report, the baselines and the tests are compared with its result. Costs, rates and
+loads that are written in the plan are ignored and recomputed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from jellybean_solver.model.plan import Cost, Plan, PlannedWorker, PlannedWorkfl
 from jellybean_solver.model.problem import Problem, Sharing, request_s
 from jellybean_solver.model.variant_ratios import settled
 
-LIMIT_TOLERANCE = 1e-6  # relative: a limit is broken only above this tolerance
+LIMIT_TOLERANCE = 1e-6  # relative: a limit counts as broken if it is exceeded by more than this
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Crossing:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A plan's figures. `violations` and `breaches` are sentences with figures; both empty for a feasible plan."""
+    """Result of `evaluate`. `violations` and `breaches` are sentences for the user; both empty for a feasible plan."""
 
     cost: Cost
     accuracy: float | None
@@ -44,7 +44,7 @@ class Evaluation:
     by_operator: Mapping[str, Cost]  # compute by share of its workers' load, network by the edges into it
     violations: tuple[str, ...]  # the plan contradicts the problem: rates, capacity, memory, tiers, links, accuracy
     breaches: tuple[str, ...]  # limits that a consistent plan may break: the budget
-    workflows: tuple[PlannedWorkflow, ...] = ()  # filled if there are several; `accuracy` is then None
+    workflows: tuple[PlannedWorkflow, ...] = ()  # filled if there are several workflows; `accuracy` is then None
 
     @property
     def complaints(self) -> tuple[str, ...]:
@@ -52,12 +52,12 @@ class Evaluation:
         return self.violations + self.breaches
 
     def stated(self, plan: Plan) -> Plan:
-        """The plan with its cost and accuracy replaced by the figures found here."""
+        """The plan with its cost and accuracy replaced by those of this evaluation."""
         return replace(plan, cost=self.cost, accuracy=self.accuracy, workflows=self.workflows)
 
 
 def evaluate(problem: Problem, plan: Plan) -> Evaluation:
-    """Score `plan` as an answer to `problem`, with the fan-out ratios of its variants."""
+    """Score `plan` as an answer to `problem`, with the fan-out ratios of the plan's variants."""
     problem = settled(problem, plan.selection)
     scorer = _Scorer(problem, plan)
     compute = sum(worker.price_usd_per_h * problem.sites.get(worker.tier, 1) for worker in plan.workers)
@@ -108,7 +108,7 @@ class _Scorer:
 
     @cached_property
     def shares(self) -> Mapping[tuple[str, str], float]:
-        """(operator, worker) -> busy fraction of the worker that the operator causes."""
+        """(operator, worker) -> fraction of time that the worker is busy with this operator."""
         found: dict[tuple[str, str], float] = {}
         for (name, worker_name), rate in self.rates.items():
             worker = self.plan.worker_by_name.get(worker_name)
@@ -123,7 +123,7 @@ class _Scorer:
 
     @cached_property
     def hosted(self) -> Mapping[str, tuple[str, ...]]:
-        """Worker -> the operators that routes bring to it."""
+        """Worker -> the operators that run on it in some route."""
         found: dict[str, list[str]] = {}
         for name, worker in self.rates:
             found.setdefault(worker, []).append(name)
@@ -131,7 +131,7 @@ class _Scorer:
 
     @cached_property
     def edges(self) -> Weights:
-        """Share of requests per edge and pair of tiers."""
+        """(edge, upstream tier, downstream tier) -> fraction of requests."""
         return edge_weights(self.plan.routes, self.problem.edges, self._tier)
 
     @cached_property
@@ -298,7 +298,7 @@ class _Scorer:
 
 
 def carried_bytes_per_s(crossings: Iterable[Crossing]) -> Mapping[tuple[str, str], float]:
-    """Bytes per second over the links between two tiers, of all sites together."""
+    """(upstream tier, downstream tier) -> bytes per second, summed over the links of all sites."""
     carried: dict[tuple[str, str], float] = {}
     for crossing in crossings:
         tiers = crossing.upstream_tier, crossing.downstream_tier
@@ -307,7 +307,7 @@ def carried_bytes_per_s(crossings: Iterable[Crossing]) -> Mapping[tuple[str, str
 
 
 def unknown_choices(problem: Problem, plan: Plan) -> Iterator[str]:
-    """Sentences on operators and variants that only one of problem and plan has."""
+    """Sentences on operators and variants that the problem has and the plan lacks, or the reverse."""
     planned = plan.operator_by_name
     for operator in problem.operators:
         if operator.name not in planned:
@@ -320,9 +320,9 @@ def unknown_choices(problem: Problem, plan: Plan) -> Iterator[str]:
 
 
 def accuracy_violations(problem: Problem, selection: Mapping[str, str] | None) -> Iterator[str]:
-    """Sentences on accuracies below their targets, with a tolerance at least that of the search.
+    """Sentences on accuracies that are below their targets by more than a tolerance.
 
-    `selection`: None if the plan's selection is not one of the problem's.
+    `selection`: operator -> variant; None if the plan has variants that are unknown to the problem.
     """
     if isinstance(problem.accuracy, Margins):
         more = problem.slo.accuracy or 0.0

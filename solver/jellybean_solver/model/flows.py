@@ -14,12 +14,12 @@ SECONDS_PER_HOUR = 3600.0
 
 Place = str
 Weights = Mapping[tuple[Edge, Place, Place], float]
-WorkerShares = Mapping[tuple[str, str], float]  # (operator, worker) -> share of the operator's requests
+WorkerShares = Mapping[tuple[str, str], float]  # (operator, worker) -> fraction of the operator's requests
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Messages from one operator's workers in a pool, or from a source, to another operator's workers in a pool."""
+    """Messages from an operator in one pool, or from a source, to a downstream operator in one pool."""
 
     upstream: str
     upstream_pool: str | None  # None: a source
@@ -41,7 +41,7 @@ class Flow:
 class LinkUse:
     """Traffic on one link, or on the identical links of all `sites` together.
 
-    `use` is the fraction of the bandwidth, None if that is unlimited.
+    `use`: fraction of the bandwidth that is used, None if the bandwidth is unlimited.
     """
 
     upstream_tier: str
@@ -53,7 +53,7 @@ class LinkUse:
 
 
 def worker_shares(routes: Iterable[Route]) -> WorkerShares:
-    """The share of each operator's requests that routes bring to each worker."""
+    """(operator, worker) -> fraction of the operator's requests that the routes send to this worker."""
     weights: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     for route in routes:
         for key in route.workers.items():
@@ -64,7 +64,10 @@ def worker_shares(routes: Iterable[Route]) -> WorkerShares:
 def edge_weights(
     routes: Iterable[Route], edges: Sequence[Edge], place: Callable[[Route, str], Place | None]
 ) -> Weights:
-    """Share of requests by edge and the places of its two ends; edges with an end in no place are left out."""
+    """(edge, upstream place, downstream place) -> fraction of requests.
+
+    `place` gives the place of a node on a route; an edge is left out where it gives None for one of the two nodes.
+    """
     found: defaultdict[tuple[Edge, Place, Place], float] = defaultdict(float)
     for route in routes:
         for edge in edges:
@@ -107,7 +110,7 @@ def flows(plan: Plan) -> tuple[Flow, ...]:
 
 
 def link_uses(plan: Plan) -> tuple[LinkUse, ...]:
-    """The traffic on each link of a plan, in the links' order."""
+    """The traffic on each link of a plan, in the order of `plan.links`."""
     carried = flows(plan)
     found: list[LinkUse] = []
     for link in plan.links:
@@ -121,7 +124,7 @@ def link_uses(plan: Plan) -> tuple[LinkUse, ...]:
 
 
 def link_s(network: Plan | Problem, tiers: tuple[str, str], sent_bytes: float) -> float:
-    """Seconds from tier to tier on an idle link; 0 within a tier."""
+    """Seconds to send `sent_bytes` between two tiers on an idle link (latency and transmission); 0 within a tier."""
     if tiers[0] == tiers[1]:
         return 0.0
     link = network.link_by_tiers[tiers]

@@ -1,7 +1,7 @@
 """Several workflows on one fleet as one problem, and one workflow of such a problem as a problem of its own.
 
-The graph is the disjoint union of the workflows' graphs. Sources and operators are called WORKFLOW/NAME. Accuracy
-becomes the least margin of any workflow above its target, so that one search meets all targets.
+The graph is the disjoint union of the workflows' graphs. Sources and operators are called WORKFLOW/NAME. The accuracy
+of the union is the smallest margin of a workflow's accuracy above its target, so that one search meets all targets.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Margins:
-    """Accuracy of several workflows: the least margin above a target, in percent points.
+    """Accuracy of several workflows: the smallest margin above a target, in percent points.
 
     `models` and `targets` by workflow; a workflow without a target is ignored. Workflows share no operator, so the
-    invariant of `accuracy.py` holds for the minimum of their bounds.
+    minimum of their upper bounds is an upper bound on the smallest margin (invariant of accuracy.py).
     """
 
     models: Mapping[str, AccuracyModel]
     targets: Mapping[str, float]
 
     def value(self, selection: Mapping[str, str]) -> float | None:
-        """The least margin; None if the accuracy of a workflow with a target is unknown, or none has a target."""
+        """The smallest margin; None if no workflow has a target, or a workflow with a target has unknown accuracy."""
         return self._least({name: self.models[name].value(selection) for name in self.targets})
 
     def upper_bound(self, partial: Mapping[str, str]) -> float | None:
-        """The least of the workflows' upper bounds on their margins."""
+        """The smallest of the workflows' upper bounds on their margins; None as for `value`."""
         return self._least({name: self.models[name].upper_bound(partial) for name in self.targets})
 
     def _least(self, known: Mapping[str, float | None]) -> float | None:
@@ -53,9 +53,10 @@ class Margins:
 
 
 def combine_workflows(name: str, problems: Mapping[str, Problem], budget_usd_per_h: float | None = None) -> Problem:
-    """One problem of several workflows on one fleet. SolverError if fleets differ or there is no workflow.
+    """Combine several workflows (name -> problem) on one fleet into one problem.
 
-    The hop time is the longest of the problems'. Their own budgets are ignored.
+    `hop_s` is the longest of the problems; the budgets of the single problems are ignored. SolverError if the fleets
+    differ or `problems` is empty.
     """
     if not problems:
         raise SolverError("there is no workflow to plan")
@@ -80,7 +81,7 @@ def combine_workflows(name: str, problems: Mapping[str, Problem], budget_usd_per
 
 
 def single_workflow(problem: Problem, workflow: Workflow) -> Problem:
-    """The problem of one of several workflows alone on the whole fleet; names stay qualified."""
+    """The problem with one of its workflows only, on the whole fleet; names keep the prefix WORKFLOW/."""
     model = problem.accuracy
     if not isinstance(model, Margins):
         raise SolverError(f"problem {problem.name} is not of several workflows")
@@ -96,7 +97,7 @@ def single_workflow(problem: Problem, workflow: Workflow) -> Problem:
 
 
 def with_targets(problem: Problem, name: str, **targets: float | None) -> Problem:
-    """The problem with other targets (fields of `Slo`) for one of its workflows."""
+    """The problem with changed targets (fields of `Slo`) for the workflow called `name`."""
     model = problem.accuracy
     if not isinstance(model, Margins):
         raise SolverError(f"problem {problem.name} is not of several workflows")
@@ -110,7 +111,7 @@ def _fleet(problem: Problem) -> tuple[object, ...]:
 
 
 def qualified_variant(workflow: str, variant: Variant) -> Variant:
-    """A variant of one of several workflows, with qualified operator names."""
+    """The variant with its downstream operators renamed to WORKFLOW/NAME."""
     called, stage = partial(qualified_name, workflow), variant.stage
     return replace(
         variant,
@@ -141,7 +142,7 @@ def _qualified(workflow: str, problem: Problem) -> Problem:
 
 
 def _renamed(model: AccuracyModel, workflow: str) -> AccuracyModel:
-    """The model with its operators' names qualified."""
+    """The accuracy model with its operators renamed to WORKFLOW/NAME."""
 
     def keyed(table: Mapping[str, T]) -> dict[str, T]:
         return {qualified_name(workflow, name): value for name, value in table.items()}

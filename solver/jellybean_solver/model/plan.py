@@ -38,7 +38,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """Proof of a plan's cost: objective and lower bound in USD per hour, their relative gap, why the search ended."""
+    """How close a plan is to the optimum: objective and lower bound in USD per hour, and why the search ended."""
 
     objective: float
     bound: float
@@ -47,52 +47,52 @@ class Certificate:
 
     @classmethod
     def of(cls, objective: float, bound: float, termination: Termination) -> Certificate:
-        """The certificate of a search that ended with this objective and bound; optimal where they are equal."""
+        """The certificate for an objective and a lower bound; its termination is OPTIMAL if the two are equal."""
         if termination == Termination.OPTIMAL or is_gap_closed(objective, bound):
             return cls(objective, objective, 0.0, Termination.OPTIMAL)
         return cls(objective, bound, relative_gap(objective, bound), termination)
 
     @property
     def is_optimal(self) -> bool:
-        """True if no plan costs less."""
+        """True if it is proven that no plan costs less."""
         return self.termination == Termination.OPTIMAL
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedOperator:
-    """An operator with its variant chosen: wiring and figures for the pools in use."""
+    """An operator with its chosen variant, its inputs, and its figures in the pools that the plan uses for it."""
 
     name: str
     inputs: tuple[Edge, ...]
     variant: str
-    batch: Mapping[str, int]  # pool -> most requests per run
+    batch: Mapping[str, int]  # pool -> largest number of requests per batch
     rate_per_s: float
-    service: Mapping[str, Times]  # by pool, with all sizes profiled up to its batch
+    service: Mapping[str, Times]  # pool -> service times of all profiled batch sizes up to the pool's `batch`
     message_bytes: Mapping[str, float]  # downstream -> bytes per message
     memory_bytes: Mapping[str, float]  # pool -> bytes
     model: ModelRef | None = None
-    children: tuple[float, ...] = ()  # share of outputs with 0, 1, 2, ... rows; empty when it was not measured
-    stage: Stage | None = None  # of a model that is cut in two (cut_models.py)
+    children: tuple[float, ...] = ()  # fraction of outputs with 0, 1, 2, ... rows; empty if not measured
+    stage: Stage | None = None  # set if the operator runs one part of a model that is cut in two (cut_models.py)
     batch_delay_s: float = field(default=0.0, metadata={"said": "unless 0"})  # as in `Operator`
 
     @property
     def label(self) -> str:
-        """The variant, with its layers where this is one stage of a model: `big.8-12`."""
+        """The variant's name, for a stage of a cut model with its layers: `big.8-12`."""
         stage = self.stage
         return self.variant if stage is None else f"{stage.variant}.{stage.first}-{stage.last}"
 
     def request_s(self, pool: str) -> float:
-        """Seconds that one request keeps a worker busy in full batches, as capacity counts it."""
+        """Seconds of a worker's time per request in full batches, from `load_s`, the time for capacity planning."""
         return request_s(self.service[pool], self.batch[pool])
 
     def mean_request_s(self, pool: str) -> float:
-        """Mean seconds that one request keeps a worker busy in full batches."""
+        """Mean seconds of a worker's time per request in full batches, from `mean_s`."""
         return self.service[pool][self.batch[pool]].mean_s / self.batch[pool]
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedWorker:
-    """One worker, in each site of its tier. `rates_per_s`: operator -> requests per second planned for it."""
+    """One worker, in each site of its tier. `rates_per_s`: operator -> requests per second planned for this worker."""
 
     name: str  # pool-1, pool-2, ...
     pool: str
@@ -107,7 +107,10 @@ class PlannedWorker:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One assignment of operators to workers for whole requests. `weight`: share of requests; weights sum to 1."""
+    """One path of requests through the plan. `workers`: operator -> worker; `weight`: fraction of all requests.
+
+    The weights of a plan's routes sum to 1.
+    """
 
     weight: float
     workers: Mapping[str, str]
@@ -117,7 +120,7 @@ class Route:
 class Placement:
     """An operator in a worker pool, summed over its workers. `load`: mean busy fraction of those workers.
 
-    `count` workers in each of `sites` sites; the rate is that of all sites.
+    `count`: workers in each of `sites` sites; `rate_per_s`: requests per second of all sites together.
     """
 
     operator: str
@@ -135,7 +138,8 @@ class Placement:
 class PlannedWorkflow:
     """One of several workflows of a plan: its targets, and the accuracy and cost that the plan gives it.
 
-    `cost` is its part of the plan's cost: the traffic of its edges, and its share of the busy time of each worker.
+    `cost` is its part of the plan's cost: the traffic of its edges, and each worker's price in proportion to the busy
+    time that the workflow causes.
     """
 
     name: str
@@ -152,12 +156,12 @@ class PlannedWorkflow:
 class Plan:
     """Selection, placements and routes, with cost and certificate.
 
-    `workflows`: filled if there are several; `slo` then holds the budget alone and `accuracy` is None. Every route
-    covers all workflows; requests of one workflow draw among the routes by its own operators.
+    `workflows`: filled if there are several; `slo` then holds only the budget and `accuracy` is None. Every route
+    covers all workflows; a request follows the part of its route that belongs to its own workflow.
 
-    `sites`: tier -> number of identical sites, where more than one (sites.py). A worker then stands for one worker in
-    each site; sources and links are those of one site; operators' rates, route weights and costs are of all sites
-    together.
+    `sites`: tier -> number of identical sites, for tiers with more than one (sites.py). A worker then stands for one
+    worker in each site. Sources and links are those of one site; rates of operators, route weights and costs cover all
+    sites together.
     """
 
     name: str
@@ -194,7 +198,7 @@ class Plan:
 
     @cached_property
     def placements(self) -> tuple[Placement, ...]:
-        """Operators by worker pool, in topological order."""
+        """One placement per operator and worker pool, operators in topological order."""
         found: list[Placement] = []
         for operator in self.operators:
             pools = dict.fromkeys(worker.pool for worker in self.workers if operator.name in worker.rates_per_s)

@@ -1,6 +1,6 @@
-"""Plan to plan document and back: dataclasses to JSON values under the header that `plan_format` defines.
+"""Conversion of a plan to a plan document (JSON values with a header as in `plan_format`) and back.
 
-Agents, Kubernetes and the simulator read nothing else; the content hash in the header identifies the plan.
+The document is all that agents, Kubernetes and the simulator read; the content hash in its header identifies the plan.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Document = dict[str, Any]
 
 
 class PlanDocumentError(JellyBeanError):
-    """The document is not a plan, has a version that is not read, or was changed after it was written."""
+    """The document is not a plan, has an unsupported version, or does not match its content hash."""
 
 
 def to_document(plan: Plan) -> Document:
@@ -30,7 +30,7 @@ def to_document(plan: Plan) -> Document:
 
 
 def from_document(document: Mapping[str, Any]) -> Plan:
-    """The plan of a document. PlanDocumentError unless kind, version, hash and fields are right."""
+    """The plan of a document. PlanDocumentError if its kind, version, hash or fields are wrong."""
     try:
         body = plan_format.body_of(document, "this JellyBean")
     except plan_format.PlanFormatError as error:
@@ -43,7 +43,10 @@ def from_document(document: Mapping[str, Any]) -> Plan:
 
 
 def json_values(value: Any) -> Any:
-    """The JSON value of a dataclass, mapping, sequence, enum or plain value, recursively; `to_dict` overrides it."""
+    """The JSON value of a dataclass, mapping, sequence, enum or scalar, recursively.
+
+    A dataclass with a method `to_dict` is converted by that method.
+    """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         if hasattr(value, "to_dict"):
             return value.to_dict()
@@ -60,7 +63,10 @@ def json_values(value: Any) -> Any:
 
 
 def _omitted(field: dataclasses.Field[Any], value: Any) -> bool:
-    """Fields added to version 3 later are left out at their default, so that older plans keep their hash."""
+    """True if a field is left out of the document: it was added within version 3 and has its default value.
+
+    So plans that were written before the field existed keep their hash.
+    """
     return "said" in field.metadata and bool(getattr(value, field.name) == field.default)
 
 

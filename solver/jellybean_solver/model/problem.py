@@ -16,19 +16,19 @@ from jellybean_solver.model.accuracy import AccuracyModel
 
 GIB = 2**30
 WORKFLOW_SEPARATOR = "/"  # between a workflow's name and an operator's or source's, if there are several workflows
-LEAST_BATCH_SAVING = 0.02  # share of the time per request that a larger batch must save; less is noise
+LEAST_BATCH_SAVING = 0.02  # fraction of the time per request that a larger batch must save; less is measurement noise
 
 
 class EdgeKind(StrEnum):
-    """How many requests of the downstream one request of the upstream becomes."""
+    """How many downstream requests one upstream request produces."""
 
     EACH = "each"  # one request for one
-    FAN_OUT = "fan_out"  # each row of the output's leading dimension becomes one child request; `ratio` is their mean
+    FAN_OUT = "fan_out"  # each row of the output becomes one child request; `ratio` is their mean number
     GATHER = "gather"  # one request per parent: waits for all children of the innermost open fan-out
 
 
 class Arrivals(StrEnum):
-    """How a source's requests arrive in time."""
+    """Arrival process of a source's requests."""
 
     POISSON = "poisson"
     PERIODIC = "periodic"
@@ -50,7 +50,7 @@ class Sharing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where data originates. `message_bytes`: size of one request's data; the rate is that of one site."""
+    """Where data originates. `message_bytes`: data of one request; `rate_per_s`: requests per second in one site."""
 
     name: str
     tier: str
@@ -65,9 +65,9 @@ class Edge:
     """Data flow from a source or operator to an operator.
 
     `ratio` is the mean number of downstream requests per upstream request: 1 for EACH, the mean number of children for
-    FAN_OUT (0.3 thins out, 4 multiplies), and the inverse of that mean for GATHER. If the upstream's variants have
-    ratios of their own, it is the least of them in a problem and the chosen variant's in a plan. `tiers`: where its
-    data may be, at both ends; None: anywhere.
+    FAN_OUT (0.3: fewer requests; 4: more), and the inverse of that mean for GATHER. If the ratio depends on the
+    upstream's variant, a problem states the smallest one and a plan that of the chosen variant. `tiers`: the tiers
+    between which this edge's data may flow (residency); None: all tiers.
     """
 
     upstream: str
@@ -82,8 +82,8 @@ class Edge:
 class ServiceTime:
     """Time that one batch keeps a worker busy.
 
-    `load_s` is the time that capacity counts. `quantiles`: (probability, seconds) in ascending order; `mean_s`: the
-    mean to which the simulator rescales samples drawn from them.
+    `load_s`: seconds with which plans compute load and capacity. `quantiles`: measured (probability, seconds) in
+    ascending order; `mean_s`: mean to which the simulator rescales samples from the quantiles.
     """
 
     load_s: float
@@ -95,19 +95,19 @@ Times = Mapping[int, ServiceTime]  # batch size -> time of one batch
 
 
 def request_s(times: Times, batch: int) -> float:
-    """Seconds that one request keeps a worker busy in full batches, as capacity counts it."""
+    """Seconds of a worker's time per request in full batches of size `batch`, from `load_s`."""
     return times[batch].load_s / batch
 
 
 def best_batch(times: Times) -> int:
-    """The smallest batch size that no other beats by `LEAST_BATCH_SAVING` of its time per request."""
+    """The smallest batch size whose time per request no other size undercuts by more than `LEAST_BATCH_SAVING`."""
     least = min(request_s(times, size) for size in times)
     return min(size for size in times if request_s(times, size) * (1.0 - LEAST_BATCH_SAVING) <= least)
 
 
 @dataclass(frozen=True, slots=True)
 class PythonRef:
-    """A function, `module:name`, with its arguments as JSON; `module_sha256`: of the source of its module."""
+    """A function, `module:name`, with its arguments as JSON. `module_sha256`: hash of its module's source code."""
 
     function: str
     arguments: str
@@ -116,10 +116,10 @@ class PythonRef:
 
 @dataclass(frozen=True, slots=True)
 class ModelRef:
-    """What a variant executes, by content: a model file, or a Python function installed on the workers.
+    """What a variant executes: a model file, or a Python function installed on the workers; identified by its hash.
 
-    `path` is relative to the project's folder, empty for a function. `sha256`: of the file; of a function, of its
-    source and arguments. `size_bytes` None: unknown.
+    `path`: relative to the project's folder, empty for a function. `sha256`: hash of the file, or of a function's
+    source and arguments. `size_bytes`: size of the file, None if unknown.
     """
 
     path: str
@@ -144,13 +144,13 @@ class Variant:
     """One model that can implement an operator, with its profile on each worker pool."""
 
     name: str
-    service: Mapping[str, Times]  # by pool, with the sizes that may be used; without size 1 it cannot run there
+    service: Mapping[str, Times]  # pool -> times by batch size; without size 1 the variant cannot run in the pool
     message_bytes: Mapping[str, float]  # downstream operator -> bytes of one message on that edge
-    memory_bytes: Mapping[str, float] = field(default_factory=dict)  # pool -> bytes while loaded, in its batches
+    memory_bytes: Mapping[str, float] = field(default_factory=dict)  # pool -> bytes of the loaded model with its batch
     model: ModelRef | None = None
-    children: tuple[float, ...] = ()  # share of outputs with 0, 1, 2, ... rows; empty when it was not measured
-    ratios: Mapping[str, float] = field(default_factory=dict)  # downstream -> this variant's own ratio of that fan-out
-    stage: Stage | None = None  # of a model that is cut in two (cut_models.py)
+    children: tuple[float, ...] = ()  # fraction of outputs with 0, 1, 2, ... rows; empty if not measured
+    ratios: Mapping[str, float] = field(default_factory=dict)  # downstream operator -> this variant's fan-out ratio
+    stage: Stage | None = None  # set if the variant is one part of a model that is cut in two (cut_models.py)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class Operator:
     inputs: tuple[Edge, ...]
     variants: tuple[Variant, ...]
     tiers: tuple[str, ...] | None = None  # where it may run; None: anywhere
-    batch_delay_s: float = 0.0  # longest wait for further requests to share a run
+    batch_delay_s: float = 0.0  # longest time that a request waits for its batch to fill
 
     def variant(self, name: str) -> Variant:
         """The variant called `name`; KeyError when there is none."""
@@ -186,7 +186,7 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One direction between two tiers, in each site of the lower tier. A bandwidth of None is unlimited."""
+    """One direction of the connection between two tiers, once per site of the lower tier. Bandwidth None: unlimited."""
 
     upstream_tier: str
     downstream_tier: str
@@ -226,16 +226,16 @@ class Workflow:
 
 @dataclass(frozen=True)
 class Problem:
-    """A workflow, a fleet and targets. `operators` in topological order; `tiers` from the data upward.
+    """A workflow, a fleet and targets. `operators` in topological order; `tiers` from the edge up to the cloud.
 
-    `workflows`: filled if there are several (multi_workflow.py), each with its targets; `slo` then holds what applies
-    to all: the budget, and an accuracy margin by which each must exceed its own target.
+    `workflows`: filled if there are several (multi_workflow.py), each with its targets; `slo` then holds the budget of
+    all, and an accuracy margin by which each workflow must exceed its own target.
 
     `sites`: tier -> number of identical sites, planned identically (sites.py); default 1. Sources, pools and links
-    state one site's figures; rates of operators and edges are of all sites together.
+    state one site's figures; rates of operators and edges cover all sites together.
 
-    If variants have fan-out ratios of their own, rates depend on the selection (variant_ratios.py). The problem's own
-    rates are then the least of all selections, so that figures computed from them bound every selection.
+    If fan-out ratios depend on the variant, rates depend on the selection (variant_ratios.py). `rate_per_s` is then
+    the smallest rate of all selections, so that costs and loads computed from it are lower bounds for every selection.
     """
 
     name: str
@@ -253,7 +253,7 @@ class Problem:
 
     @property
     def accuracy_target(self) -> float | None:
-        """Target for `accuracy`: the SLO's, or of several workflows a margin of at least 0."""
+        """Target for `accuracy` in percent; with several workflows the required margin in percent points."""
         if self.slo.accuracy is None and any(workflow.slo.accuracy is not None for workflow in self.workflows):
             return 0.0
         return self.slo.accuracy
@@ -302,12 +302,12 @@ class Problem:
 
     @cached_property
     def varying(self) -> tuple[str, ...]:
-        """Operators whose variant determines fan-out ratios, and so downstream rates."""
+        """Operators with fan-out ratios that depend on their variant, so that downstream rates do too."""
         return tuple(o.name for o in self.operators if any(v.ratios != o.variants[0].ratios for v in o.variants))
 
     @cached_property
     def unbatched(self) -> frozenset[str]:
-        """Operators that run one request at a time, whatever batch sizes were profiled."""
+        """Operators that run one request at a time, even if larger batch sizes were profiled."""
         return unbatched(self.edges)
 
     def times(self, operator: str, variant: Variant, pool: str) -> Times:
@@ -321,15 +321,15 @@ class Problem:
         return {size: known[size] for size in sorted(known) if size <= most}
 
     def unit_usd_per_h(self, pool: Pool) -> float:
-        """Price of one worker of a pool in every site together."""
+        """USD per hour of one worker of a pool in every site of its tier, summed over the sites."""
         return pool.price_usd_per_h * self.sites.get(pool.tier, 1)
 
     def in_each(self, tier: str) -> str:
-        """Suffix for a figure of one site, such as " in each store"; empty if the tier has one site."""
+        """Text to append to a figure of one site, such as " in each store"; empty if the tier has one site."""
         return f" in each {tier}" if self.sites.get(tier, 1) > 1 else ""
 
     def edge_rate_per_s(self, edge: Edge) -> float:
-        """Messages per second on an edge: one per child for FAN_OUT and GATHER."""
+        """Messages per second on an edge, in all sites; FAN_OUT and GATHER send one message per child request."""
         rate = self.rate_per_s[edge.upstream]
         return rate * edge.ratio if edge.kind is EdgeKind.FAN_OUT else rate
 
@@ -342,12 +342,12 @@ class Problem:
         return variant.message_bytes[edge.downstream]
 
     def may_cross(self, edge: Edge, upstream_tier: str, downstream_tier: str) -> bool:
-        """True if this edge's data can flow between two tiers and residency allows it."""
+        """True if data can flow between the two tiers and the edge's residency (`tiers`) allows both."""
         within = edge.tiers is None or (upstream_tier in edge.tiers and downstream_tier in edge.tiers)
         return within and self.can_flow(upstream_tier, downstream_tier)
 
     def can_flow(self, upstream_tier: str, downstream_tier: str) -> bool:
-        """True inside one tier, and up the tiers over a declared link."""
+        """True if the tiers are equal, or if the downstream tier is higher and a link to it is declared."""
         if upstream_tier == downstream_tier:
             return True
         upward = self.tier_index[upstream_tier] < self.tier_index[downstream_tier]
@@ -355,21 +355,21 @@ class Problem:
 
 
 def unbatched(edges: Sequence[Edge]) -> frozenset[str]:
-    """Operators that take one request per run.
+    """Operators that must run one request at a time: those that gather, and those whose output is fanned out.
 
-    A gather's rows belong to one request, and rows fanned out from a batch could not be told apart.
+    The rows of a gather belong to one request; rows of a fanned-out batch could not be assigned to its requests.
     """
     gathering = {edge.downstream for edge in edges if edge.kind is EdgeKind.GATHER}
     return frozenset(gathering | {edge.upstream for edge in edges if edge.kind is EdgeKind.FAN_OUT})
 
 
 def with_ratios(operators: Sequence[Operator], pick: Callable[..., float]) -> tuple[Operator, ...]:
-    """Operators, in topological order, with each edge's ratio picked among those of the variants (min or max).
+    """The operators with each fan-out's ratio set to `pick` (min or max) of its variants' ratios.
 
-    A gather has the inverse of the fan-out that it closes.
+    Takes and returns operators in topological order. A GATHER gets the inverse of the fan-out that it closes.
     """
     known = {operator.name: operator for operator in operators}
-    levels: dict[str, tuple[float | None, ...]] = {}  # node -> ratios of its open fan-outs; None: the edges' own
+    levels: dict[str, tuple[float | None, ...]] = {}  # node -> picked ratios of its open fan-outs; None: unchanged
 
     def followed(edge: Edge) -> tuple[Edge, tuple[float | None, ...]]:
         level = levels.get(edge.upstream, ())

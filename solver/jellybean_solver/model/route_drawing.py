@@ -10,7 +10,7 @@ from jellybean_solver.model.plan import Route
 
 
 def own_routes(routes: Sequence[Route], operators: Collection[str]) -> Mapping[int, float]:
-    """Distinct assignments of some of the operators: index of the first route of each -> summed weight."""
+    """Merge routes that assign `operators` to equal workers: index of the first of equal routes -> summed weight."""
     first: dict[tuple[str, ...], int] = {}
     weights: dict[int, float] = {}
     for index, route in enumerate(routes):
@@ -22,10 +22,11 @@ def own_routes(routes: Sequence[Route], operators: Collection[str]) -> Mapping[i
 class RouteDrawer:
     """Smooth weighted round robin over routes.
 
-    After any number of draws each route was drawn its share of times, to within the number of routes, and as evenly as
-    possible: workers see arrivals more regular than random ones, and runs are reproducible.
+    After n draws a route of weight w was drawn n * w times, to within the number of routes, in even intervals: workers
+    see more regular arrivals than with random draws, and runs are reproducible.
 
-    `phase`: starts at a random position, so that drawers of different sites do not send to one worker in step.
+    `phase`: random generator for the start position, so that the drawers of different sites do not send to the same
+    worker at the same time; None: start at the first position.
     """
 
     def __init__(self, weights: Sequence[float], phase: random.Random | None = None) -> None:

@@ -1,8 +1,8 @@
-"""Identical sites: a plan describes one site of a tier; this module names the workers and links of each.
+"""Identical sites: a plan describes one site of a tier; this module names the workers and links of every site.
 
-A tier with n sites exists n times. If a tier has fewer sites than the one below, each serves a block of consecutive
-ones: of 1,000 stores and 10 regions, stores 1 to 100 belong to region 1. So each site of the most numerous tier has one
-place in every tier above, and its data flows up through those places only.
+A tier with n sites exists n times. If a tier has fewer sites than the tier below, each of its sites serves a block of
+consecutive lower sites: of 1,000 stores and 10 regions, stores 1 to 100 belong to region 1. So each site of the most
+numerous tier belongs to one site of every higher tier, and its data flows through those sites only.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ def most_sites(sites: Sites) -> int:
 
 
 def both_sites(before: Sites, after: Sites, tier: str) -> int:
-    """Number of sites of a tier that exist in both of two plans."""
+    """Number of sites of a tier that exist both before and after a change of plan."""
     return min(before.get(tier, 1), after.get(tier, 1))
 
 
 def site_of(sites: Sites, tier: str, place: int) -> int:
-    """The site of a tier (from 0) that serves a place, a site (from 0) of the most numerous tier."""
+    """The site of `tier` (numbered from 0) that serves `place`, a site (from 0) of the most numerous tier."""
     return place * sites.get(tier, 1) // most_sites(sites)
 
 
@@ -36,12 +36,15 @@ def tier_at(sites: Sites, tier: str, site: int) -> str:
 
 
 def worker_at(sites: Sites, tier: str, worker: str, site: int) -> str:
-    """`store-17/box-2`: name of a worker in one site; the plan's name if the tier has one site."""
+    """`store-17/box-2`: name of a worker in one site; the name unchanged if the tier has one site."""
     return worker if sites.get(tier, 1) == 1 else f"{tier_at(sites, tier, site)}/{worker}"
 
 
 def link_ends(plan: Plan, link: Link) -> Iterator[tuple[str, str]]:
-    """The two sites that each link between two tiers connects: one link for each site of the lower tier."""
+    """Names of the two sites (upstream, downstream) that each copy of a link connects.
+
+    There is one copy for each site of the lower tier.
+    """
     low, high = link.upstream_tier, link.downstream_tier
     count = plan.sites.get(low, 1)
     for site in range(count):

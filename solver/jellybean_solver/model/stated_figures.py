@@ -11,10 +11,11 @@ from jellybean_solver.model.problem import Problem
 
 
 def with_figures(problem: Problem, plan: Plan) -> Plan:
-    """The plan with the problem's rates, prices, profiles and targets; its choices, models and cost stay.
+    """The plan with the problem's rates, prices, profiles and targets; its choices, models and cost do not change.
 
-    `problem`: with the fan-out ratios of the plan's variants. A worker whose pool the problem does not have keeps its
-    price; an operator without a profile at its batch size keeps its service times. Loads are those of the stated rates.
+    `problem` must have the fan-out ratios of the plan's variants. A worker of a pool that is unknown to the problem
+    keeps its price; an operator without a profile at its batch size keeps its service times. Loads follow from the new
+    rates.
     """
     shares = worker_shares(plan.routes)
     workers = [_worker(problem, worker, shares) for worker in plan.workers]

@@ -14,7 +14,7 @@ from jellybean_solver.model.problem import Arrivals, Edge, Problem, Source
 
 @dataclass(frozen=True, slots=True)
 class RequestStream:
-    """Sources of which one message each makes a request. The rate is that of all `sites` that have them."""
+    """Sources that send one message each for every request. `rate_per_s`: requests per second of all `sites`."""
 
     sources: tuple[Source, ...]
     entries: tuple[Edge, ...]  # edges out of the sources
@@ -27,10 +27,10 @@ class RequestStream:
 
 
 def request_streams(plan: Plan | Problem) -> tuple[RequestStream, ...]:
-    """The streams in the order of the sources: a single one if all sources have one rate.
+    """The streams of each workflow, in the order of the sources.
 
-    Otherwise one per weakly connected part of the workflow; SolverError if sources of one part differ in rate. Of
-    several workflows, the streams of each.
+    A workflow whose sources all have one rate is one stream; otherwise there is one stream per weakly connected
+    component. SolverError if sources of one component differ in rate.
     """
     names = [source.name for source in plan.sources] + [operator.name for operator in plan.operators]
     if not plan.workflows:
@@ -40,7 +40,7 @@ def request_streams(plan: Plan | Problem) -> tuple[RequestStream, ...]:
 
 
 def visits_per_request(plan: Plan | Problem) -> Mapping[str, float]:
-    """Runs of each operator per request of its sources."""
+    """Operator -> mean number of its runs per request of its stream."""
     found = {source.name: 1.0 for source in plan.sources}
     for operator in plan.operators:
         edge = operator.inputs[0]
@@ -94,18 +94,18 @@ def _stream(plan: Plan | Problem, names: frozenset[str]) -> RequestStream:
 
 
 def _in_all(plan: Plan | Problem, source: Source) -> float:
-    """Requests per second of a source in all its sites."""
+    """Requests per second of a source, summed over all its sites."""
     return source.rate_per_s * plan.sites.get(source.tier, 1)
 
 
 def arrival_times(
     pieces: Sequence[tuple[float, float]], arrivals: Arrivals, rng: random.Random, phase: float = 0.0
 ) -> Iterator[float]:
-    """Arrival times for a rate that is constant in each of `pieces` (end, rate per second), from 0 to the last end.
+    """Arrival times in seconds for a piecewise constant rate; `pieces`: (end in seconds, requests per second).
 
-    Time-rescaling: the integral of the rate passes the points of a unit-rate process, with exponential steps (Poisson)
-    or steps of 1 after `phase` (periodic), by which streams of equal rate are kept apart. A point beyond a piece's end
-    keeps the rest of its step for the next piece.
+    Time rescaling: an arrival is where the integral of the rate reaches the next point of a unit-rate process, with
+    exponential steps (Poisson) or steps of 1 (periodic). `phase`: first periodic point (0 to 1), so that periodic
+    streams of equal rate do not coincide.
     """
     if arrivals is Arrivals.PERIODIC:
         yield from _evenly(pieces, phase)
@@ -123,7 +123,7 @@ def _evenly(pieces: Sequence[tuple[float, float]], phase: float) -> Iterator[flo
     start_s, passed, count = 0.0, 0.0, 0  # `passed`: integral of the rate up to `start_s`
     for end_s, rate in pieces:
         while rate > 0 and (time := start_s + (count + phase - passed) / rate) < end_s:
-            yield max(time, start_s)  # rounding may put a point just before the boundary
+            yield max(time, start_s)  # rounding may put a point just before the start of the piece
             count += 1
         passed += (end_s - start_s) * rate
         start_s = end_s

@@ -1,8 +1,8 @@
 """Fan-out ratios that depend on the variant: the problem that remains once some variants are chosen.
 
 A better detector finds more objects per frame, so downstream operators run more often. Such a problem is a union of
-problems with fixed ratios, one for each choice of ratios. Lower ratios need less of the fleet everywhere, so the
-problem with the least ratios is a lower bound on all of them.
+problems with fixed ratios, one for each combination of ratios. Lower ratios mean lower rates and loads everywhere, so
+the cost of the problem with the smallest ratios is a lower bound on the cost of all of them.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from jellybean_solver.model.problem import Operator, Problem, with_ratios
 
 
 def settled(problem: Problem, chosen: Mapping[str, str]) -> Problem:
-    """The problem with the ratios of the chosen variants (operator -> variant), without variants of other ratios.
+    """The problem with the fan-out ratios of the `chosen` variants (operator -> variant).
 
-    Returns the problem itself if the chosen variants determine no ratio.
+    Of a chosen operator only variants with the same ratios remain. Returns `problem` unchanged if no ratio depends on
+    the chosen variants.
     """
     decided = {name: chosen[name] for name in problem.varying if name in chosen}
     kept = {name: _alike(problem.operator_by_name[name], variant) for name, variant in decided.items()}
@@ -33,7 +34,7 @@ def _alike(operator: Operator, chosen: str) -> Operator:
 
 
 def plain(problem: Problem, pick: Callable[..., float] = min) -> Problem:
-    """The problem with fixed ratios: for each edge the least (or most) of its variants' ratios."""
+    """The problem with fixed ratios: for each fan-out, `pick` (min or max) of the variants' ratios."""
     if not problem.varying:
         return problem
     stripped = (

@@ -1,1 +1,1 @@
-"""Problems whose selections can be enumerated: beam search with bounds over an exact worker assignment."""
+"""Solver for problems with few selections: beam search over selections, with an exact worker assignment for each."""

@@ -11,10 +11,10 @@ Rows:
     sum_b,a bytes[a][link] f[b, a] <= bandwidth of each link.
 Objective: workers' prices and traffic, both linear. Pairs of tiers between which data cannot flow have no variable.
 An exclusive worker holds one operator; a shared one any set whose models fit into its memory (packing.py).
-Fractions per bag that agree on separators come from whole-request routes (see tree_decomposition.py), so nothing is
-relaxed.
+Fractions per bag that agree on separators can be realised by routes of whole requests (tree_decomposition.py), so this
+program is not a relaxation.
 
-Going on from a running plan (`moves`) adds what workers must load to the objective (migration_rows.py).
+With a running plan (`moves`) the objective includes the cost of loading models on workers (migration_rows.py).
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from jellybean_solver.milp.pulp_program import FEASIBILITY_TOLERANCE, summed
 from jellybean_solver.model.problem import Pool, Sharing
 from jellybean_solver.small.tree_bounds import Multipliers
 
-SPARE = 1e-7  # workers: a need of 2.0000000001 is met by 2
+SPARE = 1e-7  # tolerance in workers: 2 workers suffice for a load of 2.0000000001
 
 BagTiers = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Workers of a pool that hold the same models. `shares`: operator -> fraction of its requests that they serve."""
+    """`count` workers of a pool that hold equal models. `shares`: operator -> fraction of its requests they serve."""
 
     pool: str
     shares: Mapping[str, float]
@@ -55,9 +55,10 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A solved assignment. `cost` and `bound` in USD per hour, moves included; `bound` < `cost` when not ended.
+    """A solved assignment. `cost` and its lower bound `bound` in USD per hour, migration included.
 
-    `uneven`: workers of a pool that hold the same operators may be busy to different degrees, and should not be.
+    `bound` < `cost` if optimality is not proven. `uneven`: True if workers of a pool that hold the same operators may
+    have different loads, which are still to be balanced.
     """
 
     cost: float
@@ -69,7 +70,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """An assignment of one selection, or none; `bound` holds either way (inf: proven that there is none)."""
+    """Result of `assign`: an assignment or None, and a lower bound in USD per hour (inf: proven that none exists)."""
 
     assignment: Assignment | None
     bound: float
@@ -82,7 +83,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Relaxation:
-    """The linear relaxation's value (inf: infeasible) and duals."""
+    """Optimal value in USD per hour (inf: infeasible) and duals of the linear relaxation of an assignment."""
 
     value: float
     multipliers: Multipliers | None
@@ -97,9 +98,9 @@ def improve(
     time_limit_s: float | None = None,
     moves: LoadCosts | None = None,
 ) -> Assignment | None:
-    """A cheap assignment, to a relative gap, for a caller who has a bound of his own; None when none was found.
+    """An assignment within the relative gap `gap`, without a lower bound; None if none was found.
 
-    `cutoff` is on the running cost: with `moves`, going on from a running plan is not part of it.
+    `cutoff`: upper limit in USD per hour on compute and network cost; with `moves`, migration is not part of it.
     """
     model = _Model(network, demand, moves=moves, matched=False)
     model.minimise_cost()
@@ -120,10 +121,10 @@ def assign(
     budget: float = math.inf,
     settings: AssignmentSettings = DEFAULT_ASSIGNMENT,
 ) -> Attempt:
-    """The cheapest assignment not dearer than `cutoff`, or the proof that there is none.
+    """The cheapest assignment that costs at most `cutoff` (USD per hour), or the proof that there is none.
 
-    Where too many sets of models fit together, some are tried, and no bound is proven.
-    With `moves` the cost includes going on from a running plan, and `budget` is on what it costs without that.
+    If too many sets of models fit on one worker, only some are tried, and no lower bound is proven. With `moves` the
+    cost includes migration from a running plan; `budget` limits the cost without migration.
     """
     model = _Model(network, demand, moves=moves, matched=False, settings=settings)
     model.minimise_cost()
@@ -141,9 +142,10 @@ def assign(
 
 
 def _matched(model: _Model, known: Attempt, *, cutoff: float, budget: float, time_limit_s: float | None) -> Attempt:
-    """An assignment cheaper than the known one, or the proof that there is none, as far as effort allows.
+    """An assignment cheaper than the known one, or the proof that there is none, within the node limit.
 
-    `model`: with the moves of the best matching of workers; `known`: the attempt that counts them by operator.
+    `model`: program with the migration cost of the best matching of workers; `known`: result of the program that only
+    bounds this cost per operator.
     """
     best, bound = known.assignment if known.value <= cutoff else None, known.bound
     if model.all_largest:
@@ -164,7 +166,7 @@ def _matched(model: _Model, known: Attempt, *, cutoff: float, budget: float, tim
 
 
 def relax(network: Network, demand: Demand) -> Relaxation:
-    """The linear relaxation of `assign`, without memory limits: fractions of workers could keep any."""
+    """Solve the linear relaxation of `assign`, without memory limits (fractional workers satisfy any memory limit)."""
     model = _Model(network, demand, packed=False)
     model.minimise_cost()
     outcome = model.solve(integer=False, time_limit_s=None)
@@ -176,8 +178,9 @@ def relax(network: Network, demand: Demand) -> Relaxation:
 class _Model(WorkerGroups):
     """The program of one selection.
 
-    `packed`: workers' memory counts.
-    `matched`: moves are those of the best matching of workers; else they are counted per operator and pool, a bound.
+    `packed`: True if the memory of workers limits which models they hold together.
+    `matched`: True for the migration cost of the best matching of workers; False for a lower bound on that cost, from
+    counts per operator and pool.
     """
 
     def __init__(
@@ -210,12 +213,12 @@ class _Model(WorkerGroups):
             self.add(terms, pulp.LpConstraintGE, floor)
 
     def limit(self, most: float) -> None:
-        """What the assignment costs per hour, moves aside."""
+        """Limit the cost without migration to `most` USD per hour."""
         if math.isfinite(most):
             self.add(self.cost, pulp.LpConstraintLE, most)
 
     def assignment(self, cost: float, bound: float) -> Assignment:
-        """The solution's values, cleaned of what lies below the tolerance."""
+        """The assignment of the solved program; fractions below the feasibility tolerance are dropped."""
         bags = tuple(
             {tiers: float(v.value()) for tiers, v in fractions.items() if v.value() > FEASIBILITY_TOLERANCE}
             for fractions in self.fractions
@@ -229,7 +232,7 @@ class _Model(WorkerGroups):
             counted, shares = round(variable.value()), served[pool, number]
             count = counted if shares else 0
             if shares and not self._is_arranged(pool):
-                # A program stopped at a gap, or free workers, may leave more than are needed.
+                # A program that stopped at a gap, or workers of price 0, may give more workers than needed.
                 needed = sum(share * self.demand.workers[name][pool] for name, share in shares.items())
                 count = min(counted, max(1, math.ceil(needed - SPARE)))
             cost -= (counted - count) * self.network.usd_per_h[pool]
@@ -246,12 +249,12 @@ class _Model(WorkerGroups):
         return Assignment(cost, bound, bags, tuple(settled), uneven=True)
 
     def _is_arranged(self, pool: str) -> bool:
-        """Whether the program leaves open which of the pool's workers goes on as which, and it matters."""
+        """True if workers of this pool must still be matched to running ones, because the program did not do it."""
         shared = self.network.problem.pool_by_name[pool].sharing is Sharing.SHARED
         return shared and not self.matched and pool in self.moving
 
     def _arranged(self, pool: str, groups: list[Group], moves: LoadCosts) -> tuple[list[Group], float]:
-        """Single workers for groups of them, and what they cost beyond what the program says."""
+        """Groups split into single workers matched to running ones, and the USD per hour this adds to the objective."""
         names = [name for name, workers in self.demand.workers.items() if pool in workers]
         price = {name: moves.load_usd_per_h[name, pool] for name in names}
         busy = {name: self.demand.workers[name][pool] for name in names}
@@ -265,7 +268,7 @@ class _Model(WorkerGroups):
         return [Group(pool, single.shares, 1) for single in used], dearer
 
     def multipliers(self) -> Multipliers:
-        """Duals of the rows that tie operators to workers; signs turned so that none is below 0."""
+        """Duals of the rows that tie operators to workers, with the sign that makes them non-negative."""
         return Multipliers(
             {key: max(0.0, -row.pi) for key, row in self.load_rows.items()},
             {key: max(0.0, -row.pi) for key, row in self.presence_rows.items()},

@@ -1,13 +1,13 @@
 """Model selection: a complete beam search over variants, proven by bounds.
 
-Partial selections grow in reverse topological order, as in JellyBean (VLDB 2023). Each carries a lower bound on the
-cost of its completions, and is dropped if none of them can reach the accuracy target. At each level the cheapest
-go on, as many as the beam is wide; the others wait in a heap with their bounds instead of being forgotten. Complete
-selections are solved cheapest bound first, and the search ends when the next bound is not below the best answer, so a
-narrow beam costs time, never the optimum.
+Partial selections are extended in reverse topological order, as in JellyBean (VLDB 2023). Each has a lower bound on the
+cost of its completions, and is dropped if none of them can reach the accuracy target. At each level the beam keeps the
+cheapest partial selections; the others are not discarded but wait in a heap with their bounds. Complete selections are
+solved in the order of their bounds, and the search ends when the next bound is not below the incumbent's cost. So a
+narrow beam costs time, but the optimum is found.
 
-A search that does not end at once may go on beside a `Companion`, another search for the same optimum in a thread of
-its own: each takes the other's incumbents, and either's bound ends both.
+A search that takes longer may run beside a `Companion`, another search for the same optimum in its own thread: each
+takes over the incumbents of the other, and the lower bound of either can end both.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from jellybean_solver.small.settings import DEFAULT_SETTINGS, BeamSettings
 
 
 class Companion(Protocol):
-    """Another search for the same optimum. `bound`: a lower bound on it; `finished`: it will find nothing more."""
+    """Another search for the same optimum. `bound`: lower bound in USD per hour; `finished`: True if it has ended."""
 
     bound: float
     finished: bool
 
     def start(self, cutoff: float, gap: float) -> None:
-        """Begin to search for what costs less than the cutoff."""
+        """Start to search for plans that cost less than `cutoff` (USD per hour), to the relative gap `gap`."""
 
     def attempts(self) -> Iterator[tuple[Selection, Attempt]]:
         """Incumbents found since the last call."""
         ...
 
     def wait(self) -> None:
-        """Wait for something new, or for a moment."""
+        """Block until there is a new result, or for a short time."""
 
     def close(self) -> None:
         """End the search."""
@@ -46,19 +46,19 @@ class Companion(Protocol):
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Open:
-    """An entry of the heap: the cheapest bound first, then the most accurate, then the operators' own order."""
+    """A selection on the heap: lowest bound first, then highest accuracy bound, then the order of the variants."""
 
     bound: float
-    loss: float  # minus the accuracy within reach
+    loss: float  # minus the upper bound on accuracy
     ranks: tuple[int, ...]
     refined: bool
     chosen: Selection = field(compare=False)
 
 
 class BeamSearch:
-    """One search. `target`: the accuracy asked for; `fixed`: operators whose variant is given.
+    """One search. `target`: required accuracy; `fixed`: operator -> variant that the search must use.
 
-    `companion`: not yet started; it ends with this search.
+    `companion`: not yet started; this search starts it when useful, and closes it at its own end.
     """
 
     def __init__(
@@ -78,9 +78,9 @@ class BeamSearch:
         self.heap: list[_Open] = []
         self.best = Attempt(None, math.inf)
         self.best_selection: Selection | None = None
-        self.unsolved = math.inf  # least bound of selections that time did not let us solve
+        self.unsolved = math.inf  # smallest lower bound of selections whose solve hit the time limit
         self.tried = self.programs = 0  # selections solved; relaxations and assignments solved
-        self.is_accompanied = self.is_companions = False  # whether the companion goes on, and found the incumbent
+        self.is_accompanied = self.is_companions = False  # the companion is running; the incumbent is the companion's
 
     def run(self) -> Outcome[Assignment]:
         """Search until the answer is proven or time is up."""
@@ -97,7 +97,7 @@ class BeamSearch:
         return Outcome(value, self.best.assignment, self.best_selection, bound, self.tried, ended)
 
     def _search(self) -> bool:
-        """True if time was up first."""
+        """Run the main loop; True if it ended by the time limit."""
         root = self._open((), {})
         if root is not None:
             heapq.heappush(self.heap, root)
@@ -113,8 +113,8 @@ class BeamSearch:
                 self._step(heapq.heappop(self.heap))
 
     def _step(self, entry: _Open) -> None:
-        """Sharpen the cheapest open selection, extend it or solve it."""
-        if not entry.refined:  # the bound that the objective knows by now
+        """Process the open selection of lowest bound: improve its bound, extend it, or solve it."""
+        if not entry.refined:  # duals of later relaxations may give a better bound than when it was pushed
             entry = replace(entry, bound=max(entry.bound, self.objective.bound(entry.chosen)))
         if self.heap and self.heap[0] < entry:
             self._push(entry)
@@ -128,7 +128,10 @@ class BeamSearch:
             self._solve(entry)
 
     def _ends_with(self, companion: Companion, is_open: bool) -> bool:
-        """True if the companion's bound ends the search; started late, and waited for where nothing else is open."""
+        """True if the companion's lower bound ends the search.
+
+        Starts the companion when it is due. If no selection is open (`is_open`), waits for the companion.
+        """
         if not self.is_accompanied:
             if is_open and self.programs < self.settings.programs_alone:
                 return False
@@ -142,7 +145,7 @@ class BeamSearch:
         return companion.bound >= self.cutoff or (companion.finished and not is_open)
 
     def _reproduce(self) -> None:
-        """Solve the companion's selection here, so that the answer does not depend on which search found it."""
+        """Solve the companion's selection again, so that the plan does not depend on which search found it."""
         if self.is_companions and self.best_selection is not None and self.clock.left() != 0.0:
             most = self.best.value + VALUE_TOLERANCE * max(1.0, abs(self.best.value))
             attempt = self.objective.solve(self.best_selection, most, self.clock.left())
@@ -154,12 +157,12 @@ class BeamSearch:
 
     @property
     def cutoff(self) -> float:
-        """Only what lies below it is worth looking at."""
+        """USD per hour; selections with a lower bound at or above it are pruned."""
         value = self.best.value
         return value - VALUE_TOLERANCE * max(1.0, abs(value)) if math.isfinite(value) else value
 
     def _dive(self, start: _Open) -> None:
-        """One pass of the beam from a partial selection down; what is cut off waits in the heap."""
+        """One pass of the beam from a partial selection to complete ones; those beyond the width go to the heap."""
         beam = [start]
         while beam and len(beam[0].ranks) < len(self.order):
             grown = sorted(child for entry in beam for child in self._children(entry))

@@ -1,13 +1,13 @@
 """From fractions of requests to concrete workers and whole-request routes.
 
-1. Bags' fractions are made exactly consistent, root to leaves, so that they are marginals of one joint distribution.
+1. The fractions of bags are made exactly consistent, root to leaves: marginals of one joint distribution.
 2. The operators of workers that hold the same models are laid end to end and cut into workers of equal load
    (McNaughton's wrap-around rule, 1959), so that few workers host several operators.
-3. The unit interval of requests is cut: by the root bag's tiers, then by each further bag's within what the bags share,
-   then per operator and tier by workers. Each step adds no more cuts than it has parts, so the number of routes is
-   linear in operators and workers.
+3. All requests are the interval [0, 1], which is cut into pieces: by the tiers of the root bag, then by the tiers of
+   each further bag (separately for each value of its separator), then per operator and tier by workers. Each step adds
+   at most as many cuts as it has parts, so the number of routes is linear in operators and workers.
 
-Invariant: a route's weight is the length of its pieces; workers' rates are computed from the routes, never beside them.
+Invariant: a route's weight is the total length of its pieces; the rates of workers are computed from the routes only.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from jellybean_solver.model.plan import Certificate, Cost, Plan, PlannedOperator
 from jellybean_solver.model.stated_figures import with_figures
 from jellybean_solver.small.assignment import Assignment, BagTiers
 
-SLIVER = 1e-12  # lengths below it are rounding and go to their neighbour
-NEGLIGIBLE = 1e-10  # routes below it are dropped: one request in ten thousand million
+SLIVER = 1e-12  # fraction of requests; shorter pieces are rounding errors and join their neighbour
+NEGLIGIBLE = 1e-10  # fraction of requests; routes with a smaller weight are dropped
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ Seat = tuple[PlannedWorker, Mapping[str, float]]  # a worker, and the fraction o
 def build_plan(
     network: Network, selection: Mapping[str, str], assignment: Assignment, certificate: Certificate
 ) -> Plan:
-    """The plan of an assignment; its cost and accuracy are left for `evaluate` to fill in."""
+    """The plan of an assignment. Its cost and accuracy are placeholders; `evaluate` computes them."""
     network = network.settled(selection)
     problem = network.problem
     pieces = _tier_pieces(network, assignment)
@@ -63,7 +63,7 @@ def build_plan(
 
 
 def _tier_pieces(network: Network, assignment: Assignment) -> list[Piece]:
-    """The unit interval cut by whole assignments to tiers."""
+    """The unit interval cut into pieces (length, operator -> tier), one tier for every operator."""
     served = {(name, network.tier_of[group.pool]) for group in assignment.groups for name in group.shares}
     pieces: list[Piece] = [(1.0, {})]
     for bag, fractions in zip(network.bags, assignment.bags, strict=True):
@@ -92,9 +92,10 @@ def _marginals(pieces: Sequence[Piece]) -> dict[tuple[str, str], float]:
 def _cut(
     pieces: Sequence[Piece], group: Callable[[Marks], Hashable], parts: Mapping[Hashable, Sequence[tuple[T, float]]]
 ) -> list[tuple[float, Marks, T]]:
-    """Split pieces so that within each group the parts have their proportions, one part after the other.
+    """Split pieces so that each group is divided among its parts in their proportions.
 
-    Pieces of a group without parts are dropped: they are rounding of the solver's.
+    `group`: key of the group of a piece; `parts`: group -> (part, size). Returns (length, marks, part) per new piece.
+    Pieces of a group without parts are dropped: they are rounding errors of the solver.
     """
     lengths: dict[Hashable, float] = {}
     for weight, marks in pieces:
@@ -122,7 +123,7 @@ def _cut(
 def _seats(
     network: Network, demand: Demand, assignment: Assignment, marginals: Mapping[tuple[str, str], float]
 ) -> list[Seat]:
-    """Named workers with fractions of requests, pool by pool."""
+    """All workers of the plan, pool by pool, each with operator -> fraction of its requests that it serves."""
     in_tier: dict[tuple[str, str], float] = {}
     for group in assignment.groups:
         for name, share in group.shares.items():
@@ -151,7 +152,10 @@ def _seats(
 
 
 def _wrap_around(shares: Mapping[str, float], busy: Mapping[str, float], count: int) -> list[dict[str, float]]:
-    """Operators end to end, cut into `count` workers of equal load."""
+    """Lay operators end to end and cut them into `count` workers of equal load; per worker, operator -> share.
+
+    `shares`: operator -> fraction of its requests; `busy`: workers kept busy by all requests of an operator.
+    """
     loads = {name: share * busy[name] for name, share in shares.items()}  # 0 for an operator that takes no time
     total = sum(loads.values())
     filled: list[dict[str, float]] = [{}]
@@ -170,7 +174,7 @@ def _wrap_around(shares: Mapping[str, float], busy: Mapping[str, float], count: 
 
 
 def _routes(network: Network, pieces: list[Piece], seats: Sequence[Seat]) -> tuple[Route, ...]:
-    """Pieces cut further by workers, merged where they agree, weights scaled to sum to 1."""
+    """Routes: pieces cut further by workers; equal ones are merged, and weights scaled to sum to 1."""
     for name in network.names:
         parts: dict[Hashable, list[tuple[str, float]]] = {}
         for worker, shares in seats:
@@ -190,7 +194,7 @@ def _routes(network: Network, pieces: list[Piece], seats: Sequence[Seat]) -> tup
 def _operator(
     network: Network, name: str, chosen: str, routes: Sequence[Route], workers: Sequence[PlannedWorker]
 ) -> PlannedOperator:
-    """The operator with its choices only: variant, model, and batch sizes in the pools that routes bring it to."""
+    """The operator with its variant, model, and batch sizes in the pools of its routes; no other figures."""
     operator = network.problem.operator_by_name[name]
     variant = operator.variant(chosen)
     served = {route.workers[name] for route in routes}

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class BeamSettings:
-    """`width`: partial selections that go on at each operator. Wider: better first incumbents, which come later."""
+    """`width`: partial selections kept per level. A wider beam has better first incumbents and finds them later."""
 
     width: int = 16
-    programs_alone: int = 6  # solved before the companion starts: most problems with few choices need no more
+    programs_alone: int = 6  # LPs and MILPs solved before the companion starts; most small problems need no more
 
 
 DEFAULT_SETTINGS = BeamSettings()

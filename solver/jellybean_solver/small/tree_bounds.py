@@ -1,10 +1,10 @@
 """Lower bounds by dynamic programming over the tree of bags.
 
-Relaxing the rows that tie operators to counted workers leaves a problem without capacities, in which one assignment of
-operators to tiers is best: its cost is a minimum over the tree. Any multipliers give a valid bound (weak duality);
-the duals of a selection's linear relaxation, but for those of links, give nearly that relaxation's own value for it,
-and good bounds for its neighbours, whole or partial. So each relaxation that is solved sharpens the bound of everything
-still open.
+Lagrangian relaxation of the rows that tie operators to counted workers leaves a problem without capacities, whose
+optimum puts each operator into one tier: a minimum over the tree of bags. Any multipliers give a valid lower bound
+(weak duality). The duals of the linear relaxation of a selection (without those of links) give nearly the value of that
+relaxation for the selection itself, and good bounds for similar complete or partial selections. So each solved
+relaxation improves the bounds of all open selections.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ OperatorPool = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Multipliers:
-    """Prices of the relaxed rows, USD per hour, none below 0.
+    """Lagrange multipliers of the relaxed rows in USD per hour, all at least 0.
 
-    `load`: per worker kept busy; `presence`: per request fraction (a pool without workers serves nothing);
-    `scarcity`: per worker of an exclusive pool that is handed to an operator.
+    `load`: per worker kept busy; `presence`: per fraction of requests in a pool (row: a pool without workers serves
+    nothing); `scarcity`: pool -> per worker used (row: at most the pool's count).
     """
 
     load: Mapping[OperatorPool, float]
@@ -34,18 +34,18 @@ class Multipliers:
 
 
 def prices(network: Network) -> Multipliers:
-    """Every worker at its price, no capacity: the bound before any relaxation was solved."""
+    """Multipliers equal to the prices of workers, which ignore capacity: for the bound before any LP was solved."""
     return Multipliers({(name, pool): price for name in network.names for pool, price in network.usd_per_h.items()})
 
 
 def lagrangian(network: Network, demand: Demand, multipliers: Multipliers) -> float:
-    """The bound that `multipliers` prove for `demand`; inf when no assignment to tiers exists."""
+    """Lower bound in USD per hour on assignments of `demand`, by weak duality; inf if no assignment to tiers exists."""
     constant = 0.0
     for pool in network.pools:
         load = [multipliers.load.get((name, pool.name), 0.0) for name in network.names]
         presence = [multipliers.presence.get((name, pool.name), 0.0) for name in network.names]
         if pool.sharing is Sharing.SHARED:
-            # One count serves all operators, so their load multiplier is one and the same row's.
+            # A shared pool has one worker count and one load row for all operators, so their multipliers are equal.
             constant += pool.count * min(0.0, network.usd_per_h[pool.name] - max(load, default=0.0) - sum(presence))
         else:
             scarcity = multipliers.scarcity.get(pool.name, 0.0)
@@ -63,13 +63,13 @@ def lagrangian(network: Network, demand: Demand, multipliers: Multipliers) -> fl
 
 
 def can_flow(network: Network, demand: Demand) -> bool:
-    """Whether any assignment to tiers exists, whatever its load and cost."""
+    """True if data can flow under some assignment of operators to tiers; capacity and cost are ignored."""
     nothing = {name: dict.fromkeys(workers, 0.0) for name, workers in demand.workers.items()}
     return not math.isinf(least_cost(network, demand, nothing))
 
 
 def least_cost(network: Network, demand: Demand, place: Mapping[str, Mapping[str, float]]) -> float:
-    """The least sum of place[operator][pool] and traffic over whole assignments to tiers; inf when there is none."""
+    """Minimum of place[operator][pool] plus traffic, with each operator in one tier; inf if no assignment exists."""
     per_tier = {name: _per_tier(network, demand, name, place[name]) for name in network.names}
     messages: dict[int, list[tuple[tuple[str, ...], dict[tuple[str, ...], float]]]] = {}
     total = 0.0
