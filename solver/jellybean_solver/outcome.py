@@ -83,6 +83,11 @@ class Clock:
         """Seconds left, at least 0; None without a limit."""
         return None if self.now is None or math.isinf(self.end) else max(0.0, self.end - self.now())
 
+    def earlier(self, seconds: float, part: float) -> Clock:
+        """A clock that ends so much earlier, but by no more than a part of the time left."""
+        left = self.left()
+        return self if left is None else Clock(self.now, self.end - min(seconds, part * left))
+
     def share(self, part: float) -> Clock:
         """A clock whose limit comes after the fraction `part` (0 to 1) of the time left."""
         left = self.left()

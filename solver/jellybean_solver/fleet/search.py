@@ -61,7 +61,8 @@ class FleetSearch:
         settings: SearchSettings = DEFAULT_SETTINGS,
     ) -> None:
         self.target, self.fixed, self.pace = target, fixed, pace
-        self.clock, self.budget = limits.clock, limits.budget
+        self.limit, self.budget = limits.clock, limits.budget
+        self.clock = self.limit.earlier(settings.grace_s, settings.grace_share)
         self.judge, self.settings = judge, settings
         self.joint_lp = where_possible(JointLp(network, target, fixed, pace), target, fixed, pace)
         self.network = self.joint_lp.network
@@ -77,17 +78,18 @@ class FleetSearch:
     @cached_property
     def rounding(self) -> SelectionRounding:
         """Rounds points of the first relaxation."""
-        return SelectionRounding(self.relaxations[0], self.judge, self.gap, self.clock, self.settings)
+        return SelectionRounding(self.relaxations[0], self.judge, self.gap, self.limit, self.settings)
 
     def under(self, left_s: float, limits: SearchLimits) -> FleetSearch:
         """Prepare the same search under another deadline and other limits; columns and rows found so far stay."""
         if self.pace is None:
             raise SolverError("a search without a pace has no deadline")
-        self.pace, self.budget, self.clock = replace(self.pace, left_s=left_s), limits.budget, limits.clock
+        self.pace, self.budget, self.limit = replace(self.pace, left_s=left_s), limits.budget, limits.clock
+        self.clock = self.limit.earlier(self.settings.grace_s, self.settings.grace_share)
         if self.joint_lp.possible:
             for relaxation in self.relaxations:
-                relaxation.answer_within(left_s, limits.clock)
-            self.rounding.clock = limits.clock
+                relaxation.answer_within(left_s, self.clock)
+            self.rounding.clock = self.limit
         return self
 
     def prove(self, most: float, relaxations: int) -> float:
@@ -128,13 +130,13 @@ class FleetSearch:
 
     def _reproduce(self, incumbent: Incumbent) -> None:
         """Solve the incumbent's selection by itself to the same cost: the plan does not depend on which search won."""
-        if incumbent.assignment is None or self.clock.left() == 0.0:
+        if incumbent.assignment is None or self.limit.left() == 0.0:
             return
         milp = self.rounding.exact_milp(incumbent.selection)
         if milp is None:
             return
         most, nodes = incumbent.cost * (1.0 + VALUE_TOLERANCE), self.settings.reproducing_nodes
-        answer = milp.program.solve(SolveLimits(0.0, self.clock.left(), most, nodes, enough=most))
+        answer = milp.program.solve(SolveLimits(0.0, self.limit.left(), most, nodes, enough=most))
         found = None if answer.values is None else milp.staff(answer.values).assignment()
         if found is not None and found.cost <= most:
             incumbent.assignment = found

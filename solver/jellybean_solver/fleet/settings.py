@@ -35,7 +35,8 @@ class SearchSettings:
     reproducing_nodes: int = 1_000  # of the exact MILP that makes the final plan reproducible
     relaxations_per_deadline: int = 250  # solved under one deadline on the delay
     memory_headroom: tuple[float, ...] = (0.0, 0.2, 1.0)  # workers of a class left out per operator on it, in turn
-    grace_s: float = 1.0  # for rounding what was found when time ended
+    grace_s: float = 1.0  # at the end of the time limit, for rounding what has been found by then
+    grace_share: float = 0.1  # of the time limit, that this may take at most
 
 
 DEFAULT_SETTINGS = SearchSettings()

@@ -8,6 +8,7 @@ counts. One small mixed-integer program chooses; memory is left to bin_packing.p
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -27,17 +28,17 @@ MOST_NODES = 50
 
 
 def rounded(
-    joint_lp: JointLp, point: Point, most: Floats, *, gap: float, time_limit_s: float | None
+    joint_lp: JointLp, point: Point, most: Floats, *, gap: float, limit_s: Callable[[], float | None]
 ) -> Assignment | None:
-    """Whole workers and seats for a point of one selection, on its flows; None when none were found.
+    """A plan with whole workers that keeps the flows of a point of one selection; None if none was found.
 
-    `most`: workers that may be paid, by the joint LP's columns. Where models together need more workers than time does,
-    the program is told and asked again.
+    `most`: workers that may be paid, by the joint LP's columns. `limit_s`: seconds left, None without a limit. Where
+    memory needs more workers than the models' time, the program is solved again with these workers left idle.
     """
     rounding, idle = _Rounding(joint_lp, point, most), np.zeros(len(joint_lp.kinds.kinds))
     best: Assignment | None = None
     for _ in range(TRIES):
-        staff = rounding.solve(idle, gap, time_limit_s)
+        staff = rounding.solve(idle, gap, limit_s())
         if staff is None:
             break
         found = staff.assignment()

@@ -56,7 +56,7 @@ class SelectionRounding:
                     self.relaxation.most,
                     gap=max(gap, settings.quick_rounding * self.gap),
                     enough=bound / (1.0 - settings.near_enough * self.gap),
-                    limit_s=self._limit_s,
+                    limit_s=self.clock.left,
                 )
                 if found is not None:
                     return found
@@ -66,7 +66,7 @@ class SelectionRounding:
                 if near is None:
                     return None
                 fine = settings.fine_rounding * self.gap
-                found = rounded(self.joint_lp, near, most, gap=fine, time_limit_s=self._limit_s())
+                found = rounded(self.joint_lp, near, most, gap=fine, limit_s=self.clock.left)
                 if found is not None:
                     return found
             return None
@@ -80,7 +80,7 @@ class SelectionRounding:
                 self.relaxation.most,
                 gap=self.settings.fine_rounding * self.gap,
                 enough=bound / (1.0 - self.settings.near_enough * self.gap),
-                limit_s=self._limit_s,
+                limit_s=self.clock.left,
                 thorough=True,
             )
 
@@ -105,7 +105,3 @@ class SelectionRounding:
             return self.relaxation.solve_within(box, most)
         except OutOfTimeError:
             return None
-
-    def _limit_s(self) -> float | None:
-        left = self.clock.left()
-        return None if left is None else left + self.settings.grace_s
