@@ -7,6 +7,8 @@ plan misses its deadline and fills its links as far as it may.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from jellybean_solver.deadline.fleet_proposals import Planned
 from jellybean_solver.deadline.search import Deadline
 from jellybean_solver.deadline.settings import HeadroomSettings
@@ -36,15 +38,20 @@ class HeadroomSearch:
         self.in_time: tuple[Network, Outcome[Assignment]] | None = None
         self.best: Plan | None = None
         self.bound, self.tried = 0.0, 0
-        self.search = FleetSearch(Network(problem), problem.accuracy_target, {}, limits, judge=self)
+        clock = limits.clock.earlier(self.settings.last_plan_s, self.settings.last_plan_share)
+        within = replace(limits, clock=clock)
+        self.search = FleetSearch(Network(problem), problem.accuracy_target, {}, within, judge=self)
 
     def run(self) -> Plan | None:
         """The cheapest plan found, whether it is in time or not, because no headroom on links helps it."""
         outcome = self.search.run()
         self.bound, self.tried = outcome.bound, outcome.tried
+        first = self.planned(self.search.network, outcome) if outcome.found is not None else None
         if self.in_time is not None:
-            self.best = self.planned(*self.in_time)
-        return self.planned(self.search.network, outcome) if outcome.found is not None else None
+            network, best = self.in_time
+            is_first = best.found is outcome.found
+            self.best = first if is_first else self.planned(network, best)
+        return first
 
     def prove(self, enough: float) -> float:
         """The lower bound after a few more relaxations, which end when it has reached `enough` (USD per hour)."""

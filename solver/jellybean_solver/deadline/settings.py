@@ -32,6 +32,8 @@ class HeadroomSettings:
     least_growth: float = 1.25  # of headroom; less needs more roundings
     most_growth: float = 3.0  # of headroom; more skips cheaper plans
     filled: float = 0.95  # share of what may be used of a link from which on headroom is what a late plan lacks
+    last_plan_s: float = 1.5  # of the time limit, kept for the last estimate: 1.2 s with 1,000 sites, 10,000 workers
+    last_plan_share: float = 0.1  # of the time limit, that this may be at most
     relaxations: int = 400  # for the lower bound at the end; more take longer and tighten it less and less
 
 
