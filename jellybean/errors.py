@@ -10,7 +10,7 @@ from jellybean_solver import JellyBeanError, OutOfTimeError, SolverError
 
 __all__ = ["DocumentError", "DocumentProblem", "InfeasibleError", "JellyBeanError", "OutOfTimeError", "SolverError"]
 
-_MAX_LINES = 6  # line numbers listed for one repeated problem
+_MAX_LINES = 6  # maximum number of line numbers that are listed for a repeated problem
 _DOCUMENTS = ("workflow.yaml", "infrastructure.yaml", "profiles.yaml")
 
 
@@ -48,9 +48,9 @@ class DocumentProblem:
 
 
 class DocumentError(JellyBeanError):
-    """Invalid documents, with all problems: the workflow's first, ordered by line.
+    """Invalid documents. `problems` has all problems: those of the workflow first, ordered by line.
 
-    In the text, a problem that occurs on several lines of a file appears once, with those lines.
+    In the message, a problem that occurs on several lines of a file appears once, with its line numbers.
     """
 
     def __init__(self, problems: Iterable[DocumentProblem]) -> None:
@@ -64,7 +64,7 @@ class DocumentError(JellyBeanError):
 class InfeasibleError(JellyBeanError):
     """No plan meets the targets. `reasons` name the binding requirements and the nearest feasible values.
 
-    `note`: a sentence about the existing plan.
+    `note`: a sentence that says that the existing plan.json was kept.
     """
 
     def __init__(self, reasons: Iterable[str], note: str = "") -> None:
@@ -74,7 +74,7 @@ class InfeasibleError(JellyBeanError):
 
 
 def _merge_repeated(alike: list[DocumentProblem]) -> str:
-    """The first problem of the group, with the lines of the others."""
+    """Text of the first of several equal problems, with the line numbers of the others."""
     lines = list(dict.fromkeys(problem.line for problem in alike if problem.line not in (None, alike[0].line)))
     if not lines:
         return "\n".join(str(problem) for problem in alike)

@@ -115,7 +115,7 @@ def parse_quantity(kind: QuantityKind, value: object) -> float:
 
 
 def parse_fraction(value: object) -> float:
-    """Parse a fraction, written `0.8` or `80 %`. Callers check the upper limit."""
+    """Parse a fraction, written `0.8` or `80 %`; both give 0.8. The caller checks the upper limit."""
     if isinstance(value, str):
         return parse_quantity(PERCENT, value)
     return parse_number("share", value, "0.8 or 80 %")
@@ -171,7 +171,7 @@ def rounded_up(kind: QuantityKind, value: float, digits: int = 4) -> float:
     """Round `value` up so that formatting with `digits` significant digits does not go below it."""
     steps = (
         value * (1 + step * 1.02 * 10.0**-digits) for step in range(7)
-    )  # seven steps cover one unit in the last digit
+    )  # seven steps together are larger than one unit in the last digit
     written = (parse_quantity(kind, format_quantity(kind, step, digits)) for step in steps)
     return next((candidate for candidate in written if candidate >= value), value)
 
@@ -223,7 +223,7 @@ def nearest_name(word: str, known: Iterable[str]) -> str | None:
 def _int_text(value: object) -> str:
     try:
         text = str(value)
-    except ValueError:  # Python limits the digits of an int that it prints
+    except ValueError:  # Python refuses to print an int with too many digits
         return "with thousands of digits"
     return text if len(text) <= 40 else text[:37] + "..."
 
@@ -249,7 +249,7 @@ def _checked(kind: QuantityKind, text: str, value: float) -> float:
 
 
 def _units_hint(kind: QuantityKind, number: str) -> str:
-    """`give a unit: 512 B, 512 KiB or 512 MiB`: the number with each of the suggested units."""
+    """Hint with the number in each of the suggested units: `give a unit: 512 B, 512 KiB or 512 MiB`."""
     if not number.lstrip("+-.")[:1].isdigit():
         return f"write for example {kind.example}"
     written = [_spaced(number, unit) for unit in kind.suggested]
@@ -269,7 +269,7 @@ def _spaced(number: str, unit: str) -> str:
 
 
 def _plain(number: float, digits: int) -> str:
-    """The number with `digits` significant digits, without an exponent unless that would be long."""
+    """The number as text with `digits` significant digits, without an exponent unless the text would be long."""
     text = f"{number:.{digits}g}"
     if "e" not in text:
         return text

@@ -20,8 +20,8 @@ _DAMAGED = (OSError, EOFError, TypeError, ValueError, KeyError, RuntimeError, zi
 
 
 def read_npy(path: Path) -> Array:
-    """Read the array of a .npy file, of at least one dimension. JellyBeanError if there is none."""
-    with _explained(path), path.open("rb") as stream:  # numpy would leave a damaged file open
+    """Read the array of a .npy file. The result has at least one dimension. JellyBeanError if there is no array."""
+    with _explained(path), path.open("rb") as stream:  # opened here, because numpy does not close a damaged file
         loaded = np.load(stream, allow_pickle=False)
         if isinstance(loaded, np.lib.npyio.NpzFile):
             with loaded:

@@ -46,7 +46,7 @@ class BenchResult:
     late: Mapping[str, float] = field(default_factory=dict)
     reasons: Mapping[str, int] = field(default_factory=dict)
     breaches: tuple[str, ...] = ()
-    accuracy_margin: float | None = None  # two standard errors; 0 if every held-out row was answered
+    accuracy_margin: float | None = None  # two standard errors; None if every held-out row was answered
 
     def to_dict(self) -> dict[str, Any]:
         """A flat record for the report store, without figures that were not measured."""

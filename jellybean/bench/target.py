@@ -124,7 +124,7 @@ class Target:
     async def offer(
         self, due_s: Sequence[float], rows: Sequence[int], *, settle_s: float, end_s: float, tick: Tick | None = None
     ) -> list[Sample]:
-        """Send row `rows[i]` of the held-out requests at `due_s[i]`."""
+        """Send row `rows[i]` of the held-out requests at `due_s[i]` seconds; other arguments as in `load.offer`."""
         address = self.state.gateway_address
         return await offer(address, self._requests, rows, due_s, settle_s=settle_s, end_s=end_s, tick=tick)
 

@@ -122,7 +122,6 @@ class Window:
 
     def cost_usd_per_h(self, plan: Plan) -> float | None:
         """Cost in USD/h: worker prices, plus traffic over links at the window's byte rates; None before its end."""
-
         if len(self._readings) < 2:
             return None
         begin, end = self._readings

@@ -1,4 +1,4 @@
-"""The command line. `main` is the process boundary: only here do errors become a message and an exit status."""
+"""The command line. Exceptions become a message and an exit status only here, at the process boundary (`main`)."""
 
 from __future__ import annotations
 

@@ -115,7 +115,10 @@ Seed = Annotated[int, typer.Option(min=0, help="Random seed.")]
 
 
 def parse_hedge_after(given: str | None) -> str:
-    """--hedge-after in the gateway's notation; empty if not given. BadParameter unless it is a time or a percentage."""
+    """Convert `--hedge-after` to the gateway's notation; empty if not given.
+
+    BadParameter unless it is a duration or a percentage.
+    """
     from jellybean.quantities import DURATION, InvalidValueError, parse_fraction, parse_quantity
 
     if given is None:
@@ -169,7 +172,7 @@ def example(*lines: str) -> str:
 
 
 def load_commands(arguments: Sequence[str]) -> None:
-    """Import the module of the given command, or all modules if there is none: this halves the start-up time."""
+    """Import the module of the given command, or all modules if none is given. One module halves the start-up time."""
     command_name = next((word for word in arguments if not word.startswith("-")), "")
     for module in sorted({MODULES[command_name]} if command_name in MODULES else set(MODULES.values())):
         importlib.import_module(f"jellybean.cli.{module}")

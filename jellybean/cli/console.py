@@ -21,12 +21,12 @@ EXIT_OVERLOAD = 4
 EXIT_MISSED = 5
 EXIT_WOULD_BREAK = 6
 
-_PIPED_WIDTH = 160  # columns without a terminal, so that tables in a log are not cut
+_PIPED_WIDTH = 160  # width of the output without a terminal, in characters, so that tables in a log are not cut
 _HEARTBEAT_S = 30.0
-_SPEED_PERIOD_S = 600.0  # window for the estimate of the remaining time; some steps take a minute
+_SPEED_PERIOD_S = 600.0  # the remaining time is estimated from the speed in this window; some steps take a minute
 
 
-# Without markup and emoji, because names, paths and answers are arbitrary text: "my_steps:boom: ..." is not an emoji.
+# Rich's markup and emoji codes are off, because names and paths are arbitrary text, such as "my_steps:boom: ...".
 # Colours are set by `style=` and `Text`.
 def _console(stream: TextIO, *, stderr: bool) -> Console:
     width = None if stream.isatty() or "COLUMNS" in os.environ else _PIPED_WIDTH
@@ -36,7 +36,7 @@ def _console(stream: TextIO, *, stderr: bool) -> Console:
 out = _console(sys.stdout, stderr=False)
 errors = _console(sys.stderr, stderr=True)
 
-Advance = Callable[[float, float, str], None]  # done, total, label
+Advance = Callable[[float, float, str], None]  # progress callback with the arguments done, total, label
 
 
 def print_json(value: Any) -> None:

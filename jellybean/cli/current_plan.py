@@ -15,10 +15,10 @@ from jellybean_solver import Plan, to_document
 
 
 def next_commands(directory: Path, plan: Plan, overrides: list[str] | None) -> str:
-    """The next commands after a new plan, ready to copy: `apply` if the project is running, otherwise `up`."""
+    """Text with the next commands after a new plan, ready to copy: `apply` if a plan is served now, otherwise `up`."""
     arguments = f"{directory}{override_options(overrides)}"
     follow_up = "apply" if _is_running(directory) else "up"
-    if plan.workflows or operators_without_model(plan):  # cannot be served
+    if plan.workflows or operators_without_model(plan):  # such a plan cannot be served on this machine
         follow_up = "explain"
     return f"jellybean simulate {arguments}, jellybean {follow_up} {arguments}"
 
@@ -45,7 +45,10 @@ def load_current_plan(project: AnyProject) -> Plan:
 
 
 def warn_if_replanned(project: AnyProject, plan: Plan, renewed: str) -> None:
-    """If the plan was made again, warn with the reason and record it in the report store."""
+    """If the plan was made again, warn with the reason `renewed` and record the plan in the report store.
+
+    An empty `renewed` means that the plan was not made again.
+    """
     if renewed:
         warn(renewed)
         record_plan(project.directory, to_document(plan))

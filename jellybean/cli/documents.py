@@ -160,7 +160,7 @@ def _unprofiled(directory: Path) -> list[Path]:
 
 
 def _examples() -> Path:
-    """The folder of example projects: next to the package in a checkout, inside it in a wheel."""
+    """The folder of example projects: in a checkout next to the package, in a wheel inside the package."""
     package = Path(__file__).resolve().parent.parent
     for folder in (package / "examples", package.parent / "examples"):
         if (folder / "vqa" / "workflow.yaml").exists():

@@ -45,5 +45,5 @@ def _kind(error: BaseException) -> str:
 
 
 def _is_input(error: BaseException) -> bool:
-    """True if the gateway rejected a request because of its tensors."""
+    """True if the error says that the gateway rejected a request because of its input tensors."""
     return isinstance(error, RequestError) and error.status == "INVALID_ARGUMENT"

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 _CLAIM = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _RESOURCE = re.compile(r"[a-z0-9][-a-z0-9.]*/[A-Za-z0-9][-._A-Za-z0-9]*")
-_IDLE_NOTE_EPOCHS = 3  # the first epochs, in which idle time above the prediction is explained once
+_IDLE_NOTE_EPOCHS = 3  # idle time above the prediction is explained once, in one of the first so many epochs
 HOST_BYTES, HOST_BYTES_ON_GPU = (
     2.0 * 2**30,
     8.0 * 2**30,
-)  # host memory of a process: Python, torch and data; with a GPU also the CUDA context
+)  # bytes of host memory of a process: Python, torch and data; with a GPU also the CUDA context
 
 
 @app.command(
@@ -102,7 +102,7 @@ def train(
                 shutil.rmtree(run_folder(directory), ignore_errors=True)
         check_export(document.export, directory)
         if document.ranks > 1:
-            load_training_inputs(document, directory)  # reports user errors once, before processes are started
+            load_training_inputs(document, directory)  # so that user errors are reported only once
             _launch(document, directory, overrides or [], json=json)
         else:
             _train(document, directory, json=json)
@@ -174,7 +174,10 @@ def _render(
 
 
 def _host_memory_bytes(document: TrainingDocument, given: str, *, on_gpu: bool) -> float:
-    """Host memory of a process. On a CPU, the device memory of the document is added to that of Python and torch."""
+    """Host memory of a process in bytes: `given` (option --memory) if not empty, otherwise an estimate.
+
+    On a CPU, the estimate includes the device memory that the document declares.
+    """
     if given:
         try:
             return parse_quantity(SIZE, given)

@@ -9,7 +9,7 @@ MISSING = "–"
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A number with `digits` significant digits and without an exponent: 7.01, 0.0043, 1234."""
+    """A number as text with `digits` significant digits and without an exponent: 7.01, 0.0043, 1234."""
     if value is None:
         return MISSING
     if value == 0:
@@ -24,7 +24,7 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def usd(value: float | None) -> str:
-    """USD per hour: two decimals, below 0.1 four decimals."""
+    """An amount in USD per hour as text without unit: two decimals, or four below 0.1."""
     if value is None:
         return MISSING
     if 0 < value < 0.0001:
@@ -44,7 +44,7 @@ def duration(seconds: float | None) -> str:
 
 
 def rate(per_s: float | None) -> str:
-    """Requests per second."""
+    """A rate in requests per second as text."""
     return MISSING if per_s is None else f"{number(per_s)}/s"
 
 
@@ -82,12 +82,12 @@ def percent(fraction: float | None) -> str:
 
 
 def accuracy(value: float | None) -> str:
-    """An accuracy in percent, with two decimals and without the sign."""
+    """An accuracy in percent as text, with two decimals and without the percent sign."""
     return MISSING if value is None else f"{value:.2f}"
 
 
 def moment(unix_s: float | None) -> str:
-    """A Unix time in UTC, to the minute."""
+    """A Unix time as text in UTC, to the minute."""
     return MISSING if unix_s is None else datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 

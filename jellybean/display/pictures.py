@@ -18,7 +18,7 @@ STYLE = {
     "xtick.color": SOFT,
     "ytick.color": SOFT,
     "svg.fonttype": "none",
-    "svg.hashsalt": "jellybean",  # for reproducible files
+    "svg.hashsalt": "jellybean",  # makes the ids in SVG files reproducible
 }
 
 

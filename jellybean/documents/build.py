@@ -138,7 +138,7 @@ def accuracy_model(profile: AccuracyProfile | None, workflow: WorkflowDocument) 
 
 
 def _end_to_end(profile: AccuracyProfile, workflow: WorkflowDocument) -> EndToEnd:
-    """The measured selections, keyed by the variants of the operators that have more than one."""
+    """The measured accuracies, keyed by the chosen variants of those operators that have more than one variant."""
     choices = tuple(name for name, spec in workflow.operators.items() if len(spec.variants) > 1)
     table: dict[tuple[str, ...], float] = {}
     for row in profile.end_to_end or ():
@@ -220,7 +220,11 @@ def build_variant(
     max_batch: int,
     ratios: Mapping[str, float],
 ) -> Variant:
-    """The solver's variant: service times for batches up to `max_batch`, memory at the batch size that plans use."""
+    """The solver's variant: service times for batches up to `max_batch` requests, memory for the batches plans use.
+
+    `readers`: operators that read its output. `ratios`: downstream operator -> fan-out ratio, if it depends on the
+    variant.
+    """
     service: dict[str, Times] = {}
     memory: dict[str, float] = {}
     for pool, worker in infrastructure.workers.items():
@@ -252,7 +256,7 @@ def fan_out_ratios(
 
 
 def model_ref(directory: Path, model: str | None, sha256: str | None) -> ModelRef | None:
-    """The model file by content hash, with its size if the file is present; None without a model."""
+    """Reference to a model file by content hash, with its size in bytes if the file is present; None if no model."""
     if not model or not sha256:
         return None
     path = directory / model
@@ -260,7 +264,10 @@ def model_ref(directory: Path, model: str | None, sha256: str | None) -> ModelRe
 
 
 def python_ref(directory: Path, operator: str, variant: str, spec: VariantSpec) -> ModelRef | None:
-    """The variant's Python function by content hash of its module; None without one. DocumentError if it is unknown."""
+    """Reference to the variant's Python function by content hash of its module; None if it has no function.
+
+    DocumentError if the function does not exist.
+    """
     if spec.python is None:
         return None
     try:
@@ -283,14 +290,20 @@ def _fits(measured: BatchProfile, size: int, worker: WorkerPoolSpec) -> bool:
 
 
 def service_time(measured: BatchProfile, load_from: str) -> ServiceTime:
-    """Service time of one batch. Without a measured mean, the mean of the piecewise linear quantile function."""
+    """Service time of one batch. If no mean was measured, it is that of the piecewise linear quantile function.
+
+    `load_from`: name of the statistic that planning uses as load (`limits.load_from`).
+    """
     load_s = latency_statistic(measured, load_from)
     mean_s = measured.mean_s if measured.mean_s is not None else _mean_of(measured.quantiles)
     return ServiceTime(load_s if load_s is not None else mean_s, mean_s, measured.quantiles)
 
 
 def _mean_of(quantiles: tuple[tuple[float, float], ...]) -> float:
-    """Mean of the simulator's quantile function: constant below the first quantile, extrapolated above the last."""
+    """Mean in seconds of the quantile function that the simulator samples from, given (probability, seconds) points.
+
+    The function is linear between the points, constant below the first and extrapolated above the last.
+    """
     first, last = quantiles[0][1], quantiles[-1]
     if len(quantiles) == 1:
         return first

@@ -1,8 +1,8 @@
 """Request flow through a workflow: kind of every edge, fan-out level and request rate of every operator.
 
-A level is the sequence of open fan-outs. A plain edge keeps the level, an edge with a ratio opens a fan-out, a gather
-closes the innermost one. All inputs of a join must have one level and one rate, because it joins by request. With
-ratios by variant, rates that agree for one selection agree for all, because a level names the fan-outs themselves.
+A level is the sequence of fan-outs that no gather has closed yet. A plain edge keeps the level, an edge with a ratio
+opens a fan-out, a gather closes the innermost one. All inputs of a join must have the same level and rate, because it
+joins messages of the same request. If ratios depend on variants, equal levels imply equal rates for every selection.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from jellybean.documents.schema.reader import DocPath
 from jellybean.documents.schema.workflow import MEASURED, InputSpec, OperatorSpec, SourceSpec, WorkflowDocument
 from jellybean_solver import Edge, EdgeKind
 
-# Relative tolerance for rates of a join: a rounded ratio (0.333 for a third) counts as the exact one.
+# Relative tolerance for equal rates at a join, so that a rounded ratio (0.333 for a third) is accepted.
 RATE_TOLERANCE = 2e-3
 RATES_DIFFER = "rates differ after ratios"
 
 
 @dataclass(frozen=True, slots=True)
 class FanOut:
-    """An open fan-out of one output; edges from the same output share it.
+    """A fan-out of one operator's output; all edges from the same output share it.
 
-    `ratio` is the mean number of child requests. If it depends on the variant (`fixed` is False), it is the smallest
-    ratio in the document, or 1 for measured ratios.
+    `ratio`: mean number of child requests per output. If the ratio depends on the variant (`fixed` is False), the
+    smallest ratio in the document, or 1 if the ratios are in the profiles.
     """
 
     upstream: str
@@ -40,7 +40,7 @@ Level = tuple[FanOut, ...]
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Request rate and level at one node of the workflow."""
+    """Request rate and fan-out level at one node (source or operator) of the workflow."""
 
     rate_per_s: float
     level: Level
@@ -48,7 +48,10 @@ class Stream:
 
 @dataclass
 class Flow:
-    """Edges and streams of the consistent part of a workflow; `problems` are (path in the workflow, message, hint)."""
+    """Edges and streams of the part of a workflow that has no errors.
+
+    `order`: operators in topological order. `problems`: (path in the workflow document, message, hint).
+    """
 
     edges: dict[str, tuple[Edge, ...]] = field(default_factory=dict)
     streams: dict[str, Stream] = field(default_factory=dict)
@@ -87,7 +90,7 @@ def follow_requests(workflow: WorkflowDocument, sites: Mapping[str, int]) -> Flo
 
 
 def _cycle(members: list[str], operators: Mapping[str, OperatorSpec]) -> tuple[DocPath, str, str]:
-    """The problem of a cycle, located at the edge that closes it in the operator listed first."""
+    """(path, message, hint) of a cycle. The path is that of the edge into the member that the document lists first."""
     first = min(range(len(members)), key=lambda index: list(operators).index(members[index]))
     members = [*members[first:], *members[:first]]
     closing = [edge.upstream for edge in operators[members[0]].inputs].index(members[-1])
@@ -150,7 +153,7 @@ def _edge(name: str, spec: InputSpec, stream: Stream, *, closes: bool) -> tuple[
 
 
 def _restrict(edge: Edge, *limits: tuple[str, ...] | None) -> Edge:
-    """The edge with its data restricted to the tiers that all `limits` contain; None is no limit."""
+    """The edge with its data restricted to the tiers that are in all `limits`; a limit of None allows every tier."""
     given = [limit for limit in limits if limit is not None]
     if not given:
         return edge
@@ -183,7 +186,7 @@ def _describe_level(level: Level) -> str:
 
 
 def _check_shared_fan_outs(flow: Flow, workflow: WorkflowDocument) -> None:
-    """Edges that fan out the same output create the same child requests, so their ratios must be equal."""
+    """Report edges that fan out the same output with different ratios: they create the same child requests."""
     seen: dict[tuple[str, str | None], tuple[str, InputSpec]] = {}
     for name, edges in flow.edges.items():
         for index, (edge, spec) in enumerate(zip(edges, workflow.operators[name].inputs, strict=True)):

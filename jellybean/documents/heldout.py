@@ -19,7 +19,7 @@ Array = npt.NDArray[Any]
 
 
 class HeldOut(NamedTuple):
-    """Row i of every array belongs to request i.
+    """Held-out requests; row i of every array belongs to request i.
 
     `inputs` is keyed by source; `metric` names how answers are compared.
     """
@@ -30,7 +30,7 @@ class HeldOut(NamedTuple):
 
 
 def load_heldout(project: Project) -> HeldOut:
-    """Load inputs, labels and metric. DocumentError if the workflow names none or a file does not have them."""
+    """Load inputs, labels and metric. DocumentError if the workflow names no inputs or labels, or a file lacks them."""
     workflow = project.workflow
     file = str(project.directory / WORKFLOW_FILE)
     problems: list[DocumentProblem] = []

@@ -11,7 +11,7 @@ WORKFLOWS_FOLDER = "workflows"
 
 
 def document_files(directory: Path) -> dict[str, Path]:
-    """Document -> file of a one-workflow project; the infrastructure may be shared with other workflows."""
+    """Document name -> file of a one-workflow project; the infrastructure file may be shared with other workflows."""
     shared = shared_infrastructure_file(directory)
     return {
         "workflow": directory / WORKFLOW_FILE,
@@ -21,7 +21,7 @@ def document_files(directory: Path) -> dict[str, Path]:
 
 
 def shared_infrastructure_file(directory: Path) -> Path | None:
-    """DIR/infrastructure.yaml for the folder DIR/workflows/NAME without its own; otherwise None."""
+    """The file DIR/infrastructure.yaml if `directory` is DIR/workflows/NAME and has no such file itself, else None."""
     if (directory / INFRASTRUCTURE_FILE).exists():
         return None
     near = directory if directory.parent.name == WORKFLOWS_FOLDER else directory.resolve()

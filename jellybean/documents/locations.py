@@ -17,8 +17,8 @@ from jellybean.documents.schema.reader import DocPath, Tree, dotted, read_file
 class Location:
     """Location of one value. `file` is a path, or a `--set` option (then `line` is None).
 
-    `path` is in the notation of `--set`. For a default, `written` is None and the position is that of the enclosing
-    key.
+    `path` is in the notation of `--set`, `written` the value as written. If the document omits the value (so that its
+    default applies), `written` is None and the position is that of the enclosing key.
     """
 
     file: str
@@ -46,7 +46,7 @@ class DocumentLocations:
     """
 
     def __init__(self, trees: Mapping[str, Tree], *, qualified: bool = False) -> None:
-        """`qualified`: paths into a workflow document begin with the workflow's name."""
+        """`trees`: document name -> parsed document. `qualified`: `--set` paths begin with the workflow's name."""
         self._trees, self._qualified = trees, qualified
 
     def locate(self, document: str, *path: str | int) -> Location:
@@ -59,7 +59,7 @@ class DocumentLocations:
 
 
 def document_locations(project: AnyProject, overrides: Sequence[str] = ()) -> DocumentLocations:
-    """Re-read the documents of a project for their locations, with the same overrides."""
+    """Read a project's documents again for source positions. `overrides`: the `--set` options it was loaded with."""
     if not isinstance(project, MultiWorkflowProject):
         files = document_files(project.directory)
         trees = {name: read_file(file) for name, file in files.items() if name != "profiles"}
@@ -74,12 +74,12 @@ def document_locations(project: AnyProject, overrides: Sequence[str] = ()) -> Do
 
 
 def _text(value: Any) -> str:
-    """The value in the notation of `--set`."""
+    """The value as text in the notation of `--set`."""
     return f"[{', '.join(map(str, value))}]" if isinstance(value, list) else str(value)
 
 
 def _value(tree: Tree, path: DocPath) -> Any:
-    """The value written at a path; None if there is none."""
+    """The value that the document has at a path; None if it has none."""
     value = tree.data
     for part in path:
         known = value if isinstance(value, dict) else dict(enumerate(value)) if isinstance(value, list) else {}

@@ -44,7 +44,7 @@ class MultiWorkflowProject:
 
     @property
     def name(self) -> str:
-        """Name of the whole project: the folder name."""
+        """Name of the project: its folder's name."""
         return self.directory.resolve().name
 
 
@@ -52,9 +52,9 @@ AnyProject = Project | MultiWorkflowProject
 
 
 def load_any_project(directory: Path, overrides: Sequence[str] = (), *, profiles: bool = True) -> AnyProject:
-    """Load a project of one or several workflows; see `load_project`.
+    """Load a project of one or several workflows; arguments and errors as in `load_project`.
 
-    `--set NAME.path=value` changes one of several.
+    With several workflows, the override `NAME.path=value` changes the workflow NAME.
     """
     require_folder(directory)
     if not holds_several_workflows(directory):
@@ -113,7 +113,7 @@ def _all_trees(fleet: Tree, trees: Mapping[str, Mapping[str, Tree]]) -> list[Tre
 
 
 def _misplaced(directory: Path, folders: Mapping[str, Path]) -> list[DocumentProblem]:
-    """Problems of documents in the wrong folder, and of folder names that `--set` could not address."""
+    """Problems: documents in the wrong folder, and workflow folders whose name a `--set` path cannot express."""
     problems: list[DocumentProblem] = []
     for file in (WORKFLOW_FILE, PROFILES_FILE):
         if (directory / file).exists():

@@ -22,7 +22,7 @@ SECTIONS = {
 _NULL_TEXTS = {"", "null", "~"}
 _OPTIONAL_MAPS = {
     *(("slo",), ("limits",), ("migration",), ("machine",), ("sites",)),
-    *(("lr_schedule",), ("checkpoint",), ("export",)),  # of training.yaml
+    *(("lr_schedule",), ("checkpoint",), ("export",)),  # maps in training.yaml
 }
 
 
@@ -42,7 +42,10 @@ def apply_overrides(trees: Mapping[str, Tree], overrides: Sequence[str]) -> list
 def apply_multi_workflow_overrides(
     fleet: Tree, workflows: Mapping[str, Mapping[str, Tree]], overrides: Sequence[str]
 ) -> list[DocumentProblem]:
-    """As `apply_overrides` for several workflows: NAME.path=value changes one workflow, other paths the fleet."""
+    """`apply_overrides` for several workflows: NAME.path=value changes the workflow NAME, other paths the fleet.
+
+    `workflows`: workflow name -> document name -> tree.
+    """
     problems: list[DocumentProblem] = []
     for text in overrides:
         name = max((name for name in workflows if text.strip().startswith(f"{name}.")), key=len, default=None)
@@ -65,7 +68,10 @@ def _apply_to_fleet(fleet: Tree, workflows: Sequence[str], text: str) -> Documen
 
 
 def apply_override(tree: Tree, text: str, example: str) -> DocumentProblem | None:
-    """Apply one override to a single document in place; returns the problem with the option, if any."""
+    """Apply the override `text` to a single document in place; returns the problem with it, or None.
+
+    `example`: a valid option, for the message.
+    """
     option, (path, equals, value_text) = option_text(text), text.partition("=")
     if not equals or not path.strip():
         return DocumentProblem(option, None, None, "", "not of the form path=value", f"write --set {example}")
@@ -85,7 +91,10 @@ def option_text(text: str) -> str:
 def _apply(
     trees: Mapping[str, Tree], text: str, *, within: str = "", names: Sequence[str] = ()
 ) -> DocumentProblem | None:
-    """`within`: the workflow named before the path; `names`: workflow names to suggest for an unknown path."""
+    """Apply one override to the document that its path addresses; returns the problem with it, or None.
+
+    `within`: the workflow named before the path. `names`: workflow names to suggest for an unknown path.
+    """
     option = option_text(text)
     path, equals, value_text = text.partition("=")
     if not equals or not path.strip():
@@ -122,7 +131,10 @@ def _problem(option: str, path: str, message: str, hint: str) -> DocumentProblem
 
 
 def _assign(tree: Tree, parts: list[str], value: Any, option: str, text: str) -> DocumentProblem | None:
-    """Set the last key of a path. Missing parents are created only for optional maps (`_OPTIONAL_MAPS`)."""
+    """Set the value at the path `parts`; returns the problem with the option `text`, or None.
+
+    Missing parents are created only for optional maps (`_OPTIONAL_MAPS`).
+    """
     holder: Any = tree.data
     at: DocPath = ()
     while True:
@@ -151,7 +163,7 @@ def _assign(tree: Tree, parts: list[str], value: Any, option: str, text: str) ->
 
 
 def _step(holder: Any, parts: list[str]) -> tuple[str | int, list[str]]:
-    """Split off the first key of a path. Names may contain dots, so the longest existing key wins."""
+    """Split a path into its first key and the rest. Names may have dots, so the longest key in `holder` is chosen."""
     if isinstance(holder, list):
         number = parts[0]
         return (int(number) if number.isascii() and number.isdigit() and len(number) < 9 else number), parts[1:]
@@ -170,7 +182,7 @@ def _set_value(tree: Tree, holder: Any, path: DocPath, value: Any, option: str) 
         for known in [known for known in marks if known[: len(path)] == path]:
             del marks[known]
     if isinstance(key, str):
-        tree.keys[path] = Mark(option)  # kept if the key is removed: a missing key is then reported at the option
+        tree.keys[path] = Mark(option)  # also for a removed key: that it is missing is then reported at the option
     if value is None and isinstance(holder, dict):
         holder.pop(key, None)
         return

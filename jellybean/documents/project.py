@@ -82,7 +82,7 @@ def require_folder(directory: Path) -> None:
 
 
 def _no_documents(directory: Path) -> DocumentProblem:
-    """One problem for a folder without documents; suggests projects in its subfolders."""
+    """The problem of a folder that has no documents; its hint names projects in the subfolders."""
     candidates = [str(path) for path in _near_projects(directory)][:_MAX_SUGGESTIONS]
     named = f"did you mean {' or '.join(candidates)}?" if candidates else _INIT
     message = f"is not a project: it has no {WORKFLOW_FILE}"
@@ -107,7 +107,10 @@ def _several_workflows(directory: Path) -> DocumentProblem:
 def blame_overrides(
     problems: Sequence[DocumentProblem], plain: Callable[[], object], overrides: Sequence[str]
 ) -> list[DocumentProblem]:
-    """Relocate problems to the override options unless `plain`, which loads without overrides, reports them too."""
+    """Relocate problems that are due to overrides to the `--set` options.
+
+    A problem is not due to them if `plain`, which loads the documents without overrides, reports it too.
+    """
     try:
         plain()
         before: frozenset[DocumentProblem] = frozenset()
@@ -146,7 +149,7 @@ def _load(directory: Path, overrides: Sequence[str], *, profiles: bool, files: b
 def _check_unshared_fleet(
     infrastructure: CheckedDocument[InfrastructureDocument], profiles: CheckedDocument[ProfilesDocument] | None
 ) -> None:
-    """Checks of a fleet that serves one workflow only."""
+    """Check a fleet with a single workflow: worker types occur in the profiles, and `limits` has no budget."""
     if profiles is not None:
         check_types(infrastructure, [profiles])
     document = infrastructure.document

@@ -25,7 +25,7 @@ _MAX_RATE_PER_S = 1e6  # a larger rate is a mistake: its simulation would never 
 
 @dataclass(frozen=True, slots=True)
 class RateTraceFile:
-    """A rate trace with the time of its first row, in seconds as in the file."""
+    """A rate trace. `origin_s`: time of its first row as written in the file, in seconds."""
 
     path: Path
     origin_s: float
@@ -41,7 +41,7 @@ class _Row:
 
 @dataclass
 class _Reading:
-    """Rows and problems read so far."""
+    """State of reading a trace: rows by source, and problems, found so far."""
 
     file: str
     sources: Mapping[str, Source]
@@ -58,10 +58,11 @@ class _Reading:
 
 
 def read_rate_trace(path: Path, plan: Plan | Problem) -> RateTraceFile:
-    """Read the rate trace of a plan's or problem's sources. A source without rows keeps the workflow's rate.
+    """Read a rate trace for the sources of `plan`. A source without rows keeps the workflow's rate.
 
-    The last rates hold as long as the rates before them (60 s if there is one time only). Sources that are joined into
-    one stream of requests must have equal rates at all times. DocumentError lists all problems.
+    The rates of the last time hold as long as those of the time before it (60 s if the trace has only one time).
+    Sources that are joined into one stream of requests must have equal rates at all times. DocumentError lists all
+    problems.
     """
     reading = _Reading(str(path), {source.name: source for source in plan.sources})
     lines = _lines(path, reading)
@@ -193,7 +194,10 @@ def _in_force(rows: Sequence[_Row], source: Source, times: Sequence[float]) -> l
 def _check_equal(
     sites: Mapping[str, int], in_force: Mapping[str, Sequence[_Row]], times: Sequence[float], reading: _Reading
 ) -> None:
-    """Report sources of one request stream whose total rates over their `sites` differ: a join needs equal rates."""
+    """Report sources of the same request stream whose total rates differ: a join needs equal rates.
+
+    `sites`: source -> number of its sites; a total rate is the rate per site times the number of sites.
+    """
     first, *others = sites
     for other in others:
         reported: set[tuple[int, int]] = set()

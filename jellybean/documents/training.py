@@ -219,7 +219,7 @@ def load_training(directory: Path, overrides: Sequence[str] = (), *, references:
 
 
 def _check_references(tree: Tree, directory: Path) -> None:
-    """Report missing functions and data folders, even if the document has other problems."""
+    """Add missing functions and data folders to the tree's problems, even if the document has other problems."""
     data = tree.data if isinstance(tree.data, dict) else {}
     for key in ("model", "data", "loss"):
         value = data.get(key)

@@ -65,7 +65,7 @@ def write_profiles(path: Path, document: ProfilesDocument) -> None:
 
 
 def _measured(profile: dict[str, Any]) -> list[dict[str, Any]]:
-    """The profile of a variant and those of the stages of its cuts."""
+    """The profile of a variant, followed by the profiles of both stages of each of its cuts."""
     return [profile, *(cut[side] for cut in profile.get("cuts", ()) for side in ("head", "tail"))]
 
 
@@ -81,21 +81,21 @@ def _single(points: list[dict[str, Any]]) -> bool:
 
 
 def _row(values: list[Any]) -> CommentedSeq:
-    """The list in YAML flow style, on one line."""
+    """The list, marked to be written on one line (YAML flow style)."""
     row = CommentedSeq(values)
     row.fa.set_flow_style()
     return row
 
 
 def _flow(value: dict[str, Any]) -> CommentedMap:
-    """The map in YAML flow style, on one line."""
+    """The map, marked to be written on one line (YAML flow style)."""
     row = CommentedMap(value)
     row.fa.set_flow_style()
     return row
 
 
 def json_schemas() -> dict[str, dict[str, Any]]:
-    """Kind of document -> JSON Schema (2020-12)."""
+    """Kind of document -> its JSON Schema (draft 2020-12)."""
     models: dict[str, type[BaseModel]] = {
         "Workflow": WorkflowDocument,
         "Infrastructure": InfrastructureDocument,
@@ -112,7 +112,10 @@ def _schema(kind: str, model: type[BaseModel]) -> dict[str, Any]:
 
 
 def _tidy(node: Any) -> Any:
-    """Remove titles that repeat keys and null types (empty values are rejected); allow only valid names as map keys."""
+    """Simplify a JSON Schema: remove titles that repeat a key, and null types, because empty values are rejected.
+
+    Map keys are restricted to valid names.
+    """
     if isinstance(node, list):
         return [_tidy(item) for item in node]
     if not isinstance(node, dict):

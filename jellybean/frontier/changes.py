@@ -11,8 +11,10 @@ from jellybean_solver import Plan
 
 @dataclass(frozen=True, slots=True)
 class OperatorChange:
-    """An operator whose variant or placement changes. The previous values are None for the first plan of a curve, and
-    for the first stage of a model that was not cut before.
+    """An operator whose variant or placement changes between adjacent plans.
+
+    The previous values are None for the first plan of a curve, and for the first stage of a model that was not cut in
+    the previous plan.
     """
 
     operator: str
@@ -35,7 +37,7 @@ class OperatorChange:
 
 
 def changes(before: Plan | None, after: Plan) -> tuple[OperatorChange, ...]:
-    """Operators whose variant or placement changes; changes of the variant come first."""
+    """Operators whose variant or placement differs between the plans, those with another variant first."""
     return tuple(sorted(_changes(before, after), key=lambda change: not change.variant_changed))
 
 

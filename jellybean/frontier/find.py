@@ -36,7 +36,10 @@ from jellybean_solver import (
 
 @dataclass(frozen=True, slots=True)
 class Current:
-    """The plan in DIR/plan.json, evaluated with the current documents. `dearer_usd_per_h`: cost above the curve."""
+    """The plan in DIR/plan.json, evaluated with the current documents.
+
+    `dearer_usd_per_h`: its cost minus that of the curve at the same accuracy; None if the curve has no such point.
+    """
 
     accuracy: float
     cost_usd_per_h: float
@@ -45,7 +48,10 @@ class Current:
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
-    """The curves of a project. `notes`: plans that could not be compared; `elapsed_s` includes the simulations."""
+    """The curves of a project: cost over accuracy, and cost over request rate if it was asked for.
+
+    `notes`: why plans could not be compared. `elapsed_s` includes the simulations.
+    """
 
     problem: Problem
     accuracy: CostAccuracy
@@ -56,7 +62,7 @@ class Frontier:
 
     @property
     def cheapest(self) -> Corner | None:
-        """The cheapest point that meets the accuracy target, even if it misses another target."""
+        """The cheapest point that meets the accuracy target, even if it misses other targets; None if there is none."""
         target = self.problem.slo.accuracy
         return self.accuracy.at_least(target) if target is not None else next(iter(self.accuracy.corners), None)
 

@@ -18,13 +18,13 @@ from jellybean_solver import COST_TOLERANCE, Plan, is_gap_closed
 
 MAX_NUMBERED = 14  # points listed in the key; of more points, an evenly spread selection
 KEY_WIDTH, KEY_LINES = 46, 2  # characters per line and lines of one point in the key
-NUMBER_WIDTH, NUMBER_HEIGHT = 9.0, 8.5  # typographic points around a number or marker kept free of other numbers
+NUMBER_WIDTH, NUMBER_HEIGHT = 9.0, 8.5  # points (1/72 inch) around a number or marker that other numbers keep free
 OFFSETS = ((-9.5, 9), (9.5, -9), (-9.5, 19), (9.5, -19), (-20, 10), (20, -10), (-9.5, 30), (9.5, -30), (-9.5, 41))
 
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """One point of a curve, with its text in the key."""
+    """One point of a curve, with its texts in the key (`figures`, `words`). `bound`: lower bound of the cost."""
 
     x: float
     y: float
@@ -201,7 +201,7 @@ def _limits(xs: Sequence[float], *others: float | None) -> tuple[float, float]:
 
 
 def _upright(axes: Any, x: float, text: str, color: str, *, left: bool = False) -> None:
-    """A rotated label at the top of a vertical line."""
+    """Draw a rotated label at the top of the vertical line at `x`, on its left side if `left`."""
     axes.annotate(
         text,
         (x, 0.985),
@@ -251,7 +251,7 @@ def _numbered(axes: Any, marks: Sequence[_Mark]) -> dict[int, int]:
 
 
 def _listed(marks: Sequence[_Mark]) -> list[int]:
-    """Indices of the numbered points: first, last, the chosen one, and evenly spaced others."""
+    """Indices of the points that get a number: the first, the last, the chosen one, and evenly spaced others."""
     if len(marks) <= MAX_NUMBERED:
         return list(range(len(marks)))
     steps = MAX_NUMBERED - 2

@@ -20,7 +20,7 @@ MAX_CHANGES = 8  # lines per point in the table; JSON has all changes
 
 
 def frontier_text(frontier: Frontier) -> RenderableType:
-    """Summary, points with their changes, and why the curve ends."""
+    """Terminal text: summary, points with their changes, and why the curve ends."""
     parts: list[RenderableType] = [_answer(frontier)]
     if frontier.accuracy.corners:
         parts.append(_indented(_corners(frontier)))

@@ -10,7 +10,7 @@ _US_PER_S = 1e6
 
 
 def chrome_trace(timeline: Timeline) -> dict[str, Any]:
-    """One process, a thread per device, complete events in microseconds; names are the actions' text."""
+    """The trace as JSON values: one process, one thread per device, one complete event (microseconds) per action."""
     events: list[dict[str, Any]] = []
     for device in range(timeline.schedule.devices):
         name = {"name": f"device {device}"}

@@ -20,7 +20,11 @@ _SECONDS_PER_RUN = 0.1
 
 @dataclass(frozen=True, slots=True)
 class ProfiledCut:
-    """A legal cut: indices of the layers before it, their share of the time, crossing bytes, why it is not servable."""
+    """A legal cut of a model in two. `layers`: indices of the layers before it; `share`: their share of the time.
+
+    `crossing_bytes`: bytes of the tensors that cross it, for one request. `why_not`: why the cut cannot be served,
+    empty if it can.
+    """
 
     layers: tuple[int, ...]
     share: float
@@ -30,7 +34,10 @@ class ProfiledCut:
 
 @dataclass(frozen=True)
 class ModelProfile:
-    """Layer costs and cuts. `complete`: `cuts` are all legal cuts. `tied`: weight -> the layers that share it."""
+    """Costs of a model's layers, and its legal cuts.
+
+    `complete`: True if `cuts` has all legal cuts. `tied`: name of a weight -> names of the layers that share it.
+    """
 
     graph: LayerGraph
     cuts: tuple[ProfiledCut, ...]
@@ -38,7 +45,7 @@ class ModelProfile:
     tied: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """JSON record, in seconds and bytes."""
+        """The profile as JSON values, in seconds and bytes."""
         layers = [
             {
                 "name": layer.name,
@@ -63,7 +70,7 @@ class ModelProfile:
         return {"layers": layers, "edges": edges, "cuts": cuts, "complete": self.complete, "tied": tied}
 
     def to_text(self) -> str:
-        """In PipeDream's profile format, the input of `jellybean pipeline plan`."""
+        """The profile as text in PipeDream's format, which `jellybean pipeline plan` reads."""
         lines = [
             f"node{index} -- {layer.name} -- forward_compute_time={1e3 * layer.forward_s:.6f}, "
             f"backward_compute_time={1e3 * layer.backward_s:.6f}, activation_size={layer.activation_bytes:.1f}, "
@@ -74,7 +81,8 @@ class ModelProfile:
         return "\n".join(lines) + "\n"
 
     def table(self) -> Table:
-        """The layers in order, each with the bytes that cross a cut right after it."""
+        """Table of the layers in order, each with the bytes that would cross a cut directly after it."""
+
         total_s = sum(layer.compute_s for layer in self.graph.layers)
         table = Table("layer", title=f"{len(self.graph.layers)} layers, {1e3 * total_s:.3g} ms", title_justify="left")
         backward = any(layer.backward_s for layer in self.graph.layers)
@@ -114,9 +122,10 @@ class ModelProfile:
 
 
 def profile_model(model: str, *, inputs: Path | None = None, seconds: float = 1.0) -> ModelProfile:
-    """Profile MODEL: an ONNX file, or FILE.py:FUNCTION (PACKAGE.MODULE:FUNCTION) that returns (module, inputs).
+    """Profile `model`: an ONNX file, or FILE.py:FUNCTION (PACKAGE.MODULE:FUNCTION) that returns (module, inputs).
 
-    `inputs`: a .npz file of requests for an ONNX model, one array per input; random requests by default.
+    `inputs`: a .npz file of requests for an ONNX model, one array per input; random requests by default. `seconds`:
+    time to measure an ONNX model.
     """
     place, colon, function = model.rpartition(":")
     if colon and not Path(model).exists():

@@ -1,9 +1,9 @@
-"""An ONNX model as a graph of layers: which node reads which tensor, tensor sizes from a run, nodes grouped by layer.
+"""An ONNX model as a graph: which node reads which tensor, tensor sizes from a run, nodes grouped into layers.
 
 A layer is a node with weights of two or more dimensions, or a node with several inputs, together with the unary nodes
 after it that normalise, activate, pool or reshape its output, and the unary nodes before it that only enlarge its
-input. A cut inside such a group would send as many bytes or more for about the same split of the work. Nodes that
-depend on no input are constants; both sides of a cut get a copy.
+input. A cut inside a layer would split the work about as a cut at its boundary does, but send at least as many bytes.
+Nodes that depend on no model input are constants; both sides of a cut get a copy.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Array = npt.NDArray[Any]
 Feed = Mapping[str, Array]
 _FAILED: tuple[type[Exception], ...] = (*ORT_ERRORS, ValueError)
 _RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"}
-# Operators whose outputs' sizes depend on values, so that one run does not tell the shapes of the next.
+# ONNX operators whose output shapes depend on input values, so that shapes seen in one run may differ in the next.
 _OPEN_SHAPES = {"NonZero", "NonMaxSuppression", "Unique", "Compress", "Loop", "If", "Scan", "StringSplit"}
 
 
@@ -37,9 +37,10 @@ class GraphError(JellyBeanError):
 
 @dataclass(frozen=True, slots=True)
 class ObservedTensor:
-    """A tensor as observed in runs of one request.
+    """A tensor as observed in runs of one request each.
 
-    `rows`: the leading dimension counts requests. `fixed`: the other dimensions do not depend on the request.
+    `rows`: True if the leading dimension counts requests. `fixed`: True if all other dimensions are the same for every
+    request.
     """
 
     dtype: str
@@ -50,7 +51,10 @@ class ObservedTensor:
 
 
 class OnnxGraph:
-    """The nodes of a model in order, with the tensors that each reads (its subgraphs included) and writes."""
+    """The nodes of a model, numbered in the model's order, with the tensors that each node and its subgraphs use.
+
+    `reads`, `writes`: node index -> tensor names. `producer`: tensor name -> index of the node that writes it.
+    """
 
     def __init__(self, proto: onnx.ModelProto) -> None:
         self.proto = proto
@@ -70,7 +74,7 @@ class OnnxGraph:
 
     @classmethod
     def load(cls, path: Path) -> OnnxGraph:
-        """Load a model file, with external weight files. GraphError if it is no ONNX model."""
+        """Load a model file and its external weight files. GraphError if it is not an ONNX model."""
         if not path.is_file():
             raise DocumentError([DocumentProblem(str(path), None, None, "", "there is no such file")])
         try:
@@ -81,7 +85,7 @@ class OnnxGraph:
 
     @cached_property
     def constant(self) -> frozenset[int]:
-        """Nodes that depend on no input of the model."""
+        """Indices of the nodes that depend on no input of the model."""
         found: set[int] = set()
         for index, names in enumerate(self.reads):
             observed = [name for name in names if name not in self.weights]
@@ -92,17 +96,17 @@ class OnnxGraph:
 
     @cached_property
     def live(self) -> tuple[int, ...]:
-        """Nodes that depend on an input of the model, in order."""
+        """Indices of the nodes that depend on an input of the model, in order."""
         return tuple(index for index in range(len(self.reads)) if index not in self.constant)
 
     @cached_property
     def tensors(self) -> tuple[str, ...]:
-        """Outputs of the live nodes that something reads, in order."""
+        """Names of the outputs of live nodes that another node reads or that the model returns, in order."""
         read = {name for names in self.reads for name in names} | set(self.outputs)
         return tuple(name for index in self.live for name in self.writes[index] if name in read)
 
     def needed(self, nodes: Sequence[int]) -> tuple[int, ...]:
-        """The nodes and the constant nodes that they depend on, in order."""
+        """The given nodes and all constant nodes that they depend on, in order."""
         found, waiting = set(nodes), list(nodes)
         while waiting:
             for name in self.reads[waiting.pop()]:
@@ -118,10 +122,10 @@ class OnnxGraph:
         return sum(_nbytes(self.weights[name]) for name in names if name in self.weights)
 
     def observe(self, feeds: Sequence[Feed], *, pairs: bool = True) -> dict[str, ObservedTensor]:
-        """Run the model on each feed (one request each) and record all tensors, inputs included.
+        """Run the model on each feed (one request each); returns tensor name -> observation, inputs included.
 
-        With `pairs`, also run two requests as one batch, if the model accepts that, to see which tensors have a row per
-        request. Sequences and maps are left out. GraphError if the model does not run.
+        With `pairs`, two requests are also run as one batch, if the model accepts that, to see which tensors have one
+        row per request. Sequences and maps are left out. GraphError if the model does not run.
         """
         proto = onnx.ModelProto()
         proto.CopyFrom(self.proto)
@@ -150,7 +154,7 @@ class OnnxGraph:
         return found
 
     def _batch_of_two(self, feeds: Sequence[Feed]) -> Feed | None:
-        """Two requests as one batch; None if the batch dimension is fixed or their shapes differ."""
+        """The first and the last request as one batch; None if the batch dimension is fixed or their shapes differ."""
         open_ = [value.type.tensor_type.shape.dim[:1] for value in self.proto.graph.input if value.name in self.inputs]
         if not all(dims and not dims[0].HasField("dim_value") for dims in open_):
             return None
@@ -160,14 +164,14 @@ class OnnxGraph:
         return {name: np.concatenate([first[name], last[name]]) for name in first}
 
     def _fixed_shapes(self, session: ort.InferenceSession) -> bool:
-        """True if only the batch dimension is open and no operator's output size depends on values."""
+        """True if the batch dimension is the only dynamic one and no operator's output shape depends on values."""
         nodes = self.proto.graph.node
         if self.proto.functions or any(node.op_type in _OPEN_SHAPES for node in nodes):
             return False
         return all(isinstance(size, int) for item in session.get_inputs() for size in item.shape[1:])
 
     def groups(self, observed: Mapping[str, ObservedTensor]) -> tuple[tuple[int, ...], ...]:
-        """The live nodes grouped by layer."""
+        """The layers: groups of indices of live nodes (those that depend on a model input)."""
         group: dict[int, int] = {}
         found: list[list[int]] = []
         early: dict[int, list[int]] = {}  # node -> preceding nodes that only enlarge its input
@@ -186,9 +190,9 @@ class OnnxGraph:
         return tuple(tuple(nodes) for nodes in found)
 
     def _extends_layer_of(self, index: int, observed: Mapping[str, ObservedTensor]) -> int:
-        """The producer of the node's input, if the node joins that node's layer; else -1.
+        """Index of the node that produces this node's input, if this node belongs to the same layer; otherwise -1.
 
-        It joins if it is unary, the only reader of its input, and writes no more bytes than it reads.
+        It belongs to that layer if it is unary, the only reader of its input, and writes no more bytes than it reads.
         """
         source, sent = self._unary(index, observed)
         if source is None or sent is None or source not in self.producer or self._sole_consumer(source) != index:
@@ -196,14 +200,17 @@ class OnnxGraph:
         return self.producer[source] if observed[sent].nbytes <= observed[source].nbytes else -1
 
     def _layer_prepared_by(self, nodes: Sequence[int], observed: Mapping[str, ObservedTensor]) -> int | None:
-        """The node whose layer the unary chain `nodes` joins, because the chain only enlarges that node's input."""
+        """Index of the node that reads the output of the unary chain `nodes`, if the chain only enlarges its input.
+
+        The chain then belongs to that node's layer; otherwise None.
+        """
         source, sent = self._unary(nodes[0], observed)[0], self._unary(nodes[-1], observed)[1]
         if source is None or sent is None or observed[sent].nbytes <= observed[source].nbytes:
             return None
         return self._sole_consumer(sent)
 
     def _unary(self, index: int, observed: Mapping[str, ObservedTensor]) -> tuple[str | None, str | None]:
-        """The input and output tensor of a unary node without a weight matrix; else (None, None)."""
+        """(input, output) tensor names of a node, if it is unary and has no weight matrix; otherwise (None, None)."""
         names = [name for name in self.reads[index] if self.producer.get(name) not in self.constant]
         live = [name for name in names if name not in self.weights]
         sent = [name for name in self.writes[index] if name in observed]
@@ -212,7 +219,7 @@ class OnnxGraph:
         return live[0], sent[0]
 
     def _sole_consumer(self, name: str) -> int | None:
-        """The only node that reads a tensor; None if there are several or it is a model output."""
+        """Index of the only node that reads a tensor; None if several nodes read it or it is a model output."""
         consumers = self.consumers.get(name, ())
         return consumers[0] if len(consumers) == 1 and name not in self.outputs else None
 
@@ -256,7 +263,10 @@ def names_read(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def node_session(proto: onnx.ModelProto, *, fused: bool = False, profile_prefix: str = "") -> ort.InferenceSession:
-    """A session on one thread; unless `fused`, without graph optimisations. GraphError if it cannot be loaded."""
+    """An onnxruntime session on one thread. `fused`: with graph optimisations, which fuse nodes.
+
+    GraphError if the model cannot be loaded.
+    """
     options = ort.SessionOptions()
     if not fused:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL

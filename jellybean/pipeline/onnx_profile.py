@@ -28,7 +28,7 @@ WARM_UP_RUNS = 3
 
 @dataclass(frozen=True)
 class OnnxProfile:
-    """`forward_s`: of each layer, for one request."""
+    """A model's layers with their forward times. `forward_s`: seconds of each layer for one request."""
 
     layers: LayeredModel
     forward_s: tuple[float, ...]
@@ -38,7 +38,7 @@ class OnnxProfile:
         return sum(self.forward_s)
 
     def share(self, cut: LegalCut) -> float:
-        """The part of the model's time that a cut's first side takes."""
+        """Fraction of the model's time that the head of a cut takes."""
         return sum(self.forward_s[layer] for layer in cut.layers) / self.whole_s
 
     def why_not(self, cut: LegalCut) -> str:
@@ -46,7 +46,7 @@ class OnnxProfile:
         return why_not_servable(self.layers.graph, self.layers.observed, cut)
 
     def layer_graph(self) -> LayerGraph:
-        """For the partitioner."""
+        """The model as a `LayerGraph`, the input of the partitioner."""
         model, graph = self.layers, self.layers.graph
         layers = []
         for index, nodes in enumerate(model.groups):
@@ -59,7 +59,7 @@ class OnnxProfile:
         return LayerGraph(tuple(layers), tuple(sorted(layer_edges(graph, model.groups))))
 
     def tied(self) -> dict[str, tuple[str, ...]]:
-        """Weights that several layers read -> those layers; vectors do not count."""
+        """Name of a weight that several layers read -> names of those layers; vectors and scalars are left out."""
         graph = self.layers.graph
         users: dict[str, list[str]] = {}
         for layer, nodes in enumerate(self.layers.groups):
@@ -70,7 +70,7 @@ class OnnxProfile:
 
 
 def profile_onnx(graph: OnnxGraph, feeds: Sequence[Feed], *, seconds: float = 1.0) -> OnnxProfile:
-    """Runs the model on each feed in turn, of one request each, for about so many seconds. GraphError when it fails."""
+    """Profile a model on `feeds` (one request each) for about `seconds` seconds. GraphError if the model fails."""
     layers = find_layers(graph, graph.observe(feeds))
     by_node = node_seconds(graph, feeds, seconds / 2)
     whole_s = _whole_seconds(graph, feeds, seconds / 2)
@@ -80,7 +80,7 @@ def profile_onnx(graph: OnnxGraph, feeds: Sequence[Feed], *, seconds: float = 1.
 
 
 def random_request(graph: OnnxGraph, seed: int = 0) -> Feed:
-    """One request of random numbers, and zeros where whole numbers are wanted; open dimensions are 1."""
+    """One request of random numbers, with zeros for integer inputs; dynamic dimensions have size 1."""
     rng = np.random.default_rng(seed)
     feed = {}
     for value in graph.proto.graph.input:
@@ -95,9 +95,10 @@ def random_request(graph: OnnxGraph, seed: int = 0) -> Feed:
 
 
 def offered_cuts(profile: OnnxProfile, most: int) -> tuple[LegalCut, ...]:
-    """The cuts to offer, first layers first: of each `most`-th of the model's time the one with the fewest bytes.
+    """At most `most` servable cuts, ordered by the head's share of the model's time.
 
-    So there are some for fast and slow devices, and where equally much work is done before, the link is spared.
+    The model's time is divided into `most` equal intervals; each interval gives its cut with the fewest crossing bytes.
+    So the cuts suit fast and slow devices, and among cuts with similar heads the one with the least traffic is chosen.
     """
     best: dict[int, LegalCut] = {}
     for cut in profile.layers.cuts:
@@ -114,7 +115,7 @@ def _preference(profile: OnnxProfile, cut: LegalCut) -> tuple[float, ...]:
 
 
 def node_seconds(graph: OnnxGraph, feeds: Sequence[Feed], seconds: float) -> Mapping[int, float]:
-    """Mean seconds of each live node's kernel."""
+    """Node index -> mean seconds of its kernel per run; `seconds`: about how long to measure."""
     proto = onnx.ModelProto()
     proto.CopyFrom(graph.proto)
     for index, node in enumerate(proto.graph.node):
@@ -133,12 +134,12 @@ def node_seconds(graph: OnnxGraph, feeds: Sequence[Feed], seconds: float) -> Map
 
 
 def _whole_seconds(graph: OnnxGraph, feeds: Sequence[Feed], seconds: float) -> float:
-    """Of one request through the model as it is served: everything fused, one thread."""
+    """Median CPU seconds of one request through the model as it is served: with fusion, on one thread."""
     return median(_timed(node_session(graph.proto, fused=True), feeds, seconds))
 
 
 def _timed(session: ort.InferenceSession, feeds: Sequence[Feed], seconds: float) -> list[float]:
-    """Seconds of CPU time of each run, after some to warm up."""
+    """CPU seconds of each run, after warm-up runs; the runs take about `seconds` seconds together."""
     for index in range(WARM_UP_RUNS):
         session.run(None, dict(feeds[index % len(feeds)]))
     taken: list[float] = []
@@ -151,7 +152,7 @@ def _timed(session: ort.InferenceSession, feeds: Sequence[Feed], seconds: float)
 
 
 def read_requests(path: Path, graph: OnnxGraph, most: int = 8) -> list[Feed]:
-    """Requests from a .npz file: an array for each of the model's inputs, a row for each request."""
+    """Up to `most` requests from a .npz file that has one array per model input and one row per request."""
     try:
         with np.load(path, allow_pickle=False) as data:
             arrays = {name: data[name] for name in graph.inputs}

@@ -1,7 +1,7 @@
-"""Splits an ONNX model in two: the head's output is the tail's input; together they compute the whole model's outputs.
+"""Splits an ONNX model into head and tail: the tail reads the head's output and computes the whole model's outputs.
 
-A cut is crossed by a single tensor, as one message between agents: the head flattens and concatenates several crossing
-tensors, and the tail splits and reshapes them, bit by bit equal. Weights that both sides read are in both files.
+Agents send one tensor per message. If several tensors cross a cut, the head flattens and concatenates them, and the
+tail splits and reshapes them to bitwise equal tensors. Weights that both sides read are in both files.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ PACKED_OPSET = 13  # first opset in which Split takes its sizes as an input
 
 @dataclass(frozen=True, slots=True)
 class LegalCut:
-    """A down-set of the layers.
+    """A cut of a model in two. `layers`: the layers before it (a down-set: with each layer all its upstream layers).
 
-    `head`, `tail`: its two sides, as nodes. `crossing`: tensors that the head produces and the tail (or the caller)
-    reads, in order. `inputs`: model inputs that both sides read. `nbytes`: of all of these, for one request.
+    `head`, `tail`: node indices of the two sides. `crossing`: names of the tensors that the head produces and the tail
+    (or the caller) reads, in order. `inputs`: model inputs that both sides read. `nbytes`: size in bytes of the
+    crossing tensors and these inputs, for one request.
     """
 
     layers: tuple[int, ...]
@@ -39,9 +40,9 @@ class LegalCut:
 
 @dataclass(frozen=True)
 class LayeredModel:
-    """A graph with its layers (the nodes of each, in order), observed tensors, and legal cuts.
+    """A graph with its observed tensors, layers and legal cuts.
 
-    `complete`: `cuts` are all legal cuts.
+    `groups`: node indices of each layer, in order. `complete`: True if `cuts` has all legal cuts.
     """
 
     graph: OnnxGraph
@@ -51,14 +52,14 @@ class LayeredModel:
     complete: bool
 
     def name(self, layer: int) -> str:
-        """The name of the layer's first node with a weight matrix, or of its first named node."""
+        """Name of a layer: that of its first node with a weight matrix, otherwise of its first node with a name."""
         heavy = [index for index in self.groups[layer] if self.graph.has_matrix(index)]
         nodes = [self.graph.proto.graph.node[index] for index in (*heavy, *self.groups[layer])]
         return next((str(node.name) for node in nodes if node.name), str(nodes[0].op_type))
 
 
 def find_layers(graph: OnnxGraph, observed: Mapping[str, ObservedTensor]) -> LayeredModel:
-    """The layers and all legal cuts; if there are too many to enumerate, those along the order of the nodes."""
+    """Find the layers and all legal cuts; if there are too many, only the cuts between consecutive layers in order."""
     groups = _ordered(graph, graph.groups(observed))
     if not groups:
         raise GraphError("no node of the model depends on its inputs")
@@ -79,7 +80,7 @@ def _ordered(graph: OnnxGraph, groups: Sequence[tuple[int, ...]]) -> tuple[tuple
 
 
 def layer_edges(graph: OnnxGraph, groups: Sequence[Sequence[int]]) -> set[tuple[int, int]]:
-    """(upstream, downstream) pairs of layers."""
+    """(upstream, downstream) index pairs of layers between which a tensor flows."""
     group = {index: number for number, nodes in enumerate(groups) for index in nodes}
     producers = ((graph.producer.get(name), index) for index in graph.live for name in graph.reads[index])
     pairs = ((group[producer], group[index]) for producer, index in producers if producer in group)
@@ -117,7 +118,7 @@ def why_not_servable(graph: OnnxGraph, observed: Mapping[str, ObservedTensor], c
 
 
 def _unpackable(graph: OnnxGraph, observed: Mapping[str, ObservedTensor], crossing: Sequence[str]) -> str:
-    """Why several tensors cannot be packed into one; empty if they can."""
+    """Why the `crossing` tensors cannot be packed into one tensor; empty if they can."""
     kinds = sorted({observed[name].dtype for name in crossing})
     if len(kinds) > 1:
         return f"tensors of several types cross ({', '.join(kinds)})"
@@ -157,7 +158,10 @@ def split(layers: LayeredModel, cut: LegalCut, order: Sequence[str] = ()) -> tup
 
 
 class _Packing:
-    """How the crossing tensors become one port, and themselves again."""
+    """Nodes and weights that pack the crossing tensors into one tensor (in the head) and unpack it (in the tail).
+
+    `port`: the packed tensor. `into`, `into_weights`: for the head; `out`, `out_weights`: for the tail.
+    """
 
     def __init__(self, observed: Mapping[str, ObservedTensor], crossing: Sequence[str], outputs: Sequence[str]) -> None:
         self.into: list[onnx.NodeProto] = []
@@ -169,7 +173,7 @@ class _Packing:
             name, shape = crossing[0], observed[crossing[0]].shape
             inner = [*shape[1:]] if observed[name].fixed else [f"d{axis}" for axis in range(1, len(shape))]
             port = name
-            if name in outputs:  # an output cannot be an input as well
+            if name in outputs:  # ONNX does not allow a model output to be a model input as well
                 port = PACKED
                 self.into = [helper.make_node("Identity", [name], [port])]
                 self.out = [helper.make_node("Identity", [port], [name])]
@@ -204,7 +208,7 @@ def _model(
     outputs: Sequence[onnx.ValueInfoProto],
     more: Sequence[onnx.TensorProto],
 ) -> onnx.ModelProto:
-    """A model of these nodes, with the versions, functions and metadata of the whole model."""
+    """A model of these nodes, with the versions, functions and metadata of the whole model. `more`: extra weights."""
     read = {name for node in nodes for name in names_read(node)} | {value.name for value in outputs}
     weights = [tensor for name, tensor in graph.weights.items() if name in read]
     listed = [value for value in graph.proto.graph.input if value.name in graph.weights and value.name in read]
@@ -218,5 +222,5 @@ def _model(
 
 
 def _opset(graph: OnnxGraph) -> int:
-    """Of the standard operators."""
+    """Opset version of the standard ONNX operators that the model uses; 0 if it imports none."""
     return max((item.version for item in graph.proto.opset_import if item.domain in ("", "ai.onnx")), default=0)

@@ -1,7 +1,7 @@
 """Reads layer profiles in PipeDream's text format.
 
-A node line: `id -- name -- forward_compute_time=ms, backward_compute_time=ms, activation_size=bytes,
-parameter_size=bytes`; an indented line: edge `a -- b`.
+A node line is `id -- name -- forward_compute_time=ms, backward_compute_time=ms, activation_size=bytes,
+parameter_size=bytes`. An indented line `a -- b` is an edge between the nodes with these ids.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NODE = re.compile(r"(\S+) -- (.*) -- (\w+=.*)")
 HOW_TO_MAKE = "; make one: jellybean pipeline profile MODEL --out FILE"
 _EDGE = re.compile(r"\s+(\S+) -- (\S+)\s*")
 MAX_FILE_BYTES = 64 * 2**20
-MAX_FIGURE = 1e30  # ms or bytes; sums of larger numbers overflow
+MAX_FIGURE = 1e30  # largest accepted time (ms) or size (bytes); sums of larger numbers could overflow
 
 
 def read_profile(path: Path) -> LayerGraph:
@@ -68,7 +68,7 @@ def _problem(path: Path, line: int | None, message: str) -> DocumentError:
 
 
 def _layer(name: str, text: str) -> Layer:
-    """Parse a node line; the activation sizes of several outputs are a list and are summed. ValueError if malformed."""
+    """Parse a node line; a list of activation sizes (of several outputs) is summed. ValueError if malformed."""
     fields: dict[str, float] = {}
     for key, value in re.findall(r"(\w+)=(\[[^\]]*\]|[^,\s]+)", text):
         try:

@@ -18,7 +18,7 @@ from jellybean_solver.pipeline import (
 
 
 def schedule_json(timeline: Timeline) -> dict[str, Any]:
-    """JSON record of one schedule; docs/cli.md lists its keys."""
+    """A simulated schedule as JSON values; docs/cli.md lists the keys."""
     schedule = timeline.schedule
     devices = [
         {
@@ -55,7 +55,7 @@ def schedule_json(timeline: Timeline) -> dict[str, Any]:
 
 
 def device_table(timeline: Timeline) -> Table:
-    """Per device: share of busy time, peak activations, weight versions, update delay."""
+    """Table with one row per device: share of busy time, peak activations, weight versions, update delay."""
     record = schedule_json(timeline)
     idle = "idle" if record["flushes"] else "idle in the steady state"
     title = f"{record['schedule']}: {record['makespan_s']:.6g} s, {record['bubble_fraction']:.1%} {idle}"
@@ -77,7 +77,11 @@ def device_table(timeline: Timeline) -> Table:
 
 
 def comparison_table(timelines: list[Timeline]) -> Table:
-    """Schedules side by side, fastest first. Activations: in units of a device's share of the model, worst device."""
+    """Table with one row per schedule, fastest first.
+
+    Peak activations are those of the worst device, in units of the activations of one micro-batch in one device's share
+    of the model.
+    """
     table = Table("schedule", "time", "idle", "activations", "weight versions", "update delay", title_justify="left")
     for timeline in sorted(timelines, key=lambda one: one.makespan_s):
         schedule = timeline.schedule
@@ -95,7 +99,7 @@ def comparison_table(timelines: list[Timeline]) -> Table:
 
 
 def partition_json(graph: LayerGraph, result: Partition) -> dict[str, Any]:
-    """JSON record of one partition; docs/pipelines.md lists its keys."""
+    """A partition as JSON values; docs/pipelines.md lists the keys."""
     return {
         "objective": result.objective,
         "objective_s": result.objective_s,
@@ -122,7 +126,10 @@ def _stage_json(graph: LayerGraph, stage: PartitionStage) -> dict[str, Any]:
 
 
 def partition_table(graph: LayerGraph, result: Partition) -> Table:
-    """One row per stage; the stages inside a replica follow below it. Devices are shown if they are unequal."""
+    """Table with one row per stage; the stages inside a replica follow below it.
+
+    It has a column of devices if these are unequal.
+    """
     proof = "the fastest there is" if result.gap == 0 else f"at most {result.gap:.1%} above the fastest"
     devices = any(stage.device is not None for stage in result.stages)
     device = ("device",) if devices else ()
@@ -145,7 +152,7 @@ def _stage_rows(table: Table, graph: LayerGraph, stages: tuple[PartitionStage, .
 
 
 def partition_notes(graph: LayerGraph, result: Partition, *, line: bool) -> tuple[str, ...]:
-    """Notes below the table: what the objective's figures include. `line`: on a line of unequal devices."""
+    """Notes below the table on what the objective includes. `line`: the partition is for a line of unequal devices."""
     notes = []
     if line:
         sent_s = max(0.0, result.objective_s - sum(stage.time_s for stage in result.stages))
@@ -164,7 +171,7 @@ def partition_notes(graph: LayerGraph, result: Partition, *, line: bool) -> tupl
 
 
 def _training_only(objective: str, *, line: bool) -> str:
-    """What an objective counts that serving a request does not incur; empty if nothing."""
+    """Text that names the costs that the objective includes but that serving does not have; empty if there are none."""
     both_ways = "activations both ways"
     if line:
         return "" if objective == "latency" else both_ways

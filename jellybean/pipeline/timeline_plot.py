@@ -11,7 +11,7 @@ import numpy as np
 from jellybean.display.pictures import SOFT, STYLE, require_picture, save_figure
 from jellybean_solver.pipeline import Action, ActionKind, Timeline, bubble_fraction
 
-# By kind: of first and of second stages or copies.
+# Kind of action -> (colour for a device's first stage or replica, colour for its second).
 _COLOURS = {
     ActionKind.FORWARD: ("#a9d3f5", "#5b9fd8"),
     ActionKind.BACKWARD: ("#b8e0b0", "#6fb463"),
@@ -25,15 +25,18 @@ _NAMES = {
     ActionKind.WEIGHT_GRADIENT: "weight gradient",
 }
 MAX_LABEL_PT, MIN_LABEL_PT = 7.0, 5.0  # font size of the micro-batch numbers
-FONTS = ["DejaVu Sans"]  # an SVG repeats the whole list at every label
+FONTS = ["DejaVu Sans"]  # a single font, because an SVG repeats the list of fonts at every label
 DIGIT = 0.64  # width of a digit, as a share of the font size
 MAX_EDGE_PT = 0.8
-MARGIN = 1.003  # length of the time axis over the makespan
+MARGIN = 1.003  # length of the time axis as a multiple of the makespan
 LEFT, RIGHT, WIDTH_INCHES = 0.07, 0.99, 11.0
 
 
 def save_timeline(timeline: Timeline, path: Path) -> None:
-    """Draw devices over time, micro-batch numbers in boxes. JellyBeanError for formats but .svg, .png and .pdf."""
+    """Draw each device's actions over time as boxes with micro-batch numbers.
+
+    JellyBeanError for a format other than .svg, .png and .pdf.
+    """
     require_picture(path)
     import matplotlib
     from matplotlib.figure import Figure
@@ -87,13 +90,14 @@ def _row(axes: Any, timeline: Timeline, device: int, style: _BoxStyle) -> None:
     for colour, spans in boxes.items():
         top, low = device - 0.41, device + 0.41
         corners = [[(at, top), (at + width, top), (at + width, low), (at, low)] for at, width in spans]
-        outline = Outline.make_compound_path_from_polys(np.array(corners))  # one path: a far smaller file
+        # A single path for all boxes of a colour makes the file far smaller.
+        outline = Outline.make_compound_path_from_polys(np.array(corners))
         axes.add_patch(PathPatch(outline, facecolor=colour, edgecolor="white", linewidth=style.edge_pt))
 
 
 @dataclass(frozen=True, slots=True)
 class _BoxStyle:
-    """Sizes in points. Labels are as large as the tightest box allows; boxes too small for any stay empty."""
+    """Sizes in points. All labels have the size that fits the tightest box; boxes too small for a label stay empty."""
 
     pt_per_s: float
     font_pt: float
@@ -101,7 +105,7 @@ class _BoxStyle:
 
     @classmethod
     def of(cls, timeline: Timeline, width_pt: float) -> _BoxStyle:
-        """`width_pt`: width of the whole timeline."""
+        """Sizes for a timeline that is `width_pt` points wide."""
         pt_per_s = width_pt / timeline.makespan_s if timeline.makespan_s else 0.0
         boxes = [
             ((timed.end_s - timed.start_s) * pt_per_s, len(str(timed.action.microbatch)))

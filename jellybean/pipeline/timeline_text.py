@@ -1,4 +1,4 @@
-"""Draws a timeline in the terminal: one line per device, one cell per time slot, as in the papers."""
+"""Draws a timeline in the terminal: one line per device, one cell per time slot, as papers on pipelining do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.text import Text
 
 from jellybean_solver.pipeline import Action, ActionKind, Timeline
 
-MAX_CELLS = 240  # a longer timeline is truncated with a mark
+MAX_CELLS = 240  # a line with more cells is truncated, with a mark at its end
 TRUNCATED = " ..."
 _STYLES = {
     ActionKind.FORWARD: ("black on bright_cyan", "black on cyan"),
@@ -20,11 +20,11 @@ _STYLES = {
 
 
 def draw_timeline(timeline: Timeline, *, columns: int | None = None) -> Text:
-    """The actions of all devices over time. A cell shows the micro-batch number; a dot is an idle slot.
+    """The actions of all devices over time as text. A cell shows the micro-batch number; a dot is an idle slot.
 
-    Second stages and second replicas are darker. A slot is the greatest common divisor of the durations, or a quarter
-    of the shortest if there is none. If numbers would exceed `columns`, cells show the action's letter; lines that are
-    still too long are truncated.
+    Second stages and second replicas are darker. The length of a slot is the greatest common divisor of the durations,
+    or a quarter of the shortest duration if they have none. If lines with numbers would be wider than `columns`, cells
+    show the action's letter; lines that are still too long are truncated.
     """
     slot_s = slot_seconds(timeline)
     width = len(str(timeline.schedule.microbatches - 1)) + 1
@@ -60,7 +60,7 @@ def draw_timeline(timeline: Timeline, *, columns: int | None = None) -> Text:
 
 
 def slot_seconds(timeline: Timeline) -> float:
-    """Seconds per cell."""
+    """Length in seconds of a time slot, which is one cell of the drawing."""
     times = {
         round(end - start, 9)
         for starts, ends in zip(timeline.starts_s, timeline.ends_s, strict=True)

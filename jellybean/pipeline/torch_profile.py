@@ -39,7 +39,7 @@ class TorchProfile:
 
 @dataclass
 class _Cost:
-    """Measured cost of one node: seconds, bytes of its outputs and inputs."""
+    """Measured cost of one node: seconds, and bytes of its outputs (`sent_bytes`) and inputs (`read_bytes`)."""
 
     forward_s: float = 0.0
     backward_s: float = 0.0
@@ -85,7 +85,7 @@ def _traced(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[fx.GraphModule,
 
 
 class _NodeTimer(fx.Interpreter):  # type: ignore[misc]  # mypy does not follow torch
-    """Interprets a graph and times every node alone, several times."""
+    """Interprets a traced graph and measures the time of each node on its own, several times."""
 
     def __init__(self, traced: fx.GraphModule, runs: int) -> None:
         super().__init__(traced, garbage_collect_values=False)
@@ -123,7 +123,10 @@ class _NodeTimer(fx.Interpreter):  # type: ignore[misc]  # mypy does not follow 
 def _time_once(
     run: Callable[..., Any], args: Any, kwargs: Any, parameters: Sequence[nn.Parameter]
 ) -> tuple[float, float]:
-    """Seconds of one forward, and of one backward to the node's inputs and parameters."""
+    """(forward, backward) seconds of one run; backward computes the gradients of the node's inputs and parameters.
+
+    Backward is 0 if the node has nothing to differentiate.
+    """
     (args, kwargs), leaves = _leaves(args, kwargs)
     with torch.enable_grad():
         began = _now(leaves)
@@ -140,7 +143,10 @@ def _time_once(
 
 
 def _leaves(args: Any, kwargs: Any) -> tuple[Any, list[torch.Tensor]]:
-    """Differentiable copies of a node's inputs, and the leaves behind them; operators may write in place."""
+    """Differentiable copies of a node's arguments, and the autograd leaves from which they were cloned.
+
+    The node gets clones, because an operator may write in place, which autograd forbids for leaves.
+    """
     leaves: list[torch.Tensor] = []
 
     def copy(value: torch.Tensor) -> torch.Tensor:
@@ -179,7 +185,7 @@ def _nbytes(value: torch.Tensor) -> int:
 
 
 def parameters_of(module: nn.Module, node: fx.Node) -> dict[str, nn.Parameter]:
-    """The parameters that a node reads, by their first name in the module."""
+    """Name -> parameter that a node reads; a tied parameter has its first name in the module."""
     names = {id(value): name for name, value in module.named_parameters()}
     if node.op == "call_module":
         found = list(module.get_submodule(str(node.target)).parameters())
@@ -242,7 +248,7 @@ def _layer(
 
 
 def _name(node: fx.Node) -> str:
-    """The submodule's name; repeated calls of it have numbered names (`0`, then `_0_1`)."""
+    """Name of a node: its submodule's name; repeated calls of a submodule are numbered (`0`, then `_0_1`)."""
     called = [one for one in node.graph.nodes if one.op == "call_module" and one.target == node.target]
     return str(node.target) if node in called[:1] else node.name
 

@@ -39,7 +39,7 @@ def _in_one_line(function: Callable[..., Any], what: str) -> Callable[..., Any]:
         try:
             return function(*given)
         except (Exception, SystemExit) as error:
-            places = traceback.extract_tb(error.__traceback__)[1:]  # the first frame is `call` itself
+            places = traceback.extract_tb(error.__traceback__)[1:]  # without the first frame, which is `call` itself
             where = f" at {places[-1].filename}:{places[-1].lineno}" if places else ""
             raise JellyBeanError(f"{what} failed{where}: {_reason(error)}") from error
 

@@ -176,7 +176,7 @@ def parse_questions(problem: Problem, texts: Sequence[str]) -> tuple[Question, .
 
 
 def _question(problem: Problem, text: str) -> Question | tuple[str, str]:
-    """The question, or an error message and a hint."""
+    """Parse one question; returns it, or (error message, hint) if it names something unknown."""
     operators = problem.operator_by_name
     sign = "=" if "=" in text else "@" if "@" in text else ""
     name, _, rest = (part.strip() for part in text.partition(sign)) if sign else ("", "", text)

@@ -48,7 +48,7 @@ from jellybean_solver import (
 PLAN_FILE = "plan.json"
 ACCURACY_TOLERANCE = 1e-6  # percentage points: accuracies closer than this are equal
 BASELINE_S = 5.0  # time limit of each baseline, if the plan has no time limit
-BASELINE_SHARE = 0.25  # time limit of each baseline, as a share of the plan's
+BASELINE_SHARE = 0.25  # time limit of each baseline, as a share of the plan's time limit
 
 Progress = Callable[[float, float, str], None]  # progress callback with the arguments done, total, label
 

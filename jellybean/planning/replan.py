@@ -44,7 +44,8 @@ class ReplanResult:
     document: dict[str, Any]
     decision: Replanned
     solve_s: float
-    refusals: tuple[str, ...] = ()  # why no plan meets the p99 targets
+    refusals: tuple[str, ...] = ()  # why no plan meets the p99 targets; empty if one does
+
     cuts: Cuts = field(default_factory=dict)
 
     @property
@@ -121,7 +122,7 @@ def replan_project(
 ) -> ReplanResult:
     """Decide whether to keep the running plan (see `running_plan` for `named`) or to replace it. Writes no files.
 
-    `horizon_h`: hours over which the saving must exceed the migration cost.
+    `horizon_h`: hours over which the costs of both plans and the migration are compared.
     """
     document, before = running_plan(project.directory, named)
     problem, cuts, migration = build_problem(project), build_cuts(project), project.infrastructure.migration

@@ -1,4 +1,4 @@
-"""Reads a project's documents as a workload to profile."""
+"""Builds the workload to profile from a project's documents."""
 
 from __future__ import annotations
 

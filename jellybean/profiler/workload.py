@@ -113,7 +113,6 @@ class Workload:
     @cached_property
     def digest(self) -> str:
         """Content hash of the edges, held-out requests, labels and metric."""
-
         wires = [(edge.upstream, edge.downstream, edge.kind.value, edge.output) for edge in self.edges]
         found = hashlib.sha256(repr((wires, self.metric)).encode())
         arrays = [*(self.requests[name] for name in sorted(self.requests)), self.labels]

@@ -16,7 +16,7 @@ ROUNDING = 1e-9
 
 
 class ComparisonVerdict(StrEnum):
-    """Relation of a measured figure to the predicted one."""
+    """Whether a measured figure is within the tolerance of the predicted one, above it or below it."""
 
     WITHIN = "within"
     HIGHER = "higher"
@@ -25,7 +25,7 @@ class ComparisonVerdict(StrEnum):
 
 
 class SloState(StrEnum):
-    """Relation of a figure to its target."""
+    """Whether a figure meets its target."""
 
     MET = "met"
     BROKEN = "broken"
@@ -36,7 +36,7 @@ class SloState(StrEnum):
 class Metric:
     """A figure that is both predicted and measured.
 
-    Tolerances are relative to the predicted figure, or, if `absolute`, in the figure's own unit.
+    The tolerance is relative to the expected figure, or, if `absolute`, in the unit of the figure.
     """
 
     key: str

@@ -31,7 +31,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A flow as cubic Bézier pieces from top to bottom. `crosses`: it uses a link between tiers."""
+    """A flow as a curve from top to bottom. `crosses`: True if the flow uses a link between tiers."""
 
     points: tuple[Point, ...]
     width: float

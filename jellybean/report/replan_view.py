@@ -17,7 +17,7 @@ from jellybean.report import plan_text
 from jellybean.report.plan_diff_view import diff_json, diff_text
 from jellybean_solver import SAVING_TOLERANCE, Migration, Plan, Replanned, Verdict
 
-MAX_REASONS = 3  # missed targets of the running plan that are listed
+MAX_REASONS = 3  # maximum number of missed targets of the running plan that are listed
 NEW, RUNNING = "the new plan", "the running plan"
 
 

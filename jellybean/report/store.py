@@ -175,7 +175,7 @@ class Store:
         for values in connection.execute(_BY_ADDITION, (plan_hash,)):
             row = _row(values)
             if row.kind == "plan" and not row.record and (known := newest.get("plan")) is not None:
-                row = replace(row, record=known.record)  # a row without planning info does not replace one with it
+                row = replace(row, record=known.record)  # keep earlier planning info if the new row has none
             newest[row.kind] = row
         return Snapshot(
             plan_hash=plan_hash,

@@ -49,7 +49,7 @@ NARROW = Shape("narrow", 400.0, 176.0, 2, False, 14.0)
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """The box of a source or placement. Texts are cut to the box width; `hint` is the full tooltip."""
+    """The box of a source or placement. Texts are cut to the box width; `hint` is the tooltip with the full text."""
 
     x: float
     y: float
@@ -195,7 +195,10 @@ def _row_height(row: Sequence[Slot]) -> float:
 
 
 def _stack(rows: Rows, members: Sequence[int], top: float, tops: dict[int, float]) -> float:
-    """Write the top of each row of a tier into `tops`; returns the bottom of the last row."""
+    """Stack the rows of one tier (`members`: row indices) from y = `top`; returns the bottom of the last row.
+
+    Writes row index -> y of the row's top into `tops`.
+    """
     y = top
     for position, index in enumerate(members):
         tops[index] = y

@@ -14,7 +14,7 @@ from jellybean.report.report import Report, WorkerUse
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A segment of a bar, with start and width in percent and the CSS class `style`."""
+    """A segment of a bar. Start and width are in percent of the chart's width; `style` is its CSS class."""
 
     start: float
     width: float
@@ -24,7 +24,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class BarRow:
-    """One row of a bar chart. `marks` are vertical lines (percent, style)."""
+    """One row of a bar chart. `marks` are vertical lines (position in percent, CSS class)."""
 
     name: str
     note: str
@@ -107,7 +107,6 @@ class AccuracyChart:
 
 def accuracy_chart(report: Report) -> AccuracyChart | None:
     """Chart of predicted and measured accuracy with the target; None if neither is known."""
-
     item, target = report.comparison("accuracy"), report.plan.slo.accuracy
     known = [(word, value) for word, value in (("predicted", item.predicted), ("measured", item.measured)) if value]
     if not known:

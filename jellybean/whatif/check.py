@@ -21,7 +21,7 @@ Progress = Callable[[float, float, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """A `command` that plans for the trace's peak and checks the plan, or the `reasons` why none was found."""
+    """A `command` that plans for the trace's peak rates and checks that plan, or `reasons` why none was found."""
 
     command: str | None
     cost_usd_per_h: float | None
@@ -32,7 +32,7 @@ class Hint:
 class TraceCheck:
     """The replay of a trace over a plan.
 
-    `hint` is None if all targets are met; `renewed`: why the plan was made again.
+    `hint` is None if all targets are met. `renewed`: why the plan was made again before the replay, otherwise empty.
     """
 
     project: AnyProject

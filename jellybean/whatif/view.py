@@ -128,7 +128,10 @@ def _rows(intervals: Sequence[ReplayInterval]) -> list[Sequence[ReplayInterval]]
 
 
 def _hint(hint: Hint) -> Text:
-    """The text before the command, which is printed on a line of its own so that it can be copied."""
+    """Text that introduces the hint's command, or says why there is none.
+
+    The command itself is printed on its own line, so that it can be copied.
+    """
     if hint.command is None:
         return Text(f"  no rates were found for which a plan meets all targets: {'; '.join(hint.reasons)}", "yellow")
     cost = formats.usd(hint.cost_usd_per_h)

@@ -37,7 +37,7 @@ Back = Annotated[bool, typer.Option("--rollback", help="Roll back if the deploym
 InPlace = Annotated[
     bool, typer.Option("--in-place", help="Remove the running plan first, if the nodes have no room for two plans.")
 ]
-EXIT_DIFFERENT = EXIT_FAILURE  # as diff(1)
+EXIT_DIFFERENT = EXIT_FAILURE  # exit statuses are those of diff(1)
 
 _CLUSTER_ONLY = ("resourceVersion", "uid", "creationTimestamp", "generation", "managedFields", "selfLink")
 
@@ -165,7 +165,7 @@ def connect_to(kubeconfig: Path | None, context: str | None, namespace: str | No
 
 
 def show_changes(directory: Path, kubeconfig: Path | None, context: str | None, namespace: str | None) -> None:
-    """Print what deploying a project would change, by a server-side dry run; typer.Exit(1) if anything would."""
+    """Print what deploying a project would change (server-side dry run); typer.Exit(1) if it would change anything."""
     cluster = connect_to(kubeconfig, context, namespace)
     deployed, objects = _render_objects(load_project(directory), cluster, None)
     _show_changes(cluster, deployed, objects, force=False)

@@ -100,7 +100,7 @@ def _worker(pool: NodePool) -> str:
 
 
 def _hint(fleet: NodeFleet) -> str:
-    """The settings of kubernetes.yaml that these pools need; empty if none."""
+    """Advice to the user: the settings of kubernetes.yaml that the fleet's pools need; empty if they need none."""
     pools = {pool.name: f"{{gpu: {pool.gpu}, gpus: {pool.gpus}}}" for pool in fleet.pools if pool.gpu}
     if not pools:
         return ""

@@ -13,4 +13,4 @@ pipeline = typer.Typer(
 )
 app.add_typer(pipeline)
 
-MAX_ACTIONS = 5_000_000  # a schedule with more actions does not fit into memory with its times
+MAX_ACTIONS = 5_000_000  # limit of a schedule's actions; their times would not fit into memory

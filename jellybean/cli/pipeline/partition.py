@@ -183,7 +183,10 @@ class _Options:
             )
 
     def partition(self, graph: LayerGraph, bandwidths: list[float]) -> Partition:
-        """Partition by these options. InfeasibleError where nothing fits; BadParameter where the options contradict."""
+        """Partition the layers by these options.
+
+        InfeasibleError if no partition fits into memory; BadParameter if the solver rejects the options.
+        """
         try:
             if self.speeds is not None:
                 speeds = _numbers("--speeds", self.speeds)

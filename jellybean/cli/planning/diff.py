@@ -65,7 +65,7 @@ def diff(
 
 
 def _plan(path: Path) -> Plan:
-    """The plan of a plan file, or of a project as it was written, even if its documents have changed since."""
+    """The plan in a plan file, or in the plan.json of a project, even if the documents have changed since."""
     if path.suffix == ".json":
         return read_plan(path)
     require_folder(path)

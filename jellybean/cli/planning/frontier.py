@@ -87,7 +87,7 @@ def frontier(
 
 
 def parse_rates(text: str) -> Scales:
-    """Parse --rates to factors on a problem's rates; BadParameter if invalid."""
+    """Parse `--rates` to a function from a problem to factors on its request rates; BadParameter if invalid."""
     items = [part.strip() for part in text.split(",")]
     rates = [item for part in items for item in _expand_range(part, text)]
     if len(rates) > MAX_RATES:
@@ -116,7 +116,7 @@ def _expand_range(part: str, text: str) -> list[tuple[float, bool]]:
 
 
 def _rate(item: str, text: str) -> tuple[float, bool]:
-    """(10.0, False) for 10 or 10/s, (2.0, True) for 2x."""
+    """Parse one rate of `--rates` to (number, is it a factor): (10.0, False) for 10 or 10/s, (2.0, True) for 2x."""
     multiple = item.endswith("x")
     try:
         value = float(item.removesuffix("x")) if multiple or "/" not in item else parse_quantity(RATE, item)

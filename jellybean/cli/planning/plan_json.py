@@ -13,7 +13,7 @@ from jellybean_solver import WORKFLOW_SEPARATOR, Cost, Plan, PlannedWorkflow, pl
 
 
 def plan_json(planned: Planned, kept: str = "") -> dict[str, Any]:
-    """The planning result as JSON values. `kept`: note on the existing plan if there is no new one."""
+    """The planning result as JSON values. `kept`: note that the existing plan.json stays, if there is no new plan."""
     if planned.plan is None:
         infeasibility = planned.infeasibility
         return {
@@ -57,7 +57,10 @@ def plan_json(planned: Planned, kept: str = "") -> dict[str, Any]:
 
 
 def _workflow(plan: Plan, workflow: PlannedWorkflow) -> dict[str, Any]:
-    """One of several workflows: its share of the cost, accuracy, selection and placements, with unqualified names."""
+    """One of several workflows as JSON values: its share of the cost, accuracy, selection and placements.
+
+    Operator names are without the workflow's name.
+    """
     prefix = len(workflow.name) + len(WORKFLOW_SEPARATOR)
     return {
         "cost_usd_per_h": _cost(workflow.cost),

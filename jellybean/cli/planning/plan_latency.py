@@ -39,7 +39,7 @@ def latency_lines(planned: Planned) -> tuple[str, ...]:
 
 
 def latency_json(planned: Planned) -> dict[str, Any] | None:
-    """The comparison as JSON values; None without p99 targets."""
+    """The p99 latencies compared with their targets, as JSON values; None without p99 targets."""
     plan, judged = planned.plan, planned.judged
     if plan is None or judged is None:
         return None

@@ -97,7 +97,7 @@ def up(
 
 
 def servable(project: Project) -> tuple[Plan, int]:
-    """Load the plan and count its workers. JellyBeanError if it cannot be served on this machine."""
+    """Load the plan; returns it and its number of workers. JellyBeanError if it cannot be served on this machine."""
     name, operators = project.workflow.name, project.workflow.operators
     _require_models(name, [o for o, spec in operators.items() if not any(v.is_served for v in spec.variants.values())])
     plan = load_current_plan(project)
@@ -150,7 +150,7 @@ def start(project: Project, settings: LaunchSettings, *, detach: bool) -> None:
         out.print(serving, style="green")
         say("Ctrl-C drains and stops")
         died = running.wait(lambda text: errors.print(text, style="bold red"))
-    except KeyboardInterrupt:  # before `wait` handles it
+    except KeyboardInterrupt:  # Ctrl-C before `wait` has installed its own handling
         running.down()
         return
     if died:

@@ -16,7 +16,7 @@ from jellybean.cli.console import out, print_json
 from jellybean.errors import JellyBeanError
 from jellybean.serving.top.dashboard import dashboard as grafana
 
-_ONCE_WINDOW_S = 1.0  # between the two samples that --once compares
+_ONCE_WINDOW_S = 1.0  # time between the two samples that --once compares
 
 
 @app.command(
@@ -49,7 +49,7 @@ def top(
                 time.sleep(interval)
                 try:
                     scrapes.append(watcher.scrape())
-                except JellyBeanError as error:  # it is restarting or was stopped
+                except JellyBeanError as error:  # the gateway is restarting or was stopped
                     live.update(Text(str(error), "red"), refresh=True)
                     continue
                 while len(scrapes) > 2 and scrapes[-1].at_s - scrapes[1].at_s >= window:

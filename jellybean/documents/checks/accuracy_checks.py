@@ -24,7 +24,7 @@ class AccuracyCheck:
         self.workflow, self.operators, self.profiles, self.accuracy = workflow, operators, profiles, accuracy
 
     def run(self) -> None:
-        """Check the given form and add its problems to the profiles' tree."""
+        """Check the form of the accuracy section that the document uses; adds problems to the profiles' tree."""
         if self.accuracy.end_to_end is not None:
             self._check_end_to_end()
         elif self.accuracy.per_operator is not None:
@@ -98,7 +98,7 @@ class AccuracyCheck:
                 self.profiles.tree.add((*path, operator), message, "add it, or remove the variant", key=True)
 
     def _check_points(self) -> None:
-        """Check that each point has one accuracy per input that has a table of its own."""
+        """Check that each point gives one input accuracy per input whose upstream has accuracy points itself."""
         tables = self.accuracy.per_operator or {}
         for operator, variants in tables.items():
             if operator not in self.operators:

@@ -1,4 +1,4 @@
-"""Names of the three kinds of checked documents that the checks take."""
+"""Type aliases of the three checked documents that the checks take."""
 
 from __future__ import annotations
 

@@ -22,7 +22,10 @@ def check_cuts(
     profiles: CheckedProfiles | None,
     directory: Path | None,
 ) -> None:
-    """Check that variants that allow cuts have measured cuts and, in `directory`, the measured stage files."""
+    """Check that variants for which the workflow allows cuts have measured cuts.
+
+    If `directory` is given, also check that it has the stage files that were measured.
+    """
     if workflow.document is None:
         return
     names = {*workflow.document.sources, *workflow.document.operators}
@@ -49,7 +52,7 @@ def check_cuts(
 
 
 class _Check:
-    """Checks the measured cuts of one variant."""
+    """Checks the measured cuts of one variant; adds problems to the profiles' tree."""
 
     def __init__(self, profiles: CheckedProfiles, fleet: InfrastructureDocument, directory: Path | None) -> None:
         self.profiles, self.fleet, self.directory = profiles, fleet, directory

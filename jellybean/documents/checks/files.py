@@ -49,9 +49,9 @@ class ArrayHeader:
 
 
 def inside(directory: Path, text: str) -> Path:
-    """Path of a project file.
+    """Path of the project file `text`, relative to `directory`.
 
-    InvalidValueError if it is missing or, after symbolic links, outside the project folder.
+    InvalidValueError if it is missing or, after resolving symbolic links, outside `directory`.
     """
     if "\0" in text or "\\" in text or PurePosixPath(text).is_absolute():
         raise InvalidValueError(
@@ -80,7 +80,10 @@ def sha256_of(path: Path) -> str:
 
 
 def array_header(directory: Path, reference: str) -> ArrayHeader:
-    """Shape and dtype of `file.npz#array`. InvalidValueError if it is missing, has Python objects or has no rows."""
+    """Shape and dtype of `file.npz#array`.
+
+    InvalidValueError if the array is missing, has Python objects or has no rows.
+    """
     file, _, name = reference.partition("#")
     path = inside(directory, file)
     try:
@@ -107,9 +110,9 @@ def array_header(directory: Path, reference: str) -> ArrayHeader:
 
 
 def check_files(workflow: CheckedWorkflow, flow: Flow, directory: Path) -> Models:
-    """Check that models and held-out arrays exist, have the right hashes and fit along the edges.
+    """Check that models and held-out arrays exist, have the right hashes, and fit each other along the edges.
 
-    Returns the models.
+    Returns the signatures of the models.
     """
     models: dict[str, dict[str, ModelSignature]] = {}
     if workflow.document is None:
@@ -127,7 +130,7 @@ def check_files(workflow: CheckedWorkflow, flow: Flow, directory: Path) -> Model
 
 
 def _arrays(workflow: CheckedWorkflow, directory: Path) -> Mapping[str, ArrayHeader]:
-    """Headers of the sources' held-out inputs, after checking that all arrays have as many rows as there are labels."""
+    """Source -> header of its held-out inputs. Reports arrays that do not have as many rows as there are labels."""
     if workflow.document is None:
         return {}
     headers: dict[str, ArrayHeader] = {}
@@ -185,7 +188,7 @@ def _model(workflow: CheckedWorkflow, directory: Path, path: DocPath, files: Var
 
 
 def _python(workflow: CheckedWorkflow, path: DocPath, files: VariantSpec) -> ModelSignature | None:
-    """The declared signature of a Python variant, found without importing or running its module."""
+    """The declared inputs and outputs of a Python variant, read without importing its module; None if unavailable."""
     function = files.python or ""
     try:
         source = find_module_source(split_function_name(function)[0])
@@ -219,7 +222,7 @@ def _check_fit(
     models: Mapping[str, Mapping[str, ModelSignature]],
     arrays: Mapping[str, ArrayHeader],
 ) -> None:
-    """Check that each edge has an input of the model and that the outputs of all upstream variants fit it."""
+    """Check that the model has an input for each edge, and that the outputs of all upstream variants fit that input."""
     base: DocPath = ("operators", operator, "inputs")
     if len(edges) != len(model.inputs):
         names = ", ".join(port.name for port in model.inputs)
@@ -252,7 +255,10 @@ def _check_fit(
 def _edge_problems(
     workflow: CheckedWorkflow, path: DocPath, edge: Edge, port: Port, upstreams: Mapping[str, ModelSignature]
 ) -> dict[str, list[str]]:
-    """Why an upstream output does not fit -> the upstream variants concerned. Unknown outputs are reported directly."""
+    """Reason why an upstream output does not fit the input `port` -> the upstream variants to which it applies.
+
+    Edges that name an output that does not exist are reported here and are not in the result.
+    """
     misfit_variants: dict[str, list[str]] = {}
     for name, upstream in upstreams.items():
         output = upstream.output(edge.output)

@@ -1,6 +1,6 @@
 """Check that functions named in a document exist, without importing or running their modules.
 
-Problems that only running the module can reveal are left to whoever imports it.
+Problems that show only when the module runs are reported when it is imported later.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from pathlib import Path
 from jellybean.quantities import InvalidValueError, did_you_mean, quoted
 
 _MAX_LISTED = 8
-_BINDERS = frozenset({"exec", "globals", "locals", "setattr", "vars"})  # may bind names dynamically
+# A file that uses one of these names may bind other names dynamically.
+_BINDERS = frozenset({"exec", "globals", "locals", "setattr", "vars"})
 
 
 def check_reference(directory: Path, text: str) -> None:
@@ -36,11 +37,11 @@ def check_reference(directory: Path, text: str) -> None:
 
 
 def _check_module(directory: Path, place: str, name: str) -> None:
-    """Only the top-level package is looked up, because looking further would import it."""
+    """Check that the top-level package of MODULE is installed; looking for its submodules would import it."""
     try:
         found = importlib.util.find_spec(place.partition(".")[0]) is not None
     except (ValueError, ImportError):
-        return  # a loaded module without a spec
+        return  # the module is loaded but has no import spec, so it exists
     if not found:
         file = f"{place}.py"
         hint = f"did you mean '{file}:{name}'?" if (directory / file).is_file() else "install it, or name a file"
@@ -52,7 +53,7 @@ def _bound_names(path: Path) -> frozenset[str] | None:
     try:
         nodes: list[ast.AST] = list(ast.parse(path.read_bytes()).body)
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return None  # importing it gives a better error
+        return None  # the error is reported when the file is imported, with a better message
     names = set[str]()
     while nodes:
         node = nodes.pop()

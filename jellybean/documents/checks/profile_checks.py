@@ -25,7 +25,8 @@ from jellybean.documents.schema.reader import DocPath
 from jellybean.documents.schema.workflow import WorkflowDocument
 from jellybean.quantities import did_you_mean, nearest_name
 
-UnknownNames = dict[str | None, list[str]]  # operator -> variants that the workflow lacks; None -> operators
+# Names in the profiles that the workflow does not have: operator -> variants; the key None -> operators.
+UnknownNames = dict[str | None, list[str]]
 _PROFILE_HINT = "run `jellybean profile`, or write its latency"
 
 
@@ -51,7 +52,7 @@ def check_profiles(
 
 
 def _check_percent_target(workflow: CheckedWorkflow, declared: WorkflowDocument, measured: ProfilesDocument) -> None:
-    """Report an accuracy target between 0 and 1 that was probably meant as a share."""
+    """Report an accuracy target between 0 and 1 (percent) that was probably meant as a fraction."""
     rows = (measured.accuracy.end_to_end or ()) if measured.accuracy is not None else ()
     target, known = declared.slo.accuracy, [row.accuracy for row in rows]
     if target is not None and 0 < target <= 1 and known and min(known) > 1:
@@ -92,7 +93,7 @@ def _check_variants(
 ) -> None:
     """Check that each variant has a profile with a message size for every downstream operator."""
     known = {*declared.sources, *declared.operators}
-    # Downstream operators are known only if all upstreams are and the graph has no cycle.
+    # Downstream operators are known only if all upstream names exist and the graph has no cycle.
     linked = bool(flow.order) and all(e.upstream in known for spec in declared.operators.values() for e in spec.inputs)
     for operator, spec in declared.operators.items():
         if profiles.is_broken("operators", operator):
@@ -122,7 +123,10 @@ def _check_variants(
 def _check_measured_ratios(
     workflow: CheckedWorkflow, profiles: CheckedProfiles, declared: WorkflowDocument, measured: ProfilesDocument
 ) -> None:
-    """Check that profiles have the ratios that the workflow declares as measured; one fan-out output per operator."""
+    """Check that profiles have the fan-out ratios that the workflow declares as `measured`.
+
+    An operator may fan out only one of its outputs with a measured ratio.
+    """
     for name, spec in declared.operators.items():
         for index, edge in enumerate(spec.inputs):
             if not edge.measured or edge.upstream not in declared.operators:

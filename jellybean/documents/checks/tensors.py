@@ -19,7 +19,7 @@ class ModelFileError(JellyBeanError):
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """NumPy dtype name and shape; None is an unknown shape or dimension."""
+    """NumPy dtype name and shape of a tensor; None stands for an unknown shape or dimension."""
 
     dtype: str
     shape: tuple[int | None, ...] | None
@@ -41,7 +41,7 @@ class ModelSignature:
     outputs: tuple[Port, ...]
 
     def input_for(self, upstream: str, position: int) -> Port:
-        """The model input of an edge: the input named like the upstream, otherwise by position."""
+        """The model input for an edge: the input with the name of the upstream, otherwise the one at `position`."""
         named = [port for port in self.inputs if port.name == upstream]
         return named[0] if named else self.inputs[position]
 
@@ -105,7 +105,7 @@ def misfits(upstream: Tensor, port: Port, kind: EdgeKind) -> str:
     figures = f"{_text(upstream.shape)} given, {_text(wanted.shape)} expected"
     if len(upstream.shape) != len(wanted.shape):
         return f"{len(upstream.shape)} dimensions given, {len(wanted.shape)} expected ({figures})"
-    # The leading dimension counts rows: a fan-out splits them, a gather joins them, `batch_problem` checks its size.
+    # The leading dimension is not compared here: it counts rows, and `batch_problem` checks it.
     for given, want in zip(upstream.shape[1:], wanted.shape[1:], strict=True):
         if given is not None and want is not None and given != want:
             return f"shapes differ ({figures})"

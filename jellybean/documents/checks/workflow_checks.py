@@ -1,7 +1,7 @@
 """Check the workflow and the infrastructure: names, tiers, request flow, and reachability of workers.
 
-Each check adds its problems to the tree that has to change. Broken entries count as declared and are not checked
-further.
+Each check adds its problems to the tree of the document that the user has to change. Entries that are invalid by
+themselves count as declared and are not checked further.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Names = tuple[str, ...]
 
 
 def check_workflow(workflow: CheckedWorkflow, infrastructure: CheckedInfrastructure) -> Flow:
-    """Check names, cycles, rates and held-out data of the workflow. Returns the request flow of its consistent part."""
+    """Check names, cycles, rates and held-out data of the workflow. Returns the flow of its part without errors."""
     fleet = infrastructure.document
     sites = fleet.sites if fleet is not None else {}
     document, tree = workflow.document, workflow.tree
@@ -63,7 +63,10 @@ def _check_names(workflow: CheckedWorkflow, document: WorkflowDocument) -> None:
 
 
 def _check_edges(workflow: CheckedWorkflow, document: WorkflowDocument, sources: Names, operators: Names) -> set[str]:
-    """Check the upstreams of all edges. Returns the names that are read or were probably meant."""
+    """Check that the upstreams of all edges exist.
+
+    Returns all upstream names, and for each unknown one also the name that was probably meant.
+    """
     read: set[str] = set()
     for name, operator in document.operators.items():
         for index, edge in enumerate(operator.inputs):
@@ -91,7 +94,7 @@ def _check_edges(workflow: CheckedWorkflow, document: WorkflowDocument, sources:
 
 
 def _check_ratios(workflow: CheckedWorkflow, document: WorkflowDocument, edge: InputSpec, path: DocPath) -> None:
-    """Check that a ratio by variant has exactly the variants of the upstream operator."""
+    """Check that a ratio given by variant names exactly the variants of the upstream operator."""
     if edge.upstream in document.sources and (edge.by_variant or edge.measured):
         message = f"{edge.upstream} is a source: its ratio cannot depend on a variant"
         workflow.tree.add(path, message, "write one number: ratio: 4")
@@ -117,7 +120,7 @@ def _edge_path(workflow: CheckedWorkflow, operator: str, index: int, key: str) -
 
 
 def _check_joined_sources(workflow: CheckedWorkflow, document: WorkflowDocument, sites: Mapping[str, int]) -> None:
-    """Check that joined sources have equal rates, arrivals and delivery: a request has one message of each."""
+    """Check that joined sources have equal rates, arrivals and delivery: a request has one message from each source."""
     if not document.sources or any(RATES_DIFFER in problem.message for problem in workflow.tree.problems):
         return
     for first_name, *others in _connected_sources(document):
@@ -194,7 +197,7 @@ def _check_links(infrastructure: CheckedInfrastructure, document: Infrastructure
 
 
 def _check_sites(infrastructure: CheckedInfrastructure, document: InfrastructureDocument) -> None:
-    """Check that each tier's site count divides that of the tier before it: all sites of a tier must be identical."""
+    """Check that each tier's site count divides that of the previous tier, because sites of a tier are identical."""
     tiers, sites = document.tiers, document.sites
     for name in sites:
         if name not in tiers:
@@ -208,7 +211,7 @@ def _check_sites(infrastructure: CheckedInfrastructure, document: Infrastructure
 
 
 def _divisible_counts(below: int, above: int, low: str, high: str) -> str:
-    """Hint: the site counts closest to the given ones that divide evenly."""
+    """Hint that suggests site counts for the tiers `low` and `high` of which one divides the other."""
     if below < above:
         return f"{high} can have at most as many sites as {low}; check the order of tiers"
     fewer = next(count for count in range(above, 0, -1) if below % count == 0)
@@ -216,7 +219,7 @@ def _divisible_counts(below: int, above: int, low: str, high: str) -> str:
 
 
 def _as_written(checked: CheckedDocument[Any], section: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Raw entries that were dropped because of an error; their other keys can still be checked."""
+    """(name, raw map) of each entry of a section that was dropped for an error; its other keys can still be checked."""
     entries = checked.tree.data.get(section) if isinstance(checked.tree.data, dict) else None
     for path in sorted(checked.broken, key=str):
         if isinstance(entries, dict) and path[0] == section and len(path) == 2:

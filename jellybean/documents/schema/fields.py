@@ -39,7 +39,7 @@ from jellybean.quantities import (
 )
 
 FROM_DOCUMENT = {"document": True}
-_EXACT_DIGITS = 17  # enough for any float to survive a round trip
+_EXACT_DIGITS = 17  # significant digits with which any float is parsed back unchanged
 NAME_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$"
 _NAME = re.compile(NAME_PATTERN)
 
@@ -100,7 +100,7 @@ def _parser(kind: QuantityKind) -> BeforeValidator:
 
 
 def digits_of(info: SerializationInfo) -> int | None:
-    """Significant digits from the serialisation context; None writes all digits."""
+    """Number of significant digits to write, from the serialisation context; None writes all digits."""
     context = info.context if isinstance(info.context, dict) else {}
     return context.get("digits")
 

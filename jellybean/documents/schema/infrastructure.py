@@ -22,7 +22,7 @@ from jellybean.documents.schema.fields import (
 from jellybean.quantities import InvalidValueError, quoted
 from jellybean_solver import LEAST_SAVED_SHARE, Sharing
 
-MAX_SITES = 100_000  # of a tier
+MAX_SITES = 100_000  # maximum number of sites of a tier
 
 
 class WorkerPoolSpec(DocumentModel):

@@ -31,7 +31,7 @@ from jellybean.documents.schema.fields import (
 from jellybean.quantities import InvalidValueError
 
 ANY_DOWNSTREAM = "*"
-SHARES_TOLERANCE = 0.01  # shares add up to 1 within this
+SHARES_TOLERANCE = 0.01  # largest difference from 1 of the sum of shares
 PERCENTILES = {"p50": 0.50, "p75": 0.75, "p90": 0.90, "p95": 0.95, "p99": 0.99}
 
 
@@ -76,7 +76,7 @@ class BatchProfile(DocumentModel):
 
     @property
     def quantiles(self) -> tuple[tuple[float, float], ...]:
-        """(probability, seconds), ascending."""
+        """Measured percentiles as (probability, seconds), ascending."""
         pairs = ((level, self.percentile_s(name)) for name, level in PERCENTILES.items())
         return tuple((level, value) for level, value in pairs if value is not None)
 
@@ -100,7 +100,7 @@ def _batch_size(value: object) -> int:
 
 
 def _expand_batches(value: Any) -> Any:
-    """Measurements without a batch size are those of batch size 1."""
+    """Expand the short form: measurements without a batch size become {1: measurements}."""
     if isinstance(value, dict):
         numbered = any(isinstance(key, int) or key.isdigit() for key in value)
         return value if numbered else {1: value}
@@ -196,12 +196,12 @@ class VariantProfile(DocumentModel):
 
     @property
     def mean_children(self) -> float:
-        """Mean number of rows of an output; 0 if it was not measured."""
+        """Mean number of rows (child requests) of an output; 0 if it was not measured."""
         total = sum(self.children)
         return sum(rows * share for rows, share in enumerate(self.children)) / total if total > 0 else 0.0
 
     def bytes_to(self, downstream: str) -> float | None:
-        """Size of one message to `downstream`; None if the profile does not give it."""
+        """Size in bytes of one message to `downstream`; None if the profile does not give it."""
         return self.message_bytes.get(downstream, self.message_bytes.get(ANY_DOWNSTREAM))
 
 

@@ -66,7 +66,7 @@ class Tree:
     keys: dict[DocPath, Mark] = field(default_factory=dict)
     values: dict[DocPath, Mark] = field(default_factory=dict)
     problems: list[DocumentProblem] = field(default_factory=list)
-    unread: set[DocPath] = field(default_factory=set)  # rejected values; they are None in `data`
+    unread: set[DocPath] = field(default_factory=set)  # paths of rejected values; these are None in `data`
 
     def position(self, path: DocPath, *, key: bool = False) -> Mark:
         """Position of the value (or the key) at `path`; if it does not exist, of the nearest enclosing value."""
@@ -138,7 +138,7 @@ def read_text(text: str, file: str) -> Tree:
         tree.add((), f"character U+{ord(text[error.position]):04X} is not allowed", "remove it")
         tree.data = None
     except (YAMLError, ValueError, OverflowError, LookupError) as error:
-        # ruamel.yaml does not wrap some of Python's errors, for example chr() of an escape beyond Unicode.
+        # ruamel.yaml lets some Python errors through, for example that of chr() for an escape beyond Unicode.
         tree.values[()] = builder.last
         tree.add((), f"cannot be read as YAML: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
         tree.data = None
@@ -171,12 +171,15 @@ def _syntax(error: MarkedYAMLError) -> tuple[str, str]:
 
 @dataclass
 class _Frame:
-    """An unclosed map or list. `key` is the key whose value comes next; None: a key comes next, or it is a list."""
+    """A map or list whose end was not read yet.
+
+    `key`: in a map, the key whose value comes next, or None if a key comes next; in a list always None.
+    """
 
     value: dict[str, Any] | list[Any]
     path: DocPath
     key: str | None = None
-    skip: bool = False  # the pending key is invalid: parse its value, discard it
+    skip: bool = False  # the pending key is invalid, so its value is parsed and discarded
 
 
 class _Builder:

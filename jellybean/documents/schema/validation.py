@@ -21,7 +21,7 @@ from jellybean.quantities import InvalidValueError, describe_value, did_you_mean
 
 Document = TypeVar("Document", bound=DocumentModel)
 
-# Depth of the entries that are dropped as a whole if they have an error; 1 for all other keys.
+# Top-level key -> depth of its entries, which are dropped as a whole if they have an error; 1 for all other keys.
 _ENTRY_DEPTH = {"sources": 2, "operators": 2, "workers": 2}
 _MOST_NAMED = 4
 _KINDS = {"Workflow": "workflow.yaml", "Infrastructure": "infrastructure.yaml", "Profiles": "profiles.yaml"}
@@ -78,7 +78,7 @@ def validate_tree(model: type[Document], tree: Tree) -> CheckedDocument[Document
 
 
 def _is_document(model: type[BaseModel], tree: Tree) -> bool:
-    """True for a map whose `kind` is not that of another document; otherwise the problem is reported."""
+    """True if the tree is a map and its `kind`, if given, is that of `model`; otherwise the problem is reported."""
     if not isinstance(tree.data, dict):
         tree.add(
             (), f"{describe_value(tree.data)} is not a document", f"write a map that begins with kind: {_kind(model)}"
@@ -96,7 +96,10 @@ def _is_document(model: type[BaseModel], tree: Tree) -> bool:
 
 
 def _report(model: type[BaseModel], tree: Tree, errors: list[ErrorDetails], empty: set[DocPath]) -> set[DocPath]:
-    """Add pydantic's errors as problems, except for empty values. Returns paths of required keys that were misspelt."""
+    """Add pydantic's errors to the tree's problems, except for values at the paths `empty`.
+
+    Returns the paths of required keys that were misspelt.
+    """
     unknown: list[ErrorDetails] = []
     others: list[tuple[ErrorDetails, DocPath, bool]] = []
     for details in errors:
@@ -282,7 +285,7 @@ def _at(data: Any, path: DocPath) -> Any:
 
 
 def _type_at(annotation: Any, loc: tuple[str | int, ...]) -> Any:
-    """The type annotation at a location of a model."""
+    """The type annotation of the field at pydantic's error location `loc`, starting from `annotation`."""
     for part in loc:
         if part == "[key]":
             continue

@@ -28,7 +28,7 @@ from jellybean.quantities import InvalidValueError, describe_value, quoted
 from jellybean_agent import ModelError, split_function_name
 from jellybean_solver import Arrivals, Deliver
 
-AUTO_CUTS, MAX_CUTS = 6, 50  # cuts per model: for `cuts: auto`, and at most
+AUTO_CUTS, MAX_CUTS = 6, 50  # cuts per model: number for `cuts: auto`, and maximum
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 _ARRAY = re.compile(r"[^#]+\.npz#[^#]+")
 
@@ -75,7 +75,7 @@ MEASURED = "measured"
 
 
 def _expand_ratios(value: Any) -> Any:
-    """Expand the short forms: one number applies to all variants; `measured` gives an empty map (see the profiles)."""
+    """Expand the short forms of a ratio: one number applies to all variants; `measured` becomes an empty map."""
     if value == MEASURED:
         return {}
     if isinstance(value, dict) and not value:
