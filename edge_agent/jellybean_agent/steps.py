@@ -57,9 +57,9 @@ def resize(
     dtype: str = "uint8",
     channels: int | Sequence[int] = 3,
 ) -> Tensors:
-    """Pictures [n, height, width, channels] in another size; channels [] for grey ones of three dimensions.
+    """Pictures [n, height, width, channels], resized; `channels` [] for grey pictures [n, height, width].
 
-    `bilinear` (pixel centres, no blurring before it makes smaller) or `nearest`.
+    `method`: `bilinear` (between pixel centres, without antialiasing) or `nearest`.
     """
     picture = inputs["picture"]
     if method not in ("bilinear", "nearest"):
@@ -86,7 +86,7 @@ def channels_first(
 
 @step(inputs={"data": ("dtype", (-1, "shape"))}, outputs={"data": ("to", (-1, "shape"))})
 def cast(inputs: Tensors, *, to: str, dtype: str = "uint8", shape: int | Sequence[int] = (-1, -1, 3)) -> Tensors:
-    """The same numbers in another dtype; to whole numbers cut off and kept within their range."""
+    """The data in another dtype; conversion to integers truncates and clips to the dtype's range."""
     data, wanted = inputs["data"], np.dtype(to)
     if wanted.kind in "iu" and data.dtype.kind in "iuf":
         limits = np.iinfo(wanted)
@@ -99,7 +99,7 @@ def cast(inputs: Tensors, *, to: str, dtype: str = "uint8", shape: int | Sequenc
 
 @step(inputs={"scores": ("float32", (-1, "classes"))}, outputs={"scores": ("float32", (-1, "classes"))})
 def softmax(inputs: Tensors, *, classes: int | Sequence[int] = -1) -> Tensors:
-    """Scores as shares of 1 over the last dimension."""
+    """Softmax of scores over the last dimension."""
     scores = inputs["scores"]
     shares = np.exp(scores - scores.max(axis=-1, keepdims=True, initial=-np.inf))
     return {"scores": shares / shares.sum(axis=-1, keepdims=True)}
@@ -107,7 +107,7 @@ def softmax(inputs: Tensors, *, classes: int | Sequence[int] = -1) -> Tensors:
 
 @step(inputs={"scores": ("float32", (-1, "classes"))}, outputs={"label": ("int64", (-1,))})
 def argmax(inputs: Tensors, *, classes: int = -1) -> Tensors:
-    """The place of each row's highest score, the first where several are equal."""
+    """Index of each row's highest score; the first of equal ones."""
     return {"label": inputs["scores"].argmax(axis=-1).astype(np.int64)}
 
 
@@ -116,7 +116,7 @@ def argmax(inputs: Tensors, *, classes: int = -1) -> Tensors:
     outputs={"labels": ("int64", (-1, "k")), "scores": ("float32", (-1, "k"))},
 )
 def top_k(inputs: Tensors, *, k: int, classes: int = -1) -> Tensors:
-    """The k highest scores of each row and their places, highest first, the first place where several are equal."""
+    """The k highest scores of each row and their indices, highest first; equal scores by ascending index."""
     scores = inputs["scores"]
     labels = np.argsort(-scores, axis=-1, kind="stable")[:, :k].astype(np.int64)
     return {"labels": labels, "scores": np.take_along_axis(scores, labels, axis=-1)}
@@ -127,19 +127,19 @@ def top_k(inputs: Tensors, *, k: int, classes: int = -1) -> Tensors:
     outputs={"found": ("float32", (-1, "columns"))},
 )
 def keep_above(inputs: Tensors, *, threshold: float, column: int, columns: int) -> Tensors:
-    """Of one request's rows [1, n, columns] those whose `column` is above the threshold, ready to be fanned out."""
+    """The rows of one request [1, n, columns] whose value in `column` exceeds the threshold, for a fan-out."""
     rows = inputs["found"][0]
     return {"found": np.ascontiguousarray(rows[rows[:, column] > threshold])}
 
 
 def _nearest(size: int, to: int) -> Array:
-    """For each place of the new size the old place whose area holds its centre."""
+    """For each index of the new size, the nearest index of the old size (by pixel centres)."""
     centres = (np.arange(to) + 0.5) * size / to
     return np.minimum(centres.astype(np.intp), size - 1)
 
 
 def _along(picture: Array, axis: int, to: int) -> Array:
-    """Linear along one axis, between the two old centres around each new one."""
+    """Resize along one axis by linear interpolation between pixel centres."""
     size = picture.shape[axis]
     at = np.clip((np.arange(to) + 0.5) * size / to - 0.5, 0, size - 1)
     low = np.floor(at).astype(np.intp)

@@ -1,4 +1,4 @@
-"""Issues certificates: one authority per deployment, kept in a Secret, signs those of gateway, workers and a client.
+"""Issues certificates: one authority per deployment, kept in a Secret, signs for gateway, workers and one client.
 
 A certificate is renewed after two thirds of its lifetime; pods read the new one without a restart.
 """
@@ -20,7 +20,7 @@ from jellybean_k8s import APP_PREFIX, FIELD_MANAGER, Cluster, DeployedPlan, cert
 
 Object = dict[str, Any]
 CLIENT = "client"
-_RENEW = 1 / 3  # share of the lifetime left at which a certificate is renewed
+_RENEW = 1 / 3  # fraction of the lifetime left at which a certificate is renewed
 
 
 def issued(cluster: Cluster, deployed: DeployedPlan, folder: Path) -> tuple[Object, ...]:
@@ -79,7 +79,7 @@ def _restore(secret: Mapping[str, Any], files: Mapping[str, Path]) -> None:
 
 
 def _is_current(at: Path, authority: Any) -> bool:
-    """True if the folder has the authority's bundle and a certificate of it that needs no renewal."""
+    """True if the folder has the authority's bundle and a certificate signed by it that needs no renewal."""
     if (
         not all((at / item).exists() for item in (CA_FILE, CERTIFICATE_FILE, PRIVATE_KEY_FILE))
         or (at / CA_FILE).read_bytes() != authority.bundle

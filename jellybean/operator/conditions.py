@@ -14,7 +14,7 @@ _HASH_DIGITS = 12
 
 
 def condition(kind: str, status: bool | None, reason: str, message: str) -> dict[str, Any]:
-    """A condition without its times; `status` None: unknown. `reason`: one CamelCase word."""
+    """A Kubernetes condition without its times. `status` None: Unknown. `reason`: one CamelCase word."""
     text = "Unknown" if status is None else str(status)
     return {"type": kind, "status": text, "reason": reason, "message": message[:_MAX_MESSAGE]}
 
@@ -22,7 +22,7 @@ def condition(kind: str, status: bool | None, reason: str, message: str) -> dict
 def with_conditions(
     before: Mapping[str, Any], found: Sequence[Mapping[str, Any]], generation: int, now: datetime.datetime
 ) -> list[dict[str, Any]]:
-    """The status's conditions updated by `found`, in a fixed order; a transition time changes only with the status."""
+    """The conditions `before`, updated by `found`, in a fixed order; a transition time changes only with its status."""
     known = {item["type"]: dict(item) for item in before.get("conditions") or ()}
     when = now.astimezone(datetime.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     for item in found:
@@ -34,7 +34,7 @@ def with_conditions(
 
 
 def plan_figures(plan: Plan) -> dict[str, Any]:
-    """Figures of a plan for the status."""
+    """Short hash, cost, accuracy and optimality gap of a plan, for the resource's status."""
     proof = plan.certificate
     return {
         "plan": str(to_document(plan)["hash"])[:_HASH_DIGITS],

@@ -25,11 +25,11 @@ Object = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class ResourceFleet:
-    """A fleet as the body of infrastructure.yaml, and pod settings of its pools where the spec gives none."""
+    """A fleet as the content of infrastructure.yaml, and pod settings for pools without settings in the spec."""
 
     infrastructure: Object
     pools: Mapping[str, PoolSettings]
-    description: str  # for log and status
+    description: str  # one line for log and status
 
 
 def stated(infrastructure: Object) -> ResourceFleet:
@@ -65,7 +65,7 @@ def discovered(nodes: Sequence[Object], wanted: DiscoverSpec, written: Object, s
 
 
 def with_pools(settings: DeploymentSettings, found: ResourceFleet) -> DeploymentSettings:
-    """The settings, completed by the discovered ones of each pool."""
+    """The settings; pools without settings of their own get the discovered ones."""
     pools = dict(settings.pools)
     for name, known in found.pools.items():
         own = pools.get(name, known)

@@ -20,7 +20,7 @@ from jellybean_k8s import CRD_GROUP, CRD_PLURAL, CRD_VERSION, Cluster, DeployErr
 
 FINALIZER = f"{CRD_GROUP}/undeploy"
 _RETRY_S = 10.0
-_CONCURRENT = 8  # resources reconciled at once; as many more can be removed
+_CONCURRENT = 8  # most resources reconciled at once; the same number may be removed at the same time
 _log = logging.getLogger("jellybean.operator")
 
 
@@ -35,7 +35,7 @@ class _NoDiffBase(kopf.DiffBaseStorage):  # type: ignore[misc]
 
 
 class _Nodes:
-    """The cluster's nodes, listed again after `POLL_S`."""
+    """The cluster's nodes, cached for `POLL_S` seconds."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster, self._until_s = cluster, 0.0
@@ -96,9 +96,9 @@ def registry_for(cluster_of: Callable[[str], Cluster], *, poll_s: float = POLL_S
 
 
 def connection(cluster: Cluster) -> kopf.ConnectionInfo:
-    """The connection of the client `cluster`, for kopf's own client."""
+    """Server address and credentials of `cluster`, in the form that kopf's own client takes."""
     found = cluster.api.configuration
-    header = found.auth_settings().get("BearerToken", {}).get("value") or ""  # refreshed when it is about to expire
+    header = found.auth_settings().get("BearerToken", {}).get("value") or ""  # refreshed by the client
     scheme, _, token = header.rpartition(" ")
     return kopf.ConnectionInfo(
         server=found.host,
@@ -113,7 +113,7 @@ def connection(cluster: Cluster) -> kopf.ConnectionInfo:
 
 
 def _plain(value: Any) -> Any:
-    """A copy as plain dicts and lists, which kopf does not change meanwhile."""
+    """A deep copy of plain dicts and lists, which kopf cannot modify during the reconciliation."""
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Leader election among operators by a Lease. A process that loses it ends, because another one works then."""
+"""Leader election among operators by a Lease. A process that loses the Lease ends, as another one takes over."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PATIENCE_S = 10.0  # longest wait for an unreachable API server, less than the 
 
 
 class Leader:
-    """Leads inside its context, entering which waits for the Lease. `lost(reason)` is called from another thread."""
+    """Context manager that waits for the Lease and holds it. `lost(reason)` is called, from a thread, if it is lost."""
 
     def __init__(self, cluster: Cluster, *, lost: Callable[[str], None], say: Callable[[str], None]) -> None:
         patient = dataclasses.replace(cluster, patience_s=_PATIENCE_S)

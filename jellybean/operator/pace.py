@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 MIN_RETRY_S, MAX_RETRY_S = 5.0, 600.0
-RESYNC_S = 3600.0  # for changes without an event: deleted objects, certificates that expire
+RESYNC_S = 3600.0  # period of reconciliation without a change: objects may be deleted, certificates expire
 
 
 @dataclass
@@ -20,9 +20,9 @@ class Pace:
 
     debounce_s: float
     _latest: str | None = None  # fingerprint seen last
-    _since_s: float = 0.0  # when it was seen first
+    _since_s: float = 0.0  # time at which `_latest` was first seen
     _tried: str | None = None  # fingerprint that was reconciled last
-    _next_s: float = 0.0  # when that one is reconciled again
+    _next_s: float = 0.0  # time at which `_tried` is reconciled again
     _failures: int = 0
 
     def due(self, seen: str, now_s: float) -> bool:
@@ -42,7 +42,7 @@ class Pace:
         self._tried, self._failures, self._next_s = self._latest, 0, now_s + RESYNC_S
 
     def failed(self, now_s: float) -> float:
-        """Reconciliation failed; the seconds until it is retried, unless the state changes before."""
+        """Reconciliation failed; returns the seconds until the retry (sooner if the state changes)."""
         self._failures = self._failures + 1 if self._tried == self._latest else 1
         pause_s = float(min(MAX_RETRY_S, MIN_RETRY_S * 2 ** min(self._failures - 1, 10)))
         self._tried, self._next_s = self._latest, now_s + pause_s

@@ -52,7 +52,7 @@ from jellybean_k8s import (
 from jellybean_solver import Plan, Verdict, to_document
 
 Object = dict[str, Any]
-POLL_S = 10.0  # between reconciliations, which read nodes, profiles and pods
+POLL_S = 10.0  # seconds between two polls of nodes, profiles and pods
 COMPONENT = "jellybean-operator"
 _MAX_EVENT = 1000
 _MAX_FLEET = 1000
@@ -61,7 +61,7 @@ _FORBIDDEN, _TERMINATED = 403, "because it is being terminated"  # answer of the
 
 @dataclass
 class Reconciler:
-    """Reconciles one resource. `nodes()`: of the cluster; `stopped()`: whether to stop early; `clock`: monotonic."""
+    """Reconciles one resource. `nodes()`: the cluster's nodes; `stopped()`: True to stop early; `clock`: monotonic."""
 
     cluster: Cluster
     nodes: Callable[[], Sequence[Mapping[str, Any]]]
@@ -92,7 +92,7 @@ class Reconciler:
         report.write()
 
     def remove(self, resource: Mapping[str, Any]) -> None:
-        """Undeploy the resource's objects, and nothing else. DeployError while its pods still exist."""
+        """Delete the objects deployed for the resource. DeployError while its pods still exist."""
         app = _app(resource)
         inventory = read_inventory(self.cluster, app)
         if (inventory.owner or {}).get("uid") != resource["metadata"]["uid"]:
@@ -205,7 +205,7 @@ class Reconciler:
 
 @dataclass(frozen=True)
 class _Decision:
-    """A plan to serve. `rescored`: it, evaluated by the current documents; `reason`: Planned, Replanned or Kept."""
+    """A plan to serve. `rescored`: this plan evaluated by current documents; `reason`: Planned, Replanned or Kept."""
 
     plan: Plan
     rescored: Plan
@@ -322,7 +322,7 @@ def _app(resource: Mapping[str, Any]) -> str:
 
 
 def _reason(error: JellyBeanError, kind: str) -> str:
-    """The condition's reason for an error: one word."""
+    """The one-word `reason` of a condition for an error."""
     if isinstance(error.__cause__, NotReadyError):
         return "NotReady"
     known: list[tuple[type[JellyBeanError], str]] = [

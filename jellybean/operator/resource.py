@@ -26,7 +26,7 @@ from jellybean_k8s import CRD_API_VERSION, CRD_KIND, DeploymentSettings, SchemaR
 
 Object = Mapping[str, Any]
 _WORKFLOW_KEYS = ("description", "sources", "operators", "labels", "metric", "slo")
-_PARTS = {  # a document's file -> its path in the spec
+_PARTS = {  # file name of a document -> path in the spec
     WORKFLOW_FILE: "spec.",
     INFRASTRUCTURE_FILE: "spec.infrastructure.",
     PROFILES_FILE: "spec.profiles.",
@@ -58,7 +58,7 @@ class ConfigMapKey(DocumentModel):
 
 
 class ReplanSpec(DocumentModel):
-    """When a running plan is re-planned, and what a change must gain."""
+    """When a running plan is re-planned, and how much a change must save."""
 
     horizon_s: Duration = Field(
         default=86400.0, alias="horizon", gt=0, description="Time over which a change must pay; 24 h unless given."
@@ -72,7 +72,7 @@ class ReplanSpec(DocumentModel):
 
 
 class OperatorSpec(DocumentModel):
-    """The part of the spec that is in no document."""
+    """The part of the spec that belongs to no document of a project."""
 
     kind: Literal["Workflow"]
     discover: DiscoverSpec | None = Field(default=None, description="Instead of infrastructure.")
@@ -151,7 +151,7 @@ def resource_definition() -> dict[str, Any]:
 
 
 def operator_spec(resource: Object) -> OperatorSpec:
-    """The part of a resource's spec that is in no document. DocumentError with every problem."""
+    """Parse the operator's own part of a resource's spec. DocumentError with every problem."""
     own = {key: value for key, value in resource["spec"].items() if key in _own_keys()}
     try:
         return OperatorSpec.model_validate(
@@ -180,7 +180,7 @@ class ResourceProject:
 def lay_out(resource: Object, infrastructure: Object, profiles: str, folder: Path) -> ResourceProject:
     """Write a resource's documents to a folder and validate them. DocumentError with paths of the resource.
 
-    `infrastructure`, `profiles` (YAML): from the spec, or discovered.
+    `infrastructure`: from the spec, or discovered. `profiles`: text of profiles.yaml.
     """
     spec = resource["spec"]
     workflow = {key: spec[key] for key in _WORKFLOW_KEYS if key in spec}
@@ -246,7 +246,7 @@ def _state_measured(workflow: WorkflowDocument, profiles: ProfilesDocument, dump
 
 
 def _name_modules(project: Project, dumped: dict[str, Any]) -> None:
-    """Add the sha256 of the project's Python modules; those of the agent itself need none."""
+    """Add to the spec the sha256 of the project's Python modules; the agent's own modules need none."""
     for name, operator in project.workflow.operators.items():
         for variant, spec in operator.variants.items():
             found = python_ref(project.directory, name, variant, spec)

@@ -31,7 +31,7 @@ def run_operator(
 ) -> None:
     """Handle the resources of these namespaces (empty: all) until SIGTERM or `stop`.
 
-    The Lease is in the cluster's own namespace. `health_port`: for probes, answered also while another process leads.
+    The Lease is in the namespace of `cluster`. `health_port`: port for probes, also served while not the leader.
     JellyBeanError when leadership is lost, or the custom resource is not defined.
     """
     if not cluster.serves(CRD_API_VERSION):
@@ -69,7 +69,7 @@ async def _serve(registry: kopf.OperatorRegistry, namespaces: Sequence[str], end
 
 @contextmanager
 def _health_server(port: int | None) -> Iterator[None]:
-    """Answer probes in this context."""
+    """Answer probes on `port` within this context; None: no server."""
     if port is None:
         yield
         return
@@ -80,7 +80,7 @@ def _health_server(port: int | None) -> Iterator[None]:
 
 
 class _Health(BaseHTTPRequestHandler):
-    """GET /healthz: 200, anything else 404; requests are not logged."""
+    """Answers GET /healthz with 200, other requests with 404; requests are not logged."""
 
     def do_GET(self) -> None:
         self.send_response(200 if self.path == "/healthz" else 404)

@@ -48,23 +48,23 @@ class Client:
         self.address, self._timeout_s = address, timeout_s
         self._lock = threading.Lock()  # held while connections are opened
         self._channel: grpc.Channel | None = None
-        self._stub: Any = None  # of the channel
+        self._stub: Any = None  # gRPC stub of the current channel
         self._socket_client: UnixSocketClient | None = None
-        self._try_socket = address.startswith("unix:")  # until the gateway is known to speak gRPC only
+        self._try_socket = address.startswith("unix:")  # set to False once the gateway proves to speak gRPC only
         try:
             folder = None if tls is None else CertificateFolder(Path(tls))
             self._transport = Transport(certificate=folder, insecure=folder is None)
-            self._certificate = None if folder is None else folder.current()  # that the channel presents
+            self._certificate = None if folder is None else folder.current()  # certificate that the channel presents
             self._transport.check(address)
         except AgentError as error:
             raise ServingError(str(error)) from error
 
     def _gateway(self) -> Any:
-        """The gRPC stub, on a new channel if the certificate was replaced. ServingError: the certificate is invalid."""
+        """The gRPC stub, on a new channel if the certificate was replaced. ServingError for an invalid certificate."""
         with self._lock:
             folder = self._transport.certificate
             certificate = None if folder is None else folder.current()
-            if self._channel is None or certificate is not self._certificate:  # calls on the old channel end there
+            if self._channel is None or certificate is not self._certificate:  # open calls finish on the old channel
                 try:
                     self._channel = self._transport.blocking_channel(self.address)
                 except AgentError as error:
@@ -94,7 +94,7 @@ class Client:
         return self._answer(request_of(inputs, request_id), timeout_s, headers)
 
     def answer(self, request_id: str, *, timeout_s: float | None = None) -> dict[str, Array]:
-        """The answer of a kept request, waited for up to `timeout_s`; KeptError when there is none yet."""
+        """Wait up to `timeout_s` for the answer of a kept request; KeptError if there is none yet."""
         return self._answer(gateway_pb2.InferRequest(request_id=request_id), timeout_s)
 
     def _answer(
@@ -115,7 +115,7 @@ class Client:
         return str(self._call("Metrics", agent_pb2.MetricsRequest(), None).text.decode())
 
     def drain(self, timeout_s: float) -> int:
-        """Have the gateway refuse new requests and finish those in flight; the number of requests left.
+        """Have the gateway refuse new requests and finish those in flight; returns the number left at the timeout.
 
         0 s: do not wait. Only allowed on the gateway's private socket, not on the clients' port.
         """
@@ -124,7 +124,7 @@ class Client:
         return int(self._call("Drain", request, timeout_s + 5.0).left)
 
     def start_replacement(self, plan: str, peers: Mapping[str, str], links: str, timeout_s: float) -> Any:
-        """Have the gateway switch to another plan, whose workers have been started; a gRPC future.
+        """Have the gateway switch to another plan, whose workers have been started; returns a gRPC future.
 
         `plan`: its document (JSON). For the run's owner only, as `drain`.
         """
@@ -173,7 +173,7 @@ class Client:
                     self._socket_client = client
                 except UnixSocketRpcUnsupportedError:
                     self._try_socket = False
-                except OSError:  # nothing listens now: gRPC reports it, or waits
+                except OSError:  # no process listens at present: gRPC reports it, or waits
                     return None
             return self._socket_client
 

@@ -1,4 +1,4 @@
-"""What can go wrong while serving, in words for a person."""
+"""Errors of serving; their messages are for users."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class LaunchError(ServingError):
 
 
 class NotRunningError(ServingError):
-    """Nothing is up for this project."""
+    """No plan of this project is being served."""
 
 
 class AlreadyRunningError(ServingError):
-    """Something is up for this project already."""
+    """A plan of this project is being served already."""
 
 
 class RequestError(ServingError):
@@ -31,7 +31,7 @@ class RequestError(ServingError):
 
 
 class KeptError(RequestError):
-    """There is no answer yet: the request is on disk and will be answered. `request_id` is what to ask for."""
+    """There is no answer yet: the request is on disk and will be answered. `request_id`: to ask for the answer."""
 
     def __init__(self, request_id: str) -> None:
         super().__init__("KEPT", f"request {request_id!r} has no answer yet; it is kept: ask for it by its id")

@@ -122,14 +122,14 @@ async def serve(options: argparse.Namespace) -> None:
 
 
 def _bind_clients(options: argparse.Namespace, transport: Transport, clients: AnyGrpcServer) -> str:
-    """Listen for clients on TCP, if a port is given; the address that they use, empty without a port."""
+    """Listen for clients on TCP if a port is given; returns the address for clients, empty without a port."""
     if options.port is None:
         return ""
     return f"{options.host}:{transport.bind(clients, f'{options.host}:{options.port}')}"
 
 
 def _use_replaced_plan(options: argparse.Namespace) -> Callable[[gateway_pb2.ReplaceRequest], None]:
-    """Point `--plan` and `--peers` at the plan that was kept, if any; the function that keeps a later one."""
+    """Set `--plan` and `--peers` to the stored replacement, if any; returns the function that stores a later one."""
     if options.replaced is None:
         return lambda request: None
     kept = ReplacedPlan.read(options.replaced, options.plan, options.peers)
@@ -138,7 +138,7 @@ def _use_replaced_plan(options: argparse.Namespace) -> Callable[[gateway_pb2.Rep
 
 
 def _worker_metrics(options: argparse.Namespace, gateway: Gateway) -> Callable[[], Sequence[bytes]]:
-    """Reads the workers' metrics, from the thread that answers a scrape; none without `--worker-metrics`."""
+    """A function that fetches all workers' metrics, for the scrape thread; returns none without `--worker-metrics`."""
     loop = asyncio.get_running_loop()
     if not options.worker_metrics:
         return tuple
@@ -177,7 +177,7 @@ def _trace_interceptors(spans: SpanFactory | None) -> list[grpc.aio.ServerInterc
 
 
 def open_spool(path: Path | None, view: PlanView) -> Spool | None:
-    """The spool, if a file is given; a later plan may need it. PlanViewError when this plan needs one and none is."""
+    """Open the spool; None without `path`. PlanViewError if the plan needs a spool and there is no `path`."""
     if view.eventually and path is None:
         raise PlanViewError("a source has `deliver: eventually`: say with --spool FILE where its requests are kept")
     return Spool.open(path) if path is not None else None
@@ -206,7 +206,7 @@ async def _enrolment(
 
 
 def _add_deliver(server: AnyGrpcServer, gateway: Gateway) -> None:
-    """The stream on which workers send answers."""
+    """Add the stream on which workers send answers."""
     inboxes = Inboxes(gateway.receive, lambda: False)
     server.add_generic_rpc_handlers((agent_service_handler(inboxes.deliver),))
     if isinstance(server, RpcServer):
@@ -237,7 +237,7 @@ def _http(
 
 
 async def _update_health(gateway: Gateway, servicer: Any) -> None:
-    """Keep the health service in step with the gateway: serving while a new request would reach a worker."""
+    """Update the health service for ever: serving while a new request would reach a worker."""
     while True:
         await set_health(servicer, serving=not gateway.unavailable_reason)
         await gateway.changed.wait()
@@ -245,7 +245,7 @@ async def _update_health(gateway: Gateway, servicer: Any) -> None:
 
 
 def _announce(path: Path | None, address: str) -> None:
-    """Write atomically: a process that waits for the file reads a complete address."""
+    """Write the address to a file atomically, so that a process that waits for it reads all of it."""
     if path is None:
         return
     part = path.with_suffix(".part")

@@ -63,7 +63,7 @@ class RunState:
     clients_address: str = ""  # for other clients: the TCP port, if there is one
     stopping: bool = False
     processes: tuple[ProcessState, ...] = ()
-    others: tuple[ProcessState, ...] = ()  # of the new plan during a replacement, of the old plan after it
+    others: tuple[ProcessState, ...] = ()  # processes of the new plan during a replacement, of the old plan after it
     keeper: ProcessState | None = None
     arriving: str = ""  # hash of the new plan during a replacement; the gateway knows which plan it serves
     arriving_folder: str = ""
@@ -77,7 +77,7 @@ class RunState:
         return Path(self.plan_folder) / "links"
 
     def alive(self) -> list[tuple[ProcessState, psutil.Process]]:
-        """The processes that run, the keeper last."""
+        """(entry, process) of each live process of the run, the keeper last."""
         found = (
             (state, state.process()) for state in (*self.processes, *self.others, self.keeper) if state is not None
         )
@@ -116,7 +116,7 @@ def is_launch_locked(directory: Path) -> bool:
 
 
 def read_state(directory: Path) -> RunState | None:
-    """The state of a project's run; None when there is none, or none that this version reads."""
+    """The state of a project's run; None if there is no state file, or one that this version cannot read."""
     try:
         found: dict[str, Any] = json.loads(state_path(directory).read_text(encoding="utf-8"))
         if found.pop("version") != STATE_VERSION:

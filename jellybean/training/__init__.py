@@ -1,5 +1,5 @@
 """Pipeline-parallel training over torch.distributed, with the schedules that the simulator times.
 
-Rooms: `processes` (ranks, messages, launch), `stages` (stage modules, interpreter, updates), `checkpoints`. Needs
+Subpackages: `processes` (ranks, messages, launch), `stages` (stage modules, interpreter, updates), `checkpoints`. Needs
 torch: pip install 'jellybean-serving[train]'.
 """

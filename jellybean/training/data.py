@@ -97,7 +97,10 @@ def _visible(folder: Path) -> list[Path]:
 
 @dataclass(frozen=True)
 class IterationSamples:
-    """Sample indices of one replica's micro-batches in an iteration. `counted[m]`: samples of the update of m."""
+    """Sample indices of one replica's micro-batches in an iteration.
+
+    `counted[m]`: number of samples in the update to which micro-batch m belongs, over all replicas.
+    """
 
     own: tuple[torch.Tensor, ...]
     counted: tuple[int, ...]
@@ -105,7 +108,7 @@ class IterationSamples:
 
 @dataclass(frozen=True)
 class MicrobatchSampler:
-    """Divides epochs into iterations of `microbatches`, with one update per `period` of them.
+    """Divides epochs into iterations of `microbatches` micro-batches, with one update per `period` micro-batches.
 
     With a flush, an iteration is one update, and the last iteration of an epoch may be smaller. Without a flush, an
     epoch is a single iteration of whole updates, and left-over samples are skipped until the next shuffle.
@@ -129,7 +132,7 @@ class MicrobatchSampler:
 
     @property
     def size(self) -> int:
-        """Samples per micro-batch, without a flush."""
+        """Samples per micro-batch, for schedules without a flush."""
         return self.batch // (self.microbatches * self.replicas)
 
     @property
@@ -186,7 +189,7 @@ class DatasetFeed:
         return len(self.rows.own[microbatch]) / self.rows.counted[microbatch]
 
     def seed(self, microbatch: int, stage: int) -> int:
-        """Random seed of a forward; equal when the forward is recomputed."""
+        """Random seed of a stage's forward; the same when the forward is recomputed."""
         return hash((self.step, self.replica, microbatch, stage)) & 0x7FFFFFFF
 
 

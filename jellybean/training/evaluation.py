@@ -10,7 +10,7 @@ from torch import nn
 
 from jellybean.training.setup import RankRun, TrainingInputs
 
-_ROWS = 512  # per batch
+_ROWS = 512  # rows per evaluation batch
 
 
 def gather_model(run: RankRun) -> nn.Module | None:

@@ -46,8 +46,8 @@ class ExportedModel:
 def export_variant(module: nn.Module, spec: ExportSpec, directory: Path, rows: torch.Tensor) -> ExportedModel:
     """Write the model file and the variant's line. TrainingError if the workflow has no place for it.
 
-    The line is validated before an earlier model file is replaced, so that the sha256 in the workflow is always the
-    file's. If the line cannot be inserted, the model is left beside the old file under a name of its own.
+    The line is validated before an earlier model file is replaced, so the sha256 in the workflow always matches the
+    file. If the line cannot be inserted, the model is stored beside the old file under a different name.
     """
     variants = _variants(directory, spec)
     others = [one.get("model") for name, one in variants.items() if isinstance(one, dict) and name != spec.variant]
@@ -164,7 +164,7 @@ def _entry(variant: str, model: str, digest: str) -> str:
 
 
 def _workflow_with_line(path: Path, spec: ExportSpec, digest: str) -> Path | None:
-    """A temporary copy of the workflow with the variant's line; None if the line cannot be inserted."""
+    """Path of a temporary copy of the workflow with the variant's line; None if the line cannot be inserted."""
     text = path.read_text(encoding="utf-8")
     changed = _insert_line(text.splitlines(keepends=True), spec, _entry(spec.variant, spec.model, digest))
     if changed is None:
@@ -181,7 +181,7 @@ def _workflow_with_line(path: Path, spec: ExportSpec, digest: str) -> Path | Non
 
 
 def _insert_line(lines: list[str], spec: ExportSpec, entry: str) -> str | None:
-    """The text with the variant's line, inserted after the last variant or in place of its old line."""
+    """The text with `entry` after the last variant, or in place of its old line; None if there is no place."""
     operator = _find_key(lines, 0, len(lines), spec.operator)
     if operator is None:
         return None
@@ -202,7 +202,7 @@ def _find_key(lines: list[str], begin: int, end: int, key: str) -> int | None:
 
 
 def _block_end(lines: list[str], number: int) -> int:
-    """The first line after a key's block, without trailing empty lines and comments."""
+    """Index of the line after the block of the key at line `number`, excluding trailing empty lines and comments."""
     own, last = _indent(lines[number]), number
     for place in range(number + 1, len(lines)):
         if not lines[place].strip() or lines[place].lstrip().startswith("#"):

@@ -16,7 +16,7 @@ from jellybean.training.setup import RankRun
 from jellybean.training.train import EpochResult, epoch_json
 from jellybean_agent import describe_error
 
-_NOTABLE_IDLE = 0.2  # measured idle share above the prediction that is worth a note
+_NOTABLE_IDLE = 0.2  # print a note if the measured idle fraction exceeds the predicted one by more
 
 
 def line(epoch: EpochResult, epochs: int) -> str:
@@ -98,14 +98,14 @@ class TrainingLogs:
         _drop_from(self._lines, epoch.number)
         name = f"events.out.tfevents.{time.time():017.6f}.{socket.gethostname()}.{os.getpid()}"
         events = (self._folder / name).open("wb")
-        first = 1 + (epoch.number - 1) * epoch.samples  # TensorBoard drops earlier events from this step on
+        first = 1 + (epoch.number - 1) * epoch.samples  # TensorBoard discards older events from this step on
         begins = Event(step=first, session_log=SessionLog(status=SessionLog.START))
         _write(events, Event(wall_time=time.time(), file_version="brain.Event:2"), begins)
         return events
 
 
 def _drop_from(path: Path, number: int) -> None:
-    """Keep the lines of earlier epochs; drop later ones and a truncated last line."""
+    """Delete from a log file the lines of epoch `number` and later ones, and a truncated last line."""
     if not path.exists():
         return
     kept = [line for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if _number(line) < number]

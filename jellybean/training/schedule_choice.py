@@ -26,7 +26,7 @@ from jellybean_solver.pipeline import (
     simulate,
 )
 
-OPTIMIZER_STATES = {"sgd": 1, "adam": 2, "adamw": 2}  # tensors of the size of the weights; sgd with momentum
+OPTIMIZER_STATES = {"sgd": 1, "adam": 2, "adamw": 2}  # number of state tensors per weight; sgd: momentum
 COMPARED_ROUNDS = 12  # simulated rounds of a schedule without a flush, so that its warm-up and drain hardly count
 
 
@@ -34,9 +34,9 @@ COMPARED_ROUNDS = 12  # simulated rounds of a schedule without a flush, so that 
 class ScheduleChoice:
     """A schedule and the cuts of the model for it, with predicted time and memory.
 
-    `period`: micro-batches per update of a schedule without a flush, else None. `layers[stage]`: indices in the
-    profile. `stage_of`: by node name. `microbatch_s`: predicted time per micro-batch. `memory_bytes`: of the fullest
-    device. `rejected`: other schedules -> why not.
+    `period`: micro-batches per update of a schedule without a flush, else None. `layers[stage]`: indices of layers in
+    the profile. `stage_of`: stage by graph node name. `microbatch_s`: predicted seconds per micro-batch.
+    `memory_bytes`: peak memory of the fullest device. `rejected`: other schedules -> reason.
     """
 
     name: str
@@ -51,7 +51,7 @@ class ScheduleChoice:
     rejected: dict[str, str] = field(default_factory=dict)
 
     def schedule(self, devices: int, microbatches: int) -> Schedule:
-        """The schedule for iterations of so many micro-batches."""
+        """Generate the schedule for iterations of `microbatches` micro-batches."""
         ratio = _mean(self.costs.backward_s) / max(_mean(self.costs.forward_s), 1e-9)
         return make_schedule(self.name, devices, microbatches, self.chunks, backward_ratio=ratio)
 
@@ -123,11 +123,11 @@ def _choice(name: str, profile: TorchProfile, document: TrainingDocument) -> Sch
 
 
 def cut_layers(graph: LayerGraph, stages: int) -> tuple[tuple[int, ...], ...]:
-    """Contiguous blocks of layers that minimise the slowest, none empty."""
+    """Layer indices per stage: contiguous, non-empty blocks that minimise the time of the slowest stage."""
     if len(graph.layers) < stages:
         raise TrainingError(f"the model has {len(graph.layers)} layers, too few for {stages} stages")
     best = [stage.layers for stage in partition(graph, [TopologyLevel(stages, 1e12)], objective="balance").stages]
-    while len(best) < stages:  # an empty stage costs nothing to the objective; split the longest block for it
+    while len(best) < stages:  # the optimum may leave stages empty: split the longest block
         place = max(range(len(best)), key=lambda i: len(best[i]))
         half = len(best[place]) // 2
         best[place : place + 1] = [best[place][:half], best[place][half:]]
@@ -159,7 +159,7 @@ def _costs(graph: LayerGraph, layers: tuple[tuple[int, ...], ...], document: Tra
 def _memory_bytes(
     graph: LayerGraph, layers: tuple[tuple[int, ...], ...], schedule: Schedule, document: TrainingDocument
 ) -> float:
-    """Peak memory of the fullest device: weight versions, gradient, optimizer state, activations in flight."""
+    """Peak bytes of the fullest device: weight versions, gradient, optimizer state, activations in flight."""
     weights = [sum(graph.layers[layer].parameter_bytes for layer in own) for own in layers]
     activation_bytes = [sum(graph.layers[layer].activation_bytes for layer in own) for own in layers]
     needed = []

@@ -31,7 +31,7 @@ from jellybean.training.setup import RankRun
 from jellybean.training.stages.interpreter import ActionLog
 from jellybean_solver.pipeline import Timeline, bubble_fraction
 
-_RECENT = 5  # epochs that the estimate of the remaining time averages
+_RECENT = 5  # number of last epochs over which the remaining time is estimated
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class EpochResult:
 
     @property
     def loss(self) -> float:
-        """Mean over the updates."""
+        """Mean loss over the updates."""
         return sum(self.losses) / len(self.losses)
 
 
@@ -148,7 +148,7 @@ def _epoch(run: RankRun, document: TrainingDocument, number: int, lr: Callable[[
         seen / took_s,
         _idle(run, log),
         run.choice.bubble,
-        left_s=0.0,  # set by the caller, which knows the earlier epochs
+        left_s=0.0,  # placeholder; the caller sets it
     )
 
 
@@ -164,7 +164,7 @@ def _check_losses(losses: torch.Tensor, epoch: int) -> None:
 
 
 def _idle(run: RankRun, log: ActionLog) -> float:
-    """Measured bubble fraction of the first pipeline; clocks are aligned at each rank's first action."""
+    """Measured bubble fraction of the first replica; the ranks' clocks are aligned at their first actions."""
     first = log.starts_s[0]
     own = ([s - first for s in log.starts_s], [s - first for s in log.ends_s], first)
     told: list[Any] = [None] * dist.get_world_size()
@@ -187,7 +187,7 @@ def _average_statistics(run: RankRun) -> None:
 
 
 def _save_checkpoint(run: RankRun, document: TrainingDocument, directory: Path, epochs: int) -> None:
-    """Write a checkpoint: on all ranks or on none."""
+    """Write a checkpoint; if one rank fails, TrainingError on all ranks."""
     folder = run_folder(directory) / "checkpoints"
     hashed: str | None = None
     error = ""
@@ -269,5 +269,5 @@ def agree_on_checkpoint(rank: Rank, folder: Path) -> LoadedCheckpoint | None:
 
 
 def epoch_json(epoch: EpochResult) -> dict[str, Any]:
-    """JSON record, for --json and the run's log."""
+    """The epoch as a JSON record, for --json and the run's log file."""
     return {**asdict(epoch), "loss": epoch.loss}

@@ -1,7 +1,7 @@
 """Plans on Kubernetes: manifests as a pure function of plan and settings, and their deployment to a cluster.
 
-Public surface of this package; other packages import from here only. Rooms: `manifests` (pure rendering), `resource`
-(the custom resource Workflow), `cluster` (calls to the API server). Names are loaded on first use (PEP 562).
+Public surface of this package; other packages import from here only. Subpackages: `manifests` (pure rendering),
+`resource` (the custom resource Workflow), `cluster` (calls to the API server). Names are loaded on first use (PEP 562).
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ __all__ = sorted(_MODULE_OF)  # noqa: PLE0605  (the stub beside this file lists 
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name from its module."""
+    """The public object `name`, imported from its module. AttributeError for an unknown name."""
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)

@@ -1,8 +1,8 @@
 """Init container of agents and gateway: links certificates, fetches and verifies models. Standard library only.
 
 Each argument is SHA256:PATH. With --url, missing files are fetched from URL/PATH; without, they must exist. Exits with
-1, naming the file, unless every file has its hash. The certificate NAME.crt, NAME.key and ca.crt of a mounted Secret is
-linked as tls.crt, tls.key and ca.crt, so that a renewed one is seen.
+1, naming the file, unless every file has its hash. NAME.crt, NAME.key and ca.crt of a mounted Secret are symlinked as
+tls.crt, tls.key and ca.crt, so that a renewed certificate takes effect.
 """
 
 import argparse

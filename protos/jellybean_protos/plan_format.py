@@ -14,13 +14,13 @@ from collections.abc import Mapping
 from typing import Any
 
 KIND = "Plan"
-VERSION = 3  # written: with `sites` and `workflows`
-READABLE_VERSIONS = (2, 3)  # 2 has neither: one site of each tier, one workflow. 1 has no batch sizes
+VERSION = 3  # version written; it added `sites` and `workflows`
+READABLE_VERSIONS = (2, 3)  # 2: one site per tier, one workflow; 1, which lacks batch sizes, is not readable
 HEADER_KEYS = frozenset({"kind", "version", "hash"})
 
 
 class PlanFormatError(ValueError):
-    """Not a plan document, of a version that is not read, or changed since it was written."""
+    """A document is not a plan, has an unsupported version, or was changed after it was written (wrong hash)."""
 
 
 def canonical_json(value: Any) -> str:
@@ -35,7 +35,7 @@ def content_hash(document: Mapping[str, Any]) -> str:
 
 
 def with_header(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The document of a plan's fields: `kind`, `version` and `hash` in front of them."""
+    """The document of a plan: its fields (`body`) preceded by `kind`, `version` and `hash`."""
     return {"kind": KIND, "version": VERSION, "hash": content_hash(body), **body}
 
 

@@ -235,7 +235,7 @@ class Brain:
         out.append(RequestFailed(oldest, operator, reason, overloaded=True))
 
     def _is_in_flight(self, item: WorkItem, state: RequestState) -> bool:
-        """Whether an item's request was neither given up nor failed since its run started."""
+        """True if the item's request is still in flight: not given up, failed or expired since its run started."""
         return self._requests.get(item.request) is state
 
     def _release(self, request: str) -> None:

@@ -26,7 +26,7 @@ Check = Callable[[str, Any], None]  # path of a method, context; StatusError whe
 
 @dataclass(frozen=True, slots=True)
 class _HandlerCallDetails:
-    """As `grpc.HandlerCallDetails`, for looking up a handler."""
+    """A minimal `grpc.HandlerCallDetails`, for looking up a method's handler."""
 
     method: str
     invocation_metadata: tuple[()] = ()

@@ -1,7 +1,7 @@
 """The credentials of a process: a folder with ca.crt, tls.crt and tls.key, as Kubernetes mounts a secret.
 
 The folder is read again at a handshake if its files have changed, so a certificate is renewed by replacing files. While
-the files do not fit each other, as during a replacement, the last valid ones stay in use.
+key and certificate do not match, as during a replacement, the last valid credentials stay in use.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class CertificateFolder:
                 self._current = read_credentials(self.path)
                 self._seen = stamp
                 LOG.info("certificate of %s renewed", self._current.identity)
-            except PlanViewError as error:  # perhaps half replaced: read again at the next handshake
+            except PlanViewError as error:  # the replacement may be incomplete: read again at the next handshake
                 LOG.warning("the last valid certificate stays in use: %s", error)
         return self._current
 
@@ -62,7 +62,7 @@ class CertificateFolder:
 
 
 def read_credentials(folder: Path) -> Credentials:
-    """Read a folder's credentials. PlanViewError unless key and certificate fit and have one identity."""
+    """Read a folder's credentials. PlanViewError unless the key matches the certificate, which has one identity."""
     try:
         from cryptography import x509
         from cryptography.hazmat.primitives.serialization import load_pem_private_key

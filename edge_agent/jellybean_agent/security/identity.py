@@ -1,8 +1,8 @@
 """Identities of processes and clients, and the policy of who may call which method.
 
 An identity is a URI in a certificate's subject alternative names, jellybean://WORKFLOW/ROLE/NAME. The certificate also
-has a DNS name derived from that URI, as TLS verifies a server by its DNS name: a caller of worker cloud-1 reaches
-cloud-1 or nothing.
+has a DNS name derived from that URI, as TLS verifies a server by its DNS name: a call to worker cloud-1 fails unless
+the server has the certificate of cloud-1.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Identity:
 
 
 def parse_identity(uri: str) -> Identity | None:
-    """The identity in a URI; None for another URI."""
+    """The identity that a URI names; None if the URI is not of the form above."""
     parts = [unquote(part) for part in uri.removeprefix(SCHEME).split("/")] if uri.startswith(SCHEME) else []
     if len(parts) not in (2, 3) or parts[1] not in list(Role) or not all(parts):
         return None
@@ -87,7 +87,7 @@ RULES: Mapping[str, frozenset[Role]] = {
 
 
 def allowed_roles(method: str) -> frozenset[Role]:
-    """Roles that may call a method (/package.Service/Method); none where no rule matches."""
+    """Roles that may call a method (/package.Service/Method); the empty set if no rule matches."""
     return RULES.get(method) or RULES.get(method[: method.rfind("/") + 1], frozenset())
 
 
@@ -110,9 +110,9 @@ def caller_uri(context: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Which calls a server accepts. `plain`: role of callers without TLS; None: they may call everything.
+    """Which calls a server accepts. `plain`: role given to callers without TLS; None: they may call every method.
 
-    Callers on a Unix socket may always call everything, as only this user can open the socket's folder.
+    Callers on a Unix socket may always call every method, as only this user can open the socket's folder.
     """
 
     workflow: str

@@ -52,7 +52,7 @@ class ReloadingTlsContext(ssl.SSLContext):
         return found
 
     def wrap_bio(self, *arguments: Any, **more: Any) -> ssl.SSLObject:
-        """Called for each connection, which gets the context of the newest credentials."""
+        """Called by asyncio for each connection; uses a context with the newest credentials."""
         current = self._folder.current()
         if current is not self._given:
             self._given = current
@@ -79,14 +79,14 @@ def _context(found: Credentials) -> ssl.SSLContext:
 
 
 def _why(error: ssl.SSLError | ValueError) -> str:
-    """OpenSSL's reason; its error numbers are no errno."""
+    """OpenSSL's reason text (the error numbers of OpenSSL are not errno values)."""
     reason = getattr(error, "verify_message", None) or getattr(error, "reason", None)
     return str(reason or error).lower().replace("_", " ")
 
 
 @contextlib.contextmanager
 def _in_memory(data: bytes) -> Iterator[str]:
-    """A path with these bytes: OpenSSL reads files only, and those on disk may have been replaced."""
+    """Path of an in-memory file with these bytes: OpenSSL loads from paths only, and files on disk may change."""
     descriptor = os.memfd_create("certificate")
     try:
         with open(descriptor, "wb", closefd=False) as file:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of malloc.h
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # parameter numbers in malloc.h
 _KEPT_BYTES = 2**26  # free memory at the end of the heap that is not returned to the system
 _MAPPED_BYTES = 2**25  # larger blocks are mapped one by one; glibc's maximum
 

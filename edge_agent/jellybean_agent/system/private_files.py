@@ -18,6 +18,6 @@ def write_private_file(path: Path, data: bytes) -> None:
 
 
 def stays_inside_folder(path: str) -> bool:
-    """Whether a relative path stays inside the folder that it is appended to."""
+    """True if a relative path, appended to a folder, stays inside that folder (no `..` out of it)."""
     found = PurePosixPath(path)
     return not found.is_absolute() and ".." not in found.parts

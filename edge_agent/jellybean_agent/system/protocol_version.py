@@ -12,7 +12,7 @@ def protocol_metadata() -> tuple[tuple[str, str], ...]:
 
 
 def protocol_mismatch(who: str, theirs: int) -> str:
-    """Why `who` has an incompatible version; empty when it is compatible."""
+    """Message that version `theirs` of process `who` is incompatible; empty if it is compatible."""
     if abs(theirs - PROTOCOL_VERSION) <= 1:
         return ""
     older = "it" if theirs < PROTOCOL_VERSION else "this process"

@@ -36,7 +36,7 @@ def add_log_options(parser: argparse.ArgumentParser) -> None:
 
 
 def configure_logging(process: str, log_format: str | None = None, level: str | None = None) -> None:
-    """Log to stderr. Where an argument is None, its environment variable counts, else the default: text, info."""
+    """Log to stderr. An argument of None is taken from its environment variable; without that, text and info."""
     found_format = _chosen(log_format, LOG_VARIABLES[0], FORMATS, "text")
     found_level = _chosen(level, LOG_VARIABLES[1], LEVELS, "info")
     handler = logging.StreamHandler()

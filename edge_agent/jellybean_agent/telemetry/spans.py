@@ -26,7 +26,7 @@ from jellybean_protos.agent.v1 import agent_pb2
 CALL_TRACE_HEADERS: ContextVar[Mapping[str, str]] = ContextVar("carrier")  # the W3C trace headers of the present call
 TRACE_HEADER_NAMES = ("traceparent", "tracestate")
 _MAX_LINKS = 32
-_MAX_WAY_NS = 3600 * 10**9  # longest transfer time that is believed
+_MAX_WAY_NS = 3600 * 10**9  # longest plausible transfer time; above it the clocks of the machines must disagree
 _FLUSH_MS = 2000
 _PROPAGATOR = TraceContextTextMapPropagator()
 _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
@@ -58,7 +58,7 @@ class SpanFactory:
         kind: SpanKind = SpanKind.INTERNAL,
         links: Sequence[Context] = (),
     ) -> Span | None:
-        """Begin a span, a root if `parent` is None. None when it is not sampled."""
+        """Begin a span; a root span if `parent` is None. Returns None if the trace is not sampled."""
         span = self._tracer.start_span(
             name,
             parent if parent is not None else Context(),
@@ -70,7 +70,7 @@ class SpanFactory:
         return span if isinstance(span, Span) and span.is_recording() else None
 
     def hop(self, wire: agent_pb2.Message, attributes: Mapping[str, str | int]) -> tuple[Context, int] | None:
-        """Record the `hop` span of a message that has just arrived: its context, and its end in ns since the epoch.
+        """Record the `hop` span of a message that has just arrived; returns (its context, its end in ns since epoch).
 
         None when the message is not traced.
         """

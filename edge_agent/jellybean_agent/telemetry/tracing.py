@@ -1,4 +1,4 @@
-"""Whether requests are traced, by OpenTelemetry's standard environment variables; imports it only then."""
+"""Reads from OpenTelemetry's environment variables whether requests are traced; imports OpenTelemetry only then."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT
 
 
 def is_traced(environment: Mapping[str, str]) -> bool:
-    """Whether an endpoint is set, and traces are not disabled."""
+    """True if an export endpoint is set, and traces are not disabled."""
     if environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return False
     return environment.get("OTEL_TRACES_EXPORTER", "otlp") == "otlp" and any(map(environment.get, _ENDPOINTS))

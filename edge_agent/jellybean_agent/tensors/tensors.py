@@ -52,7 +52,7 @@ def encode_tensor(array: Array) -> agent_pb2.Tensor:
 
 
 def tensor_without_data(array: Array) -> agent_pb2.Tensor:
-    """As `encode_tensor`, without the bytes."""
+    """Like `encode_tensor`, but only dtype and shape, without the bytes."""
     name = dtype_name(array)
     if name not in WIRE_DTYPES:
         raise InvalidInputError(f"a tensor of {name} cannot be sent; known: {', '.join(WIRE_DTYPES)}")
@@ -97,7 +97,7 @@ def checked_shape(sizes: Iterable[int]) -> tuple[int, ...]:
 
 
 def check_tensor_names(what: str, wanted: Collection[str], given: Collection[str]) -> None:
-    """InvalidInputError unless there is exactly one tensor per wanted name. `what`: source, or input."""
+    """InvalidInputError unless `given` has exactly the `wanted` names. `what`: the word for one in the message."""
     if set(given) != set(wanted):
         got = ", ".join(name[:60] for name in sorted(given)[:16]) or "none"
         raise InvalidInputError(f"a request takes one tensor per {what} ({', '.join(wanted)}), got {got}")

@@ -34,12 +34,12 @@ CHANNEL_OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 5000),  # longest attempt; a refused one is repeated sooner
+    ("grpc.min_reconnect_backoff_ms", 5000),  # limit of one attempt; a refused one is repeated sooner
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),
 )
-MAX_CALLS = 4096  # in progress in one server; the next gets RESOURCE_EXHAUSTED
+MAX_CALLS = 4096  # most calls in progress in one server; further ones get RESOURCE_EXHAUSTED
 _MAX_STREAMS = 2 * MAX_CALLS  # of one connection, whose excess streams are reset without a status
 SERVER_OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.so_reuseport", 0),  # two servers must not share a port unnoticed
@@ -66,7 +66,7 @@ class Transport:
     renew_s: float = CONNECTION_LIFETIME_S
 
     def check(self, address: str) -> str:
-        """The address, if it may be listened on and called. PlanViewError otherwise."""
+        """Return the address if this transport may listen on it and call it, else raise PlanViewError."""
         kind, _, rest = address.partition(":")
         if kind == "unix":
             if len(rest) >= _MAX_SOCKET_PATH:
@@ -92,7 +92,7 @@ class Transport:
         return grpc.aio.secure_channel(address, credentials, options=options)
 
     def blocking_channel(self, address: str, worker: str = GATEWAY) -> grpc.Channel:
-        """As `channel`, for callers without an event loop."""
+        """Like `channel`, but a blocking channel, for callers without an event loop."""
         options, credentials = _dialling(self, self.check(address), worker)
         if credentials is None:
             return grpc.insecure_channel(address, options=options)
@@ -126,7 +126,7 @@ class Transport:
         return grpc.aio.server(interceptors=[_Guard(policy), *more], options=options, maximum_concurrent_rpcs=MAX_CALLS)
 
     def bind(self, server: AnyGrpcServer, address: str) -> int:
-        """Listen on an address; the port. PlanViewError when it is in use or not allowed."""
+        """Listen on an address; returns the port. PlanViewError if the address is in use or not allowed."""
         self.check(address)
         if address.startswith("unix:"):
             _check_private(Path(address.removeprefix("unix:")))
@@ -190,7 +190,7 @@ def server_credentials(folder: CertificateFolder, *, clients: bool = True) -> gr
 
 
 def _check_private(socket: Path) -> None:
-    """PlanViewError unless a folder above the socket is closed to other users."""
+    """PlanViewError unless some parent folder of the socket is inaccessible to other users."""
     for folder in socket.absolute().parents:
         try:
             stat = folder.stat()
@@ -223,7 +223,9 @@ def check_caller(policy: Policy, method: str, context: Any) -> None:
 
 
 def _guarded(handler: Any, method: str, policy: Policy) -> Any:
-    """The handler behind the policy. A unary request is parsed here, so that invalid bytes get a clear status."""
+    """Wrap a handler so that the policy is checked first. A unary request is parsed here, so that invalid bytes get a
+    clear status.
+    """
     kind = f"{'stream' if handler.request_streaming else 'unary'}_{'stream' if handler.response_streaming else 'unary'}"
     behaviour, parse = getattr(handler, kind), None if handler.request_streaming else handler.request_deserializer
 

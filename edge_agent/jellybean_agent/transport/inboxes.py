@@ -1,8 +1,8 @@
 """The receiving end of Deliver streams: hands messages over, and grants credit.
 
-Credit also acknowledges messages, and is the heartbeat of this process: at least one every half second. None is granted
-while the receiver is full. A run never waits for the credit of others, so a cycle of full workers cannot deadlock; the
-gateway's limit of requests in flight bounds the memory.
+Credit also acknowledges messages, and is the heartbeat of this process, sent at least every half second. A full
+receiver grants no credit (backpressure). A run never waits for credit from other workers, so a cycle of full workers
+cannot deadlock; the gateway's limit of requests in flight bounds the memory.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from jellybean_protos.agent.v1 import agent_pb2
 
 INITIAL_CREDIT = 64
 HEARTBEAT_S = 0.5
-MAX_STREAMS = 8  # of one sender: it needs one, and a second while it moves to a new connection
+MAX_STREAMS = 8  # most streams of one sender: it needs one, and two while it moves to a new connection
 _LAST_WRITE_S = 5.0
 _CREDIT_LOT = 16  # credit is granted in lots of this many messages
 SendCredit = Callable[[agent_pb2.Credit], None]
@@ -36,7 +36,7 @@ class _Inbox:
     def __init__(self, inboxes: Inboxes, sender: str, send_credit: SendCredit, end_stream: EndStream) -> None:
         self._inboxes, self.sender = inboxes, sender
         self._send_credit, self._end_stream = send_credit, end_stream
-        self._owed, self._granted = INITIAL_CREDIT, 0  # messages that may still come: not granted yet, and granted
+        self._owed, self._granted = INITIAL_CREDIT, 0  # credit still to be granted; credit granted and not used
         self._loop = asyncio.get_running_loop()
         self._sent_s = self._loop.time()  # when credit was sent last
         self.heartbeat: asyncio.TimerHandle | None = None
@@ -65,12 +65,12 @@ class _Inbox:
             self.grant()
 
     def has_capacity(self) -> None:
-        """The receiver is no longer full."""
+        """The receiver is no longer full: grant the owed credit of this stream."""
         if self._owed >= _CREDIT_LOT:
             self.grant()
 
     def grant(self, *, owed: bool = True) -> None:
-        """Send a heartbeat, with the owed credit unless that is withheld."""
+        """Send a heartbeat; with `owed`, also grant the owed credit."""
         more = self._owed if owed else 0
         self._owed -= more
         self._granted += more
@@ -78,7 +78,7 @@ class _Inbox:
         self._send_credit(agent_pb2.Credit(messages=more, draining=self._inboxes.is_draining))
 
     def _beat(self) -> None:
-        """Send a heartbeat unless credit was sent meanwhile; one timer serves many messages."""
+        """Send a heartbeat unless credit was sent since the last check; one timer serves many messages."""
         left_s = self._sent_s + HEARTBEAT_S - self._loop.time()
         if left_s <= 0:
             self.grant(owed=not self._inboxes.is_full())
@@ -93,7 +93,7 @@ class _Inbox:
 
 
 class _RawDeliver:
-    """A stream of our own server, without a task."""
+    """A Deliver stream of `RpcServer`, served without an asyncio task."""
 
     def __init__(self, inboxes: Inboxes, sender: str, call: RpcCall) -> None:
         self._call = call
@@ -158,7 +158,7 @@ class _CreditWriter:
                 await self._context.write(self._credit.popleft().SerializeToString())
 
     async def close(self) -> None:
-        self._is_over = True  # a cancelled write would leave the call without a status
+        self._is_over = True  # the task must not be cancelled: that would leave the call without a status
         self._wake.set()
         if self._task is not None:
             await asyncio.wait({self._task}, timeout=_LAST_WRITE_S)

@@ -15,7 +15,7 @@ Data = bytes | memoryview
 _TENSOR_TAG = agent_pb2.Message.DESCRIPTOR.fields_by_name["tensor"].number << 3 | 2
 _DATA_TAG = agent_pb2.Tensor.DESCRIPTOR.fields_by_name["data"].number << 3 | 2
 _LARGE_BYTES = 2**16  # a smaller message is parsed as a whole, which costs less than splitting it
-MAX_LEFT_S = 3600.0  # longest time that a request may have left, whatever its message says
+MAX_LEFT_S = 3600.0  # upper limit of the time left that a message may state
 
 
 def read_message(view: PlanView, operators: Sequence[str], wire: agent_pb2.Message, data: Data = b"") -> EdgeMessage:
@@ -30,7 +30,7 @@ def read_message(view: PlanView, operators: Sequence[str], wire: agent_pb2.Messa
         raise InvalidInputError(f"{wire.downstream} has no input from {wire.upstream[:60]!r}")
     path = read_fan_out_path(wire, view.path_length(wire.upstream, wire.downstream))
     payload = None if any(count == 0 for _, count in path) else decode_tensor(_tensor(wire, data))
-    until_s = time.monotonic() + (min(wire.left_s, MAX_LEFT_S) if wire.left_s > 0 else MAX_LEFT_S)  # also for NaN
+    until_s = time.monotonic() + (min(wire.left_s, MAX_LEFT_S) if wire.left_s > 0 else MAX_LEFT_S)  # else: also for NaN
     return EdgeMessage(wire.request_id, wire.route, wire.upstream, wire.downstream, path, payload, until_s)
 
 
@@ -68,7 +68,7 @@ def write_message(plan: str, message: EdgeMessage) -> tuple[agent_pb2.Message, D
 
 
 def message_parts(message: agent_pb2.Message, data: Data) -> list[Data]:
-    """A message serialised, in parts. `data`: its tensor's bytes if they are not in it; they are not copied.
+    """Serialise a message, in parts. `data`: bytes of its tensor if they are not in `message`; they are not copied.
 
     A protobuf field that comes twice is merged: here the tensor's dtype and shape, then its bytes.
     """
@@ -94,7 +94,7 @@ def split_message(data: bytes) -> tuple[agent_pb2.Message, Data]:
 
 
 def _find_tensor_data(view: memoryview) -> tuple[int, int]:
-    """Offsets of a message's last field and of the bytes in it, if it is a tensor with its bytes only; else 0, 0."""
+    """(offset of the last field, offset of the bytes in it) if that field is a tensor with bytes only; else (0, 0)."""
     at, size = 0, len(view)
     while at < size:
         began, tag = at, view[at]
@@ -111,7 +111,7 @@ def _find_tensor_data(view: memoryview) -> tuple[int, int]:
 
 
 def _varint_at(view: memoryview, at: int) -> tuple[int, int]:
-    """A protobuf varint at an offset, and the offset behind it; behind the end where it is cut off."""
+    """(value of the protobuf varint at `at`, offset after it); an offset past the end if it is truncated."""
     number = shift = 0
     for end in range(at, min(at + 10, len(view))):
         number |= (view[end] & 0x7F) << shift

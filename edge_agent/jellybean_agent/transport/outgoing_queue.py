@@ -48,7 +48,7 @@ class OutgoingQueue:
         return len(self._heap)
 
     def make(self, message: agent_pb2.Message, due_s: float, until_s: float, data: Data) -> OutgoingMessage:
-        """A message that is to be sent or pushed."""
+        """Create a message with the next sequence number; it is not queued yet."""
         if message.HasField("failure"):
             due_s = -math.inf
         return OutgoingMessage(due_s, next(self._order), until_s, message, data)
@@ -75,7 +75,7 @@ class OutgoingQueue:
         return messages
 
     def remove(self, unwanted: Callable[[OutgoingMessage], bool]) -> int:
-        """Remove messages; how many were removed."""
+        """Remove the messages for which `unwanted` is true; returns how many."""
         kept = [outgoing for outgoing in self._heap if not unwanted(outgoing)]
         removed = len(self._heap) - len(kept)
         if removed:

@@ -1,10 +1,10 @@
 """The sending end of a long-lived stream of messages to one other process.
 
-One task per peer, none per message: a message that may leave at once does so without the task. Messages leave in the
-order of their due times (the delay of an emulated link is spent at the sender), only while the receiver has granted
-credit, and never after their deadline. Credit acknowledges messages: those without are reported as lost when the
-stream breaks, or are sent again. A receiver that is silent for too long counts as lost, whatever the cause. Where
-certificates may change, the stream moves to a new connection now and then: the new one stands before the old one ends.
+One asyncio task per peer, none per message: a message that may be sent immediately is sent without the task. Messages
+are sent in the order of their due times (the delay of an emulated link is spent at the sender), only while the receiver
+has granted credit, and never after their deadline. Credit acknowledges messages: when the stream breaks, unacknowledged
+ones are reported as lost, or sent again. A receiver that is silent for too long counts as lost. With certificates, the
+stream moves to a new connection periodically; the new one is established before the old one ends.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from jellybean_protos.agent.v1 import agent_pb2
 
 LOG = logging.getLogger("jellybean.agent")
 _RETRY_S = 0.1
-_TAKEOVER_S = 10.0  # for a new connection to stand, and for the old one to end
-_LEFT_S = 0.5  # before a receiver that shut down is called again
+_TAKEOVER_S = 10.0  # time limit for a new connection to be established, and for the old one to end
+_LEFT_S = 0.5  # pause before a receiver that shut down is called again
 
 OnLost = Callable[[str, str, Sequence[agent_pb2.Message]], None]
 OnPeerCredit = Callable[[str, agent_pb2.Credit], None]
@@ -44,7 +44,7 @@ OnPeerCredit = Callable[[str, agent_pb2.Credit], None]
 
 @dataclass(frozen=True, slots=True)
 class PeerSettings:
-    """How this process sends to its peers.
+    """Settings for sending to peers.
 
     `sender`: the name of this process. `eager`: keep the stream open, and reconnect after a loss (the gateway's view of
     a worker); else it is opened when there is something to send. `resends`: after a loss, send unacknowledged messages
@@ -77,9 +77,9 @@ class Peer:
         self._on_lost, self._on_credit = on_lost, on_credit
         self._queue = OutgoingQueue()
         self._streams: set[DeliverStream] = set()
-        self._current: DeliverStream | None = None  # on which messages are sent
+        self._current: DeliverStream | None = None  # stream on which messages are sent
         self._by_unix_socket = True  # whether the next stream tries Unix-socket RPC
-        self._closing: set[asyncio.Task[None]] = set()  # of streams that another one has taken over from
+        self._closing: set[asyncio.Task[None]] = set()  # tasks that end replaced streams
         self._is_finishing = self._is_ending = self._is_writing = False
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -110,7 +110,7 @@ class Peer:
         self._wake.set()
 
     def _is_next(self, outgoing: OutgoingMessage, stream: DeliverStream) -> bool:
-        """Whether a message may leave now, before all queued ones."""
+        """True if a message may be sent now, ahead of all queued ones."""
         if self._is_writing or (self._queue and self._queue.first_due_s <= outgoing.due_s):
             return False
         if not outgoing.needs_credit:
@@ -134,7 +134,7 @@ class Peer:
         self._wake.set()
 
     def end(self) -> None:
-        """As `finish`, for good."""
+        """Like `finish`, without reconnecting."""
         self._is_ending = True
         self.finish()
 
@@ -163,7 +163,7 @@ class Peer:
             except UnixSocketRpcUnsupportedError as error:
                 LOG.info("%s is called over gRPC: %s", self.name, error)
                 self._by_unix_socket, stream = False, None
-                if current is not None and current.unacknowledged:  # of a stream that had to move to another connection
+                if current is not None and current.unacknowledged:  # the stream could not move to a new connection
                     self._lose(error, list(current.unacknowledged))
             except CALL_ERRORS as error:
                 stream, self._is_finishing, self._by_unix_socket = None, False, True
@@ -185,7 +185,7 @@ class Peer:
         return stream
 
     async def _converse(self, stream: DeliverStream) -> DeliverStream | None:
-        """Send on a stream until it ends (None), or its age is reached: then the stream that takes over."""
+        """Send on a stream until it ends (returns None) or reaches its age limit (returns the successor stream)."""
         successor: DeliverStream | None = None
         self._current = stream
         try:
@@ -193,7 +193,7 @@ class Peer:
                 if self._is_finishing and not self._queue:
                     await stream.call.half_close()
                     await stream.ended()
-                    stream.unacknowledged.clear()  # all of it was read
+                    stream.unacknowledged.clear()  # the receiver has read all messages
                     return None
                 if time.monotonic() >= stream.until_s:
                     successor = await self._open_successor()
@@ -216,7 +216,7 @@ class Peer:
                 await stream.close()
 
     async def _open_successor(self) -> DeliverStream:
-        """A new stream, once the receiver has accepted it."""
+        """Open a new stream; returns it once the receiver has accepted it."""
         stream = self._open()
         try:
             await stream.accepted(_TAKEOVER_S)
@@ -227,7 +227,7 @@ class Peer:
         return stream
 
     async def _end_old(self, stream: DeliverStream) -> None:
-        """End a stream that another has taken over from; unacknowledged messages are lost if it fails."""
+        """End a stream that was replaced; if it fails, its unacknowledged messages are handled as lost."""
         reason: Exception = TransientError("the connection before this one did not end")
         try:
             await stream.call.half_close()
@@ -246,11 +246,11 @@ class Peer:
         if not self._is_in_time(outgoing):
             return
         stream.credit -= outgoing.needs_credit
-        self._is_writing = True  # nothing may overtake it
+        self._is_writing = True  # no other message may be sent before this one
         try:
             await stream.call.write(outgoing)
         except BaseException as error:
-            self._queue.push(outgoing)  # it was not sent
+            self._queue.push(outgoing)  # not sent: queue it again
             if stream.silence:
                 raise TransientError(stream.silence) from error
             raise
@@ -260,7 +260,7 @@ class Peer:
         self._count(outgoing, stream)
 
     def _is_in_time(self, outgoing: OutgoingMessage) -> bool:
-        """Whether a message's deadline has not passed; counts it as expired if it has."""
+        """True if a message's deadline has not passed; otherwise counts the message as expired."""
         is_in_time = outgoing.set_time_left()
         self.expired += not is_in_time
         return is_in_time
@@ -273,7 +273,7 @@ class Peer:
             stream.unacknowledged.append(kept)
 
     async def _wait_for_message(self, stream: DeliverStream) -> bool:
-        """True when a queued message may leave now; else waits for any change, and returns False."""
+        """True if a queued message may be sent now; otherwise wait for any change, then return False."""
         first_s = self._queue.first_due_s
         at_s = min(first_s if stream.credit > 0 or first_s == -math.inf else math.inf, stream.until_s)
         now_s = time.monotonic()
@@ -300,7 +300,7 @@ class Peer:
             self._on_credit(self.name, credit)
 
     def _lose(self, error: Exception, messages: Sequence[OutgoingMessage]) -> None:
-        """Report messages that may not have arrived, or queue them again where they are resent."""
+        """Report messages that may not have arrived as lost, or queue them again if `resends` is set."""
         if self._settings.resends:
             self._queue.push_all(messages)
         self._on_lost(
@@ -313,5 +313,5 @@ def _reason(error: Exception) -> str:
 
 
 def _stub(message: agent_pb2.Message) -> agent_pb2.Message:
-    """The part of a message that is needed to report its request as lost."""
+    """A copy of a message with only the fields needed to report its request as lost."""
     return agent_pb2.Message(request_id=message.request_id, downstream=message.downstream)

@@ -24,8 +24,8 @@ from jellybean_agent.transport.outgoing_queue import OutgoingMessage
 from jellybean_protos.agent.v1 import agent_pb2
 
 DELIVER_METHOD = "/jellybean.agent.v1.Agent/Deliver"
-SILENT_S = 2.0  # four heartbeats
-CONNECT_S = 5.0  # until the first credit
+SILENT_S = 2.0  # a receiver without a heartbeat for so long (four periods) counts as lost
+CONNECT_S = 5.0  # longest wait for the first credit of a new stream
 _CHECK_EVERY_S = 0.25
 CALL_ERRORS = (  # how a call may fail; grpc's client raises the last two while the other end is closing the call
     *(AgentError, UnixSocketRpcUnsupportedError, grpc.aio.AioRpcError),
@@ -46,7 +46,7 @@ class DeliverCall(Protocol):
 
     def send(self, outgoing: OutgoingMessage) -> None: ...
     async def write(self, outgoing: OutgoingMessage) -> None:
-        """As `send`, once that is possible."""
+        """Wait until `send` is possible, then send."""
         ...
 
     async def half_close(self) -> None:
@@ -59,7 +59,7 @@ class DeliverCall(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Receiver:
-    """The process that a stream goes to, and the name of this one."""
+    """The process at the receiving end of a stream, and the name of this (sending) process."""
 
     name: str
     address: str
@@ -125,7 +125,7 @@ class _UnixSocketCall:
 
 
 class _GrpcCall:
-    may_send = False  # its flow control has to be waited for
+    may_send = False  # always use `write`, which waits for gRPC's flow control
 
     def __init__(self, channel: grpc.aio.Channel, call: Any, on_credit: OnCredit) -> None:
         self._channel, self._call = channel, call
@@ -193,7 +193,7 @@ class DeliverStream:
         self.credit += credit.messages
 
     async def _watch(self) -> None:
-        """Cancel the call when its receiver is silent. Time in which this process stood still does not count."""
+        """Cancel the call when its receiver is silent. Time in which this process was suspended does not count."""
         checked_s = time.monotonic()
         while True:
             await asyncio.sleep(_CHECK_EVERY_S)
@@ -207,7 +207,7 @@ class DeliverStream:
                 return
 
     async def accepted(self, timeout_s: float) -> None:
-        """Wait for the first credit. One of `CALL_ERRORS` when the call ends before, or the time is up."""
+        """Wait for the first credit. Raises one of `CALL_ERRORS` if the call ends first, or at the timeout."""
         has_credit = asyncio.create_task(self.has_credit.wait())
         try:
             either: set[asyncio.Future[Any]] = {has_credit, self.call.ended}

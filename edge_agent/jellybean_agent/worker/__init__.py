@@ -1,1 +1,1 @@
-"""A worker at work: drives the brain with messages, runs models, and sends the outputs."""
+"""The runtime of a worker: passes messages to the brain, runs models, and sends the outputs."""

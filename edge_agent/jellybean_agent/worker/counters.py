@@ -10,12 +10,12 @@ from jellybean_agent.worker.run_outputs import RunDone, is_direct_call
 
 
 class WorkerCounters:
-    """What the worker has done since it started, by operator.
+    """Counters of a worker since its start, by operator.
 
     `completed`, `failed`: requests. `failed_batches`: batches that failed and were retried one item at a time.
     `busy_s`: seconds of runs. `late_s`: seconds by which runs took longer than on the emulated device. `runs`: runs by
-    batch size. `direct_calls`, `direct_calls_failed`: of which `busy_s` has the seconds, too. `expired`: requests
-    dropped after their deadline, under the empty name those that waited for inputs. `link_bytes`: bytes of outputs
+    batch size. `direct_calls`, `direct_calls_failed`: numbers; `busy_s` includes their runs. `expired`: requests
+    dropped after their deadline; the empty name counts those that waited for inputs. `link_bytes`: bytes of outputs
     sent to another tier, by (operator, tier).
     """
 
@@ -43,7 +43,7 @@ class WorkerCounters:
             self.runs[run.operator].update(done.sizes)
 
     def run_failed(self, run: RunOperator) -> None:
-        """Count a run that failed. The items of a batch are retried one by one, and count then."""
+        """Count a run that failed. The items of a failed batch are counted when they are retried one by one."""
         if is_direct_call(run):
             self.direct_calls_failed[run.operator] += len(run.items) == 1
         elif len(run.items) == 1:

@@ -15,11 +15,11 @@ from jellybean_agent.errors import AgentError
 from jellybean_agent.tensors.tensors import Array
 from jellybean_agent.worker.run_outputs import is_direct_call
 
-MAX_DIRECT_CALLS = 32  # in flight: half of the queue length at which credit stops, so that they cannot fill the queue
+MAX_DIRECT_CALLS = 32  # most calls in flight: half of the queue length at which credit stops, so they cannot fill it
 _BATCH_S = 1e-3  # target length of a run of several direct calls
-_SHORTEST_RUN_GROWTH = 1.02  # per run, of the remembered shortest run time, so that it follows a changed load
-_SPIN_S = 150e-6  # for the quickest models a busy-wait costs less than a wake-up
-_MIN_GAP_S = 30e-6  # since the last answer: with a smaller gap other requests wait to be read from sockets
+_SHORTEST_RUN_GROWTH = 1.02  # growth of the remembered shortest run time per run, so that it adapts to load
+_SPIN_S = 150e-6  # longest busy-wait; for the fastest models it costs less than a wake-up
+_MIN_GAP_S = 30e-6  # no busy-wait if the last answer is more recent: other requests then wait to be read
 _MAX_FAILED_SPINS, _SPIN_EVERY = 3, 64  # after so many futile busy-waits in a row, spin for every n-th run only
 
 OnOutputs = Callable[[Mapping[str, Array] | AgentError], None]  # receives a call's outputs, or its error
@@ -27,13 +27,13 @@ DirectCall = tuple[str, str, Sequence[Array]]  # request, operator, inputs
 
 
 class DirectCalls:
-    """The direct calls of one worker. For the event loop's thread, but for `batch_size` (under the brain's lock)."""
+    """The direct calls of one worker. Used in the event loop's thread only, except `batch_size` (brain's lock held)."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
-        self._callbacks: dict[str, OnOutputs] = {}  # by request
+        self._callbacks: dict[str, OnOutputs] = {}  # request id -> callback
         self._unsubmitted: list[DirectCall] = []  # not yet handed to the brain
-        self._shortest_run_s: dict[str, float] = {}  # by operator, of recent runs
+        self._shortest_run_s: dict[str, float] = {}  # operator -> shortest recent run
         self._last_answer_s = 0.0
         self._failed_spins = 0  # futile busy-waits in a row
 
@@ -50,26 +50,26 @@ class DirectCalls:
         return len(self._unsubmitted)
 
     def add(self, operator: str, inputs: Sequence[Array], on_outputs: OnOutputs) -> str:
-        """Add a call; its request id, which no request of the pipeline has."""
+        """Add a call; returns its request id, which differs from all ids of pipeline requests."""
         request = f"direct-{next(self._numbers)}"
         self._callbacks[request] = on_outputs
         self._unsubmitted.append((request, operator, inputs))
         return request
 
     def take_unsubmitted(self) -> list[DirectCall]:
-        """The calls to submit to the brain now."""
+        """Remove and return the calls not yet submitted to the brain."""
         calls, self._unsubmitted = self._unsubmitted, []
         return calls
 
     def drop(self, request: str) -> bool:
-        """Drop a call whose client is gone; whether it was still in progress."""
+        """Drop a call whose client is gone; returns True if it was still in progress."""
         if self._callbacks.pop(request, None) is None:
             return False
         self._unsubmitted = [call for call in self._unsubmitted if call[0] != request]
         return True
 
     def answer(self, outputs: Mapping[str, Mapping[str, Array]]) -> None:
-        """Hand outputs, by request, to the callers that still wait."""
+        """Pass outputs (request -> output name -> tensor) to the callers that still wait."""
         for request, of_request in outputs.items():
             if (callback := self._callbacks.pop(request, None)) is not None:
                 callback(of_request)
@@ -84,20 +84,20 @@ class DirectCalls:
             callback(error)
 
     def batch_size(self, operator: str, run_s: float) -> int:
-        """How many calls may share a run, after one of `run_s` seconds: several, where runs are short.
+        """Record that a run took `run_s` seconds; returns how many calls may share a run (more if runs are short).
 
-        The shortest recent run counts: longer ones also waited for a processor.
+        Uses the shortest recent run, as longer ones include waiting for a processor.
         """
         shortest_s = min(run_s, _SHORTEST_RUN_GROWTH * self._shortest_run_s.get(operator, math.inf))
         self._shortest_run_s[operator] = shortest_s
         return max(1, min(MAX_DIRECT_CALLS, int(_BATCH_S / max(shortest_s, 1e-9))))
 
     def spin_s(self, run: RunOperator, now_s: float) -> float | None:
-        """How long to busy-wait for the answer of a run; None where other requests are in progress."""
+        """Seconds to busy-wait for the answer of a run; None if other requests are in progress."""
         if not is_direct_call(run) or len(self._callbacks) != 1 or now_s - self._last_answer_s <= _MIN_GAP_S:
             return None
         return _SPIN_S if self._failed_spins < _MAX_FAILED_SPINS or run.run % _SPIN_EVERY == 0 else 0.0
 
     def spun(self, *, failed: bool) -> None:
-        """Report how a busy-wait ended."""
+        """Record the end of a busy-wait; `failed`: no answer came in time."""
         self._failed_spins = self._failed_spins + 1 if failed else 0

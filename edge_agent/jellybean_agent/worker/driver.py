@@ -1,4 +1,4 @@
-"""Drives a worker's brain: messages in, runs to the runner, messages out.
+"""Drives a worker's brain: passes it incoming messages, has the runner execute its runs, and sends its messages.
 
 Messages are received and sent in the event loop; the runner's thread reports finished runs to the brain itself, so a
 lock protects the brain.
@@ -41,13 +41,13 @@ from jellybean_agent.worker.runner import FollowUp, Runner
 from jellybean_protos.agent.v1 import agent_pb2
 
 LOG = logging.getLogger("jellybean.agent")
-MAX_REQUESTS = 16_384  # in flight; a gateway has fewer
+MAX_REQUESTS = 16_384  # most requests in flight; above any gateway's limit
 _FULL_QUEUE = 64  # queued items, or two batches if that is more, at which no credit is granted; resumes at half of it
 _EXPIRE_EVERY_S = 1.0  # period at which all requests are checked against their deadlines
 
 
 class Driver:
-    """One worker at work, from `start` to `stop`. `peers`: the other workers, and the gateway under GATEWAY."""
+    """The runtime of one worker, from `start` to `stop`. `peers`: other workers, and the gateway under GATEWAY."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Driver:
         policy = BatchPolicy(self._worker.batches, self._worker.delays, self._worker.loads)
         self._brain = Brain(worker, wiring, view.routes, policy, MemoryLimits(MAX_REQUESTS))
         self._full = max(_FULL_QUEUE, 2 * max(self._worker.batches.values(), default=1))
-        self._lock = threading.Lock()  # of the brain: the event loop and the executor thread use it
+        self._lock = threading.Lock()  # protects the brain, which the event loop and the executor thread use
         self._loop = asyncio.get_running_loop()
         self._calls = DirectCalls()
         self.counters = WorkerCounters(wiring)
@@ -85,7 +85,7 @@ class Driver:
 
     @property
     def is_full(self) -> bool:
-        """Whether the queue is so long that senders get no further credit."""
+        """True if the queue is so long that senders get no further credit (backpressure)."""
         return self.queued >= self._full
 
     @property
@@ -122,7 +122,7 @@ class Driver:
     async def call_operator(
         self, operator: str, inputs: Sequence[Array], timeout_s: float | None
     ) -> Mapping[str, Array]:
-        """Run one operator of this worker by itself, in its turn; the model's outputs by name.
+        """Run one operator of this worker outside the pipeline; returns the model's outputs by name.
 
         StatusError when there are too many such calls, the run fails, or it takes longer than `timeout_s`.
         """
@@ -137,14 +137,14 @@ class Driver:
             self.cancel_call(request)
 
     def begin_call(self, operator: str, inputs: Sequence[Array], on_outputs: OnOutputs) -> str:
-        """As `call_operator`, without waiting; the call's request id. StatusError when overloaded."""
+        """Like `call_operator`, but returns the call's request id at once. StatusError if overloaded."""
         if len(self._calls) >= MAX_DIRECT_CALLS or self.is_full:
             reason = f"overloaded: {self.queued} requests wait, {len(self._calls)} for single operators; try later"
             raise StatusError(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
         request = self._calls.add(operator, inputs, on_outputs)
         if len(self._calls) == 1:
             self._submit_calls()
-        elif self._calls.unsubmitted == 1:  # further calls of this turn of the event loop may share the run
+        elif self._calls.unsubmitted == 1:  # submit later: other calls in this turn of the loop may share the run
             self._loop.call_soon(self._submit_calls)
         return request
 
@@ -191,7 +191,7 @@ class Driver:
             self._act(instructions)
 
     def peer_lost(self, peer: str, reason: str, undelivered: Sequence[agent_pb2.Message]) -> None:
-        """Fail the requests whose messages may not have arrived, in the name of the lost peer; the gateway retries."""
+        """Fail the requests whose messages may not have arrived, naming the lost peer; the gateway retries them."""
         for message in {message.request_id: message for message in undelivered}.values():
             text = f"worker {peer} cannot be reached: {reason}"
             self._fail(message.request_id, message.downstream, text, grpc.StatusCode.UNAVAILABLE, peer)
@@ -200,7 +200,7 @@ class Driver:
     # -- runs ---------------------------------------------------------------------------------------------------------
 
     def run_completed(self, run: RunOperator, done: RunDone | AgentError) -> tuple[RunOperator | None, FollowUp]:
-        """Report a finished run to the brain; the next run, and what else is to be done. Thread-safe."""
+        """Report a finished run to the brain; returns (next run or None, work left for `follow_up`). Thread-safe."""
         status = grpc.StatusCode.INTERNAL
         outputs: dict[str, Mapping[str, Array]] = {}
         with self._lock:
@@ -238,7 +238,7 @@ class Driver:
     # -- instructions of the brain ------------------------------------------------------------------------------------
 
     def _act(self, instructions: Sequence[Instruction], status: grpc.StatusCode = grpc.StatusCode.INTERNAL) -> None:
-        """Carry out instructions. `status`: of requests that failed."""
+        """Execute the brain's instructions. `status`: the gRPC status reported for requests that failed."""
         for instruction in instructions:
             if isinstance(instruction, RunOperator):
                 self._runner.run(instruction)
@@ -278,7 +278,7 @@ class Driver:
         self._outbox.forget(request)
 
     def _expire(self) -> None:
-        """Drop requests whose deadline has passed: a gateway that died does not say that it has given them up."""
+        """Drop requests whose deadline has passed, as a gateway that died cannot cancel them."""
         now_s = time.monotonic()
         with self._lock:
             instructions = self._brain.expire(now_s)

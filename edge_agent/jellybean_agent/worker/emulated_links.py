@@ -20,7 +20,7 @@ from typing import Self
 
 from jellybean_agent.brain.plan_view import LinkView
 
-_SLOT = struct.Struct("<dd")  # next free second, bytes sent so far
+_SLOT = struct.Struct("<dd")  # CLOCK_MONOTONIC second from which the link is free, bytes sent so far
 
 
 class EmulatedLinks:
@@ -44,7 +44,7 @@ class EmulatedLinks:
         return self
 
     def reserve(self, upstream_tier: str, downstream_tier: str, message_bytes: int, now: float | None = None) -> float:
-        """CLOCK_MONOTONIC second at which a message sent now has crossed the link; now within one tier."""
+        """CLOCK_MONOTONIC second at which a message sent now arrives over the link; `now` if both tiers are equal."""
         at = time.monotonic() if now is None else now
         found = self._links.get((upstream_tier, downstream_tier))
         if upstream_tier == downstream_tier or found is None:

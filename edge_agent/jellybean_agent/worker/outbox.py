@@ -1,4 +1,4 @@
-"""Sends what a worker has to say to its peers: outputs to other workers and the gateway, failures to the gateway."""
+"""Sends a worker's messages: outputs to other workers and the gateway, failures to the gateway."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Outbox:
     def report_failure(
         self, request: str, operator: str, reason: str, status: grpc.StatusCode, worker: str | None = None
     ) -> None:
-        """Tell the gateway that a request failed, at this worker unless `worker` is given."""
+        """Tell the gateway that a request failed. `worker`: where it failed; by default this worker."""
         name, trace = self._worker.name, self._tracer.trace_id(request)
         fields = log_fields(request_id=request, operator=operator, worker=name, trace_id=trace, status=status.name)
         LOG.warning("failed: %s", reason, extra=fields)

@@ -1,4 +1,4 @@
-"""What a driver calls to read messages, run items and write messages, so that spans can be recorded around them."""
+"""Interface by which a driver reads messages, runs items and writes messages, so that spans can be recorded."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ class RequestTracer(Protocol):
     def read_message(
         self, view: PlanView, operators: Sequence[str], wire: agent_pb2.Message, data: Data = b""
     ) -> EdgeMessage:
-        """As `message_wire.read_message`, of a message that has just arrived."""
+        """Like `message_wire.read_message`, for a message that has just arrived; may record its `hop` span."""
         ...
 
     def run_items(self, operator: OperatorView, executor: Executor, items: Sequence[WorkItem]) -> RunDone:
-        """As `run_outputs.run_items`."""
+        """Like `run_outputs.run_items`; may record spans of each item."""
         ...
 
     def write_message(self, plan: str, message: EdgeMessage) -> tuple[agent_pb2.Message, Data]:
-        """As `message_wire.write_message`, of a message that is sent now."""
+        """Like `message_wire.write_message`, for a message sent now; may add its trace context."""
         ...
 
     def trace_id(self, request: str) -> str:
-        """The trace of a recent request, for the log; empty where it is not traced."""
+        """Trace id of a recent request, for the log; empty if it is not traced."""
         ...
 
 

@@ -27,7 +27,7 @@ class RunOutputs(Outputs, Protocol):
 
     @property
     def by_downstream(self) -> Mapping[str, Array]:
-        """Output by downstream; of a direct call by the model's own output names."""
+        """Downstream -> output; for a direct call, output name of the model -> output."""
         ...
 
 
@@ -56,7 +56,7 @@ class RunDone:
 
 
 def is_direct_call(run: RunOperator) -> bool:
-    """Whether a run is of direct calls, not of requests of the pipeline."""
+    """True if the items of a run are direct calls, not requests of the pipeline."""
     return run.items[0].route == DIRECT_CALL_ROUTE
 
 
@@ -70,7 +70,7 @@ def run_items(operator: OperatorView, executor: Executor, items: Sequence[WorkIt
 
 
 def run_done(operator: OperatorView, run: RunOperator, results: Sequence[RunResult]) -> RunDone:
-    """The outcome of a run from its results: one per item, or one for all items as a batch."""
+    """Convert the results of a run, one per item or one for the whole batch, into each item's outputs."""
     if len(results) < len(run.items):
         return _split_result(operator, run.items, results[0])
     return _one_result_each(operator, run.items, results)

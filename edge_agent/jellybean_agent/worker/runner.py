@@ -1,6 +1,6 @@
 """Runs a worker's batches, one at a time: asynchronously in a model process, or in the executor thread.
 
-Either way the next run starts before the outputs of the last one are encoded and sent, so that the model is never idle.
+In both cases the next run starts before the outputs of the last one are encoded and sent, to keep the model busy.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Result = TypeVar("Result")
 
 
 class FollowUp(NamedTuple):
-    """What is left to do in the event loop after a run. `outputs`: of direct calls, by request."""
+    """Work left to do in the event loop after a run. `outputs`: of direct calls, by request id."""
 
     instructions: Sequence[Instruction]
     status: grpc.StatusCode  # of the requests that failed
@@ -40,14 +40,14 @@ class FollowUp(NamedTuple):
 
 
 class RunListener(Protocol):
-    """Who is told of finished runs, and knows the next one: the driver."""
+    """Receives finished runs and returns the next one; implemented by the driver."""
 
     def run_completed(self, run: RunOperator, done: RunDone | AgentError) -> tuple[RunOperator | None, FollowUp]:
-        """The next run, and what else is to be done. Called from the event loop and from the executor thread."""
+        """Report a finished run; returns (next run or None, work left for `follow_up`). Called from both threads."""
         ...
 
     def follow_up(self, after: FollowUp) -> None:
-        """Do what is left after a run. Called in the event loop."""
+        """Do the work left after a run. Called in the event loop."""
         ...
 
 
@@ -69,7 +69,7 @@ class Runner:
         self._is_stopping = False
         self._queue: queue.SimpleQueue[RunOperator | None] = queue.SimpleQueue()
         self._current: tuple[str, float] | None = None
-        self._timer = Timer(self._loop)  # of emulated devices
+        self._timer = Timer(self._loop)  # timer for runs on emulated devices
         self._thread = threading.Thread(target=self._execute, name="executor", daemon=True)
 
     def start(self) -> None:
@@ -148,7 +148,7 @@ class Runner:
             run = following or self._queue.get()
 
     def _thread_run_ended(self, run: RunOperator, done: RunDone | AgentError) -> RunOperator | None:
-        """The next run if it is one for the thread; everything else goes to the event loop."""
+        """Report a run; returns the next one if it is for this thread. Other work goes to the event loop."""
         following, after = self._listener.run_completed(run, done)
         if following is not None and self._allows_async and self._executors[following.operator].can_run_async:
             after = after._replace(instructions=[following, *after.instructions])
@@ -162,11 +162,11 @@ class Runner:
         return following
 
     def _continue_device(self, run: RunOperator, following: RunOperator) -> None:
-        """A run that was queued starts on the emulated device when the last one ended, however late a timer was."""
+        """Let the next run start, on the emulated device, exactly when the last one ended, even if a timer was late."""
         self._executors[following.operator].since_s = self._executors[run.operator].due_s
 
     def _attempt(self, run: RunOperator, work: Callable[[], Result]) -> Result | AgentError:
-        """The result of one step of a run, or its error: then its requests fail, and the worker goes on."""
+        """The result of `work`, or its exception as an AgentError, which fails the run's requests only."""
         try:
             return work()
         except AgentError as error:

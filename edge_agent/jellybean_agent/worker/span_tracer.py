@@ -31,7 +31,7 @@ _REMEMBERED_TRACE_IDS = 4096
 
 @dataclass(slots=True)
 class _TracedTensor:
-    """A tensor, the context of the span that it came by, and since when it is queued (ns since the epoch)."""
+    """A tensor, the context of the span of its message, and when it was queued (ns since the epoch)."""
 
     tensor: Array
     context: Context
@@ -114,7 +114,7 @@ class SpanTracer:
         return replace(done, outputs=outputs)
 
     def _begin_compute(self, operator: str, traced: Sequence[_TracedTensor], began_ns: int) -> Span | None:
-        """Record one item's `queue` span and begin its `compute` span, under the input that came last."""
+        """Record one item's `queue` span and begin its `compute` span, as children of its last input's span."""
         last, *others = sorted(traced, key=lambda tensor: -tensor.since_ns)
         links = [other.context for other in others]
         attributes = {"request_id": last.request_id, **self._attributes(operator)}

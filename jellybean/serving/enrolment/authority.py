@@ -23,7 +23,7 @@ from jellybean.serving.errors import ServingError
 from jellybean_agent import CA_FILE, CERTIFICATE_FILE, PRIVATE_KEY_FILE, Identity, describe_error, write_private_file
 
 LIFE_S = 7 * 86400.0
-_NEXT = "next.key"  # of an authority that is trusted already but does not sign yet
+_NEXT = "next.key"  # key of an authority that is trusted already but does not sign yet
 _CA_LIFE_S = 365 * 86400.0
 _SKEW_S = 300.0  # tolerance for clocks that are behind
 
@@ -85,7 +85,7 @@ def open_authority(folder: Path, *, renew: bool = False) -> Authority:
 
 
 def read_authority(folder: Path) -> Authority:
-    """The authority that signs now, without making or promoting one. ServingError when there is none, or as above."""
+    """The authority that signs now; creates and promotes none. ServingError if it is missing, damaged or expired."""
     if not (folder / PRIVATE_KEY_FILE).exists():
         raise ServingError(f"{folder}: no certificate authority found; `jellybean certs` makes one")
     found = _read(folder)
@@ -95,7 +95,7 @@ def read_authority(folder: Path) -> Authority:
 
 
 def _is_trusted(folder: Path, name: str) -> bool:
-    """True if a key exists and its certificate is trusted; false for what an interrupted `_make` left."""
+    """True if a key exists and its certificate is trusted; false for a leftover of an interrupted `_make`."""
     with contextlib.suppress(OSError, ValueError, TypeError):
         key = serialization.load_pem_private_key((folder / name).read_bytes(), None).public_key()
         trusted = x509.load_pem_x509_certificates((folder / CA_FILE).read_bytes())
@@ -127,7 +127,7 @@ def _read(folder: Path) -> Authority:
 
 
 def _make(folder: Path, *, signs: bool) -> Authority:
-    """A new trusted authority, which signs at once or later; only the last step makes it sign."""
+    """Create a trusted authority. `signs`: it signs at once (set in the last step, so that a crash is harmless)."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     before: Sequence[x509.Certificate] = ()
     if (folder / CA_FILE).exists():

@@ -85,7 +85,7 @@ def identity_of(folder: Path, secret: bytes) -> str:
 
 
 def take_token(folder: Path, secret: bytes, key: bytes) -> str:
-    """Bind a token to a public key (its bytes) and give the token's identity.
+    """Bind a token to a public key (its bytes); returns the token's identity.
 
     The same key may use the token again until it expires: the answer to the first use may have been lost. StatusError
     for any other key.
@@ -132,15 +132,15 @@ class EnrolmentFiles:
 class Enrolment:
     """The Enrolment service of a gateway.
 
-    `serving()`: the plan that is served now, and the request that replaced the plan file's; None: it is the file's.
-    `addresses`: by process name. `life_s`: of the certificates.
+    `serving()`: (plan that is served now, request by which it replaced the plan file's; None if it is the file's plan).
+    `addresses`: by process name. `life_s`: lifetime of issued certificates, in seconds.
     """
 
     serving: Callable[[], tuple[PlanView, gateway_pb2.ReplaceRequest | None]]
     files: EnrolmentFiles
     addresses: dict[str, str]
     life_s: float = LIFE_S
-    downloads: set[object] = field(default_factory=set)  # under way
+    downloads: set[object] = field(default_factory=set)  # one marker per download in progress
 
     @property
     def view(self) -> PlanView:
@@ -150,7 +150,7 @@ class Enrolment:
     async def Enrol(self, request: enrol_pb2.EnrolRequest, context: Any) -> enrol_pb2.Certificate:
         """Exchange a token for a certificate.
 
-        The only call without one: the token's secret authenticates the caller.
+        The only call that needs no certificate: the token's secret authenticates the caller.
         """
         try:
             key = _public_key(request.request)
@@ -165,14 +165,14 @@ class Enrolment:
             return self._certificate(authority, identity, key)
         except AgentError as error:
             await context.abort(status_of(error), str(error))
-            raise  # abort has raised already
+            raise  # context.abort signals by an exception
 
     async def Renew(self, request: enrol_pb2.RenewRequest, context: Any) -> enrol_pb2.Certificate:
         try:
             return self._certificate(self._authority(), _agent_of(context), _public_key(request.request))
         except AgentError as error:
             await context.abort(status_of(error), str(error))
-            raise  # abort has raised already
+            raise  # context.abort signals by an exception
 
     async def Plan(self, request: enrol_pb2.PlanRequest, _context: Any) -> enrol_pb2.PlanResponse:
         if request.have == self.view.hash:

@@ -112,7 +112,7 @@ class Gateway:
     # -- requests -----------------------------------------------------------------------------------------------------
 
     async def infer(self, inputs: Tensors, time_left_s: float | None, request_id: str = "", caller: str = "") -> Result:
-        """Answer one request within `time_left_s`. An id is unique per `caller` (its URI); empty: none."""
+        """Answer one request within `time_left_s`. `request_id`: unique per `caller` (a URI); empty: no id."""
         trace = self._tracer.begin("request", self.view, request_id[:MAX_ID_BYTES], has_client=True)
         outcome: Outcome | None = Outcome(grpc.StatusCode.CANCELLED, "the client cancelled")
         try:
@@ -144,7 +144,7 @@ class Gateway:
         are_checked: bool = False,
         trace: RequestTrace = NOT_TRACED,
     ) -> Request | None:
-        """Start a request whose result goes to `on_finished`, once; None when it was refused.
+        """Start a request; `on_finished` gets its result, once. Returns None if the request was refused.
 
         `are_checked`: the inputs are known to fit the models.
         """
@@ -191,7 +191,7 @@ class Gateway:
     async def _infer_eventually(
         self, delivery: SpoolDelivery, inputs: Tensors, time_left_s: float | None, key: Key, trace: RequestTrace
     ) -> Result:
-        """As `infer`, but a request without an answer in time is kept on disk, and counted when it has one."""
+        """Like `infer`, but a request without an answer in time stays on disk, and is counted once it is answered."""
         began = time.monotonic()
         outputs: Tensors = {}
         outcome: Outcome | None
@@ -237,7 +237,7 @@ class Gateway:
 
     @property
     def state(self) -> str:
-        """starting, ready, degraded (some worker is away), or draining."""
+        """One of: starting, ready, degraded (some worker is not available), draining."""
         return "draining" if self._draining else self.plans.served.state
 
     @property
@@ -273,7 +273,7 @@ class Gateway:
         )
 
     async def drain(self, timeout_s: float) -> int:
-        """Refuse new requests and wait for those in flight; the number left at the end. 0 s: do not wait."""
+        """Refuse new requests and wait for those in flight; returns the number left. Timeout 0: do not wait."""
         self._draining = True
         self.changed.set()
         self._drain_until_s = min(self._drain_until_s, time.monotonic() + timeout_s)  # the soonest of several calls
@@ -284,7 +284,7 @@ class Gateway:
         return self._requests.count
 
     async def replace(self, view: PlanView, addresses: Mapping[str, str], links: Path | None, timeout_s: float) -> None:
-        """Serve new requests by another plan once its workers are ready. StatusError: the old plan stays."""
+        """Switch new requests to another plan once its workers are ready. StatusError if not; the old plan stays."""
         if self._draining:
             raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, "the gateway is draining")
         if view.eventually and self._delivery is None:

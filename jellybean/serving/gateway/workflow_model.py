@@ -12,7 +12,7 @@ from jellybean_agent import GATEWAY, ModelCounters, ServedModel, StatusError, Te
 from jellybean_protos.agent.v1 import agent_pb2
 
 PLATFORM = "jellybean_workflow"
-VERSION_DIGITS = 12  # of the plan's hash, as everywhere where people read it
+VERSION_DIGITS = 12  # digits of the plan's hash shown to users
 _Described = tuple[str, tuple[TensorPort, ...], tuple[TensorPort, ...]]  # hash of a plan, inputs, outputs
 
 
@@ -37,7 +37,7 @@ class Workflow:
         return {view.name: ServedModel(view.name, view.hash[:VERSION_DIGITS], PLATFORM, reason, inputs, outputs)}
 
     def _describe(self) -> _Described | None:
-        """Inputs and outputs of the current plan; None before workers have described every model at its ends."""
+        """Inputs and outputs of the current plan; None until workers have described all models at sources and sinks."""
         view = self._gateway.view
         inputs = [self._input(name) for name in view.source_outputs]
         outputs = [self._output(name) for name in view.sinks]

@@ -24,7 +24,7 @@ from jellybean_agent import (
 )
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 
-MAX_JSON_BYTES = 16 * 2**20  # larger tensors are sent as bytes after the JSON
+MAX_JSON_BYTES = 16 * 2**20  # limit of the JSON part; larger tensors are sent as bytes after it
 _INT64 = 2**63
 _TYPE_NAMES: dict[type[Any], str] = {str: "text", list: "a list", dict: "an object"}
 _JSON_KINDS = {"b": "b", "i": "iu", "u": "iu", "f": "iuf"}  # numpy kind of a dtype -> kinds of JSON values accepted
@@ -115,7 +115,7 @@ def _document(text: bytes) -> dict[str, Any]:
 
 
 def _read_input(request: pb.ModelInferRequest, item: dict[str, Any], where: str, rest: memoryview) -> int:
-    """Add one input to the request; the number of bytes after the JSON that it takes."""
+    """Add one input tensor to the request; returns how many of the bytes after the JSON belong to it."""
     name = _take(item, "name", str, where=f"{where}.name")
     datatype = _take(item, "datatype", str, where=f"{where}.datatype")
     sizes = _take(item, "shape", list, where=f"{where}.shape")
@@ -156,7 +156,7 @@ def _data(item: dict[str, Any], datatype: str, shape: tuple[int, ...], where: st
 
 
 def _take(item: Mapping[str, Any], key: str, kind: type[Any], default: Any = None, where: str | None = None) -> Any:
-    """A field of the type `kind`. InvalidInputError when it has another, or is absent and has no default."""
+    """The value of a JSON field. InvalidInputError if it is not of type `kind`, or missing without a default."""
     value = item.get(key, default)
     if not isinstance(value, kind):
         raise InvalidInputError(

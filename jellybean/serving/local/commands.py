@@ -15,7 +15,7 @@ PYTHON = [sys.executable, "-P", "-m"]  # -P: modules in the project's folder mus
 
 
 def write_plan(folder: Path, view: PlanView, document: Mapping[str, Any], gateway: str) -> dict[str, str]:
-    """Write a plan and the addresses of its processes into a new folder; the addresses by name.
+    """Write a plan and the addresses of its processes into a new folder; returns process name -> address.
 
     `gateway`: the gateway's address. Workers get Unix sockets in the folder.
     """

@@ -1,7 +1,7 @@
 """The keeper of a run: restarts processes that die, with exponential backoff, until the run is stopped.
 
-A process of its own, so that it works whether `up` stays in the foreground or not. All it knows is in the run's state
-file, which it changes only under its lock: it starts no process in a run that is stopping.
+It is a separate process, so that it works even if `up` does not stay in the foreground. Its only input is the run's
+state file, which it changes under the file's lock, so that it never starts a process of a run that is being stopped.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from jellybean_agent import configure_logging
 
 LOG = logging.getLogger("jellybean.keeper")
 MIN_PAUSE_S, MAX_PAUSE_S = 0.1, 10.0  # before a restart; doubles while a process keeps dying
-_STEADY_S = 20.0  # a process that lived this long did start: the pause is the shortest again
+_STEADY_S = 20.0  # after living this long, a process has started properly: reset its pause
 _POLL_S = 0.1
 _RECOVER_S = 2.0  # between tries to recover from an `apply` that was killed
 
@@ -45,12 +45,12 @@ class DeathWatch:
         self._descriptors: dict[tuple[int, float], int] = {}  # (process id, start time) -> pidfd
 
     def keep_only(self, processes: Sequence[ProcessState]) -> None:
-        """Close the descriptors of all other processes."""
+        """Close the descriptors of all processes except these."""
         for key in self._descriptors.keys() - {(process.pid, process.started) for process in processes}:
             os.close(self._descriptors.pop(key))
 
     def has_died(self, process: ProcessState) -> bool:
-        """True if it has ended, reaped or not."""
+        """True if the process has ended, whether or not its parent has reaped it."""
         if sys.platform != "linux":
             return process.process() is None
         key = (process.pid, process.started)
@@ -70,7 +70,7 @@ class DeathWatch:
 
 
 class Keeper:
-    """Keeps the run in `folder` of the project in `directory`."""
+    """The keeper of the run in `folder`, of the project in `directory`."""
 
     def __init__(self, directory: Path, folder: str) -> None:
         self._directory, self._folder = directory, folder
@@ -84,7 +84,7 @@ class Keeper:
         self._next_recovery_s = 0.0  # CLOCK_MONOTONIC
 
     def run(self) -> None:
-        """Keep the run until it stops or another run has replaced it."""
+        """Restart dead processes until the run stops or another run has replaced it."""
         while (state := self._current_state()) is not None:
             self._watch.keep_only(state.processes)
             self._recover(state)

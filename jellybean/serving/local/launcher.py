@@ -52,8 +52,8 @@ def up(
 ) -> Running:
     """Start every process of a plan; returns once all are ready.
 
-    LaunchError names the process that did not come up; AlreadyRunningError when the project is up. `detach`: this
-    process will not call `down`, another will.
+    LaunchError names the process that did not become ready; AlreadyRunningError if the project is served already.
+    `detach`: the run outlives this process; another one will call `down`.
     """
     settings.check()
     directory = directory.resolve()
@@ -115,7 +115,7 @@ class _Launch:
         write_state(self._directory, self.state)
 
     def start_keeper(self) -> None:
-        """Have processes that die from now on restarted."""
+        """Start the keeper, which restarts processes that die."""
         log = self._logs / f"{KEEPER_NAME}.log"
         command = [*PYTHON, "jellybean.serving.local.keeper", str(self._directory), str(self._folder)]
         self.children[KEEPER_NAME] = child = spawn(command, self._directory, log)
@@ -194,7 +194,7 @@ def _run_folder() -> Path:
 
 
 def _require_down(directory: Path) -> None:
-    """AlreadyRunningError when a process of the project's run lives; else the state of a dead run is removed."""
+    """AlreadyRunningError if a process of the project's run lives; else remove the state left by a dead run."""
     state = read_state(directory)
     if state is None:
         return

@@ -20,7 +20,7 @@ class Child(subprocess.Popen[bytes]):
     """A process that may outlive the one that started it."""
 
     def __del__(self) -> None:
-        """No warning about a child that still runs: `--detach` asks for that."""
+        """Suppress Popen's warning about a child that still runs, which is intended with `--detach`."""
 
 
 def spawn(command: Sequence[str], directory: Path, log: Path, *, append: bool = False) -> Child:
@@ -37,7 +37,7 @@ def process_state(name: str, child: Child, command: Sequence[str], address: str,
 
 
 def stop(processes: Sequence[psutil.Process], graceful_s: float) -> None:
-    """SIGTERM, and SIGKILL for those that live `graceful_s` later."""
+    """Send SIGTERM to the processes, and SIGKILL to those that still live `graceful_s` seconds later."""
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.terminate()
@@ -55,7 +55,7 @@ def _await_end(processes: Sequence[psutil.Process], limit_s: float) -> None:
 
 
 def _lives(process: psutil.Process) -> bool:
-    """True if it runs; False for a zombie, which only waits to be reaped by its parent."""
+    """True if the process runs; False if it has ended or is a zombie (not yet reaped by its parent)."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -42,7 +42,7 @@ from jellybean_agent import LOG_VARIABLES, AgentError, PlanView, plan_view
 _POLL_S = 0.05
 _STATUS_S = 5.0
 _ASK_S = 10.0  # longest wait for the gateway to say which plan it serves
-_CANCEL_S = 0.3  # after which a cancelled call has no effect any more
+_CANCEL_S = 0.3  # seconds after which a cancelled call can have no effect any more
 
 
 def apply(
@@ -53,7 +53,7 @@ def apply(
     start_timeout_s: float = START_S,
     allow_python: frozenset[str] = frozenset(),
 ) -> bool:
-    """Serve another plan from now on, without losing a request; False when it is served already.
+    """Switch a run to another plan without losing a request; False if that plan is served already.
 
     NotRunningError when nothing is up. LaunchError names the process that did not come up; the old plan then stays.
     `allow_python`: functions that the new agents may run besides their own steps.
@@ -88,7 +88,7 @@ def apply(
 
 
 def _use_log_settings_of(state: RunState) -> None:
-    """Give the processes that this one starts the log settings of the run's."""
+    """Set this process's environment to the run's log settings, for the processes that it starts."""
     gateway = next(process for process in state.processes if process.name == GATEWAY_NAME).process()
     with contextlib.suppress(psutil.Error):
         known = gateway.environ() if gateway is not None else {}
@@ -231,7 +231,7 @@ def _switched(state: RunState) -> RunState:
 
 
 def _stop_old_workers(directory: Path, state: RunState, folder: Path | None) -> None:
-    """SIGTERM the old agents: each ends when its last request has been answered.
+    """Send SIGTERM to the old agents: each ends when its last request has been answered.
 
     A gateway that died before the switch was recorded has restarted with the old plan: it is restarted once more.
     LaunchError when it still serves another plan; the old agents then stay.
@@ -261,7 +261,7 @@ def _without_replacement(state: RunState) -> RunState:
 
 
 def _update_state(directory: Path, change: Callable[[RunState], RunState]) -> RunState:
-    """Change the state file under its lock; the new state. LaunchError when the run has been stopped."""
+    """Change the state file under its lock; returns the new state. LaunchError if the run has been stopped."""
     with locked(directory):
         state = read_state(directory)
         if state is None or state.stopping:

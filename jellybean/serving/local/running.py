@@ -52,7 +52,7 @@ class Running:
         return self.state.gateway_address
 
     def down(self, timeout_s: float = DRAIN_S, limits: StopLimits = StopLimits()) -> int:
-        """Drain and stop; the number of requests that were left."""
+        """Drain and stop the run; returns the number of requests left unanswered."""
         try:
             return down(self.directory, timeout_s=timeout_s, limits=limits)
         except KeyboardInterrupt:  # a second Ctrl-C: stop without a drain
@@ -65,8 +65,8 @@ class Running:
     def wait(self, report: Callable[[str], None] | None = None) -> str | None:
         """Watch the processes until Ctrl-C or SIGTERM (both drain), a `down` from elsewhere, or the keeper's death.
 
-        Reports each process that dies, by name; the keeper restarts it. Returns how the keeper died, None unless it
-        did.
+        Calls `report` for each process that dies; the keeper restarts it. If the keeper itself dies, stops the run and
+        returns how it died; otherwise returns None.
         """
         report = report or (lambda text: print(text, file=sys.stderr, flush=True))
         reported: dict[str, int] = {}  # process -> restarts reported so far
@@ -94,7 +94,7 @@ class Running:
             if name == KEEPER_NAME or self._was_stopped():
                 continue
             child = self._children.pop(name)
-            if self._current_state().plan_folder == self.state.plan_folder:  # else it ended with its plan
+            if self._current_state().plan_folder == self.state.plan_folder:  # else its plan was replaced
                 report(f"{describe_end(name, child.returncode, self._log(name))}\n{name} is started again")
 
     def _current_state(self) -> RunState:
@@ -105,7 +105,7 @@ class Running:
         return state is None or state.stopping or state.folder != self.state.folder
 
     def _down_at_exit(self) -> None:
-        """An interrupt may have ended the process outside `wait`."""
+        """Stop the run at the interpreter's exit, in case an interrupt came outside `wait`."""
         try:
             if not self._was_stopped():
                 self.down()
@@ -122,7 +122,7 @@ class Running:
 
 
 def down(directory: Path, *, timeout_s: float = DRAIN_S, limits: StopLimits = StopLimits()) -> int:
-    """Drain and stop the run of a project, whichever process started it; the number of requests that were left.
+    """Drain and stop the run of a project, whichever process started it; returns the number of requests left.
 
     NotRunningError when nothing is up; ServingError when everything is stopped but the gateway did not answer, so that
     the number is unknown. Every process of the run ends: by SIGKILL if need be.

@@ -1,8 +1,8 @@
 """Answers the requests of the spool, oldest first, retrying until each has an answer, across restarts of any process.
 
-Memory holds the requests that are being tried and the numbers of those that wait for a retry. These wait outside the
-queue, so that a request which cannot be answered now delays no other. A failure that a retry would not change is a
-final answer, and so is a worker that has not answered in time many times over.
+Memory holds the requests being tried and the numbers of those that wait for a retry, which wait outside the queue and
+so delay no other request. A permanent failure is a final answer, and so is a timeout at a worker after `max_stuck`
+tries.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class DeliverySettings:
     """Bounds and pauses of a delivery."""
 
     concurrent: int = 32  # requests tried at once
-    concurrent_retries: int = 16  # of these, retries: requests that always fail leave room for new ones
+    concurrent_retries: int = 16  # most retries among them, so that requests that always fail leave room for new ones
     max_waiting_retries: int = 10_000  # beyond this no new request is begun
     max_stuck: int = 32  # tries of one request that a worker took and did not answer in time
     min_pause_s: float = 0.2  # before a request's first retry; doubles with each further one
@@ -70,7 +70,7 @@ class _Retries:
 class SpoolDelivery:
     """Delivers the requests of `spool`.
 
-    `try_once` answers one or says why not; `is_open()`: any would reach a worker.
+    `try_once` attempts one request and returns its result; `is_open()`: True if a request would reach a worker now.
     """
 
     def __init__(
@@ -79,8 +79,8 @@ class SpoolDelivery:
         self.spool = spool
         self._try_once, self._is_open, self._settings = try_once, is_open, settings
         self._waiters: dict[str, list[asyncio.Event]] = {}  # spool id -> calls that wait for its answer
-        self._under_way: dict[asyncio.Task[None], bool] = {}  # -> is a retry
-        self._last_number = 0  # of the requests begun so far
+        self._under_way: dict[asyncio.Task[None], bool] = {}  # task of a try -> True if it is a retry
+        self._last_number = 0  # highest number of a request begun so far
         self._due: list[tuple[float, int]] = []  # heap of retries: (CLOCK_MONOTONIC second, number)
         self._retries: dict[int, _Retries] = {}  # by number
         self._released = False
@@ -133,7 +133,7 @@ class SpoolDelivery:
         return answer
 
     def release(self) -> None:
-        """Return from every wait for an answer: this process will give no more."""
+        """End all waits for answers, as this process is about to stop."""
         self._released = True
         for events in self._waiters.values():
             for settled in events:

@@ -25,7 +25,7 @@ from jellybean_agent import StatusError, describe_error
 MAX_BYTES = 2**30
 TAKEN_IDS = 1_000_000  # ids of taken answers that are remembered
 ROW_BYTES = 128  # per row, besides its data and its id, which is stored twice (row and index)
-_ANSWER_PART = 8  # 1/8 of the bytes is for answers only; also the largest answer
+_ANSWER_PART = 8  # 1/8 of the bytes is reserved for answers; this is also the size limit of one answer
 _TABLES = """
 CREATE TABLE IF NOT EXISTS requests (
     number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, inputs BLOB NOT NULL, arrived_s REAL NOT NULL,
@@ -58,7 +58,7 @@ class Kept(NamedTuple):
 class Answer:
     """The final answer of a request: serialised outputs, or the status and reason of a permanent failure.
 
-    `outputs` is also None where the answer was taken and has been removed since to make room.
+    `outputs` is also None if the answer was taken and later removed to make room.
     """
 
     outputs: bytes | None
@@ -70,7 +70,7 @@ class Spool:
     """An open spool; its calls run in a thread of its own, one after another."""
 
     def __init__(self, database: sqlite3.Connection, thread: ThreadPoolExecutor, max_bytes: int) -> None:
-        """Use `Spool.open`."""
+        """Internal; use `Spool.open` to create a spool."""
         self._database, self._thread, self._max_bytes = database, thread, max_bytes
         self.closed = False
         self.waiting, self.bytes = 0, 0  # requests without an answer; size of all rows

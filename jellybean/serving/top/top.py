@@ -68,7 +68,7 @@ class OperatorRow:
 
 @dataclass(frozen=True, slots=True)
 class LinkRow:
-    """Tensors sent from one tier to another."""
+    """Traffic from one tier to another."""
 
     tier: str
     to_tier: str
@@ -95,7 +95,7 @@ class Top:
     failed: int
     refused: int
     expired: int
-    wrong: int  # of the failed: the clients' own mistakes
+    wrong: int  # of the failed: invalid or cancelled by the client
     retries: int
     left_out: int
     usd_per_h: float

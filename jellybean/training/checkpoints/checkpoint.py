@@ -33,9 +33,9 @@ _READ_ERRORS = (OSError, ValueError, KeyError, SafetensorError)
 
 @dataclass(frozen=True)
 class LoadedCheckpoint:
-    """A checkpoint. `sha256`: of the manifest, and so of all files. `tensors`: of all ranks. `manifest`: parsed.
+    """A checkpoint. `sha256`: of the manifest, which has the hashes of all files. `tensors`: of all ranks.
 
-    `skipped`: newer checkpoints that are broken, as messages.
+    `manifest`: parsed. `skipped`: messages about newer checkpoints that are broken.
     """
 
     path: Path
@@ -51,7 +51,7 @@ def rank_file(rank: int) -> str:
 
 
 def partial_folder(folder: Path, epochs: int) -> Path:
-    """Where a checkpoint is written before it is complete."""
+    """The temporary folder in which a checkpoint is written before it is complete."""
     return folder / f".epoch-{epochs}.partial"
 
 
@@ -73,9 +73,9 @@ def write_rank_file(folder: Path, epochs: int, rank: int, tensors: NamedTensors)
 def finish_checkpoint(
     folder: Path, epochs: int, hashes: Mapping[int, str], manifest: Mapping[str, Any], keep: int
 ) -> Path:
-    """Write the manifest, rename the folder, delete the oldest checkpoints; by one rank, after all have written.
+    """Write the manifest, rename the folder, delete all but `keep` checkpoints; returns the checkpoint's folder.
 
-    Only older checkpoints are deleted: newer ones are broken, or were when the run resumed from before them.
+    Called by one rank after all have written. Only older checkpoints are deleted; newer ones were found broken.
     """
     place, final = partial_folder(folder, epochs), folder / f"epoch-{epochs}"
     try:
@@ -151,7 +151,7 @@ def load_newest(folder: Path) -> LoadedCheckpoint | None:
 
 
 def load_exact(path: Path, sha256: str) -> LoadedCheckpoint:
-    """The checkpoint whose manifest has this sha256. TrainingError if it is not here."""
+    """Load the checkpoint at `path`. TrainingError unless its manifest has this sha256."""
     try:
         found = _load(path, ())
     except _READ_ERRORS as error:
@@ -187,7 +187,7 @@ def _load(path: Path, skipped: tuple[str, ...]) -> LoadedCheckpoint:
 
 
 def _checkpoints(folder: Path) -> Iterator[tuple[int, Path]]:
-    """(epochs, folder), newest first."""
+    """(number of epochs, folder) of each complete checkpoint, newest first."""
     paths = [(int(match[1]), path) for path in folder.glob("epoch-*") if (match := _NAME.fullmatch(path.name))]
     yield from sorted(paths, reverse=True)
 

@@ -16,7 +16,7 @@ HeldStages = Mapping[tuple[int, int], StageCopy]
 
 
 def collect_state(held: HeldStages, updates: WeightUpdates) -> dict[str, torch.Tensor]:
-    """All training state of a rank. For stages with a copy per pipe, that of the first pipe."""
+    """All training state of a rank. A stage that is held once per pipe is taken from the first pipe."""
     found: dict[str, torch.Tensor] = {}
     for copy, stage in held.items():
         if copy[1]:

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from jellybean.training.errors import StalledError
 
-CHECKS_PER_TIMEOUT = 40  # at least; a check counts, not the clock, so a suspended machine does not time out
+CHECKS_PER_TIMEOUT = 40  # at least; timeouts count checks, not clock time, so a suspended machine does not time out
 _MAX_INTERVAL_S = 5.0
 _ENDED = "ended"
 
@@ -39,7 +39,7 @@ class _RankState:
 
 
 class Heartbeats:
-    """Heartbeats of one rank of `world`; `patience_s` is the timeout."""
+    """Heartbeats of one rank among `world` ranks; `patience_s`: timeout in seconds."""
 
     def __init__(self, store: Store, rank: int, world: int, patience_s: float) -> None:
         self._store, self._rank, self._patience_s = store, rank, patience_s
@@ -57,7 +57,7 @@ class Heartbeats:
 
     @contextmanager
     def busy(self, what: str) -> Iterator[None]:
-        """Mark this rank as busy, for however long it takes."""
+        """Context in which this rank counts as busy with `what`, without a time limit."""
         before, self._busy = self._busy, what
         try:
             yield

@@ -28,13 +28,13 @@ from jellybean.training.errors import RankCrashError, RankLostError, SignalledEr
 REASONS_FOLDER = "JELLYBEAN_TRAINING_TOLD"  # environment variable: folder where processes write why they end
 RESTARTS = 3
 _PR_SET_PDEATHSIG = 1
-_MAX_PROCESSES = 64, 16  # at least so many are allowed, or so many per core
+_MAX_PROCESSES = 64, 16  # at most 64 processes, or 16 per core if that is more
 _KINDS: dict[str, type[Exception]] = {"still": StalledError, "lost": RankLostError, "crash": RankCrashError}
 _SHUTDOWN_S = 5  # grace period of processes that must end
 
 
 def run_processes(arguments: Sequence[str], count: int, say: Callable[[str], None]) -> None:
-    """Run `python ARGUMENTS` as `count` ranks. TrainingError with the first rank's reason, or after RESTARTS."""
+    """Run `python ARGUMENTS` as `count` ranks. TrainingError with a rank's reason, or after RESTARTS restarts."""
     cores = os.cpu_count() or 1
     if count > max(_MAX_PROCESSES[0], _MAX_PROCESSES[1] * cores):
         raise TrainingError(
@@ -90,7 +90,7 @@ def lock_folder(directory: Path) -> Iterator[None]:
 
 
 def _attempt(arguments: Sequence[str], count: int, folder: Path) -> str | None:
-    """Run all processes once. None if they succeed; else why, if a restart may help. TrainingError if it cannot."""
+    """Run all processes once. None on success; the reason if a restart may help; TrainingError if it cannot."""
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,

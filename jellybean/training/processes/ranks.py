@@ -25,7 +25,7 @@ NO_TIMEOUT = timedelta(days=365)  # timeout of collectives: heartbeats end waits
 
 @dataclass(frozen=True)
 class Rank:
-    """This process in the world; ranks count devices first, then replicas."""
+    """The place of this process among all ranks, which are numbered by device, then by replica."""
 
     rank: int
     devices: int
@@ -91,7 +91,7 @@ _GONE = re.compile(r"connection (closed|reset|refused)|broken pipe|socket|peer",
 
 @contextmanager
 def translated_errors(timeout_s: float) -> Iterator[None]:
-    """Translate torch's errors: timeouts and lost connections to LostError, anything unexpected to CrashError."""
+    """Translate torch's errors: timeouts, lost connections to RankLostError; unexpected ones to RankCrashError."""
     try:
         yield
     except RuntimeError as error:
@@ -111,7 +111,7 @@ def translated_errors(timeout_s: float) -> Iterator[None]:
 
 
 def _crash(error: Exception) -> str:
-    """The exception with its location, preferably outside torch."""
+    """Message with the exception and the code line that raised it, preferably a line outside torch."""
     places = traceback.extract_tb(error.__traceback__)
     device_index = next((one for one in reversed(places) if f"{os.sep}torch{os.sep}" not in one.filename), places[-1])
     told = str(error).strip() or "no message"
@@ -146,7 +146,7 @@ def process_group(document: TrainingDocument) -> Iterator[Rank]:
     except (JellyBeanError, OSError) as error:
         if started_by_launcher() and report_to_launcher(
             error, rank
-        ):  # before the other ranks notice that this one is gone
+        ):  # report before the other ranks notice that this one is gone
             raise ReportedError from error
         raise
     finally:

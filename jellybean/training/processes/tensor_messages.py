@@ -22,7 +22,7 @@ from jellybean.training.errors import TrainingError
 _WORD = 8  # bytes of an integer; tensors are aligned to it
 MAX_HEADER_BYTES = 256 * _WORD
 MAX_INLINE_BYTES = 32 * 1024  # tensors up to this size in total travel with their header
-MAX_MESSAGE_BYTES = 2 * MAX_HEADER_BYTES + MAX_INLINE_BYTES  # with the gaps between aligned tensors
+MAX_MESSAGE_BYTES = 2 * MAX_HEADER_BYTES + MAX_INLINE_BYTES  # including padding between aligned tensors
 _GOODBYE, _SEPARATE, _INLINE = 0, 1, 2  # forms of a message
 _HEAD = struct.Struct("=7q")  # form, the key's five fields, bytes of the description
 _TORCH_TYPES = (
@@ -54,7 +54,7 @@ class MessageKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """Shape and types of one tensor: `own` before and after, `sent` on the wire."""
+    """Shape and types of one tensor: `own` at sender and receiver, `sent` on the wire."""
 
     shape: tuple[int, ...]
     own: torch.dtype
@@ -67,7 +67,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class MessageLayout:
-    """Layout of a message. `description`: the parts as bytes. `places`: begin and end of each inline tensor."""
+    """Layout of a message. `description`: the encoded specs. `places`: byte range of each inline tensor."""
 
     parts: tuple[TensorSpec | None, ...]
     description: bytes
@@ -156,7 +156,7 @@ def encode(key: MessageKey, layout: MessageLayout, inline: Sequence[torch.Tensor
 
 
 def goodbye() -> torch.Tensor:
-    """The last message to a peer."""
+    """The message that tells a peer that no further ones follow."""
     return torch.full((_HEAD.size,), _GOODBYE, dtype=torch.uint8)
 
 

@@ -92,7 +92,7 @@ class StageTransport:
                 thread.start()
 
     def send(self, peer: int, key: MessageKey, tensors: StageTensors) -> None:
-        """Send detached tensors that nobody writes to any more. Returns at once."""
+        """Start to send detached tensors, which must not be modified any more. Returns at once."""
         self._raise_failure()
         layout = layout_of(tensors, self._compress)
         values = [
@@ -116,7 +116,7 @@ class StageTransport:
             self._wait_for(under_way.popleft())
 
     def take(self, key: MessageKey) -> StageTensors:
-        """Wait for the tensors of a key. LostError if a rank is gone or sends nothing for too long."""
+        """Wait for the tensors of a key. RankLostError if a rank is gone or sends nothing for too long."""
         with self._changed:
             self._changed.wait_for(lambda: key in self._arrived or self._failure is not None, self._patience_s)
             if key not in self._arrived:
@@ -125,7 +125,7 @@ class StageTransport:
             return self._arrived.pop(key)
 
     def close(self) -> None:
-        """Say goodbye to all peers and wait for theirs. Every rank must call this."""
+        """Send the goodbye message to all peers and wait for theirs. Every rank must call this."""
         for peer, outbox in self._outboxes.items():
             while self._small[peer]:
                 self._wait_for(self._small[peer].popleft())
@@ -182,7 +182,7 @@ class StageTransport:
             coming.wait(_NO_TIMEOUT)
             message = decode(memory)
             if message is None:
-                continue  # one goodbye per posted buffer
+                continue  # the peer sends one goodbye per posted buffer
             posted.append(self._post_receive(peer, memory))
             tensors = self._receive_tensors(peer, message) if message.tensors is None else message.tensors
             with self._changed:

@@ -16,7 +16,7 @@ from jellybean.training.processes.ranks import NO_TIMEOUT
 from jellybean_solver.pipeline import Schedule
 
 NamedGradients = dict[str, torch.Tensor]
-TiedWeights = dict[str, dict[int, str]]  # a shared weight -> the stages that share it, and what each calls it
+TiedWeights = dict[str, dict[int, str]]  # shared weight -> stage -> parameter name in that stage
 
 
 @dataclass
@@ -37,7 +37,7 @@ class PendingAllReduce:
 
 
 def start_all_reduce(gradients: NamedGradients, group: dist.ProcessGroup) -> PendingAllReduce | None:
-    """Start an all-reduce over a group whose ranks all have the same names and sizes. None if there is nothing."""
+    """Start an all-reduce over a group; all its ranks must have equal names and sizes. None if there are none."""
     if not gradients:
         return None
     flat = torch.cat([value.reshape(-1) for value in gradients.values()])
@@ -46,7 +46,7 @@ def start_all_reduce(gradients: NamedGradients, group: dist.ProcessGroup) -> Pen
 
 @dataclass(frozen=True)
 class ProcessGroups:
-    """Process groups that this rank reduces over; None if it is alone in a group or not a member.
+    """Process groups for this rank's all-reduces; None for a group in which it is alone or not a member.
 
     `copies[stage]`: ranks that hold the stage, over pipes and replicas. `ties[name]`: ranks that hold a tied weight.
     `pipeline`: the ranks of one replica.
@@ -60,7 +60,7 @@ class ProcessGroups:
 def global_norm(
     gradients: Sequence[NamedGradients], shares: Mapping[str, int], group: dist.ProcessGroup | None
 ) -> float:
-    """Euclidean norm of the gradients of a pipeline. `shares`: how many ranks hold a tied weight, which counts once."""
+    """Euclidean norm of a pipeline's gradients. `shares`: tied weight -> number of ranks with it; it counts once."""
     total = torch.zeros(1, dtype=torch.float64)
     for own in gradients:
         for name, value in own.items():

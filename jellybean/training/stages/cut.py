@@ -1,4 +1,4 @@
-"""Cuts a torch module into stages at the partitioner's cuts.
+"""Splits a torch module into stages at the cuts that the partitioner chose.
 
 The module is traced (by torch.fx, or by torch.export where torch.fx fails), so skip connections and tied weights are
 visible. A value that a later stage reads passes through all stages between: stages communicate with their neighbours
@@ -23,7 +23,10 @@ _COMPUTE_OPS = {"call_module", "call_function", "call_method"}
 
 @dataclass(frozen=True)
 class CutModule:
-    """`stages` in order. `tied`: parameters in several stages. `crossing[i]`: values from stage i to stage i + 1."""
+    """A module cut into `stages`, in order.
+
+    `tied`: parameters in several stages. `crossing[i]`: values passed from stage i to stage i + 1.
+    """
 
     stages: tuple[nn.Module, ...]
     tied: TiedWeights
@@ -101,7 +104,7 @@ def cut_module(traced: fx.GraphModule, stage_of: dict[str, int], inputs: tuple[A
 
 
 def _non_tensor_values(traced: fx.GraphModule, inputs: tuple[Any, ...]) -> _NonTensorValues:
-    """Run the example; buffers (running means) are restored."""
+    """Run the example inputs to find values that are not tensors; buffers (running means) are restored."""
     kept = {name: value.clone() for name, value in traced.named_buffers()}
     integers = _NonTensorValues(traced)
     with torch.no_grad(), torch.random.fork_rng():
@@ -125,7 +128,7 @@ def _stages_of(graph: fx.Graph, stage_of: dict[str, int]) -> dict[fx.Node, int]:
 
 
 def _crossing(graph: fx.Graph, stages_of: dict[fx.Node, int], stage: int) -> list[fx.Node]:
-    """Values that exist after a stage and are read later, the model's inputs and output included."""
+    """Values computed up to a stage and read by a later one, including the model's inputs and output."""
     integers = []
     for node in graph.nodes:
         if node.op in ("get_attr", "output") or stages_of.get(node, 0) > stage:

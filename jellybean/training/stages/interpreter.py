@@ -23,7 +23,7 @@ HeldStages = Mapping[tuple[int, int], StageCopy]  # stage, pipe
 
 
 class MicrobatchFeed(Protocol):
-    """The micro-batches of one iteration of a replica. A rank calls only what its stages need."""
+    """The micro-batches of one iteration of a replica. A rank calls only the methods that its stages need."""
 
     def inputs(self, microbatch: int) -> StageTensors:
         """Inputs of the first stage."""
@@ -32,7 +32,7 @@ class MicrobatchFeed(Protocol):
         """Second argument of the loss."""
 
     def factor(self, microbatch: int) -> float:
-        """Weight of the mean loss in the update's loss: its samples over the update's, of all replicas."""
+        """Weight of a micro-batch's mean loss: its samples divided by the update's samples over all replicas."""
 
     def seed(self, microbatch: int, stage: int) -> int:
         """Random seed of a forward."""
@@ -40,7 +40,7 @@ class MicrobatchFeed(Protocol):
 
 @dataclass
 class ActionLog:
-    """Log of one iteration on a rank: start and end of every action on its clock, and losses by micro-batch."""
+    """Log of one iteration on a rank: start and end of every action by its clock, and losses by micro-batch."""
 
     starts_s: list[float] = field(default_factory=list)
     ends_s: list[float] = field(default_factory=list)
@@ -121,7 +121,7 @@ class Interpreter:
         )
 
     def _inputs(self, action: Action, feed: MicrobatchFeed) -> StageTensors:
-        """Inputs from other stages or the feed."""
+        """Inputs of an action: received from another stage, or from the feed at the first stage."""
         stage, last = action.stage, self._schedule.stages - 1
         if action.kind is ActionKind.FORWARD:
             if stage == 0:

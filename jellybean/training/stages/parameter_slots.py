@@ -1,4 +1,4 @@
-"""Runs a module on other tensors than its own; torch.func.functional_call with the lookups done once."""
+"""Runs a module with replaced parameters, like torch.func.functional_call, but with name lookups done once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ParameterSlots:
 
     @contextmanager
     def replaced(self, values: Mapping[str, torch.Tensor]) -> Iterator[None]:
-        """Replace tensors, by the names of `named_parameters` and `named_buffers`; the others stay."""
+        """Context with tensors replaced, by names of `named_parameters`, `named_buffers`; others are unchanged."""
         kept = [(own, short, own[short]) for own, short, name in self._slots if name in values]
         for own, short, name in self._slots:
             if name in values:

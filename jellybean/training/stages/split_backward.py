@@ -18,7 +18,7 @@ from jellybean.training.processes.tensor_messages import StageTensors
 
 @dataclass
 class DeferredWeightGradients:
-    """Inputs of the second half. `received[node]`: gradients of the node's outputs."""
+    """State for the second half. `received[node]`: gradients of the node's outputs."""
 
     roots: Sequence[torch.Tensor]
     gradients: Sequence[torch.Tensor]
@@ -85,7 +85,7 @@ def _keeper(node: Node, received: dict[Node, tuple[torch.Tensor | None, ...]]) -
 def _branch_nodes(
     roots: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]
 ) -> dict[Node, list[int]] | None:
-    """Nodes on a path to the inputs from which weights are reachable without passing another such node.
+    """Nodes on a path to the inputs -> indices of weights reachable without passing another node on such a path.
 
     None if a weight is reachable from several of them, or from a root that leads to no input.
     """
@@ -93,7 +93,7 @@ def _branch_nodes(
     ends = {id(value) for value in inputs}
     number = {id(weight): index for index, weight in enumerate(weights)}
     on_input_path: set[Node] = set()  # on a path to an input
-    reachable: dict[Node, set[int]] = {}  # weights reachable without passing such a node
+    reachable: dict[Node, set[int]] = {}  # indices of weights reachable without passing a node on an input path
     found: dict[Node, list[int]] = {}
     for node in order:
         leaf = id(getattr(node, "variable", None))  # the leaf tensor of an AccumulateGrad node

@@ -68,7 +68,7 @@ class StageCopy:
         return len(self._in_flight)
 
     def begin_iteration(self, last_use: Mapping[int, int]) -> None:
-        """Start an iteration."""
+        """Start an iteration. `last_use`: weight version -> index of the last action that uses it."""
         self.versions.begin_iteration(last_use)
         self._in_flight.clear()
 
@@ -137,7 +137,7 @@ class StageCopy:
 
     @contextmanager
     def _accumulating(self, weights: Mapping[str, torch.Tensor]) -> Iterator[None]:
-        """Accumulate into the update's gradient through `.grad` of a version's weights."""
+        """Context in which `.grad` of these weights is the update's gradient, so that backward accumulates into it."""
         for name, value in weights.items():
             value.grad = self.gradient.get(name)
         try:
@@ -150,7 +150,7 @@ class StageCopy:
 
 
 def _seed(device: torch.device, seed: int) -> None:
-    """Like torch.manual_seed, which without a GPU formats the call stack on every call (0.3 ms)."""
+    """Set torch's seed; faster than torch.manual_seed, which without a GPU formats the call stack (0.3 ms)."""
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.manual_seed(seed)
@@ -170,7 +170,7 @@ def _trained(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def _roots(flight: _InFlight, gradients: StageTensors) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Roots of the backward and their gradients."""
+    """(outputs from which the backward starts, their gradients)."""
     if flight.loss is not None:
         return [flight.loss], [torch.full_like(flight.loss, flight.factor)]
     pairs = [

@@ -55,7 +55,7 @@ class WeightUpdates:
                 self.optimizers[copy] = make_optimizer(own)
 
     def begin_iteration(self, lr: Callable[[int], float] | None) -> None:
-        """Start an iteration."""
+        """Start an iteration. `lr(i)`: learning rate of its i-th update; None: unchanged."""
         self._lr, self._ready, self._pending = lr, False, {}
 
     def reduce(self, number: int, stage: StageCopy) -> None:
@@ -66,7 +66,7 @@ class WeightUpdates:
             self._pending[number] = start_all_reduce(stage.gradient, group)
 
     def update(self, action: Action, stage: StageCopy, place: int) -> None:
-        """Apply a stage's accumulated gradient to its weights."""
+        """Apply a stage's accumulated gradient to its weights. `place`: index of the action in the device's order."""
         if self._flushes:
             if not self._ready:
                 self._prepare_all()
@@ -109,7 +109,7 @@ class WeightUpdates:
             pending.finish()
 
     def _reduce_tied(self) -> None:
-        """Give tied weights the sum of their stages' gradients."""
+        """Replace each tied weight's gradient by the sum over the stages that share the weight."""
         for tie in sorted(self._tied):
             names = self._tied[tie]
             holders = [(pipe, stage, names[number]) for (number, pipe), stage in self._held.items() if number in names]

@@ -1,4 +1,4 @@
-"""Certificates of `jellybean certs` as the Secrets that pods mount."""
+"""Renders the certificates that `jellybean certs` wrote as the Secrets that pods mount."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from jellybean_k8s.objects import KubeObject
 
 Objects = list[KubeObject]
 
-PATIENCE_S = 30.0  # how long calls are retried
+PATIENCE_S = 30.0  # seconds for which failing calls are retried
 _CONNECT_S, _ANSWER_S = 5.0, 30.0
 _LIST_LIMIT = 500
 _TRANSIENT_STATUS = frozenset({429, 502, 503, 504})
@@ -75,7 +75,7 @@ class FieldConflictError(DeployError):
 
 @dataclass
 class Cluster:
-    """Calls for the objects of one namespace. `clock` and `sleep` are in seconds."""
+    """API calls for the objects of one namespace. `clock()`, `sleep()`: in seconds, replaceable in tests."""
 
     api: client.ApiClient
     namespace: str
@@ -109,7 +109,7 @@ class Cluster:
             try:
                 page = self._call("get", path, label_selector=selector, limit=_LIST_LIMIT, _continue=more)
             except ClusterError as error:
-                if error.status == 404:  # the cluster does not have this API, so no such objects
+                if error.status == 404:  # the cluster does not have this API, so there are no such objects
                     return [], ""
                 raise
             found += page["items"]
@@ -141,7 +141,7 @@ class Cluster:
         return self._call("post", self._path(item["kind"]), body=item, field_manager=FIELD_MANAGER)
 
     def replace(self, item: KubeObject) -> KubeObject:
-        """Replace the object of the same resourceVersion; ClusterError 409 if it has changed since."""
+        """Replace an object; ClusterError 409 if its resourceVersion has changed since `item` was read."""
         path = self._path(item["kind"], item["metadata"]["name"])
         return self._call("put", path, body=item, field_manager=FIELD_MANAGER)
 

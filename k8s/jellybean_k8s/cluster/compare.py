@@ -14,7 +14,7 @@ from jellybean_k8s.objects import KubeObject
 
 ObjectKey = tuple[str, str]  # kind, name
 APPLIED = f"{OWN_PREFIX}/applied"  # annotation: hash of the object as last applied
-_NOT_LISTED = ("apiVersion", "kind")  # items of a list response lack these
+_NOT_LISTED = ("apiVersion", "kind")  # fields that items of a list response lack
 
 
 def object_key(item: Mapping[str, Any]) -> ObjectKey:
@@ -23,7 +23,7 @@ def object_key(item: Mapping[str, Any]) -> ObjectKey:
 
 
 def with_hash(item: KubeObject) -> KubeObject:
-    """The object annotated with its own hash, so that a field that was removed from it is detected."""
+    """A copy annotated with the object's hash, so that a field removed in a later version is detected."""
     found = copy.deepcopy(item)
     found["metadata"]["annotations"] = {**item["metadata"].get("annotations", {}), APPLIED: json_sha256(item)}
     return found
@@ -83,5 +83,5 @@ def contains(live: Any, wanted: Any) -> bool:
 
 
 def by_key(items: Sequence[KubeObject], kind: str) -> dict[ObjectKey, KubeObject]:
-    """Objects of a list response, which lack their kind, by kind and name."""
+    """Index the items of a list response by (kind, name); `kind` is given, as items lack it."""
     return {(kind, item["metadata"]["name"]): {"kind": kind, **item} for item in items}

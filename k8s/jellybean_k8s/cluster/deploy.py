@@ -54,9 +54,9 @@ class DeployStoppedError(DeployError):
 class DeployOptions:
     """How to deploy.
 
-    `wait`: switch clients over only when the new plan is ready; without, at once. `undo_failed`: undo a deployment that
-    did not become ready. `in_place`: remove the running plan first. `owner`: owner reference of all objects, to the
-    resource that is deployed.
+    `wait`: switch clients to the new plan only when it is ready, else immediately. `undo_failed`: undo a deployment
+    that did not become ready. `in_place`: remove the running plan first. `owner`: owner reference set on all objects,
+    to the custom resource that is deployed.
     """
 
     wait: bool = True
@@ -125,7 +125,7 @@ class _Rollout:
             self.options.progress(done + 1, len(objects), "/".join(key))
 
     def prune(self, keys: Iterable[ObjectKey]) -> None:
-        """Delete inventory objects that are ours; others of the same names are left alone."""
+        """Delete the objects under `keys` that belong to this deployment; others with these names are kept."""
         for key in sorted(keys, key=lambda key: (_PRUNE_ORDER.get(key[0], len(_PRUNE_ORDER)), key)):
             self.lock.renew()
             there = self.cluster.get(*key)
@@ -139,9 +139,9 @@ class _Rollout:
 def dry_run(
     cluster: Cluster, deployed: DeployedPlan, objects: Sequence[KubeObject], *, force: bool = False
 ) -> list[tuple[KubeObject | None, KubeObject | None]]:
-    """Server-side dry run: (before, after) of each object that would change; None if it does not exist then.
+    """Server-side dry run: (before, after) of each object that would change; None where it does not exist.
 
-    Every object is sent to the server, so what it would refuse fails here.
+    Every object is sent to the server, so an object that it would refuse raises DeployError.
     """
     app, keep = deployed.app, _certificates(deployed)
     inventory = read_inventory(cluster, app)
@@ -216,7 +216,7 @@ def undeploy(cluster: Cluster, app: str, options: DeployOptions | None = None) -
 
 
 def _check_owner(inventory: Inventory, owner: Mapping[str, Any] | None) -> None:
-    """DeployError if the deployment has another owner: a custom resource, or a person."""
+    """DeployError if the deployment has another owner; None stands for a person who deploys by command."""
     theirs = inventory.owner
     if not (inventory.objects or inventory.revisions) or (theirs or {}).get("uid") == (owner or {}).get("uid"):
         return
@@ -288,7 +288,7 @@ def _check_single_spool(rollout: _Rollout, objects: Sequence[KubeObject], stale:
 
 
 def _check_conflicts(rollout: _Rollout, changes: Changes) -> None:
-    """DeployError with all fields of other managers, before any object is changed."""
+    """DeployError if the change would overwrite fields of other managers; lists them all. Changes nothing."""
     if rollout.options.force:
         return
     conflicts: list[str] = []

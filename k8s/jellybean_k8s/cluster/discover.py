@@ -43,7 +43,7 @@ class NodePool:
 
 @dataclass(frozen=True, slots=True)
 class NodeFleet:
-    """The worker pools of a cluster. `left_out`: nodes that are not used, and why."""
+    """The worker pools of a cluster. `left_out`: unused nodes, with the reason."""
 
     pools: tuple[NodePool, ...]
     sites: Mapping[str, int]
@@ -98,7 +98,7 @@ def _exclusion_reason(node: KubeObjectView, own: Mapping[str, str], tier_label: 
 
 
 def _node_type(node: KubeObjectView) -> str:
-    """What the nodes of a pool have in common: our pool label, else GPU and instance type, else their size."""
+    """Type by which nodes are grouped into pools: the pool label, else GPU with instance type or CPU count."""
     own = node["metadata"].get("labels") or {}
     if POOL_LABEL in own:
         return str(own[POOL_LABEL])
@@ -194,7 +194,7 @@ def _label_price(node: KubeObjectView, own: Mapping[str, str]) -> float | None:
 
 
 def _with_unique_names(pools: Iterable[NodePool]) -> tuple[NodePool, ...]:
-    """Number pools of the same name, the largest first."""
+    """Make pool names unique by appending `-size2`, `-size3`, ... to repeated names. `pools`: the largest first."""
     found: list[NodePool] = []
     seen: Counter[str] = Counter()
     for pool in pools:

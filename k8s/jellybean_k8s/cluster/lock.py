@@ -16,7 +16,7 @@ from jellybean_k8s.cluster.cluster import Cluster, ClusterError
 from jellybean_k8s.errors import DeployError
 from jellybean_k8s.names import APP_PREFIX, FIELD_MANAGER
 
-HOLD_S = 30  # a lease that is not renewed for so long is free
+HOLD_S = 30  # seconds after its last renewal when the lease is free
 _RENEW_S = 10.0
 _POLL_S = 1.0
 _CONFLICT = 409
@@ -29,7 +29,7 @@ class LockedError(DeployError):
 class DeployLock:
     """Context manager that holds the lease; call `renew` regularly, an unrenewed lease is free after `HOLD_S`.
 
-    `wait_s`: how long to wait for the current holder. `lease`: name of the Lease, by default from the deployment's.
+    `wait_s`: longest seconds to wait for the current holder. `lease`: name of the Lease; default: from the deployment.
     """
 
     def __init__(

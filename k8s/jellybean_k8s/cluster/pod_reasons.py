@@ -60,7 +60,7 @@ def _warnings_by_object(events: Iterable[KubeObjectView]) -> dict[tuple[str, str
         text = f"{event.get('reason', '')}: {str(event.get('message', '')).strip()}"
         texts = found.setdefault((about.get("kind", ""), about.get("name", "")), [])
         if event.get("type") == "Warning" and text not in texts:
-            if event.get("reason") == _UNPLACED:  # the scheduler rewords it with every change of the nodes
+            if event.get("reason") == _UNPLACED:  # the scheduler's text changes with the nodes: keep the newest only
                 texts[:] = [old for old in texts if not old.startswith(f"{_UNPLACED}: ")]
             texts.append(text)
     return found
@@ -89,7 +89,7 @@ def _state(pod: KubeObjectView) -> str:
 
 
 def _container(container: KubeObjectView) -> str:
-    """What is wrong with a container; empty if nothing."""
+    """Why a container is not running (its state's reason and message); empty if it runs."""
     state, last = container.get("state") or {}, (container.get("lastState") or {}).get("terminated") or {}
     waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
     if ended and ended.get("exitCode") != 0:

@@ -29,7 +29,7 @@ def check(
     *,
     leaving: frozenset[str] = frozenset(),
 ) -> list[str]:
-    """PreflightError with every problem; else notes on what could not be checked.
+    """Run all checks. PreflightError with every problem; otherwise returns notes on checks that were not possible.
 
     `leaving`: StatefulSets and Deployments that are removed before the new ones start.
     """
@@ -57,7 +57,7 @@ def check(
 
 
 def over_budget(plan: Plan) -> list[str]:
-    """The plan's cost above its own budget, as a message."""
+    """A message if the plan's cost exceeds its own budget; else empty."""
     budget, cost = plan.slo.budget_usd_per_h, plan.cost.total_usd_per_h
     if budget is None or cost <= budget * (1 + _TOLERANCE):
         return []
@@ -65,7 +65,7 @@ def over_budget(plan: Plan) -> list[str]:
 
 
 def missing_secrets(cluster: Cluster, deployed: DeployedPlan, objects: Sequence[KubeObjectView]) -> list[str]:
-    """Certificates that pods would wait for."""
+    """Messages about Secrets with certificates that pods mount and that do not exist."""
     brought = {item["metadata"]["name"] for item in objects if item["kind"] == "Secret"}
     wanted: dict[str, set[str]] = {tls_secret(deployed, None): {"tls.crt", "tls.key", "ca.crt"}}
     for group in deployed.groups:
@@ -95,7 +95,7 @@ def missing_nodes(
     pods: Sequence[KubeObjectView],
     leaving: frozenset[str] = frozenset(),
 ) -> list[str]:
-    """Tiers and sites without nodes; pools with more workers than nodes or GPUs."""
+    """Messages about tiers and sites without nodes, and pools with more workers than nodes or GPUs."""
     found: list[str] = []
     asked: dict[tuple[str, tuple[tuple[str, str], ...]], int] = {}
     ready = [node for node in nodes if not node["spec"].get("unschedulable")]
@@ -136,7 +136,7 @@ def _gpu_shortage(
     nodes: Sequence[KubeObjectView],
     used: Mapping[tuple[str, str], int],
 ) -> str:
-    """What GPUs of a kind are missing on the nodes with these labels; empty if there are enough."""
+    """Message about missing GPUs on the nodes with these labels; empty if there are `many` free ones."""
     fit = [node for node in nodes if labels.items() <= (node["metadata"].get("labels") or {}).items()]
     there = sum(
         int(parse_quantity((node.get("status", {}).get("allocatable") or {}).get(resource, "0"))) for node in fit
@@ -166,7 +166,7 @@ def _gpus(pod: KubeObjectView) -> dict[str, int]:
 
 
 def _gpus_in_use(pods: Sequence[KubeObjectView], leaving: frozenset[str]) -> dict[tuple[str, str], int]:
-    """(node, resource) -> how many are held by pods there, except those of leaving sets."""
+    """(node, GPU resource) -> number of GPUs requested by pods on it, except pods of the sets in `leaving`."""
     found: dict[tuple[str, str], int] = {}
     for pod in pods:
         node = pod.get("spec", {}).get("nodeName")

@@ -13,7 +13,7 @@ from jellybean_k8s.names import APP_PREFIX, FIELD_MANAGER
 from jellybean_k8s.objects import KubeObjectView
 
 WORKLOADS = ("StatefulSet", "Deployment")
-_POLL_S = 5.0  # longest wait between two reads
+_POLL_S = 5.0  # longest seconds between two reads
 
 
 class NotReadyError(DeployError):
@@ -25,7 +25,7 @@ class NotReadyError(DeployError):
 
 
 def unready(item: KubeObjectView) -> str:
-    """What a StatefulSet or Deployment lacks; empty if it runs as its newest specification says."""
+    """Why a StatefulSet or Deployment is not ready; empty if all its pods run the newest specification."""
     spec, status = item["spec"], item.get("status") or {}
     wanted = spec.get("replicas", 1)
     if status.get("observedGeneration", 0) < item["metadata"].get("generation", 1):
@@ -80,7 +80,7 @@ def await_ready(
 
 
 def await_gone(cluster: Cluster, selector: str, timeout_s: float, pulse: Callable[[], None] = lambda: None) -> int:
-    """Wait until no pod with these labels exists; returns how many do after the timeout."""
+    """Wait until no pod matches the label selector; returns the number left at the timeout (0: all gone)."""
     until = cluster.clock() + timeout_s
     while True:
         pulse()

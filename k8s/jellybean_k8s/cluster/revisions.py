@@ -21,7 +21,7 @@ from jellybean_k8s.names import APP_PREFIX, FIELD_MANAGER
 from jellybean_k8s.objects import KubeObject
 from jellybean_solver import Plan, to_document
 
-KEPT_REVISIONS = 5  # revisions
+KEPT_REVISIONS = 5  # number of revisions kept
 APPLYING, DEPLOYED, FAILED, REPLACED = "applying", "deployed", "failed", "replaced"
 _STATE = "inventory.json"
 _MANIFESTS = "manifests.json.gz"
@@ -142,7 +142,7 @@ def revision_name(app: str, number: int) -> str:
 
 
 def plan_record(app: str, served: str, plan: Plan) -> KubeObject:
-    """ConfigMap with the complete plan; the served plan has no link speeds and costs."""
+    """ConfigMap with the complete plan document, as the document that pods mount lacks link speeds and costs."""
     packed = gzip.compress(json.dumps(to_document(plan), separators=(",", ":")).encode(), mtime=0)
     return _config_map(app, _plan_name(app, served), binaryData={_PLAN: base64.b64encode(packed).decode()})
 

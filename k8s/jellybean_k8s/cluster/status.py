@@ -16,7 +16,7 @@ from jellybean_k8s.names import OWN_PREFIX
 
 @dataclass(frozen=True, slots=True)
 class SetStatus:
-    """A StatefulSet or Deployment: pods wanted and available; `lacks`: what is missing, empty if complete."""
+    """A StatefulSet or Deployment: pods wanted and available; `lacks`: why it is not ready, empty if it is."""
 
     kind: str
     name: str

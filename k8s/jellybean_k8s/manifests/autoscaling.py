@@ -2,8 +2,8 @@
 
 The gateway draws only routes whose workers are all available, by the plan's weights. At a share f of the planned rate
 and with routes of total weight W left, a remaining worker has f / W of its planned load. An autoscaler that keeps a
-pool at its planned load leaves at least a share f of its workers, so no worker exceeds its planned load as long as
-W >= f when every shrinking pool has as few workers as f allows.
+pool at its planned load leaves at least a share f of its workers. So no worker exceeds its planned load if, for every
+f, W >= f holds with every shrinking pool at the fewest workers allowed at f.
 """
 
 from __future__ import annotations

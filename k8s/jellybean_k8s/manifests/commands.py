@@ -19,7 +19,7 @@ Command = tuple[Sequence[str], Sequence[str]]  # command, arguments
 
 
 def agent(deployed: DeployedPlan, group: WorkerGroup, models_bytes: int) -> Command:
-    """Of an agent, for the worker with the pod's ordinal. `models_bytes`: memory limit of its models."""
+    """Command of an agent, for the worker with the pod's ordinal. `models_bytes`: memory limit of its models."""
     own = group.prefix if group.first is None else f"{group.prefix}$({NUMBER})"
     return ("jellybean-agent",), (
         *_common(deployed),
@@ -34,7 +34,7 @@ def agent(deployed: DeployedPlan, group: WorkerGroup, models_bytes: int) -> Comm
 
 
 def gateway(deployed: DeployedPlan) -> Command:
-    """Of the gateway."""
+    """Command of the gateway."""
     return ("python", "-P", "-m", "jellybean.serving.gateway_main"), (
         *_common(deployed),
         f"--listen={_EVERYWHERE}:{AGENT_PORT}",
@@ -56,7 +56,7 @@ def _common(deployed: DeployedPlan) -> tuple[str, ...]:
 
 
 def prepare(deployed: DeployedPlan, group: WorkerGroup | None) -> Command:
-    """Of the init container: link the worker's certificate, fetch and verify its models."""
+    """Command of the init container: link the worker's certificate, fetch and verify its models."""
     number = "tls" if group is None else "0" if group.first is None else f"$({NUMBER})"
     arguments = [f"--tls-from={SECRETS}", f"--tls-name={number}", f"--tls-to={_TLS}"]
     if group is not None:

@@ -21,8 +21,8 @@ from jellybean_k8s.objects import KubeObject
 
 AGENT_BASE_BYTES = 256 * MIB  # memory of an agent without models: Python, gRPC, ONNX Runtime
 USER = 65532  # the conventional nonroot user
-STOP_S = 10  # from the end of a drain to SIGKILL
-_EVERY_S = 5  # period of the readiness probe
+STOP_S = 10  # seconds from the end of a drain to SIGKILL
+_EVERY_S = 5  # period of the readiness probe, in seconds
 _LIVENESS_EVERY_S, _LIVENESS_MISSES = 10, 6  # a worker in a long run may answer late; a dead one is found in a minute
 _STARTING_EVERY_S = 2
 SPOOL_VOLUME = "spool"
@@ -178,7 +178,7 @@ def _authorization(deployed: DeployedPlan) -> list[KubeObject]:
 
 
 def _resources(cpu: float, request_bytes: int, limit_bytes: int) -> KubeObject:
-    """No CPU limit: a worker may use idle cores, and throttling would add latency."""
+    """Resource requests and limits of a container. No CPU limit: throttling would add latency."""
     return {
         "requests": {"cpu": cores(cpu), "memory": mebibytes(request_bytes)},
         "limits": {"memory": mebibytes(limit_bytes)},
@@ -202,7 +202,9 @@ def _probe(how: KubeObject, every_s: int, misses: int) -> KubeObject:
 
 
 def _probes(start_s: float, *, loads: bool) -> KubeObject:
-    """Liveness is only that the process answers: a pod may be unready because others are, which no restart fixes."""
+    """Startup, readiness and liveness probes. Liveness only tests that the process answers: a pod may be unready
+    because of another pod, which no restart would fix.
+    """
     ready, live = ({"grpc": {"port": HEALTH_PORT, "service": name}} for name in ("", LIVENESS_SERVICE))
     return {
         "startupProbe": _probe(

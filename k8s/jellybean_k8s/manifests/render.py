@@ -87,7 +87,7 @@ def _plan_independent_labels(deployed: DeployedPlan, component: str) -> dict[str
 
 
 def _service_account(deployed: DeployedPlan) -> KubeObject:
-    """Pods never call the API server: they get no token and need no Role."""
+    """ServiceAccount of all pods, without token and Role, as pods never call the API server."""
     return _object(
         "v1",
         "ServiceAccount",
@@ -157,7 +157,7 @@ def _port(name: str, port: int) -> KubeObject:
 
 
 def _headless_service(deployed: DeployedPlan, component: str) -> KubeObject:
-    """Addresses of all pods, unready ones too: a draining worker still exchanges messages."""
+    """Headless Service: DNS names of all pods, also unready ones, as a draining worker still exchanges messages."""
     name = deployed.gateway if component == "gateway" else deployed.agents
     ports = [_port("agent", AGENT_PORT)]
     ports += [_port("metrics", METRICS_PORT)] if component == "agent" else []

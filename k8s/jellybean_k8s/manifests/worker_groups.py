@@ -63,7 +63,7 @@ def worker_groups(plan: Plan) -> tuple[WorkerGroup, ...]:
 
 
 def _runs(workers: list[PlannedWorker]) -> Iterator[tuple[int | None, list[PlannedWorker]]]:
-    """Consecutively numbered workers, with the first number; workers without a number one by one."""
+    """Split workers into runs of consecutive numbers: (first number, workers); (None, [worker]) without a number."""
     numbered: dict[tuple[str, int], PlannedWorker] = {}
     for worker in workers:
         match = _NUMBERED.fullmatch(worker.name)
@@ -104,7 +104,7 @@ def _group(plan: Plan, pool: str, first: int | None, run: list[PlannedWorker]) -
 
 
 def _model(operator: PlannedOperator) -> ModelRef | None:
-    """Its model file; None for a Python function, which comes with the agent's image."""
+    """The operator's model file; None for a Python function, which is part of the agent's image."""
     return operator.model if operator.model is not None and operator.model.python is None else None
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from jellybean_k8s.names import APP_PREFIX, FIELD_MANAGER, OWN_PREFIX
 
-_APPLIED = ("get", "list", "watch", "create", "patch", "delete")  # server-side apply of a new object takes create too
+_APPLIED = ("get", "list", "watch", "create", "patch", "delete")  # server-side apply of a new object needs `create` too
 _RULES: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("", ("configmaps", "serviceaccounts", "services"), ("get", "list", "create", "patch", "delete")),
     ("", ("secrets",), ("get", "create", "patch", "delete")),
@@ -31,12 +31,12 @@ _OPERATOR_RULES: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
 
 
 def operator_rules() -> list[dict[str, Any]]:
-    """Rules of the operator in every namespace it serves; listing nodes and all pods needs more."""
+    """Rules of the operator in every namespace it serves; listing nodes and all pods needs cluster-wide rights."""
     return _rules((*_RULES, *_OPERATOR_RULES))
 
 
 def deployer_role() -> dict[str, Any]:
-    """Role of a person who deploys to a namespace; listing nodes and all pods needs more."""
+    """Role of a person who deploys to a namespace; listing nodes and all pods needs cluster-wide rights."""
     return {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "Role",

@@ -22,7 +22,7 @@ _NAME_TEXT = 63
 
 
 def structural_schema(schema: Mapping[str, Any], rules: SchemaRules, *, without: Sequence[str] = ()) -> Schema:
-    """The schema of a pydantic model, without some of its keys. ValueError if a value has no single type."""
+    """Convert the schema of a pydantic model, omitting the keys `without`. ValueError if a value has several types."""
     definitions = schema.get("$defs", {})
     kept = {key: value for key, value in schema.items() if key != "$defs"}
     kept["properties"] = {key: value for key, value in schema["properties"].items() if key not in without}
@@ -57,7 +57,7 @@ def _value(node: Mapping[str, Any], key: str) -> Schema:
     found: Schema = {"type": node["type"]}
     if node["type"] == "string":
         found["maxLength"] = _max_length(node, key)
-    if "exclusiveMinimum" in node:  # a boolean beside `minimum` in OpenAPI 3.0
+    if "exclusiveMinimum" in node:  # OpenAPI 3.0 has a boolean `exclusiveMinimum` beside `minimum`
         found |= {"minimum": node["exclusiveMinimum"], "exclusiveMinimum": True}
     return found
 

@@ -28,7 +28,7 @@ class Billed(Protocol):
 
 @dataclass(slots=True)
 class _Bill:
-    """Cost of one plan.
+    """Cost of one plan so far.
 
     `counters`: the workers' cost counters at the last report, which was complete at `reported_s`.
     """
@@ -46,7 +46,7 @@ class CostAccount:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._bills: dict[Billed, _Bill] = {}  # of the plans that are served now
-        self._workers_usd = self._links_usd = 0.0  # of the plans before
+        self._workers_usd = self._links_usd = 0.0  # cost of earlier plans
 
     def begin(self, plan: Billed) -> None:
         """Bill a plan's workers from now on."""
@@ -60,7 +60,7 @@ class CostAccount:
         self._links_usd += bill.links_usd + _sources_usd(plan)
 
     def report(self, plan: Billed, texts: Iterable[bytes], asked_s: float) -> None:
-        """Take the workers' metrics (Prometheus' text format), asked for at `asked_s`.
+        """Add the workers' metrics (Prometheus' text format), requested at `asked_s` (monotonic seconds).
 
         A counter below its last value was reset by a restart. A report that overlaps a newer one is ignored: its
         counters may be older.
@@ -88,7 +88,7 @@ class CostAccount:
 
 
 def _sources_usd(plan: Billed) -> float:
-    """Cost of the sources' data, which the gateway sends."""
+    """Cost in USD of the sources' data that the gateway sent over links."""
     prices = {(link.upstream_tier, link.downstream_tier): link.price_usd_per_gib for link in plan.view.links}
     return sum(
         count / BYTES_PER_GIB * prices.get((tier, to), 0.0) for (_, tier, to), count in list(plan.bytes_sent.items())

@@ -19,7 +19,7 @@ _POLL_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class WorkerNetwork:
-    """How workers are reached. `known`: workers that may call the gateway, those of every later plan are added.
+    """How workers are reached. `known`: workers that may call the gateway; workers of later plans are added to it.
 
     `emulate`: emulate the links of later plans too.
     """
@@ -30,7 +30,7 @@ class WorkerNetwork:
 
 
 class CurrentPlan:
-    """Serves one plan at a time; a plan before it is retired once its last attempt has ended."""
+    """The plan that serves new requests; a replaced plan is retired once its last attempt has ended."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class CurrentPlan:
     async def _retire(self, plan: ServedPlan) -> None:
         while plan.has_attempts:
             await asyncio.sleep(_POLL_S)
-        await self._metrics_of(plan)  # the last bytes over its links
+        await self._metrics_of(plan)  # bill the last bytes sent over its links
         self.costs.end(plan)
         await plan.close()
         plan.links.close()
@@ -127,7 +127,7 @@ class CurrentPlan:
 
 
 async def _ready(plan: ServedPlan, timeout_s: float) -> None:
-    """StatusError when the plan's workers are not all ready in time."""
+    """Wait until all workers of the plan are ready. StatusError at the timeout."""
     try:
         async with asyncio.timeout(timeout_s):
             while plan.state != "ready":

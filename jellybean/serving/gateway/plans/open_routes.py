@@ -1,4 +1,4 @@
-"""Which routes of a plan new attempts may take: not those with a worker away, and not those whose last hop failed."""
+"""Which routes of a plan new attempts may take: all workers available, and no hop failed recently."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Callable
 from jellybean.serving.gateway.plans.route_choice import SiteRouteDrawer
 from jellybean_agent import PlanView
 
-BARRED_S = 1.0  # between probes of a barred route
+BARRED_S = 1.0  # seconds between probes of a barred route
 
 
 class OpenRoutes:
-    """Draws open routes by the plan's weights. `is_away(worker)`: it drains or is gone.
+    """Draws open routes by the plan's weights. `is_away(worker)`: True if the worker drains or is gone.
 
     A route on which one worker could not reach the next, though the gateway reaches both, is barred: one request per
     `BARRED_S` probes it, until one is answered.
@@ -32,7 +32,7 @@ class OpenRoutes:
         return None if self._is_closed(route) else route
 
     def is_barred(self, route: int) -> bool:
-        """Whether a route is barred; if it was drawn even so, its probe is due."""
+        """True if a route is barred; a barred route is drawn only when its next probe is due."""
         return route in self._barred
 
     def alternative(self, route: int) -> int | None:

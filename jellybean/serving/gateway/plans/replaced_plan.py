@@ -20,7 +20,7 @@ _FILE = "replaced.json"
 
 @dataclass(frozen=True, slots=True)
 class ReplacedPlan:
-    """The files to serve (`plan`, `peers`), and where a later replacement is kept (`folder`)."""
+    """The files to serve (`plan`, `peers`), and the folder in which a later replacement is stored (`folder`)."""
 
     folder: Path
     given_hash: str  # of the plan on the command line

@@ -18,7 +18,7 @@ class SiteRouteDrawer:
     """
 
     def __init__(self, weights: Sequence[float], sites: int, *, periodic: bool) -> None:
-        """`weights`: of the routes of one site."""
+        """`weights`: of the routes of one site; every site has the same."""
         self._weights, self._periodic = weights, periodic
         self._random = random.Random(_SEED)
         self._drawn = 0

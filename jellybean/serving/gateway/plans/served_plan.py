@@ -37,7 +37,7 @@ _AWAY = ("draining", "gone")
 
 @dataclass(slots=True)
 class Worker:
-    """What the gateway knows of one worker."""
+    """The gateway's state of one worker."""
 
     state: str = "starting"  # starting, ready, draining, gone
     reason: str = ""  # why it is not ready
@@ -63,10 +63,10 @@ class ServedPlan:
         self.view, self.links, self._addresses, self._transport = view, links, addresses, transport
         self._on_change, self._on_worker_lost = on_change, on_worker_lost
         self.workers = {worker.name: Worker() for worker in view.serving}
-        self.left_out = 0  # times that a ready worker was lost
+        self.left_out = 0  # number of times that a ready worker was lost
         self.bytes_sent: Counter[tuple[str, str, str]] = Counter()  # by source, its tier and the worker's tier
         self._routes = OpenRoutes(view, lambda name: self.workers[name].state in _AWAY)
-        self._attempts: Counter[str] = Counter()  # under way over routes with this worker
+        self._attempts: Counter[str] = Counter()  # worker -> attempts in progress over routes with it
         self._describing: dict[str, asyncio.Task[None]] = {}  # by worker
         self._peers: dict[str, Peer] = {}
 
@@ -86,7 +86,7 @@ class ServedPlan:
 
     @property
     def state(self) -> str:
-        """starting, ready, or degraded: some worker is away."""
+        """One of: starting, ready, degraded (some worker is not available)."""
         states = {worker.state for worker in self.workers.values()}
         if "starting" in states:
             return "starting"
@@ -109,7 +109,7 @@ class ServedPlan:
 
     @property
     def has_attempts(self) -> bool:
-        """Whether any attempt over a route of this plan is under way."""
+        """True if an attempt over some route of this plan is in progress."""
         return self._attempts.total() > 0
 
     def signature(self, operator: str) -> agent_pb2.Signature | None:
@@ -174,7 +174,7 @@ class ServedPlan:
                     self._peers[worker].put(message, due_s, deadline_s, data)
 
     def end_attempt(self, key: str, route: int, failure: agent_pb2.Failure | None) -> None:
-        """Count an attempt out. After a failure the workers on its route drop it."""
+        """Record the end of an attempt. After a failure, its request is dropped by the workers on its route."""
         names = set(self.view.routes[route].values())
         self._attempts.subtract(names)
         if failure is not None:
@@ -203,7 +203,7 @@ class ServedPlan:
                 self._describing[name] = asyncio.create_task(self._describe(name))
 
     async def _describe(self, name: str) -> None:
-        """Ask a worker for its models' signatures; it is ready then. Cancelled when the worker is lost."""
+        """Ask a worker for its models' signatures, then mark it ready. Cancelled when the worker is lost."""
         worker = self.workers[name]
         status = await self._status_of(name, worker)
         if status is None or worker.state not in ("starting", "gone"):
@@ -221,7 +221,7 @@ class ServedPlan:
         self._on_routes_changed()
 
     async def _status_of(self, name: str, worker: Worker) -> agent_pb2.AgentStatus | None:
-        """A worker's status, asked for a few times; None, and a reason on `worker`, when it never answers."""
+        """Ask a worker for its status, a few times; None if it never answers, with the reason set on `worker`."""
         async with self._transport.channel(self._addresses[name], name) as channel:
             stub = agent_pb2_grpc.AgentStub(channel)  # type: ignore[no-untyped-call]
             for attempt in range(_DESCRIBE_TRIES):

@@ -9,8 +9,8 @@ import grpc
 from jellybean.serving.outcomes import Outcome
 from jellybean.serving.spool.delivery import Key
 
-MAX_BYTES_IN_FLIGHT = 2**30  # of inputs, which are kept for retries
-REMEMBERED_IDS = 65_536  # of answered requests
+MAX_BYTES_IN_FLIGHT = 2**30  # limit for the inputs of all requests in flight, which are kept for retries
+REMEMBERED_IDS = 65_536  # number of answered requests whose ids are remembered
 MAX_ID_BYTES = 256
 
 
@@ -24,7 +24,7 @@ class Admission:
         self._answered: OrderedDict[Key, None] = OrderedDict()  # oldest first
 
     def refusal(self, key: Key | None, size: int, in_flight: int) -> Outcome | None:
-        """Why a request with `size` bytes of inputs is refused while `in_flight` others are; None: it is not.
+        """Why a request with `size` bytes of inputs is refused; None if it is admitted. `in_flight`: number of others.
 
         RESOURCE_EXHAUSTED when the gateway is full, ALREADY_EXISTS when the key is in use or was answered.
         """
@@ -49,7 +49,7 @@ class Admission:
             self._keys.add(key)
 
     def remove(self, key: Key | None, size: int, *, answered: bool) -> None:
-        """Count a request out again; the key of one that was `answered` cannot be used again while remembered."""
+        """Remove an ended request from the counts; an `answered` one's key is remembered, so it cannot be reused."""
         self._bytes -= size
         if key is None:
             return

@@ -27,7 +27,7 @@ class RequestCounters:
 
     answered: int = 0
     failed: int = 0  # refused requests included
-    refused: int = 0  # too many requests in flight
+    refused: int = 0  # of the failed: refused because too many were in flight
     expired: int = 0  # no answer within the time limit
     wrong: int = 0  # of the failed: invalid requests, and those that the client cancelled
     retried: int = 0  # attempts after a lost one

@@ -10,9 +10,9 @@ from collections import deque
 
 from jellybean_agent import PlanViewError
 
-_WINDOW = 512  # latencies that the quantile is taken of
-_MIN_SAMPLES = 64  # before the first quantile
-_UPDATE_EVERY = 32  # latencies
+_WINDOW = 512  # number of recent latencies from which the quantile is computed
+_MIN_SAMPLES = 64  # latencies needed before the first quantile is computed
+_UPDATE_EVERY = 32  # the quantile is recomputed after so many latencies
 BUDGET_RESERVE = 0.5  # share of the retry budget that hedges leave for lost attempts
 
 

@@ -1,8 +1,8 @@
 """Requests in flight: each is attempted over an open route, and again when an attempt is lost.
 
-The one place where a request is tried again. Every attempt has a key of its own, so that an answer counts once
-whichever worker sends it. A request without an open route waits for one; a slow one may be hedged: attempted over a
-second route. No task waits per request: results are delivered by callback.
+The only place where requests are retried. Every attempt has its own key, so that each answer counts once. A request
+waits while no route is open; a slow one may be hedged: attempted over a second route. There is no asyncio task per
+request: results are delivered by callback.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class InFlightRequests:
         self._numbers = itertools.count()
         self._requests: dict[Request, None] = {}  # in order of arrival
         self._attempts: dict[str, Attempt] = {}  # under way, by key
-        self._waiting: dict[Request, None] = {}  # for an open route
+        self._waiting: dict[Request, None] = {}  # requests that wait for an open route
         self._budget = RetryBudget(max_in_flight, RETRY_SHARE)
 
     @property
@@ -170,7 +170,7 @@ class InFlightRequests:
     # -- attempts -----------------------------------------------------------------------------------------------------
 
     def _attempt(self, request: Request) -> None:
-        """Start an attempt over an open route; without one the request waits. InvalidInputError: not by this plan."""
+        """Start an attempt; if no route is open, the request waits. InvalidInputError if the plan has other inputs."""
         plan = self._current_plan()
         if request.inputs.keys() != plan.view.source_outputs.keys():
             raise InvalidInputError("the plan that has taken over has other sources")
@@ -205,7 +205,7 @@ class InFlightRequests:
             self._start(request, slow.plan, route)
 
     def _end(self, attempt: Attempt, outcome: Outcome | None) -> None:
-        """Forget an attempt; `outcome`: why it has no answer, None when it has one."""
+        """Remove an attempt that has ended; `outcome`: why it has no answer, None if it has one."""
         del self._attempts[attempt.key]
         del attempt.request.attempts[attempt.key]
         failure = None
@@ -224,7 +224,7 @@ class InFlightRequests:
             "an attempt was lost: %s", reason, extra=log_fields(attempts=attempt.key, trace_id=request.trace.trace_id)
         )
         request.last_loss = reason
-        if request.attempts:  # its hedge is under way
+        if request.attempts:  # another attempt (the hedge) is in progress
             return
         if request.tries >= MAX_ATTEMPTS:
             reason += f" (tried {request.tries} times)"

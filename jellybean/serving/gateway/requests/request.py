@@ -55,7 +55,7 @@ class Request:
     sinks: frozenset[str]  # of the plan at its arrival
     trace: RequestTrace
     is_over: bool = False
-    attempts: dict[str, Attempt] = field(default_factory=dict)  # under way, by key
+    attempts: dict[str, Attempt] = field(default_factory=dict)  # attempts in progress, by key
     tries: int = 0  # attempts so far
     last_loss: str = ""  # why the last lost attempt was lost
     hedged: Attempt | None = None  # the slow attempt that a second one was started beside
