@@ -1,8 +1,8 @@
 """Minimal conflicts between requirements, and the least relaxation of each that makes the problem feasible.
 
-A conflict is irreducible: without any one member there is a plan. It is found by recursive halving (QuickXplain,
-Junker, AAAI 2004), with all requirements of a kind tried at once, so that a hundred irrelevant pools cost one solve;
-then a smaller conflict is sought (`minimum_conflict.py`).
+A conflict is irreducible: if any one member is dropped, there is a plan. It is found by recursive halving (QuickXplain,
+Junker, AAAI 2004); all requirements of a kind are dropped together first, so that a hundred irrelevant pools cost one
+solve. Then a smaller conflict is sought (`minimum_conflict.py`).
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ RELAXATION_TOLERANCE = 1e-4  # relative precision of the least relaxation
 class LeastRelaxation:
     """The least change of one requirement alone that is known to make the problem feasible.
 
-    `helps`: whether such a change exists; None if unknown. `value` is in the requirement's unit, None if the
-    requirement must be dropped. `cost_usd_per_h` and `accuracy` are the resulting plan's. `exact`: no smaller change
-    suffices; False if time ended, the resulting plan is not proven cheapest, or only cheapest plans were checked
+    `helps`: whether such a change exists; None if unknown. `value`: the relaxed limit in the requirement's unit, None
+    if it must be dropped entirely. `cost_usd_per_h`, `accuracy`: of the resulting plan. `exact`: it is proven that no
+    smaller change suffices; False if time ended, the plan is not proven cheapest, or only cheapest plans were checked
     against a limit.
     """
 
@@ -58,9 +58,10 @@ class LeastRelaxation:
 class Conflict:
     """An irreducible set of requirements that no plan meets together; empty if structure alone is infeasible.
 
-    `smallest`: proven that no conflict has fewer members. `proven`: every solve behind it was conclusive; an empty set
-    that is not proven means that time ended before one was found. `remaining`: if no member helps alone, the conflict
-    that remains without the first. `reason`: the solver's sentence on the whole problem.
+    `smallest`: it is proven that no conflict has fewer members. `proven`: every solve that led to it was conclusive; if
+    it is False and the set is empty, time ended before a conflict was found. `remaining`: if relaxing a single member
+    never suffices, a conflict among all requirements but the first member. `reason`: the solver's sentence on the
+    infeasible problem.
     """
 
     relaxations: tuple[LeastRelaxation, ...]
@@ -86,9 +87,9 @@ class Conflict:
 
 
 def find_conflict(problem: Problem, answer: Resolved, resolver: Resolver, ask: Resolve | None = None) -> Conflict:
-    """The conflict of an infeasible problem; `answer` is the outcome of solving it.
+    """The conflict of an infeasible problem; `answer` is the result of solving that problem.
 
-    `ask` solves the problem and its relaxations, if that takes more than the resolver's own solve.
+    `ask`: solves changed problems in place of `resolver.ask`.
     """
     ask = ask or partial(resolver.ask, explained=False)
     every = requirements(problem, resolver.settings.exclusive)
@@ -111,7 +112,7 @@ def _of_refused(
     resolver: Resolver,
     easing: Callable[[Requirement], _Relaxer],
 ) -> Conflict:
-    """The limits that the cheapest plan breaks; whether smaller changes suffice is unknown."""
+    """A conflict of the limits that the cheapest plan breaks; its relaxations are not proven to be the least."""
     if answer.plan is None:
         return Conflict((), answer.reason, False)
     broken = [requirement for requirement in every if _breaks(problem, answer.plan, requirement, resolver)]
@@ -137,7 +138,7 @@ class _Search:
         self.proven = True
 
     def irreducible(self, suspects: Sequence[Requirement]) -> tuple[Requirement, ...]:
-        """An irreducible conflict among `suspects`, all other requirements dropped; whole kinds are tried first.
+        """An irreducible conflict among `suspects`, with all other requirements dropped.
 
         Empty if structure alone is infeasible, or if that is unknown.
         """
@@ -154,7 +155,7 @@ class _Search:
         return tuple(kept)
 
     def _needed(self, kept: list[Requirement], group: list[Requirement]) -> list[Requirement]:
-        """An irreducible part of `group` that conflicts together with `kept`; all of `group` and `kept` conflict."""
+        """An irreducible subset of `group` that conflicts with `kept`; `group` and `kept` together must conflict."""
         if self._conflicting(kept):
             return []
         if len(group) == 1:
@@ -167,7 +168,7 @@ class _Search:
         return left + right
 
     def smallest(self, known: tuple[Requirement, ...]) -> tuple[tuple[Requirement, ...], bool]:
-        """A conflict of fewest members given some conflict, and whether that is proven."""
+        """A conflict with as few members as found, and whether it is proven smallest. `known`: some conflict."""
         if not self.proven:
             return known, False
         most_solves = self.resolver.settings.conflict_solves
@@ -209,12 +210,12 @@ class _Relaxer:
         return self._relaxation(value, answer)
 
     def accuracy(self, dropped: Resolved, plan: Plan) -> RelaxedAt:
-        """The highest feasible accuracy below the target; every plan found on the way raises it."""
+        """The highest feasible accuracy (percent) below the target; each plan found raises the next target."""
         best, high = dropped, self.requirement.value or 0.0
         hint = self.hints.nearest_accuracy if self.hints is not None else None
         if hint is not None and hint < high:
             best = self._better(best, hint)
-        if self._reached(best) is None:  # not in the profile: any known accuracy
+        if self._reached(best) is None:  # the plan's accuracy is unknown: require a known one
             best = self._better(best, 0.0)
         while (low := self._reached(best)) is not None and high - low > ACCURACY_TOLERANCE:
             best = self._better(best, low + ACCURACY_TOLERANCE)
@@ -226,16 +227,16 @@ class _Relaxer:
         return self._reached(best), best
 
     def _reached(self, answer: Resolved) -> float | None:
-        """The accuracy of a result's plan, of the requirement's workflow."""
+        """The accuracy (percent) of a result's plan for the requirement's workflow; None if unknown."""
         return None if answer.plan is None else accuracy_of(answer.plan, self.requirement)
 
     def _better(self, best: Resolved, target: float) -> Resolved:
-        """The result for a target, or `best` if it is infeasible."""
+        """The result with this accuracy target (percent), or `best` if the target is infeasible."""
         found = self._eased(target)
         return found if found.holds else best
 
     def rate(self, dropped: Resolved, plan: Plan) -> RelaxedAt:
-        """The largest feasible factor on all rates."""
+        """The largest feasible factor on all rates, and the result at it."""
         good, answer, bad = LEAST_RATE, dropped, 1.0
         hint = self.hints.nearest_rate_scale if self.hints is not None else None
         if hint is not None and hint < 1.0 and (found := self._eased(hint)).holds:
@@ -245,12 +246,12 @@ class _Relaxer:
         return self._bisect(good, bad, answer)
 
     def budget(self, dropped: Resolved, plan: Plan) -> RelaxedAt:
-        """The cheapest plan's cost, if proven that none is cheaper."""
+        """The cost of the cheapest plan without a budget, in USD per hour."""
         self.known = self.known and dropped.status == "optimal"
         return plan.cost.total_usd_per_h, dropped
 
     def limit(self, dropped: Resolved, plan: Plan) -> RelaxedAt:
-        """The least feasible limit above the given one: at most what the plan without the limit uses."""
+        """The least feasible limit above the given one, searched up to what the plan without the limit uses."""
         value, kind = self.requirement.value or 0.0, self.requirement.kind
         used = usage(self.problem, plan, self.requirement, self.resolver)
         ceiling = 1.0 if kind is RequirementKind.UTILISATION else math.inf
@@ -265,7 +266,7 @@ class _Relaxer:
         return self._bisect(start, value, first)
 
     def latency(self, dropped: Resolved, plan: Plan) -> RelaxedAt:
-        """p99 of the plan that came nearest to the target, else of the cheapest plan without the target."""
+        """p99 in seconds of the plan that came nearest to the target, else of the cheapest plan without a target."""
         answer = dropped if self.nearest is None else replace(dropped, plan=self.nearest)
         workflow = "".join(self.requirement.subjects)
         plan = self.nearest or plan
@@ -273,14 +274,17 @@ class _Relaxer:
         return max((p99_s for p99_s in predicted if p99_s is not None), default=None), answer
 
     def _bisect(self, good: float, bad: float, answer: Resolved) -> tuple[float, Resolved]:
-        """Bisect between a feasible and an infeasible value: whole workers, else to `RELAXATION_TOLERANCE`."""
+        """Bisect between a feasible (`good`) and an infeasible (`bad`) value; the best feasible one with its result.
+
+        Worker counts are integers; other values are exact to `RELAXATION_TOLERANCE`.
+        """
         while (middle := self._between(good, bad)) is not None:
             found = self._eased(middle)
             good, bad, answer = (middle, bad, found) if found.holds else (good, middle, answer)
         return good, answer
 
     def _between(self, good: float, bad: float) -> float | None:
-        """A value to try between two; None if they are as close as the search needs them."""
+        """The next value to try between two; None if they are close enough to end the search."""
         if self.requirement.kind is RequirementKind.COUNT:
             return (good + bad) // 2 if good - bad > 1 else None
         if abs(good - bad) <= RELAXATION_TOLERANCE * min(good, bad):
@@ -312,14 +316,14 @@ _SEARCHES: dict[RequirementKind, Callable[[_Relaxer, Resolved, Plan], RelaxedAt]
 
 
 def accuracy_of(plan: Plan, requirement: Requirement) -> float | None:
-    """A plan's accuracy; of several workflows, that of the requirement's workflow."""
+    """A plan's accuracy in percent; with several workflows, that of the requirement's workflow. None if unknown."""
     if not plan.workflows or requirement.kind is not RequirementKind.ACCURACY:
         return plan.accuracy
     return next(workflow.accuracy for workflow in plan.workflows if workflow.name == requirement.subjects[0])
 
 
 def usage(problem: Problem, plan: Plan, requirement: Requirement, resolver: Resolver) -> float | None:
-    """What a plan uses of a requirement, in its unit; None if unknown."""
+    """The plan's value of the limited quantity (cost, p99, memory, ...), in the requirement's unit; None if unknown."""
     subjects = requirement.subjects
     uses: dict[RequirementKind, Callable[[], float | None]] = {
         RequirementKind.ACCURACY: lambda: accuracy_of(plan, requirement),
@@ -337,7 +341,7 @@ def usage(problem: Problem, plan: Plan, requirement: Requirement, resolver: Reso
         ),
         RequirementKind.COUNT: lambda: float(sum(worker.pool in subjects for worker in plan.workers)),
     }
-    return uses.get(requirement.kind, lambda: None)()  # sharing and residency have no figure
+    return uses.get(requirement.kind, lambda: None)()  # sharing and residency have no value
 
 
 def _held_bytes(plan: Plan, name: str) -> float:

@@ -23,13 +23,13 @@ WITH_PLAN = ("optimal", "gap", "time_limit")  # statuses of solutions with a pla
 
 @dataclass(frozen=True, slots=True)
 class DeadlineResult:
-    """A `solution` that keeps the p99 latency, or None and the plan nearest to it."""
+    """A `solution` whose plan meets the p99 target; or None, and the plan that came nearest to it."""
 
     solution: Solution | None
     nearest: Plan | None = None
 
 
-# Arguments: problem, solution, whether it is late, seconds if limited, thorough.
+# Arguments: problem, its solution, whether that misses the p99 target, time limit in seconds (or None), thorough.
 KeepDeadline = Callable[[Problem, Solution, bool, float | None, bool], DeadlineResult]
 
 
@@ -37,11 +37,11 @@ KeepDeadline = Callable[[Problem, Solution, bool, float | None, bool], DeadlineR
 class ResolveSettings:
     """Settings of the counterfactual solves.
 
-    A time limit needs a clock. `advance(done, total, label)` reports progress in questions. `p99_s(plan, seed)`
-    simulates the p99 latency in seconds by workflow (name "" if there is one); without it latencies are the closed
-    form's. The median over `seeds` counts for the plan in question, or over as many as fit into half of the time.
-    `keep_deadline` finds another plan where the cheapest misses a p99, and is always asked about the plan in question.
-    `exclusive`: groups of exclusive pools, see `requirements`.
+    A time limit needs a clock. `advance(done, total, label)` reports progress, counted in questions. `p99_s(plan,
+    seed)` simulates the p99 latency in seconds by workflow (a single workflow has the name ""); without it, latencies
+    are estimated in closed form. For the explained plan the p99 is the median over `seeds`, or over as many as half of
+    the time allows. `keep_deadline` finds another plan if the cheapest misses a p99 target; it is always called for the
+    explained plan. `exclusive`: groups of exclusive pools, see `requirements`.
     """
 
     time_limit_s: float | None = None
@@ -51,8 +51,8 @@ class ResolveSettings:
     keep_deadline: KeepDeadline | None = None
     advance: Callable[[float, float, str], None] = lambda done, total, label: None
     exclusive: tuple[tuple[str, ...], ...] | None = None
-    patience: float = 4.0  # equal shares of the time left that one solve may take: most take much less than one
-    conflict_solves: int = 60  # in search of a conflict with fewer requirements; each takes as long as a plan
+    patience: float = 4.0  # time limit of a solve, in equal shares of the time left: most need much less than one
+    conflict_solves: int = 60  # most solves in search of a smaller conflict
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +82,11 @@ class Resolved:
 
 @dataclass(frozen=True, slots=True)
 class Counterfactual:
-    """A changed problem's result compared with the explained plan; USD per hour, `delta_share` of the plan's cost.
+    """A changed problem's result compared with the explained plan.
 
-    The difference in optimal costs lies in `delta_between_usd_per_h`; both ends equal `delta_usd_per_h` if both plans
-    are proven optimal. Figures are None without a plan; a plan that breaks a limit states its `reason`.
+    `delta_usd_per_h`: its cost less the explained plan's; `delta_share`: the same as share of the explained plan's
+    cost. The difference in optimal costs lies in `delta_between_usd_per_h`; both ends equal `delta_usd_per_h` if both
+    plans are proven optimal. Figures are None without a plan; if the plan breaks a limit, `reason` says which.
     """
 
     kind: str
@@ -108,7 +109,7 @@ class Counterfactual:
         return self.status in WITH_PLAN
 
 
-Resolve = Callable[[Problem, str], Resolved]  # a problem and a label of the question
+Resolve = Callable[[Problem, str], Resolved]  # (problem, label shown as progress) -> result
 
 
 class Resolver:
@@ -130,9 +131,9 @@ class Resolver:
         self.expected += questions
 
     def ask(self, problem: Problem, label: str, *, thorough: bool = False, explained: bool = True) -> Resolved:
-        """Solve, and check limits that the solver does not model. `thorough`: more time, for the explained plan.
+        """Solve, and check limits that the solver does not model. `thorough`: for the explained plan, with more time.
 
-        Without `explained` the reasons of infeasibility are left out, which take several solves.
+        `explained`: also find the reasons of infeasibility, which takes several solves.
         """
         self.expected = max(self.expected, self.done + 1)
         self.settings.advance(self.done, self.expected, label)
@@ -143,9 +144,9 @@ class Resolver:
         return answer
 
     def p99_s(self, plan: Plan, workflow: str = "", *, thorough: bool = False) -> float | None:
-        """A plan's simulated p99 latency; None without a simulation or time for it. Results are cached per plan.
+        """A plan's simulated p99 latency in seconds; None without a simulator or time for it. Cached per plan.
 
-        A thorough simulation runs at least once, whatever the time: without it nothing is known of the explained plan.
+        With `thorough` (the explained plan) at least one simulation runs, even if time is up.
         """
         if self.settings.p99_s is None:
             return None
@@ -241,9 +242,9 @@ def compare(base: Plan, answer: Resolved, kind: str, subject: str, words: str) -
         for value in (cost - before.objective, after.bound - before.objective, cost - before.bound)
     )
     if kind == "drop" or kind.startswith("more_") or (kind, subject[:1]) == ("accuracy", "-"):
-        delta, high = min(delta, 0.0), min(high, 0.0)  # a relaxation: the explained plan stays feasible
+        delta, high = min(delta, 0.0), min(high, 0.0)  # a relaxation: costs at most as much as the explained plan
     elif delta >= 0:
-        low = max(low, 0.0)  # a restriction: the feasible set shrinks
+        low = max(low, 0.0)  # a restriction: costs at least as much
     return Counterfactual(
         kind,
         subject,
@@ -262,7 +263,7 @@ def compare(base: Plan, answer: Resolved, kind: str, subject: str, words: str) -
 
 
 def plan_differences(base: Plan, other: Plan) -> tuple[str, ...]:
-    """Differences of another plan in a few words each: variants, tiers of operators, workers."""
+    """How `other` differs from `base` in variants, tiers of operators and workers: a short phrase per difference."""
     found = [
         f"{name}: {base.selection[name]} -> {variant}"
         for name, variant in other.selection.items()
@@ -282,7 +283,7 @@ def plan_differences(base: Plan, other: Plan) -> tuple[str, ...]:
 
 
 def duration(seconds: float) -> str:
-    """Three significant digits, in seconds or milliseconds."""
+    """A duration as text: three significant digits, in seconds or milliseconds."""
     return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
 
 

@@ -1,7 +1,7 @@
 """Explanation of a plan: each statement is the optimum of a changed problem, compared with the plan's own cost.
 
-No statement is a dual value or sensitivity range: worker counts are integer, so the marginal cost of a unit is found by
-solving with one more unit.
+No statement is a dual value or sensitivity range. Worker counts are integers, so the marginal cost of a unit is found
+by solving with one more unit.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from jellybean_solver.model.problem import Problem
 from jellybean_solver.outcome import COST_TOLERANCE
 
 MORE = 0.1  # relative increase of rates, bandwidth and memory for their marginal cost
-BUSIER = 0.05  # absolute increase of the utilisation cap
-ACCURACY_POINT = 1.0
+BUSIER = 0.05  # absolute increase of the utilisation cap for its marginal cost
+ACCURACY_POINT = 1.0  # change of the accuracy target in percentage points, up and down
 Changed = tuple[Problem, str, str, str]  # a changed problem; kind, subject and words of the change
 
-NEXT = 1e-6  # percent points above the plan's accuracy: the next reachable one
+NEXT = 1e-6  # percentage points added to the plan's accuracy, so that the next higher reachable accuracy is required
 
 
 @dataclass(frozen=True, slots=True)
 class LimitAnalysis:
-    """A requirement and what the plan uses of it, in the requirement's unit.
+    """A requirement, and the plan's use of it in the requirement's unit.
 
-    `without`: the cheapest plan without the requirement, None if not solved; `more`: with one more unit, solved if
-    dropping it helps.
+    `without`: the cheapest plan without the requirement, None if not solved. `more`: the cheapest plan with one more
+    unit of it, solved only if dropping it saves cost.
     """
 
     requirement: Requirement
@@ -46,7 +46,7 @@ class LimitAnalysis:
 
     @property
     def binds(self) -> bool:
-        """True if the plan would be cheaper without it, or with one more unit if dropping it was refused."""
+        """True if a valid plan is cheaper without the requirement, or with one more unit of it."""
         changes = [change for change in (self.without, self.more) if change is not None and change.holds]
         return any(change.delta_usd_per_h is not None and change.delta_usd_per_h < 0 for change in changes)
 
@@ -66,8 +66,8 @@ class LimitAnalysis:
 class Explanation:
     """Why the plan is what it is, or why there is none (`status` optimal, time_limit, infeasible, refused).
 
-    `limits`: which requirements bind. `values`: accuracy and rates a unit up or down. `choices`: cost of each next-best
-    variant, tier or pool. `unanswered`: number of questions without time.
+    `limits`: which requirements bind. `values`: cost of accuracy and rates a unit up or down. `choices`: cost of each
+    next-best variant, tier or pool. `unanswered`: number of questions left when time ended.
     """
 
     status: str
@@ -90,7 +90,10 @@ class Explanation:
 def explain(
     problem: Problem, questions: Sequence[Question] = (), settings: ResolveSettings | None = None
 ) -> Explanation:
-    """Solve, then re-solve for each statement. OutOfTimeError if time ends before there is a plan to explain."""
+    """Solve the problem, then a changed problem for each statement and question.
+
+    OutOfTimeError if time ends before there is a plan to explain.
+    """
     resolver = Resolver(settings or ResolveSettings())
     answer = resolver.ask(problem, "the plan", thorough=True)
     if answer.status == "unknown":
@@ -109,7 +112,7 @@ class _Explainer:
         self.requirements = requirements(problem, resolver.settings.exclusive)
 
     def run(self, questions: Sequence[Question]) -> Explanation:
-        self.resolver.expect(len(questions))  # questions are solved first, with all of the time
+        self.resolver.expect(len(questions))  # the user's questions are solved first, with all of the time
         asked = tuple(why_not(self.problem, self.plan, question, self.resolver) for question in questions)
         choices, values = list(self._choices()), list(self._values())
         self.resolver.expect(len(choices) + len(values) + len(self.requirements))
@@ -130,7 +133,7 @@ class _Explainer:
         return compare(self.plan, self.resolver.ask(problem, words), kind, subject, words)
 
     def _choices(self) -> Iterator[Changed]:
-        """Every tier and pool in use forbidden, every other variant forced."""
+        """Changed problems in which a tier or pool in use is forbidden, or another variant is forced."""
         used = {worker.pool for worker in self.plan.workers}
         for tier in self.problem.tiers:
             if any(worker.tier == tier for worker in self.plan.workers):
@@ -146,7 +149,7 @@ class _Explainer:
                     yield changed, "variant", subject, f"with {operator.name} {variant.name}"
 
     def _values(self) -> Iterator[Changed]:
-        """Accuracy one point up and down and at the next higher level; rates 10 % up; for each workflow."""
+        """Changed problems: accuracy one point up, down and at the next higher level; rates 10 % up; per workflow."""
         asked = [(r, r.value) for r in self.requirements if r.kind is RequirementKind.ACCURACY and r.value is not None]
         for requirement, target in asked:
             of = "".join(f" of {name}" for name in requirement.subjects)
@@ -166,7 +169,7 @@ class _Explainer:
                 yield relaxed(self.problem, requirement, 1 + MORE), "rate", f"+{MORE * 100:g} %", words
 
     def _limits(self) -> Iterator[LimitAnalysis]:
-        """Rates always bind; the budget never does, as the plan keeps it. All others are examined by kind."""
+        """Analyse the requirements kind by kind, except rates (always bind) and the budget (the plan keeps it)."""
         skipped = RequirementKind.RATE, RequirementKind.BUDGET
         kinds = groupby(self.requirements, key=lambda requirement: requirement.kind)
         binding = {suspect for kind, group in kinds if kind not in skipped for suspect in self._suspects([*group])}
@@ -176,7 +179,7 @@ class _Explainer:
             yield self._examined(limit) if requirement in binding else limit
 
     def _suspects(self, group: list[Requirement]) -> list[Requirement]:
-        """All requirements of one kind, or none if dropping all of them saves nothing."""
+        """All of `group` (requirements of one kind), or an empty list if dropping all of them saves nothing."""
         if len(group) < 2:
             return group
         words = f"without any {group[0].kind.value} limit"

@@ -1,4 +1,4 @@
-"""Why-not questions: the cheapest plan with a forced choice, and what it costs more."""
+"""Why-not questions: the cheapest plan with a forced choice, and its additional cost."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Pool, Problem
 from jellybean_solver.outcome import COST_TOLERANCE
 
-RATE_TOLERANCE = 1e-6  # relative: a rate this close counts as complete
-MOST_NAMED_POOLS = 3  # more pools are summarised by their number
+RATE_TOLERANCE = 1e-6  # relative: a rate this close to the operator's total counts as all requests
+MOST_NAMED_POOLS = 3  # in messages: if there are more pools, only their number is stated
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +40,10 @@ class Question:
 class WhyNot:
     """The answer to a question.
 
-    `verdict`: used (the plan does so already), dearer, same_cost, cheaper (the explained plan is not proven optimal),
-    no_plan, no_profile (nothing can run there) or unknown. `used_per_s`: requests per second that the plan already
-    serves that way. `change`: the cheapest plan with the forced choice; `conflict`: why there is none.
+    `verdict`: used (the plan makes this choice already), dearer, same_cost, cheaper (possible only if the explained
+    plan is not proven optimal), no_plan, no_profile (no variant has a profile there) or unknown. `used_per_s`: requests
+    per second for which the plan already makes this choice. `change`: the cheapest plan with the forced choice;
+    `conflict`: why there is none.
     """
 
     question: str
@@ -57,7 +58,7 @@ class WhyNot:
 class _Forced:
     """One way to force the choice: a changed problem, described by `kind`, `subject` and `words`.
 
-    `ask` solves it if that takes more than the resolver's own solve.
+    `ask`: solves the problem in place of `resolver.ask`.
     """
 
     problem: Problem
@@ -68,7 +69,7 @@ class _Forced:
 
 
 def why_not(problem: Problem, plan: Plan, question: Question, resolver: Resolver) -> WhyNot:
-    """The answer to one question about the cheapest `plan`."""
+    """Answer one question; `plan` is the problem's cheapest plan."""
     operator, variant = question.operator, question.variant
     if operator is None or variant is None:
         return _Place(problem, plan, question, resolver).answer()
@@ -82,7 +83,7 @@ def why_not(problem: Problem, plan: Plan, question: Question, resolver: Resolver
 
 
 def _cheapest(plan: Plan, question: Question, resolver: Resolver, ways: Sequence[_Forced]) -> WhyNot:
-    """The answer by the cheapest plan of several ways to force the choice; if none has a plan, with the conflict."""
+    """Solve several ways to force the choice, and answer with the cheapest plan, or with a conflict if none has one."""
     resolver.expect(len(ways) - 1)
     solved: list[tuple[Counterfactual, _Forced, Resolved]] = []
     for way in ways:
@@ -110,8 +111,8 @@ def pools_of(problem: Problem, place: str) -> frozenset[str]:
 class _Place:
     """A question about a tier or pool.
 
-    If the place is unused: the cheapest plan that pays for one worker there. If it is used, or for one operator: the
-    cheapest plan with all requests of an operator there.
+    The answer is the cheapest plan with all requests of an operator at the place. If the question names no operator and
+    the place is unused: the cheapest plan that pays for one worker there.
     """
 
     def __init__(self, problem: Problem, plan: Plan, question: Question, resolver: Resolver) -> None:
@@ -175,7 +176,7 @@ class _Place:
         return replace(reply, sentence=_joined(self._stated(), nowhere + reply.sentence), used_per_s=self.used)
 
     def _stated(self) -> str:
-        """What the plan already runs at the place, in words."""
+        """A sentence on what the plan already runs at the place."""
         if not self.used:
             return ""
         parts = []
@@ -186,7 +187,7 @@ class _Place:
 
 
 def _paying(name: str, resolver: Resolver) -> Resolve:
-    """Solves with one worker of a pool paid for; the cost is then compared with the budget."""
+    """A solver of problems in which one worker of the pool must be paid; it checks the cost against the budget."""
 
     def ask(problem: Problem, label: str) -> Resolved:
         pool = problem.pool_by_name[name]
@@ -213,7 +214,7 @@ def _within_budget(problem: Problem, pool: Pool, answer: Resolved) -> Resolved:
 
 
 def _rank(change: Counterfactual) -> tuple[bool, bool, float]:
-    """Sort key: feasible plans by cost, then refused ones, then none."""
+    """Sort key: plans that keep all limits by cost, then plans that break a limit, then results without a plan."""
     cost = change.cost_usd_per_h
     return not change.holds, cost is None, cost if cost is not None else 0.0
 
@@ -228,7 +229,7 @@ def _no_plan(change: Counterfactual, found: Conflict) -> str:
 
 
 def describe_members(found: Conflict) -> str:
-    """The members of a conflict in words; many pools are summed up."""
+    """The members of a conflict in words; of many pools only the number."""
     counts = [member for member in found.members if member.kind is RequirementKind.COUNT]
     words = [member.words for member in found.members if member.kind is not RequirementKind.COUNT]
     if len(counts) > MOST_NAMED_POOLS:
@@ -239,7 +240,7 @@ def describe_members(found: Conflict) -> str:
 
 
 def describe_difference(change: Counterfactual) -> str:
-    """A difference in cost in words: `0.48 (6.8 %) more`, with its range if it is not proven."""
+    """A difference in USD per hour in words: `0.48 (6.8 %) more`, with its range if plans are not proven optimal."""
     delta, share = change.delta_usd_per_h or 0.0, change.delta_share
     low, high = (end or 0.0 for end in change.delta_between_usd_per_h)
     text = "no more"

@@ -1,9 +1,9 @@
 """A conflict with the fewest requirements.
 
-Every correction set (requirements whose removal makes the problem feasible) intersects every conflict. So a minimum
-hitting set of the known correction sets bounds the size of the smallest conflict from below; if it conflicts itself, it
-is a smallest conflict (Ignatiev, Previti, Liffiton, Marques-Silva: Smallest MUS Extraction with Minimal Hitting Set
-Dualization, CP 2015).
+Every correction set (requirements whose removal makes the problem feasible) intersects every conflict. So the size of a
+minimum hitting set of the known correction sets is a lower bound on the size of a conflict; if the hitting set is a
+conflict, it is a smallest one (Ignatiev, Previti, Liffiton, Marques-Silva: Smallest MUS Extraction with Minimal Hitting
+Set Dualization, CP 2015).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ Set = tuple[Requirement, ...]
 def smallest_conflict(
     every: Sequence[Requirement], known: Set, conflicting: Conflicting, most_solves: int
 ) -> tuple[Set, bool]:
-    """A smallest conflict and whether that is proven; `known`, a conflict, if none smaller is found.
+    """A smallest conflict among `every`, and whether it is proven smallest; `known` (a conflict) if none is smaller.
 
-    `most_solves`: feasibility questions, each one solve.
+    `conflicting`: tells whether requirements conflict, with one solve; `most_solves`: limit on its calls.
     """
     search = _Search(every, conflicting, most_solves)
     try:
@@ -57,7 +57,7 @@ class _Search:
         return self._conflicting(kept)
 
     def grown(self, seed: Set) -> frozenset[Requirement]:
-        """A maximal set of requirements with `seed` that is known to be feasible; kinds and halves tried at once."""
+        """A maximal superset of `seed` that is known to be feasible; whole kinds and halves are added at once."""
         kept = list(seed)
         open_ = [r for r in self.every if r not in seed]
         groups = [list(group) for _, group in groupby(open_, key=lambda requirement: requirement.kind)]
@@ -71,7 +71,7 @@ class _Search:
 
 
 def _hitting(every: Sequence[Requirement], sets: Sequence[frozenset[Requirement]], most: int) -> Set | None:
-    """A minimum hitting set of `sets` with at most `most` members, first in the order of `every`; None if larger."""
+    """A minimum hitting set of `sets`; None if it needs more than `most` members. Ties: first in order of `every`."""
     for size in range(most + 1):
         if (found := _of_size(every, sets, size)) is not None:
             return tuple(r for r in every if r in found)

@@ -1,6 +1,6 @@
-"""Requirements of a problem one by one, so that each can be dropped or relaxed alone.
+"""The requirements of a problem as a list, each of which can be dropped or relaxed alone.
 
-If all are dropped, only structure remains: variants, profiles, tiers and declared links.
+If all are dropped, only the structure remains: variants, profiles, tiers and declared links.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from jellybean_solver.model.problem import Operator, Pool, Problem, Sharing, req
 from jellybean_solver.model.variant_ratios import plain
 from jellybean_solver.planning.infeasibility import scaled
 
-LEAST_RATE = 1e-6  # factor that stands for a rate of zero, which would need no plan
+LEAST_RATE = 1e-6  # factor on all rates used for "no rate", as a rate of 0 has no plan
 
 
 class RequirementKind(StrEnum):
-    """Kinds of requirements, in the order in which users care about them."""
+    """Kinds of requirements, most important to users first. Comments: the unit of `Requirement.value`."""
 
     ACCURACY = "accuracy"  # percent, at least
-    RATE = "rate"  # factor on all rates, as all sources of a request share one
+    RATE = "rate"  # factor on all rates
     BUDGET = "budget"  # USD per hour, at most
     LATENCY_P99 = "latency_p99"  # seconds, at most
     UTILISATION = "utilisation"  # busy share of a worker, at most
-    SHARING = "sharing"  # exclusive pools
+    SHARING = "sharing"  # no value; an exclusive pool must not be shared
     BANDWIDTH = "bandwidth"  # bytes per second of a link, at most
-    RESIDENCY = "residency"  # tiers where an operator may run, or the data of an edge may be
+    RESIDENCY = "residency"  # no value; tiers where an operator may run, or where an edge's data may be
     MEMORY = "memory"  # bytes of a worker, at most
     COUNT = "count"  # workers of a pool, at most
 
@@ -37,8 +37,8 @@ class RequirementKind(StrEnum):
 class Requirement:
     """One requirement.
 
-    `subjects`: the pool, the link's two tiers, the sources, the exclusive pools, the operator, or the edge's two ends;
-    for accuracy and latency the workflow, if there are several; else empty.
+    `subjects`: names of what it applies to: a pool, a link's two tiers, sources, exclusive pools, an operator, or an
+    edge's two ends; for accuracy and latency the workflow if there are several, else empty.
 
     `value` is in the kind's unit; None for sharing and residency, which are either kept or dropped.
     """
@@ -50,9 +50,10 @@ class Requirement:
 
 
 def requirements(problem: Problem, exclusive: Sequence[tuple[str, ...]] | None = None) -> tuple[Requirement, ...]:
-    """All requirements that can be relaxed, the most cared about first.
+    """All requirements that can be relaxed, most important to users first.
 
-    `exclusive` groups exclusive pools that one decision of the user made so; by default each stands alone.
+    `exclusive`: groups of pools that the user made exclusive by one setting; each group is one requirement. By default
+    every exclusive pool is one.
     """
     if exclusive is None:
         exclusive = [(pool.name,) for pool in problem.pools if pool.sharing is Sharing.EXCLUSIVE]
@@ -67,7 +68,7 @@ def requirements(problem: Problem, exclusive: Sequence[tuple[str, ...]] | None =
 
 
 def _of_workflows(problem: Problem) -> Iterator[Requirement]:
-    """Accuracy, rate and latency of each workflow; of a single one they name no workflow."""
+    """Accuracy, rate and latency requirements of each workflow; a single workflow is not named in them."""
     for workflow in problem.workflows or (None,):
         slo = problem.slo if workflow is None else workflow.slo
         subjects, of = ((), "") if workflow is None else ((workflow.name,), f" of {workflow.name}")
@@ -122,7 +123,7 @@ def _of_pools(problem: Problem) -> Iterator[Requirement]:
 
 
 def relaxed(problem: Problem, requirement: Requirement, value: float) -> Problem:
-    """The problem with another value of one requirement, in its kind's unit."""
+    """The problem with the requirement's limit set to `value`, in its kind's unit."""
     return _CHANGES[requirement.kind](problem, requirement.subjects, value)
 
 

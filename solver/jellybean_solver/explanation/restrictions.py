@@ -13,12 +13,12 @@ T = TypeVar("T")
 
 
 def force_variant(problem: Problem, operator: str, variant: str) -> Problem:
-    """One operator must use one variant."""
+    """The problem in which the operator must use this variant."""
     return _with_operator(problem, operator, lambda v: v if v.name == variant else None)
 
 
 def force_pools(problem: Problem, operator: str, pools: frozenset[str]) -> Problem:
-    """One operator must run in these pools."""
+    """The problem in which the operator must run in these pools."""
 
     def kept(variant: Variant) -> Variant:
         return replace(variant, service={pool: times for pool, times in variant.service.items() if pool in pools})
@@ -27,12 +27,12 @@ def force_pools(problem: Problem, operator: str, pools: frozenset[str]) -> Probl
 
 
 def forbid_tier(problem: Problem, tier: str) -> Problem:
-    """No workers in one tier."""
+    """The problem without the workers of a tier."""
     return replace(problem, pools=tuple(pool for pool in problem.pools if pool.tier != tier))
 
 
 def forbid_pool(problem: Problem, name: str) -> Problem:
-    """No workers in one pool."""
+    """The problem without the workers of a pool."""
     return replace(problem, pools=tuple(pool for pool in problem.pools if pool.name != name))
 
 
@@ -44,8 +44,8 @@ def runs_at(operator: Operator, pools: frozenset[str]) -> bool:
 def with_prepaid_worker(problem: Problem, pool: Pool) -> Problem:
     """The problem with one worker of a pool for free, and without a budget.
 
-    Its optimum plus the worker's price is the least cost of all plans that pay for a worker of the pool, which they may
-    leave idle. That cost is then compared with the budget.
+    Its optimal cost plus the worker's price is the least cost of all plans that pay for a worker of the pool, idle or
+    not. The caller compares that cost with the budget.
     """
     paid = replace(pool, name=_paid(pool), count=1, price_usd_per_h=0.0)
     rest = replace(pool, count=pool.count - 1)
@@ -59,7 +59,7 @@ def with_prepaid_worker(problem: Problem, pool: Pool) -> Problem:
 
 
 def with_price_paid(problem: Problem, pool: Pool, plan: Plan) -> Plan:
-    """The plan of `with_prepaid_worker` in terms of the original problem: the worker's name and price, the targets."""
+    """Convert a plan of `with_prepaid_worker` back to the original problem: worker's name and price, targets."""
     paid, price = _paid(pool), problem.unit_usd_per_h(pool)
     workers = tuple(
         replace(worker, pool=pool.name, price_usd_per_h=pool.price_usd_per_h) if worker.pool == paid else worker
@@ -81,7 +81,7 @@ def with_price_paid(problem: Problem, pool: Pool, plan: Plan) -> Plan:
 
 
 def _renamed(by_pool: Mapping[str, T], old: str, new: str) -> dict[str, T]:
-    """Figures by pool after renaming; if a plan uses both names, the original's figures stay (they are equal)."""
+    """`by_pool` with `old` renamed to `new`; if it has both, the value of `new` stays (they are equal)."""
     return {new if name == old else name: figure for name, figure in by_pool.items()}
 
 

@@ -1,7 +1,7 @@
-"""A selection and its places from the exact MILP, for searches whose cost or deadline is no sum over worker classes.
+"""A selection and its pools from the exact MILP, where the MILP models the cost or the deadline only in part.
 
-Going on from a running plan, the MILP counts the least that models' loads can cost; under a deadline it knows no
-queues. So its bound holds, and its point is a proposal, to be assigned exactly over the pools that it uses.
+With a running plan it has a lower bound on the migration cost; with a deadline it has no queueing delay. So its lower
+bound is valid, and its solution is a proposal: callers assign the selection exactly over the pools that it uses.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from jellybean_solver.fleet.settings import SearchLimits
 from jellybean_solver.migration.running_plan import RunningPlan
 from jellybean_solver.milp.highs_program import ProgramSolution, SolveLimits
 
-MOST_MISSES = 50  # selections that are less accurate than the accuracy rows take them for
-MOST_PACKED = 2_000  # pairs of a choice and a worker class, up to which memory counts worker by worker
+MOST_MISSES = 50  # most selections excluded because the accuracy rows overestimated their accuracy
+MOST_PACKED = 2_000  # (choice, worker class) pairs up to which memory is limited worker by worker, not in total
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """`bound`: USD per hour that no plan falls below (inf: there is none).
+    """`bound`: lower bound on the cost of all plans, USD per hour; inf if there is no plan.
 
     `selection` is None when no point was found in time; `pairs` are the (operator, pool) pairs that the point uses.
     """
@@ -45,10 +45,10 @@ def propose(
     running: RunningPlan | None = None,
     deadline_s: float | None = None,
 ) -> Proposal:
-    """Solve the exact MILP to a relative gap; the proposal's selection reaches the accuracy `target`.
+    """Solve the exact MILP to a relative gap; the proposed selection reaches the accuracy `target` in percent.
 
-    `limits.budget` is on the running cost; with `running` the objective is that and the least migration cost.
-    `deadline_s`: for a request with zero queueing delay.
+    `limits.budget` (USD per hour) excludes migration; with a `running` plan the objective includes a lower bound on the
+    migration cost. `deadline_s`: limit on a request's latency with zero queueing delay.
     """
     pace = None if deadline_s is None else Pace(deadline_s - 2.0 * network.problem.hop_s)
     if pace is not None and pace.left_s <= 0.0:
@@ -69,9 +69,10 @@ def propose(
 def solve_accurately(
     milp: ExactMilp, target: float | None, limits: SearchLimits
 ) -> tuple[ProgramSolution, Staff | None]:
-    """Solve until the selection reaches the target by the measured accuracies (accuracy_rows.py); None: there is none.
+    """Solve, and exclude selections whose measured accuracy misses the target, until one reaches it.
 
-    Each bound holds: only selections that miss the target are excluded.
+    Returns the last solution and its workers; None in place of the workers if no selection was found. The solution's
+    bound holds for all plans, as only selections that miss the target are excluded.
     """
     problem = milp.joint_lp.network.problem
     for _ in range(MOST_MISSES):

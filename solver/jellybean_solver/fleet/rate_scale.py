@@ -15,14 +15,14 @@ from jellybean_solver.fleet.proposal import solve_accurately
 from jellybean_solver.fleet.settings import SearchLimits
 from jellybean_solver.outcome import Outcome, Selection, Termination, termination_of
 
-PROVEN = 1e-7  # of the scale: value and bound closer than this are equal
+PROVEN = 1e-7  # of the scale factor: a value this close to its bound counts as optimal
 
 
 @dataclass(frozen=True, slots=True)
 class RateScale:
-    """The largest factor (at most 1) on all rates that fits, and what is used at these rates.
+    """The largest feasible factor (at most 1) on all rates, and the load at these rates.
 
-    `busy`: workers kept busy per pool; `carried`: share of its bandwidth per limited link.
+    `busy`: pool -> number of busy workers; `carried`: limited link -> share of its bandwidth used.
     """
 
     scale: float
@@ -31,7 +31,10 @@ class RateScale:
 
 
 def largest_rate_scale(network: Network, target: float | None, limits: SearchLimits) -> Outcome[RateScale]:
-    """Minimise minus the scale, over all selections that reach the target and plans within the budget."""
+    """Maximise the scale factor over all selections that reach the target and all plans within the budget.
+
+    The value and the bound of the outcome are minus the factor, as outcomes are minimised.
+    """
     joint_lp = JointLp(network, target, {}, few_workers=0)
     if not joint_lp.possible:
         return Outcome(math.inf, None, None, math.inf, 0, Termination.OPTIMAL)

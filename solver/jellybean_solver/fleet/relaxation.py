@@ -1,4 +1,4 @@
-"""The linear relaxation of the joint program, warm from one box of choices and counts to the next.
+"""The linear relaxation of the joint LP in a box (limits on choices and counts), warm-started from the last solve.
 
 Columns y (choice, worker class) are generated: after each solve those that are missing are priced, and added where
 their reduced cost is negative. Where the relaxation looks infeasible, columns that break the Farkas proof are added
@@ -23,10 +23,11 @@ from jellybean_solver.milp.highs_program import Floats
 from jellybean_solver.milp.warm_lp import Block, Linear, Optimum
 from jellybean_solver.outcome import Clock
 
-PAYS = 1e-7  # USD per hour that a column must save
-MENDS = 1e-9  # of the largest weight in a proof of infeasibility
-BROKEN = 1e-6  # of a row: fractions of requests, or workers
-LEAST_REDUCED, SPARE = 1e-12, 1e-6  # USD per hour; of a count
+PAYS = 1e-7  # USD per hour: a column is added only if its reduced cost is below minus this
+MENDS = 1e-9  # least gain of a column against a proof of infeasibility, whose largest weight is 1
+BROKEN = 1e-6  # a row violated by more (fraction of requests, or workers) is added
+# Tightening of counts by reduced costs: least divisor (USD per hour), and slack before a count is rounded down.
+LEAST_REDUCED, SPARE = 1e-12, 1e-6
 FIRST = 3  # cheapest worker classes per choice and tier, whose columns are in the program from the start
 
 
@@ -34,13 +35,13 @@ FIRST = 3  # cheapest worker classes per choice and tier, whose columns are in t
 class Point:
     """The optimum of the relaxation in a box.
 
-    `box`: the box without choices and counts that no plan in it has (ancestor_closure.py).
+    `box`: the box, tightened by ancestor_closure.py.
     `bound`: USD per hour, a lower bound on the cost of every plan in the box.
-    `chosen`, `counted`, `values`: of the columns z, of `IntegerCounts.columns`, of all columns of the joint LP.
-    `served`: y, per choice and worker class.
-    `scarcity`: per class the dual of its workers, USD per hour for one more.
-    `forced`: per choice a lower bound on plans that make it, USD per hour.
-    `reduced`: reduced cost per integer count, USD per hour for one more (one less, where negative).
+    `chosen`, `counted`, `values`: values of the columns z, of `IntegerCounts.columns`, of all columns of the joint LP.
+    `served`: values of y, per choice and worker class.
+    `scarcity`: per class the dual of its worker count: USD per hour saved by one more worker.
+    `forced`: per choice a lower bound on the cost of plans that make it, USD per hour.
+    `reduced`: reduced cost of each integer count, USD per hour for one more.
     """
 
     box: Box
@@ -54,7 +55,10 @@ class Point:
     reduced: Floats
 
     def left_below(self, most_usd_per_h: float) -> Box:
-        """The box without choices and counts that no plan cheaper than this has; its bound is below that."""
+        """The box without choices and counts that make a plan cost `most_usd_per_h` or more.
+
+        `bound` must be below `most_usd_per_h`.
+        """
         room, box = most_usd_per_h - self.bound, self.box
         steps = np.floor(room / np.maximum(np.abs(self.reduced), LEAST_REDUCED) + SPARE)
         most = np.where(self.reduced > 0.0, np.minimum(box.most, box.least + steps), box.most)
@@ -66,7 +70,7 @@ class Relaxation:
     """Solves the joint LP's relaxation for any box."""
 
     def __init__(self, joint_lp: JointLp, clock: Clock = Clock()) -> None:
-        """`clock`: for all solves together."""
+        """`clock`: time limit for all solves together."""
         self.joint_lp, self.kinds = joint_lp, joint_lp.kinds
         self._closed = AncestorClosure(joint_lp)
         self.solved = 0
@@ -74,7 +78,7 @@ class Relaxation:
         self._matrix = joint_lp.program.matrix()
         self._width = joint_lp.program.columns
         shape = self.kinds.workers.shape
-        self._column = np.full(shape, -1, np.int64)  # of y; -1: not there
+        self._column = np.full(shape, -1, np.int64)  # index of column y; -1: not generated
         self._needed = np.where(self.kinds.runs, self.kinds.needed, 0.0)
         self._presence: dict[tuple[int, int], int] = {}  # (operator, class) -> row
         self._owned = [np.flatnonzero(self.kinds.owner == index) for index in range(len(joint_lp.network.names))]
@@ -87,7 +91,7 @@ class Relaxation:
         return Box(np.ones(len(self.kinds.choices), bool), np.zeros(len(most)), most)
 
     def solve(self, box: Box) -> Point | None:
-        """The optimum in the box; None when there is none. OutOfTimeError."""
+        """The optimum in the box; None if the box is infeasible. OutOfTimeError if time ends first."""
         box = self._closed.tightened(box)
         self._linear.limit(self.joint_lp.chosen, box.allowed.astype(float))
         self._linear.limit(self.joint_lp.integer_counts.columns, box.most, box.least)
@@ -96,12 +100,16 @@ class Relaxation:
 
     @property
     def most(self) -> Floats:
-        """Workers that may be paid, by the joint LP's columns."""
+        """Upper limit of each column m: the workers that may be paid in each pool."""
         most: Floats = self._matrix.most[self.joint_lp.paid]
         return most
 
     def less_room(self, point: Point, share: float) -> Floats:
-        """The same, but for some of a class: a share of a worker for each operator that the point has on it."""
+        """Upper limits of the columns m with fewer workers in each class of many: `share` workers less per operator.
+
+        Counts the operators that run on the class in the point; the total per class is rounded up, and the dearest
+        pools lose workers first.
+        """
         users = np.zeros((len(self._owned), len(self.kinds.kinds)))
         np.maximum.at(users, self.kinds.owner, (point.served > BROKEN).astype(float))
         most = self.most
@@ -111,7 +119,7 @@ class Relaxation:
         return left
 
     def solve_within(self, box: Box, most: Floats) -> Point | None:
-        """The optimum in the box where fewer workers may be paid."""
+        """The optimum in the box with `most` as upper limits of the columns m; None if infeasible."""
         self._linear.limit(self.joint_lp.paid, most)
         try:
             return self.solve(box)
@@ -119,20 +127,20 @@ class Relaxation:
             self._linear.limit(self.joint_lp.paid, self.most)
 
     def links_within(self, share: float) -> None:
-        """Another share of every link's bandwidth."""
+        """From now on, limit the traffic of every link to this share of its bandwidth."""
         self.joint_lp.links = share
         self._matrix.high[self.joint_lp.link_rows] = share
         self._linear.limit_rows(self.joint_lp.link_rows, share)
 
     def answer_within(self, left_s: float, clock: Clock) -> None:
-        """Another deadline (delay_linearisation.py), and time for all solves from now on."""
+        """Set a new deadline (`left_s`: delay_linearisation.py) and a new time limit for all further solves."""
         self._linear.clock, self.joint_lp.left_s = clock, left_s
         at_hand = self.joint_lp.at_hand
         self._matrix.most[at_hand] = self.joint_lp.share * left_s
         self._linear.limit(at_hand, self.joint_lp.share * left_s)
 
     def _by_kind(self, figures: Floats) -> list[Floats]:
-        """Figures of the paid columns, cut by class."""
+        """One value per column m, split into an array per class."""
         return np.split(figures, np.flatnonzero(np.diff(self.joint_lp.pools_kind)) + 1)
 
     def _solve(self, box: Box) -> Point | None:
@@ -147,7 +155,7 @@ class Relaxation:
     # -- columns
 
     def _shares(self) -> None:
-        """The rows that a column y of a choice in a tier enters, as one sparse matrix: (choice, tier) by row."""
+        """Build the sparse matrix, (choice, tier) by row, of the coefficients of y that are equal in a whole tier."""
         tiers = len(self.joint_lp.tiers)
         rows: list[int] = []
         pairs: list[int] = []
@@ -193,7 +201,7 @@ class Relaxation:
         self._column[pairs[:, 0], pairs[:, 1]] = self._linear.add_columns(block)
 
     def _gains(self, weights: Floats) -> Floats:
-        """What each column y weighs in the rows: duals of an optimum make it minus its reduced cost."""
+        """Per column y the sum of its coefficients times the rows' `weights`; with duals, minus its reduced cost."""
         shape = len(self.kinds.choices), len(self.joint_lp.tiers)
         shares = np.bincount(self._pairs, self._signs * weights[self._rows], math.prod(shape)).reshape(shape)
         gains: Floats = shares[:, self.kinds.tier] + self._needed * weights[self.joint_lp.held]
@@ -208,7 +216,10 @@ class Relaxation:
         return gains
 
     def _best(self, gains: Floats, missing: Mask, least: float) -> Mask:
-        """Of the missing columns that gain, the best per operator: few enough to keep the program lean."""
+        """Mask of the columns to add: per operator the missing one with the largest gain, if above `least`.
+
+        One column per operator keeps the program small.
+        """
         gains = np.where(missing, gains, -math.inf)
         found = np.zeros(gains.shape, bool)
         for own in self._owned:
@@ -224,7 +235,7 @@ class Relaxation:
         return bool(wanted.any())
 
     def _mend(self, allowed: Mask) -> bool:
-        """Columns without which allowed choices may only seem infeasible; False when there are none."""
+        """Add missing columns that break the proof of infeasibility. False if none does: the box is infeasible."""
         missing = self.joint_lp.open & (self._column < 0) & allowed[:, None]
         if not missing.any():
             return False
@@ -232,7 +243,7 @@ class Relaxation:
         if ray is not None and np.abs(ray).max() > 0:
             gains = self._gains(ray / np.abs(ray).max())
             present = (self._column >= 0) & allowed[:, None]
-            if gains[present].max(initial=0.0) <= PAYS:  # a proof by the columns that are there
+            if gains[present].max(initial=0.0) <= PAYS:  # valid for the columns present
                 missing = self._best(gains, missing, MENDS)
         if missing.any():
             self._add(missing)
@@ -241,7 +252,10 @@ class Relaxation:
     # -- rows
 
     def _hold(self, values: Floats) -> bool:
-        """Rows y <= workers paid, of operators whose requests may keep less than a shared worker busy."""
+        """Add violated rows y <= workers paid, for operators that may need less than one worker of a shared class.
+
+        Returns whether any row was added.
+        """
         small = self.joint_lp.open & (self._needed < 1.0) & ~self.kinds.exclusive
         if not small.any():
             return False
@@ -273,9 +287,9 @@ class Relaxation:
         return served
 
     def _bound(self, duals: Floats, box: Box) -> tuple[float, Floats, Floats]:
-        """What the duals prove: every column at the worst end of its range, one choice and one y per operator.
+        """The lower bound that duals prove, the same per choice if it is made, and the reduced costs of the counts.
 
-        And the same where a choice is made, and reduced costs of the counts.
+        Every column takes the cheaper end of its range; each operator has one choice and one y.
         """
         count = len(self._matrix.low)
         weights = np.concatenate([self._matrix.signed(duals[:count]), np.minimum(duals[count:], 0.0)])
@@ -285,7 +299,7 @@ class Relaxation:
         least, most = np.zeros(self._width), self._matrix.most.copy()
         least[self.joint_lp.integer_counts.columns], most[self.joint_lp.integer_counts.columns] = box.least, box.most
         gains = np.where(self.joint_lp.open & box.allowed[:, None], self._gains(weights), -math.inf).max(axis=1)
-        made = left[self.joint_lp.chosen] - gains  # inf where not allowed
+        made = left[self.joint_lp.chosen] - gains  # inf if not allowed
         best = np.full(len(self._owned), math.inf)
         np.minimum.at(best, self.kinds.owner, made)
         counts = left[self.joint_lp.integer_counts.columns]

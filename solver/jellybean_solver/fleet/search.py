@@ -1,15 +1,16 @@
 """The cheapest plan of a fleet with too many selections to enumerate: branch and bound with an exact MILP beside it.
 
-Each node is a relaxation of the joint LP in a box (relaxation.py), whose bound holds for the problem; at whole
-selections workers are rounded (rounding/). The tree is searched in passes: first as if a plan a little dearer than the
-root were known, then a dearer one, then none, since a good incumbent prunes much and takes long to find without. What
-is open after the last pass is closed by exact MILPs of single selections, cheapest first, and by the exact MILP of all
-that is left (exact_milp.py), which runs in a thread of its own: each takes the other's incumbents and bounds. On
-problems of middle size it also runs from the first plan on, with all heuristics of HiGHS; the later run leaves out the
-slow ones, as its cutoff is good by then. The search ends at the gap that was asked for, or when time is up.
+Each node is a relaxation of the joint LP in a box (relaxation.py), whose bound holds for the problem; at integral
+selections workers are rounded (rounding/). The tree is searched in passes. The first assumes that the optimum costs
+little more than the root's bound and prunes accordingly, the next assume more, the last nothing: a tight cutoff prunes
+much, and a good incumbent is found late without it. The gap that remains after the last pass is closed by exact MILPs
+of single selections, cheapest first, and by the exact MILP of all selections (exact_milp.py) in a second thread; they
+exchange incumbents and bounds. On problems of middle size that MILP also runs from the first plan on, with all
+heuristics of HiGHS; its later run has a good cutoff and leaves out the slow ones. The search ends at the requested gap,
+or when time is up.
 
-Without a time limit and the MILP the plan depends on the problem alone. Where both have run, the selection found is
-solved once more by itself; which of several selections within the gap is found depends on which search was first.
+Without a time limit and without the MILP the plan is deterministic. If the MILP has run, the selection found is solved
+once more by itself; which of several selections within the gap is found depends on which search was first.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ from jellybean_solver.small.assignment import Assignment
 class FleetSearch:
     """One search for the cheapest plan that reaches the accuracy `target`.
 
-    `fixed`: operators whose variant is given. `pace`: a deadline on the linearised delay. `judge`: plans that it does
-    not accept are not taken.
+    `fixed`: operator -> variant, where given. `pace`: a deadline on the linearised delay. `judge`: accepts or rejects
+    plans by their p99 latency. None: no deadline.
     """
 
     def __init__(
@@ -72,16 +73,19 @@ class FleetSearch:
 
     @cached_property
     def relaxations(self) -> tuple[Relaxation, ...]:
-        """Each warm from one solve to the next: two, or one where the MILP has the second core from the start."""
+        """Warm-started relaxations: two, for two threads; one if the MILP uses the second core from the start."""
         return tuple(Relaxation(self.joint_lp, self.clock) for _ in range(1 if self.is_middle else 2))
 
     @cached_property
     def rounding(self) -> SelectionRounding:
-        """Rounds points of the first relaxation."""
+        """The rounding of relaxed points; it solves on the first relaxation."""
         return SelectionRounding(self.relaxations[0], self.judge, self.gap, self.limit, self.settings)
 
     def under(self, left_s: float, limits: SearchLimits) -> FleetSearch:
-        """Prepare the same search under another deadline and other limits; columns and rows found so far stay."""
+        """Set a new deadline (`left_s`: delay_linearisation.py) and new limits, and return this search.
+
+        Generated columns and rows are kept.
+        """
         if self.pace is None:
             raise SolverError("a search without a pace has no deadline")
         self.pace, self.budget, self.limit = replace(self.pace, left_s=left_s), limits.budget, limits.clock
@@ -93,7 +97,7 @@ class FleetSearch:
         return self
 
     def prove(self, most: float, relaxations: int) -> float:
-        """A lower bound on the cost of all plans, up to `most`, by so many relaxations alone."""
+        """A lower bound on the cost of all plans (USD per hour, at most `most`) from so many solved relaxations."""
         incumbent = Incumbent(self.network, self.target, self.budget, self.gap, self.judge)
         return self._tree_search(incumbent).prove(most, relaxations) if self.joint_lp.possible else most
 
@@ -129,7 +133,7 @@ class FleetSearch:
         return TreeSearch(parts)
 
     def _reproduce(self, incumbent: Incumbent) -> None:
-        """Solve the incumbent's selection by itself to the same cost: the plan does not depend on which search won."""
+        """Solve the incumbent's selection again by itself, so that its plan does not depend on thread timing."""
         if incumbent.assignment is None or self.limit.left() == 0.0:
             return
         milp = self.rounding.exact_milp(incumbent.selection)

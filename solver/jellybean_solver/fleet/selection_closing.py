@@ -1,7 +1,8 @@
 """Exact MILPs of single selections, cheapest bound first, while the exact MILP of all selections goes on.
 
-No more than two run at once. Where one has gone on from the start (`early`), the first selection is solved beside it,
-and then, with that plan as its cutoff, the MILP of all selections a second time; other selections only if it ends.
+At most two MILPs run at once. If one has run from the start (`early`), the first selection is solved beside it; then
+the MILP of all selections starts a second time, with that plan as its cutoff. Further selections wait until one of
+the two MILPs ends.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ from jellybean_solver.outcome import Selection
 
 
 class SelectionClosing:
-    """Closes the gap that relaxations leave at whole nodes. `exact_bounds`: by variants, of selections solved."""
+    """Closes the gap that relaxations leave at integral nodes.
+
+    `exact_bounds`: lower bounds (USD per hour) of the selections solved, by their variants.
+    """
 
     def __init__(
         self, rounding: SelectionRounding, milp: ConcurrentMilp, early: ConcurrentMilp | None, incumbent: Incumbent
@@ -32,9 +36,10 @@ class SelectionClosing:
     def close_cheapest(
         self, tree: Tree, selection_of: Callable[[Mask], Selection], is_closed: Callable[[], bool]
     ) -> float:
-        """Split the cheapest whole node, or solve the one selection that it allows; that selection's lower bound.
+        """Split the cheapest integral node, or solve the selection if its box allows only one.
 
-        inf where nothing was solved. `is_closed`: asked now and then, True ends the solve.
+        Returns the lower bound of the selection solved in USD per hour, inf if none was. `selection_of`: variants of a
+        mask of choices. `is_closed`: polled during the solve; True stops it.
         """
         is_accompanied = self.early is not None and self.early.is_running
         if not is_accompanied or self.exact_bounds:
@@ -54,14 +59,14 @@ class SelectionClosing:
         return max(node.bound, self.exact_bounds[key])
 
     def _start(self) -> None:
-        """Start the MILP of all selections; once more if it does not know how much better the incumbent is by now."""
+        """Start the MILP of all selections; restart it once if the incumbent is much cheaper than its best value."""
         goal = self.incumbent.goal()
         stale = goal < self.milp.value * (1.0 - self.rounding.settings.restart_below)
         if not self.milp.runs or (self.milp.runs == 1 and stale):
             self.milp.start(goal, self.incumbent.gap, quick=self.early is not None)
 
     def _solve(self, selection: Selection, is_closed: Callable[[], bool]) -> float:
-        """Search for a plan of one selection that is cheaper than the incumbent; a lower bound on all of them."""
+        """Solve the exact MILP of one selection for a cheaper plan. Returns its lower bound in USD per hour."""
         milp = self.rounding.exact_milp(selection)
         if milp is None:
             return math.inf

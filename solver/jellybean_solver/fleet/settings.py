@@ -10,7 +10,7 @@ from jellybean_solver.outcome import Clock
 
 @dataclass(frozen=True, slots=True)
 class SearchLimits:
-    """When a search may end. `gap`: relative, to the lower bound; `budget`: USD per hour that a plan may cost."""
+    """When a search may end. `gap`: relative, cost over lower bound; `budget`: most USD per hour of a plan."""
 
     gap: float
     clock: Clock = field(default_factory=Clock)
@@ -19,24 +19,24 @@ class SearchLimits:
 
 @dataclass(frozen=True, slots=True)
 class SearchSettings:
-    """Effort of the search. Shares of the gap are of `coarse_gap` or the gap asked for, whichever is wider."""
+    """Effort of the search. "Share of the gap" refers to the requested gap, or to `coarse_gap` if that is wider."""
 
-    middle_size: int = 2_000  # pairs of a choice and a worker class, up to which the joint MILP runs from the start
-    coarse_gap: float = 1e-3  # relative; heuristics go no finer, however small the gap asked for
-    restart_below: float = 1e-2  # relative; a better incumbent restarts the joint MILP once if it is cheaper by this
-    guesses: tuple[float, ...] = (0.012, 0.03, math.inf)  # of the root's bound: assumed excess of the optimum, by pass
-    depths: tuple[float, ...] = (0.6, 0.3, 0.1)  # shares of the gap: distance from the best relaxed selection, by step
-    pruned_share: float = 0.9  # of the gap, below the incumbent: what costs as much is pruned for good
-    near_enough: float = 0.99  # of the gap: a rounded plan that near the bound ends the rounding
+    middle_size: int = 2_000  # (choice, worker class) pairs up to which the joint MILP runs from the start
+    coarse_gap: float = 1e-3  # relative; heuristics aim no finer, even if the requested gap is smaller
+    restart_below: float = 1e-2  # relative: an incumbent cheaper by this than the joint MILP's best restarts it once
+    guesses: tuple[float, ...] = (0.012, 0.03, math.inf)  # per pass: assumed excess of the optimum over the root bound
+    depths: tuple[float, ...] = (0.6, 0.3, 0.1)  # shares of the gap: distance to the best relaxed selection, by step
+    pruned_share: float = 0.9  # share of the gap: plans that are cheaper than the incumbent by less are pruned for good
+    near_enough: float = 0.99  # share of the gap: a rounded plan within it of the bound ends the rounding
     first_rounding: float = 0.01  # relative gap of rounding for the very first plan
     quick_rounding: float = 0.3  # share of the gap that a rounding may lose in the search
     fine_rounding: float = 0.2  # share of the gap that a rounding may lose at the end
     roundings: int = 5  # selections rounded before the tree is explored further
-    reproducing_nodes: int = 1_000  # of the exact MILP that makes the final plan reproducible
-    relaxations_per_deadline: int = 250  # solved under one deadline on the delay
-    memory_headroom: tuple[float, ...] = (0.0, 0.2, 1.0)  # workers of a class left out per operator on it, in turn
-    grace_s: float = 1.0  # at the end of the time limit, for rounding what has been found by then
-    grace_share: float = 0.1  # of the time limit, that this may take at most
+    reproducing_nodes: int = 1_000  # most nodes of the exact MILP that makes the final plan reproducible
+    relaxations_per_deadline: int = 250  # most relaxations solved for one deadline on the delay
+    memory_headroom: tuple[float, ...] = (0.0, 0.2, 1.0)  # tried in turn: workers left unused per operator on a class
+    grace_s: float = 1.0  # seconds reserved at the end of the time limit to round the points found so far
+    grace_share: float = 0.1  # most of the time limit that `grace_s` may take
 
 
 DEFAULT_SETTINGS = SearchSettings()

@@ -1,6 +1,6 @@
 """Branch and bound over selections in passes, with rounding and the exact MILP beside it.
 
-The order of everything depends on the problem alone, but for what the concurrent MILP finds, and when.
+The search is deterministic except for what the concurrent MILP finds, and when.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from jellybean_solver.small.assignment import Assignment
 
 @dataclass(frozen=True, slots=True)
 class SearchParts:
-    """What a tree search works with.
+    """The components of a tree search.
 
-    `relaxations`: each warm from one solve to the next; two solve both sides of a split at the same time.
-    `milp` starts where nothing but whole workers can raise the bound, `early`, on problems of middle size,
-    after the first plan.
-    `is_paced`: under a deadline on the delay.
+    `relaxations`: warm-started; two solve both children of a node concurrently.
+    `milp`: exact MILP that starts when only integral nodes are left at the bound.
+    `early`: exact MILP that starts after the first plan, on problems of middle size; else None.
+    `is_paced`: True if there is a deadline on the linearised delay.
     """
 
     relaxations: tuple[Relaxation, ...]
@@ -49,7 +49,7 @@ class SearchParts:
 
 
 class TreeSearch:
-    """One search. `most_relaxations`: after so many, a search under a deadline takes what it has."""
+    """One search. `most_relaxations`: after so many, a search under a deadline ends with the plans it has."""
 
     def __init__(self, parts: SearchParts) -> None:
         self.parts, self.incumbent, self.milp, self.early = parts, parts.incumbent, parts.milp, parts.early
@@ -58,7 +58,7 @@ class TreeSearch:
         self.relaxation, self.rounding = parts.relaxations[0], parts.rounding
         self.joint_lp = self.relaxation.joint_lp
         self.most_relaxations = parts.relaxations_solved + parts.settings.relaxations_per_deadline
-        self.guess = math.inf  # USD per hour: plans that cost as much are not searched for in this pass
+        self.guess = math.inf  # USD per hour: this pass prunes plans that cost as much or more
         self.least_relaxed = math.inf  # least relaxed cost of the selections visited
         self.closed = math.inf  # least bound of the selections that were solved exactly
         self.visited: set[bytes] = set()
@@ -68,7 +68,7 @@ class TreeSearch:
         self.out_of_time = False
 
     def run(self) -> float:
-        """Search until the gap is reached or time is up; a lower bound on the cost of all plans."""
+        """Search until the gap is reached or time is up. Returns a lower bound on all plans, USD per hour."""
         bound = 0.0
         if not self.parts.is_paced:
             self._find_first()
@@ -85,7 +85,7 @@ class TreeSearch:
         return max(bound, self.milp_bound)
 
     def prove(self, most: float, relaxations: int) -> float:
-        """A lower bound on the cost of all plans, up to `most`, by so many relaxations alone."""
+        """A lower bound on the cost of all plans (USD per hour, at most `most`) from so many solved relaxations."""
         self.guess, last = most, self.parts.relaxations_solved + relaxations
         with self._tree() as tree:
             try:
@@ -102,9 +102,9 @@ class TreeSearch:
     # -- passes
 
     def _pass(self, share: float) -> float:
-        """Search a tree of its own as if a plan were known that costs this share more than the root; a lower bound.
+        """Search a new tree with a guessed cutoff: the root's bound times (1 + `share`).
 
-        Where there is no plan that cheap, the guess is the bound.
+        Returns a lower bound on all plans in USD per hour: at most the guess, which is the bound if no plan is cheaper.
         """
         self.visited, self.waiting, self.closed = set(), [], math.inf
         self.guess, self.out_of_time = math.inf, False
@@ -122,7 +122,7 @@ class TreeSearch:
             return self._search(tree)
 
     def _search(self, tree: Tree) -> float:
-        """Explore until the gap is reached or time is up; a lower bound on all plans below the guess."""
+        """Explore until the gap is reached or time is up. Returns a lower bound on the plans cheaper than the guess."""
         if math.isinf(self.guess) and self.incumbent.assignment is None:
             self._plunge(tree)
         for depth in self.settings.depths:
@@ -162,7 +162,7 @@ class TreeSearch:
             self._round_best(tree)
 
     def _find_first(self) -> None:
-        """Find some plan soon: guesses may be too low, or take all of the time to tell."""
+        """Find a first plan without a guessed cutoff, as the passes may take all of the time to refute low guesses."""
         with self._tree() as tree, suppress(OutOfTimeError):
             tree.start(self.relaxation.everything())
             tree.plunge(self.joint_lp.integer_counts.pools)
@@ -174,7 +174,7 @@ class TreeSearch:
         self.least_relaxed = math.inf
 
     def _repair_first(self) -> None:
-        """Where no plan met the deadline, round the first one's selection again with as much headroom as it needs."""
+        """If no plan met the deadline, round the first plan's selection again with growing headroom until it does."""
         if self.judge is None or self.first is None or self.judge.has_plan:
             return
         (box, found), self.first = self.first, None
@@ -185,13 +185,13 @@ class TreeSearch:
             self.incumbent.assignment = None
             point = self.rounding.relax(box)
             accepted = point is None or self.incumbent.take(selection, self.rounding.near(box, point, 0.0))
-        if not self.judge.has_plan:  # the cheapest plan stays the one that other searches begin from
+        if not self.judge.has_plan:  # keep the cheapest plan: other searches start from it
             self.incumbent.assignment, self.incumbent.selection = before
 
     # -- rounding
 
     def _round_best(self, tree: Tree) -> None:
-        """Round the best selections visited, until one is good enough."""
+        """Round the visited selections with the lowest bounds, until the incumbent is within the gap."""
         self.waiting.sort(key=lambda entry: (entry[2].bound, entry[0]))
         for _, box, point in self.waiting[: self.settings.roundings]:
             if point.bound >= self._enough() or self._enough() <= tree.bound():
@@ -203,7 +203,7 @@ class TreeSearch:
         self.waiting.clear()
 
     def _round_in_time(self, box: Box, point: Point, bound: float) -> None:
-        """Round a point, with ever more headroom on links as long as that is why the plan misses its deadline."""
+        """Round a point; while its plan misses the deadline because of links, again with more headroom on them."""
         selection = self.joint_lp.selection(box.allowed)
         now: Point | None = point
         while now is not None and (now is point or now.bound < self._enough()):
@@ -215,17 +215,17 @@ class TreeSearch:
             self.judge.reset()
 
     def _polish(self, tree: Tree) -> None:
-        """Round the incumbent's point once more with more effort, if it is not good enough."""
+        """Round the incumbent's point again with more effort, if the gap is not reached."""
         point = self.incumbent.point
         if point is None or self.joint_lp.kinds.exclusive.any() or self.clock.left() == 0.0:
             return
         if tree.bound() < self._enough():
             self.incumbent.take(self.incumbent.selection, self.rounding.finely(point, tree.bound()))
 
-    # -- what the tree asks
+    # -- callbacks of the tree
 
     def _visit(self, box: Box) -> None:
-        """Note a whole selection of the tree, and its counts of few workers."""
+        """Queue an integral selection, with its integer counts, for rounding."""
         if box.key in self.visited:
             return
         self.visited.add(box.key)
@@ -237,23 +237,23 @@ class TreeSearch:
             self.waiting.append((len(self.visited), box, point))
 
     def _tired(self) -> float:
-        """-inf to stop where a deadline makes selections many and close, and some were visited."""
+        """-inf if a search under a deadline has used up its relaxations and visited some selection, else inf."""
         tired = self.parts.is_paced and self.parts.relaxations_solved >= self.most_relaxations
         return -math.inf if tired and self.visited else math.inf
 
     def _enough(self) -> float:
-        """Nodes with this bound need not be explored."""
+        """USD per hour: nodes with this bound or a higher one need not be explored."""
         if self._is_closed():
             return -math.inf
         return min(self.incumbent.goal(), self.closed, self.guess * (1.0 - VALUE_TOLERANCE))
 
     def _prune_above(self) -> float:
-        """Nodes may prune for good what costs as much: a little above `_enough`, for what rounding does to bounds."""
+        """USD per hour: plans that cost as much may be pruned for good; above `_enough`, to allow for rounding."""
         share = self.settings.pruned_share * max(self.incumbent.gap, VALUE_TOLERANCE)
         return min(self.incumbent.cost * (1.0 - share), self.guess)
 
     def _is_closed(self) -> bool:
-        """True if the concurrent MILP has proven the incumbent; takes what it has found."""
+        """True if a concurrent MILP has proven the incumbent optimal to the gap; takes the plans found by the MILPs."""
         for milp in self.milps:
             for selection, found in milp.found():
                 self.incumbent.take(selection, found)
@@ -261,9 +261,9 @@ class TreeSearch:
 
     @property
     def milp_bound(self) -> float:
-        """The lower bound that the exact MILPs have proven."""
+        """The best lower bound that the exact MILPs have proven, USD per hour."""
         return max(milp.bound for milp in self.milps)
 
     def _is_last(self) -> bool:
-        """True if no guess prunes what is better than the incumbent."""
+        """True if the guess does not prune plans cheaper than the incumbent, so that this pass is the last."""
         return math.isinf(self.guess) or self.incumbent.cost <= self.guess

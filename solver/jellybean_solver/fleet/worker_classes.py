@@ -1,8 +1,8 @@
-"""Pools that are alike to the operators, as one class of worker whose price rises with the number that is paid.
+"""Worker classes: aggregates pools of a tier with identical capacities, whose prices may differ.
 
-A fleet has many pools and few types of device: pools of one type in one tier differ in price at most. The cheapest of
-them go first, so nothing is lost when a program counts workers per class instead of per pool. Variables call the index
-of a worker class `kind`, as `class` is a keyword.
+A fleet has many pools and few types of device. A cheapest plan uses the cheapest pools of a class first, so a program
+may count workers per class instead of per pool without loss. Variables call the index of a class `kind`, as `class` is
+a keyword.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jellybean_solver.demand.demand import Demand, Network
 from jellybean_solver.milp.highs_program import Floats, Indices
 from jellybean_solver.model.problem import Pool, Sharing
 
-LEAST_BYTES = 1e-9  # of a limit, to divide by
+LEAST_BYTES = 1e-9  # bytes: least memory limit used as a divisor, so that a limit of 0 does not divide by 0
 
 Choice = tuple[str, str]  # operator, variant
 Mask = npt.NDArray[np.bool_]
@@ -27,10 +27,10 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class WorkerClass:
-    """Pools with the same workers, cheapest first."""
+    """Pools of one tier with identical workers, cheapest first."""
 
     pools: tuple[Pool, ...]
-    usd_per_h: float  # of the cheapest, in every site
+    usd_per_h: float  # price of a worker of the cheapest pool, summed over the tier's sites
 
     @property
     def exclusive(self) -> bool:
@@ -38,7 +38,7 @@ class WorkerClass:
 
     @property
     def memory_bytes(self) -> float | None:
-        """Of one worker; None: no limit."""
+        """Memory of one worker; None without a limit."""
         return self.pools[0].memory_bytes
 
     @property
@@ -48,9 +48,10 @@ class WorkerClass:
 
 @dataclass(frozen=True)
 class WorkerClasses:
-    """The fleet by classes, and what each choice of a variant asks of them: one row a choice, one column a class.
+    """The worker classes of a fleet, and the load of each choice on them (rows: choices, columns: classes).
 
-    `workers`: that all of the operator's requests keep busy (inf: cannot run there). `tier`: index in the problem's.
+    `workers`: number of workers that all of the operator's requests keep busy; inf if it cannot run there. `tier`: per
+    class the index of its tier. `memory_bytes`: of the model.
     """
 
     choices: tuple[Choice, ...]
@@ -70,19 +71,22 @@ class WorkerClasses:
 
     @cached_property
     def needed(self) -> Floats:
-        """Workers paid for all of the operator's requests, at least: an exclusive worker serves nothing else."""
+        """Least number of workers paid to serve all of the operator's requests; at least 1 on an exclusive class."""
         return np.where(self.exclusive, np.maximum(self.workers, 1.0), self.workers)
 
     @cached_property
     def stored(self) -> Floats:
-        """Workers' memory that all of the operator's requests fill, at least: who serves some holds a model."""
+        """Least memory, in workers, that the operator's models fill if it serves all requests on a shared class.
+
+        Each worker that it keeps busy holds one model, at least one worker. 0 without a memory limit.
+        """
         limits = [math.inf if kind.exclusive or kind.memory_bytes is None else kind.memory_bytes for kind in self.kinds]
         workers = np.where(self.runs, np.maximum(self.workers, 1.0), 0.0)
         return workers * self.memory_bytes / np.maximum(limits, LEAST_BYTES)
 
     @cached_property
     def counts(self) -> Floats:
-        """Workers that exist of each class."""
+        """Number of workers of each class."""
         return np.array([float(kind.count) for kind in self.kinds])
 
     @cached_property
@@ -92,7 +96,10 @@ class WorkerClasses:
 
 
 def worker_classes(network: Network, choices: Sequence[Choice], demands: Sequence[Demand]) -> WorkerClasses:
-    """The network's pools by class, alike for all of these choices, of which each has its demand."""
+    """Group the network's pools into classes that are identical for all of these choices.
+
+    `demands`: per choice, the demand of a selection that makes it.
+    """
     at = {pool.name: index for index, pool in enumerate(network.pools)}
     workers = np.full((len(choices), len(at)), np.inf)
     memory = np.zeros_like(workers)

@@ -27,10 +27,10 @@ _ROUNDS = 20  # most iterations of the fixed point
 
 @dataclass(frozen=True, slots=True)
 class BatchInput:
-    """Arrivals of one operator at a worker: requests per second, `group` at a time, and their roughness.
+    """Arrivals of one operator at a worker: requests per second, in groups of `group` that arrive together.
 
-    `roughness`: squared coefficient of variation of inter-arrival times; `variation`: of a run's time. `jobs` of a
-    group are children of one request.
+    `roughness`: squared coefficient of variation of inter-arrival times; `variation`: that of a run's time. `jobs`: how
+    many of a group are children of one request.
     """
 
     times: Times
@@ -46,12 +46,13 @@ class BatchInput:
 class NextRunWait:
     """Distribution of the wait for an operator's next run.
 
-    With probability `chance` the wait is the residual of a cycle of `span_s` seconds. At low load few requests meet a
-    run at all, but the slowest of a hundred waits for nearly all of it, so the probability is reduced, not the wait.
-    With probability `first` it is a run of one request, `first_s` long, started by the first of the own group.
+    With probability `chance` the wait is the residual of a cycle of `span_s` seconds. At low load few requests arrive
+    during a run, but the slowest in a hundred waits for nearly all of it, so the probability is reduced, not the wait.
+    With probability `first` the wait is a run of `first_s` seconds, which the first request of the same group started
+    alone. Else it is 0.
 
-    A cycle varies by up to `spread_s` either way. Each further second of the cycle makes the own run `handed` seconds
-    longer, because more requests join it.
+    The cycle varies by up to `spread_s` seconds either way. Each additional second of the cycle makes the request's own
+    run `handed` seconds longer, because more requests join it.
     """
 
     chance: float = 0.0
@@ -69,7 +70,7 @@ class NextRunWait:
         return self.chance * squared / self.span_s / 2.0 + self.first * self.first_s
 
     def log_mgf(self, theta: Floats, service: ServiceTime) -> Floats:
-        """Log of the moment generating function. `service`: shape of a cycle's time; its mean is replaced."""
+        """Log moment generating function. `service`: distribution of a cycle's time, scaled to the mean `span_s`."""
         none = max(0.0, 1.0 - self.chance - self.first)
         parts = [np.full_like(theta, math.log(none) if none > 0 else -math.inf)]
         if self.chance * self.span_s > 0:
@@ -86,10 +87,10 @@ NO_WAIT = NextRunWait()
 
 @dataclass(frozen=True, slots=True)
 class BatchSizes:
-    """Requests per run of an operator at a worker: mean over runs, and `seen`, the mean over requests.
+    """Batch sizes of an operator at a worker, in requests: `mean` over runs, and `seen`, the mean over requests.
 
-    `turn`: wait for the operator's next run if runs hold several requests; with regular arrivals, only if runs of one
-    request could not keep up.
+    `turn`: wait for the operator's next run if batches hold several requests; with regular arrivals only if batches of
+    size 1 could not keep up with the rate.
     """
 
     mean: float = 1.0
@@ -103,7 +104,7 @@ class BatchSizes:
 
 
 def batch_sizes(fed: Sequence[BatchInput]) -> list[BatchSizes]:
-    """Batch sizes of all operators of one worker."""
+    """Batch sizes of all operators of one worker, in the order of `fed`."""
     sizes = [min(float(one.batch), one.group) for one in fed]
     if all(one.batch == 1 for one in fed):
         return [BatchSizes(size) for size in sizes]
@@ -160,7 +161,7 @@ def _cycle_arrivals(fed: BatchInput, cycle_s: float) -> _CycleArrivals:
 
 
 def _runs(fed: BatchInput, mean: float, cycle_s: float, behind: bool) -> BatchSizes:
-    """`behind`: runs of one request could not keep up."""
+    """Batch sizes for a given mean and cycle. `behind`: True if batches of size 1 could not keep up with the rate."""
     come = _cycle_arrivals(fed, cycle_s)
     groups, none = come.groups, come.none
     # A longer run makes the next batch larger, so the variances form a geometric series.

@@ -6,9 +6,9 @@ the previous run (`batching.py`), and requests of one run arrive together at the
 batch delay, every request is taken to wait for all of it.
 
 Times along a route add up as logarithms of moment generating functions. By Chernoff's bound P(L > t) <= min over theta
-of M(theta) exp(-theta t); the true tail is smaller by a factor of 7 for a normal tail at 1 %, of 12 for an exponential
-one, and here of `TIGHTNESS`, because waits are dependent. A burst of requests is the same burst all along a route, so
-it counts once, where its wait is longest. `benchmarks/latency.py` compares the result with the simulator.
+of M(theta) exp(-theta t). At 1 %, the true tail is smaller than the bound by a factor of 7 if it is normal and of 12 if
+exponential; the factor here is `TIGHTNESS`, as waits are dependent. A burst of requests is the same burst all along a
+route, so it counts once, where its wait is longest. `benchmarks/latency.py` compares the result with the simulator.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from jellybean_solver.model.flows import link_s
 from jellybean_solver.model.plan import Plan, PlannedWorker
 from jellybean_solver.model.problem import Arrivals, Edge, Times
 
-TIGHTNESS = 4.0  # fitted on other plans than the benchmark's, as the constants of `queues.py`
+TIGHTNESS = 4.0  # fitted, as the constants of `queues.py`, on plans that are not in the benchmark
 QUANTILE = 0.99
 _PER_DECADE, _DECADES = 10, 5  # grid of theta: points per decade, decades
 
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """`p99_s` of all requests; `unqueued_s`: mean time on the slowest workers and links used, zero queueing delay.
+    """`p99_s`: p99 latency of all requests; `unqueued_s`: mean latency on the slowest workers and links, no queueing.
 
     The slowest is taken operator by operator and edge by edge, whether or not a route combines them, because routes are
-    redrawn when a worker fails. Of several workflows: the one that is slowest relative to its deadline, scaled to the
-    longest deadline (deadline_shares.py).
+    redrawn when a worker fails. With several workflows, both figures are those of the workflow that is slowest relative
+    to its deadline, scaled to the longest deadline (deadline_shares.py).
     """
 
     p99_s: float
@@ -79,20 +79,20 @@ def mean_waits_s(plan: Plan) -> Mapping[str, float]:
 
 
 def unqueued_s(times: Times, batch: int, jobs_at_once: float) -> float:
-    """Mean seconds of a request's runs with zero queueing delay: alone, or its children in full batches."""
+    """Mean seconds of a request's runs with zero queueing delay: one run, or full batches of its children."""
     return max(times[1].mean_s, jobs_at_once * times[batch].mean_s / batch)
 
 
 @dataclass(frozen=True, slots=True)
 class _Bursts:
-    """The wait for a burst, as one random variable per route: its load, longest mean wait, and extra time in runs."""
+    """The wait for a burst, per route: probability of waiting, longest mean wait, and extra seconds in runs."""
 
     load: Floats
     wait_s: Floats
     shared_s: Floats
 
     def or_else(self, other: _Bursts) -> _Bursts:
-        """The larger of each part."""
+        """The element-wise maximum of each field."""
         wait_s, shared_s = np.maximum(self.wait_s, other.wait_s), np.maximum(self.shared_s, other.shared_s)
         return _Bursts(np.maximum(self.load, other.load), wait_s, shared_s)
 
@@ -102,7 +102,7 @@ class _Bursts:
 
 
 class _Estimate:
-    """Arrays have one row per route and one column per theta."""
+    """The estimate for one plan. Arrays have one row per route and one column per theta, unless stated."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -141,7 +141,7 @@ class _Estimate:
         return found
 
     def _unqueued_s(self) -> Mapping[str, float]:
-        """Per operator when its output reaches the gateway with zero queueing delay, on the slowest pools and links."""
+        """Per operator the seconds until its output reaches the gateway, unqueued, on the slowest pools and links."""
         pools: dict[str, dict[str, None]] = {operator.name: {} for operator in self.plan.operators}
         for worker in self.plan.workers:
             for name in worker.rates_per_s:
@@ -161,7 +161,7 @@ class _Estimate:
         return {name: seconds + hop_s + delays_s[name] for name, seconds in completed_s.items()}
 
     def _delays_s(self) -> Mapping[str, float]:
-        """Per operator the longest total batch delay on a path to it."""
+        """Per operator the largest sum of batch delays on a path to it, in seconds."""
 
         def own_s(name: str) -> float:
             operator = self.plan.operator_by_name[name]
@@ -194,9 +194,9 @@ class _Estimate:
         return {name: reached[name] + hop + bursts[name].log_mgf(self.theta) for name in sinks}
 
     def _met(self, name: str) -> _Bursts:
-        """Wait for bursts at an operator's worker, without the wait for its next run, which counts apart.
+        """Wait for bursts at an operator's worker, less the wait for its next run, which is counted separately.
 
-        A revisit waits less; in total at most twice one visit (processor sharing).
+        A revisit waits less; all visits together wait at most twice as long as one (processor sharing).
         """
         at, count = self.table.at[name], self._visits(name)
         turns_s = sum(
@@ -213,7 +213,7 @@ class _Estimate:
         return count
 
     def _mates(self, name: str) -> list[str]:
-        """Operators of the same stream, itself included."""
+        """Operators of the same request stream as this one, itself included."""
         return [other for other in self.table.at if self.stream[other] == self.stream[name]]
 
     @cached_property
@@ -232,7 +232,7 @@ class _Estimate:
         return found
 
     def _crossing(self, edge: Edge) -> tuple[Floats, _Bursts]:
-        """Log moment generating function of the time on a link; the wait for bursts apart."""
+        """Log moment generating function of the time on an edge's link, and separately the wait for bursts there."""
         size = self.arrivals.sent_bytes(edge)
         pairs, each = self.table.crossings(edge)
         times = np.array([self.theta * link_s(self.plan, pair, size) for pair in pairs])
@@ -245,9 +245,9 @@ class _Estimate:
         return times[each], _Bursts(load[each], mean_s[each], np.zeros(len(each)))
 
     def _own(self, name: str) -> tuple[Floats, Floats]:
-        """Log moment generating function of a request's own runs, and mean extra seconds per run from a burst.
+        """Per route: log moment generating function of a request's runs, and mean extra seconds that a burst adds.
 
-        The extra time is kept apart because the same burst delays all stations of a route.
+        The extra time is returned separately, because the same burst delays all stations of a route.
         """
         if name not in self.own:
             known: dict[object, tuple[Floats, float]] = {}
@@ -269,7 +269,7 @@ class _Estimate:
         return logs[each], shared_s[each]
 
     def _own_at(self, name: str, worker: PlannedWorker, regular: float, visits: float) -> tuple[Floats, float]:
-        """The same at one worker. `visits`: least number of visits of a request to it.
+        """The values of `_own` at one worker. `visits`: least number of visits of a request to it.
 
         A revisit waits less for the next run: between no reduction and that of processor sharing (`_met`) if arrivals
         are regular; with random arrivals all visits wait for the burst.
@@ -292,7 +292,10 @@ class _Estimate:
         return mean_s * max(1.0, self.arrivals.jobs(name) / size)
 
     def _beside(self) -> Mapping[str, tuple[str, ...]]:
-        """Earlier operators that are neither ancestors nor descendants: on one worker, runs of one request queue."""
+        """Per operator the earlier ones that are neither ancestors nor descendants.
+
+        On the same worker, their runs for one request queue behind each other.
+        """
         above: dict[str, frozenset[str]] = {}
         found: dict[str, tuple[str, ...]] = {}
         for operator in self.plan.operators:

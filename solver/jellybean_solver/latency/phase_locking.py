@@ -50,10 +50,10 @@ def phase_locked(
 
 
 def _uncontended(table: RouteTable, follows: Mapping[str, Mask], loads: Mapping[str, Floats]) -> Mask:
-    """Workers that finish any request before the next one arrives, if arrivals are as regular as possible.
+    """Mask of the workers that finish every request before the next one arrives, with arrivals as regular as possible.
 
-    All requests of one operator arrive there from elsewhere, or those of one route. With a share of 2 in 5, arrivals
-    may be two periods apart instead of two and a half.
+    Only workers that requests enter at a single operator, and that get all requests or those of a single route. A
+    worker that gets 2 of 5 requests may have arrivals two periods apart instead of two and a half.
     """
     count, routes = len(table.plan.workers), len(table.weight)
     entries = np.zeros(count)
@@ -61,7 +61,7 @@ def _uncontended(table: RouteTable, follows: Mapping[str, Mask], loads: Mapping[
         entries += table.summed(at, np.where(follows[name], 0.0, 1.0)) > 0
     keys = np.concatenate([at * routes + np.arange(routes) for at in table.at.values()])
     load = np.concatenate([loads[name][at] for name, at in table.at.items()])
-    # Visits of a route to a worker, all its operators there together.
+    # Pairs of a route and a worker; all operators of the route there count as one visit.
     visits, each = np.unique(keys, return_inverse=True)
     here = visits // routes
     ways, longest = np.bincount(here, minlength=count), np.zeros(count)

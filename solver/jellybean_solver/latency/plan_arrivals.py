@@ -13,7 +13,7 @@ from jellybean_solver.model.streams import RequestStream, request_streams, visit
 
 
 def jobs_at_once(visits_per_request: float) -> float:
-    """Jobs that one request brings at once: all its children; at least 1 for thinned streams."""
+    """Jobs that arrive together for one request: all its children; at least 1, also if only some requests arrive."""
     return max(1.0, visits_per_request)
 
 
@@ -70,7 +70,10 @@ class PlanArrivals:
         return jobs_at_once(self.visits[name])
 
     def roughness(self, name: str, worker: PlannedWorker) -> float:
-        """Squared coefficient of variation of an operator's arrivals at a worker; round robin passes on its share."""
+        """Squared coefficient of variation of an operator's inter-arrival times at a worker.
+
+        Round robin passes on the worker's share of the stream's variation.
+        """
         rate = self.plan.operator_by_name[name].rate_per_s
         sites, stream = self.plan.sites.get(worker.tier, 1), self.stream_of[name]
         share = min(1.0, worker.rates_per_s[name] * sites / rate) if rate > 0 else 0.0
@@ -86,7 +89,7 @@ class PlanArrivals:
         return (1.0 - alone) * (1.0 - self.source_roughness[stream] * min(1.0, share))
 
     def sent_bytes(self, edge: Edge) -> float:
-        """Bytes of one request on an edge, all children together."""
+        """Bytes that one request sends over an edge, all children together."""
         source = self.source_by_name.get(edge.upstream)
         if source is not None:
             return source.message_bytes * self.jobs(edge.downstream)

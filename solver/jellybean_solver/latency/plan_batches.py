@@ -26,7 +26,7 @@ class PlanBatches:
 
 
 def plan_batches(arrivals: PlanArrivals) -> PlanBatches:
-    """Batch sizes, in two passes: requests of one run go on together, and groups that arrive together batch."""
+    """Batch sizes in two passes, as requests of one run arrive together downstream and make batches there larger."""
     plan = arrivals.plan
     runs = {(name, worker.name): BatchSizes() for worker in plan.workers for name in worker.rates_per_s}
     groups: Mapping[OperatorWorker, float] = {}
@@ -45,7 +45,7 @@ def plan_batches(arrivals: PlanArrivals) -> PlanBatches:
 
 
 def rounded_key(figures: Sequence[Sequence[float]]) -> str:
-    """A key equal for figures that differ by rounding: most workers of a fleet are identical and computed once."""
+    """A cache key that is equal for numbers that differ only by rounding errors."""
     return repr([[float(f"{figure:.5g}") for figure in row] for row in figures])
 
 
@@ -60,7 +60,7 @@ def _batch_input(
 
 
 def _groups(arrivals: PlanArrivals, runs: Mapping[OperatorWorker, BatchSizes]) -> Mapping[OperatorWorker, float]:
-    """Mean requests that arrive together at an operator on a worker, counting children."""
+    """(Operator, worker) -> mean number of requests that arrive together there, counting children."""
     found = {pair: arrivals.jobs(pair[0]) for pair in runs}
     names = [worker.name for worker in arrivals.plan.workers]
     for operator in arrivals.plan.operators:
@@ -74,7 +74,7 @@ def _groups(arrivals: PlanArrivals, runs: Mapping[OperatorWorker, BatchSizes]) -
 
 
 def _together(arrivals: PlanArrivals, runs: Mapping[OperatorWorker, BatchSizes], edge: Edge) -> Floats:
-    """Per downstream worker the mean requests of one upstream run that routes send there, at least 1; else NaN."""
+    """Per worker the mean requests of one upstream run that routes send there: at least 1; NaN if there are none."""
     table, workers = arrivals.table, arrivals.plan.workers
     leave = table.summed(table.at[edge.upstream], table.weight)
     pairs, each = np.unique(table.at[edge.upstream] * len(workers) + table.at[edge.downstream], return_inverse=True)

@@ -1,26 +1,26 @@
 """A station (worker or link) as a queue in closed form: distribution of the waiting time.
 
-Arriving work varies for three reasons, in squared seconds of work per second of work:
+The arriving work (seconds of service) varies for three reasons. Each is measured as variance over mean, in seconds:
 
 - bursts: requests arrive at random. Round robin passes each worker its share of this variation only. A burst waits
   once: a slow station releases it smoothly to the next. Stations in series with equal deterministic service times have
   exactly the wait of the slowest (Friedman, Operations Research, 1965).
-- irregularity: several routes and operators bring streams that are periodic one by one but have random phases. Of n
-  such streams the arrivals vary as a Brownian bridge over a period does, which is bounded: P(W > x) = exp(-2 x^2 / n -
-  2 x (1 - load)) in jobs (Hajek, Operations Research, 1994; Roberts and Virtamo, IEEE Transactions on Communications,
+- irregularity: several routes and operators bring streams that are periodic one by one but have random phases. The
+  arrivals of n such streams vary as a Brownian bridge over a period, which is bounded: the wait W in jobs has P(W > x)
+  = exp(-2 x^2 / n - 2 x (1 - load)) (Hajek, Operations Research, 1994; Roberts and Virtamo, IEEE Trans. Communications,
   1991). Waits grow as the root of n and stay finite at full load. An operator whose input comes from the same worker
   adds no stream. Requests delayed elsewhere arrive late: if two delays differ by d on average, the count of arrivals
   deviates by the number due in d (Mercer, J. R. Statist. Soc. B, 1960).
 - chance: variable run times, and requests that pass a thinning.
 
 A burst makes batches larger, so it is worked off at the rate of full batches. If several operators share a worker,
-batches grow more slowly: the wait is that of a load between full batches and the batches that form by themselves
-(`BURST_BATCH_SHARE`). If runs of one request could not keep up, irregular arrivals also make batches larger instead of
-waits longer.
+batches grow more slowly: the wait is computed with a load between that of full batches and that of the batches that
+form without a burst (`BURST_BATCH_SHARE`). If batches of size 1 could not keep up with the rate, irregular arrivals
+also make batches larger instead of waits longer.
 
 Mean waits follow Kraemer and Langenbach-Belz for GI/G/1 (in Whitt, The Queueing Network Analyzer, Bell System Technical
 Journal, 1983). If arrivals are smoother than Poisson, fewer requests wait but those wait as long: their factor applies
-to the probability of waiting, and the mean of non-zero waits is Kingman's (Proc. Camb. Phil. Soc. 1961).
+to the probability of waiting, and non-zero waits have Kingman's mean (Proc. Camb. Phil. Soc. 1961).
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from jellybean_solver.model.problem import ServiceTime
 LEAST_BRIDGE_SHARE = 0.7  # least share of the Brownian bridge's mean wait, for few streams of whole jobs; fitted
 SHARED_STREAM_WEIGHT = 0.2  # streams added where round robin shares random arrivals; fitted
 LATE_STREAM_WEIGHT = 1.5  # streams added per request by which arrivals deviate from the requests due; fitted
-BATCH_GROWTH_SHARE = 0.6  # share of irregular waits that remains where batches grow instead; fitted
-REGULARITY_POWER = 8  # power of the share of requests: near a share of 1 arrivals are as regular as the source
-NEGLIGIBLE_SHARE = 3e-4  # share of requests far below the 1 % that p99 leaves out
+BATCH_GROWTH_SHARE = 0.6  # share of the waits by irregularity that remains if batches grow; fitted
+REGULARITY_POWER = 8  # exponent of the visiting share: near a share of 1, arrivals are as regular as the source
+NEGLIGIBLE_SHARE = 3e-4  # share of requests: waits rarer than this do not affect the p99
 BURST_BATCH_SHARE = 0.25  # share of the time lost in partial batches that a burst at a shared worker still meets
 SATURATED_LOAD = 0.9999  # at this load a queue counts as unstable
 
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A station's load and the mean of its non-zero waits."""
+    """A queue: `load`, the probability of waiting; `wait_s`, the mean of non-zero waits in seconds."""
 
     load: float = 0.0
     wait_s: float = 0.0
@@ -59,12 +59,12 @@ class Queue:
         return self.load * self.wait_s if self.load > 0 else 0.0
 
     def log_mgf(self, theta: Floats) -> Floats:
-        """Of the wait, truncated where longer ones are rarer than `NEGLIGIBLE_SHARE` of requests."""
+        """Log moment generating function of the wait, truncated at the quantile 1 - `NEGLIGIBLE_SHARE`."""
         return wait_log_mgf(np.array(self.load), np.array(self.wait_s), theta)
 
 
 def wait_log_mgf(load: Floats, wait_s: Floats, theta: Floats) -> Floats:
-    """The same for arrays of queues that broadcast together."""
+    """Log moment generating function of the waits of many queues (see `Queue`); the arrays are broadcast."""
     meets = (wait_s > 0.0) & (load > NEGLIGIBLE_SHARE)
     ends = meets & np.isfinite(wait_s)
     some, mean_s = np.where(ends, load, 0.5), np.where(ends, wait_s, 0.0)
@@ -78,11 +78,11 @@ def wait_log_mgf(load: Floats, wait_s: Floats, theta: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class WorkStream:
-    """Work that routes bring to a station: jobs per second, mean and variance of a job's seconds.
+    """Work that routes bring to a station: `per_s` jobs per second, each with mean `seconds` and `variance` (s^2).
 
-    `stream`: of which request stream. `weight`: share of its requests. `chance`: probability that a request brings a
-    job. `size`: jobs per run. `regular`: arrives straight from a source. `follows`: arrives only from operators at the
-    same station. `squares`: sum of the squared route weights (default: one route).
+    `stream`: index of the request stream. `weight`: share of its requests. `chance`: probability that a request brings
+    a job. `size`: jobs per run. `regular`: comes as evenly spaced as the source sent it. `follows`: comes only from
+    operators at the same station. `squares`: sum of the squared route weights (None: a single route).
     """
 
     stream: int
@@ -102,7 +102,7 @@ class Traffic:
     """All work that arrives at a station, which `share` of the requests visit.
 
     `roughness` and `rates`: per request stream, squared coefficient of variation of inter-arrival times, and rate.
-    `late`: mean deviation of the number of periodic requests arrived from the number due.
+    `late`: mean absolute difference between the number of periodic requests that have arrived and the number due.
     """
 
     pieces: Sequence[WorkStream]
@@ -113,7 +113,7 @@ class Traffic:
 
     @cached_property
     def work(self) -> float:
-        """Seconds of work per second."""
+        """Seconds of work that arrive per second."""
         return sum(piece.per_s * piece.seconds for piece in self.pieces)
 
     @property
@@ -161,28 +161,28 @@ class Traffic:
         if others <= 0.0:
             return 0.0
         job_s = sum(p.per_s * p.seconds**2 * p.size for p in self.pieces) / self.work
-        # Two streams alone would meet less, but their phases drift.
+        # Two streams alone would coincide more rarely, but their phases drift.
         part = max(LEAST_BRIDGE_SHARE, others / (1.0 + others))
         return part * job_s * math.sqrt(math.pi * others / 8.0) * _exp_erfc(free * math.sqrt(others / 2.0))
 
     def lumps_s(self, free: float) -> float:
-        """Mean wait for follow-up work of some requests, for which all others wait."""
+        """Mean wait behind follow-up work at the same station that only some of the requests bring."""
         some = ((max(0.0, 1.0 - p.weight / self.share), p) for p in self.pieces if p.follows)
         return sum(part * p.per_s * p.seconds**2 / 2.0 / (free + p.per_s * p.seconds) for part, p in some)
 
 
 @dataclass(frozen=True, slots=True)
 class Station:
-    """`bursts`: queue waited for once on a route; `own`: at each visit."""
+    """The queues of a station. `bursts`: waited for once along a route; `own`: waited for at every visit."""
 
     bursts: Queue = Queue()
     own: Queue = Queue()
 
 
 def station(traffic: Traffic, load: float, busy: float, *, behind: bool = False) -> Station:
-    """The queues of a station. `load`: utilisation in full batches; `busy`: in the batches that form.
+    """The queues of a station. `load`: utilisation if all batches were full; `busy`: with the batches that form.
 
-    `behind`: runs of one request could not keep up.
+    `behind`: True if batches of size 1 could not keep up with the rate.
     """
     if not traffic.pieces or traffic.work <= 0 or load <= 0:
         return Station()
@@ -218,7 +218,7 @@ def service_variance(service: ServiceTime) -> float:
 
 
 def service_log_mgf(service: ServiceTime, theta: Floats) -> Floats:
-    """log E exp(theta S) of a run's time S, with quantiles interpolated linearly; a constant has its mean alone."""
+    """log E exp(theta S) of a run's time S, with quantiles interpolated linearly; constant if it has only a mean."""
     points = quantile_points(service)
     if len(points) < 2:
         return theta * service.mean_s
@@ -233,10 +233,10 @@ def service_log_mgf(service: ServiceTime, theta: Floats) -> Floats:
 
 
 def residual_log_mgf(service: ServiceTime, theta: Floats, handed: float = 0.0, spread_s: float = 0.0) -> Floats:
-    """Log MGF of the residual of a run's time S at a random time in it: (M(theta) - 1) / (theta m).
+    """Log MGF of the residual at a random time of a run of time S, mean m, MGF M: log((M(theta) - 1) / (theta m)).
 
-    `spread_s`: S is besides uniform by so much either way. `handed`: the own next run is longer by this share of S;
-    with both, less the mean of that: E S exp(theta (U + handed) S) / m with U uniform.
+    `spread_s`: a uniform variation of up to this many seconds either way is added to S. `handed`: the next run is
+    longer by this share of S, less its mean: log of E S exp(theta (U + handed) S) / m with U uniform in [0, 1].
     """
     log, handed_on = _run_log_mgf(service, theta * (1.0 + handed), spread_s), np.zeros_like(theta)
     if handed > 0:

@@ -16,7 +16,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 class RouteTable:
-    """`weight` per route; `at`: per operator and route the index of its worker."""
+    """`weight`: share of requests per route; `at`: operator -> per route the index of its worker."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -29,7 +29,7 @@ class RouteTable:
 
     @cached_property
     def tier(self) -> Mapping[str, Indices]:
-        """Per operator or source, and route, the index of its tier."""
+        """Operator or source -> per route the index of its tier."""
         place = {tier: number for number, tier in enumerate(self.plan.tiers)}
         of_worker = np.array([place[worker.tier] for worker in self.plan.workers], np.int64)
         born = {s.name: np.full(len(self.weight), place[s.tier], np.int64) for s in self.plan.sources}
@@ -43,7 +43,7 @@ class RouteTable:
 
     @cached_property
     def alike_below(self) -> tuple[Indices, ...]:
-        """Per tier a number for each route, equal for routes that differ in higher tiers only."""
+        """Per tier a label for each route; routes have equal labels if they differ only in higher tiers."""
         names = list(self.at)
         tier, at = np.array([self.tier[name] for name in names]), np.array([self.at[name] for name in names])
         return tuple(

@@ -103,14 +103,14 @@ class Stations:
         return late
 
     def _work(self, name: str, worker: str) -> _Work:
-        """What one request's runs of an operator take at a worker."""
+        """Time of an operator's runs for one request at a worker."""
         times = self.plan.operator_by_name[name].service[self.plan.worker_by_name[worker].pool]
         size = self.batches.runs[name, worker].mean
         service, count = service_of(times, size), self.arrivals.jobs(name) / size
         return _Work(service.mean_s * count, service_variance(service) * count, max(1.0, 1.0 / count))
 
     def _busy(self, worker: PlannedWorker) -> float:
-        """Utilisation in the batches that form, which are smaller than those capacity counts."""
+        """Utilisation of a worker with the batches that form; capacity planning assumes full batches."""
         used = full = 0.0
         for name, per_s in worker.rates_per_s.items():
             operator = self.plan.operator_by_name[name]
@@ -129,7 +129,7 @@ class Stations:
         regular: bool,
         follows: bool = False,
     ) -> WorkStream:
-        """The work of one operator from all its routes, given the sums of their weights and squared weights."""
+        """The work stream of one operator; `weight`, `squares`: sums of its routes' weights and squared weights."""
         stream, chance = self.arrivals.stream_of[name], min(1.0, self.arrivals.visits[name])
         per_s = self.arrivals.rates_per_s[stream] * weight * chance
         return WorkStream(
@@ -154,7 +154,7 @@ class Stations:
         return all(edge.upstream in self.arrivals.source_by_name for edge in operator.inputs)
 
     def _behind(self, worker: PlannedWorker) -> bool:
-        """True if all operators of a worker run in batches, because runs of one request could not keep up."""
+        """True if all operators of a worker run in batches because batches of size 1 could not keep up."""
         operators = [self.plan.operator_by_name[name] for name in worker.rates_per_s]
         if worker.load <= 0 or any(operator.batch[worker.pool] == 1 for operator in operators):
             return False

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-Path = tuple[tuple[int, int], ...]  # (index, count) per open fan-out, outermost first; count 0: no child at all
+Path = tuple[tuple[int, int], ...]  # per open fan-out, outermost first: (child's index, child count); count 0: no child
 
 
 class Answers:
     """Collects the answers of one request.
 
-    Each answer stands for a share of its sink: 1, divided by the child count of every open fan-out; "no child" stands
-    for its parent's whole share. A sink is complete when its shares sum to 1, in any order.
+    Each answer has a share of its sink: 1 divided by the numbers of children of all open fan-outs. A "no child" answer
+    has the whole share of its parent. A sink is complete when the shares of its answers sum to 1, in any order.
     """
 
     def __init__(self, sinks: Sequence[str]) -> None:
@@ -36,7 +36,7 @@ class Answers:
 
 
 def share(path: Path) -> Fraction:
-    """The share of its sink that an answer at `path` stands for."""
+    """The share of its sink that an answer at `path` has."""
     part = Fraction(1)
     for _, count in path:
         if count == 0:

@@ -19,8 +19,8 @@ GATEWAY = ""  # the worker name under which workers address the gateway
 class Worker(Protocol):
     """A worker as the simulator sees it: at most one run at a time, of at most the plan's batch size.
 
-    Instructions have a `kind`: `send` (worker, message), `run` (run, operator, items), `wait` (until: then call `due`)
-    or `failed` (operator, reason), which a consistent plan never causes.
+    Its methods return instructions, which have a `kind` and attributes: `send` (worker, message), `run` (run, operator,
+    items), `wait` (until: the time at which to call `due`) or `failed` (operator, reason; never in a consistent plan).
     """
 
     def received(self, message: Any, now: float) -> Sequence[Any]: ...
@@ -29,13 +29,13 @@ class Worker(Protocol):
 
 
 MakeWorkers = Callable[[Plan], Mapping[str, Worker]]  # by name, site by site (sites.py)
-MakeTimes = Callable[[RequestStream, random.Random, float], Iterator[float]]  # stream, generator, phase -> arrivals
+MakeTimes = Callable[[RequestStream, random.Random, float], Iterator[float]]  # stream, generator, phase -> times
 
 
 class Observer(Protocol):
-    """Is called at every event, in virtual time; `place` is a worker of the plan or a link ("edge->cloud").
+    """Callbacks for every event, with virtual times; `place` is a worker of the plan or a link ("edge->cloud").
 
-    `workflow`: the request's workflow, if there are several.
+    `workflow`: the request's workflow; "" if there is only one.
     """
 
     def arrived(self, now: float, workflow: str) -> None: ...
@@ -58,7 +58,7 @@ class SourceMessage:
 
 @dataclass(slots=True)
 class RunOutputs:
-    """The output of a run: no data, and a number of rows from one random draw (`level`) for all its edges."""
+    """The output of a run, without data. `level` in [0, 1): one random draw for the number of rows on all its edges."""
 
     ratios: Mapping[str, float]
     level: float

@@ -1,6 +1,6 @@
 """Replay of a rate trace on a plan in virtual time: figures by interval, and the targets that would break.
 
-An interval is a stretch of the trace, or several short ones together, so that its figures come from 100 requests.
+An interval is a stretch of the trace, or several short stretches merged, so that it has at least 100 requests.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LEAST_REQUESTS = 100  # least requests of an interval: fewer have no 99th percen
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Figures of a plan under a trace. `breaks` in order of time, empty if every target holds throughout."""
+    """Figures of a plan under a trace. `breaks`: broken targets in order of time, empty if all targets always hold."""
 
     seed: int
     length_s: float
@@ -46,7 +46,7 @@ class Replay:
 
     @property
     def share(self) -> float:
-        """Simulated share of the trace's time; 1 unless it was too long."""
+        """Share of the trace's time that was simulated; below 1 only if the trace was too long and was sampled."""
         return self.simulated_s / self.length_s
 
 
@@ -60,9 +60,10 @@ def replay(
     most_requests: int = MOST_REQUESTS,
     progress: Progress = lambda done, total: None,
 ) -> Replay:
-    """Send the trace's rates, each of one site of its source's tier, to an idle plan and answer every request.
+    """Simulate a plan, idle at first, under the trace's rates until every request is answered.
 
-    `slow_latency_s`: p99 latency without overload. SolverError if sources of one stream differ in rate.
+    A rate in the trace is that of one site of the source's tier. `slow_latency_s`: p99 latency without overload.
+    SolverError if sources of one stream differ in rate.
     """
     streams = request_streams(plan)
     sites = {source.name: plan.sites.get(source.tier, 1) for source in plan.sources}
@@ -93,7 +94,7 @@ def replay(
 
 
 def _in_all(trace: RateTrace, sites: Mapping[str, int]) -> RateTrace:
-    """The trace with the rates of all sites together."""
+    """The trace with each rate multiplied by the number of sites. `sites`: source -> number of sites."""
     if max(sites.values()) == 1:
         return trace
     return RateTrace(
@@ -112,7 +113,7 @@ def _check_equal(trace: RateTrace, names: Sequence[str]) -> None:
 
 
 def _groups(stretches: Sequence[Stretch], leaders: Sequence[str]) -> list[list[Stretch]]:
-    """Stretches with enough requests alone; short ones joined until they have enough."""
+    """Groups of consecutive stretches with `LEAST_REQUESTS` each; a stretch with enough requests is its own group."""
     groups: list[list[Stretch]] = []
     missing = 0.0  # requests that the last group still lacks
     for stretch in stretches:

@@ -15,7 +15,7 @@ from jellybean_solver.simulation.trace import Stretch
 
 _PROGRESS_EVERY = 2_000  # requests
 
-Progress = Callable[[float, float], None]  # virtual seconds done, in all
+Progress = Callable[[float, float], None]  # (virtual seconds done, virtual seconds in total)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ class WorkflowInterval:
 class ReplayInterval:
     """Figures of [start_s, end_s) of the trace, of which `simulated_s` was replayed.
 
-    Latencies are of requests that arrived in it (nan if none did); `answered` counts answers in it; `backlog`: open
-    requests at its end. `busiest`: a worker or link, with its `utilisation`. Rate and cost are the interval's highest,
-    as a cost per hour at that rate.
+    Latencies are of requests that arrived in the interval (nan if none did); `answered`: answers in it; `backlog`:
+    unanswered requests at its end. `busiest`: the worker or link with the highest `utilisation`. The rate is the
+    highest in the interval, the cost is USD per hour at that rate.
     """
 
     start_s: float
@@ -75,9 +75,9 @@ class IntervalRecorder:
         late_s: Mapping[str, float | None],
         progress: Progress,
     ) -> None:
-        """`graces_s`: seconds after each interval in which answers still count in time.
+        """`graces_s`: per interval, seconds after its end in which answers still count as in time.
 
-        `alike`: worker or link of the plan -> number of sites; `sites`: source -> number of sites of its tier.
+        `alike`: worker or link of the plan -> number of sites that have it; `sites`: source -> sites of its tier.
 
         `late_s`: p99 target by workflow; a single workflow has the name "".
         """

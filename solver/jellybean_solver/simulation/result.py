@@ -13,8 +13,8 @@ from itertools import chain
 class RequestFigures:
     """Figures of the requests in the window [warmup_s, warmup_s + duration_s), of all workflows or of one.
 
-    Latencies are of requests that arrived in it, from arrival at the gateway to the last answer there; percentiles by
-    nearest rank; nan if none was answered. `throughput_per_s` counts answers in it.
+    Latencies are of requests that arrived in the window, from arrival at the gateway to the last answer there.
+    Percentiles are by nearest rank; nan if none was answered. `throughput_per_s`: answers in the window per second.
     """
 
     offered: int
@@ -28,7 +28,7 @@ class RequestFigures:
 
 @dataclass(frozen=True, slots=True)
 class SimulationResult(RequestFigures):
-    """Figures of all requests. `utilisation`: busy share of the window, by worker, mean over its sites."""
+    """Figures of all requests. `utilisation`: worker -> busy share of the window, as mean over its sites."""
 
     utilisation: Mapping[str, float]
     workflows: Mapping[str, RequestFigures]  # where there are several
@@ -80,7 +80,7 @@ class RequestSums:
 def result_of(
     requests: Mapping[str, RequestSums], utilisation: Mapping[str, float], duration_s: float
 ) -> SimulationResult:
-    """The result of a window; `requests` by workflow, of which a single one has the name ""."""
+    """The result of a window. `requests` by workflow; a single workflow has the name ""."""
     offered, answered = sum(one.offered for one in requests.values()), sum(one.answered for one in requests.values())
     latencies = list(chain.from_iterable(one.latencies for one in requests.values()))
     total = RequestSums(offered, answered, latencies).figures(duration_s)

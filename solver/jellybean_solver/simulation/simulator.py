@@ -1,7 +1,7 @@
 """Discrete-event simulation of a plan in virtual time, deterministic by its seed.
 
-Workers come through a protocol, so that the state machine that serves in production is the one simulated. This module
-adds the rest: arrivals, routes, links, service times by batch size, and child counts.
+Workers implement a protocol (interfaces.py), so that the state machine that serves in production is also simulated.
+This module adds the rest: arrivals, routes, links, service times by batch size, and numbers of fan-out children.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from jellybean_solver.simulation.interfaces import (
 from jellybean_solver.simulation.links import Links
 from jellybean_solver.simulation.result import RequestSums, SimulationResult, Window, result_of
 
-GOLDEN = (5**0.5 - 1) / 2  # phases by the golden ratio keep periodic streams of commensurable rates apart
+GOLDEN = (5**0.5 - 1) / 2  # phase step between streams, so that periodic streams of commensurable rates do not coincide
 
 
 @dataclass(slots=True)
@@ -92,7 +92,7 @@ def simulate(
     times: MakeTimes | None = None,
     observer: Observer | None = None,
 ) -> SimulationResult:
-    """Run a plan in virtual time and measure the window. `times` overrides rates and arrivals of all streams."""
+    """Simulate a plan and measure the window. `times`: arrival times of all streams, in place of the plan's rates."""
     window = settings.window
     simulation = _Simulation(plan, make_workers(plan), window, settings.seed, observer)
 
@@ -279,7 +279,7 @@ class _Simulation:
 
 @dataclass(slots=True)
 class _Traffic:
-    """Future requests of a stream in one site. `place`: the first site of the most numerous tier that it serves."""
+    """Future requests of a stream in one site. `place`: index of that site, among those of the tier with most sites."""
 
     stream: RequestStream
     times: Iterator[float]

@@ -25,10 +25,10 @@ def is_sustained(offered: int, answered_in_time: int, failed: int) -> bool:
 
 
 def grace_s(slow_latency_s: float, rate_per_s: float, window_s: float, arrivals: Arrivals) -> float:
-    """Seconds after the window in which answers still count: a latency without overload.
+    """Seconds after the window in which answers still count as in time: a p99 latency without overload.
 
-    `slow_latency_s`: p99 latency without queueing; at least 0.25. Random arrivals may end in a burst: one standard
-    deviation of their number, sqrt(rate x window), takes sqrt(window / rate) seconds to serve.
+    `slow_latency_s`: p99 latency without queueing; 0.25 s is used if it is less. Random arrivals may end in a burst:
+    one standard deviation of their number, sqrt(rate x window), takes sqrt(window / rate) seconds to serve.
     """
     burst_s = math.sqrt(window_s / rate_per_s) if arrivals is Arrivals.POISSON else 0.0
     return max(LEAST_GRACE_S, slow_latency_s) + burst_s
@@ -37,9 +37,9 @@ def grace_s(slow_latency_s: float, rate_per_s: float, window_s: float, arrivals:
 def highest_sustained(
     probe: Callable[[float], bool], low: float, high: float, tolerance: float = RATE_TOLERANCE
 ) -> float:
-    """The highest rate with a true `probe`, within a relative `tolerance` of the lowest with a false one.
+    """The highest rate for which `probe` returned True, within a relative `tolerance` of one for which it was False.
 
-    `low` and `high` are a first guess; the bracket moves down or grows until it holds the result. 0.0 if nothing is
+    `low` and `high` are a first bracket, which moves down or grows until it contains the result. 0.0 if no rate is
     sustained. `probe` is assumed to be monotone.
     """
     if not 0 < low < high:

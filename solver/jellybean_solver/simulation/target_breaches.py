@@ -10,15 +10,15 @@ from jellybean_solver.model.plan import Plan
 from jellybean_solver.simulation.replay_intervals import ReplayInterval
 from jellybean_solver.simulation.sustained import ANSWERED, is_sustained
 
-ALLOWED_LATE = 0.01  # share of an interval's requests; one may always be late
+ALLOWED_LATE = 0.01  # share of an interval's requests that may be late; a single late request is always allowed
 
 
 @dataclass(frozen=True, slots=True)
 class TargetBreach:
-    """A broken target, first in [start_s, end_s). `value`: the interval's figure; `limit`: the target.
+    """A broken target; [start_s, end_s) is the first interval that breaks it, `value` its figure there.
 
-    `target`: `rate` (share answered in time), `latency_p99` (seconds) or `budget` (USD per hour). `intervals`: number
-    of intervals that break it; `spans_s`: their times, with consecutive ones merged.
+    `target`: `rate` (share answered in time), `latency_p99` (seconds) or `budget` (USD per hour), with its `limit`.
+    `intervals`: number of intervals that break it; `spans_s`: their times, with consecutive ones merged.
     """
 
     target: str
@@ -72,7 +72,7 @@ BUDGET = _Target(
 
 
 def target_breaches(plan: Plan, intervals: Sequence[ReplayInterval]) -> tuple[TargetBreach, ...]:
-    """Each target that some interval breaks, with the first such interval, in order of time."""
+    """The targets that some interval breaks, in order of the first such interval."""
     found: list[TargetBreach] = []
     targets = {workflow.name: workflow.slo for workflow in plan.workflows} or {"": plan.slo}
     for name, slo in targets.items():
@@ -86,7 +86,7 @@ def target_breaches(plan: Plan, intervals: Sequence[ReplayInterval]) -> tuple[Ta
 def _breach(
     target: _Target, intervals: Sequence[ReplayInterval], limit: float | None, of: str
 ) -> Iterator[TargetBreach]:
-    """The breach of a target, if there is one; `of`: prefix that names the workflow."""
+    """Yield the breach of a target, if any. `limit`: None if the target is not set; `of`: prefix of the text."""
     breaking = [interval for interval in intervals if limit is not None and target.is_broken(interval, limit)]
     if limit is None or not breaking:
         return

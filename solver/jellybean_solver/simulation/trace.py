@@ -16,12 +16,12 @@ from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.streams import RequestStream
 
 MOST_REQUESTS = 500_000  # longer traces are sampled; simulating this many takes a minute or two
-BUSY = 0.9  # load from which a stretch is simulated in full, because queues build up over its length
+BUSY = 0.9  # utilisation from which a stretch is simulated in full, because queues build up over its length
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A span of constant rates (requests per second by source). `simulated_s`: its first part, which is replayed."""
+    """A span of constant rates (requests per second by source). Only its first `simulated_s` seconds are replayed."""
 
     start_s: float
     end_s: float
@@ -84,12 +84,12 @@ def rate_trace(times_s: Sequence[float], end_s: float, rates_per_s: Mapping[str,
 def sampled(
     trace: RateTrace, leaders: Sequence[str], loads: Sequence[Mapping[str, float]], most_requests: int = MOST_REQUESTS
 ) -> RateTrace:
-    """The trace as replayed: whole up to `most_requests` requests, else the first part of each quiet stretch.
+    """The trace as replayed: unchanged up to `most_requests` requests, else with quiet stretches shortened.
 
-    `leaders`: one source per request stream; `loads`: per stretch, worker or link -> load. A stretch is quiet if no
-    load reaches 0.9 and no earlier load above 1 has left a backlog; other stretches stay whole, because queues take
-    time to build up. All quiet stretches keep the same share of their length. SolverError if the busy stretches alone
-    exceed `most_requests`.
+    `leaders`: one source per request stream; `loads`: per stretch, worker or link -> utilisation. A stretch is quiet if
+    no utilisation reaches 0.9 and no earlier one above 1 has left a backlog; other stretches stay whole, because queues
+    take time to build up. All quiet stretches keep the same share of their length. SolverError if the busy stretches
+    alone exceed `most_requests`.
     """
     rates = [sum(stretch.rates_per_s[name] for name in leaders) for stretch in trace.stretches]
     requests = [stretch.length_s * rate for stretch, rate in zip(trace.stretches, rates, strict=True)]

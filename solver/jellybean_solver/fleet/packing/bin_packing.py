@@ -15,22 +15,22 @@ from jellybean_solver.demand.model_sets import fits
 from jellybean_solver.fleet.worker_classes import WorkerClass
 from jellybean_solver.small.assignment import SPARE, Group
 
-LITTLE = 1e-10  # of a worker's time, which is rounding
+LITTLE = 1e-10  # share of a worker's time: smaller values are rounding errors
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """An operator on workers of one class: its share of its requests, and what that takes."""
+    """An operator's load on one class: the share of its requests served there, and the resources that it needs."""
 
     name: str
     share: float
-    workers: float  # kept busy
-    memory_bytes: float
+    workers: float  # number of workers kept busy
+    memory_bytes: float  # of one model
 
 
 @dataclass(slots=True)
 class _Seat:
-    """One worker: the time that is left of it, and the operators' time on it."""
+    """One worker: the share of its time that is free, the model bytes it holds, and each operator's share of time."""
 
     time: float
     held_bytes: float = 0.0
@@ -46,15 +46,15 @@ class _Seat:
 
 
 def seat_alone(kind: WorkerClass, shares: Mapping[str, float], counts: Mapping[str, int]) -> list[Group]:
-    """Groups of an exclusive class: `counts` workers per operator."""
+    """Groups of an exclusive class, one per operator. `shares` of requests and `counts` of workers by operator."""
     return in_pools(kind, ((count, {name: shares[name]}) for name, count in counts.items()))
 
 
 def seat_together(kind: WorkerClass, loads: Sequence[Load], count: int) -> list[Group] | None:
-    """Groups of a shared class on `count` workers, or on as many more as memory asks for; None when it has too few."""
+    """Groups of a shared class on `count` workers, or on more if memory requires it; None if the class has too few."""
     for workers in range(count, kind.count + 1):
         even = max(sum(load.workers for load in loads) / workers, LITTLE)
-        for time in (even, 1.0 + SPARE):  # evenly, else as full as can be
+        for time in (even, 1.0 + SPARE):  # utilisation of a worker: equal on all, else full
             found = _seated(kind, loads, workers, time, _rounded_down(loads, time))
             if found is not None:
                 return in_pools(kind, found)
@@ -62,14 +62,17 @@ def seat_together(kind: WorkerClass, loads: Sequence[Load], count: int) -> list[
 
 
 def _rounded_down(loads: Sequence[Load], time: float) -> dict[str, int]:
-    """Nearly as many workers as each operator fills."""
+    """Workers that hold only one operator: per operator those that it fills, less one."""
     return {load.name: max(0, math.floor(load.workers / time + LITTLE) - 1) for load in loads}
 
 
 def _seated(
     kind: WorkerClass, loads: Sequence[Load], count: int, time: float, own: Mapping[str, int]
 ) -> list[tuple[int, dict[str, float]]] | None:
-    """Workers by what they hold: how many, and the shares that they serve together. `own`: that hold one model."""
+    """Groups of equal workers: their number, and operator -> share of its requests; None if the loads do not fit.
+
+    `time`: utilisation of a full worker. `own`: operator -> number of workers that hold only its model.
+    """
     if count < sum(own.values()):
         return None
     taken = {load.name: min(load.workers, own.get(load.name, 0) * time) for load in loads}
@@ -88,21 +91,24 @@ def _seated(
 
 
 def _in_turn(large: Sequence[Load]) -> list[Load]:
-    """A large model beside a small one: neighbours share a worker when loads are cut end to end."""
+    """Order that alternates large and small models, as neighbours share a worker in `_end_to_end`."""
     half = (len(large) + 1) // 2
     turns = itertools.zip_longest(large[:half], reversed(large[half:]))
     return [load for pair in turns for load in pair if load is not None]
 
 
 def share_of(load: Load, time: float) -> float:
-    """Of an operator's requests, by the workers that they keep busy."""
+    """Share of an operator's requests that is served in `time` (in workers kept busy)."""
     return load.share * time / load.workers if load.workers > LITTLE else load.share
 
 
 def _end_to_end(
     order: Sequence[Load], left: Mapping[str, float], seats: Sequence[_Seat], limit_bytes: float | None
 ) -> bool:
-    """Loads one after the other, cut where a worker is full (McNaughton's wrap-around rule, 1959)."""
+    """Fill the seats in order, cutting a load where a worker is full (McNaughton's wrap-around rule, 1959).
+
+    `left`: per operator, workers still to be kept busy. False if memory or time does not suffice.
+    """
     at = 0
     for load in order:
         rest = left[load.name]
@@ -124,7 +130,10 @@ def _end_to_end(
 def _best_fit(
     order: Sequence[Load], left: Mapping[str, float], seats: Sequence[_Seat], limit_bytes: float | None
 ) -> bool:
-    """Each load on the worker that it fills best, cut only where it fits on none."""
+    """Best fit: each load goes to the fullest worker with room for it; it is cut only if it fits on none.
+
+    `left`: per operator, workers still to be kept busy. False if memory or time does not suffice.
+    """
     for load in order:
         rest = left[load.name]
         while load.name not in _names(seats) or rest > LITTLE:
@@ -144,7 +153,10 @@ def _names(seats: Iterable[_Seat]) -> set[str]:
 
 
 def in_pools(kind: WorkerClass, groups: Iterable[tuple[int, Mapping[str, float]]]) -> list[Group]:
-    """Groups laid over the class's pools, cheapest first; a group on two pools is cut in proportion."""
+    """Distribute groups of workers over the class's pools, cheapest pool first.
+
+    A group that needs several pools is divided, and its shares in proportion to the workers.
+    """
     pools = iter(kind.pools)
     pool = next(pools)
     room = pool.count

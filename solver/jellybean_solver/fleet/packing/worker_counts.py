@@ -1,4 +1,4 @@
-"""Whole numbers of workers per class, and the step from there to workers that hold models."""
+"""Integer worker counts per class for one selection, and their packing: which workers hold which models."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from jellybean_solver.milp.highs_program import Floats, Indices
 from jellybean_solver.milp.pulp_program import FEASIBILITY_TOLERANCE
 from jellybean_solver.small.assignment import SPARE, Assignment, Group
 
-MOST_MORE = 2  # workers for a chain, than its time asks for
+MOST_MORE = 2  # most workers added to a chain, beyond those that its load keeps busy, because of memory
 
 
 @dataclass(frozen=True)
 class Staff:
-    """Whole workers for one selection.
+    """Integer worker counts for one selection.
 
     `choices`: per operator the index of its variant among the joint LP's choices.
-    `values`: of the joint LP's columns; only flows are read.
-    `served`: fraction of requests per operator and worker class.
-    `counts`: workers per operator and exclusive class.
-    `chains`: per shared class its chains (wrap_around_packing.py), each with its number of workers, where known.
-    `known`: per shared class the workers that hold the same models, and the shares that they serve together.
+    `values`: values of the joint LP's columns; only flows are read.
+    `served`: fraction of requests by operator (row) and worker class (column).
+    `counts`: workers by operator (row) and exclusive class (column).
+    `chains`: shared class -> its chains (wrap_around_packing.py) with their numbers of workers, if known.
+    `known`: shared class -> groups of workers with equal models: their number, and operator -> fraction of requests.
     """
 
     joint_lp: JointLp
@@ -47,13 +47,13 @@ class Staff:
 
     @property
     def pairs(self) -> frozenset[tuple[str, str]]:
-        """The (operator, pool) pairs that are used, or might as well be."""
+        """The (operator, pool) pairs of all pools of the classes that an operator uses."""
         names, kinds = self.joint_lp.network.names, self.joint_lp.kinds.kinds
         used = np.argwhere(self.served > FEASIBILITY_TOLERANCE).tolist()
         return frozenset((names[operator], pool.name) for operator, kind in used for pool in kinds[kind].pools)
 
     def assignment(self) -> Assignment | None:
-        """Seats for all; None where models do not fit onto the workers that there are."""
+        """The assignment of all operators to workers; None if their models do not fit onto the workers of a class."""
         flows = self.joint_lp.flows.fractions
         bags = tuple(
             {
@@ -75,7 +75,10 @@ class Staff:
 
     @property
     def idle(self) -> Floats:
-        """Workers that memory asks for beyond those that time does, per shared class; inf where no seats were found."""
+        """Per class, workers needed because of memory beyond those that its load keeps busy; 0 for exclusive classes.
+
+        inf if no packing was found.
+        """
         found = np.zeros(len(self._seats))
         for index, seated in enumerate(self._seats):
             if seated is None:
@@ -89,7 +92,7 @@ class Staff:
         return [self._seated(kind) for kind in range(len(self.joint_lp.kinds.kinds))]
 
     def _asked(self, index: int) -> int:
-        """Workers of a shared class whose time all loads take."""
+        """Least number of workers of a shared class whose time suffices for all loads, memory ignored."""
         own = np.flatnonzero(self.served[:, index] > FEASIBILITY_TOLERANCE)
         load = float(self.served[own, index] @ self.joint_lp.kinds.workers[self.choices[own], index])
         return max(1, math.ceil(load - SPARE)) if len(own) else 0
@@ -111,7 +114,7 @@ class Staff:
         return seat_together(kinds.kinds[index], loads, self._asked(index))
 
     def extras(self) -> list[tuple[int, int, int]]:
-        """Class, number of the chain, and workers that memory asks for beyond those that time does."""
+        """Chains that need more workers because of memory: (class, index of the chain, additional workers)."""
         found = []
         for index, chains in self.chains.items():
             for number, (chain, _) in enumerate(chains):
@@ -124,7 +127,7 @@ class Staff:
         return found
 
     def _loads(self, index: int, operators: Sequence[int]) -> list[Load]:
-        """Of those that use a class."""
+        """The loads on a class of those `operators` that use it."""
         kinds, names = self.joint_lp.kinds, self.joint_lp.network.names
         return [
             Load(
@@ -138,13 +141,13 @@ class Staff:
         ]
 
     def _in_chain(self, index: int, loads: Sequence[Load]) -> Seats | None:
-        """On a worker or two more, where three models do not fit on one."""
+        """Pack a chain, on up to `MOST_MORE` more workers if models do not fit together; None if that is too few."""
         asked, limit_bytes = _asked(loads), self.joint_lp.kinds.kinds[index].memory_bytes
         tried = (seated_in(loads, asked + more, limit_bytes) for more in range(MOST_MORE + 1 if loads else 0))
         return next((seats for seats in tried if seats is not None), None)
 
     def _chained(self, index: int) -> list[Group] | None:
-        """By chains, else in any order."""
+        """Pack a class chain by chain; if that needs too many workers, in any order. None if nothing fits."""
         kind = self.joint_lp.kinds.kinds[index]
         owns = [own for chain, _ in self.chains[index] if (own := self._loads(index, chain))]
         seats = [self._in_chain(index, own) for own in owns]
@@ -154,7 +157,7 @@ class Staff:
         return in_pools(kind, found)
 
     def _workers(self, operator: int, kind: int) -> int:
-        """Of an exclusive class: no more than its requests need."""
+        """Workers of an exclusive class for an operator: its count, but no more than its requests need."""
         needed = float(self.served[operator, kind] * self.joint_lp.kinds.workers[self.choices[operator], kind])
         return min(int(self.counts[operator, kind]), max(1, math.ceil(needed - SPARE)))
 
@@ -164,5 +167,5 @@ def _fit(shares: Mapping[str, float], loads: Sequence[Load], limit_bytes: float 
 
 
 def _asked(loads: Sequence[Load]) -> int:
-    """Workers whose time they take."""
+    """Least number of workers whose time suffices for the loads."""
     return max(1, math.ceil(sum(load.workers for load in loads) - SPARE))

@@ -1,8 +1,9 @@
-"""Chains: the order of operators on the workers of a shared class in which nearly all workers are full.
+"""Chains: orders of the operators on a shared class in which nearly all workers are full.
 
-Loads laid end to end are cut where a worker is full (McNaughton's wrap-around rule, 1959): a worker then holds the end
-of one operator and the beginning of the next, so neighbours in a chain must fit into its memory together. A chain
-wastes less than a worker. Models of more than half of a memory fit only beside smaller ones, the links between them.
+Loads are laid end to end and cut where a worker is full (McNaughton's wrap-around rule, 1959). A worker then holds the
+end of one operator and the beginning of the next, so neighbours in a chain must fit into its memory together. A chain
+wastes less than one worker. Models larger than half a worker's memory cannot be neighbours; smaller models ("links")
+go between them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from jellybean_solver.demand.model_sets import fits
 from jellybean_solver.fleet.packing.bin_packing import LITTLE, Load, share_of
 from jellybean_solver.fleet.worker_classes import WorkerClass
 
-WHOLE = 1.0  # workers that a link keeps busy at least: a worker with less of it would hold three models
+WHOLE = 1.0  # least load of a link, in workers: with less, a worker would hold it and both of its neighbours
 
 Chain = tuple[int, ...]
 Seats = list[tuple[int, dict[str, float]]]
@@ -22,9 +23,10 @@ Seats = list[tuple[int, dict[str, float]]]
 def chains_of(
     kind: WorkerClass, memory_bytes: Mapping[int, float], loads: Mapping[int, float], others: Mapping[int, float]
 ) -> list[Chain]:
-    """Chains over all operators of `memory_bytes`, which keep `loads` workers busy, as few as that takes.
+    """Order the operators of `memory_bytes` into few chains; `loads`: operator -> workers that it keeps busy.
 
-    `others`: memory of operators that are not there yet; each goes where it fits beside any, or has its own chain.
+    `others`: model bytes of operators that do not use the class yet; each is appended to a chain where it fits beside
+    every operator, or gets a chain of its own.
     """
     limit = kind.memory_bytes
     chains = _linked(memory_bytes, loads, limit)
@@ -50,7 +52,7 @@ def _linked(memory_bytes: Mapping[int, float], loads: Mapping[int, float], limit
     links = [operator for operator in order if small(operator) and loads[operator] >= WHOLE]
     rest = [operator for operator in order if small(operator) and loads[operator] < WHOLE]
     chains: list[list[int]] = []
-    for operator in large:  # the more memory, the less may be beside it: smaller links are left for later
+    for operator in large:  # ascending: the largest link that fits is used, as larger models need the smaller links
         fitting = [link for link in links if fits(memory_bytes[link] + memory_bytes[operator], limit)]
         if chains and fitting:
             chains[-1] += [fitting[-1], operator]
@@ -68,7 +70,7 @@ def _linked(memory_bytes: Mapping[int, float], loads: Mapping[int, float], limit
 
 
 def _in_turn(links: Sequence[int], rest: Sequence[int]) -> list[int]:
-    """Small loads each beside larger ones."""
+    """Order that spreads the small loads `rest` evenly behind the large loads `links`."""
     found: list[int] = []
     left = list(rest)
     for number, link in enumerate(links):
@@ -80,7 +82,7 @@ def _in_turn(links: Sequence[int], rest: Sequence[int]) -> list[int]:
 
 
 def seated_in(loads: Sequence[Load], count: int, limit_bytes: float | None) -> Seats | None:
-    """Loads of a chain end to end, on workers equally busy or full; None where memory is too small."""
+    """Pack a chain on at most `count` workers, equally busy or else full; None if memory is too small."""
     even = max(sum(load.workers for load in loads) / count, LITTLE)
     for time in (even, 1.0):
         seats = _end_to_end(loads, time, limit_bytes)

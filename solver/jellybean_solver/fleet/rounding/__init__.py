@@ -1,1 +1,1 @@
-"""Whole workers near a relaxed point of one selection, by heuristics or by its exact MILP."""
+"""Rounding: integer worker counts near a relaxed point of one selection, by heuristics or by its exact MILP."""

@@ -1,8 +1,8 @@
-"""Whole workers near a relaxed point of one selection.
+"""Rounds a relaxed point of one selection to integer worker counts, with the point's flows fixed.
 
-The point's flows are kept, so that operators and tiers depend on each other by the numbers of workers alone. On
-exclusive classes each takes one of many ways (rounding_patterns.py), on shared ones loads are laid out anew under whole
-counts. One small mixed-integer program chooses; memory is left to bin_packing.py.
+With fixed flows, operators and tiers compete only for workers. On exclusive classes every operator takes one of many
+rounding patterns (rounding_patterns.py); on shared classes its load is distributed anew over integer counts. One small
+MILP chooses all of this; which models fit together on a worker is left to bin_packing.py.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ from jellybean_solver.milp.highs_program import Floats, Indices, Program, SolveL
 from jellybean_solver.milp.pulp_program import FEASIBILITY_TOLERANCE
 from jellybean_solver.small.assignment import Assignment
 
-WAYS = 40  # per operator and tier
-TRIES = 4  # to find seats for all models
-MOST_NODES = 50
+WAYS = 40  # most rounding patterns per operator and tier
+TRIES = 4  # most solves until all models fit onto workers
+MOST_NODES = 50  # of the branch and bound of HiGHS, per solve
 
 
 def rounded(
     joint_lp: JointLp, point: Point, most: Floats, *, gap: float, limit_s: Callable[[], float | None]
 ) -> Assignment | None:
-    """A plan with whole workers that keeps the flows of a point of one selection; None if none was found.
+    """An assignment with integer workers for a point of one selection, on its flows; None if none was found.
 
-    `most`: workers that may be paid, by the joint LP's columns. `limit_s`: seconds left, None without a limit. Where
-    memory needs more workers than the models' time, the program is solved again with these workers left idle.
+    `most`: upper limits of the columns m (workers paid per pool). `limit_s`: returns the seconds left, None without a
+    limit. If models need more workers because of memory, the program is solved again with as many workers of the class
+    left idle.
     """
     rounding, idle = _Rounding(joint_lp, point, most), np.zeros(len(joint_lp.kinds.kinds))
     best: Assignment | None = None
@@ -52,7 +53,10 @@ def rounded(
 
 
 class _Shared:
-    """Whole workers of shared classes: time and memory for all loads, and some worker wherever an operator runs."""
+    """Columns and rows of shared classes: integer workers with time and memory for all loads.
+
+    A class that an operator uses has at least as many workers as the fraction of its requests, so at least one.
+    """
 
     def __init__(self, program: Program, joint_lp: JointLp, held: Indices) -> None:
         self.program, self.kinds = program, joint_lp.kinds
@@ -68,7 +72,7 @@ class _Shared:
         program.fill(held, self.count, 1.0)
 
     def take(self, column: int, choice: int, kind: int) -> None:
-        """A fraction of an operator's requests."""
+        """Enter a column y (fraction of an operator's requests) into the rows of a class."""
         self.program.fill([int(self.load[kind])], [column], float(self.kinds.workers[choice, kind]))
         if self.full[kind]:
             self.program.fill([int(self.memory[kind])], [column], float(self.kinds.stored[choice, kind]))
@@ -82,7 +86,7 @@ class _Shared:
 
 
 class _Rounding:
-    """The program over ways and loads, for one point's flows."""
+    """The MILP that chooses rounding patterns and distributes shared loads, for the flows of one point."""
 
     def __init__(self, joint_lp: JointLp, point: Point, most: Floats) -> None:
         self.joint_lp, self.point, self.program = joint_lp, point, Program()
@@ -98,7 +102,7 @@ class _Rounding:
         self.held = self.program.add_rows(-math.inf, 0.0, len(kinds.kinds))
         self.program.fill(self.held[joint_lp.pools_kind], self.program.add_columns(costs, most), -1.0)
         self.shared = _Shared(self.program, joint_lp, self.held)
-        self.ways: list[tuple[int, Indices, Floats, float]] = []  # operator, columns, ways, share that each serves
+        self.ways: list[tuple[int, Indices, Floats, float]] = []  # operator, columns, patterns, fraction of requests
         self.rooms: dict[int, int] = {}  # class of few workers -> row of its memory
         self.parts: list[tuple[int, int, int]] = []  # operator, shared class, column
         for operator, choice in enumerate(self.choices.tolist()):
@@ -108,7 +112,7 @@ class _Rounding:
                 self._together(operator, choice, np.flatnonzero(here & ~kinds.exclusive))
 
     def solve(self, idle: Floats, gap: float, time_limit_s: float | None) -> Staff | None:
-        """`idle`: workers of shared classes whose time is left unused."""
+        """Integer workers of the best solution, None if none was found. `idle`: per class, workers without load."""
         for row, workers in zip(self.shared.load.tolist(), idle.tolist(), strict=True):
             self.program.row_high[row] = -workers
         answer = self.program.solve(SolveLimits(gap, time_limit_s, most_nodes=MOST_NODES))
@@ -126,7 +130,7 @@ class _Rounding:
         return Staff(self.joint_lp, self.choices, self.point.values, served, counts)
 
     def _alone(self, operator: int, choice: int, here: Indices) -> None:
-        """One of many ways to serve on exclusive classes what the point serves there."""
+        """Add the choice of one pattern for the requests that the point serves on exclusive classes (`here`)."""
         kinds = self.joint_lp.kinds
         given = np.where(here, np.where(here, kinds.needed[choice], 0.0) * self.point.served[choice], 0.0)
         share = float(self.point.served[choice][here].sum())
@@ -142,14 +146,14 @@ class _Rounding:
         self.ways.append((operator, columns, ways, share))
 
     def _together(self, operator: int, choice: int, kinds: Indices) -> None:
-        """Fractions on shared classes that sum to what the point serves there."""
+        """Add columns for the fractions served on shared classes; their sum is that of the point."""
         share = float(self.point.served[choice, kinds].sum())
         if share <= FEASIBILITY_TOLERANCE:
             return
         columns = self.program.add_columns(np.zeros(len(kinds)), 1.0)
         row = self.program.add_rows(share, share, 1)
         self.program.fill(np.repeat(row, len(columns)), columns, 1.0)
-        if self.joint_lp.seconds is not None:  # no later than by the point
+        if self.joint_lp.seconds is not None:  # no slower on average than in the point
             seconds = self.joint_lp.seconds[choice, kinds]
             late = self.program.add_rows(-math.inf, float(seconds @ self.point.served[choice, kinds]), 1)
             self.program.fill(np.repeat(late, len(columns)), columns, seconds)
@@ -159,7 +163,7 @@ class _Rounding:
             self.parts.append((operator, kind, column))
 
     def _hold(self, column: int, choice: int, kind: int) -> None:
-        """Whole models in memories, where a fraction of one would hide much."""
+        """On classes of few workers, add rows that count each operator's models as integers within the memory."""
         kinds = self.joint_lp.kinds
         limit_bytes = kinds.kinds[kind].memory_bytes
         if limit_bytes is None or kinds.kinds[kind].count > FEW:

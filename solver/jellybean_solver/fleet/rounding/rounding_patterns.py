@@ -1,6 +1,6 @@
-"""Whole exclusive workers for one operator: good ways to round fractions of workers up.
+"""Rounding patterns: integer numbers of exclusive workers, by class, for one operator.
 
-A fraction of a worker costs a whole one, but need not be of the same class: a smaller worker beside the others may do.
+A fraction of a worker must be rounded up to a whole one, but not of the same class: a smaller worker may suffice.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import numpy as np
 
 from jellybean_solver.milp.highs_program import Floats
 
-NEAR, ADDED, TAKEN = 6, 3, 2  # classes, workers added and workers taken away, that ways near a given one differ by
+NEAR, ADDED, TAKEN = 6, 3, 2  # cheapest classes tried, most workers added, most taken away further
 SPARE = 1e-7  # workers: a need of 2.0000000001 is met by 2
 
 
 @cache
 def multisets(kinds: int, most: int) -> Floats:
-    """Every way to take up to `most` workers of so many classes: one row a way, one column a class."""
+    """All ways to take up to `most` workers in total from `kinds` classes: one row per way, one column per class."""
     rows = [
         [chosen.count(kind) for kind in range(kinds)]
         for size in range(most + 1)
@@ -29,12 +29,12 @@ def multisets(kinds: int, most: int) -> Floats:
 
 
 def ways_near(share: float, needed: Floats, prices: Floats, given: Floats, room: Floats, most: int) -> Floats:
-    """Whole workers that serve a share of one operator's requests: up to `most` ways, cheapest first, one row each.
+    """Integer workers that serve a share of one operator's requests: up to `most` patterns (rows), cheapest first.
 
-    `given`: fractional workers that serve it, per class. `needed`: workers that all of its requests keep busy, per
-    class; inf where it cannot run. `room`: unused workers per class. A way rounds the given workers down, takes up to
-    `TAKEN` more away, and makes up for it by up to `ADDED` workers of the `NEAR` cheapest classes and as many as needed
-    of one class more.
+    Per class: `given`, fractional workers of the relaxed point; `needed`, workers that all of the operator's requests
+    keep busy, inf if it cannot run there; `room`, unused workers. A pattern rounds `given` down, takes up to `TAKEN`
+    further workers away, and compensates by up to `ADDED` workers of the `NEAR` cheapest classes and as many as needed
+    of one further class.
     """
     kinds = np.flatnonzero(np.isfinite(needed))
     kinds = kinds[np.argsort(needed[kinds] * prices[kinds], kind="stable")]

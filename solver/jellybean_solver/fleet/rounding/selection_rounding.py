@@ -1,4 +1,4 @@
-"""Rounding of one selection: whole workers near its relaxed point, by heuristics or by its exact MILP."""
+"""Rounding of one selection: integer worker counts near its relaxed point, by heuristics or by its exact MILP."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jellybean_solver.small.assignment import Assignment
 
 
 class SelectionRounding:
-    """Rounds points of a relaxation. With a `judge`, rounding leaves its headroom on links; bounds never do."""
+    """Rounds points of a relaxation. With a `judge`, plans leave its headroom free on links; lower bounds ignore it."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class SelectionRounding:
         clock: Clock,
         settings: SearchSettings,
     ) -> None:
-        """`gap`: relative, of the search."""
+        """`gap`: relative gap of the search."""
         self.relaxation, self.joint_lp, self.judge, self.clock = relaxation, relaxation.joint_lp, judge, clock
         self.settings, self.gap = settings, max(gap, settings.coarse_gap)
 
@@ -43,9 +43,10 @@ class SelectionRounding:
             return None
 
     def near(self, box: Box, point: Point, bound: float, *, gap: float = 0.0) -> Assignment | None:
-        """A plan near a selection's point; where models do not fit, ever more workers are left out of the relaxation.
+        """A plan near a selection's relaxed point, None if none was found.
 
-        `bound`: lower bound on all plans (USD per hour); a plan near it ends the rounding. `gap`: that this may lose.
+        If models do not fit onto the workers, the relaxation is solved again with ever fewer workers. `bound`: lower
+        bound on all plans (USD per hour); a plan close to it ends the rounding. `gap`: relative loss that is accepted.
         """
         settings = self.settings
         with self._headroom():
@@ -72,7 +73,7 @@ class SelectionRounding:
             return None
 
     def finely(self, point: Point, bound: float) -> Assignment | None:
-        """A plan on shared classes near a point, with more classes to choose from and to a smaller gap."""
+        """As `near`, for shared classes only, with more worker classes to choose from and to a smaller gap."""
         with self._headroom():
             return whole_near(
                 self.joint_lp,
@@ -85,7 +86,7 @@ class SelectionRounding:
             )
 
     def exact_milp(self, selection: Selection) -> ExactMilp | None:
-        """The exact MILP of one selection; None if it cannot run. Whether it is accurate is for the caller to know."""
+        """The exact MILP of one selection, None if it cannot run. The accuracy target is not part of it."""
         joint_lp = JointLp(self.joint_lp.network, None, selection, few_workers=0)
         return ExactMilp(joint_lp) if joint_lp.possible else None
 

@@ -1,8 +1,7 @@
-"""Whole shared workers near a relaxed point of one selection, with flows free to follow them.
+"""Rounds a relaxed point of one selection to integer counts of shared workers, with flows free to change.
 
-Only classes that the point uses are there, and a few more, so that one small mixed-integer program chooses fractions,
-flows and the numbers of workers of every chain (chains.py) at once. Classes of few workers keep the numbers and the
-models that the point has.
+One small MILP chooses fractions, flows and the workers of every chain (wrap_around_packing.py) at once. It contains
+only the classes that the point uses and a few more. Classes of few workers keep their counts and models.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from jellybean_solver.milp.pulp_program import FEASIBILITY_TOLERANCE
 from jellybean_solver.small.assignment import Assignment
 
 CLASSES, CLASSES_THOROUGH = 1, 2  # worker classes per operator and tier beside those that a point uses
-TRIES = 3  # to find seats for all models
-MOST_NODES = 40
-TIRED = 0.5  # of the time at hand: with less left it is not tried again
+TRIES = 3  # most solves until all models fit onto workers
+MOST_NODES = 40  # of the branch and bound of HiGHS, per solve
+TIRED = 0.5  # share of the time at the start: with less left, the program is not solved again
 
 
 def whole_near(
@@ -40,9 +39,9 @@ def whole_near(
 ) -> Assignment | None:
     """A plan with whole workers near a point of one selection; None if none was found.
 
-    `most`: workers that may be paid, by the joint LP's columns. `enough`: USD per hour, a plan that cheap ends the
-    rounding. `limit_s`: time left. `thorough`: with more worker classes to choose from and all heuristics of HiGHS.
-    A chain in which three models meet on one worker is given another worker, and the program is solved again.
+    `most`: upper limits of the columns m (workers paid per pool). `enough`: USD per hour; a plan as cheap ends the
+    rounding. `limit_s`: returns the seconds left. `thorough`: with more worker classes and all heuristics of HiGHS.
+    A chain that would put three models onto one worker gets another worker, and the program is solved again.
     """
     near, best = _Near(joint_lp, point, most, CLASSES_THOROUGH if thorough else CLASSES), None
     first_s = limit_s()
@@ -62,7 +61,7 @@ def whole_near(
 
 
 class _Near:
-    """The joint LP's program with the selection and the counts of few workers as they are, and whole workers."""
+    """The joint LP's program with fixed selection and fixed counts of few workers; all other counts are integer."""
 
     def __init__(self, joint_lp: JointLp, point: Point, most: Floats, more: int) -> None:
         self.joint_lp, self.point, self.kinds = joint_lp, point, joint_lp.kinds
@@ -80,7 +79,7 @@ class _Near:
             for tier in range(len(joint_lp.tiers)):
                 self._take(operator, choice, tier, more)
         self.chains: dict[int, tuple[tuple[Chain, int, int], ...]] = {}  # class -> chains, columns, rows
-        self.workers: dict[int, tuple[dict[int, int], ...]] = {}  # class of few workers -> of each, operator -> column
+        self.workers: dict[int, tuple[dict[int, int], ...]] = {}  # class of few -> per worker, operator -> column
         for index, kind in enumerate(self.kinds.kinds):
             operators = [operator for operator, own in self.served if own == index]
             if operators and kind.count <= FEW:
@@ -110,7 +109,7 @@ class _Near:
         )
 
     def _take(self, operator: int, choice: int, tier: int, more: int) -> None:
-        """Fractions on the classes of a tier that the point uses, and the cheapest others."""
+        """Add an operator's columns y on the classes of a tier that the point uses, and on `more` cheap others."""
         kinds, joint_lp = self.kinds, self.joint_lp
         here = np.flatnonzero((kinds.tier == tier) & joint_lp.no_slower(choice, self.point.served[choice]))
         used = self.point.served[choice, here] > FEASIBILITY_TOLERANCE
@@ -157,7 +156,7 @@ class _Near:
         self.chains[index] = tuple(zip(chains, counts.tolist(), rows.tolist(), strict=True))
 
     def _by_worker(self, index: int, kind: WorkerClass, operators: list[int]) -> None:
-        """What each of few workers serves, within its time and memory."""
+        """Add columns for the fraction that each worker of a class of few serves, within its time and memory."""
         kinds, paid = self.kinds, int(self.paid[index])
         own = {operator: self.program.add_columns(np.zeros(paid), 1.0) for operator in operators}
         time, memory = (self.program.add_rows(-math.inf, 1.0, paid) for _ in range(2))
@@ -209,7 +208,7 @@ class _Near:
         return Staff(self.joint_lp, self.choices, values, served, np.zeros(shape, np.int64), chains, seats)
 
     def make_room(self, staff: Staff) -> bool:
-        """A worker more for each chain that memory gives one more than its time asks for; whether there are any."""
+        """Tighten the rows of chains that need more workers because of memory. Returns whether there are any."""
         found = False
         for kind, number, extra in staff.extras():
             row = self.chains[kind][number][2]

@@ -20,7 +20,7 @@ from jellybean_solver.pipeline.partitioning.device_memory import MemoryLimit
 from jellybean_solver.pipeline.partitioning.stage_costs import Indices, StageCost, sequential_cost
 from jellybean_solver.pipeline.partitioning.stages import PartitionStage, TopologyLevel
 
-StageChoice = tuple[int, int]  # the stage's end cut, its submesh
+StageChoice = tuple[int, int]  # index of the stage's end cut, index of its submesh
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class AlpaPartitioner:
                 return best, stages
 
     def _memory_penalty(self, mesh: int, stages_behind: int) -> Floats | None:
-        """Infinite for candidates that do not fit on a submesh, else 0; None without a memory limit."""
+        """Per candidate stage: infinite if it does not fit into a submesh's memory, else 0; None without a limit."""
         if self.limit is None:
             return None
         activations = self.candidates.activations / self.meshes[mesh].size
@@ -100,7 +100,7 @@ class AlpaPartitioner:
         return np.where(fits, 0.0, np.inf)
 
     def _least_sum(self, below_s: float) -> tuple[PartitionStage, ...]:
-        """The stages of least total time, each below `below_s`; empty if there are none.
+        """The stages of least total time, each of them faster than `below_s`; empty if there are none.
 
         `sums[s][d]`: by cut, the least total from there on with s stages (where their number matters) on d devices.
         """
@@ -136,7 +136,10 @@ class AlpaPartitioner:
         return self._stages(sums, choices)
 
     def _relevant_cuts(self, below_s: float) -> list[Indices]:
-        """By number of devices behind: cuts whose work before and behind fits on the devices in stages that fast."""
+        """By number d of devices behind a cut: the cuts that stages faster than `below_s` can use.
+
+        The work behind such a cut fits on d devices, the work before it on the others.
+        """
         done = self.candidates.compute_s[0]
         if math.isinf(below_s):
             return [np.arange(len(done))] * (self.devices + 1)

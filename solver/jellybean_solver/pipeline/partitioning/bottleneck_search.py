@@ -1,8 +1,8 @@
 """Minimises the slowest stage on workers with equal links: a search over the bottleneck time.
 
 For a given bottleneck time, a pass over the cuts from the last to the first computes the fewest workers that the layers
-behind each cut need; a stage before them never benefits from more. So one pass decides whether a time is feasible. The
-optimum is found by bisection: every feasible time yields a partition, whose own bottleneck is the new upper bound.
+behind each cut need; more workers there never help the stages before. So one pass decides whether a time is feasible.
+The optimum is found by bisection: every feasible time yields a partition, whose slowest stage is the new upper bound.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class BottleneckSearch:
         self.candidates, self.level, self.stage_cost = candidates, level, stage_cost
         self.limit, self.bound_s, self.approximate = limit, bound_s, approximate
         self.seconds = np.where(candidates.invalid, np.inf, candidates.compute_s)
-        self.transfer_s = 2.0 * candidates.crossing / level.bandwidth  # to a single replica
+        self.transfer_s = 2.0 * candidates.crossing / level.bandwidth  # both ways, to a single replica
 
     def solve(self) -> tuple[float, tuple[PartitionStage, ...]]:
         """Bottleneck seconds per micro-batch and the stages; infinite and empty if nothing fits into memory."""

@@ -21,7 +21,7 @@ def cut_members(graph: LayerGraph, cuts: Sequence[int]) -> Bools:
 
 
 def crossing_bytes(graph: LayerGraph, members: Bools) -> Floats:
-    """Bytes that cross each cut, one way: each output counts once, however many layers read it."""
+    """Bytes per micro-batch that cross each cut in the forward; an output read by several layers counts once."""
     total = np.zeros(len(members))
     readers: list[list[int]] = [[] for _ in graph.layers]
     for up, down in graph.edges:

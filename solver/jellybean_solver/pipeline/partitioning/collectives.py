@@ -1,9 +1,9 @@
 """Cost of one all-reduce of gradients: total bytes, bytes over the busiest link, seconds.
 
 N workers sum M bytes over links of bandwidth b (bytes per second) and latency a (seconds). A parameter server receives
-and sends everything over its own link; the naive all-reduce sends everything to everyone; the ring sends N-th parts
-around twice; the tree reduces and broadcasts; the butterfly (recursive doubling) exchanges everything with partners at
-doubling distances.
+and sends everything over its own link; in the naive all-reduce every worker sends everything to every other; the ring
+sends parts of size M / N around twice; the tree reduces and broadcasts; the butterfly (recursive doubling) exchanges
+everything with partners at doubling distances.
 """
 
 from __future__ import annotations

@@ -49,7 +49,10 @@ def pruned_candidates(
     solve: BottleneckSolver,
     settings: PartitionSettings,
 ) -> tuple[CandidateStages, float, bool]:
-    """Candidate stages over the remaining cuts, an upper bound in seconds, and whether no pruned cut can be better."""
+    """Candidate stages over the remaining cuts, an upper bound on the bottleneck in seconds, and whether it is exact.
+
+    Exact: no partition faster than the bound uses a pruned cut.
+    """
     bound_s = math.inf
     for coarse in settings.coarse_cuts:
         if len(cuts) <= coarse:

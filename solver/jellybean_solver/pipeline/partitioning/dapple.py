@@ -55,7 +55,7 @@ class TailLatency:
     def prepend(
         self, forward_s: float, backward_s: float, all_reduce_s: float, microbatches: int, counted: int = 0
     ) -> TailLatency:
-        """The tail with one more stage before it; `counted`: what it adds to the number of stages.
+        """The tail with one more stage before it; `counted`: 1 if it counts as a stage, else 0.
 
         A transfer is a stage without an all-reduce (-inf).
         """
@@ -66,7 +66,7 @@ class TailLatency:
         return TailLatency(steady_s, whole_s, max(all_reduce_s, self.late_s - backward_s), self.stages + counted)
 
     def dominates(self, other: TailLatency) -> bool:
-        """True if no term is worse."""
+        """True if no term is larger than the other tail's."""
         return (
             self.steady_s <= other.steady_s
             and self.whole_s <= other.whole_s

@@ -31,7 +31,10 @@ FIRST_SLACK, SLACK_GROWTH, MAX_SLACK = 0.15, 4, 20.0
 
 @dataclass(frozen=True, slots=True)
 class GroupContext:
-    """Where a group of workers stands in the pipeline: workers `behind` it, per copy, and its parallel `copies`."""
+    """A group's position in the pipeline: number of workers in later stages (`behind`) per copy of the group.
+
+    `copies`: number of replicas of the group that work in parallel.
+    """
 
     behind: Fraction = Fraction(0)
     copies: int = 1
@@ -208,7 +211,7 @@ class PipeDreamPartitioner:
             self._tables[level, context] = table
 
     def _windows(self, level: int, bounds: Floats) -> Iterator[_Window]:
-        """Relevant end cuts, with the start cuts whose work before and after fits on the workers there in time."""
+        """Per relevant end cut, the start cuts for which the work before and behind fits on the workers in time."""
         count, size = self.levels[level].count, self._group_size(level)
         invalid, groups = self.candidates.invalid, np.arange(count + 1)[:, None]
         for end in np.flatnonzero((bounds >= 0).any(axis=0)).tolist():

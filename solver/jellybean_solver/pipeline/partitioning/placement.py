@@ -61,7 +61,7 @@ class TaskGraph:
         return placement[task % self.size]
 
     def makespan_s(self, placement: Placement) -> float:
-        """By list scheduling: tasks start one at a time, in order of their start times."""
+        """Seconds of one micro-batch under a placement, by list scheduling in order of the start times."""
         missing = [len(predecessors) for predecessors in self.predecessors]
         arriving = [(0.0, task) for task, count in enumerate(missing) if not count]  # (all inputs present, task)
         ready: dict[int, list[tuple[float, int]]] = {device: [] for device in set(placement)}

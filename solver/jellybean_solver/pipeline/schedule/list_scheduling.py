@@ -18,7 +18,7 @@ HasMemory = Callable[[Action, int], bool]  # action, live activations of its dev
 
 @dataclass(frozen=True, slots=True)
 class ListRules:
-    """`slots`: duration by kind. `frees_activation`: the kind of action that frees an activation."""
+    """`slots`: duration of each kind in slots. `frees_activation`: the kind of action that frees an activation."""
 
     slots: Mapping[ActionKind, int]
     frees_activation: ActionKind

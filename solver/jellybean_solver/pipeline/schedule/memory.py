@@ -27,8 +27,8 @@ class StageMemory:
 class DeviceMemory:
     """Peak memory of one device, in activations (of one stage and one micro-batch).
 
-    `peak_activations`: live from a forward to its backward (or input gradient). `peak_deferred`: stage inputs that are
-    kept from an input gradient to the weight gradient.
+    `peak_activations`: most activations live at once; one is live from a forward to its backward (or input gradient).
+    `peak_deferred`: most stage inputs kept at once between an input gradient and its weight gradient.
     """
 
     peak_activations: int

@@ -158,7 +158,7 @@ class _ScheduleSimulation:
         return (action.pipe * self.schedule.stages + stage) * self.schedule.microbatches + action.microbatch
 
     def _inputs(self, action: Action, kind: int, stage: int) -> tuple[float, float, Dependency | None]:
-        """When the inputs have arrived and the seconds of receiving them; or the missing input."""
+        """(time at which the inputs have arrived, seconds to receive them, None), or (0, 0, the missing input)."""
         slot, step, transfer_s = self._slot(action, stage), self.schedule.microbatches, self.transfer_s[action.pipe]
         if kind == _FORWARD:
             return self._input_from(0, slot - step, transfer_s[stage - 1]) if stage else _NO_INPUT

@@ -81,7 +81,7 @@ def allowed_version(schedule: Schedule, stage: int, microbatch: int) -> int | No
 
 
 def _check_versions(schedule: Schedule) -> Iterator[str]:
-    """A version exists from its update on; forward and backward of a micro-batch use the same one."""
+    """A weight version must exist when it is used, and a micro-batch's forward and backward must use the same one."""
     for device, actions in enumerate(schedule.actions):
         latest: Counter[tuple[int, int]] = Counter()
         used: dict[tuple[int, int, int], int] = {}
@@ -104,7 +104,7 @@ def _check_versions(schedule: Schedule) -> Iterator[str]:
 
 
 def _check_updates(schedule: Schedule) -> Iterator[str]:
-    """An update applies the gradients of the `period` micro-batches before it and no others; none is left over."""
+    """Each update must apply exactly the gradients of the `period` micro-batches before it; no gradient may be left."""
     for device, actions in enumerate(schedule.actions):
         waiting: dict[tuple[int, int], list[int]] = {}
         for action in actions:
