@@ -93,7 +93,7 @@ class HeadroomSearch:
 
 
 def first_headroom(problem: Problem, deadline_s: float, settings: HeadroomSettings) -> float:
-    """What is left of a link for the mean wait of a burst to be a small part of a deadline.
+    """Fraction of a link's bandwidth to leave free so that the mean wait of a burst is a small part of a deadline.
 
     A burst of requests at a rate r waits rho / r / 2 / (1 - rho) seconds (queues.py). Of several streams the fastest
     counts: a slow one would close links to all.

@@ -16,7 +16,7 @@ Place = tuple[str, str, str]  # operator, variant, pool
 
 @dataclass(frozen=True, slots=True)
 class Restriction:
-    """What a plan must do without.
+    """Places, crossings and capacity that a plan must not use.
 
     `apart`: pairs of operators that share no worker. `pools`: (pool, share of its cap on utilisation). `links`: share
     of all bandwidths. `delay_s`: linearised delay, queues included (fleet/delay_linearisation.py), for fleets.

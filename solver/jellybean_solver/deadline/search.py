@@ -191,6 +191,6 @@ class DeadlineSearch:
 
 
 def _fingerprint(plan: Plan) -> Hashable:
-    """Equal for plans that run alike: the same variants, and the same requests on the same workers."""
+    """A key that is equal for plans with equal variants and equal rates per worker and operator."""
     workers = ((w.name, *((name, round(rate, 6)) for name, rate in w.rates_per_s.items())) for w in plan.workers)
     return tuple(plan.selection.items()), tuple(workers)

@@ -1,7 +1,7 @@
-"""An accuracy target as rows of the joint program, one way per accuracy model.
+"""An accuracy target as rows of the joint program, with one formulation per accuracy model.
 
-Every selection that reaches the target satisfies its rows. Others may too where measured points of one operator fall
-although their inputs rise: the rows take the better point below, the model the measured one.
+Every selection that reaches the target satisfies the rows. They may overestimate: if an operator's measured accuracy
+falls while that of its inputs rises, the rows also admit the better point measured with the worse inputs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Chosen = Mapping[tuple[str, str], int]  # (operator, variant) -> binary column
 
 
 def add_accuracy(program: Program, model: AccuracyModel, chosen: Chosen, target: float | None) -> bool:
-    """Rows that hold for the selections that reach `target`; False when none does."""
+    """Add rows that every selection with an accuracy of at least `target` satisfies; False if there is none."""
     if target is None:
         return True
     least = target - ACCURACY_SLACK
@@ -58,7 +58,7 @@ def _never(program: Program, column: int) -> None:
 
 
 def _end_to_end(program: Program, model: EndToEnd, chosen: Chosen, least: float) -> bool:
-    """One column per measured selection that is good enough; the binaries are their marginals."""
+    """One column per measured selection of at least this accuracy; a variant's binary is the sum of its columns."""
     good = [
         row
         for row, accuracy in model.table.items()

@@ -13,7 +13,7 @@ BagTiers = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Flows:
-    """Columns by what they stand for, each between 0 and 1.
+    """Indices of the columns and rows of routed flows; the columns are fractions between 0 and 1.
 
     `fractions`: per bag, tiers of its operators -> column. `marginal`: columns that sum to an operator's fraction in a
     tier. `between`: columns that sum to an edge's fraction between two tiers. `total`: rows in which all fractions of a
@@ -27,7 +27,7 @@ class Flows:
 
 
 def add_flows(program: Program, network: Network, demand: Demand) -> Flows:
-    """Columns for where `demand` lets operators run and data flow. They cost what the sources' data cost."""
+    """Add columns and rows for the tiers that `demand` allows; columns cost the traffic from sources (USD per h)."""
     fractions: list[dict[BagTiers, int]] = []
     total: list[int] = []
     marginal: dict[tuple[str, str], list[int]] = {}

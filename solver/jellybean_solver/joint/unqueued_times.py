@@ -11,7 +11,7 @@ from jellybean_solver.latency.plan_arrivals import jobs_at_once
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """One way to run a variant in a pool. `workers`: kept busy by all requests; `job_s`: one request's, unqueued."""
+    """A variant in a pool. `workers`: kept busy by all requests; `job_s`: time of one request without queueing."""
 
     pool: str
     batch: int
@@ -20,7 +20,10 @@ class Mode:
 
 
 def modes(network: Network, name: str, variant: str, visits: float) -> tuple[Mode, ...]:
-    """One per pool that can run the variant, at the batch size that a plan uses, with no wait for a batch to fill."""
+    """One mode per pool that can run the variant, at the batch size of plans, without waiting for a batch to fill.
+
+    `visits`: runs of the operator per request of its stream.
+    """
     problem = network.problem
     planned = problem.operator_by_name[name].variant(variant)
     found: list[Mode] = []

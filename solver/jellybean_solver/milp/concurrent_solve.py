@@ -13,20 +13,19 @@ import numpy as np
 from jellybean_solver.milp.highs_program import Floats, Program, ProgramSolution, SolveLimits, above, run
 
 CALLS = 16  # polls between two updates of the bound: 1 costs HiGHS four fifths of its speed, 16 a tenth
-PATIENCE_S = 0.5  # that a stopped run is waited for
+PATIENCE_S = 0.5  # longest wait for a stopped run to end
 INTERRUPT = highspy.cb.HighsCallbackType.kCallbackMipInterrupt
 
 
 class ConcurrentSolve:
     """One run of a program on one thread. Polled for its bound and incumbents; `stop` ends it early.
 
-    HiGHS holds no lock of the interpreter while it runs, but each callback waits for it: milliseconds while Python is
-    busy in another thread, thousands of times. So the callback that tells the bound is switched on for one call only,
-    once in `CALLS` polls.
+    HiGHS runs without the interpreter lock (GIL), but each callback must acquire it, which takes milliseconds while
+    another thread runs Python. So the callback that reports the bound is enabled for one call in every `CALLS` polls.
     """
 
     def __init__(self, program: Program, limits: SolveLimits, done: Callable[[], None]) -> None:
-        """`done`: called in the thread when the run has ended."""
+        """`done`: called in the solver's thread when the run has ended."""
         self._program, self._done, self._cutoff = program, done, limits.cutoff
         self._model = program.model(limits)
         self._model.cbMipInterrupt.subscribe(self._look)
@@ -40,12 +39,12 @@ class ConcurrentSolve:
         self._failed: BaseException | None = None
 
     def start(self) -> None:
-        """Begin to solve."""
+        """Start the thread."""
         self._thread.start()
 
     @property
     def bound(self) -> float:
-        """The lower bound proven so far, not long ago."""
+        """The last lower bound reported by HiGHS; may lag behind by some polls."""
         self._polls += 1
         if self._polls % CALLS == 0:
             self._model.startCallback(INTERRUPT)
@@ -53,7 +52,7 @@ class ConcurrentSolve:
 
     @property
     def answer(self) -> ProgramSolution | None:
-        """How the run ended; None while it goes on. Raises what HiGHS failed with."""
+        """The solution of the ended run; None while it is running. Raises the exception with which the run failed."""
         if self._failed is not None:
             raise self._failed
         return self._answer
@@ -65,14 +64,14 @@ class ConcurrentSolve:
         return found
 
     def stop(self) -> None:
-        """End the run, after some nodes of the search or one relaxation; the thread may end a little later."""
+        """Ask HiGHS to stop, which it does after some nodes or one LP; the thread may end after this call returns."""
         self._stopped = True
         self._model.startCallback(INTERRUPT)
         if self._thread.ident is not None:
             self._thread.join(PATIENCE_S)
 
     def wait(self, timeout_s: float) -> None:
-        """Until the run has ended, at most so long."""
+        """Wait until the run has ended, at most `timeout_s` seconds."""
         self._thread.join(timeout_s)
 
     def _run(self) -> None:

@@ -22,9 +22,9 @@ DEAR = ("mip_heuristic_run_rins", "mip_heuristic_run_root_reduced_cost")
 
 @dataclass(frozen=True, slots=True)
 class ProgramSolution:
-    """`values` per column, None if no point was found; `bound`: lower bound on the objective, inf only if infeasible.
+    """`values`: one per column, None if no point was found; `value`: their objective; `bound`: lower bound on it.
 
-    `bound` is -inf if time ended before any bound was known.
+    `bound` is inf if infeasibility is proven, -inf if time ended before any bound was known.
     """
 
     values: Floats | None
@@ -34,10 +34,10 @@ class ProgramSolution:
 
 @dataclass(frozen=True, slots=True)
 class SolveLimits:
-    """When a run may end. `gap`: relative; `cutoff`: points that cost more are not searched for.
+    """When a run may end. `gap`: relative; `cutoff`: points with a higher objective are not searched.
 
-    `enough`: the first point that costs as little ends the run. `quick`: without the heuristics that solve sub-programs
-    almost as large.
+    `enough`: the first point with at most this objective ends the run. `quick`: switch off the heuristics that solve
+    large sub-MILPs.
     """
 
     gap: float = 0.0
@@ -53,7 +53,10 @@ NO_LIMITS = SolveLimits()
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A program as sparse arrays: entries, row ranges `low` to `high`, columns from 0 to `most`."""
+    """A program as sparse arrays. Entry i is `values[i]` in row `rows[i]` and column `columns[i]`.
+
+    Rows range from `low` to `high`; columns from 0 to `most`, with objective coefficients `cost`.
+    """
 
     rows: Indices
     columns: Indices
@@ -74,22 +77,22 @@ class Matrix:
         return found
 
     def sides(self, duals: Floats) -> float:
-        """The dual objective's row part: sides of the rows weighted by signed duals."""
+        """The rows' part of the dual objective: row sides times duals of the right sign, summed."""
         side = np.where(duals > 0, self.low, self.high)
         return float(np.where(duals != 0, side, 0.0) @ duals)
 
     def left(self, duals: Floats) -> Floats:
-        """Reduced costs of the columns."""
+        """Reduced costs of the columns: cost minus the matrix's transpose times `duals`."""
         return self.cost - np.bincount(self.columns, self.values * duals[self.rows], len(self.cost))
 
 
 def above(bound: float, cutoff: float) -> float:
-    """The bound that a search for nothing dearer than `cutoff` has proven: all that is left costs more than that."""
+    """Lower bound proven by a search with a cutoff: points that it pruned cost more than `cutoff`."""
     return math.nextafter(cutoff, math.inf) if bound > cutoff else bound
 
 
 def run(model: highspy.Highs) -> None:
-    """Solve; where HiGHS fails, once more without its presolve."""
+    """Solve; if HiGHS fails, once more without presolve."""
     model.run()
     if model.getModelStatus() in PRESOLVE_FAILURES:
         model.clearSolver()

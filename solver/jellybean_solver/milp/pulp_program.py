@@ -58,9 +58,9 @@ class PulpProgram:
         most_nodes: int | None = None,
         cutoff: float = math.inf,
     ) -> tuple[float | None, float] | None:
-        """(Objective or None, lower bound); None if proven that nothing costs at most `cutoff`.
+        """(Objective, lower bound), the objective None if no point was found; None if proven that none is in `cutoff`.
 
-        The cutoff prunes the search as an incumbent does; as a row it would make the relaxations degenerate.
+        `gap`: relative. The cutoff prunes the search as an incumbent does; a row would make the relaxations degenerate.
         SolverError on a numerical failure.
         """
         cutoff += FEASIBILITY_TOLERANCE * max(1.0, abs(cutoff)) if math.isfinite(cutoff) else 0.0

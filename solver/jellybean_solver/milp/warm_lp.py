@@ -14,13 +14,13 @@ from jellybean_solver.milp.highs_program import Floats, Indices, Program
 from jellybean_solver.milp.pulp_program import FEASIBILITY_TOLERANCE
 from jellybean_solver.outcome import Clock
 
-AT_A_TIME = 2_000  # iterations between two readings of the clock: by count, so that pivots do not depend on time
+AT_A_TIME = 2_000  # simplex iterations between two readings of the clock; a count keeps the pivots reproducible
 _NONE = (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible)
 
 
 @dataclass(frozen=True, slots=True)
 class Optimum:
-    """`values` per column, `duals` per row."""
+    """Optimal objective `value`, with `values` per column and `duals` per row."""
 
     value: float
     values: Floats
@@ -77,7 +77,7 @@ class Linear:
         self._highs.changeColsBounds(len(columns), columns.astype(np.int32), low, high)
 
     def limit_rows(self, rows: Indices, high: float) -> None:
-        """Set one upper side for rows that have no lower side."""
+        """Set the upper side of these rows to `high`; they have no lower side."""
         for row in rows.tolist():
             self._highs.changeRowBounds(row, -math.inf, high)
 
@@ -89,7 +89,7 @@ class Linear:
         return np.arange(first, first + count)
 
     def add_rows(self, low: float, high: float, block: Block) -> Indices:
-        """Add rows with one range for all."""
+        """Add rows that all range from `low` to `high`; returns their indices."""
         first, count = int(self._highs.getNumRow()), len(block)
         self._highs.addRows(count, np.full(count, low), np.full(count, high), *_arrays(block))
         return np.arange(first, first + count)

@@ -2,8 +2,8 @@
 
 A cut variant is two operators in a row: the head has a name of its own, the tail keeps the operator's name, so that
 accuracy models and downstream operators do not change. The best cut is the optimum of a union of problems: one for
-each choice of cuts, and one with every model whole. The cheapest plan of all is the answer, the least lower bound of
-all is its bound.
+each choice of cuts, and one without cuts. The answer is the cheapest plan of all problems; its lower bound is the
+smallest of theirs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MOST_CHOICES = 512
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A variant as two stages. `head_inputs`: the upstreams that the head reads; the tail reads the others itself.
+    """A variant as two stages. `head_inputs`: upstreams whose data the head reads; the tail reads the other inputs.
 
     The head's messages go to the operator; the tail has the variant's own name and messages.
     """
@@ -44,7 +44,7 @@ Choice = Mapping[str, Cut]  # operator -> the cut chosen; operators without one 
 
 
 def head_name(operator: str) -> str:
-    """The operator that runs the first layers."""
+    """Name of the operator that runs the first layers of a cut model of `operator`."""
     return f"{operator}.head"
 
 
@@ -78,7 +78,7 @@ def _redirected(variant: Variant, name: str, moved: Mapping[tuple[str, str], str
 
 
 def qualified_cuts(workflow: str, cuts: Cuts) -> Cuts:
-    """The cuts of one of several workflows, with names as `combine_workflows` gives them."""
+    """The cuts of one workflow with its operators renamed to WORKFLOW/NAME, as `combine_workflows` does."""
     called = partial(qualified_name, workflow)
 
     def cut(one: Cut) -> Cut:
@@ -98,7 +98,7 @@ def choices(cuts: Cuts) -> Iterator[Choice]:
 
 
 def chosen_in(plan: Plan, cuts: Cuts) -> Choice:
-    """The cuts of a plan, as far as they are still among `cuts`."""
+    """Operator -> the cut that a plan uses, for cuts that are still among `cuts`."""
     heads = {operator.name: (operator.stage, operator.model) for operator in plan.operators}
     return {
         name: cut
@@ -109,13 +109,13 @@ def chosen_in(plan: Plan, cuts: Cuts) -> Choice:
 
 
 def problem_as_planned(problem: Problem, cuts: Cuts, plan: Plan) -> Problem:
-    """The problem with the plan's own cuts, which the plan is a solution of."""
+    """The problem after the cuts that the plan uses, so that plan and problem have the same operators."""
     return cut_problem(problem, chosen_in(plan, cuts))
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedCut:
-    """A model that a plan cuts after `layers` of `of` layers; each message across the cut has `crossing_bytes`."""
+    """A model that a plan cuts after layer `layers` of `of`; a message across the cut has `crossing_bytes` bytes."""
 
     operator: str
     variant: str
@@ -136,7 +136,7 @@ def planned_cuts(plan: Plan) -> tuple[PlannedCut, ...]:
 
 
 def solve_cut(problem: Problem, cuts: Cuts, options: SolveOptions = SolveOptions()) -> Solution:
-    """As `solve`, over all choices of cuts; if there is no plan, the reasons are those of whole models."""
+    """As `solve`, over all choices of cuts; if there is no plan, the reasons are those of the problem without cuts."""
     if not any(cuts.values()):
         return solve_with(problem, options)
     limit = limited(options.time_limit_s, options.clock)
@@ -161,7 +161,7 @@ def solve_cut(problem: Problem, cuts: Cuts, options: SolveOptions = SolveOptions
 
 
 class _Union:
-    """Best first over problems: each is solved within the cost of the best plan so far, until no bound is below it."""
+    """Best-first search over problems: the incumbent's cost is the budget of the next one; ends at the lower bound."""
 
     def __init__(self, problem: Problem, solved: Callable[[Problem], Solution]) -> None:
         self.problem, self.solved = problem, solved
@@ -210,7 +210,7 @@ class _Union:
 
 
 def _least_of_refused(candidate: Problem, found: Solution) -> float:
-    """Lower bound of a candidate without a plan; inf if none of its plans can be the answer."""
+    """Lower bound in USD per hour of a candidate without a plan; inf if no plan of it can be feasible."""
     refused, budget = found.infeasibility, candidate.slo.budget_usd_per_h
     if refused is None or not refused.breaches or found.certificate is None:
         return refused.least_usd_per_h if refused is not None else math.inf
@@ -219,5 +219,5 @@ def _least_of_refused(candidate: Problem, found: Solution) -> float:
 
 
 def least_usd_per_h(problem: Problem) -> float:
-    """Lower bound on the cost of every plan of a problem, without solving it."""
+    """Lower bound in USD per hour on the cost of every plan of a problem, without solving it."""
     return Fleet(Network(problem)).cost_bound({})

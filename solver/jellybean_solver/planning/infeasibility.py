@@ -22,13 +22,13 @@ from jellybean_solver.model.problem import Operator, Problem, Sharing, Workflow
 from jellybean_solver.outcome import ACCURACY_SLACK, Clock, Outcome, Selection
 from jellybean_solver.small.tree_bounds import can_flow
 
-SHAVE = 1e-6  # the rate scale is reported this share below its supremum, so that it is feasible as printed
-CROWDED = 1e-3  # rates this far above what fits are scaled down first: the program loses small fractions
+SHAVE = 1e-6  # relative: the reported rate scale is this much below its supremum, so that it is feasible as printed
+CROWDED = 1e-3  # feasible rate scales below this are solved with lower rates: the program drops small fractions
 FULL = 0.999  # a pool or link with a higher utilisation is called full
 ANY_GAP = 1.0  # relative: any plan will do
 MOST_NAMED = 4  # if all pools are full, more of them are summarised by their number
 
-Holds = Callable[[Problem], bool]  # whether a changed problem has a feasible plan
+Holds = Callable[[Problem], bool]  # True if a changed problem has a feasible plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Infeasibility:
     `nearest_rate_scale`: the largest factor on all rates that is feasible at this accuracy (and budget).
     `nearest_p99_s`: the lowest p99 latency of all plans evaluated.
     `breaches`: the budget that the cheapest plan breaks; `refused`: that plan.
-    `least_usd_per_h`: lower bound on the cost of any plan not excluded yet; inf if infeasibility is proven.
+    `least_usd_per_h`: lower bound on the cost of any plan that may still exist; inf if infeasibility is proven.
     """
 
     reasons: tuple[str, ...]
@@ -52,7 +52,7 @@ class Infeasibility:
 
 
 def scaled(problem: Problem, factor: float, names: Collection[str] | None = None) -> Problem:
-    """The problem with all rates multiplied, or those of some sources."""
+    """The problem with the rates of the sources in `names` (None: all sources) multiplied by `factor`."""
     sources = tuple(
         replace(source, rate_per_s=source.rate_per_s * factor) if names is None or source.name in names else source
         for source in problem.sources
@@ -61,7 +61,7 @@ def scaled(problem: Problem, factor: float, names: Collection[str] | None = None
 
 
 def explain(network: Network, clock: Clock, holds: Holds) -> Infeasibility:
-    """The reasons of a problem that has no plan."""
+    """Explain why a problem has no plan."""
     structural = tuple(_structural(network))
     if structural:
         return Infeasibility(structural)
@@ -92,7 +92,7 @@ def explain_breaches(network: Network, plan: Plan, evaluation: Evaluation, clock
 
 
 def _structural(network: Network) -> Iterator[str]:
-    """Operators without a place, whatever the rates and targets."""
+    """Sentences on operators that no pool can run at any rates and targets."""
     problem = network.problem
     stuck = [operator for operator in problem.operators if not network.runnable[operator.name]]
     for operator in stuck:
@@ -143,7 +143,7 @@ def _why_stuck(network: Network, operator: Operator) -> str:
 
 
 def _without_workers(network: Network, operator: Operator) -> str:
-    """Pools without workers in which the operator could otherwise run."""
+    """Names of the pools that could run the operator but have no workers; empty if there are none."""
     return ", ".join(
         f"{pool.name} (count 0)"
         for pool in network.problem.pools
@@ -183,7 +183,7 @@ def _accuracies(network: Network) -> list[tuple[float, Selection]]:
 
 
 class _Explainer:
-    """What is nearest to a problem that has no plan; each search is run at most once."""
+    """Reasons and nearest feasible targets of a problem without a plan; each search is run at most once."""
 
     def __init__(self, network: Network, clock: Clock, holds: Holds) -> None:
         self.network, self.clock, self.holds, self.problem = network, clock, holds, network.problem
@@ -208,14 +208,14 @@ class _Explainer:
 
     @property
     def stated_accuracy(self) -> float | None:
-        """None for several workflows: no one figure is the nearest to the targets of each."""
+        """The nearest accuracy; None for several workflows, because one figure cannot state a target for each."""
         return None if self.problem.workflows else self.nearest_accuracy
 
     @cached_property
     def fitting(self) -> tuple[float, Selection] | None:
         """The most accurate selection that fits at these rates within the budget, by bisection; None if unknown."""
         best: tuple[float, Selection] | None = None
-        low, high = 0, len(self.accuracies)  # what fits reaches less than accuracies[high]
+        low, high = 0, len(self.accuracies)  # invariant: no selection that fits reaches accuracies[high]
         while low < high:
             middle = (low + high) // 2 if best is not None else 0  # first whether any fits
             limits = SearchLimits(ANY_GAP, self.clock, self.budget)
@@ -298,7 +298,7 @@ class _Explainer:
         yield from self._at_limit(found, selection)
 
     def _can_be_placed(self) -> bool:
-        """Whether a selection could be placed at tiny rates with a worker for each operator in every pool."""
+        """True if some selection can be placed at tiny rates when every pool has one worker per operator."""
         count = len(self.problem.operators)
         pools = tuple(replace(pool, count=max(pool.count, count)) for pool in self.network.pools)
         links = tuple(replace(link, bandwidth_bytes_per_s=None) for link in self.problem.links)

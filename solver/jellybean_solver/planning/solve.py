@@ -30,7 +30,7 @@ from jellybean_solver.small.objectives import Fleet
 
 @dataclass(frozen=True, slots=True)
 class SolveOptions:
-    """Options of a solve, as `solve` has them as keywords. `explained`: infeasibility comes with its reasons."""
+    """The keyword arguments of `solve` as one value. `explained`: give the reasons if there is no plan."""
 
     gap: float | None = None
     time_limit_s: float | None = None
@@ -49,14 +49,14 @@ def solve(
     p99_s: float | None = None,
     deadline: Deadline | None = None,
 ) -> Solution:
-    """The cheapest plan that meets the accuracy at the rates, or why there is none (only that, not `explained`).
+    """The cheapest plan that meets the accuracy target at the problem's rates, or the reasons why there is none.
 
-    With `p99_s`, or a `deadline`, whose judge decides, the plan also meets that p99 latency; several workflows each
-    their share of it (deadline_shares.py).
+    `explained=False` leaves the reasons out, which is faster. With `p99_s`, or a `deadline` whose judge decides, the
+    plan also meets that p99 latency; with several workflows each one its share of it (deadline_shares.py).
 
     `gap`: the relative gap at which the search on a large problem stops, by default `DEFAULT_GAP` for large fleets and
     under a deadline, else 0. Small problems are always solved to the end.
-    `clock` gives seconds from any origin (such as time.monotonic) and is needed with a time limit. SolverError when
+    `clock` gives seconds from any origin (such as time.monotonic) and is needed with a time limit. SolverError if
     time ends before any plan was found.
     """
     if deadline is None and p99_s is not None:
@@ -65,7 +65,7 @@ def solve(
 
 
 def solve_with(problem: Problem, options: SolveOptions) -> Solution:
-    """As `solve`, with the options in one value."""
+    """As `solve`, with its keyword arguments in `options`."""
     limit, explained = limited(options.time_limit_s, options.clock), options.explained
     gap, deadline = options.gap, options.deadline
     if gap is None:
@@ -82,7 +82,7 @@ def solve_with(problem: Problem, options: SolveOptions) -> Solution:
 
 
 class _DeadlineSolver:
-    """The proposals of small problems, and the certificates of plans in time."""
+    """Solves a problem with a p99 target, and proposes plans (`Proposals`) for small problems."""
 
     def __init__(self, problem: Problem, deadline: Deadline, gap: float, limit: Clock) -> None:
         self.problem, self.deadline, self.gap, self.limit = problem, deadline, gap, limit
@@ -91,7 +91,7 @@ class _DeadlineSolver:
         self.bound = 0.0
 
     def solve(self, *, explained: bool) -> Solution:
-        """From the cheapest plan on."""
+        """Solve a small problem; the search starts from the cheapest plan without the target."""
         limit = self.limit.share(self.deadline.settings.first_share)
         solution = cheapest_solution(self.problem, self.gap, limit, explained=explained)
         if solution.plan is None:
@@ -107,7 +107,10 @@ class _DeadlineSolver:
         return self._solution(solution, found)
 
     def solve_fleet(self, *, explained: bool) -> Solution:
-        """From the cheapest plan with headroom on links on. Fleets take long to simulate: only answers are judged."""
+        """Solve a large problem; the search starts from the cheapest plan with headroom on links.
+
+        Simulating a fleet takes long, so the judge sees only final answers; the others are estimated.
+        """
         judge, settings = self.deadline.judge, self.deadline.settings
         refused: Solution | None = None
         for share in settings.fleet_judgements:
@@ -169,7 +172,7 @@ class _DeadlineSolver:
         return cost * (1.0 - max(gap, VALUE_TOLERANCE)) <= self.bound
 
     def _solution(self, cheapest: Solution, found: DeadlineOutcome) -> Solution:
-        """What was found beside the cheapest plan that need not be in time."""
+        """The solution of a search, or why it found none; `cheapest`: the solution without the latency target."""
         if found.plan is None:
             if found.out_of_time:
                 raise OutOfTimeError(
@@ -183,7 +186,7 @@ class _DeadlineSolver:
         value, bound = found.plan.cost.total_usd_per_h, self.bound
         proof = cheapest.certificate if self.deadline.judge is not None else None
         if proof is not None and latency(found.plan).unqueued_s > self.deadline.p99_s:
-            bound = proof.bound  # in time by the judge alone: deadline rows would rule it out
+            bound = proof.bound  # this plan meets the target by the judge only; the deadline rows would exclude it
         bound = min(bound, value)
         ended = termination_of(value, bound, gap=self.gap, out_of_time=found.out_of_time)
         certificate = Certificate.of(value, bound, ended)
@@ -199,7 +202,7 @@ def _planned(network: Network, outcome: Outcome[Assignment]) -> Plan | None:
 def _too_slow(
     problem: Problem, deadline: Deadline, cheapest: Solution, found: DeadlineOutcome | None, bound: float
 ) -> Solution:
-    """No plan keeps the latency: proven where nothing was searched for, else as far as was searched."""
+    """The solution that no plan meets the p99 target: proven if `found` is None, else a search found none."""
     fastest_s = deadline.p99_s * found.slowness if found is not None else math.inf
     known = f"the fastest plan found has a p99 latency of {1e3 * fastest_s:.0f} ms"
     asked = f"a p99 latency of {1e3 * deadline.p99_s:.0f} ms"

@@ -21,7 +21,7 @@ from jellybean_solver.small.beam_search import BeamSearch
 from jellybean_solver.small.objectives import Cheapest, Fleet
 from jellybean_solver.small.routes import build_plan
 
-AGREEMENT = 1e-6  # relative; assignment and evaluation are two computations of one cost
+AGREEMENT = 1e-6  # relative: largest difference between the costs that assignment and evaluation compute
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +39,12 @@ class Solution:
 
 
 def cheapest_solution(problem: Problem, gap: float, limit: Clock, *, explained: bool) -> Solution:
-    """The cheapest plan, whatever its latency, or why there is none."""
+    """The cheapest plan without regard to latency, or why there is none."""
 
     def holds(changed: Problem) -> bool:
         try:
             return cheapest_solution(changed, gap, limit, explained=False).plan is not None
-        except SolverError:  # out of time: not shown to hold
+        except SolverError:  # out of time: feasibility is not shown
             return False
 
     fleet = Fleet(Network(problem))
@@ -69,12 +69,12 @@ def cheapest_solution(problem: Problem, gap: float, limit: Clock, *, explained: 
 
 
 def _affordable(fleet: Fleet, outcome: Outcome[Assignment], gap: float, limit: Clock) -> Outcome[Assignment] | None:
-    """An answer within the budget after one that is not, if there may be one; an error where that stays unknown."""
+    """Search within the budget after a plan above it; None if no plan is within it, an error if that stays unknown."""
     budget, target = fleet.network.problem.slo.budget_usd_per_h, fleet.network.problem.accuracy_target
     if budget is None or outcome.bound > budget:
         return None
     within = outcome
-    if is_large(fleet.network):  # a gap around the budget
+    if is_large(fleet.network):  # solved to a gap only: a cheaper plan may be within the budget
         within = cheapest_large(fleet.network, target, fixed=None, gap=gap, clock=limit, budget=budget)
         if within.found is not None:
             return within
@@ -95,7 +95,7 @@ def cheapest(
 ) -> Outcome[Assignment]:
     """The cheapest selection and assignment that reach the accuracy `target` with the variants in `fixed`.
 
-    From a `running` plan the cost includes the way there; `budget` is on what the plan costs without it.
+    With a `running` plan the cost (USD per hour) includes migration; `budget` limits the cost without migration.
     """
     if is_large(fleet.network, fixed):
         return cheapest_large(fleet.network, target, fixed=fixed, gap=gap, clock=clock, budget=budget, running=running)
@@ -112,10 +112,10 @@ def cheapest(
 def finish(
     network: Network, outcome: Outcome[Assignment], running: RunningPlan | None = None
 ) -> tuple[Plan, Evaluation]:
-    """The plan of a search's answer, scored. SolverError when assignment and evaluation disagree.
+    """Build and score the plan of a search's result. SolverError if the costs of assignment and evaluation differ.
 
-    From a `running` plan the certificate is about what the plan costs with the way there. That is computed from the two
-    plans alone and must be what the assignment says, or less where the search was not ended.
+    With a `running` plan the certificate covers the cost including migration. This is recomputed from the two plans,
+    and must equal the assignment's cost, or be lower if the search ended without a proof.
     """
     if outcome.found is None or outcome.selection is None:
         raise SolverError("the search has no answer to make a plan of")
@@ -134,7 +134,7 @@ def finish(
 
 
 def nothing_found(outcome: Outcome[Assignment], within: str = "") -> SolverError:
-    """Why a search that was not ended has no answer."""
+    """The error of a search that reached its time limit without a plan."""
     tried = f"({outcome.tried} selections tried)"
     if outcome.termination == Termination.TIME_LIMIT:
         return OutOfTimeError(f"no plan{within} was found in the time allowed {tried}; allow more time")

@@ -85,12 +85,12 @@ class Replanned:
 
     @property
     def running_usd(self) -> float:
-        """The horizon's cost with the running plan."""
+        """USD over the horizon if the running plan is kept."""
         return self.running.cost.total_usd_per_h * self.settings.horizon_h
 
     @property
     def best_usd(self) -> float | None:
-        """The horizon's cost with the best change, migration included."""
+        """USD over the horizon with the best other plan, migration included; None if there is no such plan."""
         if self.best is None or self.migration is None:
             return None
         return self.best.cost.total_usd_per_h * self.settings.horizon_h + self.migration.total_usd
