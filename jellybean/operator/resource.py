@@ -58,7 +58,7 @@ class ConfigMapKey(DocumentModel):
 
 
 class ReplanSpec(DocumentModel):
-    """When a running plan is re-planned, and how much a change must save."""
+    """When a running plan is re-planned, and what a change must gain."""
 
     horizon_s: Duration = Field(
         default=86400.0, alias="horizon", gt=0, description="Time over which a change must pay; 24 h unless given."

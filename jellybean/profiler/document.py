@@ -49,7 +49,7 @@ class Findings:
 
 
 def to_profiles(findings: Findings) -> ProfilesDocument:
-    """The profiles: latency by worker type and batch size, message sizes, memory, accuracy, and this machine."""
+    """The profiles document: latency by worker type and batch size, message sizes, memory, accuracy, host facts."""
     operators: dict[str, dict[str, VariantProfile]] = {}
     for step in findings.workload.steps:
         operators[step.name] = {model.variant: _variant(findings, model) for model in step.models}

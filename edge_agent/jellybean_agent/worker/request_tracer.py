@@ -38,7 +38,7 @@ class RequestTracer(Protocol):
 
 
 class NoTracer:
-    """Records nothing, and costs nothing: its methods are the plain functions."""
+    """A tracer for agents without tracing: it records no spans and calls what it is given directly."""
 
     needs_blocking_runs = False
     read_message = staticmethod(read_message)

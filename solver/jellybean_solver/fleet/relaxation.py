@@ -11,6 +11,7 @@ right signs give one (Neumaier and Shcherbina, Mathematical Programming 99, 2004
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +20,7 @@ from jellybean_solver.fleet.ancestor_closure import AncestorClosure
 from jellybean_solver.fleet.integer_counts import FEW, Box
 from jellybean_solver.fleet.joint_lp import JointLp
 from jellybean_solver.fleet.worker_classes import Mask
-from jellybean_solver.milp.highs_program import Floats
+from jellybean_solver.milp.highs_program import Floats, Indices
 from jellybean_solver.milp.warm_lp import Block, Linear, Optimum
 from jellybean_solver.outcome import Clock
 
@@ -83,7 +84,7 @@ class Relaxation:
         self._presence: dict[tuple[int, int], int] = {}  # (operator, class) -> row
         self._owned = [np.flatnonzero(self.kinds.owner == index) for index in range(len(joint_lp.network.names))]
         self._shares()
-        self._add(self._cheapest())
+        self._add(_cheapest(joint_lp, self._needed))
 
     def everything(self) -> Box:
         """The box that rules out nothing."""
@@ -168,15 +169,6 @@ class Relaxation:
                 pairs += [choice * tiers + tier] * len(own)
         self._rows, self._pairs, self._signs = np.array(rows, np.int64), np.array(pairs, np.int64), np.array(signs)
 
-    def _cheapest(self) -> Mask:
-        cost = np.where(self.joint_lp.open, self._needed * self.kinds.price, math.inf)
-        found = np.zeros(cost.shape, bool)
-        for tier in range(len(self.joint_lp.tiers)):
-            kinds = np.flatnonzero(self.kinds.tier == tier)
-            order = kinds[np.argsort(cost[:, kinds], axis=1, kind="stable")[:, :FIRST]]
-            np.put_along_axis(found, order, True, axis=1)
-        return found & self.joint_lp.open
-
     def _add(self, wanted: Mask) -> None:
         block = Block.empty()
         pairs = np.argwhere(wanted)
@@ -215,21 +207,9 @@ class Relaxation:
             gains += np.where(self.kinds.runs, self.joint_lp.seconds, 0.0) * spent[:, None]
         return gains
 
-    def _best(self, gains: Floats, missing: Mask, least: float) -> Mask:
-        """Mask of the columns to add: per operator the missing one with the largest gain, if above `least`.
-
-        One column per operator keeps the program small.
-        """
-        gains = np.where(missing, gains, -math.inf)
-        found = np.zeros(gains.shape, bool)
-        for own in self._owned:
-            row, column = divmod(int(np.argmax(gains[own])), gains.shape[1])
-            found[own[row], column] = gains[own[row], column] > least
-        return found
-
     def _price(self, duals: Floats, allowed: Mask) -> bool:
         missing = self.joint_lp.open & (self._column < 0) & allowed[:, None]
-        wanted = self._best(self._gains(duals), missing, PAYS)
+        wanted = _best(self._gains(duals), missing, self._owned, PAYS)
         if wanted.any():
             self._add(wanted)
         return bool(wanted.any())
@@ -244,7 +224,7 @@ class Relaxation:
             gains = self._gains(ray / np.abs(ray).max())
             present = (self._column >= 0) & allowed[:, None]
             if gains[present].max(initial=0.0) <= PAYS:  # valid for the columns present
-                missing = self._best(gains, missing, MENDS)
+                missing = _best(gains, missing, self._owned, MENDS)
         if missing.any():
             self._add(missing)
         return bool(missing.any())
@@ -326,3 +306,28 @@ class Relaxation:
             forced,
             reduced,
         )
+
+
+def _cheapest(joint_lp: JointLp, needed: Floats) -> Mask:
+    """Mask of the first columns y: per choice and tier the `FIRST` cheapest classes; `needed`: workers per y."""
+    kinds = joint_lp.kinds
+    cost = np.where(joint_lp.open, needed * kinds.price, math.inf)
+    found = np.zeros(cost.shape, bool)
+    for tier in range(len(joint_lp.tiers)):
+        at = np.flatnonzero(kinds.tier == tier)
+        order = at[np.argsort(cost[:, at], axis=1, kind="stable")[:, :FIRST]]
+        np.put_along_axis(found, order, True, axis=1)
+    return found & joint_lp.open
+
+
+def _best(gains: Floats, missing: Mask, owned: Sequence[Indices], least: float) -> Mask:
+    """Mask of the columns to add: per operator the missing one with the largest gain, if above `least`.
+
+    One column per operator keeps the program small. `owned`: choices of each operator.
+    """
+    gains = np.where(missing, gains, -math.inf)
+    found = np.zeros(gains.shape, bool)
+    for own in owned:
+        row, column = divmod(int(np.argmax(gains[own])), gains.shape[1])
+        found[own[row], column] = gains[own[row], column] > least
+    return found

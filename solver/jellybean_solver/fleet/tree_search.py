@@ -174,7 +174,7 @@ class TreeSearch:
         self.least_relaxed = math.inf
 
     def _repair_first(self) -> None:
-        """If no plan met the deadline, round the first plan's selection again with growing headroom until it does."""
+        """If no plan met the deadline, round the first plan's selection again, leaving ever more free on all links."""
         if self.judge is None or self.first is None or self.judge.has_plan:
             return
         (box, found), self.first = self.first, None
