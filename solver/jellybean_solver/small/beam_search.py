@@ -159,7 +159,8 @@ class BeamSearch:
     def cutoff(self) -> float:
         """USD per hour; selections with a lower bound at or above it are pruned."""
         value = self.best.value
-        return value - VALUE_TOLERANCE * max(1.0, abs(value)) if math.isfinite(value) else value
+        margin = 0.5 * VALUE_TOLERANCE * max(1.0, abs(value))  # half: a bound at the cutoff closes the gap
+        return value - margin if math.isfinite(value) else value
 
     def _dive(self, start: _Open) -> None:
         """One pass of the beam from a partial selection to complete ones; those beyond the width go to the heap."""
