@@ -95,9 +95,7 @@ class JointLp:
         )
         self._messages()
         self._links()
-        before = len(self.program.row_low)
         self.possible = add_accuracy(self.program, self.network.problem.accuracy, self._variant_columns(), target)
-        self.accuracy_rows = np.arange(before, len(self.program.row_low))
 
     @cached_property
     def open(self) -> Mask:

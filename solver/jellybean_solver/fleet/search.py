@@ -113,7 +113,7 @@ class FleetSearch:
             for milp in search.milps:
                 milp.close()
         bound = max(bound, search.milp_bound)
-        if search.milp_bound > 0.0 and bound >= incumbent.goal():
+        if any(milp.runs for milp in search.milps) and bound >= incumbent.goal():
             self._reproduce(incumbent)
         late = search.out_of_time or self.clock.left() == 0.0
         return self._outcome(incumbent, bound, len(search.visited), late)

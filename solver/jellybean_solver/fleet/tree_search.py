@@ -72,10 +72,9 @@ class TreeSearch:
         bound = 0.0
         if not self.parts.is_paced:
             self._find_first()
-        is_loose = self.incumbent.gap > self.settings.coarse_gap and self.incumbent.assignment is not None
-        if (
-            self.early is not None and not is_loose
-        ):  # the tree reaches a wide gap alone, with the same plan on every run
+        # The tree closes a wide gap alone, and then always with the same plan.
+        is_wide = self.incumbent.gap > self.settings.coarse_gap and self.incumbent.assignment is not None
+        if self.early is not None and not is_wide:
             self.early.start(self.incumbent.goal(), self.incumbent.gap)
         for share in self.settings.guesses if not self.parts.is_paced else (math.inf,):
             bound = max(bound, self._pass(share))
