@@ -1,4 +1,4 @@
-"""If the cheapest plan misses its p99 latency target, search a plan that meets it; every plan found is simulated."""
+"""Searches a plan that meets its p99 latency target if the cheapest plan misses it; every plan found is simulated."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ SAME = 1e-6  # relative difference below which two costs count as equal
 
 @dataclass(frozen=True, slots=True)
 class InTime:
-    """A solution whose plan meets its p99 target in simulation, or one that does not; then `reasons` is not empty.
+    """A solution whose plan meets its p99 targets in simulation, or, if there are `reasons`, one that does not.
 
-    With `reasons`: `fastest` is the simulated plan nearest to the target; `nearest_p99_s` its p99 latency, None for
+    With `reasons`: `fastest` is the simulated plan nearest to its target; `nearest_p99_s` its p99 latency, None for
     several workflows. `judged`: simulated latencies of the solution's plan, None without a p99 target. `cheapest`: the
     cheapest plan with its latencies, if it was replaced.
     """

@@ -97,7 +97,7 @@ def _visible(folder: Path) -> list[Path]:
 
 @dataclass(frozen=True)
 class IterationSamples:
-    """Sample indices of one replica's micro-batches in an iteration.
+    """Samples of one replica in an iteration. `own[m]`: sample indices of micro-batch m.
 
     `counted[m]`: number of samples in the update to which micro-batch m belongs, over all replicas.
     """
@@ -108,10 +108,11 @@ class IterationSamples:
 
 @dataclass(frozen=True)
 class MicrobatchSampler:
-    """Divides epochs into iterations of `microbatches` micro-batches, with one update per `period` micro-batches.
+    """Divides epochs of `samples` samples into iterations, and iterations into micro-batches.
 
-    With a flush, an iteration is one update, and the last iteration of an epoch may be smaller. Without a flush, an
-    epoch is a single iteration of whole updates, and left-over samples are skipped until the next shuffle.
+    With a flush (`period` None), an iteration is one update of `batch` samples over all replicas, in `microbatches`
+    micro-batches per replica; the last iteration of an epoch may be smaller. Without a flush, an epoch is a single
+    iteration with one update per `period` micro-batches of `size` samples; left-over samples are skipped in that epoch.
     """
 
     samples: int
@@ -148,7 +149,7 @@ class MicrobatchSampler:
         return self.iterations if self.period is None else self.run // self.period
 
     def rows(self, epoch: int, iteration: int, replica: int) -> IterationSamples:
-        """Sample indices of a replica. Over all replicas, every sample of the iteration occurs once."""
+        """The samples of a replica in an iteration. Over all replicas, every sample of the iteration occurs once."""
         maker = torch.Generator().manual_seed((self.seed << 20) + epoch)
         order = torch.randperm(self.samples, generator=maker)
         if self.period is None:

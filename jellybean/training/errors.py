@@ -22,7 +22,7 @@ class RankCrashError(TrainingError):
 
 
 class ReportedError(TrainingError):
-    """This process ends; the launcher has the reason already."""
+    """Ends this process; its reason was already reported to the launcher."""
 
 
 class SignalledError(KeyboardInterrupt):

@@ -98,7 +98,7 @@ class TrainingLogs:
         _drop_from(self._lines, epoch.number)
         name = f"events.out.tfevents.{time.time():017.6f}.{socket.gethostname()}.{os.getpid()}"
         events = (self._folder / name).open("wb")
-        first = 1 + (epoch.number - 1) * epoch.samples  # TensorBoard discards older events from this step on
+        first = 1 + (epoch.number - 1) * epoch.samples  # TensorBoard discards what earlier runs logged from here on
         begins = Event(step=first, session_log=SessionLog(status=SessionLog.START))
         _write(events, Event(wall_time=time.time(), file_version="brain.Event:2"), begins)
         return events

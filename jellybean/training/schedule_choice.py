@@ -67,7 +67,7 @@ def choose_schedule(
 
 
 def choose_from_profile(profile: TorchProfile, document: TrainingDocument) -> ScheduleChoice:
-    """Choose from an existing profile; deterministic."""
+    """As `choose_schedule`, from an existing profile; equal profiles give equal choices."""
     if document.schedule != AUTO:
         return _choice(document.schedule, profile, document)
     found: list[ScheduleChoice] = []

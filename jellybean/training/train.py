@@ -39,7 +39,8 @@ class EpochResult:
     """Results of one epoch.
 
     `losses`: per update. `accuracy`: percent of the test rows; None if targets are no classes. `samples`: training
-    rows. `idle`, `predicted_idle`: bubble fractions, measured in the epoch's last iteration and simulated.
+    rows. `idle`, `predicted_idle`: bubble fractions, measured in the epoch's last iteration and simulated. `left_s`:
+    estimated seconds until the end of the run.
     """
 
     number: int
@@ -98,7 +99,10 @@ def left_s(ends_s: Sequence[float], epochs: int) -> float:
 
 
 def learning_rate(spec: LrSpec, own: float, updates: int, epochs: int) -> Callable[[int], float]:
-    """The learning rate as a function of the update's number in the run: linear warm-up, then `spec`."""
+    """The learning rate as a function of the update's number in the run, from 0: linear warm-up, then as in `spec`.
+
+    `own`: the highest rate. `updates`: per epoch.
+    """
     total, warmup = updates * epochs, spec.warmup * updates
 
     def lr(update: int) -> float:
@@ -164,7 +168,7 @@ def _check_losses(losses: torch.Tensor, epoch: int) -> None:
 
 
 def _idle(run: RankRun, log: ActionLog) -> float:
-    """Measured bubble fraction of the first replica; the ranks' clocks are aligned at their first actions."""
+    """Measured bubble fraction of the first replica. Assumes that its ranks share a clock, as on one machine."""
     first = log.starts_s[0]
     own = ([s - first for s in log.starts_s], [s - first for s in log.ends_s], first)
     told: list[Any] = [None] * dist.get_world_size()
@@ -177,7 +181,7 @@ def _idle(run: RankRun, log: ActionLog) -> float:
 
 
 def _average_statistics(run: RankRun) -> None:
-    """Average the buffers (running means) of a stage's copies, which saw different micro-batches."""
+    """Average the buffers (running means) over the copies of each stage, which processed different micro-batches."""
     for (number, _), stage in sorted(run.held.items()):
         group = run.copies.get(number)
         for _, value in sorted(stage.module.named_buffers()) if group is not None else ():

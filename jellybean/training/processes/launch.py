@@ -141,7 +141,7 @@ def _reported_reason(folder: Path, kind: str) -> str:
 
 @contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables for child processes."""
+    """Context with environment variables set for child processes."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -156,9 +156,9 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def _signals_end_launcher(signals_received: list[int]) -> Iterator[None]:
-    """The first signal ends the launcher, which ends its processes by SIGTERM, whichever signal it was.
+    """Context in which the first signal ends the launcher, which sends its processes SIGTERM, whatever the signal.
 
-    By SIGINT they would unwind, and torch's threads would print errors. A SIGHUP that nohup ignores stays ignored.
+    After SIGINT they would unwind, and torch's threads would print errors. A SIGHUP that nohup ignores stays ignored.
     """
     signals = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
     before = {number: signal.getsignal(number) for number in signals}

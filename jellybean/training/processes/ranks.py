@@ -25,7 +25,7 @@ NO_TIMEOUT = timedelta(days=365)  # timeout of collectives: heartbeats end waits
 
 @dataclass(frozen=True)
 class Rank:
-    """The place of this process among all ranks, which are numbered by device, then by replica."""
+    """The place of this process among all ranks: replica 0 has ranks 0 to `devices` - 1, replica 1 the next ones."""
 
     rank: int
     devices: int
@@ -120,7 +120,10 @@ def _crash(error: Exception) -> str:
 
 @contextmanager
 def process_group(document: TrainingDocument) -> Iterator[Rank]:
-    """The process group of a run. TrainingError unless there are as many processes as the document asks for."""
+    """Context with the run's process group; yields this process's rank.
+
+    TrainingError unless there are as many processes as the document asks for.
+    """
     world = int(os.environ["WORLD_SIZE"]) if started_by_launcher() else 1
     if world != document.ranks:
         raise TrainingError(

@@ -43,7 +43,7 @@ StageTensors = tuple[torch.Tensor | None, ...]  # outputs or gradients of a stag
 
 
 class MessageKey(NamedTuple):
-    """Address of a message: direction (0 forward, 1 backward) and receiving stage in an iteration."""
+    """Address of a message. `kind`: 0 for activations (forward), 1 for gradients (backward). `stage`: the receiver."""
 
     iteration: int
     kind: int
@@ -54,7 +54,7 @@ class MessageKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """Shape and types of one tensor: `own` at sender and receiver, `sent` on the wire."""
+    """Shape of one tensor, its type `own` at sender and receiver, and its type `sent` on the wire."""
 
     shape: tuple[int, ...]
     own: torch.dtype

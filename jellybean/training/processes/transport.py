@@ -2,8 +2,8 @@
 
 `send` only starts a transfer; per peer, one thread completes outgoing transfers and one receives. Receivers always have
 buffers posted, so sending never blocks, and every order of actions that the simulator completes runs without deadlock.
-Headers go over gloo, small tensors inline with them; others use the device's own backend (NCCL on GPUs) and are awaited
-only once they are under way.
+Headers go over gloo, with small tensors inline. Large tensors use the device's backend (NCCL on GPUs); the receiver
+waits for them only after their header has arrived.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class StageTransport:
                 thread.start()
 
     def send(self, peer: int, key: MessageKey, tensors: StageTensors) -> None:
-        """Start to send detached tensors, which must not be modified any more. Returns at once."""
+        """Start to send detached tensors, which must not be modified afterwards. Returns at once."""
         self._raise_failure()
         layout = layout_of(tensors, self._compress)
         values = [

@@ -37,7 +37,7 @@ class PendingAllReduce:
 
 
 def start_all_reduce(gradients: NamedGradients, group: dist.ProcessGroup) -> PendingAllReduce | None:
-    """Start an all-reduce over a group; all its ranks must have equal names and sizes. None if there are none."""
+    """Start an all-reduce of gradients, whose names and sizes are equal on all ranks of the group; None if empty."""
     if not gradients:
         return None
     flat = torch.cat([value.reshape(-1) for value in gradients.values()])
@@ -60,7 +60,7 @@ class ProcessGroups:
 def global_norm(
     gradients: Sequence[NamedGradients], shares: Mapping[str, int], group: dist.ProcessGroup | None
 ) -> float:
-    """Euclidean norm of a pipeline's gradients. `shares`: tied weight -> number of ranks with it; it counts once."""
+    """Euclidean norm of a pipeline's gradients. `shares`: tied weight -> number of stages with it; it counts once."""
     total = torch.zeros(1, dtype=torch.float64)
     for own in gradients:
         for name, value in own.items():
@@ -71,14 +71,14 @@ def global_norm(
 
 
 def scale_gradients(gradients: Sequence[NamedGradients], factor: float) -> None:
-    """Multiply all gradients in place."""
+    """Multiply all gradients by `factor`, in place."""
     for own in gradients:
         for value in own.values():
             value.mul_(factor)
 
 
 def make_process_groups(schedule: Schedule, replicas: int, tied: TiedWeights) -> ProcessGroups:
-    """The groups of this rank. A collective call."""
+    """Create the process groups of this rank. A collective call: all ranks must make it."""
     rank, size = dist.get_rank(), schedule.devices
     made: dict[tuple[int, ...], dist.ProcessGroup] = {}
 

@@ -1,8 +1,8 @@
 """Splits a torch module into stages at the cuts that the partitioner chose.
 
 The module is traced (by torch.fx, or by torch.export where torch.fx fails), so skip connections and tied weights are
-visible. A value that a later stage reads passes through all stages between: stages communicate with their neighbours
-only, as partitioner and simulator assume. Stages share the module's parameters and their names.
+visible. Stages communicate only with their neighbours, as partitioner and simulator assume: a value for a later stage
+passes through all stages in between. Stages share the module's parameters and their names.
 """
 
 from __future__ import annotations
@@ -77,9 +77,10 @@ def trace(module: nn.Module, inputs: tuple[Any, ...]) -> fx.GraphModule:
 
 
 def cut_module(traced: fx.GraphModule, stage_of: dict[str, int], inputs: tuple[Any, ...]) -> CutModule:
-    """Cut a traced module. `stage_of`: stage by node name, in topological order of the stages.
+    """Cut a traced module into stages. TrainingError if a value that is no tensor would cross a cut.
 
-    `inputs`: an example of two samples or more.
+    `stage_of`: node name -> stage; no node may read the output of a later stage. `inputs`: an example of at least two
+    samples.
     """
     graph, count = traced.graph, max(stage_of.values(), default=0) + 1
     non_tensors = _non_tensor_values(traced, inputs)
@@ -115,7 +116,7 @@ def _non_tensor_values(traced: fx.GraphModule, inputs: tuple[Any, ...]) -> _NonT
 
 
 def _stages_of(graph: fx.Graph, stage_of: dict[str, int]) -> dict[fx.Node, int]:
-    """The stage of every computing node; a node without an entry joins the latest stage of its inputs."""
+    """Computing node -> stage; a node that `stage_of` does not contain joins the latest stage of its inputs."""
     stages_of: dict[fx.Node, int] = {}
     for node in graph.nodes:
         if node.op not in _COMPUTE_OPS:

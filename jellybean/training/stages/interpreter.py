@@ -1,6 +1,6 @@
 """Interprets a schedule on torch modules: executes a device's actions in order, each when its inputs have arrived.
 
-One interpreter for all schedules (ADR 10): `ActionKind` defines what an action does, the action names its weights.
+One interpreter runs all schedules (ADR 10): an action's kind defines the operation, its `version` the weights.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class MicrobatchFeed(Protocol):
 
 @dataclass
 class ActionLog:
-    """Log of one iteration on a rank: start and end of every action by its clock, and losses by micro-batch."""
+    """Log of one iteration on a rank: start and end of every action (`time.perf_counter`), loss of each micro-batch."""
 
     starts_s: list[float] = field(default_factory=list)
     ends_s: list[float] = field(default_factory=list)
@@ -48,7 +48,10 @@ class ActionLog:
 
 
 class Interpreter:
-    """Interpreter of one rank: device `device` of the schedule in one replica. `done` is called after each action."""
+    """Interpreter of one rank: device `device` of the schedule, in the replica whose first rank is `first_rank`.
+
+    `held`: the stage copies on this device. `done` is called after each action.
+    """
 
     def __init__(
         self,
@@ -121,7 +124,7 @@ class Interpreter:
         )
 
     def _inputs(self, action: Action, feed: MicrobatchFeed) -> StageTensors:
-        """Inputs of an action: received from another stage, or from the feed at the first stage."""
+        """Inputs of an action, from another stage or at the first stage from the feed; empty if it has none."""
         stage, last = action.stage, self._schedule.stages - 1
         if action.kind is ActionKind.FORWARD:
             if stage == 0:

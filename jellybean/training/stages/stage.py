@@ -88,7 +88,7 @@ class StageCopy:
         return told
 
     def backward(self, microbatch: int, gradients: StageTensors) -> StageTensors:
-        """Input gradients; weight gradients are accumulated."""
+        """Gradients of the inputs, None where not needed; weight gradients are accumulated in `gradient`."""
         flight = self._recomputed(microbatch)
         del self._in_flight[microbatch]
         roots, coming = _roots(flight, gradients)
@@ -100,7 +100,7 @@ class StageCopy:
         return _by_leaf(flight.leaves, [leaf.grad for leaf in leaves])
 
     def input_gradient(self, microbatch: int, gradients: StageTensors) -> StageTensors:
-        """Input gradients only; the weight gradients are deferred."""
+        """Gradients of the inputs, None where not needed; weight gradients are deferred to `weight_gradient`."""
         flight = self._recomputed(microbatch)
         roots, coming = _roots(flight, gradients)
         weights = list(_trained(flight.weights).values())
@@ -108,7 +108,7 @@ class StageCopy:
         return _by_leaf(flight.leaves, found)
 
     def weight_gradient(self, microbatch: int) -> None:
-        """Accumulate the deferred weight gradients."""
+        """Compute the deferred weight gradients and accumulate them in `gradient`."""
         flight = self._in_flight.pop(microbatch)
         weights = _trained(flight.weights)
         if flight.deferred is not None:
@@ -118,7 +118,7 @@ class StageCopy:
     def _recomputed(self, microbatch: int) -> _InFlight:
         flight = self._in_flight[microbatch]
         if self.settings.recompute:
-            # Statistics (running means) have counted this micro-batch already: recompute into copies of them.
+            # Buffers (running means) have counted this micro-batch already: the second forward updates copies of them.
             self._run(flight, {name: value.clone() for name, value in self.module.named_buffers()})
         return flight
 
@@ -157,7 +157,7 @@ def _seed(device: torch.device, seed: int) -> None:
 
 
 def _leaf(value: torch.Tensor | None) -> torch.Tensor | None:
-    """Detached copy; requires a gradient if the value does (activations of other stages do)."""
+    """The value, detached; requires a gradient if the value does, as activations from other stages do."""
     return None if value is None else value.detach().requires_grad_(value.requires_grad)
 
 

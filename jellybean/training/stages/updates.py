@@ -28,7 +28,10 @@ MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
 class WeightUpdates:
-    """Updates of the stages that a rank holds. `first_replica`: True in the first replica."""
+    """Updates of the stages that a rank holds. `held`: (stage, pipe) -> copy. `clip`: largest gradient norm.
+
+    `first_replica`: True for the ranks of the first replica, which alone contribute to the sum over tied weights.
+    """
 
     def __init__(
         self,
@@ -88,7 +91,7 @@ class WeightUpdates:
         stage.gradient = {}
 
     def _prepare_all(self) -> None:
-        """Finish all all-reduces, reduce tied weights, clip by the global norm."""
+        """Finish all all-reduces, sum the gradients of tied weights, clip by the global norm."""
         for (number, _), stage in self._held.items():
             if number not in self._pending:
                 self.reduce(number, stage)

@@ -1,1 +1,1 @@
-"""Baselines: simple planning rules, each at its optimum, to compare a plan with."""
+"""Baselines: plans made by simple rules, for comparison with the solver's plan."""

@@ -1,10 +1,9 @@
 """Baseline: the greedy rule of the JellyBean prototype (VLDB 2023), operator by operator and tier by tier.
 
-Operators in topological order; tiers are opened one by one from the highest tier of the inputs upward. Among the free
-workers of open tiers the cheapest that sustains the whole rate alone is taken, else workers by price per throughput
-until the rate is met, at each step preferring one that completes it. A worker serves one operator at its full rate,
-except the last, which takes the remainder; requests are spread in proportion. The best partial assignments are kept (a
-beam).
+Operators are placed in topological order; tiers are opened one by one from the highest tier of the inputs upward. Among
+the free workers of open tiers, the cheapest one that sustains the whole rate alone is taken; if there is none, workers
+are added by price per throughput until the rate is met, and the last is the cheapest one that completes it. Each worker
+serves one operator at its full rate, the last one the remainder. A beam search keeps the cheapest partial assignments.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ MET = 1e-9  # relative tolerance on a worker's capacity
 
 @dataclass(frozen=True, slots=True)
 class GreedySettings:
-    """Effort of the rule: more finds cheaper plans later. The rule is a comparison, so it need not be the best."""
+    """Effort of the rule: larger values find cheaper plans but take longer."""
 
-    kept: int = 16  # partial assignments per operator
-    selections: int = 256  # tried at most: those with the cheapest variants
+    kept: int = 16  # beam width: partial assignments kept after each operator
+    selections: int = 256  # largest number of selections tried: those with the cheapest variants
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ def greedy(
 ) -> tuple[Network, Selection, Assignment] | None:
     """The cheapest greedy assignment over selections that reach the accuracy; None if the rule finds none.
 
-    The network is the problem's with every pool exclusive, as the rule assumes.
+    Returned with the network, in which every pool is exclusive (one operator per worker), and the selection.
     """
     pools = tuple(replace(pool, sharing=Sharing.EXCLUSIVE) for pool in problem.pools)
     network = Network(replace(problem, pools=pools))
@@ -62,7 +61,7 @@ def greedy(
 
 
 def price_per_request(network: Network, operator: Operator, variant: str) -> tuple[float, float]:
-    """Least price per throughput on any pool, then least time: the order of variants by cheapness."""
+    """Sort key of variants: least price (USD per hour) x busy seconds per request on any pool, then least seconds."""
     chosen = operator.variant(variant)
     usable: list[Pool] = [pool for pool in network.pools if 1 in chosen.service.get(pool.name, ())]
     loads = [network.request_s(operator.name, chosen, pool.name) for pool in usable]
@@ -70,7 +69,7 @@ def price_per_request(network: Network, operator: Operator, variant: str) -> tup
 
 
 def _selections(network: Network, most: int) -> list[dict[str, str]]:
-    """At most so many selections that reach the accuracy: those with the cheapest variants."""
+    """At most `most` selections that reach the accuracy target: those with the cheapest variants."""
     problem, target = network.problem, network.problem.accuracy_target
     grown: list[tuple[float, dict[str, str]]] = [(0.0, {})]
     for operator in reversed(problem.operators):
@@ -97,7 +96,7 @@ def _place(network: Network, demand: Demand, kept: int) -> _Partial | None:
 
 
 def _children(network: Network, demand: Demand, partial: _Partial, name: str) -> Iterator[_Partial]:
-    """Placements of the operator, one for each number of open tiers that sustains its rate."""
+    """Extensions of `partial` by the operator, one for each number of open tiers whose workers sustain its rate."""
     tiers = _reachable(network, demand, partial, name)
     used: Counter[str] = Counter()
     for (_, pool), count in partial.taken.items():
@@ -122,7 +121,7 @@ def _children(network: Network, demand: Demand, partial: _Partial, name: str) ->
 
 
 def _reachable(network: Network, demand: Demand, partial: _Partial, name: str) -> list[str]:
-    """Tiers that all inputs can reach from where they are, lowest first."""
+    """Tiers to which all inputs of the operator can be sent from the tiers of their producers, lowest first."""
     inputs = [(key, up) for key in network.inner if key[1] == name for up in partial.tiers[key[0]]]
     return [
         tier
@@ -132,7 +131,7 @@ def _reachable(network: Network, demand: Demand, partial: _Partial, name: str) -
 
 
 def _traffic(demand: Demand, partial: _Partial, name: str, within: Mapping[str, float]) -> float:
-    """USD per hour of the operator's inputs."""
+    """USD per hour for the traffic of the operator's inputs. `within`: tier -> fraction of its requests there."""
     total = sum(demand.entry[name][tier] * share for tier, share in within.items())
     for key, prices in demand.traffic.items():
         if key[1] == name:
@@ -144,7 +143,10 @@ def _traffic(demand: Demand, partial: _Partial, name: str, within: Mapping[str, 
 def _workers(
     free: Sequence[tuple[Pool, int]], busy: Mapping[str, float], usd_per_h: Mapping[str, float]
 ) -> dict[str, tuple[int, float]] | None:
-    """Per pool the workers taken and the fraction of requests they serve; None if all cannot sustain the rate."""
+    """Pool -> (workers taken, fraction of requests they serve); None if the `free` workers cannot sustain the rate.
+
+    `free`: pools with their number of free workers. `busy`: pool -> workers that all requests would keep busy.
+    """
     taken: dict[str, tuple[int, float]] = {}
     rest = 1.0
     while rest > 0:
@@ -164,7 +166,7 @@ def _workers(
 
 
 def _assignment(network: Network, partial: _Partial) -> Assignment:
-    """The same form as the exact assignment's, so that route decomposition and scorer are shared."""
+    """The result in the form of the exact assignment, so that route decomposition and scorer are shared."""
     bags = []
     for bag in network.bags:
         domains = [partial.tiers[name].items() for name in bag.operators]

@@ -1,4 +1,4 @@
-"""Baselines: what people do without a planner, each rule at its optimum."""
+"""Baselines: the planning rules that people use without a solver, each solved to its own optimum."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ OUT_OF_TIME = "time ended before a plan was found"
 class Baseline:
     """A plan made by a simple rule.
 
-    `status`: optimal, gap or time_limit (of the restricted problem; the last also without a plan), found (by a rule
-    without a bound), accuracy_missed, limit_broken, violated (the plan contradicts the problem) or infeasible. `note`
-    names what is missed, broken, violated or left open by the time limit.
+    `status`: optimal, gap or time_limit (termination of the solve under the rule; after time_limit there may be no
+    plan), found (by a rule without a bound), accuracy_missed, limit_broken, violated (the plan contradicts the problem)
+    or infeasible. `note`: the target missed, limit broken, violation, or gap left by the time limit.
     """
 
     name: str
@@ -42,13 +42,13 @@ class Baseline:
 
     @property
     def cost_usd_per_h(self) -> float | None:
-        """Total; None when infeasible or not found in time."""
+        """Total cost; None if infeasible or no plan was found in time."""
         return None if self.cost is None else self.cost.total_usd_per_h
 
 
 @dataclass(frozen=True, slots=True)
 class _Effort:
-    """Gap and time limit of each baseline."""
+    """Relative gap and time limit for each baseline, and the clock."""
 
     gap: float
     time_limit_s: float | None
@@ -65,13 +65,14 @@ def baselines(
     time_limit_s: float | None = None,
     clock: Callable[[], float] | None = None,
 ) -> tuple[Baseline, ...]:
-    """All near the data, all in the cloud, cheapest or most accurate variants (each an optimum), and greedy.
+    """The cheapest plan under each of four restrictions, and the plan of the greedy rule.
 
-    Of several workflows the first baseline plans one after the other, each on the remaining fleet, with no worker
-    shared between two.
+    The restrictions: all operators in the lowest tier, all in the highest tier, the cheapest variants, the most
+    accurate variants. With several workflows, an additional first baseline plans one workflow after the other, each on
+    the workers that the earlier ones left.
 
-    `gap`, `time_limit_s` (of each) and `clock` as for `solve`; a limit without a clock is a SolverError. The greedy
-    rule has no limit.
+    `gap`, `time_limit_s` (for each baseline) and `clock` as for `solve`; SolverError for a limit without a clock. The
+    greedy rule has no time limit.
     """
     effort = _Effort(gap, time_limit_s, clock)
     effort.clock()  # reports a limit without a clock before anything is solved
@@ -88,7 +89,7 @@ def baselines(
 
 
 def _one_by_one(problem: Problem, name: str, effort: _Effort) -> Baseline:
-    """Each workflow at its cheapest on the workers and bandwidth that the earlier ones leave."""
+    """The cheapest plan of each workflow in turn, on the workers and bandwidth that the earlier ones leave."""
     total, selection, status = Cost(0.0, 0.0), dict[str, str](), "optimal"
     left, plans = problem, list[Plan]()
     for workflow in problem.workflows:
@@ -115,7 +116,7 @@ def _one_by_one(problem: Problem, name: str, effort: _Effort) -> Baseline:
 
 
 def _without(problem: Problem, plan: Plan, evaluation: Evaluation) -> Problem:
-    """The problem with the workers and bandwidth that a plan uses removed."""
+    """The problem without the workers and bandwidth that the plan uses."""
     carried = carried_bytes_per_s(evaluation.crossings)
     used = Counter(worker.pool for worker in plan.workers)
 
@@ -144,7 +145,7 @@ def _with_variants(fleet: Fleet, selection: Mapping[str, str] | None, name: str,
 
 
 def _most_accurate(fleet: Fleet, name: str, effort: _Effort) -> Baseline:
-    """Search for the most accurate selection by workflow, then for its cheapest plan, each within the limit."""
+    """The cheapest plan with the most accurate selection of each workflow; each search has the full time limit."""
     if not all(fleet.network.runnable.values()):
         return _with_variants(fleet, None, name, effort)
     problem = fleet.network.problem
@@ -162,7 +163,10 @@ def _most_accurate(fleet: Fleet, name: str, effort: _Effort) -> Baseline:
 
 
 def _most_accurate_selection(network: Network, clock: Clock) -> Selection | None:
-    """By best-first search over upper bounds; None if no accuracy is known. OutOfTimeError at the clock's end."""
+    """The selection of highest accuracy, by best-first search over upper bounds; None if no accuracy is known.
+
+    OutOfTimeError if the clock ends first.
+    """
     model, names = network.problem.accuracy, network.names[::-1]
     heap: list[tuple[float, int, tuple[int, ...]]] = [(0.0, 0, ())]  # minus the bound, minus the depth, variants
     while heap:
@@ -226,7 +230,7 @@ def _scored(problem: Problem, name: str, status: str, plan: Plan, evaluation: Ev
 
 
 def _cheapest_variants(network: Network) -> dict[str, str] | None:
-    """Per operator the variant of least price per throughput on any pool, then of least time."""
+    """Operator -> its variant of least price per throughput on any pool, then of least time; None if one cannot run."""
     if not all(network.runnable.values()):
         return None
     return {

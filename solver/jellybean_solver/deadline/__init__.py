@@ -1,1 +1,1 @@
-"""The cheapest plan that keeps a p99 latency: a search under capacity margins."""
+"""Search for the cheapest plan that meets a p99 latency target."""

@@ -1,9 +1,9 @@
-"""Plans of a fleet under a lower and lower limit on the delay of all requests.
+"""Plans of a fleet under ever lower limits on the linearised delay of all requests.
 
-By Chernoff's bound a plan's p99 latency is nearly a sum along its routes of what each operator adds where it runs
-(fleet/delay_linearisation.py). A limit on that sum is linear, so it goes into the relaxation of the fleet search, whose
-dual is the price of a second. What the sum leaves out, how routes and bursts meet, changes little from one plan to the
-next: the estimate of each plan tells how much lower the next limit is to be.
+By Chernoff's bound a plan's p99 latency is nearly a sum along its routes of one term per operator and pool
+(fleet/delay_linearisation.py). A limit on that sum is linear, so it becomes a constraint of the fleet search's
+relaxation. The sum ignores correlation of routes and bursts, but its error changes little from one plan to the next, so
+the estimated p99 of each plan tells how far to lower the limit.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ Planned = Callable[[Network, Outcome[Assignment]], Plan | None]
 
 
 class FleetProposals:
-    """Proposals under delays, by one search that keeps its columns and rows from one delay to the next.
+    """Proposals under a delay limit, by one fleet search that keeps its columns and rows when the limit changes.
 
-    Where a plan is late under a delay, the `others`, which restrict single places, come after a lower delay.
+    `others` makes the proposals that restrict single places; they come after a lower delay limit. `planned` turns the
+    search's outcome into a plan.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class FleetProposals:
         self.search: FleetSearch | None = None
 
     def branch(self, plan: Plan, slowness: float, restriction: Restriction) -> Iterable[Restriction]:
-        """First a lower limit on the delay: lower than the plan's, and than that which it was found under."""
+        """Restrictions that rule the plan out: first a delay limit below the plan's own delay and its present limit."""
         settings = self.settings
         if math.isinf(slowness) and math.isinf(restriction.delay_s):
             delay_s = self.deadline_s - settings.penalty / self.pace.theta - 2.0 * self.problem.hop_s
@@ -55,7 +56,7 @@ class FleetProposals:
         yield from self.others.branch(plan, slowness, replace(restriction, delay_s=math.inf))
 
     def propose(self, restriction: Restriction, budget: float) -> Plan | None:
-        """The cheapest plan found under a limit on the delay, or under other restrictions."""
+        """The cheapest plan found under a restriction and a budget in USD per hour; None if there is none."""
         if math.isinf(restriction.delay_s):
             return self.others.propose(restriction, budget)
         if self.search is None:

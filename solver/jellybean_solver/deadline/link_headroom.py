@@ -1,8 +1,8 @@
 """Plans of a fleet with headroom on its links: on a saturated link the queue grows without end.
 
-The cheapest plan saturates the links that it is short of, and a little headroom there costs little where requests are
-many. So the nodes of the fleet search are bounded without headroom, and rounding leaves headroom: more of it whenever a
-plan misses its deadline and fills its links as far as it may.
+The cheapest plan saturates its scarcest links, and in a large fleet a little headroom there costs little. The fleet
+search bounds its nodes without headroom and leaves headroom in rounding. The headroom is raised whenever a plan misses
+its deadline and uses all the bandwidth that the headroom allows.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from jellybean_solver.small.routes import build_plan
 
 
 class HeadroomSearch:
-    """One search for the cheapest plan, with headroom on links (`DeadlineJudge`).
+    """One fleet search with headroom on links; it is the search's `DeadlineJudge`.
 
-    `best`: the cheapest plan in time, by the estimate; `bound`: on the cost of all plans, in time or not.
+    `best`: the cheapest plan whose estimated p99 meets the deadline. `bound`: lower bound on the cost of all plans,
+    even late ones, in USD per hour.
     """
 
     def __init__(self, problem: Problem, deadline: Deadline, limits: SearchLimits, planned: Planned) -> None:
@@ -43,7 +44,10 @@ class HeadroomSearch:
         self.search = FleetSearch(Network(problem), problem.accuracy_target, {}, within, judge=self)
 
     def run(self) -> Plan | None:
-        """The cheapest plan found, whether it is in time or not, because no headroom on links helps it."""
+        """Run the search; sets `best`, `bound` and `tried`. Returns the plan it accepted, in time or not; None if none.
+
+        A late plan is accepted if more headroom on links would not help it.
+        """
         outcome = self.search.run()
         self.bound, self.tried = outcome.bound, outcome.tried
         first = self.planned(self.search.network, outcome) if outcome.found is not None else None
@@ -54,13 +58,13 @@ class HeadroomSearch:
         return first
 
     def prove(self, enough: float) -> float:
-        """The lower bound after a few more relaxations, which end when it has reached `enough` (USD per hour)."""
+        """Tighten `bound` by solving more relaxations, until it reaches `enough` (USD per hour). Returns it."""
         if self.bound < enough and self.search.clock.left() != 0.0:
             self.bound = max(self.bound, self.search.prove(enough, self.settings.relaxations))
         return self.bound
 
     def accepts(self, network: Network, selection: Selection, found: Assignment) -> bool:
-        """As `DeadlineJudge` has it; what is late whatever is left free of links is taken all the same."""
+        """As in `DeadlineJudge`. A late plan is accepted if its links have slack or headroom was raised often enough."""
         plan = build_plan(network, selection, found, Certificate.of(found.cost, 0.0, Termination.GAP))
         known = latency(plan)
         if known.meets(self.deadline_s):
@@ -95,8 +99,8 @@ class HeadroomSearch:
 def first_headroom(problem: Problem, deadline_s: float, settings: HeadroomSettings) -> float:
     """Fraction of a link's bandwidth to leave free so that the mean wait of a burst is a small part of a deadline.
 
-    A burst of requests at a rate r waits rho / r / 2 / (1 - rho) seconds (queues.py). Of several streams the fastest
-    counts: a slow one would close links to all.
+    At utilisation rho, a burst of requests at rate r waits rho / (2 r (1 - rho)) seconds (queues.py). With several
+    streams, r is the highest rate: a low one would leave no usable bandwidth.
     """
     rate_per_s = max((source.rate_per_s for source in problem.sources), default=0.0)
     return min(settings.most, 1.0 / (1.0 + 2.0 * rate_per_s * deadline_s / settings.waits))

@@ -1,6 +1,6 @@
-"""Lower bounds for plans that meet a p99 latency target: on the latency of any plan, and on the cost of those in time.
+"""Lower bounds on the latency of any plan, and on the cost of plans that meet a p99 latency target.
 
-Both leave queues out. The first needs no program, so a target that no plan can meet is refused before any is sought.
+Both assume zero queueing delay. The latency bound needs no program, so an impossible target is refused before a search.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from jellybean_solver.model.streams import visits_per_request
 from jellybean_solver.model.variant_ratios import plain
 from jellybean_solver.outcome import ACCURACY_SLACK
 
-LATENCY_TOLERANCE = 1e-6  # relative: further above a deadline than rounding
+LATENCY_TOLERANCE = 1e-6  # relative: a bound exceeds a deadline only if it is above it by more than this
 
 
 def least_latency_s(problem: Problem) -> float:
-    """A bound in seconds on `latency.Latency.unqueued_s` of every plan, by deadlines as `deadline_shares.py` has them.
+    """A lower bound in seconds on `latency.Latency.unqueued_s` of every plan, over its shares of the deadline.
 
-    A relaxation: variants and tiers are chosen edge by edge, each variant among all that may reach the accuracy.
+    Shares: see `deadline_shares.py`. A relaxation: each edge chooses variants and tiers independently, among the
+    variants with which the accuracy target can be reached.
     """
     network, visits = Network(problem), visits_per_request(problem)
     fastest_s: dict[str, dict[str, float]] = {}
@@ -62,10 +63,10 @@ def least_latency_s(problem: Problem) -> float:
 
 
 def least_cost_in_time(problem: Problem, deadline_s: float, first: Plan, limits: SearchLimits) -> float:
-    """USD per hour that no plan costs less than whose unqueued latency is within a deadline; inf if there is none.
+    """Lower bound in USD per hour on plans whose unqueued latency is within a deadline; inf if there are none.
 
-    By the exact MILP (fleet/exact_milp.py) with the deadline on the mean unqueued delay of all requests; of large
-    problems by the relaxation of the joint LP. 0 where the cheapest plan `first` meets that deadline.
+    From the exact MILP (fleet/exact_milp.py) with the deadline on the mean unqueued delay of all requests; for large
+    problems from the relaxation of the joint LP. 0 (no bound) if the cheapest plan `first` meets that deadline.
     """
     problem = plain(problem)
     pace, target = Pace(deadline_s - 2.0 * problem.hop_s), problem.accuracy_target
@@ -88,7 +89,7 @@ def least_cost_in_time(problem: Problem, deadline_s: float, first: Plan, limits:
 
 
 def _accurate(problem: Problem, operator: str, variant: Variant) -> bool:
-    """Whether some selection with the variant may reach the accuracy asked for."""
+    """True if a selection with the variant may reach the accuracy target."""
     target = problem.accuracy_target
     if target is None:
         return True

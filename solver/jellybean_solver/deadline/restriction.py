@@ -1,4 +1,4 @@
-"""Restrictions of a problem: what proposed plans must not use, and capacity that they leave to queues."""
+"""Restrictions of a problem: places that proposed plans must not use, and margins of capacity that they leave free."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ Place = tuple[str, str, str]  # operator, variant, pool
 
 @dataclass(frozen=True, slots=True)
 class Restriction:
-    """Places, crossings and capacity that a plan must not use.
+    """Constraints on proposed plans, added to those of the problem.
 
-    `apart`: pairs of operators that share no worker. `pools`: (pool, share of its cap on utilisation). `links`: share
-    of all bandwidths. `delay_s`: linearised delay, queues included (fleet/delay_linearisation.py), for fleets.
+    `places`, `crossings`: forbidden. `apart`: pairs of operators that must not share a worker. `pools`: (pool, usable
+    share of its utilisation cap). `links`: usable share of all bandwidths. `delay_s`, for fleets: limit on the
+    linearised delay, queues included (fleet/delay_linearisation.py).
     """
 
     places: frozenset[Place] = frozenset()
@@ -30,14 +31,14 @@ class Restriction:
     delay_s: float = math.inf
 
     def network(self, problem: Problem) -> Network:
-        """The restricted problem; its plans have the utilisation and bandwidths of `with_margin`."""
+        """The restricted problem. Its plans have scaled loads and bandwidths; `without_margin` restores them."""
         allowed = with_margin(self._without_places(problem), dict(self.pools), self.links)
         return Network(allowed, self._open_crossings(problem), self.apart)
 
     def halfway(self, looser: Restriction, settings: DeadlineSettings) -> Restriction | None:
-        """The restriction with half of what it adds to the margins of a looser one; None if that is too little.
+        """The restriction with margins halfway to those of `looser`; None if they change by less than the finest step.
 
-        A delay without a looser one becomes a little longer.
+        A delay limit that `looser` does not have becomes a little longer.
         """
         least_step = 1.0 + settings.finest_step
         if math.isfinite(self.delay_s):
@@ -71,9 +72,9 @@ class Restriction:
 
 
 def with_margin(problem: Problem, pools: Mapping[str, float], links: float = 1.0) -> Problem:
-    """The problem in which plans use less of the capacity: requests load pools more, and links are narrower.
+    """The problem with less usable capacity: load per request is scaled up, link bandwidths are scaled down.
 
-    `pools`: share of the cap on utilisation by pool; `links`: share of the bandwidth of all links.
+    `pools`: usable share of the utilisation cap, by pool; `links`: usable share of the bandwidth of all links.
     """
     if links < 1.0:
         problem = replace(problem, links=tuple(_narrower(link, links) for link in problem.links))
@@ -92,7 +93,7 @@ def with_margin(problem: Problem, pools: Mapping[str, float], links: float = 1.0
 
 
 def without_margin(problem: Problem, plan: Plan) -> Plan:
-    """A plan of a restricted problem, with the service times, loads and links of the problem itself."""
+    """A plan of a restricted problem, with service times, loads and links as in the unrestricted `problem`."""
 
     def restored(operator: PlannedOperator) -> PlannedOperator:
         known = problem.operator_by_name[operator.name].variant(operator.variant).service

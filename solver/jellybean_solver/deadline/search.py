@@ -4,12 +4,12 @@ The first proposal is the cheapest plan of all. A plan that misses its target is
 variant on a pool, a link between two tiers, two operators of a request that wait for each other on one worker, a queue.
 At least one of them must change, so the search branches (slowest_path.py): each child forbids one of them, or leaves a
 margin of capacity where requests wait, and the cheapest plan under that restriction is the next proposal. Fleets have
-many places to forbid one by one: their first child has a lower limit on the delay of all (fleet_proposals.py). A margin
-that was enough, or too much for any plan, is halved. No plan under a restriction costs less than the one that it
-was derived from, so nodes are pruned by the incumbent's cost.
+too many such places to forbid them one by one: their first child instead lowers the limit on the delay of all requests
+(fleet_proposals.py). A margin is halved if it led to a plan in time, or if no plan leaves it free. A restriction never
+lowers the cost of the cheapest plan, so nodes are pruned by the incumbent's cost.
 
-The estimate (latency/estimate.py) orders the tree, and tells which plans are worth a simulation; the judge, where there
-is one, decides.
+The estimate (latency/estimate.py) orders the tree and selects the plans to simulate. If there is a judge (a
+simulation), its result decides whether a plan meets the target.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.outcome import VALUE_TOLERANCE, Clock
 
-LATER = 1_000  # added to the rank of a margin that is halved because no plan has it: its siblings come first
+LATER = 1_000  # added to the rank of a node whose margin was halved since no plan left it free: siblings come first
 
-Judge = Callable[[Plan], float]  # simulated p99 latency as a multiple of its target; of several workflows the largest
+# Simulated p99 latency as a multiple of its target; with several workflows, the largest multiple.
+Judge = Callable[[Plan], float]
 
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """A p99 latency target in seconds. Without a judge the estimate decides whether a plan meets it."""
+    """A p99 latency target in seconds. Without a `judge`, the estimate decides whether a plan meets the target."""
 
     p99_s: float
     judge: Judge | None = None
@@ -44,18 +45,24 @@ class Proposals(Protocol):
     """Makes plans under restrictions."""
 
     def propose(self, restriction: Restriction, budget: float) -> Plan | None:
-        """The cheapest plan found under a restriction, within a budget in USD per hour; its margins not removed."""
+        """The cheapest plan found under a restriction and a budget in USD per hour; None if there is none.
+
+        The plan has the restricted problem's figures: `without_margin` converts it.
+        """
 
     def branch(self, plan: Plan, slowness: float, restriction: Restriction) -> Iterable[Restriction]:
-        """Further restrictions, best first, each of which rules out a plan that was proposed under `restriction`.
+        """Further restrictions, best first, each of which rules out `plan`, which was proposed under `restriction`.
 
-        `slowness`: its p99 latency as a multiple of the target.
+        `slowness`: the plan's p99 latency as a multiple of the target.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class DeadlineOutcome:
-    """The cheapest plan found in time; the fastest plan seen, and its p99 as a multiple of the target (`slowness`)."""
+    """`plan`: the cheapest found that meets the target, or None. `fastest`: the plan of least p99 latency.
+
+    `slowness`: p99 latency of `fastest` as a multiple of the target. `out_of_time`: the time limit ended the search.
+    """
 
     plan: Plan | None
     fastest: Plan
@@ -65,9 +72,10 @@ class DeadlineOutcome:
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """A restriction to be tried. `cost`, `slowness`: of the plan that it was derived from; `rank`: among its siblings.
+    """A restriction to be tried, derived from a parent plan.
 
-    `looser`: the restriction of that plan.
+    `cost` (USD per hour), `slowness`: of the parent. `looser`: the restriction under which the parent was proposed.
+    `rank`: among the restrictions derived from the same parent, best first.
     """
 
     cost: float
@@ -96,7 +104,10 @@ class DeadlineSearch:
         self.offer(first, self.first_slowness)
 
     def run(self, proposals: Proposals, *, most: int, improvements: int) -> DeadlineOutcome:
-        """Propose at most so many plans until one is in time, and so many after it; empty proposals count less."""
+        """Propose at most `most` plans until one is in time, then at most `improvements` cheaper ones.
+
+        A restriction without a plan counts as a fraction of a proposal.
+        """
         if self.first_slowness > 1.0:
             self._branch(proposals, self.first, self.first_slowness, Restriction(), 0.0)
         left = float(most)
@@ -117,7 +128,7 @@ class DeadlineSearch:
         return math.inf if self.incumbent is None else self.incumbent.cost.total_usd_per_h * (1.0 - VALUE_TOLERANCE)
 
     def _try(self, proposals: Proposals, node: _Node) -> bool:
-        """Propose a plan under the node's restriction and add the nodes that follow from it; True if there is one."""
+        """Propose a plan under the node's restriction and add its child nodes. False if there is no such plan."""
         self.tried += 1
         proposed = proposals.propose(node.restriction, self.cutoff())
         if proposed is None:
@@ -134,7 +145,7 @@ class DeadlineSearch:
 
     def _branch(self, proposals: Proposals, plan: Plan, slowness: float, restriction: Restriction, cost: float) -> None:
         key = _fingerprint(plan)
-        if key in self.branched:  # under other restrictions: their children would propose much the same
+        if key in self.branched:  # the plan was branched under other restrictions: its children would propose the same
             return
         self.branched.add(key)
         cost = max(cost, plan.cost.total_usd_per_h)
@@ -152,9 +163,10 @@ class DeadlineSearch:
             self.open.append(node)
 
     def _priority(self, node: _Node) -> tuple[float, float]:
-        """The likely cost of a plan in time; while none is known, in turns the fastest and the cheapest for its speed.
+        """Sort key of open nodes: the lowest is tried next.
 
-        It is interpolated between the first plan and the incumbent.
+        With an incumbent, the likely cost of a plan in time, interpolated between the first plan and the incumbent.
+        Without one, slowness and slowness x cost alternately.
         """
         if self.incumbent is None or not 1.0 < self.first_slowness < math.inf:
             return node.slowness * (node.cost if self.tried % 2 else 1.0), node.rank
@@ -162,7 +174,7 @@ class DeadlineSearch:
         return node.cost + paid * (node.slowness - 1.0) / (self.first_slowness - 1.0), node.rank
 
     def _slowness(self, plan: Plan) -> float:
-        """p99 latency as a multiple of the target; simulated where that may decide."""
+        """p99 latency as a multiple of the target: simulated if the plan may become the incumbent, else estimated."""
         estimate = latency(plan)
         slowness = estimate.slowest_s / self.deadline.p99_s
         if estimate.meets(self.deadline.p99_s):
@@ -180,7 +192,7 @@ class DeadlineSearch:
         return self.judged[key]
 
     def offer(self, plan: Plan, slowness: float) -> None:
-        """Make a plan the incumbent if it is in time and cheaper."""
+        """Record a plan: as incumbent if it is in time and cheaper, as `fastest` if it has the least slowness."""
         if slowness < self.least_slowness:
             self.fastest, self.least_slowness = plan, slowness
         if slowness <= 1.0 and plan.cost.total_usd_per_h < self.cutoff():

@@ -17,13 +17,14 @@ from jellybean_solver.model.flows import link_s, link_uses
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Edge, Problem, Sharing
 
-_Change = tuple[float, Restriction]  # seconds of the path that it may save
+_Change = tuple[float, Restriction]  # seconds of the path's time that the restriction may save
 
 
 class SlowestPath:
     """Operators and links on the path with the longest mean time relative to its deadline, waits included.
 
-    `stages`: operator, its slowest worker, mean wait there in seconds; `crossed`: edges between tiers, with seconds.
+    Both from the last to the first. `stages`: operator, its slowest worker, mean wait there in seconds. `crossed`:
+    edges between tiers with their transfer time in seconds.
     """
 
     def __init__(self, problem: Problem, plan: Plan) -> None:
@@ -35,9 +36,9 @@ class SlowestPath:
         self._find()
 
     def restrictions(self, restriction: Restriction, slowness: float, settings: DeadlineSettings) -> list[Restriction]:
-        """Further restrictions, each of which rules the plan out; first what may save most of the path's time.
+        """Restrictions added to `restriction`, each of which rules the plan out; the largest possible saving first.
 
-        `slowness`: the plan's p99 as a multiple of the target; margins grow with it.
+        `slowness`: the plan's p99 latency as a multiple of the target; margins grow with it.
         """
         step = settings.margin_step
         if math.isfinite(slowness):
@@ -75,7 +76,7 @@ class SlowestPath:
             yield saved_s, replace(restriction, links=settings.margin_step * min(restriction.links, busiest))
 
     def _with_less_load(self, restriction: Restriction, fullest: str, pools: set[str], step: float) -> Restriction:
-        """Lower the utilisation that plans may reach in these pools below that of the fullest of them."""
+        """Limit the utilisation of `pools` to `step` x the present utilisation of pool `fullest`."""
         shares = dict(restriction.pools)
         used = min(shares.get(fullest, 1.0), self._load(fullest) / self.problem.utilisation)
         shares |= {pool: min(shares.get(pool, 1.0), step * used) for pool in pools}
@@ -86,7 +87,7 @@ class SlowestPath:
         return max(worker.load for worker in self.plan.workers if worker.pool == pool)
 
     def _parallel(self, name: str, worker: str) -> Iterator[str]:
-        """Operators on the worker that are no ancestor or descendant: one request's runs wait for each other there."""
+        """Other operators on the worker that are no ancestor or descendant: their runs for one request queue there."""
         for other in self.plan.worker_by_name[worker].rates_per_s:
             if other != name and other not in self.ancestors[name] and name not in self.ancestors[other]:
                 yield other

@@ -29,7 +29,7 @@ K = TypeVar("K", bound=str | tuple[str, str])
 V = TypeVar("V")
 D = TypeVar("D")
 
-Key = tuple[str, str]  # operator or pool, and pool or tier; or the tiers of a link
+Key = tuple[str, str]  # (operator, pool), (pool, tier), or the two tiers of a link
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class PlacementChange:
 
 @dataclass(frozen=True, slots=True)
 class LinkChange:
-    """Traffic over one link."""
+    """Traffic over one link in bytes per second, and its cost."""
 
     upstream_tier: str
     downstream_tier: str
@@ -91,10 +91,10 @@ class LinkChange:
 
 @dataclass(frozen=True, slots=True)
 class PlanDiff:
-    """From one plan to another. `names` maps workers that continue: name before -> name after.
+    """Changes from one plan to another. `names`: workers that continue, name before -> name after.
 
-    `routes_changed`: routes differ other than by workers' names. `figures`: other stated figures that differ; those
-    that follow from a changed variant or pool are not listed.
+    `routes_changed`: True if routes differ in more than the names of workers. `figures`: differing figures that the
+    plans state, except those that follow from a changed variant or pool.
     """
 
     cost_before: Cost
@@ -112,7 +112,7 @@ class PlanDiff:
 
     @property
     def is_empty(self) -> bool:
-        """True if the plans differ in workers' names only."""
+        """True if the plans differ at most in the names of workers."""
         one, two = self.cost_before, self.cost_after
         changes = (self.variants, self.pools, self.placements, self.workers, self.links, self.figures)
         figures_before = one.compute_usd_per_h, one.network_usd_per_h, self.accuracy_before
@@ -129,10 +129,10 @@ class PlanDiff:
 
 
 def plan_diff(before: Plan, after: Plan, worth: LoadPrice | None = None) -> PlanDiff:
-    """Changes from `before` to `after`; exchanging the plans mirrors them.
+    """Changes from `before` to `after`; with the plans exchanged, the same changes in reverse.
 
-    In each pool as many workers as possible continue; of these matchings, the fewest models are loaded or unloaded, or
-    with `worth` the cheapest ones.
+    In each pool as many workers as possible continue. Among these matchings, the one with the fewest models loaded and
+    unloaded is taken, or with `worth` the one with the cheapest.
     """
     pairs = sorted(match_workers(before, after, worth), key=_by_plan(before, after))
     marks = colour_workers(before, after)
@@ -161,7 +161,7 @@ def plan_diff(before: Plan, after: Plan, worth: LoadPrice | None = None) -> Plan
 
 
 def _by_plan(before: Plan, after: Plan) -> Callable[[Pair], tuple[int, int]]:
-    """Pairs in the order of the plan before, then started workers in the order of the plan after."""
+    """Sort key for pairs: first by the worker's position in `before`, then started workers by position in `after`."""
     order = [{worker.name: index for index, worker in enumerate(plan.workers)} for plan in (before, after)]
 
     def key(pair: Pair) -> tuple[int, int]:
@@ -198,7 +198,7 @@ def _traffic(plan: Plan) -> Mapping[Key, tuple[float, float]]:
 
 
 def _changes(before: Mapping[K, V], after: Mapping[K, V], missing: D) -> Iterator[tuple[K, V | D, V | D]]:
-    """Keys with different figures and both figures, in an order that does not depend on which plan comes first."""
+    """(key, value before, value after) for keys whose values differ, sorted by key; `missing`: for absent values."""
     keys: set[K] = {*before, *after}
     for key in sorted(keys, key=lambda key: (key,) if isinstance(key, str) else key):
         was, now = before.get(key, missing), after.get(key, missing)
@@ -207,5 +207,5 @@ def _changes(before: Mapping[K, V], after: Mapping[K, V], missing: D) -> Iterato
 
 
 def _alternating(before: Iterable[Any], after: Iterable[Any]) -> Iterator[Any]:
-    """The first figure before and after, then the second, and so on."""
+    """Interleave two tuples: the first figure before and after, then the second, and so on."""
     return chain.from_iterable(zip(before, after, strict=True))

@@ -1,4 +1,4 @@
-"""Figures that two plans state differently: targets, sources, links, service times, memory."""
+"""Numbers that differ between two plan documents: targets, sources, links, service times, memory."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.plan_document import json_values
 
-FIGURE_TOLERANCE = 1e-9  # relative: smaller differences are rounding
+FIGURE_TOLERANCE = 1e-9  # relative: smaller differences are rounding errors
 
 
 @dataclass(frozen=True, slots=True)
 class FigureChange:
-    """A figure by its path, such as `slo.latency_p99_s` or `operators.find.service.box.1.load_s`.
+    """A figure by its path in the plan, such as `slo.latency_p99_s` or `operators.find.service.box.1.load_s`.
 
-    Values as in the plan document; None also if one plan does not state it.
+    Values as in the plan document; None if it is null there or absent.
     """
 
     figure: str
@@ -26,10 +26,10 @@ class FigureChange:
 
 
 def figure_changes(before: Plan, after: Plan) -> Iterator[FigureChange]:
-    """Changed figures in the order of their paths.
+    """Changed figures, sorted by path.
 
-    An operator's figures are compared in pools that both plans use for it, for equal variant and batch size; a worker's
-    in pools that both use.
+    An operator's figures are compared only in pools where both plans run it with equal variant and batch size; figures
+    of workers only in pools that both plans use.
     """
     one, two = _stated(before), _stated(after)
     shared_one, shared_two = _measured(before), _measured(after)
@@ -61,7 +61,10 @@ def _stated(plan: Plan) -> dict[tuple[str, ...], Any]:
 
 
 def _measured(plan: Plan) -> dict[tuple[str, ...], Any]:
-    """Figures by path and choice, so that only plans with the same choice share a key. `_flat` drops the choice."""
+    """Figures by path, with the choice (variant, batch size or tier) as a path element that starts with "=".
+
+    Only plans with equal choices share such a key. `_flat` drops these elements.
+    """
     found: dict[tuple[str, ...], Any] = {}
     for item in plan.operators:
         name, choice = ("operators", item.name), f"={item.variant}"
@@ -87,7 +90,7 @@ def _rest(value: Mapping[str, Any], *names: str) -> dict[str, Any]:
 
 
 def _flat(values: Mapping[tuple[str, ...], Any]) -> dict[tuple[str, ...], Any]:
-    """One entry per figure; a list is one figure."""
+    """Flatten nested mappings to one entry per figure; a list is one figure."""
     found: dict[tuple[str, ...], Any] = {}
     for path, value in values.items():
         if isinstance(value, Mapping):
@@ -98,7 +101,7 @@ def _flat(values: Mapping[tuple[str, ...], Any]) -> dict[tuple[str, ...], Any]:
 
 
 def is_same(one: Any, two: Any) -> bool:
-    """True if two figures, or sequences of figures, are equal but for rounding."""
+    """True if two figures, or sequences of figures, are equal up to rounding errors."""
     if isinstance(one, float | int) and isinstance(two, float | int):
         return math.isclose(one, two, rel_tol=FIGURE_TOLERANCE, abs_tol=1e-12)
     if isinstance(one, Sequence) and isinstance(two, Sequence) and not isinstance(one, str):

@@ -2,8 +2,8 @@
 
 Cost over accuracy is an epsilon-constraint sweep: the cheapest plan, then the cheapest plan more accurate than the
 last, until there is none. Every corner of the Pareto frontier is found, because each solve minimises cost over all
-remaining plans. Budget and p99 latency are targets of a plan, not of the curve: they are left out of the sweep and
-checked afterwards, so that a point that breaks them is marked instead of missing.
+remaining plans. Budget and p99 latency are not constraints of the sweep: they are checked afterwards, so that a point
+that breaks them is marked instead of missing.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from jellybean_solver.planning.infeasibility import scaled
 from jellybean_solver.planning.solve import solve
 from jellybean_solver.planning.solver import Solution
 
-LOWEST = -1e9  # percent: below every known accuracy
-GROWTH, PROBES = 4.0, 6  # search for the highest rate: growth factor, most steps
+LOWEST = -1e9  # percent: an accuracy target that every plan of known accuracy reaches
+GROWTH, PROBES = 4.0, 6  # search for the highest feasible rate: growth factor per step, maximum number of steps
 
 Solve = Callable[[Problem], Solution]
 Check = Callable[[Plan], str | None]
@@ -33,9 +33,9 @@ Progress = Callable[[float, float, str], None]  # done, total, label
 class Corner:
     """A Pareto-optimal plan in cost and accuracy.
 
-    `bound_usd_per_h`: lower bound on the cost of plans more accurate than the previous corner (by the curve's step).
-    `breaches`: sentences on limits that the plan breaks. The plan states the problem's targets, but its own accuracy as
-    the accuracy target.
+    `bound_usd_per_h`: lower bound on the cost of plans more accurate than the previous corner, by the curve's step or
+    more. `breaches`: limits that the plan breaks, as sentences. The plan's targets are those of the problem, except the
+    accuracy target, which is the plan's own accuracy.
     """
 
     plan: Plan
@@ -49,7 +49,7 @@ class Corner:
 
     @property
     def gap(self) -> float:
-        """Relative gap between cost and lower bound; 0 is a proof."""
+        """Relative gap between cost and lower bound; 0 if the plan is proven optimal."""
         return relative_gap(self.cost_usd_per_h, self.bound_usd_per_h, COST_TOLERANCE)
 
 
@@ -57,8 +57,8 @@ class Corner:
 class CostAccuracy:
     """Corners by ascending accuracy and cost. `finished`: it is proven that no plan is more accurate than the last.
 
-    `ended`: sentences on why the curve ends there, or why it has no corner. `step`: corners less than this above the
-    previous one were skipped.
+    `ended`: why the curve ends there, or why it has no corner, as sentences. `step`: least difference in accuracy,
+    percent points; corners closer to the previous one were skipped.
     """
 
     corners: tuple[Corner, ...]
@@ -73,7 +73,7 @@ class CostAccuracy:
 
     @property
     def exact(self) -> bool:
-        """True if besides no corner was skipped."""
+        """True if the curve is proven and no corner was skipped."""
         return self.proven and self.step <= ACCURACY_TOLERANCE
 
     def at_least(self, accuracy: float) -> Corner | None:
@@ -83,9 +83,9 @@ class CostAccuracy:
 
 @dataclass(frozen=True, slots=True)
 class RatePoint:
-    """The cheapest plan at `scale` times the problem's rates; without a plan, `reasons` say why.
+    """The cheapest plan at `scale` times the problem's rates; None with `reasons` if there is none.
 
-    `finished`: False if time ended before feasibility was known.
+    `breaches`: limits that the plan breaks, as sentences. `finished`: False if time ended before feasibility was known.
     """
 
     scale: float
@@ -101,16 +101,16 @@ class RatePoint:
 
     @property
     def gap(self) -> float | None:
-        """Relative gap between cost and lower bound; 0 is a proof, None without a plan."""
+        """Relative gap between cost and lower bound; 0 if proven optimal, None without a plan."""
         cost = self.cost_usd_per_h
         return None if cost is None else relative_gap(cost, self.bound_usd_per_h, COST_TOLERANCE)
 
 
 @dataclass(frozen=True, slots=True)
 class CostRate:
-    """Points by ascending rate. `highest_scale`: the largest feasible scale, which has a point; None if unknown.
+    """Points by ascending rate. `highest_scale`: the largest feasible scale, which is one of them; None if unknown.
 
-    `ended`: why nothing higher is feasible, or why the highest scale is unknown.
+    `ended`: why no higher scale is feasible, or why the highest is unknown, as sentences.
     """
 
     points: tuple[RatePoint, ...]
@@ -133,12 +133,12 @@ def cost_accuracy(
 ) -> CostAccuracy:
     """The Pareto frontier of cost and accuracy at the problem's rates.
 
-    A larger `step` (percent points) raises the target by at least so much each time: fewer corners, where there are
-    many. The last corner is always found, by bisecting the last step.
+    `step` (percent points) is the least increase of the accuracy target from one solve to the next; a larger one gives
+    fewer corners. The last corner is always found, by bisecting the last step.
 
-    `solve` may have a time limit; gaps then say how far each corner may be from the optimum. `check` gives the reason
-    why a plan breaks a limit that the solver does not model (a simulated p99). SolverError if time ends before the
-    first plan is found.
+    `solve` may have a time limit; gaps then say how far each corner may be from the optimum. `check` returns the reason
+    why a plan breaks a limit that the solver does not model (a simulated p99), or None. SolverError if time ends before
+    the first plan is found.
     """
     top = problem.accuracy.upper_bound({})
     if top is None:
@@ -146,7 +146,7 @@ def cost_accuracy(
     tell = _Progress(progress, top)
     corners: list[Corner] = []
     target: float | None = None
-    above, kept = math.inf, 0  # no plan reaches accuracy `above`; number of corners when that was learnt
+    above, kept = math.inf, 0  # an accuracy that no plan reaches; number of corners when that became known
     finished, ended = True, tuple[str, ...]()
     while True:
         last = corners[-1] if corners else None
@@ -170,7 +170,7 @@ def cost_accuracy(
             continue
         found = Corner(plan, plan.accuracy, _bound(plan))
         if not math.isinf(above):
-            del corners[kept:]  # of the corners within the last step only the last counts
+            del corners[kept:]  # of the corners within the last step, keep only the most accurate
         _add(corners, found)
         target = found.accuracy + max(ACCURACY_TOLERANCE, min(step, (above - found.accuracy) / 2.0))
         tell.reached(found)
@@ -191,9 +191,10 @@ def cost_rate(
     check: Check = lambda plan: None,
     progress: Progress = lambda done, total, label: None,
 ) -> CostRate:
-    """The cheapest plan at each factor on all rates, at the problem's accuracy, and at the highest feasible factor.
+    """The cheapest plan with all rates multiplied by each of `scales`, and by the highest feasible factor.
 
-    `solve` and `check` as for `cost_accuracy`. A factor for which time ended before a plan was found states so.
+    The accuracy target is the problem's. `solve` and `check`: as for `cost_accuracy`. If time ends before a plan is
+    found at a factor, its point is not `finished`.
     """
     wanted = sorted(set(scales))
     if not wanted or wanted[0] <= 0:
@@ -226,9 +227,9 @@ def cost_rate(
 
 
 class _Progress:
-    """Progress in percent of the range from the cheapest plan's accuracy to the best; then of the checks.
+    """Progress of the sweep, in percent of the range from the cheapest plan's accuracy to the best; then of the checks.
 
-    Checks have a bar of their own, because simulating a plan may take far longer than finding it.
+    Checks have a separate bar, because simulating a plan may take far longer than finding it.
     """
 
     def __init__(self, tell: Progress, top: float) -> None:
@@ -253,7 +254,7 @@ class _Progress:
 
 
 def _asked(problem: Problem, solve: Solve, last: Corner | None) -> tuple[Solution | None, str]:
-    """The solution, or why there is none; before the first corner the error is raised."""
+    """The solution, or None and the solver's error as a sentence; before the first corner, the error is raised."""
     try:
         return solve(problem), ""
     except SolverError as error:
@@ -263,16 +264,15 @@ def _asked(problem: Problem, solve: Solve, last: Corner | None) -> tuple[Solutio
 
 
 def _plan(solution: Solution) -> Plan | None:
-    """The plan, even if refused for a limit that the search does not model: the curve marks it."""
+    """The solution's plan, or the plan refused for a limit that the search does not model (the curve marks it)."""
     refused = solution.infeasibility.refused if solution.infeasibility is not None else None
     return solution.plan if solution.plan is not None else refused
 
 
 def _skipped(solution: Solution, last: Corner, asked: float) -> float | None:
-    """The next target if there is no plan at `asked`, so that the highest feasible accuracy is not skipped.
+    """The next accuracy target if there is no plan at target `asked`, so that no feasible accuracy is skipped.
 
-    The nearest feasible accuracy if known, else the smallest step; None if that was asked already or nothing lies
-    between.
+    The nearest feasible accuracy if known, else the smallest step above `last`; None if no plan can lie between.
     """
     nearest = solution.infeasibility.nearest_accuracy if solution.infeasibility is not None else None
     least = last.accuracy + ACCURACY_TOLERANCE
@@ -315,7 +315,7 @@ def _why_it_ends(solution: Solution, last: Corner | None, target: float | None, 
 
 
 def _rate_point(problem: Problem, scale: float, solve: Solve) -> tuple[RatePoint, float | None]:
-    """The point, and the highest feasible scale if the solver stated it."""
+    """The point at `scale`, and the highest feasible scale if the solver stated it, else None."""
     try:
         solution = solve(scaled(problem, scale))
     except SolverError as error:
@@ -330,7 +330,7 @@ def _rate_point(problem: Problem, scale: float, solve: Solve) -> tuple[RatePoint
 
 
 def _beyond(problem: Problem, scale: float, solve: Solve) -> tuple[RatePoint, float | None]:
-    """The infeasible point above a feasible scale, and the highest feasible scale."""
+    """An infeasible point above a feasible `scale`, and the highest feasible scale; None if it is unknown."""
     for _ in range(PROBES):
         scale *= GROWTH
         point, highest = _rate_point(problem, scale, solve)

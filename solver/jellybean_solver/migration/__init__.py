@@ -1,1 +1,1 @@
-"""Cost of going from a running plan to another: which worker continues as which, and the models to load."""
+"""Cost of migrating from a running plan to another: matching of old to new workers, and the models to load."""

@@ -1,7 +1,7 @@
-"""Migration cost between two plans: the models that workers must load because they do not hold them yet.
+"""Migration cost between two plans: the price of the models that workers must load because they do not hold them yet.
 
-Computed from the two plans alone. A worker that continues keeps its models; the matching of old to new workers is the
-cheapest (plan_matching.py). The assignment's objective is checked against this on every solve.
+Computed from the two plans alone. A worker that continues keeps its models; the cheapest matching of old to new workers
+is taken (plan_matching.py). Every solve checks the migration term of its objective against this.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from jellybean_solver.model.sites import both_sites
 
 @dataclass(frozen=True, slots=True)
 class MigrationPrices:
-    """`start_usd`: of starting one replica (a model on one worker), whatever its size.
+    """`start_usd`: price of starting one replica (a model on one worker), whatever its size.
 
-    `download_usd_per_gib`: of bringing a model to a worker. None: the price of the links from the top tier, where
-    models are stored.
+    `download_usd_per_gib`: price of sending a model to a worker; None for the price of the links from the top tier,
+    where models are stored.
     """
 
     start_usd: float = 0.0
     download_usd_per_gib: float | None = None
 
     def per_gib(self, tiers: Sequence[str], links: Sequence[Link], tier: str) -> float | None:
-        """USD per GiB brought to a worker of `tier`; None without a price and without links to the top tier."""
+        """USD per GiB sent to a worker of `tier`; None without a price if no links lead to the top tier."""
         if self.download_usd_per_gib is not None:
             return self.download_usd_per_gib
         known = {tiers[-1]: 0.0}
@@ -62,7 +62,7 @@ class ModelLoads:
 
     @property
     def replica_usd(self) -> float:
-        """Start and download of one replica."""
+        """USD for start and download of one replica."""
         return self.replica_start_usd + (self.size_bytes or 0.0) / GIB * (self.usd_per_gib or 0.0)
 
     @property
@@ -76,7 +76,7 @@ class ModelLoads:
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """From one plan to another. `kept`, `dropped`: replicas that stay on their worker, and that are unloaded."""
+    """Changes from one plan to another. `kept`: replicas that stay on their worker. `dropped`: replicas unloaded."""
 
     loads: tuple[ModelLoads, ...]
     kept: int
@@ -100,14 +100,14 @@ class Migration:
 
 
 def model_bytes(model: ModelRef | None, memory_bytes: float | None) -> float | None:
-    """Download size of a model: its file's, or if unknown its memory on the worker."""
+    """Bytes to download for a model: the size of its file, or if unknown its memory on the worker (None if unknown)."""
     return model.size_bytes if model is not None and model.size_bytes is not None else memory_bytes
 
 
 def migration(before: Plan, after: Plan, prices: MigrationPrices) -> Migration:
     """The cheapest migration from `before` to `after`; workers of a pool are interchangeable.
 
-    Only sites that both plans have are counted: a new or closed site loads or drops all its models, whatever the plan.
+    Counts only the sites that both plans have: a new or closed site loads or drops all its models in any case.
     """
     priced = _Priced(after, prices)
     loads: Counter[tuple[str, str, HostedModel]] = Counter()
@@ -125,12 +125,12 @@ def migration(before: Plan, after: Plan, prices: MigrationPrices) -> Migration:
 
 
 def load_prices(after: Plan, prices: MigrationPrices) -> LoadPrice:
-    """Price of loading a model on a worker of `after`, as `migration` weighs the matching."""
+    """The price in USD of loading a model on a worker of `after`, with which `migration` matches workers."""
     return _Priced(after, prices).load_price
 
 
 class _Priced:
-    """Load prices of one plan's replicas."""
+    """Load prices of the replicas of a plan."""
 
     def __init__(self, plan: Plan, prices: MigrationPrices) -> None:
         self.plan, self.prices = plan, prices
@@ -144,7 +144,7 @@ class _Priced:
         return ModelLoads(*names, replicas, size, self.per_gib[tier], self.prices.start_usd)
 
     def load_price(self, model: HostedModel, worker: PlannedWorker) -> float:
-        """USD saved on a worker that holds the model already; 0 for a model the plan does not use."""
+        """USD saved if the worker already holds the model; 0 for a model that the plan does not use."""
         operator = self.plan.operator_by_name.get(model.operator)
         if operator is None or worker.tier not in self.per_gib:
             return 0.0

@@ -1,15 +1,15 @@
-"""Rows of the assignment that price the models each worker must load, given a running plan.
+"""Rows of the assignment MILP that price the models each worker must load, given a running plan.
 
-Workers of a pool are distinguished in the way that needs fewer variables; both are exact.
+Two exact formulations; each pool takes the one with fewer variables. g and h are sets of models (by operator o).
 
-By sets:      n[h] workers hold exactly h;  k[g, h] of them held g before and save what g and h share
+By sets:      n[h] workers hold exactly h;  k[g, h] of them held g before and need not load the models in g and h
               sum_h k[g, h] <= running workers that hold g;  sum_g k[g, h] <= n[h]
-              With n given the rest is a transport problem: the least over all matchings of workers.
-By workers:   n[w] = 1 if worker w serves;  x[w, o] = 1 if it holds o, paid where it did not hold o before
-              y[w, o] <= x[w, o] <= n[w];  models fit into memory
+              For given n, k is a transport problem: its optimum is the cheapest matching of workers.
+By workers:   n[w] = 1 if worker w serves;  x[w, o] = 1 if it holds o, paid if it did not hold o before
+              y[w, o] <= x[w, o] <= n[w], where y is the share of o's requests;  models fit into memory
               Workers w are the running ones, each with its models, and as many empty ones as can be useful.
 
-Both also sum up workers, and replicas per operator, in integer columns that branch better than their parts.
+Both also sum up workers, and replicas per operator, in integer columns, which are better to branch on than their parts.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ TermList = list[tuple[Any, float]]
 
 
 class WorkerGroups(PulpProgram):
-    """The part of the assignment program that counts workers by pool and by the models that they hold.
+    """The part of the assignment program that counts workers by pool and by group (the models that they hold).
 
-    `counts`: (pool, group) -> workers. `shares`: (operator, pool, group) -> fraction of its requests. `moving`: pool ->
-    migration terms of the objective. `load_rows`, `presence_rows`: (operator, pool) -> row.
+    Variables: `counts`, (pool, group) -> workers; `shares`, (operator, pool, group) -> fraction of its requests.
+    `moving`: pool -> migration terms of the objective. `load_rows`, `presence_rows`: (operator, pool) -> a row of it.
     """
 
     def __init__(self, demand: Demand) -> None:
@@ -48,9 +48,10 @@ class WorkerGroups(PulpProgram):
         self.presence_rows: dict[tuple[str, str], Any] = {}
 
     def group(self, index: int, number: int, pool: Pool, hosted: HostSet, most: int) -> Any:
-        """Add at most `most` workers that may hold one set, and the shares they serve; returns their count.
+        """Add a group of at most `most` workers that hold the set `hosted`, and the shares they serve.
 
-        Their count covers the load, and nothing is served where there are none.
+        Rows: their number covers the load, and a group without workers serves nothing. Returns the variable of their
+        number.
         """
         count = self.variable(f"n_{index}_{number}", most, pulp.LpInteger)
         self.counts[pool.name, number] = count
@@ -75,9 +76,10 @@ def add_shared_groups(
     moves: LoadCosts,
     settings: AssignmentSettings,
 ) -> bool:
-    """Add the workers of a shared pool with their migration; False (nothing added) if both ways need too many columns.
+    """Add the workers of a shared pool with their migration cost. False, and nothing added, if that is too large.
 
-    `busy`: workers kept busy by all requests of an operator.
+    Too large: both formulations exceed the column limits of `settings`. `busy`: operator -> workers that all its
+    requests keep busy. `memory_bytes`: operator -> memory of its model.
     """
     sets = all_model_sets(memory_bytes, pool.memory_bytes, settings.matching_sets)
     workers = _workers(pool, busy, moves)
@@ -97,7 +99,7 @@ def add_shared_groups(
 
 
 def add_moves_by_set(model: WorkerGroups, index: int, pool: Pool, sets: Sequence[HostSet], moves: LoadCosts) -> None:
-    """By sets: migration of groups that exist already, numbered as their sets."""
+    """The formulation by sets: migration cost of the pool's groups, which exist and are numbered like `sets`."""
     terms = model.moving.setdefault(pool.name, [])
     into: list[TermList] = [[] for _ in sets]
     for kind, (before, count) in enumerate(moves.held[pool.name].items()):
@@ -119,10 +121,10 @@ def add_moves_by_set(model: WorkerGroups, index: int, pool: Pool, sets: Sequence
 
 
 def _workers(pool: Pool, busy: Mapping[str, float], moves: LoadCosts) -> list[HeldModels]:
-    """Models held by each worker that could serve: the running workers, then empty ones.
+    """Models held by each worker that may serve: the running workers, then empty ones.
 
-    An empty worker is never better than a running one. More empty workers than one per operator's need are useless:
-    they would hold no fewer models.
+    An empty worker is never better than a running one. More empty workers than all operators need without sharing
+    workers are useless.
     """
     running = [held for held, count in moves.held[pool.name].items() for _ in range(min(count, pool.count))]
     alone = sum(max(1, math.ceil(workers)) for workers in busy.values())
@@ -154,7 +156,7 @@ def _by_workers(
                 terms.append((holds, moves.load_usd_per_h[name, pool.name]))
         if limited:
             model.add(used, pulp.LpConstraintLE, 0.0)
-        if number > 0 and workers[number - 1] == held:  # symmetry breaking: of identical workers the first ones serve
+        if number > 0 and workers[number - 1] == held:  # symmetry breaking: the first of identical workers serve
             model.add([(count, 1.0), (before, -1.0)], pulp.LpConstraintLE, 0.0)
         before = count
     for o, columns in enumerate(replicas.values()):
@@ -169,7 +171,10 @@ def _total(model: WorkerGroups, name: str, most: int, parts: Sequence[Any]) -> N
 
 
 def add_least_loads(model: WorkerGroups, index: int, pool: str, busy: Mapping[str, float], moves: LoadCosts) -> None:
-    """A lower bound on migration: replicas of each operator beyond those that the pool holds. `busy` as above."""
+    """Add a lower bound on migration cost: replicas of each operator beyond those that the pool's workers hold.
+
+    `busy`: operator -> workers that all its requests keep busy.
+    """
     paid = model.moving.setdefault(pool, [])
     for o, (name, workers) in enumerate(busy.items()):
         loads = model.variable(f"l_{index}_{o}", category=pulp.LpInteger)

@@ -1,8 +1,9 @@
 """Matching of two plans' workers by the models they hold, not by name.
 
-Workers of a pool are interchangeable. Workers with equal models are matched first; some best matching does so (exchange
-argument: |S| + |A & B| >= |S & A| + |S & B| for the sets A and B that S's two workers would be matched to). The few
-remaining kinds of workers are matched by a transport problem, whose linear program has integral vertices.
+Workers of a pool are interchangeable. Old and new workers with equal model sets S are matched first; some optimal
+matching does so (exchange argument: |S| + |A & B| >= |S & A| + |S & B|, if the two were matched to workers with sets A
+and B instead). Other workers are grouped by model set and matched by a transport problem, whose linear program has
+integral vertices.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from jellybean_solver.errors import SolverError
 from jellybean_solver.model.plan import Plan, PlannedWorker
 
 DIGITS = 9  # decimals of rates and weights that are compared
-COUNT_WEIGHT = 1e-6  # weight of a model's count beside its price relative to the dearest one: a tie-breaker
+COUNT_WEIGHT = 1e-6  # value of any kept model, where the dearest one has 1: breaks ties by the number of models
 
 Pair = tuple[PlannedWorker | None, PlannedWorker | None]
 Colours = Mapping[str, int]  # worker -> colour
@@ -38,7 +39,7 @@ Models = frozenset[HostedModel]
 
 
 def hosted_models(plan: Plan, worker: PlannedWorker) -> Models:
-    """The models a worker must hold: one per operator it serves."""
+    """The models that a worker of the plan holds: one per operator it serves."""
     found: list[HostedModel] = []
     for name in worker.rates_per_s:
         operator = plan.operator_by_name[name]
@@ -48,11 +49,11 @@ def hosted_models(plan: Plan, worker: PlannedWorker) -> Models:
 
 
 def match_workers(before: Plan, after: Plan, worth: LoadPrice | None = None) -> list[Pair]:
-    """Pairs that contain every worker of both plans once; None beside workers that start or stop.
+    """Pairs (worker of `before`, worker of `after`) that contain each once; None if a worker starts or stops.
 
-    In each pool as many workers as possible continue; of these matchings, the models kept are worth most (by `worth`),
-    then most in number. Without `worth` all models count equally. Ties go to equal names, then to the plans' order;
-    exchanging the plans exchanges the pairs.
+    In each pool as many workers as possible continue. Among these matchings, the greatest value of kept models is taken
+    (by `worth`; without it all models count equally), then the greatest number. Ties go to equal names, then to the
+    order in the plans; exchanging the plans exchanges the pairs.
     """
     one_colours, two_colours = colour_workers(before, after)
     one_models, two_models = ({w.name: hosted_models(plan, w) for w in plan.workers} for plan in (before, after))
@@ -76,7 +77,10 @@ def match_workers(before: Plan, after: Plan, worth: LoadPrice | None = None) -> 
 def _value(
     worth: LoadPrice | None, workers: Sequence[PlannedWorker], held: Sequence[Models]
 ) -> Callable[[Models], float]:
-    """The value of keeping a set of models on a worker of this pool; it grows with every model."""
+    """The function that values a set of models kept on a worker of the pool; every model adds to the value.
+
+    `workers`: of one pool, not empty if any models are `held`.
+    """
     models = frozenset().union(*held)
     price = {model: worth(model, workers[0]) for model in models} if worth is not None else {}
     most = max(price.values(), default=0.0)
@@ -86,9 +90,9 @@ def _value(
 
 
 def colour_workers(before: Plan, after: Plan) -> tuple[Colours, Colours]:
-    """Colours of both plans' workers: equal for equal models, rates and routes among workers of equal colour.
+    """Worker -> colour in each plan, by colour refinement on both plans together.
 
-    Colour refinement on both plans together, so that colours are comparable between them.
+    Workers of equal colour have equal models, equal rates, and equal routes up to workers of equal colour.
     """
     plans = (before, after)
     marks = [{worker.name: 0 for worker in plan.workers} for plan in plans]
@@ -102,7 +106,7 @@ def colour_workers(before: Plan, after: Plan) -> tuple[Colours, Colours]:
 
 
 def routes_by_colour(plan: Plan, marks: Colours) -> Counter[Hashable]:
-    """The plan's routes with workers replaced by colours: equal for plans that differ in names only."""
+    """The plan's routes with workers replaced by colours: equal for plans that differ only in the names of workers."""
     return Counter(_route(route.weight, route.workers, marks) for route in plan.routes)
 
 
@@ -131,7 +135,7 @@ def _equal(
     one_key: Callable[[PlannedWorker], Hashable],
     two_key: Callable[[PlannedWorker], Hashable],
 ) -> tuple[list[Pair], list[PlannedWorker], list[PlannedWorker]]:
-    """Pairs of workers with equal keys, in order, and the rest of both sides."""
+    """Pairs of workers with equal keys, in order, and the unpaired workers of `one` and of `two`."""
     waiting: defaultdict[Hashable, list[PlannedWorker]] = defaultdict(list)
     for worker in reversed(two):
         waiting[two_key(worker)].append(worker)
@@ -154,7 +158,7 @@ def _overlapping(
     two_models: Mapping[str, Models],
     value: Callable[[Models], float],
 ) -> list[Pair]:
-    """Pairs of workers with different models: a matching of greatest kept value, then the rest in order."""
+    """Pairs of workers with different models: a matching of greatest kept value, then the remaining ones in order."""
     left, right = _kinds(one, one_models), _kinds(two, two_models)
     if _ordered(left) > _ordered(right):  # solve the same problem whichever plan comes first
         return [(a, b) for b, a in _overlapping(two, one, two_models, one_models, value)]
@@ -174,7 +178,7 @@ Kinds = dict[Models, list[PlannedWorker]]
 
 
 def _kinds(workers: Sequence[PlannedWorker], models: Mapping[str, Models]) -> Kinds:
-    """Workers by the models they hold, in an order that depends on the models alone."""
+    """Workers grouped by the models they hold; the order of the groups depends on the models alone."""
     found: Kinds = defaultdict(list)
     for worker in workers:
         found[models[worker.name]].append(worker)
@@ -182,7 +186,7 @@ def _kinds(workers: Sequence[PlannedWorker], models: Mapping[str, Models]) -> Ki
 
 
 def _transport(left: Kinds, right: Kinds, value: Callable[[Models], float]) -> Mapping[tuple[Models, Models], int]:
-    """Number of workers of each kind that continue as each other kind, for the greatest kept value."""
+    """(models before, models after) -> number of workers that continue so, for the greatest kept value."""
     kept = {(kind, other): value(kind & other) for kind in left for other in right if kind & other}
     if not kept:
         return {}

@@ -1,6 +1,6 @@
-"""Migration cost from a running plan as the assignment needs it: per pool, by the models that workers hold.
+"""Migration cost from a running plan, in the form that the assignment needs: per pool, by the models that workers hold.
 
-Load prices are spread over a horizon, so that they add to prices per hour.
+Load prices are divided by a horizon in hours, so that they can be added to prices per hour.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ HeldModels = frozenset[str]  # operators whose selected model a running worker h
 
 @dataclass(frozen=True, slots=True)
 class LoadCosts:
-    """For one selection. `held`: pool -> models of the selection that running workers hold -> number of such workers.
+    """Load costs of one selection. `held`: pool -> models of the selection on a running worker -> number of workers.
 
-    `load_usd_per_h`: (operator, pool) -> start and download of one replica, spread over the horizon; not negative.
+    `load_usd_per_h`: (operator, pool) -> start and download of one replica, divided by the horizon; not negative.
     """
 
     held: Mapping[str, Mapping[HeldModels, int]]
     load_usd_per_h: Mapping[tuple[str, str], float]
 
     def cost_usd_per_h(self, names: Iterable[str], pool: str) -> float:
-        """Cost of loading these operators' models on one worker of the pool."""
+        """Cost of loading the models of operators `names` on one worker of the pool."""
         return sum(self.load_usd_per_h[name, pool] for name in names)
 
     def paid_in(self, pool: str, names: Iterable[str]) -> bool:
-        """True if loading some of these operators' models in the pool costs anything."""
+        """True if loading any of the models of operators `names` in the pool has a cost."""
         return any(self.load_usd_per_h[name, pool] > 0 for name in names)
 
     def holding(self, name: str, pool: str) -> int:
@@ -44,7 +44,7 @@ class LoadCosts:
 
 
 class RunningPlan:
-    """A running plan, and the migration cost from it, spread over `horizon_h` hours."""
+    """A running plan, and the cost of migrating from it, divided by `horizon_h` hours."""
 
     def __init__(self, network: Network, plan: Plan, prices: MigrationPrices, horizon_h: float) -> None:
         self.network, self.plan, self.prices, self.horizon_h = network, plan, prices, horizon_h
@@ -52,11 +52,11 @@ class RunningPlan:
         self.per_gib = {tier: prices.per_gib(problem.tiers, problem.links, tier) or 0.0 for tier in problem.tiers}
 
     def usd_per_h(self, after: Plan) -> float:
-        """Migration cost to a complete plan per hour of the horizon, computed from the plans, not from `moves`."""
+        """Migration cost to plan `after` per hour of the horizon, computed from the two plans, not from `moves`."""
         return self.migration(after).total_usd / self.horizon_h
 
     def migration(self, after: Plan) -> Migration:
-        """The migration to a complete plan."""
+        """The cheapest migration to plan `after`."""
         return migration(self.plan, after, self.prices)
 
     def moves(self, selection: Mapping[str, str]) -> LoadCosts:
@@ -77,7 +77,7 @@ class RunningPlan:
         return LoadCosts(held, prices)
 
     def least_usd_per_h(self, partial: Mapping[str, str]) -> float:
-        """Lower bound for a partial selection: a model that no running worker holds is loaded once."""
+        """Lower bound on migration cost of a partial selection: a model that no running worker holds is loaded once."""
         demand = self.network.demand(partial)
         total = 0.0
         for name, variant in partial.items():
@@ -92,7 +92,7 @@ class RunningPlan:
         return total
 
     def load_usd_per_h(self, name: str, variant: str, pool: str) -> float:
-        """Loading one replica of a variant on a worker of the pool in each site, per hour of the horizon."""
+        """Cost of loading one replica of a variant in the pool, in every site, per hour of the horizon."""
         one, tier = self._variants[name, variant], self.network.tier_of[pool]
         size = model_bytes(one.model, one.memory_bytes.get(pool)) or 0.0
         sites = both_sites(self.plan.sites, self.network.problem.sites, tier)

@@ -1,8 +1,9 @@
-"""Distribution of served shares over single workers, so that running workers load few models.
+"""Distributes operators' requests over single workers, so that workers of a running plan load few models.
 
-`assign_workers` turns counted workers with a common load into single ones that continue from a running plan's: a share
-is served where its model is already held if possible, the rest where a worker has room for all of it. This is a
-heuristic; the caller holds a bound. `balance_loads` evens out the loads of workers that hold the same models.
+The assignment only counts workers; `assign_workers` turns these counts into single workers, each new or continuing a
+running one. Requests go first to workers that already hold the model, the remainder to a worker with room for all of
+it. This is a heuristic; its caller has a lower bound. `balance_loads` evens out the loads of workers without loading
+models.
 """
 
 from __future__ import annotations
@@ -18,23 +19,23 @@ import pulp
 from jellybean_solver.migration.running_plan import HeldModels
 from jellybean_solver.milp.pulp_program import PulpProgram
 
-SHARE_TOLERANCE = 1e-9  # workers: smaller amounts are rounding
+SHARE_TOLERANCE = 1e-9  # shares of requests or workers below this are rounding errors
 MOST_SWEEPS = 100
-BALANCE_TOLERANCE = 1e-7  # workers: sweeps end when no load changes by more
+BALANCE_TOLERANCE = 1e-7  # busy fraction: sweeps end when no worker's load changes by more
 
 Served = dict[str, float]  # operator -> fraction of its requests
 
 
 @dataclass(slots=True)
 class WorkerShare:
-    """One worker: models held before, operators' shares it serves, and its busy fraction."""
+    """One worker: the models it held before, the share of each operator's requests it serves, its busy fraction."""
 
     held: HeldModels
     shares: Served = field(default_factory=dict)
     busy: float = 0.0
 
     def serve(self, name: str, share: float, workers: float) -> None:
-        """Add a share of an operator's requests; all of them keep `workers` workers busy."""
+        """Add a share of an operator's requests; all requests of the operator keep `workers` workers busy."""
         self.shares[name] = self.shares.get(name, 0.0) + share
         self.busy += share * workers
 
@@ -46,9 +47,10 @@ def assign_workers(
     running: Counter[HeldModels],
     price: Mapping[str, float],
 ) -> list[WorkerShare]:
-    """`count` workers that serve `shares`; those that continue are taken out of `running`.
+    """`count` workers that serve `shares` (operator -> fraction of its requests).
 
-    `busy`: workers kept busy by all requests of an operator. `price`: of loading its model on one worker.
+    `running`: models held -> number of running workers; those that continue are subtracted. `busy`: operator -> workers
+    that all its requests keep busy. `price`: operator -> USD per hour of loading its model on one worker.
     """
     going_on, free = _free(shares, count, busy, running, price)
     singles: list[WorkerShare] = []
@@ -67,7 +69,7 @@ def assign_workers(
 
 
 def loads_usd_per_h(singles: Iterable[WorkerShare], price: Mapping[str, float]) -> float:
-    """Cost of the models that these workers must load."""
+    """USD per hour of the models that these workers must load."""
     return sum(price[name] for single in singles for name in single.shares if name not in single.held)
 
 
@@ -78,7 +80,11 @@ def _free(
     running: Mapping[HeldModels, int],
     price: Mapping[str, float],
 ) -> tuple[dict[HeldModels, int], dict[tuple[HeldModels, str], float]]:
-    """Workers of each kind that continue, and the shares served by models they hold: fewest loads elsewhere."""
+    """Running workers that continue, and the shares they serve with models they hold, so that few loads remain.
+
+    Returns models held -> number of such workers, and (models held, operator) -> fraction of the operator's requests.
+    Arguments as for `assign_workers`.
+    """
     kinds = {held: many for held, many in running.items() if many > 0 and held.intersection(shares)}
     if not kinds:
         return {}, {}
@@ -114,7 +120,7 @@ def _free(
 
 
 def _fill(held: HeldModels, many: int, shares: Mapping[str, float], busy: Mapping[str, float]) -> list[WorkerShare]:
-    """Identical workers filled one after the other, so that the last has most room."""
+    """`many` workers that hold equal models and serve `shares`, filled one after the other: the last has most room."""
     singles = [WorkerShare(held) for _ in range(many)]
     at = 0
     for name, share in shares.items():
@@ -131,7 +137,10 @@ def _fill(held: HeldModels, many: int, shares: Mapping[str, float], busy: Mappin
 
 
 def _place(name: str, share: float, workers: float, singles: Sequence[WorkerShare]) -> None:
-    """Place the rest of an operator: on the fullest worker with room for all of it, else on the emptiest ones."""
+    """Place the remaining `share` of an operator: on the fullest worker with room for all of it, else the least busy.
+
+    `workers`: number that all requests of the operator keep busy.
+    """
     while share > SHARE_TOLERANCE:
         roomy = [single for single in singles if 1.0 - single.busy >= share * workers - SHARE_TOLERANCE]
         if roomy:
@@ -140,17 +149,17 @@ def _place(name: str, share: float, workers: float, singles: Sequence[WorkerShar
         else:
             best = min(singles, key=lambda single: single.busy)
             part = min(share, (1.0 - best.busy) / workers)
-            if part <= SHARE_TOLERANCE:  # the worker is full but for rounding
+            if part <= SHARE_TOLERANCE:  # even the least busy worker is full up to rounding errors
                 part = share
         best.serve(name, part, workers)
         share -= part
 
 
 def balance_loads(workers: Sequence[Served], busy: Mapping[str, float]) -> list[Served]:
-    """The same requests on the same workers, with loads as even as the held models allow.
+    """Redistribute requests among workers that hold the operator's model, so that loads are as even as possible.
 
-    Operator by operator, loads are filled from the least busy worker up until nothing changes. Each step lowers the sum
-    of squared loads and never raises the highest load.
+    Operator by operator, by water-filling, until no load changes. Each step lowers the sum of squared loads and never
+    raises the highest load. `busy`: operator -> workers that all its requests keep busy.
     """
     levelled = [dict(shares) for shares in workers]
     hosts: dict[str, list[int]] = {}
@@ -176,7 +185,7 @@ def balance_loads(workers: Sequence[Served], busy: Mapping[str, float]) -> list[
 
 
 def _water(floors: Sequence[float], volume: float) -> float:
-    """Water level of a volume over floors in ascending order."""
+    """Water level if `volume` is poured over columns with heights `floors`, which ascend (water-filling)."""
     total = 0.0
     for count, floor in enumerate(floors, 1):
         total += floor

@@ -1,1 +1,1 @@
-"""Re-planning: keep a running plan or replace it, with migration cost in the objective."""
+"""Re-planning: decides whether to keep or replace a running plan, with migration cost in the objective."""

@@ -1,7 +1,7 @@
-"""Re-planning: whether to keep a running plan, or which plan to replace it with.
+"""Re-planning: decides whether to keep a running plan, or which plan to replace it with.
 
-Minimises cost per hour x horizon + migration from the running plan, over all plans that meet the targets. The running
-plan is replaced only if that saves enough, or if it no longer meets the targets.
+Minimises cost per hour x horizon + cost of migration from the running plan, over all plans that meet the targets. The
+running plan is replaced only if that saves enough, or if it no longer meets the targets.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReplanSettings:
-    """Weights of the decision. `least_saved_share`: share of the running plan's cost that a change must save."""
+    """Weights of the decision. `least_saved_share`: least share of the running plan's cost that a change must save."""
 
     prices: MigrationPrices = field(default_factory=MigrationPrices)
     horizon_h: float = 24.0
@@ -48,10 +48,10 @@ class ReplanSettings:
 
 @dataclass(frozen=True, slots=True)
 class SearchSettings:
-    """Options of the search, as `solve` has them. A time limit needs a clock, for example time.monotonic.
+    """Options of the search, as for `solve`. A time limit needs a clock, for example time.monotonic.
 
-    `check` gives the reason why a plan breaks a target that this search does not model (a simulated p99); `instead`
-    finds a plan that keeps it, without regard to migration.
+    `check` returns the reason why a plan breaks a target that this search does not model (a simulated p99), or None.
+    `instead` returns a plan that meets that target, found without regard to migration, or None.
     """
 
     gap: float = DEFAULT_GAP
@@ -66,10 +66,10 @@ class SearchSettings:
 class Replanned:
     """The decision with its figures.
 
-    `running`: the running plan rescored by today's problem; `broken`: why it no longer meets it. `best`: the cheapest
-    plan to change to, with its migration; None if there is none. `refused`: why `check` rejected a cheaper change; the
-    migration of `best` was then computed, not minimised. `bound_usd`: lower bound on the horizon's cost with any
-    change.
+    `running`: the running plan rescored with the problem's present figures. `broken`: the targets it misses, as
+    sentences. `best`: the cheapest plan to change to, with its `migration`; both None if there is none. `refused`: why
+    `check` rejected a cheaper plan; the migration of `best` was then computed, not minimised. `bound_usd`: lower bound
+    on cost over the horizon, migration included, of any change. `tried`: selections evaluated.
     """
 
     verdict: Verdict
@@ -102,7 +102,7 @@ class Replanned:
 
     @property
     def saved_share(self) -> float | None:
-        """The saving as a share of the running plan's cost; 0 if that is 0."""
+        """The saving as a share of the running plan's cost; 0 if that cost is 0, None without another plan."""
         if self.saved_usd is None:
             return None
         return self.saved_usd / self.running_usd if self.running_usd > 0 else 0.0
@@ -116,10 +116,10 @@ class Replanned:
 def replan(
     problem: Problem, before: Plan, settings: ReplanSettings, search: SearchSettings = SearchSettings()
 ) -> Replanned:
-    """Keep `before`, or change to another plan.
+    """Decide whether to keep the running plan `before` or to change to another plan.
 
-    A running plan that meets the targets is kept if time ends before another plan was found; SolverError if it does not
-    meet them.
+    If time ends before another plan is found, a running plan that meets the targets is kept; for one that does not,
+    SolverError is raised.
     """
     if settings.horizon_h <= 0:
         raise SolverError(f"the horizon must be longer than {settings.horizon_h:g} h")
@@ -175,7 +175,7 @@ def saves_enough(found: Replanned) -> bool:
 def replan_cut(
     problem: Problem, cuts: Cuts, before: Plan, settings: ReplanSettings, search: SearchSettings = SearchSettings()
 ) -> Replanned:
-    """As `replan`, over all choices of cuts; `search.instead` is asked for the running plan's own cuts only."""
+    """As `replan`, over all choices of model cuts. `search.instead` is called only for the running plan's cuts."""
     limit = limited(search.time_limit_s, search.clock)
     own = problem_as_planned(problem, cuts, before)
     decision = replan(own, before, settings, replace(search, time_limit_s=limit.left()))
@@ -195,7 +195,7 @@ def replan_cut(
 
 
 def _cheaper(decision: Replanned, found: Replanned) -> Replanned:
-    """The decision, updated by another choice of cuts if its change is cheaper."""
+    """The decision, replaced by `found` (for another choice of cuts) if the change found there is cheaper."""
     tried, bound_usd = decision.tried + found.tried, min(decision.bound_usd, found.bound_usd)
     known = replace(decision, tried=tried, bound_usd=bound_usd)
     if found.best_usd is None or (decision.best_usd is not None and found.best_usd >= decision.best_usd):

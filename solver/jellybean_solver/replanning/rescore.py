@@ -1,4 +1,4 @@
-"""Rescoring a plan by today's problem: the same choices, workers and routes, at today's rates, prices and profiles."""
+"""Rescores a plan: its choices, workers and routes with the rates, prices and profiles of the present problem."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from jellybean_solver.model.variant_ratios import settled
 
 
 def rescore(problem: Problem, plan: Plan) -> tuple[Plan, Evaluation, tuple[str, ...]]:
-    """The rescored plan, its evaluation, and why it no longer answers the problem (empty if it does).
+    """The rescored plan, its evaluation, and its violations of the problem as sentences (empty if it is valid).
 
-    A plan with operators or variants unknown to the problem stays as written, with its own cost. Workers of a removed
-    pool stay; models stay those that run.
+    A plan with operators or variants that the problem does not have is returned unchanged, with the cost it states.
+    Workers of removed pools are kept, and so are the model files that the plan runs.
     """
     if any(unknown_choices(problem, plan)):
         score = evaluate(problem, plan)

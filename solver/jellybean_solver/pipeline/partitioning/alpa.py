@@ -25,7 +25,7 @@ StageChoice = tuple[int, int]  # index of the stage's end cut, index of its subm
 
 @dataclass(frozen=True, slots=True)
 class Submesh:
-    """A shape of `hosts` x `devices` per host, with the bandwidth of its slowest link in bytes per second."""
+    """A submesh of `hosts` x `devices` per host, with the bandwidth of its slowest link in bytes per second."""
 
     hosts: int
     devices: int
@@ -61,7 +61,7 @@ class AlpaPartitioner:
         self.candidates, self.microbatches, self.limit = candidates, microbatches, limit
         self.meshes = submeshes(levels)
         self.devices = math.prod(level.count for level in levels)
-        # The number of stages matters only to memory: without a limit, one table serves all.
+        # The number of later stages matters only to memory: without a limit, one table serves every number of stages.
         self.max_stages = min(self.devices, candidates.size - 1) if limit is not None else 1
         self.times = []
         for mesh in self.meshes:
@@ -102,7 +102,7 @@ class AlpaPartitioner:
     def _least_sum(self, below_s: float) -> tuple[PartitionStage, ...]:
         """The stages of least total time, each of them faster than `below_s`; empty if there are none.
 
-        `sums[s][d]`: by cut, the least total from there on with s stages (where their number matters) on d devices.
+        `sums[s][d]`: by cut, the least total of the stages behind it on d devices; with a memory limit, of s stages.
         """
         size, counted = self.candidates.size, self.limit is not None
         allowed = [np.where(times < below_s, times, np.inf) for times in self.times]

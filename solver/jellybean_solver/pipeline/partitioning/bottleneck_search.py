@@ -18,17 +18,17 @@ from jellybean_solver.pipeline.partitioning.device_memory import MemoryLimit
 from jellybean_solver.pipeline.partitioning.stage_costs import Indices, StageCost
 from jellybean_solver.pipeline.partitioning.stages import PartitionStage, TopologyLevel
 
-# Times tried first, relative to perfectly balanced work: first slack, its growth, and the slack beyond which any time
-# is allowed.
+# Bottleneck times tried first are (1 + slack) x the time of perfectly balanced work: first slack, its growth factor,
+# and the slack beyond which the time is unbounded.
 FIRST_SLACK, SLACK_GROWTH, MAX_SLACK = 0.02, 8, 20.0
-# Relative tolerances: accepted gap of an approximate search; gap below which only times just under the best are tried;
-# rounding.
+# Relative tolerances: accepted gap of an approximate search; gap below which the search tries just under the incumbent
+# instead of bisecting; rounding.
 APPROXIMATE_GAP, FINAL_GAP, ROUNDING = 1e-3, 1e-5, 1e-12
 UNBOUNDED_S = 1e300
 
 
 class _Span(NamedTuple):
-    """A chosen stage: start and stop cut, number of replicas."""
+    """A chosen stage: indices of its start and stop cut, number of replicas."""
 
     start: int
     stop: int
@@ -38,7 +38,7 @@ class _Span(NamedTuple):
 class BottleneckSearch:
     """The search for one graph, level of workers, cost model and memory limit.
 
-    `bound_s`: bottleneck time of a known partition. `approximate`: stop within 0.1 % of the optimum.
+    `bound_s`: bottleneck time of a known partition, as upper bound. `approximate`: stop within 0.1 % of the optimum.
     """
 
     def __init__(
@@ -87,12 +87,12 @@ class BottleneckSearch:
         yield UNBOUNDED_S
 
     def _within(self, bound_s: float) -> list[_Span]:
-        """Stages on the fewest workers that all meet the bound; empty if there are none."""
+        """Stages that all take at most `bound_s`, on the fewest workers; empty if the workers do not suffice."""
         last, bound_s = self.candidates.size - 1, max(bound_s, 1 / UNBOUNDED_S)
         workers_before = np.ceil(self.seconds[0] / bound_s - 1e-9)
         workers_before[0] = 0.0
         receivers = np.maximum(np.ceil(self.transfer_s / bound_s - 1e-9), 1.0)
-        needed = np.full(last + 1, np.inf)  # workers from a cut on
+        needed = np.full(last + 1, np.inf)  # fewest workers for the layers behind a cut
         needed[last] = 0.0
         chosen: dict[int, _Span] = {}
         for start in reversed(range(last)):
@@ -114,7 +114,10 @@ class BottleneckSearch:
         return list(_chain(chosen, last)) if 0 in chosen else []
 
     def _stage_s(self, start: int, stops: Indices, replicas: Floats, needed: Floats) -> Floats:
-        """Seconds of the stages from one cut; infinite if they do not fit into memory."""
+        """Seconds of the stages from cut `start` to each of `stops`; infinite if they do not fit into memory.
+
+        `needed`: by cut, the workers for the layers behind it.
+        """
         counts, candidates = replicas.astype(np.int64), self.candidates
         parameters = candidates.parameters[start, stops]
         seconds = self.stage_cost(self.seconds[start, stops], parameters, counts, self.level.bandwidth)
@@ -142,7 +145,10 @@ class BottleneckSearch:
 
 
 def _more_replicas(total: Floats, most: float) -> tuple[Indices, Floats]:
-    """Stage ends, each with every number of additional replicas that keeps the total within `most` workers."""
+    """All (stage end, additional replicas from 1 on) that need at most `most` workers, as two arrays.
+
+    `total`: workers needed without additional replicas, by stage end.
+    """
     ends = np.flatnonzero(total < most)
     more = (most - total[ends]).astype(np.int64)
     extra = np.arange(more.sum()) - np.repeat(more.cumsum() - more, more) + 1.0

@@ -64,5 +64,5 @@ class CandidateStages:
         return self.forward_s + self.backward_s
 
     def layers(self, start: int, end: int) -> tuple[int, ...]:
-        """Indices of the layers between two cuts."""
+        """Layers of the candidate stage between the cuts with index `start` and `end`."""
         return tuple(i for i in self._layers if (self.cuts[end] & ~self.cuts[start]) >> i & 1)

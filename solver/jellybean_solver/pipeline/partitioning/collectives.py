@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from jellybean_solver.errors import SolverError
 
-FactorOfWorkers = Callable[[int], float]  # number of workers -> a factor
+FactorOfWorkers = Callable[[int], float]  # number of workers -> multiple of M, or number of rounds
 
 
 @dataclass(frozen=True, slots=True)

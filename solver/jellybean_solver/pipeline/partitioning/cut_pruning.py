@@ -1,7 +1,7 @@
 """Prunes cuts that no partition faster than a known one can use, so that graphs with thousands of cuts are solvable.
 
-A partition over few, well-spread cuts gives an upper bound on the bottleneck time. A cut survives only if the workers
-before and behind it can do the work there within that time, and if the bytes that cross it can be sent within it.
+A partition over few, evenly spread cuts gives an upper bound on the bottleneck time. A cut is kept only if the cluster
+has enough workers for the work before it and the work behind it, and can send the crossing bytes, within that time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class CutCosts:
 
 
 def spread_cuts(costs: CutCosts, count: int) -> list[int]:
-    """At most `count` cuts, and both ends: of each equal part of the work, the cut with the fewest crossing bytes."""
+    """The cut with the fewest crossing bytes in each of `count` equal parts of the work; also the two trivial cuts."""
     share = costs.before_s / max(costs.total_s, 1e-300)
     parts = np.minimum((share * count).astype(int), count - 1)
     order = np.lexsort((costs.crossing, parts))
@@ -49,9 +49,9 @@ def pruned_candidates(
     solve: BottleneckSolver,
     settings: PartitionSettings,
 ) -> tuple[CandidateStages, float, bool]:
-    """Candidate stages over the remaining cuts, an upper bound on the bottleneck in seconds, and whether it is exact.
+    """Candidate stages over the remaining cuts, an upper bound on the bottleneck in seconds, and True if lossless.
 
-    Exact: no partition faster than the bound uses a pruned cut.
+    Lossless: no partition faster than the bound uses a pruned cut.
     """
     bound_s = math.inf
     for coarse in settings.coarse_cuts:
@@ -71,7 +71,7 @@ def pruned_candidates(
 
 
 def _pairs(costs: CutCosts, levels: Sequence[TopologyLevel], bound_s: float) -> float:
-    """Pairs of cuts at the top level, times the group counts before and between them that meet the bound."""
+    """Work of the dynamic program at the top level: pairs of cuts times the group counts that meet the bound there."""
     count, size = levels[-1].count, math.prod(level.count for level in levels[:-1])
     if math.isinf(bound_s):
         return len(costs.cuts) ** 2 * count * (count + 1) / 4
@@ -82,7 +82,7 @@ def _pairs(costs: CutCosts, levels: Sequence[TopologyLevel], bound_s: float) -> 
 
 
 def _within_bound(costs: CutCosts, levels: Sequence[TopologyLevel], bound_s: float) -> list[int]:
-    """Cuts that a partition within the bound may use; always both ends."""
+    """Cuts that a partition within the bound may use, and always the empty and the full cut."""
     if not 0 < bound_s < math.inf:
         return list(costs.cuts)
     workers, bound_s = math.prod(level.count for level in levels), bound_s * (1 + 1e-9)

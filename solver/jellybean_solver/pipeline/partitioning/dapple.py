@@ -40,11 +40,11 @@ class StateLimitError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TailLatency:
-    """Latency terms of the stages from a cut on. A tail that is smaller in all of them is better in any partition.
+    """Latency terms of a tail, the stages from a cut on. A tail smaller in all terms is better in any partition.
 
-    `steady_s`: over all pivots in the tail, the longest warm-up within the tail, steady phase and backwards.
-    `whole_s`: the longest iteration. `late_s`: time from the end of the tail's last backward to the end of its last
-    all-reduce. `stages`: their number, counted only under a memory limit.
+    `steady_s`: largest sum, over the pivots in the tail, of warm-up within the tail, steady phase and backwards.
+    `whole_s`: the same with all-reduces, so the iteration if the tail were the whole pipeline. `late_s`: time from the
+    end of the tail's last backward to the end of its last all-reduce. `stages`: counted only under a memory limit.
     """
 
     steady_s: float = -math.inf
@@ -77,16 +77,16 @@ class TailLatency:
 
 @dataclass(frozen=True, slots=True)
 class _Machines:
-    """Free devices per machine, and whether the following stage uses it; in descending order, as machines are equal.
+    """`free`: per machine, free devices and True if the following stage uses it. `replicas`: of the following stage.
 
-    `replicas`: of the following stage.
+    Sorted in descending order, since machines are interchangeable.
     """
 
     free: tuple[tuple[int, bool], ...]
     replicas: int = 0
 
     def allocate(self, counts: Sequence[int]) -> _Machines:
-        """The state after a stage takes so many devices of each machine."""
+        """The state after a stage takes `counts[i]` devices of machine i."""
         left = [(free - count, count > 0) for (free, _), count in zip(self.free, counts, strict=True)]
         return _Machines(tuple(sorted(left, reverse=True)), sum(counts))
 
@@ -97,7 +97,7 @@ class _Machines:
 
 @dataclass(frozen=True, slots=True)
 class _PartialPartition:
-    """A partition of the layers from a cut on: its first stage ends at cut `end`, `rest` follows it."""
+    """A partition of the layers from a cut on: its first stage has `replicas` and ends at cut `end`, `rest` follows."""
 
     tail: TailLatency
     machines: _Machines
@@ -108,7 +108,7 @@ class _PartialPartition:
 
 @dataclass(frozen=True, slots=True)
 class _Allocation:
-    """A stage's end cut and the devices it takes; `left` devices remain for earlier stages."""
+    """A stage's end cut and its number of devices, on one machine or several; `left` remain for earlier stages."""
 
     end: int
     replicas: int
@@ -119,7 +119,8 @@ class _Allocation:
 def allocations(free: Sequence[int], capacity: int, replicas: int) -> Iterator[tuple[int, ...]]:
     """Devices taken of each machine under the three placement policies (section 4.2), without duplicates.
 
-    Fresh machines first, partly used machines first, scattered evenly. A machine has `capacity` devices when fresh.
+    The policies: fresh machines first, partly used machines first, scattered evenly. A machine is fresh if all its
+    `capacity` devices are free; `free` has the free devices of each.
     """
     if sum(free) < replicas:
         return
@@ -205,7 +206,7 @@ class DapplePartitioner:
         bound_s: float,
         fronts: list[dict[_Machines, list[_PartialPartition]]],
     ) -> None:
-        """Add every stage that may end at a cut, before the stages that start there."""
+        """Add to `fronts`: `partial`, which starts at cut `end`, with every stage before it that may end there."""
         free = [count for count, _ in partial.machines.free]
         for replicas in range(1, sum(free) + 1):
             for counts in allocations(free, self.devices, replicas):
@@ -253,14 +254,14 @@ class DapplePartitioner:
         return partial.tail.prepend(transfer_s, transfer_s, -math.inf, self.microbatches)
 
     def _with_stage(self, tail: TailLatency, start: int, allocation: _Allocation) -> TailLatency:
-        """The tail with a stage before it."""
+        """The tail with the stage that starts at cut `start` before it."""
         end, replicas = allocation.end, allocation.replicas
         all_reduce_s = self._all_reduce_s(self.parameters[start][end], allocation)
         forward_s, backward_s = self.forward_s[start][end] / replicas, self.backward_s[start][end] / replicas
         return tail.prepend(forward_s, backward_s, all_reduce_s, self.microbatches, int(self.limit is not None))
 
     def _all_reduce_s(self, parameter_bytes: FloatOrArray, allocation: _Allocation) -> FloatOrArray:
-        """Ring all-reduce of the gradients of a stage's replicas."""
+        """Seconds of a ring all-reduce of the gradients over a stage's replicas."""
         bandwidth, replicas = self.inner if allocation.one_machine else self.outer, allocation.replicas
         return 2.0 * (replicas - 1) * parameter_bytes / (bandwidth * replicas)
 

@@ -17,10 +17,11 @@ from jellybean_solver.pipeline.partitioning.stages import PartitionStage
 
 
 class DeviceLine:
-    """The program for one model and line of devices.
+    """The dynamic program for one model and line of devices.
 
     `speeds`: per device, relative to the profiled device. `bandwidths`: bytes per second to the next device.
-    `transfers=False` ignores the time of sending activations.
+    `latency`: minimise the sum of stages and links, otherwise the slowest of them. `transfers=False` ignores the time
+    of sending activations.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class DeviceLine:
 
     def solve(self) -> tuple[float, tuple[PartitionStage, ...]]:
         """Objective in seconds, and the stages of the devices that have layers."""
-        best = np.full(self.candidates.size, np.inf)  # by cut: all layers before it are done, its data is here
+        best = np.full(self.candidates.size, np.inf)  # by cut: objective so far, layers before it done
         best[0] = 0.0
         starts = []
         for device, speed in enumerate(self.speeds):
@@ -56,12 +57,12 @@ class DeviceLine:
         return float(best[-1]), self._stages(starts)
 
     def _combined(self, before: Floats, step: Floats) -> Floats:
-        """Sum for latency, maximum for throughput."""
+        """Elementwise sum if latency is minimised, maximum if the slowest stage or link is."""
         total: Floats = before + step if self.latency else np.maximum(before, step)
         return total
 
     def _stages(self, starts: Sequence[Floats]) -> tuple[PartitionStage, ...]:
-        """Trace the optimal start cuts back from the last device."""
+        """The optimal stages in device order. `starts`: per device, the best start cut for each end cut."""
         stages, cut = [], self.candidates.size - 1
         for device in reversed(range(len(self.speeds))):
             start = int(starts[device][cut])

@@ -1,8 +1,8 @@
 """Memory of a stage on its device, under a schedule.
 
-Under 1F1B and schedules derived from it, a stage replica keeps the activations of all micro-batches between their
-forward and backward there: 1 + (workers of later stages) / (replicas of this stage), rounded up (PipeDream's number of
-in-flight micro-batches, Narayanan et al. 2019, section 3.3; D - s without replicas).
+Under 1F1B and schedules derived from it, a stage replica holds the activations of each micro-batch from its forward to
+its backward. These in-flight micro-batches number 1 + (workers of later stages) / (replicas of this stage), rounded up
+(PipeDream, Narayanan et al. 2019, section 3.3); without replicas, stage s of D devices holds D - s.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from jellybean_solver.errors import SolverError
 from jellybean_solver.pipeline.partitioning.candidate_stages import Floats
 
 Counts = int | npt.NDArray[np.integer]
-# Schedules with one stage per device -> weight versions as a function of the in-flight micro-batches.
+# Schedule with one stage per device -> number of weight versions, as a function of the in-flight micro-batches.
 _WEIGHT_VERSIONS: dict[str, Callable[[Counts], Counts]] = {
     "naive": lambda in_flight: 1,
     "gpipe": lambda in_flight: 1,
@@ -27,7 +27,7 @@ _WEIGHT_VERSIONS: dict[str, Callable[[Counts], Counts]] = {
     "pipedream": lambda in_flight: in_flight,
     "pipedream-2bw": lambda in_flight: 2,
 }
-# A replica keeps at most its share of the micro-batches of one iteration.
+# Schedules that drain after an iteration: a replica holds at most its share of the iteration's micro-batches.
 _SYNCHRONOUS = ("gpipe", "1f1b", "dapple", "zb-h1")
 MEMORY_SCHEDULES = tuple(_WEIGHT_VERSIONS)
 
@@ -37,7 +37,7 @@ class MemoryLimit:
     """A limit of `limit_bytes` of memory per device, under a schedule.
 
     `microbatches`: per iteration; None for an unlimited stream. `states`: bytes of optimizer state per byte of
-    parameters (momentum 1, Adam 2); gradients add one more. The activations of a stage are its layers' outputs.
+    parameters (momentum 1, Adam 2), gradients not included. The activations of a stage are its layers' outputs.
     """
 
     limit_bytes: float
@@ -59,7 +59,7 @@ class MemoryLimit:
             raise SolverError("memory must be above 0 bytes, optimizer states not below 0, micro-batches at least 1")
 
     def in_flight(self, behind: Counts, replicas: Counts) -> Counts:
-        """Micro-batches that a replica keeps. `behind`: workers of later stages per replica, rounded up."""
+        """In-flight micro-batches of a replica. `behind`: workers of later stages per replica, rounded up."""
         share = None if self.microbatches is None else -(-self.microbatches // replicas)
         if self.schedule == "naive":
             return 1
@@ -68,16 +68,19 @@ class MemoryLimit:
         return np.minimum(behind + 1, share) if share is not None and self.schedule in _SYNCHRONOUS else behind + 1
 
     def in_flight_sharded(self, stages_behind: int) -> Counts:
-        """Micro-batches that a stage keeps if its devices share every micro-batch."""
+        """In-flight micro-batches of a stage whose devices split each micro-batch. `stages_behind`: later stages."""
         return self.in_flight(stages_behind, 1)
 
     def needed_bytes(self, parameters: Floats, activations: Floats, in_flight: Counts) -> Floats:
-        """Bytes per device: weight versions, gradient, optimizer state and activations in flight."""
+        """Bytes per device for weight versions, gradient, optimizer state and activations.
+
+        `parameters`: bytes on the device. `activations`: bytes of one micro-batch.
+        """
         weights = _WEIGHT_VERSIONS[self.schedule](in_flight) + 1 + self.states
         needed: Floats = weights * parameters + in_flight * activations
         return needed
 
     def fits(self, needed_bytes: Floats) -> npt.NDArray[np.bool_]:
-        """Elementwise: within the limit, to rounding."""
+        """Elementwise True where the bytes are within the limit, up to rounding errors."""
         within: npt.NDArray[np.bool_] = needed_bytes <= self.limit_bytes * (1 + 1e-12)
         return within

@@ -28,7 +28,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class LayerGraph:
-    """`layers` in topological order; `edges`: (upstream, downstream) indices."""
+    """`layers` in topological order; `edges`: (upstream, downstream) indices. In bit sets, bit i is layer i."""
 
     layers: tuple[Layer, ...]
     edges: tuple[tuple[int, int], ...]
@@ -44,14 +44,14 @@ class LayerGraph:
         return self._bit_sets(self.edges)
 
     def _bit_sets(self, pairs: Iterable[tuple[int, int]]) -> tuple[int, ...]:
-        """Per layer, the bit set of the layers that it is paired with."""
+        """Per layer, the bit set of the others in its (layer, other) pairs."""
         bits = [0] * len(self.layers)
         for layer, other in pairs:
             bits[layer] |= 1 << other
         return tuple(bits)
 
     def crossing_bytes(self, cut: int) -> float:
-        """Bytes that the layers in `cut` (bits) send to the others: each output counts once."""
+        """Bytes that layers in `cut` (a bit set) send to layers outside; an output read several times counts once."""
         return sum(
             layer.activation_bytes
             for index, layer in enumerate(self.layers)
@@ -60,7 +60,7 @@ class LayerGraph:
 
 
 def layer_graph(layers: Sequence[tuple[str, Layer]], edges: Sequence[tuple[str, str]]) -> LayerGraph:
-    """A graph of named layers, sorted topologically. SolverError for a cycle or an unknown name."""
+    """The graph of named layers, sorted topologically. SolverError for a cycle or an edge with an unknown name."""
     by_name = dict(layers)
     needs: dict[str, list[str]] = {name: [] for name in by_name}
     for up, down in edges:
@@ -77,12 +77,12 @@ def layer_graph(layers: Sequence[tuple[str, Layer]], edges: Sequence[tuple[str, 
 
 
 def enumerate_cuts(graph: LayerGraph, max_cuts: int, *, free_idle: bool = False) -> tuple[tuple[int, ...], bool]:
-    """The graph's down-sets as bit sets, from the empty to the full one, and whether they are all that matter.
+    """The graph's down-sets as bit sets, from the empty to the full one, and False if there were too many.
 
-    Subsets come before their supersets. The stages of a pipeline are the differences of a chain of down-sets. With
-    `free_idle`, a layer without time and parameters may be on either side of a cut (valid without a memory limit), and
-    down-sets that would send less with such a layer on the other side are replaced by those. If there are more than
-    `max_cuts`, only the prefixes of the topological order are returned.
+    A down-set contains all predecessors of its layers; the stages of a pipeline are the differences of nested
+    down-sets. Subsets come before their supersets. If there are more than `max_cuts`, only the prefixes of the
+    topological order are returned. With `free_idle`, layers without time and parameters are moved to the side of each
+    cut where fewer bytes cross it; without a memory limit, the fewer down-sets still contain an optimal partition.
     """
     idle = _IdleLayers(graph) if free_idle else None
     everything = (1 << len(graph.layers)) - 1
@@ -111,7 +111,7 @@ def enumerate_cuts(graph: LayerGraph, max_cuts: int, *, free_idle: bool = False)
 
 
 def _ready(graph: LayerGraph, others: int, index: int, cut: int) -> int:
-    """Layers whose predecessors are all in `cut`, after `index` was added; `others` were ready before."""
+    """Bit set of the layers that may be added to `cut` next: `others`, and those that adding layer `index` enabled."""
     opened = graph.downstream[index]
     while opened:
         following = (opened & -opened).bit_length() - 1
@@ -124,7 +124,7 @@ def _ready(graph: LayerGraph, others: int, index: int, cut: int) -> int:
 class _IdleLayers:
     """Layers without time and parameters, which are moved across a cut so that it sends the fewest bytes.
 
-    The bytes saved by adding one never shrink as a cut grows, so moving them keeps a chain of cuts a chain.
+    The bytes saved by adding one never shrink as a cut grows, so nested cuts stay nested.
     """
 
     def __init__(self, graph: LayerGraph) -> None:
@@ -149,7 +149,7 @@ class _IdleLayers:
         return cut, ready
 
     def _sent_only_to(self, index: int, cut: int) -> float:
-        """Bytes that the cut sends for this layer alone."""
+        """Bytes of the outputs that cross the cut only because layer `index`, outside it, reads them."""
         graph = self.graph
         return sum(self.sent[up] for up in _indices(graph.upstream[index]) if graph.downstream[up] & ~cut == 1 << index)
 

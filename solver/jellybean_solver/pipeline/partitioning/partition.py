@@ -1,4 +1,4 @@
-"""Entry of the partitioners: cuts a model into pipeline stages by the objective asked for; stages may be replicated."""
+"""Entry of the partitioners: cuts a model into pipeline stages that minimise an objective; stages may be replicated."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from jellybean_solver.pipeline.partitioning.stage_costs import (
 from jellybean_solver.pipeline.partitioning.stages import Partition, PartitionStage, TopologyLevel
 
 STAGE_COSTS: dict[str, StageCost] = {"slowest-stage": sequential_cost, "pipedream-paper": overlapped_cost}
-COLLECTIVE_OBJECTIVES = ("slowest-stage", "alpa")  # take a choice of all-reduce
-MEMORY_OBJECTIVES = (*STAGE_COSTS, "alpa", "dapple")  # take a memory limit
-ITERATION_OBJECTIVES = ("dapple", "alpa")  # take a number of micro-batches per iteration
-LINE_OBJECTIVES = ("slowest-stage", "latency")  # for a line of unequal devices
+COLLECTIVE_OBJECTIVES = ("slowest-stage", "alpa")  # accept `all_reduce`
+MEMORY_OBJECTIVES = (*STAGE_COSTS, "alpa", "dapple")  # accept a memory `limit`
+ITERATION_OBJECTIVES = ("dapple", "alpa")  # require `microbatches`, the number per iteration
+LINE_OBJECTIVES = ("slowest-stage", "latency")  # accepted by `partition_line`
 OBJECTIVES = (*STAGE_COSTS, *ITERATION_OBJECTIVES, "balance", "latency", "branches")
 MAX_WORKERS = 4096
 
@@ -49,7 +49,7 @@ def partition(
     all_reduce: str | None = None,
     settings: PartitionSettings = DEFAULT_SETTINGS,
 ) -> Partition:
-    """The stages of least time on the workers of `levels` (lowest level first), each within `limit`.
+    """The partition with the least objective on the workers of `levels` (lowest level first), each within `limit`.
 
     `microbatches`: per iteration, for the iteration objectives. `all_reduce`: the collective that sums the gradients
     of replicas, in place of the objective's own cost model. SolverError for invalid arguments; NothingFitsError, with
@@ -82,26 +82,29 @@ class _Request:
     def result(
         self, found: tuple[float, tuple[PartitionStage, ...]], candidates: CandidateStages, cuts: int, *, exact: bool
     ) -> Partition:
-        """`found`: objective and stages. `cuts`: evaluated. `exact`: no other cut can be better."""
+        """The `Partition` with its objective as lower bound; raises NothingFitsError if the objective is infinite.
+
+        `found`: objective in seconds, and stages. `cuts`: number evaluated. `exact`: no other cut can be better.
+        """
         best, stages = found
         if not math.isfinite(best):
             raise _nothing_fits(self, candidates, proven=exact)
         return Partition(best, best, stages, cuts, self.objective)
 
     def bounded(self, result: Partition, bound_s: float) -> Partition:
-        """The result with a lower bound, for an inexact search."""
+        """The result of an inexact search with `bound_s` as its lower bound."""
         return Partition(
             result.objective_s, min(result.objective_s, bound_s), result.stages, result.cuts, self.objective
         )
 
     @property
     def balanced_s(self) -> float:
-        """Lower bound per micro-batch: all work spread evenly over all workers."""
+        """Lower bound of the seconds per micro-batch: all work spread evenly over all workers."""
         return sum(layer.compute_s for layer in self.graph.layers) / math.prod(level.count for level in self.levels)
 
 
 def _slowest_stage(request: _Request, cost: StageCost) -> Partition:
-    """Minimise the slowest stage (PipeDream). Cuts are pruned first, without loss unless there are too many."""
+    """Minimise the slowest stage (PipeDream). Cuts are pruned first; this is lossless unless too many remain."""
     graph, levels, limit, settings = request.graph, request.levels, request.limit, request.settings
 
     def solve(
@@ -121,7 +124,10 @@ def _slowest_stage(request: _Request, cost: StageCost) -> Partition:
 
 
 def _alpa(request: _Request, cost: StageCost, microbatches: int) -> Partition:
-    """Minimise the sum of stages plus (B - 1) times the slowest (Alpa); few cuts give an upper bound first."""
+    """Minimise the sum of the stages plus (B - 1) times the slowest, for B micro-batches (Alpa).
+
+    A preliminary solve over few cuts gives an upper bound.
+    """
     graph, levels, limit, settings = request.graph, request.levels, request.limit, request.settings
     cuts, exact = enumerate_cuts(graph, settings.max_cuts, free_idle=limit is None)
     bound_s, coarse = math.inf, settings.coarse_cuts[0]
@@ -137,8 +143,8 @@ def _alpa(request: _Request, cost: StageCost, microbatches: int) -> Partition:
 def _dapple(request: _Request, microbatches: int) -> Partition:
     """Minimise the latency of an iteration (DAPPLE).
 
-    Its latency may rise where fewer bytes are sent, so moving idle layers across cuts is no proof of optimality here;
-    it is done only where there are too many cuts anyway.
+    Sending fewer bytes may lengthen an iteration, so moving idle layers across cuts (`free_idle`) is not exact here; it
+    is done only if there are too many cuts for an exact search.
     """
     graph, levels, limit, settings = request.graph, request.levels, request.limit, request.settings
     cuts, exact = enumerate_cuts(graph, settings.max_cuts)
@@ -160,7 +166,7 @@ def _balanced(request: _Request) -> Partition:
 
 
 def _placed(request: _Request) -> Partition:
-    """Device placement: every layer on a device of its own choice."""
+    """Device placement: every layer may be on any device, so that parallel branches run at the same time."""
     level = request.levels[0]
     placement = place(request.graph, level.count, level.bandwidth)
     stages = placed_stages(request.graph, placement.devices)
@@ -175,7 +181,10 @@ def partition_line(
     objective: str = "latency",
     settings: PartitionSettings = DEFAULT_SETTINGS,
 ) -> Partition:
-    """The stages of least time on a line of unequal devices, in their order; see `DeviceLine`."""
+    """The partition with the least objective over a line of unequal devices, in their order.
+
+    `speeds`, `bandwidths`: see `DeviceLine`. SolverError for invalid arguments.
+    """
     if objective not in LINE_OBJECTIVES:
         raise SolverError(f"unequal devices go with {' and '.join(LINE_OBJECTIVES)}, not with {objective}")
     if not graph.layers:
@@ -217,7 +226,10 @@ def _check(
 
 
 def _nothing_fits(request: _Request, candidates: CandidateStages, *, proven: bool) -> NothingFitsError:
-    """`proven`: all cuts were evaluated. For graphs with many cuts, the sufficient memory is that of a few of them."""
+    """The error to raise, with the bytes per device that would suffice. `proven`: all cuts were evaluated.
+
+    With many cuts, the sufficient memory is computed over a few of them.
+    """
     limit, settings = request.limit, request.settings
     if limit is None:
         raise AssertionError("without a limit everything fits")

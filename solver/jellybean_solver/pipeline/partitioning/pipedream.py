@@ -46,11 +46,11 @@ class GroupContext:
 
 @dataclass(frozen=True)
 class WorkerCost:
-    """What one worker pays for a candidate stage, and what the partitioner minimises the maximum of.
+    """Cost of a candidate stage on one worker. The partitioner minimises the largest cost in the pipeline.
 
-    `work`: the part that replicas divide among them. `lower_bound`: cost on one worker in any context. `crossing`:
-    bytes over each cut. `on_worker(block, needed_bytes)`: cost given the memory that the stage needs (None without a
-    limit); infinite if it does not fit.
+    `work`: the part that replicas divide among them. `lower_bound`: of the cost on one worker, for every
+    `GroupContext`. `crossing`: bytes over each cut. `on_worker(block, needed_bytes)`: cost given the memory that the
+    stage needs (None without a limit); infinite if it does not fit.
     """
 
     work: Floats
@@ -60,7 +60,7 @@ class WorkerCost:
 
 
 def compute_time(candidates: CandidateStages, limit: MemoryLimit | None) -> WorkerCost:
-    """Minimise seconds per micro-batch; stages must fit within `limit`."""
+    """Cost of a stage in seconds per micro-batch; infinite if it does not fit within `limit`."""
     seconds = np.where(candidates.invalid, np.inf, candidates.compute_s)
 
     def on_worker(block: Block, needed_bytes: Floats | None) -> Floats:
@@ -72,7 +72,7 @@ def compute_time(candidates: CandidateStages, limit: MemoryLimit | None) -> Work
 
 
 def peak_memory(candidates: CandidateStages) -> WorkerCost:
-    """Minimise the bytes of the fullest device, whatever the time."""
+    """Cost of a stage in bytes of device memory; its time is ignored."""
 
     def on_worker(block: Block, needed_bytes: Floats | None) -> Floats:
         return np.where(candidates.invalid[block], np.inf, needed_bytes if needed_bytes is not None else 0.0)
@@ -87,14 +87,15 @@ def peak_memory(candidates: CandidateStages) -> WorkerCost:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """Optimal cost of every candidate on one whole group, and the choice of its first stage.
+    """Optimal cost of every candidate stage on one whole group, and how the optimum splits it into inner stages.
 
-    Both choice tables are indexed by the groups used: `first[used]` for the first stage of a candidate, `later[used]`
-    for a stage that follows a cut and pays for its crossing bytes. Each is (end cut, replicas) by (start, end).
+    The choices are indexed by the number of inner groups used: `first[used]` for the first inner stage, `later[used]`
+    for one that follows a cut and pays for its crossing bytes. Each holds the inner stage's (end cut, replicas) in
+    matrices over the remaining (start, end).
     """
 
     costs: Floats
-    used: Indices  # groups used by the optimum
+    used: Indices  # number of inner groups that the optimum uses
     first: Sequence[tuple[Indices, Indices]]
     later: Sequence[tuple[Indices, Indices]]
 
@@ -106,7 +107,10 @@ class _Table:
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """Relevant cuts for candidates that end at cut `end`: `cuts[used]` with `used` groups behind them; cost bound."""
+    """Relevant start cuts of stages within a candidate that ends at cut `end`; `bound`: highest relevant cost.
+
+    `cuts[used]`: those with `used` groups between them and the end.
+    """
 
     end: int
     cuts: list[Indices]
@@ -116,7 +120,7 @@ class _Window:
 class PipeDreamPartitioner:
     """The dynamic program for one graph, topology, cost model and memory limit.
 
-    `bound_s`: objective of a known partition. `cost`: what is minimised, compute time by default.
+    `bound_s`: objective of a known partition, as upper bound. `cost`: what is minimised, compute time by default.
     """
 
     def __init__(
@@ -159,7 +163,7 @@ class PipeDreamPartitioner:
         yield math.inf
 
     def _group_size(self, level: int) -> int:
-        """Workers of one group below a level."""
+        """Workers in one of the groups that `level` connects; 1 at level 0."""
         return math.prod(below.count for below in self.levels[:level])
 
     def _replica_context(self, context: GroupContext, groups_after: int, replicas: int, level: int) -> GroupContext:
@@ -182,13 +186,13 @@ class PipeDreamPartitioner:
     def _stage_cost(
         self, level: int, groups_after: int, replicas: int, context: GroupContext, block: Block = WHOLE
     ) -> Floats:
-        """Cost of candidates as a stage of so many replicas, with `groups_after` groups in later stages."""
+        """Cost of the candidates in `block` as a stage of `replicas`, with `groups_after` groups in later stages."""
         inside = self._replica_context(context, groups_after, replicas, level)
         cost = self._replica_cost(level, inside, block)
         return self.stage_cost(cost, self._parameters(level, block), replicas, self.levels[level].bandwidth)
 
     def _parameters(self, level: int, block: Block) -> Floats:
-        """Parameter bytes per worker of a group."""
+        """Parameter bytes of the candidates in `block` per worker, evenly spread over a group of the level."""
         parameters = self.candidates.parameters[block]
         per_worker: Floats = parameters / self._group_size(level) if level else parameters
         return per_worker
@@ -211,7 +215,10 @@ class PipeDreamPartitioner:
             self._tables[level, context] = table
 
     def _windows(self, level: int, bounds: Floats) -> Iterator[_Window]:
-        """Per relevant end cut, the start cuts for which the work before and behind fits on the workers in time."""
+        """Per relevant end cut, the start cuts whose work before and behind the workers can do within the bound.
+
+        `bounds`: by (start, end), the highest relevant cost; negative if irrelevant.
+        """
         count, size = self.levels[level].count, self._group_size(level)
         invalid, groups = self.candidates.invalid, np.arange(count + 1)[:, None]
         for end in np.flatnonzero((bounds >= 0).any(axis=0)).tolist():
@@ -236,7 +243,7 @@ class PipeDreamPartitioner:
     def _allow_below(
         self, level: int, context: GroupContext, window: _Window, below: dict[GroupContext, Floats]
     ) -> None:
-        """Raise the bounds of the next lower level for candidates that may be stages of this one."""
+        """Raise the entries of `below`, the bounds of the next lower level, for candidates that may be stages here."""
         bandwidth, size = self.levels[level].bandwidth, self._group_size(level)
         for used in range(1, self.levels[level].count + 1):
             for m in range(1, used + 1):
@@ -297,7 +304,7 @@ class PipeDreamPartitioner:
 
 
 def least_memory(candidates: CandidateStages, levels: Sequence[TopologyLevel], limit: MemoryLimit) -> float:
-    """Bytes of the fullest device under the partition that needs least."""
+    """Least memory per device, in bytes, with which any partition fits."""
     best, _ = PipeDreamPartitioner(
         candidates, levels, lambda needed, *_: needed, limit, cost=peak_memory(candidates)
     ).solve()

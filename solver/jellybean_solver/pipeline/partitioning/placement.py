@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from jellybean_solver.pipeline.partitioning.layer_graph import LayerGraph
 from jellybean_solver.pipeline.partitioning.stages import PartitionStage
 
-# Time-outs of the search, in layers visited; and the share of it for the local search that precedes branch and bound.
+# Limit of the search, in layers visited; and the share of it that local search may use before branch and bound.
 MAX_STEPS = 400_000
 LOCAL_SEARCH_SHARE = 0.3
 Placement = Sequence[int]  # layer -> device
@@ -24,7 +24,10 @@ Placement = Sequence[int]  # layer -> device
 
 @dataclass(frozen=True, slots=True)
 class PlacementResult:
-    """`bound_s`: lower bound over all placements. `evaluated`: placements that were timed or pruned."""
+    """Best placement found: makespan of one micro-batch in seconds, device of each layer.
+
+    `bound_s`: lower bound of the makespan over all placements. `evaluated`: placements that were timed or pruned.
+    """
 
     seconds: float
     bound_s: float
@@ -111,7 +114,10 @@ class TaskGraph:
 
 
 def place(graph: LayerGraph, workers: int, bandwidth: float, max_steps: int = MAX_STEPS) -> PlacementResult:
-    """The placement of least makespan of one micro-batch, on so many equal devices."""
+    """The placement of least makespan of one micro-batch on `workers` equal devices.
+
+    `bandwidth`: bytes per second between any two. `max_steps`: limit of the search, in layers visited.
+    """
     return _PlacementSearch(TaskGraph(graph, bandwidth), workers, max_steps).solve()
 
 

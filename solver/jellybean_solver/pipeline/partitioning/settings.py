@@ -9,16 +9,16 @@ from dataclasses import dataclass
 class PartitionSettings:
     """Search limits of `partition`. Each trades run time for the optimality gap: larger is slower and exact more often.
 
-    `max_cuts`: down-sets that are enumerated; beyond, only the prefixes of one topological order are cuts.
-    `max_pruned_cuts`: the same for the objectives that prune cuts first (slowest-stage, pipedream-paper).
-    `coarse_cuts`: cuts of the partitions that are solved first, for an upper bound that prunes the others.
-    `keep_all_cuts`: up to so many cuts left after pruning, the exact program runs on all of them.
-    `max_paired_cuts`, `max_pairs`: beyond, only the best-spread cuts are kept; the second counts pairs of cuts times
-    the worker counts before and between them.
+    `max_cuts`: most down-sets that are enumerated; a graph with more is cut only at prefixes of its topological order.
+    `max_pruned_cuts`: replaces `max_cuts` for the objectives that prune cuts first (slowest-stage, pipedream-paper).
+    `coarse_cuts`: number of cuts in each preliminary solve; its optimum is an upper bound that prunes other cuts.
+    `keep_all_cuts`: if at most so many cuts remain after pruning, the dynamic program runs on all of them.
+    `max_paired_cuts`, `max_pairs`: with more cuts, or more pairs of cuts times the worker counts before and between
+    them, only evenly spread cuts are kept, and the result is not proven optimal.
     `binary_search_workers`: single-level clusters of at least so many workers are solved by a search over the
     bottleneck time; below, the dynamic program over all worker counts is faster.
-    `dapple_coarse_cuts`: cuts of DAPPLE's first programs, in turn. `dapple_max_states`: partial partitions that its
-    program over more cuts may expand before it gives up.
+    `dapple_coarse_cuts`: number of cuts in each of DAPPLE's preliminary solves. `dapple_max_states`: partial partitions
+    that each later solve may expand before it gives up.
     """
 
     max_cuts: int = 4_000

@@ -27,7 +27,7 @@ def overlapped_cost(seconds: Floats, parameter_bytes: Floats, replicas: int | In
 
 
 def collective_cost(name: str, latency_s: float = 0.0) -> StageCost:
-    """Compute, then all-reduce with the collective of that name."""
+    """Compute, then all-reduce with the named collective, `latency_s` per round. SolverError for an unknown name."""
     algorithm = collective(name)
 
     def cost(seconds: Floats, parameter_bytes: Floats, replicas: int | Indices, bandwidth: float) -> Floats:

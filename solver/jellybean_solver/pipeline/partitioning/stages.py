@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TopologyLevel:
-    """A level of a cluster: `count` groups of the next lower level (or workers); bytes per second between them."""
+    """A level of a cluster: `count` groups of the next lower level (or workers), bytes per second between them."""
 
     count: int
     bandwidth: float
@@ -36,7 +36,7 @@ class Partition:
     """The best partition found, with its objective in seconds (of a micro-batch or an iteration).
 
     `bound_s`: lower bound of the objective over all partitions; below `objective_s` only if not all cuts (or
-    placements) were evaluated. `cuts`: how many were.
+    placements) were evaluated. `cuts`: number of cuts (or placements) evaluated.
     """
 
     objective_s: float
@@ -47,5 +47,5 @@ class Partition:
 
     @property
     def gap(self) -> float:
-        """Relative optimality gap."""
+        """Relative optimality gap, (objective - lower bound) / objective."""
         return (self.objective_s - self.bound_s) / self.objective_s if self.objective_s > 0 else 0.0

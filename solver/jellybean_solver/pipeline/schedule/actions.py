@@ -15,7 +15,7 @@ from jellybean_solver.errors import SolverError
 
 
 class ActionKind(IntEnum):
-    """`BACKWARD` computes both gradients; zero-bubble schedules split it into `INPUT_GRADIENT`, `WEIGHT_GRADIENT`.
+    """Kinds of action. Zero-bubble schedules split `BACKWARD` into `INPUT_GRADIENT` and `WEIGHT_GRADIENT`.
 
     `REDUCE` all-reduces a stage's gradients over its replicas; `UPDATE` applies the accumulated gradient.
     """
@@ -37,7 +37,7 @@ _LETTERS = "FBIWRU"
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One step of a device. REDUCE and UPDATE carry the last micro-batch they include, UPDATE its new version."""
+    """One step of a device. REDUCE and UPDATE carry the last micro-batch included, UPDATE the version it creates."""
 
     kind: ActionKind
     stage: int

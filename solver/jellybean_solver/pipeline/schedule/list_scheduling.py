@@ -13,12 +13,15 @@ from jellybean_solver.errors import SolverError
 from jellybean_solver.pipeline.schedule.actions import Action, ActionKind
 
 Priority = Callable[[Action], tuple[int, ...]]
-HasMemory = Callable[[Action, int], bool]  # action, live activations of its device -> may the forward start?
+HasMemory = Callable[[Action, int], bool]  # (forward, live activations of its device) -> it may start
 
 
 @dataclass(frozen=True, slots=True)
 class ListRules:
-    """`slots`: duration of each kind in slots. `frees_activation`: the kind of action that frees an activation."""
+    """`slots`: duration of each kind of action in slots. `frees_activation`: the kind that frees an activation.
+
+    `priority`: the smallest value runs first. `has_memory`: asked before every forward.
+    """
 
     slots: Mapping[ActionKind, int]
     frees_activation: ActionKind
@@ -37,9 +40,9 @@ class SlottedAction:
 def list_schedule(
     queues: Sequence[Sequence[Sequence[Action]]], last: int, rules: ListRules
 ) -> list[list[SlottedAction]]:
-    """The order of actions on each device.
+    """The actions of each device in execution order.
 
-    `queues[device]`: sequences of actions of one kind, pipe and stage, each in order. `last`: the last stage.
+    `queues[device]`: one sequence per (kind, pipe, stage), in order of micro-batches. `last`: index of the last stage.
     SolverError on deadlock.
     """
     return _ListScheduler(queues, last, rules).orders()
@@ -52,7 +55,7 @@ class _ListScheduler:
         self.live = [0] * len(queues)  # live activations by device
 
     def orders(self) -> list[list[SlottedAction]]:
-        """Run slot by slot until all queues are empty."""
+        """Run slot by slot until all queues are empty. Returns the actions of each device in execution order."""
         orders: list[list[SlottedAction]] = [[] for _ in self.queues]
         free = [0] * len(self.queues)
         left = sum(len(queue) for own in self.queues for queue in own)

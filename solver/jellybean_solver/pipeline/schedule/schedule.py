@@ -15,7 +15,7 @@ from jellybean_solver.pipeline.schedule.actions import Action, ActionKind, parse
 
 
 class WeightPolicy(Enum):
-    """Which weight version a micro-batch uses at a stage, in its forward and its backward.
+    """Which weight version a micro-batch uses at a stage, the same in its forward and its backward.
 
     FLUSHED: one version for all micro-batches of an iteration, as on a single device.
     STASHED: the latest version at the time of the forward (weight stashing, PipeDream).
@@ -116,7 +116,7 @@ def synchronous_schedule(
 
 
 def one_forward_one_backward(forwards: list[Action], backwards: list[Action], warm_up: int) -> list[Action]:
-    """1F1B order: `warm_up` forwards, then one backward and one forward in turn, then the remaining backwards."""
+    """1F1B order: `warm_up` forwards, then one backward and one forward alternately, then the remaining backwards."""
     found = forwards[:warm_up]
     for index, backward in enumerate(backwards):
         found.append(backward)

@@ -24,9 +24,9 @@ _NO_INPUT = (0.0, 0.0, None)
 class ScheduleCosts:
     """Duration of each kind of action, in seconds.
 
-    `input_s`, `weight_s`: the input-gradient and weight-gradient halves of a split backward; half of `backward_s` each
+    `input_s`, `weight_s`: the input-gradient and weight-gradient parts of a split backward; half of `backward_s` each
     by default. `transfer_s`: sending an activation or a gradient between stage s and s + 1. `slowness`: per device,
-    factor on its compute time. `overlap`: transfers run concurrently with computation.
+    factor on its compute time; empty for 1. `overlap`: transfers run concurrently with computation.
     """
 
     forward_s: StageSeconds = 1.0
@@ -40,7 +40,7 @@ class ScheduleCosts:
     overlap: bool = True
 
     def computing_s(self, kind: ActionKind, stage: int) -> float:
-        """Seconds of an action on a device of slowness 1."""
+        """Seconds of an action of that kind on a device of slowness 1."""
         half = stage_seconds(self.backward_s, stage) / 2
         match kind:
             case ActionKind.FORWARD:
@@ -58,7 +58,7 @@ class ScheduleCosts:
 
 
 def stage_seconds(seconds: StageSeconds, stage: int) -> float:
-    """The value of one stage."""
+    """The seconds of one stage."""
     return seconds[stage] if isinstance(seconds, tuple) else seconds
 
 
@@ -93,7 +93,7 @@ class Timeline:
 
 
 def simulate(schedule: Schedule, costs: ScheduleCosts | None = None) -> Timeline:
-    """The times of all actions. SolverError, with the action that blocks, if the schedule deadlocks."""
+    """Start and end of all actions. SolverError, with the action that blocks, if the schedule deadlocks."""
     return _ScheduleSimulation(schedule, costs or ScheduleCosts()).timeline()
 
 
@@ -130,7 +130,7 @@ class _ScheduleSimulation:
         return Timeline(self.schedule, tuple(map(tuple, self.starts)), tuple(map(tuple, self.ends)))
 
     def _advance(self, device: int) -> list[int]:
-        """Execute the device's actions until one is blocked. Returns the devices that this unblocks."""
+        """Execute the device's actions until an input is missing. Returns the devices that this unblocks."""
         actions, seconds, freed = self.schedule.actions[device], self.seconds[device], list[int]()
         starts, ends, overlap = self.starts[device], self.ends[device], self.costs.overlap
         free = self.free[device]
@@ -175,7 +175,7 @@ class _ScheduleSimulation:
         return (ended + transfer_s, transfer_s, None) if ended >= 0 else (0.0, 0.0, (direction, slot))
 
     def _all_reduced(self, kind: int, stage: int) -> tuple[float, float, Dependency | None]:
-        """The update of a replicated stage waits until all replicas have joined the all-reduce."""
+        """Inputs of a REDUCE or UPDATE, as in `_inputs`: an update waits until all replicas joined the all-reduce."""
         copies = len(self.schedule.device_of)
         if kind == ActionKind.REDUCE or copies == 1:
             return _NO_INPUT
@@ -202,7 +202,7 @@ class _ScheduleSimulation:
         return transfer_s[stage - 1] if kind <= ActionKind.INPUT_GRADIENT and stage else 0.0
 
     def _action_seconds(self, device: int) -> list[list[float]]:
-        """Seconds by kind of action and stage."""
+        """Seconds of the device's actions, by kind and stage."""
         slow = self.costs.slowness[device] if self.costs.slowness else 1.0
         return [
             [slow * self.costs.computing_s(kind, stage) for stage in range(self.schedule.stages)] for kind in ActionKind
@@ -234,7 +234,7 @@ def bubble_fraction(timeline: Timeline) -> float:
     """Share of the devices' time without computation. For schedules without a flush, of the steady state only.
 
     The steady state starts when every device has finished a backward and ends when the first device has finished its
-    last forward, cut to whole rounds per device. 0 if the schedule is too short to reach it.
+    last forward; on each device, only whole update periods in it count. 0 if the schedule is too short to reach it.
     """
     devices = range(timeline.schedule.devices)
     if timeline.schedule.flushes:
@@ -253,13 +253,16 @@ def bubble_fraction(timeline: Timeline) -> float:
 
 
 def _end_of(timeline: Timeline, device: int, kind: ActionKind, step: int) -> float:
-    """When the device's first (step 1) or last (step -1) action of a kind ended."""
+    """End in seconds of the device's first (`step` 1) or last (`step` -1) action of a kind."""
     pairs = zip(timeline.schedule.actions[device][::step], timeline.ends_s[device][::step], strict=True)
     return next(end for action, end in pairs if action.kind is kind)
 
 
 def _round_ends(timeline: Timeline, device: int, begins: float, ends: float) -> list[int]:
-    """Indices of the device's backwards in the steady state that end a round: first stage, last of a period."""
+    """Indices of the device's actions that end an update period between the times `begins` and `ends`.
+
+    Such an action is the backward of the period's last micro-batch in the device's first stage.
+    """
     actions, period = timeline.schedule.actions[device], timeline.schedule.period
     stage = actions[0].stage
     return [

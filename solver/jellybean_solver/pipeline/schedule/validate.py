@@ -20,7 +20,7 @@ WEIGHT_GRADIENT_KINDS = (ActionKind.BACKWARD, ActionKind.WEIGHT_GRADIENT)  # the
 
 
 def schedule_violations(schedule: Schedule, *, max_activations: int | None = None) -> tuple[str, ...]:
-    """All violations, as messages; empty if the schedule is valid. `max_activations`: capacity of a device."""
+    """All violations, as messages; empty if the schedule is valid. `max_activations`: most that fit on a device."""
     checks = (_check_placement, _check_completeness, _check_versions, _check_updates)
     found = [violation for check in checks for violation in check(schedule)]
     if max_activations is not None:

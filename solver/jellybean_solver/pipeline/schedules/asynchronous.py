@@ -26,7 +26,7 @@ def pipedream(devices: int, microbatches: int) -> Schedule:
 
 
 def pipedream_vertical(devices: int, microbatches: int) -> Schedule:
-    """PipeDream with vertical sync: a micro-batch uses at all stages the version that the first stage had (3.3)."""
+    """PipeDream with vertical sync: a micro-batch uses the first stage's version at all stages (section 3.3)."""
     return _update_per_microbatch(
         "pipedream-vertical",
         WeightPolicy.VERTICAL_SYNC,
@@ -37,9 +37,10 @@ def pipedream_vertical(devices: int, microbatches: int) -> Schedule:
 
 
 def pipedream_2bw(devices: int, microbatches: int, period: int | None = None) -> Schedule:
-    """PipeDream-2BW: gradients of `period` micro-batches (default D, the least) per update, one update behind.
+    """PipeDream-2BW: one update per `period` micro-batches (D by default, not fewer), one update behind.
 
-    W(t+1) = W(t) - lr grad f(W(t-1)) (Narayanan et al. 2021, Memory-Efficient Pipeline-Parallel DNN Training, 3.1).
+    W(t+1) = W(t) - lr grad f(W(t-1)) (Narayanan et al. 2021, Memory-Efficient Pipeline-Parallel DNN Training, section
+    3.1).
     """
     period = period or devices
     require_at_least("pipedream-2bw", "micro-batches per update", period, devices)
@@ -61,7 +62,7 @@ def wpipe(devices: int, microbatches: int) -> Schedule:
     """WPipe: 2 D stages in two groups that update in turn, every D micro-batches (Yang et al. 2022).
 
     Device s holds stage s (group G0) and stage s + D (group G1). The forwards of the next D micro-batches in G0 precede
-    the backwards of the current ones, so G0 is one update behind and G1 is up to date. Warm-up: 2 D - 1 - s forwards.
+    the backwards of the current ones, so G0 is one update behind and G1 is up to date. Warm-up: 2 D - s forwards.
     """
     _require_multiple("wpipe", microbatches, devices)
 
@@ -99,7 +100,7 @@ def _one_forward_one_backward(stage: int, warm_up: int, microbatches: int, versi
 
 
 def _with_updates(actions: list[Action], period: int) -> list[Action]:
-    """The actions with an update after the last backward of every `period` micro-batches of a stage."""
+    """The actions, with an update added after a stage's last backward in every `period` micro-batches."""
     found = []
     for action in actions:
         found.append(action)

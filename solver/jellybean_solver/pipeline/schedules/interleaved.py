@@ -13,7 +13,10 @@ from jellybean_solver.pipeline.schedule.schedule import (
 
 
 def interleaved(devices: int, microbatches: int, chunks: int = 2) -> Schedule:
-    """Rounds of D micro-batches through each chunk; warm-up of 2 (D - 1 - s) + (v - 1) D + 1 forwards."""
+    """1F1B on `chunks` (v) stages per device, in rounds of D micro-batches through each chunk.
+
+    Device s warms up with 2 (D - 1 - s) + (v - 1) D + 1 forwards. SolverError unless D divides the micro-batches.
+    """
     if microbatches % devices:
         raise SolverError(
             f"interleaved needs a number of micro-batches that {devices} devices divide, not {microbatches}"
@@ -28,7 +31,7 @@ def interleaved(devices: int, microbatches: int, chunks: int = 2) -> Schedule:
 
 
 def _action(kind: ActionKind, device: int, devices: int, chunks: int, number: int) -> Action:
-    """The k-th forward or backward (`number`) of the device: rounds of D micro-batches through all its chunks."""
+    """The device's `number`-th forward or backward (from 0), in rounds of D micro-batches per chunk."""
     rounds, within = divmod(number, devices * chunks)
     chunk, index = divmod(within, devices)
     chunk = chunk if kind is ActionKind.FORWARD else chunks - 1 - chunk

@@ -35,7 +35,7 @@ def gpipe(devices: int, microbatches: int) -> Schedule:
 
 
 def gpipe_grouped(devices: int, microbatches: int) -> Schedule:
-    """GPipe with two groups of stages per device, run one after the other (the grouping of WPipe, Yang et al. 2022).
+    """GPipe with two groups of stages that run one after the other on each device (as WPipe, Yang et al. 2022).
 
     Needs M >= D, so that group 1 never waits for group 0.
     """
@@ -50,7 +50,7 @@ def gpipe_grouped(devices: int, microbatches: int) -> Schedule:
 
 
 def one_f_one_b(devices: int, microbatches: int) -> Schedule:
-    """D - s warm-up forwards, then one backward and one forward in turn (PipeDream-flush, Narayanan et al. 2021)."""
+    """1F1B: D - s warm-up forwards, then backward and forward alternate (PipeDream-flush, Narayanan et al. 2021)."""
     return _early_backward("1f1b", microbatches, [devices - stage for stage in range(devices)])
 
 
