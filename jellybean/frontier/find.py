@@ -50,7 +50,7 @@ class Current:
 class Frontier:
     """The curves of a project: cost over accuracy, and cost over request rate if it was asked for.
 
-    `notes`: why plans could not be compared. `elapsed_s` includes the simulations.
+    `notes`: why the current plan is not shown, if so. `elapsed_s` includes the simulations.
     """
 
     problem: Problem
@@ -113,12 +113,12 @@ def save_plans(frontier: Frontier, folder: Path) -> tuple[Path, ...]:
 
 
 def accuracy_name(corner: Corner) -> str:
-    """File name of the plan of a point on the cost-accuracy curve."""
+    """File name, without suffix, of the plan of a point on the cost-accuracy curve."""
     return f"accuracy-{corner.accuracy:.10g}"
 
 
 def rate_name(problem: Problem, scale: float) -> str:
-    """File name of the plan of a point on the cost-rate curve."""
+    """File name, without suffix, of the plan of a point on the cost-rate curve."""
     return f"rate-{problem.sources[0].rate_per_s * scale:.10g}"
 
 

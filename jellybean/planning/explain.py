@@ -44,8 +44,8 @@ from jellybean_solver import (
 )
 
 DIGITS = 5  # significant digits of a proposed relaxation
-MIN_EXPLAIN_S = 0.1  # minimum time left for the explanation after planning with cut models
-STOPPED_SHARE = 0.5  # a search that used this share of the time limit was stopped by it
+MIN_EXPLAIN_S = 0.1  # least time limit of the explanation, if planning with cut models has used up the given one
+STOPPED_SHARE = 0.5  # a search that used at least this share of the time limit counts as stopped by it
 MAX_LIMIT_FACTOR = 20  # largest proposed time limit, as a multiple of the insufficient one
 ACCURACY_STEPS = 1e6  # resolution of a proposed accuracy: steps per percentage point
 

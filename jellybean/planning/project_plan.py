@@ -57,7 +57,7 @@ Progress = Callable[[float, float, str], None]  # progress callback with the arg
 class Planned:
     """The result of planning a project. `plan` is None if no plan meets the targets; then `reasons` says why.
 
-    `problem` has whole models only, even if the plan cuts some. `solve_s`: time of the search in seconds.
+    `problem` has whole models only, even if the plan splits some in two. `solve_s`: time of the search in seconds.
     """
 
     problem: Problem

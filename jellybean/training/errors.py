@@ -14,7 +14,7 @@ class RankLostError(TrainingError):
 
 
 class StalledError(RankLostError):
-    """A rank stalls, or no rank makes progress; reported in preference to the ranks that were ended because of it."""
+    """A rank stalls, or no rank makes progress; reported in preference to errors of ranks that end because of it."""
 
 
 class RankCrashError(TrainingError):

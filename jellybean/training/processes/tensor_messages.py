@@ -107,7 +107,7 @@ def _part(shape: torch.Size, own: torch.dtype, shorter: torch.dtype | None) -> T
 
 
 def _lay_out(parts: tuple[TensorSpec | None, ...]) -> MessageLayout:
-    """Encode the parts: 0 for None, else 1 + index of the type, index of the sent type, rank, sizes."""
+    """The layout, with parts as integers: 0 for None, else 1 + type index, sent type index, dimensions, sizes."""
     numbers: list[int] = []
     for part in parts:
         if part is None:

@@ -77,7 +77,7 @@ def trace(module: nn.Module, inputs: tuple[Any, ...]) -> fx.GraphModule:
 
 
 def cut_module(traced: fx.GraphModule, stage_of: dict[str, int], inputs: tuple[Any, ...]) -> CutModule:
-    """Cut a traced module into stages. TrainingError if a value that is no tensor would cross a cut.
+    """Cut a traced module into stages. TrainingError if a value that cannot be sent as a tensor would cross a cut.
 
     `stage_of`: node name -> stage; no node may read the output of a later stage. `inputs`: an example of at least two
     samples.
@@ -129,7 +129,7 @@ def _stages_of(graph: fx.Graph, stage_of: dict[str, int]) -> dict[fx.Node, int]:
 
 
 def _crossing(graph: fx.Graph, stages_of: dict[fx.Node, int], stage: int) -> list[fx.Node]:
-    """Values computed up to a stage and read by a later one, including the model's inputs and output."""
+    """Model inputs and values computed up to a stage that a later stage or the model's output reads."""
     integers = []
     for node in graph.nodes:
         if node.op in ("get_attr", "output") or stages_of.get(node, 0) > stage:

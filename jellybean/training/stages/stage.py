@@ -88,7 +88,7 @@ class StageCopy:
         return told
 
     def backward(self, microbatch: int, gradients: StageTensors) -> StageTensors:
-        """Gradients of the inputs, None where not needed; weight gradients are accumulated in `gradient`."""
+        """Gradients of the inputs, None for inputs that need none; weight gradients are accumulated in `gradient`."""
         flight = self._recomputed(microbatch)
         del self._in_flight[microbatch]
         roots, coming = _roots(flight, gradients)
@@ -100,7 +100,7 @@ class StageCopy:
         return _by_leaf(flight.leaves, [leaf.grad for leaf in leaves])
 
     def input_gradient(self, microbatch: int, gradients: StageTensors) -> StageTensors:
-        """Gradients of the inputs, None where not needed; weight gradients are deferred to `weight_gradient`."""
+        """Gradients of the inputs, None for inputs that need none; weight gradients are left to `weight_gradient`."""
         flight = self._recomputed(microbatch)
         roots, coming = _roots(flight, gradients)
         weights = list(_trained(flight.weights).values())

@@ -1,4 +1,4 @@
-"""The weight versions of one copy of a stage that micro-batches in flight still need.
+"""Keeps the weight versions of one copy of a stage that micro-batches in flight still need.
 
 The newest version is the module's own parameters, which the optimizer updates in place. Forwards use aliases of them.
 Before an update, if a later action needs the current version, that version keeps its memory and the parameters move to

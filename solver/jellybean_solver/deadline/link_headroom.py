@@ -64,7 +64,7 @@ class HeadroomSearch:
         return self.bound
 
     def accepts(self, network: Network, selection: Selection, found: Assignment) -> bool:
-        """As in `DeadlineJudge`. A late plan is accepted if its links have slack or headroom was raised often enough."""
+        """See `DeadlineJudge`. A late plan is accepted if its links have slack, or after the last raise of headroom."""
         plan = build_plan(network, selection, found, Certificate.of(found.cost, 0.0, Termination.GAP))
         known = latency(plan)
         if known.meets(self.deadline_s):
@@ -81,15 +81,15 @@ class HeadroomSearch:
 
     @property
     def has_plan(self) -> bool:
-        """As `DeadlineJudge` has it."""
+        """See `DeadlineJudge`."""
         return self.in_time is not None
 
     def reset(self) -> None:
-        """As `DeadlineJudge` has it."""
+        """See `DeadlineJudge`."""
         self.headroom, self.next_headroom, self.steps = self.first, 1.0, 0
 
     def raise_headroom(self) -> bool:
-        """As `DeadlineJudge` has it."""
+        """See `DeadlineJudge`."""
         is_raised = self.steps < self.settings.raises and self.next_headroom < 1.0
         if is_raised:
             self.headroom, self.next_headroom, self.steps = self.next_headroom, 1.0, self.steps + 1

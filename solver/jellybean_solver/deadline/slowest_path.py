@@ -23,8 +23,8 @@ _Change = tuple[float, Restriction]  # seconds of the path's time that the restr
 class SlowestPath:
     """Operators and links on the path with the longest mean time relative to its deadline, waits included.
 
-    Both from the last to the first. `stages`: operator, its slowest worker, mean wait there in seconds. `crossed`:
-    edges between tiers with their transfer time in seconds.
+    `stages`: operator, its slowest worker, mean wait there in seconds. `crossed`: edges between tiers, with their
+    transfer time in seconds. Both run from the path's end to its start.
     """
 
     def __init__(self, problem: Problem, plan: Plan) -> None:

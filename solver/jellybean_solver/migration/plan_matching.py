@@ -49,7 +49,7 @@ def hosted_models(plan: Plan, worker: PlannedWorker) -> Models:
 
 
 def match_workers(before: Plan, after: Plan, worth: LoadPrice | None = None) -> list[Pair]:
-    """Pairs (worker of `before`, worker of `after`) that contain each once; None if a worker starts or stops.
+    """Pairs (worker of `before`, worker of `after`) with each worker once; None beside one that starts or stops.
 
     In each pool as many workers as possible continue. Among these matchings, the greatest value of kept models is taken
     (by `worth`; without it all models count equally), then the greatest number. Ties go to equal names, then to the

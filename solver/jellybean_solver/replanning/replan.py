@@ -26,7 +26,7 @@ from jellybean_solver.replanning.rescore import rescore
 from jellybean_solver.small.objectives import Fleet
 
 LEAST_SAVED_SHARE = 0.02
-SAVING_TOLERANCE = 1e-6  # relative; a saving below it is rounding
+SAVING_TOLERANCE = 1e-6  # relative; a saving below it is a rounding error
 
 
 class Verdict(StrEnum):
@@ -66,10 +66,10 @@ class SearchSettings:
 class Replanned:
     """The decision with its figures.
 
-    `running`: the running plan rescored with the problem's present figures. `broken`: the targets it misses, as
-    sentences. `best`: the cheapest plan to change to, with its `migration`; both None if there is none. `refused`: why
-    `check` rejected a cheaper plan; the migration of `best` was then computed, not minimised. `bound_usd`: lower bound
-    on cost over the horizon, migration included, of any change. `tried`: selections evaluated.
+    `running`: the running plan rescored with the problem's present figures. `broken`: its violations and missed
+    targets, as sentences. `best`: the cheapest plan to change to, with its `migration`; both None if there is none.
+    `refused`: why `check` rejected a cheaper plan; the migration of `best` was then computed, not minimised.
+    `bound_usd`: lower bound on cost over the horizon, migration included, of any change. `tried`: selections evaluated.
     """
 
     verdict: Verdict

@@ -1,9 +1,9 @@
-"""Alpa's inter-operator pass: minimises the sum of the stages plus (B - 1) times the slowest, for B micro-batches.
+"""Alpa's inter-operator pass: minimises the sum of stage times plus (B - 1) times the slowest, for B micro-batches.
 
 Zheng et al., OSDI 2022, section 5. Every stage gets a submesh of the cluster: a power of two of one host's devices, or
 several whole hosts; all devices are used. Alpa enumerates the slowest stage's time in ascending order. Here the sum is
-minimised under descending limits on it, each just below the slowest stage of the previous solution, so only solutions
-that improve one of the two terms are computed.
+minimised under descending limits on the slowest stage's time, each just below that of the previous solution, so only
+solutions that improve one of the two terms are computed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Submesh:
 
 
 def submeshes(levels: Sequence[TopologyLevel]) -> tuple[Submesh, ...]:
-    """The shapes that a stage may have. SolverError unless devices per host are a power of two."""
+    """The submeshes that a stage may get. SolverError unless devices per host are a power of two."""
     devices, hosts = levels[0].count, levels[1].count if len(levels) > 1 else 1
     if len(levels) > 2:
         raise SolverError("submeshes have two levels: devices of a host, and hosts")

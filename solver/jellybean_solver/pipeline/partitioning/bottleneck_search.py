@@ -77,7 +77,7 @@ class BottleneckSearch:
         return upper_s, self._stages(incumbent)
 
     def _bounds(self) -> Iterator[float]:
-        """Increasing times to try, until one is feasible."""
+        """Increasing bottleneck times in seconds, to be tried until one is feasible."""
         if math.isfinite(self.bound_s):
             yield self.bound_s * (1 + 1e-9)
         balanced_s, slack = float(self.candidates.compute_s[0, -1]) / self.level.count, FIRST_SLACK

@@ -34,7 +34,7 @@ class CutCosts:
 
 
 def spread_cuts(costs: CutCosts, count: int) -> list[int]:
-    """The cut with the fewest crossing bytes in each of `count` equal parts of the work; also the two trivial cuts."""
+    """The first and last cut, and in each of `count` equal parts of the work the cut with the fewest crossing bytes."""
     share = costs.before_s / max(costs.total_s, 1e-300)
     parts = np.minimum((share * count).astype(int), count - 1)
     order = np.lexsort((costs.crossing, parts))
@@ -71,7 +71,7 @@ def pruned_candidates(
 
 
 def _pairs(costs: CutCosts, levels: Sequence[TopologyLevel], bound_s: float) -> float:
-    """Work of the dynamic program at the top level: pairs of cuts times the group counts that meet the bound there."""
+    """Size of the top level's dynamic program: pairs of cuts times the group counts with which they meet the bound."""
     count, size = levels[-1].count, math.prod(level.count for level in levels[:-1])
     if math.isinf(bound_s):
         return len(costs.cuts) ** 2 * count * (count + 1) / 4

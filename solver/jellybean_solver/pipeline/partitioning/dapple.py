@@ -27,7 +27,7 @@ from jellybean_solver.pipeline.partitioning.layer_graph import LayerGraph
 from jellybean_solver.pipeline.partitioning.settings import PartitionSettings
 from jellybean_solver.pipeline.partitioning.stages import PartitionStage, TopologyLevel
 
-# Upper bounds that are tried first, relative to an iteration without bubbles: growth factor, and the largest one.
+# Upper bounds on the iteration time that are tried first: growth factor, largest multiple of a bubble-free iteration.
 BOUND_GROWTH = 1.2
 MAX_BOUND = 100.0
 
@@ -35,7 +35,7 @@ FloatOrArray = TypeVar("FloatOrArray", float, Floats)
 
 
 class StateLimitError(Exception):
-    """The program has expanded more partial partitions than allowed."""
+    """The dynamic program has expanded more partial partitions than allowed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""A model as a graph of layers with costs, and its cuts (down-sets)."""
+"""A model as a graph of layers with costs, and its cuts: sets of layers closed under predecessors (down-sets)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jellybean_solver.errors import SolverError
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Costs of one micro-batch: forward and backward seconds, bytes of the output, bytes of the parameters."""
+    """A layer's costs for one micro-batch: forward and backward seconds, bytes of the output, bytes of parameters."""
 
     name: str
     forward_s: float
@@ -79,10 +79,10 @@ def layer_graph(layers: Sequence[tuple[str, Layer]], edges: Sequence[tuple[str, 
 def enumerate_cuts(graph: LayerGraph, max_cuts: int, *, free_idle: bool = False) -> tuple[tuple[int, ...], bool]:
     """The graph's down-sets as bit sets, from the empty to the full one, and False if there were too many.
 
-    A down-set contains all predecessors of its layers; the stages of a pipeline are the differences of nested
-    down-sets. Subsets come before their supersets. If there are more than `max_cuts`, only the prefixes of the
-    topological order are returned. With `free_idle`, layers without time and parameters are moved to the side of each
-    cut where fewer bytes cross it; without a memory limit, the fewer down-sets still contain an optimal partition.
+    The stages of a pipeline are the differences of nested down-sets. Subsets come before their supersets. If there are
+    more than `max_cuts`, only the prefixes of the topological order are returned. With `free_idle`, layers without time
+    and parameters are moved to the side of each cut where fewer bytes cross it; without a memory limit, the remaining
+    down-sets still contain an optimal partition.
     """
     idle = _IdleLayers(graph) if free_idle else None
     everything = (1 << len(graph.layers)) - 1

@@ -31,9 +31,9 @@ FIRST_SLACK, SLACK_GROWTH, MAX_SLACK = 0.15, 4, 20.0
 
 @dataclass(frozen=True, slots=True)
 class GroupContext:
-    """A group's position in the pipeline: number of workers in later stages (`behind`) per copy of the group.
+    """A group's position in the pipeline. `copies`: replicas of the group that work in parallel.
 
-    `copies`: number of replicas of the group that work in parallel.
+    `behind`: workers in later stages per copy.
     """
 
     behind: Fraction = Fraction(0)
@@ -260,7 +260,7 @@ class PipeDreamPartitioner:
                 below[inside][block] = np.maximum(below[inside][block], np.where(relevant, m * window.bound, -np.inf))
 
     def _fill_column(self, level: int, context: GroupContext, window: _Window, table: _Table) -> None:
-        """Optimal cost and choice from every relevant cut to the window's end, by groups used."""
+        """Fill in the table's entries that end at the window's cut, from every relevant start cut."""
         count, bandwidth, cuts, end = self.levels[level].count, self.levels[level].bandwidth, window.cuts, window.end
         done, group_bound = self.cost.work[0], self._group_size(level) * window.bound * (1 + 1e-9)
         first, later = np.full((2, count + 1, self.candidates.size), np.inf)
@@ -288,7 +288,7 @@ class PipeDreamPartitioner:
         table.costs[:, end] = first.min(axis=0)
 
     def _stages(self, candidate: tuple[int, int], level: int, context: GroupContext) -> tuple[PartitionStage, ...]:
-        """Trace the optimal stages of a candidate on one whole group."""
+        """The optimal stages of a candidate on one whole group, traced through the tables."""
         table, (start, end) = self._tables[level, context], candidate
         groups = int(table.used[candidate])
         choices, stages = table.first, []

@@ -3,8 +3,8 @@
 The objective is the makespan of one micro-batch, forward and backward. A layer's output is sent once to every other
 device that reads it, and its gradient back, concurrently with computation. An idle device starts the ready task with
 the longest critical path to the end (list scheduling). The best placement is found by branch and bound over the layers
-in topological order; if that takes too long, a gap remains to the lower bound: the critical path, or the work spread
-evenly.
+in topological order; if that takes too long, a gap remains to the lower bound, the larger of the critical path and the
+work spread evenly.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class TaskGraph:
     def lower_bound_s(self, prefix: Placement) -> float:
         """Lower bound of the makespan over all placements that begin with `prefix`.
 
-        The critical path with the transfers of placed layers, or the work of the most loaded device.
+        The larger of the critical path, with transfers between placed layers, and the work of the most loaded device.
         """
         placed, size = len(prefix), self.size
         starts = [0.0] * (2 * size)

@@ -14,7 +14,7 @@ class StageMemory:
     """Peak memory of one replica of a stage.
 
     `weight_versions`: the most that exist at once; a version that no later action uses is overwritten in place.
-    `update_delay`: the most updates by which the weights of a gradient are older than those that it is applied to.
+    `update_delay`: most updates between the weights that a gradient was computed with and those it is applied to.
     """
 
     stage: int

@@ -67,7 +67,7 @@ class Schedule:
         return self.weights is WeightPolicy.FLUSHED
 
     def to_text(self) -> str:
-        """One line per device."""
+        """The actions as text, one line per device."""
         return "\n".join(" ".join(map(str, actions)) for actions in self.actions)
 
     def __iter__(self) -> Iterator[tuple[int, Action]]:

@@ -101,7 +101,7 @@ class _ScheduleSimulation:
     """Event-driven execution of a schedule.
 
     `ended[direction][slot]`: when a forward (direction 0) or an input gradient (direction 1) was computed; negative
-    while it is not. A slot numbers (pipe, stage, micro-batch).
+    before. A slot is the index of a (pipe, stage, micro-batch).
     """
 
     def __init__(self, schedule: Schedule, costs: ScheduleCosts) -> None:

@@ -40,7 +40,8 @@ SCHEDULES = {
 }
 
 
-# Longest backward, in forwards, that Chimera's order distinguishes; beyond, the order hardly changes and takes longer.
+# Longest backward that Chimera's order takes into account, as a multiple of a forward; with longer ones, the order
+# hardly changes and takes longer to generate.
 MAX_BACKWARD_SLOTS = 8.0
 
 

@@ -37,10 +37,10 @@ def pipedream_vertical(devices: int, microbatches: int) -> Schedule:
 
 
 def pipedream_2bw(devices: int, microbatches: int, period: int | None = None) -> Schedule:
-    """PipeDream-2BW: one update per `period` micro-batches (D by default, not fewer), one update behind.
+    """PipeDream-2BW: one update per `period` micro-batches, at least and by default as many as devices.
 
-    W(t+1) = W(t) - lr grad f(W(t-1)) (Narayanan et al. 2021, Memory-Efficient Pipeline-Parallel DNN Training, section
-    3.1).
+    Gradients are one update old: W(t+1) = W(t) - lr grad f(W(t-1)) (Narayanan et al. 2021, Memory-Efficient
+    Pipeline-Parallel DNN Training, section 3.1).
     """
     period = period or devices
     require_at_least("pipedream-2bw", "micro-batches per update", period, devices)
@@ -59,7 +59,7 @@ def pipedream_2bw(devices: int, microbatches: int, period: int | None = None) ->
 
 
 def wpipe(devices: int, microbatches: int) -> Schedule:
-    """WPipe: 2 D stages in two groups that update in turn, every D micro-batches (Yang et al. 2022).
+    """WPipe: 2 D stages on D devices, in two groups that update in turn every D micro-batches (Yang et al. 2022).
 
     Device s holds stage s (group G0) and stage s + D (group G1). The forwards of the next D micro-batches in G0 precede
     the backwards of the current ones, so G0 is one update behind and G1 is up to date. Warm-up: 2 D - s forwards.

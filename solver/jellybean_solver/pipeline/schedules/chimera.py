@@ -13,11 +13,10 @@ F, B = ActionKind.FORWARD, ActionKind.BACKWARD
 
 
 def chimera(devices: int, microbatches: int, backward_slots: int = 2) -> Schedule:
-    """Units of D micro-batches, half of them in each direction, concatenated (sections 3.1 and 3.5).
+    """Concatenated units of as many micro-batches as devices, half in each direction (sections 3.1 and 3.5).
 
-    Successive units start D (F + B) apart, a device's compute time in one unit, so that the forwards of a unit fill the
-    bubbles at the end of the previous one. `backward_slots`: duration of a backward, in forwards, that the order
-    assumes.
+    Successive units start one device's compute time of a unit apart, so that the forwards of a unit fill the bubbles at
+    the end of the previous one. `backward_slots`: assumed duration of a backward, as a multiple of a forward.
     """
     if devices % 2:
         raise SolverError(f"chimera needs an even number of devices, not {devices}")
@@ -42,9 +41,9 @@ def chimera(devices: int, microbatches: int, backward_slots: int = 2) -> Schedul
 def _unit(devices: int, backward_slots: int) -> list[list[SlottedAction]]:
     """The actions of each device in one unit, with their slots.
 
-    If B = F, the m-th micro-batch of a pipe runs forward at stage s in slot s + 2 m and backward in slot
-    2 D - 1 - s + 2 m. D is even, so the slots of the two pipes on a device differ in parity and never collide. With
-    longer backwards, those slots are the priorities of a list schedule.
+    If a backward takes one slot, like a forward, the m-th micro-batch of a pipe runs forward at stage s of D in slot
+    s + 2 m and backward in slot 2 D - 1 - s + 2 m. D is even, so the slots of the two pipes on a device differ in
+    parity and never collide. With longer backwards, those slots are the priorities of a list schedule.
     """
 
     def slot(action: Action) -> int:

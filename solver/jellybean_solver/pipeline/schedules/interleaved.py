@@ -13,7 +13,7 @@ from jellybean_solver.pipeline.schedule.schedule import (
 
 
 def interleaved(devices: int, microbatches: int, chunks: int = 2) -> Schedule:
-    """1F1B on `chunks` (v) stages per device, in rounds of D micro-batches through each chunk.
+    """1F1B on v = `chunks` stages per device, in rounds of D = `devices` micro-batches through each of them.
 
     Device s warms up with 2 (D - 1 - s) + (v - 1) D + 1 forwards. SolverError unless D divides the micro-batches.
     """
@@ -31,7 +31,7 @@ def interleaved(devices: int, microbatches: int, chunks: int = 2) -> Schedule:
 
 
 def _action(kind: ActionKind, device: int, devices: int, chunks: int, number: int) -> Action:
-    """The device's `number`-th forward or backward (from 0), in rounds of D micro-batches per chunk."""
+    """The device's `number`-th forward or backward (from 0), in rounds of `devices` micro-batches per chunk."""
     rounds, within = divmod(number, devices * chunks)
     chunk, index = divmod(within, devices)
     chunk = chunk if kind is ActionKind.FORWARD else chunks - 1 - chunk

@@ -37,7 +37,7 @@ def gpipe(devices: int, microbatches: int) -> Schedule:
 def gpipe_grouped(devices: int, microbatches: int) -> Schedule:
     """GPipe with two groups of stages that run one after the other on each device (as WPipe, Yang et al. 2022).
 
-    Needs M >= D, so that group 1 never waits for group 0.
+    Needs at least as many micro-batches as devices, so that the second group never waits for the first.
     """
     require_at_least("gpipe-grouped", f"micro-batches on {devices} devices", microbatches, devices)
     order = range(microbatches)
@@ -50,15 +50,15 @@ def gpipe_grouped(devices: int, microbatches: int) -> Schedule:
 
 
 def one_f_one_b(devices: int, microbatches: int) -> Schedule:
-    """1F1B: D - s warm-up forwards, then backward and forward alternate (PipeDream-flush, Narayanan et al. 2021)."""
+    """1F1B (PipeDream-flush, Narayanan et al. 2021): stage s of D warms up with D - s forwards."""
     return _early_backward("1f1b", microbatches, [devices - stage for stage in range(devices)])
 
 
 def dapple(devices: int, microbatches: int, policy: str = "a") -> Schedule:
     """Early backward scheduling (DAPPLE, Fan et al. 2021, section 3.2).
 
-    Policy a warms up with D - s forwards. Policy b warms up with 2 (D - s) - 1, which hides communication that takes up
-    to as long as computation, for about twice the activation memory.
+    Stage s of D warms up with D - s forwards under policy a, and with 2 (D - s) - 1 under policy b, which hides
+    communication that takes up to as long as computation, for about twice the activation memory.
     """
     if policy not in ("a", "b"):
         raise SolverError(f"dapple has the warm-up policies a and b, not {policy!r}")

@@ -34,12 +34,12 @@ def zb_h1(devices: int, microbatches: int) -> Schedule:
 
 
 def zb_v(devices: int, microbatches: int) -> Schedule:
-    """ZB-V: two stages per device in a V; device s holds stages s and 2 D - 1 - s (section 6, figure 6).
+    """ZB-V: two stages per device in a V; device s of D holds stages s and 2 D - 1 - s (section 6, figure 6).
 
-    The order assumes equal times of forward, input gradient and weight gradient. Then, for M >= 2 D - 1, no device is
-    idle between its first and last action, with the memory of 1F1B (2 D activations of half-size stages). For fewer
-    micro-batches, the result is the faster of two orders: the published one without the missing micro-batches, and a
-    list schedule within the same memory.
+    The order assumes equal times of forward, input gradient and weight gradient. Then, from 2 D - 1 micro-batches on,
+    no device is idle between its first and last action, with the memory of 1F1B (2 D activations of half-size stages).
+    For fewer micro-batches, the result is the faster of two orders: the published one without the missing
+    micro-batches, and a list schedule within the same memory.
     """
     device_of = ((*range(devices), *reversed(range(devices))),)
     published = synchronous_schedule("zb-v", microbatches, device_of, _published(devices, microbatches))
