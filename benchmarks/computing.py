@@ -167,8 +167,8 @@ class _Feed:
         inputs, targets = _batch()
         self._inputs, self._targets = inputs.chunk(MICROBATCHES), targets.chunk(MICROBATCHES)
 
-    def inputs(self, microbatch: int) -> tuple[Any]:
-        return (self._inputs[microbatch],)
+    def inputs(self, microbatch: int, arguments: tuple[int, ...]) -> tuple[Any, ...]:
+        return tuple((self._inputs[microbatch],)[index] for index in arguments)
 
     def target(self, microbatch: int) -> Any:
         return self._targets[microbatch]
@@ -188,14 +188,16 @@ def _own(name: str, rank: int) -> Step:
     from jellybean.training.processes.transport import StageTransport
     from jellybean.training.stages.all_reduce import make_process_groups
     from jellybean.training.stages.interpreter import Interpreter, peers_of
-    from jellybean.training.stages.stage import StageCopy
+    from jellybean.training.stages.stage import StageCopy, StageInputs
     from jellybean.training.stages.updates import WeightUpdates
     from jellybean_solver.pipeline import make_schedule
 
     schedule = make_schedule(name, 2, MICROBATCHES)
     held = {
         (stage, pipe): StageCopy(
-            _layers(2 * LAYERS // schedule.stages), loss=mse_loss if stage == schedule.stages - 1 else None
+            _layers(2 * LAYERS // schedule.stages),
+            loss=mse_loss if stage == schedule.stages - 1 else None,
+            inputs=StageInputs((0,) if stage == 0 else ()),
         )
         for pipe, places in enumerate(schedule.device_of)
         for stage, device in enumerate(places)

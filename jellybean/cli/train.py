@@ -201,7 +201,7 @@ def _launch(document: TrainingDocument, directory: Path, overrides: list[str], *
 def _train(document: TrainingDocument, directory: Path, *, json: bool) -> None:
     from jellybean.training.checkpoints.checkpoint import save_model
     from jellybean.training.evaluation import gather_model
-    from jellybean.training.export import export_variant
+    from jellybean.training.export import export_variant, one_input
     from jellybean.training.logs import TrainingLogs, headline, idle_note, line
     from jellybean.training.processes.launch import lock_folder
     from jellybean.training.processes.ranks import process_group
@@ -234,7 +234,7 @@ def _train(document: TrainingDocument, directory: Path, *, json: bool) -> None:
         save_model(module, run_folder(directory))
         exported = None
         if document.export is not None:
-            exported = export_variant(module, document.export, directory, run.material.data.test[0])
+            exported = export_variant(module, document.export, directory, one_input(run.material.data.test.inputs))
             say(
                 f"wrote {exported.path} (differs from torch by at most {exported.max_difference:.1g}) "
                 "and its variant in "

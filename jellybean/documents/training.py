@@ -20,7 +20,7 @@ from jellybean_solver.pipeline import SCHEDULES
 
 TRAINING_FILE = "training.yaml"
 AUTO = "auto"
-LOSSES = ("cross_entropy", "mse")
+LOSSES = ("cross_entropy", "mse", "model")
 _FUNCTION = re.compile(r"[^:\s]+:[A-Za-z_]\w*")
 _TEMPLATE = (
     "write it; a few lines are enough: `kind: Training`, `model: nets.py:FUNCTION`, `data: nets.py:FUNCTION`, "
@@ -131,19 +131,18 @@ class TrainingDocument(DocumentModel):
 
     kind: Literal["Training"]
     description: str = ""
-    model: TrainingFunction = Field(
-        description="Function that returns a torch.nn.Module, which maps a batch to scores or values."
-    )
+    model: TrainingFunction = Field(description="Function that returns a torch.nn.Module.")
     data: Annotated[
         Annotated[TrainingFunction, Tag("(function)")] | Annotated[FolderSpec, Tag("(folder)")],
         Discriminator(_data_kind),
     ] = Field(
-        description="Function that returns arrays {train: (inputs, targets), test: (inputs, targets)}; or a "
-        "labelled folder."
+        description="Function that returns arrays {train: (inputs, targets), test: (inputs, targets)}, where inputs "
+        "may be a dict of arguments; or a labelled folder."
     )
     loss: Annotated[str, AfterValidator(_loss)] = Field(
         default="cross_entropy",
-        description="cross_entropy, mse, or a function of outputs and targets that returns the mean loss.",
+        description="cross_entropy, mse, a function of outputs and targets that returns the mean loss, or model: the "
+        "model returns its loss.",
     )
     epochs: Count
     batch: Count = Field(description="Samples per update, over all replicas.")

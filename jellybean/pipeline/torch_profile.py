@@ -1,14 +1,15 @@
 """Profiles a torch module by layer: forward and backward time, activation bytes, parameter bytes.
 
-The module is traced by torch.fx, or by torch.export where torch.fx fails, so skip connections and tied weights are
-visible. Every node is then timed alone, forward and backward, on its actual inputs. Nodes without weight matrices join
-the layer before them, as in ONNX graphs.
+The module is traced (`torch_trace`), so skip connections and tied weights are visible. Every operation is timed alone,
+forward and backward, on its actual inputs. Operations that cannot be cut apart (`torch_graph`) form one layer, and
+operations without weight matrices join the layer before them, as in ONNX graphs.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -17,24 +18,34 @@ import torch
 from torch import fx, nn
 
 from jellybean.errors import JellyBeanError
+from jellybean.pipeline.torch_graph import (
+    COMPUTE_OPS,
+    DisjointSets,
+    GraphFacts,
+    graph_facts,
+    merge_cycles,
+    parameters_of,
+    tensors_in,
+)
+from jellybean.pipeline.torch_trace import CallArguments, TracedModule, trace
 from jellybean_solver.pipeline import Layer, LayerGraph, layer_graph
 
 RUNS = 5
-_COMPUTE_OPS = {"call_module", "call_function", "call_method"}
 
 
 @dataclass(frozen=True)
 class TorchProfile:
     """Layer costs of a torch module.
 
-    `tied`: parameter -> the layers that share it (each of their stages needs a copy). `exported`: traced by
-    torch.export. `members`: names of each layer's nodes in the traced graph.
+    `tied`: parameter -> the layers that share it (each of their stages needs a copy). `tracer`: what traced the module.
+    `members`: names of each layer's nodes in the traced graph. `trained_bytes`: of each layer's trained parameters.
     """
 
     graph: LayerGraph
     tied: dict[str, tuple[str, ...]]
-    exported: bool
+    tracer: str
     members: tuple[tuple[str, ...], ...]
+    trained_bytes: tuple[float, ...]
 
 
 @dataclass
@@ -47,218 +58,212 @@ class _Cost:
     read_bytes: int = 0
 
 
-def profile_module(module: nn.Module, inputs: Sequence[Any], *, runs: int = RUNS) -> TorchProfile:
-    """Profile a module on example inputs of one micro-batch, in its current mode (train or eval).
+def profile_module(
+    module: nn.Module, args: Sequence[Any], kwargs: dict[str, Any] | None = None, *, runs: int = RUNS
+) -> TorchProfile:
+    """Profile a module on the example arguments of one micro-batch, in its current mode (train or eval).
 
     Parameters and buffers are restored afterwards. JellyBeanError if no tracer can follow the module.
     """
-    traced, exported = _traced(module, tuple(inputs))
-    return profile_traced(traced, inputs, runs=runs, exported=exported)
+    arguments = CallArguments.of(args, kwargs)
+    traced = trace(module, arguments)
+    return profile_traced(traced, graph_facts(traced, arguments.tensors), arguments.tensors, runs=runs)
 
 
 def profile_traced(
-    traced: fx.GraphModule, inputs: Sequence[Any], *, runs: int = RUNS, exported: bool = False
+    traced: TracedModule, facts: GraphFacts, tensors: Sequence[torch.Tensor], *, runs: int = RUNS
 ) -> TorchProfile:
-    """Profile a traced graph; see `profile_module`."""
-    kept = {name: value.clone() for name, value in traced.state_dict().items()}
+    """Profile a traced module; see `profile_module`."""
+    kept = {name: value.clone() for name, value in traced.graph.state_dict().items()}
     try:
-        costs = _NodeTimer(traced, runs).costs(*inputs)
+        costs = _NodeTimer(traced.graph, facts, runs).costs(*tensors)
     except Exception as error:  # the module's operators may raise anything
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise JellyBeanError(f"the module cannot be run on these inputs: {reason}") from error
     finally:
-        traced.load_state_dict(kept)
-    return _profile(traced, costs, exported=exported)
-
-
-def _traced(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[fx.GraphModule, bool]:
-    try:
-        return fx.symbolic_trace(module), False
-    except Exception as first:  # noqa: BLE001  # user code may raise anything when it is fed proxies
-        try:
-            return torch.export.export(module, inputs).module(), True
-        except Exception as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise JellyBeanError(
-                f"neither torch.fx nor torch.export can follow {type(module).__name__} ({reason}; torch.fx: {first})"
-            ) from error
+        traced.graph.load_state_dict(kept)
+    return _Layers(traced, facts, costs).profile()
 
 
 class _NodeTimer(fx.Interpreter):  # type: ignore[misc]  # mypy does not follow torch
-    """Interprets a traced graph and measures the time of each node on its own, several times."""
+    """Interprets a traced graph and measures the time of each node on its own, several times.
 
-    def __init__(self, traced: fx.GraphModule, runs: int) -> None:
-        super().__init__(traced, garbage_collect_values=False)
-        self.runs = runs
-        self.found: dict[fx.Node, _Cost] = {}
+    Timed runs get copies of their arguments, so that an operation that writes in place is timed on the same values
+    each time; then it runs once more on the real ones.
+    """
 
-    def costs(self, *inputs: Any) -> dict[fx.Node, _Cost]:
-        self.run(*inputs)
-        return self.found
+    def __init__(self, graph: fx.GraphModule, facts: GraphFacts, runs: int) -> None:
+        super().__init__(graph, garbage_collect_values=True)
+        self._facts, self._runs = facts, runs
+        self._found: dict[fx.Node, _Cost] = {}
+
+    def costs(self, *tensors: torch.Tensor) -> dict[fx.Node, _Cost]:
+        with torch.no_grad():
+            self.run(*(value.clone() for value in tensors))
+        return self._found
 
     def run_node(self, n: fx.Node) -> Any:
-        if n.op not in _COMPUTE_OPS:
+        if n.op not in COMPUTE_OPS or n.name in self._facts.shared:
             return super().run_node(n)
-        args, kwargs = self.fetch_args_kwargs_from_env(n)
-        target: Callable[..., Any] = getattr(self, n.op)
-
-        def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            return target(n.target, args, kwargs)
-
-        cost = _Cost(read_bytes=sum(_nbytes(value) for value in _tensors((args, kwargs))))
-        parameters = [p for p in self._parameters(n) if p.requires_grad]
-        times = [_time_once(run, args, kwargs, parameters) for _ in range(self.runs + 1)][1:]
-        cost.forward_s, cost.backward_s = median(one for one, _ in times), median(two for _, two in times)
-        with torch.no_grad():
-            fresh = _copied((args, kwargs), leaf=False)
-            outputs = run(*fresh)
-        cost.sent_bytes = sum(_nbytes(value) for value in _tensors(outputs))
-        self.found[n] = cost
+        parameters = [value for value in parameters_of(self.module, n) if value.requires_grad]
+        times = [self._time_once(n, parameters) for _ in range(self._runs + 1)][1:]
+        read_bytes = sum(_nbytes(value) for one in n.all_input_nodes for value in tensors_in(self.env[one]))
+        outputs = super().run_node(n)
+        self._found[n] = _Cost(
+            median(one for one, _ in times),
+            median(two for _, two in times),
+            sum(_nbytes(value) for value in tensors_in(outputs)),
+            read_bytes,
+        )
         return outputs
 
-    def _parameters(self, node: fx.Node) -> list[nn.Parameter]:
-        return list(parameters_of(self.module, node).values())
+    def _time_once(self, node: fx.Node, parameters: Sequence[nn.Parameter]) -> tuple[float, float]:
+        """(forward, backward) seconds of one run; backward computes the gradients of inputs and parameters.
 
-
-def _time_once(
-    run: Callable[..., Any], args: Any, kwargs: Any, parameters: Sequence[nn.Parameter]
-) -> tuple[float, float]:
-    """(forward, backward) seconds of one run; backward computes the gradients of the node's inputs and parameters.
-
-    Backward is 0 if the node has nothing to differentiate.
-    """
-    (args, kwargs), leaves = _leaves(args, kwargs)
-    with torch.enable_grad():
+        Backward is 0 if the node has nothing to differentiate.
+        """
+        leaves: list[torch.Tensor] = []
+        args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda one: self._copied(one, leaves))
+        target: Callable[..., Any] = getattr(self, node.op)
+        with torch.enable_grad():
+            began = _now(leaves)
+            outputs = target(node.target, args, kwargs)
+            forward_s = _now(leaves) - began
+        sources = [*leaves, *parameters]
+        roots = [value for value in tensors_in(outputs) if value.requires_grad]
+        if not roots or not sources:
+            return forward_s, 0.0
+        gradients = [torch.ones_like(value) for value in roots]
         began = _now(leaves)
-        outputs = run(args, kwargs)
-        forward_s = _now(leaves) - began
-    sources = [*leaves, *parameters]
-    roots = [value for value in _tensors(outputs) if value.requires_grad]
-    if not roots or not sources:
-        return forward_s, 0.0
-    gradients = [torch.ones_like(value) for value in roots]
-    began = _now(leaves)
-    torch.autograd.grad(roots, sources, gradients, allow_unused=True)
-    return forward_s, _now(leaves) - began
+        torch.autograd.grad(roots, sources, gradients, allow_unused=True)
+        return forward_s, _now(leaves) - began
+
+    def _copied(self, node: fx.Node, leaves: list[torch.Tensor]) -> Any:
+        """A copy of a node's value. The values of trained nodes are clones of autograd leaves, added to `leaves`."""
+        if node.op == "get_attr" and isinstance(self.env[node], nn.Parameter):
+            return self.env[node]
+        trained = node.name in self._facts.trained
+
+        def copy(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor):
+                return value
+            copied = value.detach().clone()
+            if not trained or not (value.is_floating_point() or value.is_complex()):
+                return copied
+            leaves.append(copied.requires_grad_())
+            return copied.clone()  # the operation may write in place, which autograd forbids for leaves
+
+        return fx.node.map_aggregate(self.env[node], copy)
 
 
-def _leaves(args: Any, kwargs: Any) -> tuple[Any, list[torch.Tensor]]:
-    """Differentiable copies of a node's arguments, and the autograd leaves from which they were cloned.
+class _Layers:
+    """Joins the units of a graph to layers, and adds up their costs."""
 
-    The node gets clones, because an operator may write in place, which autograd forbids for leaves.
-    """
-    leaves: list[torch.Tensor] = []
+    def __init__(self, traced: TracedModule, facts: GraphFacts, costs: dict[fx.Node, _Cost]) -> None:
+        graph = traced.graph
+        self._tracer, self._facts, self._costs = traced.tracer, facts, costs
+        self._nodes = {node.name: node for node in graph.graph.nodes}
+        self._parameter_names = {id(value): name for name, value in graph.named_parameters()}
+        self._weights = {node: parameters_of(graph, node) for node in costs}
+        self._layers = self._joined()
+        if not self._layers:
+            raise JellyBeanError("no operation of the module depends on its inputs")
+        self._layer_of = {node: number for number, own in enumerate(self._layers) for node in own}
 
-    def copy(value: torch.Tensor) -> torch.Tensor:
-        if isinstance(value, nn.Parameter) or not value.is_floating_point():
-            return value
-        leaf = value.detach().clone().requires_grad_()
-        leaves.append(leaf)
-        return leaf.clone()
+    def profile(self) -> TorchProfile:
+        names = self._names()
+        layers = [(str(number), self._layer(number, name)) for number, name in enumerate(names)]
+        graph = layer_graph(layers, [(str(up), str(down)) for up, down in sorted(self._edges())])
+        place = {id(layer): number for number, (_, layer) in enumerate(layers)}
+        order = [place[id(layer)] for layer in graph.layers]
+        return TorchProfile(
+            graph,
+            self._tied(names),
+            self._tracer,
+            tuple(tuple(node.name for node in self._layers[number]) for number in order),
+            tuple(self._bytes(number, trained=True) for number in order),
+        )
 
-    return fx.node.map_aggregate((args, kwargs), lambda v: copy(v) if isinstance(v, torch.Tensor) else v), leaves
+    def _joined(self) -> list[list[fx.Node]]:
+        """Units, joined to the layer before if they have no weight matrix, one input, and do not enlarge it."""
+        units = [[self._nodes[name] for name in unit] for unit in self._facts.units]
+        nodes = [node for node in self._nodes.values() if node in self._costs]
+        groups = DisjointSets(nodes)
+        for unit in units:
+            for node in unit[1:]:
+                groups.join(unit[0], node)
+        for unit in units:
+            before = {one for node in unit for one in self._needs(node) if one in self._costs and one not in unit}
+            matrix = any(sum(side > 1 for side in value.shape) > 1 for node in unit for value in self._weights[node])
+            if len(before) != 1 or matrix:
+                continue
+            (follows,) = before
+            users = {groups.find(user) for user in follows.users if user in self._costs}
+            enlarges = max(self._costs[node].sent_bytes for node in unit) > self._costs[follows].sent_bytes
+            if users <= {groups.find(unit[0]), groups.find(follows)} and not enlarges:
+                groups.join(unit[0], follows)
+        return merge_cycles(nodes, groups, self._needs)
+
+    def _needs(self, node: fx.Node) -> list[fx.Node]:
+        return [*node.all_input_nodes, *(self._nodes[name] for name in self._facts.after.get(node.name, ()))]
+
+    def _edges(self) -> set[tuple[int, int]]:
+        pairs = {
+            (self._layer_of[one], number)
+            for node, number in self._layer_of.items()
+            for one in self._needs(node)
+            if one in self._layer_of
+        }
+        return {(up, down) for up, down in pairs if up != down}
+
+    def _layer(self, number: int, name: str) -> Layer:
+        own = self._layers[number]
+        sent = [node for node in own if any(self._layer_of.get(user) != number for user in node.users)]
+        return Layer(
+            name,
+            sum(self._costs[node].forward_s for node in own),
+            sum(self._costs[node].backward_s for node in own),
+            float(sum(self._costs[node].sent_bytes for node in sent)),
+            self._bytes(number),
+        )
+
+    def _bytes(self, number: int, *, trained: bool = False) -> float:
+        """Bytes of a layer's parameters, each counted once; only the trained ones if `trained`."""
+        own = {id(value): value for node in self._layers[number] for value in self._weights[node]}
+        return float(sum(_nbytes(value) for value in own.values() if value.requires_grad or not trained))
+
+    def _names(self) -> list[str]:
+        """The layers' names: of the first submodule with a weight, else of the first operation; unique."""
+        named = [_name(next((n for n in own if self._weights[n]), own[0])) for own in self._layers]
+        count = Counter(named)
+        firsts = [next((n for n in own if self._weights[n]), own[0]).name for own in self._layers]
+        return [
+            name if count[name] == 1 or name not in named[:number] else f"{name}:{first}"
+            for number, (name, first) in enumerate(zip(named, firsts, strict=True))
+        ]
+
+    def _tied(self, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        users: dict[str, dict[str, None]] = {}
+        for node, number in self._layer_of.items():
+            for value in self._weights[node]:
+                users.setdefault(self._parameter_names[id(value)], {})[names[number]] = None
+        return {name: tuple(layers) for name, layers in users.items() if len(layers) > 1}
 
 
-def _copied(values: Any, *, leaf: bool) -> Any:
-    def copy(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor) or isinstance(value, nn.Parameter):
-            return value
-        return value.detach().clone().requires_grad_(leaf)
+def _name(node: fx.Node) -> str:
+    """The submodule that an operation belongs to, or the operation's own name."""
+    if node.op == "call_module":
+        return str(node.target)
+    path = [str(one[0]) for one in (node.meta.get("nn_module_stack") or {}).values()]
+    deepest = path[-1].removeprefix("L['self'].").removeprefix("module").strip(".") if path else ""
+    return deepest or node.name
 
-    return fx.node.map_aggregate(values, copy)
 
-
-def _now(values: Sequence[torch.Tensor]) -> float:
+def _now(values: Iterable[torch.Tensor]) -> float:
     if any(value.is_cuda for value in values):
         torch.cuda.synchronize()
     return time.perf_counter()
 
 
-def _tensors(values: Any) -> list[torch.Tensor]:
-    found: list[torch.Tensor] = []
-    fx.node.map_aggregate(values, lambda v: found.append(v) if isinstance(v, torch.Tensor) else None)
-    return found
-
-
 def _nbytes(value: torch.Tensor) -> int:
     return int(value.numel() * value.element_size())
-
-
-def parameters_of(module: nn.Module, node: fx.Node) -> dict[str, nn.Parameter]:
-    """Name -> parameter that a node reads; a tied parameter has its first name in the module."""
-    names = {id(value): name for name, value in module.named_parameters()}
-    if node.op == "call_module":
-        found = list(module.get_submodule(str(node.target)).parameters())
-    else:
-        read = [one for one in node.all_input_nodes if one.op == "get_attr"]
-        values = [_attribute(module, str(one.target)) for one in read]
-        found = [value for value in values if isinstance(value, nn.Parameter)]
-    return {names[id(value)]: value for value in found}
-
-
-def _attribute(module: nn.Module, target: str) -> Any:
-    value: Any = module
-    for part in target.split("."):
-        value = getattr(value, part)
-    return value
-
-
-def _profile(traced: fx.GraphModule, costs: dict[fx.Node, _Cost], *, exported: bool) -> TorchProfile:
-    nodes = [node for node in traced.graph.nodes if node in costs and node.users]
-    weights = {node: parameters_of(traced, node) for node in nodes}
-    group: dict[fx.Node, int] = {}
-    groups: list[list[fx.Node]] = []
-    for node in nodes:
-        before = [one for one in node.all_input_nodes if one.op != "get_attr"]
-        follows = before[0] if len(before) == 1 and before[0] in group else None
-        matrix = any(sum(side > 1 for side in value.shape) > 1 for value in weights[node].values())
-        enlarges = costs[node].sent_bytes > costs[node].read_bytes
-        if follows is not None and len(follows.users) == 1 and not matrix and not enlarges:
-            group[node] = group[follows]
-            groups[group[follows]].append(node)
-        else:
-            group[node] = len(groups)
-            groups.append([node])
-    if not groups:
-        raise JellyBeanError("no operation of the module depends on its inputs")
-    layers = [(str(number), _layer(members, group, costs, weights)) for number, members in enumerate(groups)]
-    edges = {(group[one], group[node]) for node in nodes for one in node.all_input_nodes if one in group}
-    pairs = [(str(up), str(down)) for up, down in sorted(edges) if up != down]
-    graph = layer_graph(layers, pairs)
-    names = {id(layer): tuple(node.name for node in groups[int(number)]) for number, layer in layers}
-    members = tuple(names[id(layer)] for layer in graph.layers)
-    return TorchProfile(graph, _tied_weights(groups, weights), exported, members)
-
-
-def _layer(
-    members: Sequence[fx.Node],
-    group: dict[fx.Node, int],
-    costs: dict[fx.Node, _Cost],
-    weights: dict[fx.Node, dict[str, nn.Parameter]],
-) -> Layer:
-    own = {name: value for node in members for name, value in weights[node].items()}
-    sent = [node for node in members if any(group.get(user) != group[node] for user in node.users)]
-    return Layer(
-        _name(members[0]),
-        sum(costs[node].forward_s for node in members),
-        sum(costs[node].backward_s for node in members),
-        float(sum(costs[node].sent_bytes for node in sent)),
-        float(sum(_nbytes(value) for value in own.values())),
-    )
-
-
-def _name(node: fx.Node) -> str:
-    """Name of a node: its submodule's name; repeated calls of a submodule are numbered (`0`, then `_0_1`)."""
-    called = [one for one in node.graph.nodes if one.op == "call_module" and one.target == node.target]
-    return str(node.target) if node in called[:1] else node.name
-
-
-def _tied_weights(
-    groups: Sequence[Sequence[fx.Node]], weights: dict[fx.Node, dict[str, nn.Parameter]]
-) -> dict[str, tuple[str, ...]]:
-    users: dict[str, dict[str, None]] = {}
-    for members in groups:
-        for node in members:
-            for name in weights[node]:
-                users.setdefault(name, {})[_name(members[0])] = None
-    return {name: tuple(layers) for name, layers in users.items() if len(layers) > 1}

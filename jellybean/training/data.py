@@ -10,13 +10,12 @@ import numpy as np
 import torch
 
 from jellybean.documents.training import FolderSpec, TrainingDocument
+from jellybean.pipeline.torch_trace import CallArguments
 from jellybean.pipeline.user_functions import load_function
 from jellybean.training.errors import TrainingError
-from jellybean.training.stages.stage import LossFunction
+from jellybean.training.losses import MODEL
+from jellybean.training.samples import SHAPE, Samples, read_samples
 from jellybean_agent import describe_error
-
-Samples = tuple[torch.Tensor, torch.Tensor]
-_SHAPE = "it must return {'train': (inputs, targets), 'test': (inputs, targets)}, one row per sample"
 
 
 @dataclass(frozen=True)
@@ -35,35 +34,26 @@ def load_data(document: TrainingDocument, directory: Path) -> TrainingData:
     place, _, name = document.data.rpartition(":")
     given = load_function(place, name, directory)()
     if not isinstance(given, dict) or not {"train", "test"} <= set(given):
-        raise TrainingError(f"{document.data} returned {type(given).__name__}; {_SHAPE}")
-    train, test = (_pair(given[part], document.data, part) for part in ("train", "test"))
-    for what, one, other in zip(("inputs", "targets"), train, test, strict=True):
-        if one.shape[1:] != other.shape[1:] or one.dtype != other.dtype:
-            told = [f"{value.dtype} {list(value.shape[1:])}".removeprefix("torch.") for value in (one, other)]
-            raise TrainingError(f"{document.data}: a row of {what} is {told[0]} in train and {told[1]} in test")
+        raise TrainingError(f"{document.data} returned {type(given).__name__}; {SHAPE}")
+    targets = document.loss != MODEL
+    train, test = (read_samples(given[part], document.data, part, targets=targets) for part in ("train", "test"))
+    for what, one, other in (("inputs", train.inputs, test.inputs), ("targets", train.targets, test.targets)):
+        _check_alike(document.data, what, one, other)
     return TrainingData(train, test)
 
 
-def _pair(given: Any, name: str, part: str) -> Samples:
-    if not isinstance(given, tuple | list) or len(given) != 2:
-        raise TrainingError(f"{name}, {part}: {_SHAPE}; it has {_describe(given)}")
-    try:
-        inputs, targets = (torch.as_tensor(value) for value in given)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise TrainingError(f"{name}, {part}: {_SHAPE}, as arrays of numbers: {error}") from error
-    if not inputs.dim() or not targets.dim() or not len(inputs) or len(inputs) != len(targets):
-        shapes = [list(value.shape) for value in (inputs, targets)]
-        raise TrainingError(f"{name}, {part}: inputs of shape {shapes[0]} and targets of shape {shapes[1]}; {_SHAPE}")
-    if inputs.is_floating_point() and not torch.isfinite(inputs).all():
-        row = int(torch.nonzero(~torch.isfinite(inputs.flatten(1)).all(1))[0])
-        raise TrainingError(f"{name}, {part}: row {row} of the inputs has nan or infinity")
-    if not targets.is_floating_point() and not targets.is_complex():
-        targets = targets.long()  # class indices must be int64 for torch's losses
-    return inputs, targets
-
-
-def _describe(given: Any) -> str:
-    return f"{len(given)} of them" if isinstance(given, tuple | list) else f"a {type(given).__name__}"
+def _check_alike(name: str, what: str, train: CallArguments | None, test: CallArguments | None) -> None:
+    """TrainingError if a row of the test samples has other arrays, shapes or types than one of the training samples."""
+    if train is None or test is None:
+        return
+    told = [
+        ", ".join(f"{value.dtype} {list(value.shape[1:])}".removeprefix("torch.") for value in part.tensors)
+        for part in (train, test)
+    ]
+    if train.names != test.names:
+        told = [", ".join(part.names) for part in (train, test)]
+    if told[0] != told[1]:
+        raise TrainingError(f"{name}: a row of {what} is {told[0]} in train and {told[1]} in test")
 
 
 def _folder(spec: FolderSpec, directory: Path, seed: int) -> TrainingData:
@@ -88,7 +78,8 @@ def _folder(spec: FolderSpec, directory: Path, seed: int) -> TrainingData:
     order = torch.randperm(len(files), generator=torch.Generator().manual_seed(seed))
     apart = min(max(1, round(spec.heldout * len(files))), len(files) - 1)
     test, train = order[:apart], order[apart:]
-    return TrainingData((inputs[train], targets[train]), (inputs[test], targets[test]), tuple(labels))
+    parts = [Samples(CallArguments.of([inputs[rows]]), CallArguments.of([targets[rows]])) for rows in (train, test)]
+    return TrainingData(parts[0], parts[1], tuple(labels))
 
 
 def _visible(folder: Path) -> list[Path]:
@@ -99,11 +90,17 @@ def _visible(folder: Path) -> list[Path]:
 class IterationSamples:
     """Samples of one replica in an iteration. `own[m]`: sample indices of micro-batch m.
 
-    `counted[m]`: number of samples in the update to which micro-batch m belongs, over all replicas.
+    `updates[u]`: sample indices of update u over all replicas; `period` micro-batches of a replica are one update.
     """
 
     own: tuple[torch.Tensor, ...]
-    counted: tuple[int, ...]
+    updates: tuple[torch.Tensor, ...]
+    period: int
+
+    @property
+    def counted(self) -> tuple[int, ...]:
+        """Number of samples in the update to which each micro-batch belongs, over all replicas."""
+        return tuple(len(self.updates[number // self.period]) for number in range(len(self.own)))
 
 
 @dataclass(frozen=True)
@@ -160,11 +157,11 @@ class MicrobatchSampler:
             parts = order[: self.run * self.replicas * self.size].split(self.size)
             period = self.period
         every = [parts[first :: self.replicas] for first in range(self.replicas)]
-        sums = [
-            sum(len(part) for own in every for part in own[first : first + period])
+        updates = tuple(
+            torch.cat([part for own in every for part in own[first : first + period]])
             for first in range(0, self.run, period)
-        ]
-        return IterationSamples(tuple(every[replica]), tuple(sums[number // period] for number in range(self.run)))
+        )
+        return IterationSamples(tuple(every[replica]), updates, period)
 
 
 @dataclass(frozen=True)
@@ -176,32 +173,25 @@ class DatasetFeed:
     device: torch.device
     step: int
     replica: int
+    base_seed: int
 
-    def inputs(self, microbatch: int) -> tuple[torch.Tensor]:
-        """Input of the first stage."""
-        return (self.data[0][self.rows.own[microbatch]].to(self.device),)
+    def inputs(self, microbatch: int, arguments: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
+        """The model's tensors with these indices."""
+        rows = self.rows.own[microbatch]
+        return tuple(self.data.inputs.tensors[index][rows].to(self.device) for index in arguments)
 
-    def target(self, microbatch: int) -> torch.Tensor:
-        """Target of the loss."""
-        return self.data[1][self.rows.own[microbatch]].to(self.device)
+    def target(self, microbatch: int) -> Any:
+        """Second argument of the loss."""
+        return self.data.target(self.rows.own[microbatch], self.device)
 
     def factor(self, microbatch: int) -> float:
-        """Weight of the micro-batch's mean loss in the loss of its update: its share of the samples."""
-        return len(self.rows.own[microbatch]) / self.rows.counted[microbatch]
+        """Weight of the micro-batch's mean loss in the loss of its update: its share of what counts in it."""
+        update = self.rows.updates[microbatch // self.rows.period]
+        return self.data.weight(self.rows.own[microbatch]) / max(1.0, self.data.weight(update))
 
     def seed(self, microbatch: int, stage: int) -> int:
         """Random seed of a stage's forward; the same when the forward is recomputed."""
-        return hash((self.step, self.replica, microbatch, stage)) & 0x7FFFFFFF
-
-
-def load_loss(document: TrainingDocument, directory: Path) -> LossFunction:
-    """The loss function (outputs, targets) -> mean over samples."""
-    if document.loss == "cross_entropy":
-        return _cross_entropy
-    if document.loss == "mse":
-        return _mse
-    place, _, name = document.loss.rpartition(":")
-    return load_function(place, name, directory)
+        return hash((self.base_seed, self.step, self.replica, microbatch, stage)) & 0x7FFFFFFF
 
 
 def load_model(document: TrainingDocument, directory: Path) -> torch.nn.Module:
@@ -213,11 +203,3 @@ def load_model(document: TrainingDocument, directory: Path) -> torch.nn.Module:
     if not isinstance(made, torch.nn.Module):
         raise TrainingError(f"{document.model} returned {type(made).__name__}; it must return a torch.nn.Module")
     return made.train()
-
-
-def _cross_entropy(outputs: Any, targets: Any) -> Any:
-    return torch.nn.functional.cross_entropy(outputs, targets)
-
-
-def _mse(outputs: Any, targets: Any) -> Any:
-    return torch.nn.functional.mse_loss(outputs, targets)

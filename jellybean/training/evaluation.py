@@ -8,6 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from jellybean.training.losses import class_dimension, class_scores
+from jellybean.training.samples import IGNORED
 from jellybean.training.setup import RankRun, TrainingInputs
 
 _ROWS = 512  # rows per evaluation batch
@@ -20,7 +22,7 @@ def gather_model(run: RankRun) -> nn.Module | None:
         for (_, pipe), stage in run.held.items():
             if pipe == 0:
                 own |= {name: value.detach().cpu() for name, value in stage.versions.parameters.items()}
-                own |= {name: value.detach().cpu() for name, value in stage.module.named_buffers()}
+                own |= {name: value.detach().cpu() for name, value in stage.buffers.items()}
     told: list[Any] | None = [None] * dist.get_world_size() if run.rank.is_first else None
     dist.gather_object(own, told)
     if told is None:
@@ -44,12 +46,23 @@ def evaluate(module: nn.Module, material: TrainingInputs) -> tuple[float | None,
 
 def _evaluate(module: nn.Module, material: TrainingInputs) -> tuple[float | None, float]:
     device = next((value.device for value in module.parameters()), torch.device("cpu"))
-    right, total_loss, classes = 0, 0.0, not material.data.test[1].is_floating_point()
-    rows = len(material.data.test[0])
-    for first in range(0, rows, _ROWS):
-        inputs, targets = (side[first : first + _ROWS].to(device) for side in material.data.test)
-        outputs = module(inputs)
-        total_loss += float(material.loss(outputs, targets)) * len(inputs)
-        if classes:
-            right += int((outputs.argmax(1) == targets).sum())
-    return (100.0 * right / rows if classes else None), total_loss / rows
+    samples, total_loss, total_weight = material.data.test, 0.0, 0.0
+    right, counted = 0, 0
+    for first in range(0, len(samples), _ROWS):
+        rows = torch.arange(first, min(first + _ROWS, len(samples)))
+        arguments, targets = samples.arguments(rows), samples.target(rows, device)
+        outputs = arguments.form.call(module, [value.to(device) for value in arguments.tensors])
+        weight = samples.weight(rows)
+        total_loss += float(material.loss(outputs, targets)) * weight if weight else 0.0
+        total_weight += weight
+        if samples.classes is not None:
+            part = correct(class_scores(outputs), targets)
+            right, counted = right + part[0], counted + part[1]
+    return (100.0 * right / counted if counted else None), total_loss / max(1.0, total_weight)
+
+
+def correct(scores: torch.Tensor, targets: torch.Tensor) -> tuple[int, int]:
+    """(targets that the highest score names, targets that count)."""
+    counts = targets != IGNORED
+    chosen = scores.argmax(class_dimension(scores, targets))
+    return int(((chosen == targets) & counts).sum()), int(counts.sum())

@@ -18,6 +18,7 @@ from jellybean.documents.schema.reader import Tree, read_file
 from jellybean.documents.schema.validation import validate_tree
 from jellybean.documents.schema.workflow import WorkflowDocument
 from jellybean.documents.training import ExportSpec
+from jellybean.pipeline.torch_trace import CallArguments
 from jellybean.training.errors import TrainingError
 
 WORKFLOW = "workflow.yaml"
@@ -69,6 +70,16 @@ def export_variant(module: nn.Module, spec: ExportSpec, directory: Path, rows: t
     finally:
         partial.unlink(missing_ok=True)
     return ExportedModel(path, digest, max_difference)
+
+
+def one_input(inputs: CallArguments) -> torch.Tensor:
+    """The only input of a model. TrainingError if it takes several."""
+    if len(inputs.tensors) > 1:
+        raise TrainingError(
+            f"the model takes {', '.join(inputs.names)}, and `export` writes models of one input: remove it, and "
+            "export training/model.safetensors yourself"
+        )
+    return inputs.tensors[0]
 
 
 def check_export(spec: ExportSpec | None, directory: Path) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 import torch
-from torch import fx
 
 from jellybean.documents.training import AUTO, TrainingDocument
+from jellybean.pipeline.torch_graph import GraphFacts
 from jellybean.pipeline.torch_profile import TorchProfile, profile_traced
+from jellybean.pipeline.torch_trace import TracedModule
 from jellybean.training.errors import TrainingError
 from jellybean_solver import SolverError
 from jellybean_solver.pipeline import (
@@ -35,14 +36,15 @@ class ScheduleChoice:
     """A schedule and the cuts of the model for it, with predicted time and memory.
 
     `period`: micro-batches per update of a schedule without a flush, else None. `layers[stage]`: indices of layers in
-    the profile. `stage_of`: stage by graph node name. `microbatch_s`: predicted seconds per micro-batch.
-    `memory_bytes`: peak memory of the fullest device. `rejected`: other schedules -> reason.
+    the profile. `tracer`: what traced the model. `stage_of`: stage by graph node name. `microbatch_s`: predicted
+    seconds per micro-batch. `memory_bytes`: peak memory of the fullest device. `rejected`: other schedules -> reason.
     """
 
     name: str
     chunks: int | None
     period: int | None
     layers: tuple[tuple[int, ...], ...]
+    tracer: str
     stage_of: dict[str, int]
     costs: ScheduleCosts
     microbatch_s: float
@@ -57,13 +59,13 @@ class ScheduleChoice:
 
 
 def choose_schedule(
-    traced: fx.GraphModule, inputs: tuple[torch.Tensor, ...], document: TrainingDocument
+    traced: TracedModule, facts: GraphFacts, tensors: tuple[torch.Tensor, ...], document: TrainingDocument
 ) -> ScheduleChoice:
     """Profile the model on one micro-batch; take the document's schedule, or the fastest that fits into memory.
 
     SolverError or TrainingError if there is none.
     """
-    return choose_from_profile(profile_traced(traced, inputs, runs=3), document)
+    return choose_from_profile(profile_traced(traced, facts, tensors, runs=3), document)
 
 
 def choose_from_profile(profile: TorchProfile, document: TrainingDocument) -> ScheduleChoice:
@@ -105,7 +107,7 @@ def _choice(name: str, profile: TorchProfile, document: TrainingDocument) -> Sch
     costs = _costs(profile.graph, layers, document)
     ratio = _mean(costs.backward_s) / max(_mean(costs.forward_s), 1e-9)
     schedule = make_schedule(name, devices, count, chunks, backward_ratio=ratio)
-    needed = _memory_bytes(profile.graph, layers, schedule, document)
+    needed = _memory_bytes(profile, layers, schedule, document)
     if document.memory_bytes is not None and needed > document.memory_bytes:
         raise TrainingError(f"{name} needs {needed:,.0f} bytes on a device that has {document.memory_bytes:,.0f}")
     timeline = simulate(schedule, costs)
@@ -114,6 +116,7 @@ def _choice(name: str, profile: TorchProfile, document: TrainingDocument) -> Sch
         chunks,
         None if schedule.flushes else schedule.period,
         layers,
+        profile.tracer,
         {node: stage for stage, own in enumerate(layers) for layer in own for node in profile.members[layer]},
         costs,
         timeline.makespan_s / count,
@@ -157,15 +160,18 @@ def _costs(graph: LayerGraph, layers: tuple[tuple[int, ...], ...], document: Tra
 
 
 def _memory_bytes(
-    graph: LayerGraph, layers: tuple[tuple[int, ...], ...], schedule: Schedule, document: TrainingDocument
+    profile: TorchProfile, layers: tuple[tuple[int, ...], ...], schedule: Schedule, document: TrainingDocument
 ) -> float:
-    """Peak bytes of the fullest device: weight versions, gradient, optimizer state, activations in flight."""
-    weights = [sum(graph.layers[layer].parameter_bytes for layer in own) for own in layers]
-    activation_bytes = [sum(graph.layers[layer].activation_bytes for layer in own) for own in layers]
+    """Peak bytes of the fullest device: weights and activations in flight; versions, gradients and optimizer states of
+    trained weights.
+    """
+    weights = [sum(profile.graph.layers[layer].parameter_bytes for layer in own) for own in layers]
+    trained = [sum(profile.trained_bytes[layer] for layer in own) for own in layers]
+    activation_bytes = [sum(profile.graph.layers[layer].activation_bytes for layer in own) for own in layers]
     needed = []
     for device, own in enumerate(schedule_memory(schedule)):
         fixed = sum(
-            weights[one.stage] * (one.weight_versions + 1 + OPTIMIZER_STATES[document.optimizer.name])
+            weights[one.stage] + trained[one.stage] * (one.weight_versions + OPTIMIZER_STATES[document.optimizer.name])
             for one in own.stages
         )
         needed.append(fixed + _peak_activation_bytes(schedule, device, activation_bytes))

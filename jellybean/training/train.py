@@ -127,7 +127,7 @@ def _epoch(run: RankRun, document: TrainingDocument, number: int, lr: Callable[[
     for iteration in range(sampler.iterations):
         rows = sampler.rows(number, iteration, rank.replica)
         before = number * sampler.updates + iteration * per_iteration
-        feed = DatasetFeed(run.material.data.train, rows, rank.device, before, rank.replica)
+        feed = DatasetFeed(run.material.data.train, rows, rank.device, before, rank.replica, document.seed)
         last = iteration + 1 == sampler.iterations
         if last:
             dist.barrier()
@@ -135,7 +135,7 @@ def _epoch(run: RankRun, document: TrainingDocument, number: int, lr: Callable[[
         period = sampler.period or sampler.run
         for microbatch, loss in log.losses.items():
             losses[iteration * per_iteration + microbatch // period] += float(loss) * feed.factor(microbatch)
-        seen += sum(rows.counted[::period])
+        seen += sum(map(len, rows.updates))
     dist.all_reduce(losses)
     took_s = time.perf_counter() - began
     _check_losses(losses, number + 1)
@@ -184,7 +184,7 @@ def _average_statistics(run: RankRun) -> None:
     """Average the buffers (running means) over the copies of each stage, which processed different micro-batches."""
     for (number, _), stage in sorted(run.held.items()):
         group = run.copies.get(number)
-        for _, value in sorted(stage.module.named_buffers()) if group is not None else ():
+        for _, value in sorted(stage.buffers.items()) if group is not None else ():
             if value.is_floating_point():
                 dist.all_reduce(value, group=group)
                 value.div_(dist.get_world_size(group))

@@ -23,7 +23,7 @@ def collect_state(held: HeldStages, updates: WeightUpdates) -> dict[str, torch.T
             continue
         names = {id(value): name for name, value in stage.versions.parameters.items()}
         found |= {WEIGHT + name: value for name, value in stage.versions.parameters.items()}
-        found |= {BUFFER + name: value for name, value in stage.module.named_buffers()}
+        found |= {BUFFER + name: value for name, value in stage.buffers.items()}
         optimizer = updates.optimizers.get(copy)
         for parameter, state in optimizer.state.items() if optimizer is not None else ():
             for key, value in state.items():
@@ -42,7 +42,7 @@ def restore_state(tensors: Mapping[str, torch.Tensor], held: HeldStages, updates
     for copy, stage in held.items():
         for name, parameter in stage.versions.parameters.items():
             _copy_into(parameter.data, tensors, WEIGHT + name)
-        for name, buffer in stage.module.named_buffers():
+        for name, buffer in stage.buffers.items():
             _copy_into(buffer, tensors, BUFFER + name)
         optimizer = updates.optimizers.get(copy)
         if optimizer is None:

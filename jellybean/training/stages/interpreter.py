@@ -25,8 +25,8 @@ HeldStages = Mapping[tuple[int, int], StageCopy]  # stage, pipe
 class MicrobatchFeed(Protocol):
     """The micro-batches of one iteration of a replica. A rank calls only the methods that its stages need."""
 
-    def inputs(self, microbatch: int) -> StageTensors:
-        """Inputs of the first stage."""
+    def inputs(self, microbatch: int, arguments: tuple[int, ...]) -> StageTensors:
+        """The model's tensors with these indices."""
 
     def target(self, microbatch: int) -> Any:
         """Second argument of the loss."""
@@ -88,7 +88,7 @@ class Interpreter:
         return log
 
     def _step(self, index: int, action: Action, stage: StageCopy, feed: MicrobatchFeed, log: ActionLog) -> None:
-        inputs = self._inputs(action, feed)
+        inputs = self._inputs(action, stage, feed)
         log.starts_s.append(time.perf_counter())
         outputs: StageTensors | torch.Tensor | None = None
         match action.kind:
@@ -108,7 +108,7 @@ class Interpreter:
         if isinstance(outputs, torch.Tensor):
             log.losses[action.microbatch] = outputs
         elif outputs is not None:
-            self._pass_on(action, outputs)
+            self._pass_on(action, stage, outputs)
 
     def _forward(
         self, action: Action, stage: StageCopy, inputs: StageTensors, feed: MicrobatchFeed
@@ -123,16 +123,14 @@ class Interpreter:
             factor=feed.factor(microbatch) if last else 1.0,
         )
 
-    def _inputs(self, action: Action, feed: MicrobatchFeed) -> StageTensors:
-        """Inputs of an action, from another stage or at the first stage from the feed; empty if it has none."""
-        stage, last = action.stage, self._schedule.stages - 1
+    def _inputs(self, action: Action, stage: StageCopy, feed: MicrobatchFeed) -> StageTensors:
+        """Inputs of an action: received from another stage, and the model's arguments that the stage reads."""
+        first, last = action.stage == 0, action.stage == self._schedule.stages - 1
         if action.kind is ActionKind.FORWARD:
-            if stage == 0:
-                return feed.inputs(action.microbatch)
-            found = self._take(action, stage - 1)
-            return tuple(None if value is None else _with_gradient(value) for value in found)
-        if action.kind in (ActionKind.BACKWARD, ActionKind.INPUT_GRADIENT) and stage < last:
-            return self._take(action, stage + 1)
+            received = () if first else stage.inputs.received(self._take(action, action.stage - 1))
+            return (*received, *feed.inputs(action.microbatch, stage.inputs.arguments))
+        if action.kind in (ActionKind.BACKWARD, ActionKind.INPUT_GRADIENT) and not last:
+            return self._take(action, action.stage + 1) if stage.inputs.expects_gradient else ()
         return ()
 
     def _take(self, action: Action, producer: int) -> StageTensors:
@@ -141,9 +139,10 @@ class Interpreter:
             return self._local.pop(key)
         return self._transport.take(key)
 
-    def _pass_on(self, action: Action, outputs: StageTensors) -> None:
-        receiver = action.stage + 1 if action.kind is ActionKind.FORWARD else action.stage - 1
-        if not 0 <= receiver < self._schedule.stages:
+    def _pass_on(self, action: Action, stage: StageCopy, outputs: StageTensors) -> None:
+        forward = action.kind is ActionKind.FORWARD
+        receiver = action.stage + 1 if forward else action.stage - 1
+        if not 0 <= receiver < self._schedule.stages or not (forward or stage.inputs.sends_gradient):
             return
         key, device = self._key(action, receiver), self._schedule.device_of[action.pipe][receiver]
         values = tuple(None if value is None else value.detach() for value in outputs)
@@ -164,7 +163,3 @@ def peers_of(schedule: Schedule, device: int, first_rank: int = 0) -> list[int]:
         for one, other in pairwise(places):
             found |= {other} if one == device else {one} if other == device else set()
     return sorted(first_rank + other for other in found - {device})
-
-
-def _with_gradient(value: torch.Tensor) -> torch.Tensor:
-    return value.requires_grad_() if value.is_floating_point() else value

@@ -29,6 +29,33 @@ class StageSettings:
     recompute: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class StageInputs:
+    """What a stage reads, and which gradients it exchanges. The default is an inner stage of a chain.
+
+    `arguments`: indices of the model's tensors that it reads from the feed, after the values received.
+    `differentiable`: whether each received value needs a gradient; None: every floating one does. `expects_gradient`:
+    False if the stages up to this one train nothing, so that no gradient comes back.
+    """
+
+    arguments: tuple[int, ...] = ()
+    differentiable: tuple[bool, ...] | None = None
+    expects_gradient: bool = True
+
+    @property
+    def sends_gradient(self) -> bool:
+        """True if the stage before expects a gradient."""
+        return self.differentiable is None or any(self.differentiable)
+
+    def received(self, values: StageTensors) -> StageTensors:
+        """Received values; those that need a gradient require it."""
+        wanted = self.differentiable if self.differentiable is not None else (True,) * len(values)
+        return tuple(
+            value.requires_grad_() if value is not None and want and value.is_floating_point() else value
+            for value, want in zip(values, wanted, strict=True)
+        )
+
+
 @dataclass
 class _InFlight:
     """A micro-batch in flight, between forward and backward. `leaves`: detached inputs that receive the gradients."""
@@ -48,12 +75,15 @@ class _InFlight:
 class StageCopy:
     """A stage on one device. `module` maps tensors to tensors; `loss`, a mean over samples, only at the last stage.
 
-    `gradient`: accumulated for the next update, by parameter name.
+    `state`: names of the buffers that it updates; None: all of them. `gradient`: accumulated for the next update, by
+    parameter name.
     """
 
     module: nn.Module
     settings: StageSettings = StageSettings()
     loss: LossFunction | None = None
+    inputs: StageInputs = StageInputs()
+    state: frozenset[str] | None = None
     gradient: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -61,6 +91,11 @@ class StageCopy:
         self._in_flight: dict[int, _InFlight] = {}
         self._slots = ParameterSlots(self.module)
         self._writes = any(getattr(part, "inplace", False) for part in self.module.modules())
+
+    @property
+    def buffers(self) -> dict[str, torch.Tensor]:
+        """The buffers that the stage updates (running means), by name; constants are left out."""
+        return {n: b for n, b in self.module.named_buffers() if self.state is None or n in self.state}
 
     @property
     def live(self) -> int:
@@ -88,24 +123,28 @@ class StageCopy:
         return told
 
     def backward(self, microbatch: int, gradients: StageTensors) -> StageTensors:
-        """Gradients of the inputs, None for inputs that need none; weight gradients are accumulated in `gradient`."""
+        """Gradients of the received values, None where none is needed; weight gradients are added to `gradient`."""
+        if not self.inputs.expects_gradient:
+            return (None,) * self._received(self._in_flight.pop(microbatch))
         flight = self._recomputed(microbatch)
         del self._in_flight[microbatch]
         roots, coming = _roots(flight, gradients)
         leaves, weights = _wanted(flight.leaves), _trained(flight.weights)
-        if not roots:
-            return (None,) * len(flight.leaves)
+        if not roots or not (leaves or weights):
+            return (None,) * self._received(flight)
         with self._accumulating(weights):
             torch.autograd.backward(roots, coming, inputs=[*leaves, *weights.values()])
-        return _by_leaf(flight.leaves, [leaf.grad for leaf in leaves])
+        return _by_leaf(flight.leaves, [leaf.grad for leaf in leaves])[: self._received(flight)]
 
     def input_gradient(self, microbatch: int, gradients: StageTensors) -> StageTensors:
-        """Gradients of the inputs, None for inputs that need none; weight gradients are left to `weight_gradient`."""
+        """Gradients of the received values, None where none is needed; weight gradients wait for `weight_gradient`."""
+        if not self.inputs.expects_gradient:
+            return (None,) * self._received(self._in_flight[microbatch])
         flight = self._recomputed(microbatch)
         roots, coming = _roots(flight, gradients)
         weights = list(_trained(flight.weights).values())
         found, flight.deferred = input_gradients(roots, coming, _wanted(flight.leaves), weights)
-        return _by_leaf(flight.leaves, found)
+        return _by_leaf(flight.leaves, found)[: self._received(flight)]
 
     def weight_gradient(self, microbatch: int) -> None:
         """Compute the deferred weight gradients and accumulate them in `gradient`."""
@@ -114,6 +153,10 @@ class StageCopy:
         if flight.deferred is not None:
             with self._accumulating(weights):
                 weight_gradients(flight.deferred, list(weights.values()))
+
+    def _received(self, flight: _InFlight) -> int:
+        """Number of values received from the stage before; the other inputs are the model's arguments."""
+        return len(flight.inputs) - len(self.inputs.arguments)
 
     def _recomputed(self, microbatch: int) -> _InFlight:
         flight = self._in_flight[microbatch]

@@ -18,7 +18,7 @@ from jellybean.training.processes.tensor_messages import MessageKey
 from jellybean.training.processes.transport import StageTransport
 from jellybean.training.stages.all_reduce import make_process_groups
 from jellybean.training.stages.interpreter import ActionLog, Interpreter, peers_of
-from jellybean.training.stages.stage import StageCopy, StageSettings
+from jellybean.training.stages.stage import StageSettings
 from jellybean.training.stages.updates import WeightUpdates, check_tied_weights
 from jellybean.training.train import agree_on_checkpoint
 from jellybean_solver.pipeline.schedule.schedule import Schedule
@@ -36,8 +36,8 @@ class Given:
     own: Batches
     counted: list[int]
 
-    def inputs(self, microbatch: int) -> tuple[torch.Tensor, ...]:
-        return (self.own[microbatch][0],)
+    def inputs(self, microbatch: int, arguments: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
+        return tuple((self.own[microbatch][0],)[index] for index in arguments)
 
     def target(self, microbatch: int) -> torch.Tensor:
         return self.own[microbatch][1]
@@ -96,10 +96,14 @@ class Train:
             return None
         settings = StageSettings(self.precision, self.recompute)
         held = {
-            (stage, pipe): StageCopy(module, settings, loss if stage == schedule.stages - 1 else None)
+            (number, pipe): stage.copy(
+                settings,
+                (lambda outputs, target: loss(outputs[0], target)) if number == schedule.stages - 1 else None,
+                torch.device("cpu"),
+            )
             for pipe, places in enumerate(schedule.device_of)
-            for stage, module in enumerate(cut.stages)
-            if places[stage] == device
+            for number, stage in enumerate(cut.stages)
+            if places[number] == device
         }
         updates = WeightUpdates(
             held,
@@ -130,7 +134,7 @@ class Train:
         transport.close()
         return {
             "weights": weights,
-            "buffers": {n: b.clone() for s in held.values() for n, b in s.module.named_buffers()},
+            "buffers": {n: b.clone() for s in held.values() for n, b in s.buffers.items()},
             "losses": [{m: float(v) for m, v in record.losses.items()} for record in told],
             "versions": {copy: stage.versions.peak for copy, stage in held.items()},
             "left": sum(stage.live for stage in held.values()),

@@ -73,7 +73,7 @@ def one_device(model: str, epochs: int, *, exact: bool = False) -> list[tuple[fl
     """The same rows in whole batches, with plain torch."""
     asked = document("gpipe", model, epochs, exact=exact)
     material = load_training_inputs(asked, EXAMPLE)
-    sampler = MicrobatchSampler(len(material.data.train[0]), asked.batch, asked.microbatches, 1, asked.seed)
+    sampler = MicrobatchSampler(len(material.data.train), asked.batch, asked.microbatches, 1, asked.seed)
     optimizer = optimizer_factory(asked.optimizer)(list(material.module.parameters()))
     lr = learning_rate(asked.lr_schedule, asked.optimizer.lr, sampler.updates, epochs)
     told: list[tuple[float, Any]] = []
@@ -84,7 +84,8 @@ def one_device(model: str, epochs: int, *, exact: bool = False) -> list[tuple[fl
             for group in optimizer.param_groups:
                 group["lr"] = lr(epoch * sampler.updates + iteration)
             optimizer.zero_grad()
-            loss = material.loss(material.module(material.data.train[0][rows]), material.data.train[1][rows])
+            samples = material.data.train
+            loss = material.loss(material.module(samples.inputs.tensors[0][rows]), samples.target(rows))
             loss.backward()
             torch.nn.utils.clip_grad_norm_(material.module.parameters(), 1.0)
             optimizer.step()

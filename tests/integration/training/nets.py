@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from jellybean.training.stages.cut import CutModule, cut_module, trace
+from jellybean.pipeline.torch_graph import graph_facts
+from jellybean.pipeline.torch_trace import CallArguments, trace
+from jellybean.training.stages.cut import CutModule, cut_module
 
 WIDTH, LAYERS = 6, 8
 
@@ -36,14 +38,14 @@ class Chain(nn.Module):
 
 def cut_evenly(module: nn.Module, stages: int, inputs: tuple[torch.Tensor, ...]) -> CutModule:
     """Cut between the numbered layers."""
-    traced = trace(module, inputs)
+    traced = trace(module, CallArguments.of(inputs))
     stage_of, now = {}, 0
-    for node in traced.graph.nodes:
+    for node in traced.graph.graph.nodes:
         if node.op == "call_module" and str(node.target).startswith("layers."):
             now = int(str(node.target).split(".")[1]) * stages // LAYERS
         if node.op in ("call_module", "call_function", "call_method"):
             stage_of[node.name] = now
-    return cut_module(traced, stage_of, inputs)
+    return cut_module(traced, graph_facts(traced, inputs), stage_of)
 
 
 def batches(seed: int, sizes: list[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:

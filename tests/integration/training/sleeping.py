@@ -23,7 +23,7 @@ from torch.distributed import pipelining
 from jellybean.training.processes.transport import StageTransport
 from jellybean.training.stages.all_reduce import make_process_groups
 from jellybean.training.stages.interpreter import Interpreter, peers_of
-from jellybean.training.stages.stage import StageCopy
+from jellybean.training.stages.stage import StageCopy, StageInputs
 from jellybean.training.stages.updates import WeightUpdates
 from jellybean_solver.pipeline.schedule.schedule import Schedule
 from jellybean_solver.pipeline.schedule.simulator import ScheduleCosts, Timeline, bubble_fraction, simulate
@@ -91,8 +91,8 @@ class _Token:
 class _Ones:
     """Micro-batches that require a gradient, so that the first stage sleeps as long as the others."""
 
-    def inputs(self, microbatch: int) -> tuple[torch.Tensor]:
-        return (torch.ones(2, 4, requires_grad=True),)
+    def inputs(self, microbatch: int, arguments: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
+        return tuple(torch.ones(2, 4, requires_grad=True) for _ in arguments)
 
     def target(self, microbatch: int) -> torch.Tensor:
         return torch.zeros(2, 4)
@@ -152,7 +152,11 @@ class Sleeping:
         if rank >= self.devices:
             return None
         held = {
-            (stage, pipe): StageCopy(self._stage(), loss=loss if stage == schedule.stages - 1 else None)
+            (stage, pipe): StageCopy(
+                self._stage(),
+                loss=loss if stage == schedule.stages - 1 else None,
+                inputs=StageInputs((0,) if stage == 0 else ()),
+            )
             for pipe, places in enumerate(schedule.device_of)
             for stage, device in enumerate(places)
             if device == rank

@@ -54,14 +54,14 @@ def test_a_sequence() -> None:
     assert min(layer.forward_s for layer in found.graph.layers) > 0
     assert min(layer.backward_s for layer in found.graph.layers) > 0
     assert found.graph.edges == ((0, 1),)
-    assert not found.exported
+    assert found.tracer == "torch.fx"
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())  # statistics too
 
 
 @pytest.mark.parametrize("module", [Skip, Branching])
 def test_skips_and_tied_weights(module) -> None:
     found = profile_module(module(), (torch.randn(2, 8),))
-    assert found.exported is (module is Branching)
+    assert found.tracer == ("torch.export" if module is Branching else "torch.fx")
     assert len(found.graph.layers) == 4  # two linear layers, the sum, the last
     assert set(found.graph.edges) == {(0, 1), (0, 2), (1, 2), (2, 3)}
     assert found.graph.crossing_bytes(0b0011) == 2 * 2 * 8 * 4  # the skip crosses beside the second layer's output
@@ -120,6 +120,6 @@ def test_a_module_that_no_tracer_follows() -> None:
 def test_a_module_that_is_called_again_shares_its_weights() -> None:
     linear = nn.Linear(4, 4)
     found = profile_module(nn.Sequential(linear, nn.ReLU(), linear), (torch.randn(2, 4),))
-    assert found.tied == {"0.weight": ("0", "_0_1"), "0.bias": ("0", "_0_1")}
+    assert found.tied == {"0.weight": ("0", "0:module_2"), "0.bias": ("0", "0:module_2")}
     with pytest.raises(JellyBeanError, match="cannot be run on these inputs"):
         profile_module(linear, (torch.randn(2, 3),))

@@ -9,10 +9,12 @@ import pytest
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
 from jellybean.documents.training import OptimizerSpec, TrainingDocument  # noqa: E402
+from jellybean.pipeline.torch_graph import graph_facts  # noqa: E402
 from jellybean.pipeline.torch_profile import TorchProfile, profile_traced  # noqa: E402
+from jellybean.pipeline.torch_trace import CallArguments, trace  # noqa: E402
 from jellybean.training.errors import TrainingError  # noqa: E402
 from jellybean.training.schedule_choice import choose_from_profile, choose_schedule, cut_layers  # noqa: E402
-from jellybean.training.stages.cut import cut_module, trace  # noqa: E402
+from jellybean.training.stages.cut import cut_module  # noqa: E402
 from jellybean_solver.pipeline import Layer, LayerGraph  # noqa: E402
 from jellybean_solver.pipeline.schedules import SCHEDULES, make_schedule  # noqa: E402
 
@@ -28,7 +30,8 @@ def _asked(**more: object) -> TrainingDocument:
 def traced():
     layers = [part for _ in range(8) for part in (nn.Linear(64, 64), nn.ReLU())]
     inputs = (torch.randn(8, 64),)
-    return trace(nn.Sequential(*layers), inputs), inputs
+    graph = trace(nn.Sequential(*layers), CallArguments.of(inputs))
+    return graph, graph_facts(graph, inputs), inputs
 
 
 @pytest.fixture(scope="module")
@@ -61,15 +64,14 @@ def test_memory_binds(profile):
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_the_stages_are_the_model(traced, name):
     """Every chosen schedule can be cut, and its stages compute what the module does."""
-    graph, inputs = traced
-    found = choose_schedule(graph, inputs, _asked(schedule=name))
-    cut = cut_module(graph, found.stage_of, inputs)
+    graph, facts, inputs = traced
+    found = choose_schedule(graph, facts, inputs, _asked(schedule=name))
+    cut = cut_module(graph, facts, found.stage_of)
     assert len(cut.stages) == make_schedule(name, 2, 8).stages
     values = inputs
     for stage in cut.stages:
-        values = stage(*values)
-        values = values if isinstance(values, tuple) else (values,)
-    assert torch.allclose(values[0], graph(*inputs))
+        values = stage.module(*values)
+    assert torch.allclose(values[0], graph.graph(*inputs)[0])
 
 
 def test_no_stage_is_empty():

@@ -81,10 +81,10 @@ def test_a_labelled_folder(tmp_path):
             Image.new("L", (9, 7), shade).save(tmp_path / "pictures" / label / f"{number}.png")
     found = load_data(document, tmp_path)
     assert found.labels == ("dark", "light")
-    assert found.train[0].shape == (6, 1, 4, 4)
-    assert len(found.test[0]) == 2
-    for inputs, targets in (found.train, found.test):
-        assert torch.equal(inputs.mean((1, 2, 3)).round().long(), targets)
+    assert found.train.inputs.tensors[0].shape == (6, 1, 4, 4)
+    assert len(found.test) == 2
+    for part in (found.train, found.test):
+        assert torch.equal(part.inputs.tensors[0].mean((1, 2, 3)).round().long(), part.target(slice(None)))
     (tmp_path / "pictures" / "dark" / "notes.png").write_text("no picture")
     with pytest.raises(JellyBeanError, match="is no picture"):
         load_data(document, tmp_path)

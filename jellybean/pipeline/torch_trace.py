@@ -1,0 +1,348 @@
+"""Traces a torch module into a graph of operations, whatever its signature, and checks the graph against the module.
+
+The graph takes the tensors of the module's arguments as a flat list and returns the tensors of its result as a tuple,
+so that it can be cut between any two operations. torch.fx is tried first: it keeps submodules and autograd functions as
+they are, names no device, and starts in milliseconds. torch.export follows where torch.fx cannot. A graph counts only
+if its outputs and gradients are the module's.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.utils import _pytree as pytree
+
+from jellybean.errors import JellyBeanError
+
+MAX_DIFFERENCE = 1e-4  # between the graph's and the module's outputs and gradients, relative to the largest value
+TRACERS = ("torch.fx", "torch.export")
+_INNER = "module."  # prefix of the user's module in the traced call
+_TORCH = str(Path(torch.__file__).parent)
+
+
+@dataclass(frozen=True)
+class CallArguments:
+    """The arguments of one call of a module: its tensors in order, their names, and how they nest.
+
+    `args`, `kwargs` may nest tuples, lists and dicts; anything that is not a tensor is a constant of the trace.
+    """
+
+    tensors: tuple[torch.Tensor, ...]
+    names: tuple[str, ...]
+    form: CallForm
+
+    @staticmethod
+    def of(args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> CallArguments:
+        """The arguments of `module(*args, **kwargs)`."""
+        leaves, spec = pytree.tree_flatten_with_path((tuple(args), dict(kwargs or {})))
+        constants = tuple(None if isinstance(value, torch.Tensor) else value for _, value in leaves)
+        tensors = [(path, value) for path, value in leaves if isinstance(value, torch.Tensor)]
+        places = tuple(number for number, (_, value) in enumerate(leaves) if isinstance(value, torch.Tensor))
+        names = tuple(_argument_name(path[1:]) for path, _ in tensors)
+        return CallArguments(tuple(value for _, value in tensors), names, CallForm(spec, places, constants))
+
+    def rows(self, size: int) -> tuple[torch.Tensor, ...]:
+        """The first `size` rows of every tensor that has a row per sample."""
+        return tuple(value[:size] if value.dim() else value for value in self.tensors)
+
+
+@dataclass(frozen=True)
+class CallForm:
+    """How a flat list of tensors nests in a structure. `places`: their positions among its leaves."""
+
+    spec: Any
+    places: tuple[int, ...]
+    constants: tuple[Any, ...]
+
+    def nest(self, tensors: Sequence[Any]) -> Any:
+        """The structure with these tensors in it."""
+        leaves = list(self.constants)
+        for place, value in zip(self.places, tensors, strict=True):
+            leaves[place] = value
+        return pytree.tree_unflatten(leaves, self.spec)
+
+    def call(self, module: Callable[..., Any], tensors: Sequence[Any]) -> Any:
+        """Call the module with arguments that nest like this."""
+        args, kwargs = self.nest(tensors)
+        return module(*args, **kwargs)
+
+
+@dataclass(frozen=True)
+class TracedModule:
+    """A module as a graph of operations.
+
+    `graph`: takes the arguments' tensors one by one and returns a tuple of tensors; it shares its parameters and
+    buffers, by name, with the module. `result`: how these tensors nest in what the module returns; parts that are
+    no tensors (caches) are left out as None. `tracer`: which of TRACERS made it.
+    """
+
+    graph: fx.GraphModule
+    arguments: CallForm
+    result: CallForm
+    tracer: str
+
+
+class _FlatCall(nn.Module):  # type: ignore[misc]  # mypy does not follow torch
+    """Calls a module with flat tensors, and keeps how its result nests."""
+
+    def __init__(self, module: nn.Module, form: CallForm) -> None:
+        super().__init__()
+        self.module, self.form = module, form
+        results: list[CallForm] = []
+        self.results, self._record = (lambda: results), results.append  # torch.export undoes changes of attributes
+
+    def forward(self, *tensors: Any) -> tuple[Any, ...]:
+        leaves, spec = pytree.tree_flatten(self.form.call(self.module, tensors))
+        places = tuple(n for n, value in enumerate(leaves) if isinstance(value, torch.Tensor | fx.Proxy))
+        kept = set(places)
+        constants = tuple(
+            value if number not in kept and isinstance(value, int | float | bool | str) else None
+            for number, value in enumerate(leaves)
+        )
+        self._record(CallForm(spec, places, constants))
+        return tuple(leaves[place] for place in places)
+
+
+def trace(
+    module: nn.Module, arguments: CallArguments, *, tracer: str | None = None, check: bool = True
+) -> TracedModule:
+    """The module's graph, for any batch size of at least 1: of the first tracer whose graph computes what it computes.
+
+    `arguments`: an example of at least two samples. `tracer`: trust this one, unchecked. `check`: False for the first
+    tracer that does not fail. JellyBeanError, with the line that cannot be followed, if there is none.
+    """
+    if tracer is not None:
+        return _TRACE[tracer](module, arguments)
+    reasons = []
+    for name in TRACERS:
+        try:
+            traced = _TRACE[name](module, arguments)
+            difference = check_trace(module, traced, arguments) if check else ""
+        except Exception as error:  # noqa: BLE001  # user code may raise anything when it is traced
+            reasons.append(f"{name}: {_reason(error)}")
+            continue
+        if not difference:
+            return traced
+        reasons.append(f"{name}: {difference}")
+    raise JellyBeanError(
+        f"neither torch.fx nor torch.export can follow {type(module).__name__}: name its stages with `stages`, or "
+        "change the line\n" + "\n".join(f"  - {reason}" for reason in reasons)
+    )
+
+
+class _Tracer(fx.Tracer):  # type: ignore[misc]  # mypy does not follow torch
+    """Symbolic tracing of a call with a fixed number of tensors."""
+
+    proxy_buffer_attributes = True  # else a module that updates a buffer does so once, while it is traced
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__()
+        self._names = names
+
+    def create_args_for_root(
+        self, root_fn: Callable[..., Any], is_module: bool, concrete_args: Any = None
+    ) -> tuple[Callable[..., Any], list[Any]]:
+        inputs = [self.create_proxy("placeholder", name, (), {}) for name in self._names]
+        return inspect.unwrap(root_fn), [self.root, *inputs]
+
+
+def _trace_fx(module: nn.Module, arguments: CallArguments) -> TracedModule:
+    call, tracer = _FlatCall(module, arguments.form), _Tracer(arguments.names)
+    with _attributes_restored(module), _functions_recorded(tracer):
+        graph = tracer.trace(call)
+    return _traced(call, graph, call, "torch.fx")
+
+
+@contextmanager
+def _attributes_restored(module: nn.Module) -> Iterator[None]:
+    """Restore attributes of all submodules. JellyBeanError if a value computed in the trace was assigned to one.
+
+    torch.fx records no assignments, so such a graph would not update the module's state.
+    """
+    places = [own for part in module.modules() for own in (part.__dict__, part._buffers, part._parameters)]
+    kept = [dict(own) for own in places]
+    try:
+        yield
+    finally:
+        assigned = {
+            name
+            for own, before in zip(places, kept, strict=True)
+            for name, value in own.items()
+            if isinstance(value, fx.Proxy | torch.Tensor) and value is not before.get(name)
+        }
+        for own, before in zip(places, kept, strict=True):
+            own.clear()
+            own.update(before)
+    if assigned:
+        raise JellyBeanError(f"the module assigns a computed value to self.{', self.'.join(sorted(assigned))}")
+
+
+@contextmanager
+def _functions_recorded(tracer: fx.Tracer) -> Iterator[None]:
+    """Record a torch.autograd.Function as one operation, with its own gradient, and do not trace into it."""
+    original = torch.autograd.Function.__dict__["apply"]
+
+    def apply(cls: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
+        function = original.__get__(None, cls)
+        if not any(isinstance(value, fx.Proxy) for value in pytree.tree_leaves((args, kwargs))):
+            return function(*args, **kwargs)
+
+        def run(*given: Any, **more: Any) -> Any:  # torch.fx writes functions of torch by name, and this one has none
+            return function(*given, **more)
+
+        run.__name__ = cls.__name__
+        return tracer.create_proxy("call_function", run, args, kwargs)
+
+    torch.autograd.Function.apply = classmethod(apply)
+    try:
+        yield
+    finally:
+        torch.autograd.Function.apply = original
+
+
+def _trace_export(module: nn.Module, arguments: CallArguments) -> TracedModule:
+    call = _FlatCall(module, arguments.form)
+    free = tuple({0: torch.export.Dim.AUTO} if value.dim() else {} for value in arguments.tensors)
+    try:
+        logging.disable(logging.CRITICAL)  # torch.export logs its failures; trace() reports them in one line
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program = torch.export.export(call, arguments.tensors, dynamic_shapes=(free,), strict=False)
+            exported = program.module()
+    finally:
+        logging.disable(logging.NOTSET)
+    graph = exported.graph
+    for node in reversed(list(graph.nodes)):
+        # The guards on the example's sizes and types: the check against the module replaces them.
+        if not node.users and (node.target == "_guards_fn" or "_assert" in str(node.target)):
+            graph.erase_node(node)
+    names = iter(arguments.names)
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            node.target = next(names)
+    return _traced(call, graph, exported, "torch.export")
+
+
+_TRACE = {"torch.fx": _trace_fx, "torch.export": _trace_export}
+
+
+def _traced(call: _FlatCall, graph: fx.Graph, root: nn.Module, tracer: str) -> TracedModule:
+    """The graph over the module's own parameters and buffers, by their names in the module."""
+    own = dict(call.named_parameters(remove_duplicate=False)) | dict(call.named_buffers(remove_duplicate=False))
+    first = {id(value): name for name, value in (*call.named_parameters(), *call.named_buffers())}  # of tied ones
+    values: dict[str, Any] = {}
+    for node in graph.nodes:
+        if node.op in ("get_attr", "call_module"):
+            value = own.get(str(node.target), None)
+            value = _attribute(root, str(node.target)) if value is None else value
+            node.target = first.get(id(value), str(node.target)).removeprefix(_INNER)
+            values[node.target] = value
+    graph.set_codegen(fx.graph.CodeGen())  # plain arguments, not nested ones
+    module = fx.GraphModule(values, graph, "Traced")
+    module.graph.eliminate_dead_code(_has_effects)
+    module.recompile()
+    return TracedModule(module, call.form, call.results()[-1], tracer)  # type: ignore[no-untyped-call]
+
+
+def _has_effects(node: fx.Node) -> bool:
+    """True if an operation must stay even if nothing reads its value: torch.fx takes `x.add_(1)` for a pure one."""
+    in_place = str(node.target).endswith("_") and not str(node.target).endswith("__")
+    return bool(node.is_impure() or (node.op == "call_method" and in_place) or {"inplace", "out"} & node.kwargs.keys())
+
+
+def check_trace(module: nn.Module, traced: TracedModule, arguments: CallArguments) -> str:
+    """How the graph's outputs, gradients or buffers differ from the module's, or "". Both run with one random seed.
+
+    A second batch, one sample smaller, shows whether the trace is valid for one size only; it is left out if the module
+    itself cannot take it. Buffers are restored.
+    """
+    whole = max((len(value) for value in arguments.tensors if value.dim()), default=1)
+    for size in dict.fromkeys((whole, max(1, whole - 1))):
+        tensors = arguments.rows(size)
+        try:
+            wanted = _results(module, lambda given: _flat(arguments.form.call(module, given)), tensors)
+        except Exception:  # for example batch norm, which needs two samples
+            if size == whole:
+                raise
+            continue
+        found = _results(module, lambda given: list(traced.graph(*given)), tensors)
+        for what, one, other in zip(("outputs", "gradients", "buffers"), wanted, found, strict=True):
+            if len(one) != len(other):
+                return f"it has {len(other)} {what}, and the module {len(one)}"
+            far = max((_difference(a, b) for a, b in zip(one, other, strict=True)), default=0.0)
+            if not far <= MAX_DIFFERENCE:
+                return f"its {what} differ from the module's by {far:.2g} with a batch of {size}"
+    return ""
+
+
+def _flat(result: Any) -> list[torch.Tensor]:
+    return [value for value in pytree.tree_leaves(result) if isinstance(value, torch.Tensor)]
+
+
+def _results(
+    module: nn.Module, run: Callable[[Sequence[torch.Tensor]], list[Any]], tensors: Sequence[torch.Tensor]
+) -> tuple[list[torch.Tensor], list[torch.Tensor | None], list[torch.Tensor]]:
+    """Outputs, gradients of the trained parameters for a fixed weighting of the outputs, and buffers afterwards."""
+    kept = {name: value.clone() for name, value in module.named_buffers()}
+    weights = [value for value in module.parameters() if value.requires_grad]
+    try:
+        with torch.random.fork_rng(), torch.enable_grad():
+            torch.manual_seed(0)
+            outputs = _flat(run([value.clone() for value in tensors]))
+        roots = [value for value in outputs if value.requires_grad]
+        gradients: list[torch.Tensor | None] = []
+        if roots and weights:
+            coming = [torch.linspace(0.5, 1.5, one.numel(), dtype=one.dtype).reshape(one.shape) for one in roots]
+            gradients = list(torch.autograd.grad(roots, weights, coming, allow_unused=True))
+        return [value.detach() for value in outputs], gradients, [value.clone() for value in module.buffers()]
+    finally:
+        with torch.no_grad():
+            for name, value in module.named_buffers():
+                value.copy_(kept[name])
+
+
+def _difference(one: torch.Tensor | None, other: torch.Tensor | None) -> float:
+    """Largest difference, relative to the largest value; infinite if only one exists or the shapes differ."""
+    if one is None or other is None:
+        return 0.0 if one is other else float("inf")
+    if one.shape != other.shape:
+        return float("inf")
+    if not one.numel() or torch.equal(one, other):
+        return 0.0
+    one, other = one.double(), other.double()
+    both_undefined = ~torch.isfinite(one) & (torch.isnan(one) == torch.isnan(other))
+    apart = torch.where(both_undefined, 0.0, (one - other).abs())
+    scale = torch.nan_to_num(one.abs(), 0.0, 0.0, 0.0).max()
+    return float(apart.max() / max(float(scale), 1e-6))
+
+
+def _reason(error: Exception) -> str:
+    """The error in one line, with the line of the user's code that caused it."""
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [one for one in frames if not one.filename.startswith((_TORCH, "<")) and one.filename != __file__]
+    return f"{text} ({own[-1].filename}:{own[-1].lineno}: {own[-1].line})" if own else text
+
+
+def _argument_name(path: Sequence[Any]) -> str:
+    """A valid identifier for a tensor's place: `attention_mask`, `input_0`, `batch_x`."""
+    parts = [str(getattr(one, "key", getattr(one, "idx", one))) for one in path]
+    name = "_".join("".join(c if c.isalnum() else "_" for c in part) for part in parts)
+    return name if name[:1].isalpha() else f"input_{name}"
+
+
+def _attribute(module: nn.Module, target: str) -> Any:
+    value: Any = module
+    for part in target.split("."):
+        value = getattr(value, part)
+    return value

@@ -1,0 +1,79 @@
+"""A test case that ranks run: one update of a library's model, set up as `jellybean train` does it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from jellybean.documents.training import OptimizerSpec, TrainingDocument
+from jellybean.training.data import DatasetFeed
+from jellybean.training.evaluation import evaluate, gather_model
+from jellybean.training.processes.ranks import Rank
+from jellybean.training.setup import load_training_inputs, set_up_run
+from tests.integration.training.zoo import ROWS, ZOO
+
+LR = 0.1
+
+
+@dataclass(frozen=True)
+class ZooUpdate:
+    """One update of `model` by a schedule on `devices` ranks; returns losses, weights and the evaluation."""
+
+    model: str
+    schedule: str
+    devices: int
+    microbatches: int = 4
+
+    @property
+    def document(self) -> TrainingDocument:
+        return TrainingDocument(
+            kind="Training",
+            model=f"tests.integration.training.zoo:{self.model}",
+            data=f"tests.integration.training.zoo:{self.model}_data",
+            loss=ZOO[self.model].loss,
+            epochs=1,
+            batch=ROWS,
+            microbatches=self.microbatches,
+            optimizer=OptimizerSpec(name="sgd", lr=LR),
+            devices=self.devices,
+            schedule=self.schedule,
+            staleness=True,
+        )
+
+    def __call__(self, rank: int) -> dict[str, Any]:
+        run = set_up_run(self.document, Path(), Rank(rank, self.devices, torch.device("cpu")))
+        rows = run.sampler.rows(0, 0, 0)
+        feed = DatasetFeed(run.material.data.train, rows, torch.device("cpu"), 0, 0, 0)
+        log = run.interpreter.run(feed)
+        losses = {m: float(loss) * feed.factor(m) for m, loss in log.losses.items()}
+        module = gather_model(run)
+        run.transport.close()
+        return {
+            "losses": losses,
+            "weights": {} if module is None else {n: v.detach().clone() for n, v in module.state_dict().items()},
+            "evaluation": None if module is None else evaluate(module, run.material),
+            "tracer": run.choice.tracer,
+        }
+
+
+def one_process(case: ZooUpdate) -> tuple[float, dict[str, torch.Tensor], tuple[float | None, float]]:
+    """Loss, weights with buffers, and evaluation of the same update without a pipeline, a micro-batch at a time."""
+    material = load_training_inputs(case.document, Path())
+    module, samples = material.module, material.data.train
+    order = torch.randperm(ROWS, generator=torch.Generator().manual_seed(0))
+    parts = order.tensor_split(case.microbatches)
+    total, loss_sum = sum(samples.weight(rows) for rows in parts), 0.0
+    for rows in parts:
+        arguments = samples.arguments(rows)
+        outputs = arguments.form.call(module, arguments.tensors)
+        loss = material.loss(outputs, samples.target(rows)) * samples.weight(rows) / total
+        loss.backward()
+        loss_sum += float(loss)
+    with torch.no_grad():
+        for value in module.parameters():
+            if value.grad is not None:
+                value.sub_(LR * value.grad)
+    return loss_sum, {n: v.detach().clone() for n, v in module.state_dict().items()}, evaluate(module, material)
