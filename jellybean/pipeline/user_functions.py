@@ -7,6 +7,7 @@ import importlib.util
 import sys
 import traceback
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -51,8 +52,17 @@ def _reason(error: BaseException) -> str:
 
 
 def _import_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise JellyBeanError(f"there is no file {path}")
+    changed = path.stat()
+    return _run_file(path.resolve(), (changed.st_mtime_ns, changed.st_size))
+
+
+@lru_cache(maxsize=64)
+def _run_file(path: Path, _version: tuple[int, int]) -> ModuleType:
+    """Import a file, once per version: its model and its data see the same classes, and register operators once."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None or not path.is_file():
+    if spec is None or spec.loader is None:
         raise JellyBeanError(f"there is no file {path}")
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.parent))
