@@ -144,18 +144,21 @@ def _of_onnx(profile: OnnxProfile) -> ModelProfile:
 
 
 def _of_torch(function: str, made: Any, seconds: float) -> ModelProfile:
+    import torch
     from torch import nn
 
     from jellybean.pipeline.torch_profile import RUNS, profile_module
 
     pair = made if isinstance(made, tuple) and len(made) == 2 else (None, None)
     module, inputs = pair
-    if not isinstance(module, nn.Module) or not isinstance(inputs, tuple | list):
+    if not isinstance(module, nn.Module) or not isinstance(inputs, tuple | list | dict):
         raise JellyBeanError(
             f"{function} returned {_type_names(made)}; it must return (module, inputs): a torch.nn.Module and a tuple "
-            "of its inputs, one micro-batch"
+            "or a dict of its arguments, one micro-batch"
         )
-    found = profile_module(module, inputs, runs=max(RUNS, round(seconds / _SECONDS_PER_RUN)))
+    args, kwargs = ((), inputs) if isinstance(inputs, dict) else (inputs, {})
+    torch.set_num_threads(1)  # as ONNX models are measured
+    found = profile_module(module, args, kwargs, runs=max(RUNS, round(seconds / _SECONDS_PER_RUN)))
     bits, complete = enumerate_cuts(found.graph, PartitionSettings().max_cuts)
     whole, total = (1 << len(found.graph.layers)) - 1, sum(layer.compute_s for layer in found.graph.layers)
     cuts = []

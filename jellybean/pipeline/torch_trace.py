@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import fx, nn
@@ -27,6 +27,7 @@ from jellybean.errors import JellyBeanError
 MAX_DIFFERENCE = 1e-4  # between the graph's and the module's outputs and gradients, relative to the largest value
 TRACERS = ("torch.fx", "torch.export")
 _INNER = "module."  # prefix of the user's module in the traced call
+_Results: TypeAlias = tuple[list[torch.Tensor], list[torch.Tensor | None], list[torch.Tensor]]
 _TORCH = str(Path(torch.__file__).parent)
 
 
@@ -123,11 +124,12 @@ def trace(
     """
     if tracer is not None:
         return _TRACE[tracer](module, arguments)
+    expected = _expected(module, arguments) if check else {}
     reasons = []
     for name in TRACERS:
         try:
             traced = _TRACE[name](module, arguments)
-            difference = check_trace(module, traced, arguments) if check else ""
+            difference = _trace_difference(module, traced, arguments, expected)
         except Exception as error:  # noqa: BLE001  # user code may raise anything when it is traced
             reasons.append(f"{name}: {_reason(error)}")
             continue
@@ -135,8 +137,8 @@ def trace(
             return traced
         reasons.append(f"{name}: {difference}")
     raise JellyBeanError(
-        f"neither torch.fx nor torch.export can follow {type(module).__name__}: name its stages with `stages`, or "
-        "change the line\n" + "\n".join(f"  - {reason}" for reason in reasons)
+        f"neither torch.fx nor torch.export can follow {type(module).__name__}; change what they name\n"
+        + "\n".join(f"  - {reason}" for reason in reasons)
     )
 
 
@@ -264,18 +266,31 @@ def check_trace(module: nn.Module, traced: TracedModule, arguments: CallArgument
     """How the graph's outputs, gradients or buffers differ from the module's, or "". Both run with one random seed.
 
     A second batch, one sample smaller, shows whether the trace is valid for one size only; it is left out if the module
-    itself cannot take it. Buffers are restored.
+    itself cannot take it. Buffers are restored. JellyBeanError if the module cannot be run.
     """
+    return _trace_difference(module, traced, arguments, _expected(module, arguments))
+
+
+def _expected(module: nn.Module, arguments: CallArguments) -> dict[int, _Results]:
+    """The module's own results by batch size."""
+    found: dict[int, _Results] = {}
     whole = max((len(value) for value in arguments.tensors if value.dim()), default=1)
     for size in dict.fromkeys((whole, max(1, whole - 1))):
-        tensors = arguments.rows(size)
         try:
-            wanted = _results(module, lambda given: _flat(arguments.form.call(module, given)), tensors)
-        except Exception:  # for example batch norm, which needs two samples
+            found[size] = _results(
+                module, lambda given: _flat(arguments.form.call(module, given)), arguments.rows(size)
+            )
+        except Exception as error:  # a smaller batch may be too small, as for batch norm
             if size == whole:
-                raise
-            continue
-        found = _results(module, lambda given: list(traced.graph(*given)), tensors)
+                raise JellyBeanError(f"the module cannot be run on these inputs: {_reason(error)}") from error
+    return found
+
+
+def _trace_difference(
+    module: nn.Module, traced: TracedModule, arguments: CallArguments, expected: Mapping[int, _Results]
+) -> str:
+    for size, wanted in expected.items():
+        found = _results(module, lambda given: list(traced.graph(*given)), arguments.rows(size))
         for what, one, other in zip(("outputs", "gradients", "buffers"), wanted, found, strict=True):
             if len(one) != len(other):
                 return f"it has {len(other)} {what}, and the module {len(one)}"
@@ -291,7 +306,7 @@ def _flat(result: Any) -> list[torch.Tensor]:
 
 def _results(
     module: nn.Module, run: Callable[[Sequence[torch.Tensor]], list[Any]], tensors: Sequence[torch.Tensor]
-) -> tuple[list[torch.Tensor], list[torch.Tensor | None], list[torch.Tensor]]:
+) -> _Results:
     """Outputs, gradients of the trained parameters for a fixed weighting of the outputs, and buffers afterwards."""
     kept = {name: value.clone() for name, value in module.named_buffers()}
     weights = [value for value in module.parameters() if value.requires_grad]

@@ -17,7 +17,7 @@ SHAPE = (
     "it must return {'train': (inputs, targets), 'test': (inputs, targets)}, one row per sample; inputs may be an "
     "array, a tuple of arrays or a dict of them, and with `loss: model` there is only this dict"
 )
-Rows: TypeAlias = torch.Tensor | slice
+Rows: TypeAlias = torch.Tensor | slice  # a tensor copies the rows, a slice does not
 
 
 @dataclass(frozen=True)

@@ -47,14 +47,15 @@ class TrainingInputs:
 
     def example(self, document: TrainingDocument) -> CallArguments:
         """The arguments of one micro-batch; of at least two samples, so that tracers do not specialise the size."""
-        return self.data.train.arguments(slice(self._example_size(document)))
+        return self.data.train.arguments(torch.arange(self._example_size(document)))
 
     def example_target(self, document: TrainingDocument) -> Any:
         """The loss' second argument for the example."""
-        return self.data.train.target(slice(self._example_size(document)))
+        return self.data.train.target(torch.arange(self._example_size(document)))
 
     def _example_size(self, document: TrainingDocument) -> int:
-        return max(2, document.batch // (document.microbatches * document.replicas))
+        size = max(2, document.batch // (document.microbatches * document.replicas))
+        return min(size, len(self.data.train))
 
 
 @dataclass(frozen=True)

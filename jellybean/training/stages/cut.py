@@ -77,6 +77,9 @@ class _Cutter:
 
     def _stages(self, stage_of: Mapping[str, int]) -> dict[fx.Node, int]:
         """The stage of every operation that is not shared; one without an entry joins the latest of its inputs."""
+        for unit in self._facts.units:
+            if len({stage_of[name] for name in unit if name in stage_of}) > 1:
+                raise TrainingError(f"{', '.join(unit)} must be in one stage; cut elsewhere")
         stages: dict[fx.Node, int] = {}
         for node in self._nodes:
             if node.op not in COMPUTE_OPS or node.name in self._facts.shared:

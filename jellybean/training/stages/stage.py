@@ -90,7 +90,6 @@ class StageCopy:
         self.versions = WeightVersions(self.module)
         self._in_flight: dict[int, _InFlight] = {}
         self._slots = ParameterSlots(self.module)
-        self._writes = any(getattr(part, "inplace", False) for part in self.module.modules())
 
     @property
     def buffers(self) -> dict[str, torch.Tensor]:
@@ -115,10 +114,10 @@ class StageCopy:
         self._in_flight[microbatch] = flight
         if not self.settings.recompute:
             self._run(flight)
-            return flight.outputs if flight.loss is None else flight.loss.detach()
+            return flight.outputs if flight.loss is None else _counted_loss(flight)
         with torch.no_grad():
             self._run(flight)
-        told = flight.outputs if flight.loss is None else flight.loss
+        told = flight.outputs if flight.loss is None else _counted_loss(flight)
         flight.outputs, flight.loss, flight.leaves = (), None, ()
         return told
 
@@ -167,12 +166,11 @@ class StageCopy:
 
     def _run(self, flight: _InFlight, buffers: Mapping[str, torch.Tensor] | None = None) -> None:
         flight.leaves = tuple(map(_leaf, flight.inputs))
-        given = [leaf.clone() if self._writes and leaf is not None else leaf for leaf in flight.leaves]
         device = next((leaf.device for leaf in flight.leaves if leaf is not None), torch.device("cpu"))
         _seed(device, flight.seed)
         with torch.autocast(device.type, self.settings.precision) if self.settings.precision else nullcontext():
             with self._slots.replaced({**flight.weights, **buffers} if buffers else flight.weights):
-                found = self.module(*given)
+                found = self.module(*flight.leaves)
             if self.loss is None:
                 flight.outputs = found if isinstance(found, tuple) else (found,)
             else:
@@ -212,8 +210,15 @@ def _trained(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: value for name, value in weights.items() if value.requires_grad}
 
 
+def _counted_loss(flight: _InFlight) -> torch.Tensor | Any:
+    """The loss; 0 if the micro-batch does not count, as with no valid label, where a mean is undefined."""
+    return flight.loss.detach() if flight.factor and flight.loss is not None else torch.zeros(())
+
+
 def _roots(flight: _InFlight, gradients: StageTensors) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """(outputs from which the backward starts, their gradients)."""
+    if flight.loss is not None and not flight.factor:
+        return [], []
     if flight.loss is not None:
         return [flight.loss], [torch.full_like(flight.loss, flight.factor)]
     pairs = [

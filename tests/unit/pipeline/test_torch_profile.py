@@ -123,3 +123,55 @@ def test_a_module_that_is_called_again_shares_its_weights() -> None:
     assert found.tied == {"0.weight": ("0", "0:module_2"), "0.bias": ("0", "0:module_2")}
     with pytest.raises(JellyBeanError, match="cannot be run on these inputs"):
         profile_module(linear, (torch.randn(2, 3),))
+
+
+def test_operations_that_write_in_place_are_timed_on_the_same_values() -> None:
+    class Buckets(nn.Module):
+        """Integers that are written in place and then index a table, as T5's relative positions do."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.table, self.last = nn.Embedding(8, 4), nn.Embedding(8, 4), nn.Linear(4, 2)
+
+        def forward(self, words):
+            places = torch.arange(words.shape[1]).repeat(words.shape[0], 1) * (self.words(words).sum(2) < 99)
+            places.add_(1)
+            return self.last(self.words(words) + self.table(places))
+
+    found = profile_module(Buckets(), (torch.randint(0, 8, (3, 6)),))
+    assert len(found.graph.layers) > 2
+
+
+def test_frozen_weights_take_no_gradient() -> None:
+    module = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 2))
+    module[0].requires_grad_(False)
+    found = profile_module(module, (torch.randn(8, 64),))
+    assert [layer.backward_s > 0 for layer in found.graph.layers] == [False, True, True]
+    assert found.trained_bytes[0] == 0.0
+    assert found.trained_bytes[1] == found.graph.layers[1].parameter_bytes
+
+
+def test_names_are_unique() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.other = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.layer(self.other(self.layer(x)) + x) + self.other(x)
+
+    names = [layer.name for layer in profile_module(Twice(), (torch.randn(2, 4),)).graph.layers]
+    assert len(set(names)) == len(names)
+
+
+def test_arguments_by_name(tmp_path: Path) -> None:
+    (tmp_path / "nets.py").write_text(
+        "import torch\n"
+        "class Net(torch.nn.Linear):\n"
+        "    def forward(self, x, scale=1.0, *, shift=None):\n"
+        "        return super().forward(x) * scale + shift\n"
+        "def make():\n"
+        "    return Net(4, 4), {'x': torch.randn(2, 4), 'shift': torch.randn(2, 4)}\n"
+    )
+    (layer,) = profile_model(f"{tmp_path}/nets.py:make", seconds=0.05).graph.layers
+    assert layer.parameter_bytes == 4 * (4 * 4 + 4)

@@ -1,0 +1,129 @@
+"""A batch of padded rows has the same loss in micro-batches as whole; targets of -100 do not count."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
+
+from jellybean.errors import JellyBeanError  # noqa: E402
+from jellybean.training.data import DatasetFeed, MicrobatchSampler  # noqa: E402
+from jellybean.training.evaluation import correct  # noqa: E402
+from jellybean.training.losses import (  # noqa: E402
+    class_dimension,
+    class_scores,
+    cross_entropy,
+    model_loss,
+    row_weights,
+)
+from jellybean.training.samples import IGNORED, Samples, read_samples  # noqa: E402
+
+nn = torch.nn
+WORDS, LENGTH, ROWS = 11, 6, 10
+
+
+class Language(nn.Module):
+    """Scores of tokens and their loss, of the labels as they are or shifted by one."""
+
+    def __init__(self, *, shift: bool) -> None:
+        super().__init__()
+        self.words, self.scores, self.shift = nn.Embedding(WORDS, 8), nn.Linear(8, WORDS), shift
+
+    def forward(self, tokens, labels=None):
+        logits = self.scores(self.words(tokens))
+        if labels is None:
+            return {"logits": logits}
+        scores, wanted = (logits[:, :-1], labels[:, 1:]) if self.shift else (logits, labels)
+        loss = nn.functional.cross_entropy(scores.flatten(0, 1), wanted.flatten(), ignore_index=IGNORED)
+        return {"loss": loss, "logits": logits}
+
+
+def _rows(*, with_targets: bool) -> Samples:
+    maker = torch.Generator().manual_seed(0)
+    tokens = torch.randint(0, WORDS, (ROWS, LENGTH), generator=maker)
+    valid = torch.arange(LENGTH) < torch.randint(2, LENGTH + 1, (ROWS, 1), generator=maker)
+    labels = tokens.masked_fill(~valid, IGNORED)
+    given = ({"tokens": tokens}, labels) if with_targets else {"tokens": tokens, "labels": labels}
+    return read_samples(given, "nets.py:data", "train", targets=with_targets)
+
+
+@pytest.mark.parametrize(("shift", "with_targets"), [(True, False), (False, False), (False, True)])
+def test_padded_rows_in_micro_batches(shift, with_targets):
+    torch.manual_seed(0)
+    module, samples = Language(shift=shift), _rows(with_targets=with_targets)
+    loss = cross_entropy if with_targets else model_loss
+
+    def run(rows: torch.Tensor) -> torch.Tensor:
+        arguments = samples.arguments(rows)
+        outputs = arguments.form.call(module, arguments.tensors)
+        return loss(class_scores(outputs) if with_targets else outputs, samples.target(rows))
+
+    example = samples.arguments(torch.arange(4))
+    outputs = example.form.call(module, example.tensors)
+    weigh = row_weights(loss, example, outputs, samples.target(torch.arange(4)))
+    assert weigh is not None
+    samples = replace(samples, weights=weigh(samples))
+    rows = MicrobatchSampler(ROWS, ROWS, 3, 1, 0).rows(0, 0, 0)
+    feed = DatasetFeed(samples, rows, torch.device("cpu"), 0, 0, 0)
+    parts = sum(run(part) * feed.factor(number) for number, part in enumerate(rows.own))
+    assert torch.allclose(parts, run(torch.arange(ROWS)))
+
+
+def test_a_loss_that_is_no_mean_over_labels_counts_samples():
+    class Smooth(Language):
+        def forward(self, tokens, labels=None):
+            found = super().forward(tokens, labels)
+            return {**found, "loss": found["loss"] * 1.5}
+
+    module, example = Smooth(shift=False), _rows(with_targets=False).arguments(torch.arange(4))
+    assert row_weights(model_loss, example, example.form.call(module, example.tensors), None) is None
+
+
+def test_class_scores_of_tokens_and_pictures():
+    targets = torch.tensor([[0, 1, IGNORED], [2, IGNORED, 1]])
+    scores = torch.randn(2, 3, 5)
+    expected = nn.functional.cross_entropy(scores.movedim(2, 1), targets, ignore_index=IGNORED)
+    assert torch.allclose(cross_entropy(scores, targets), expected)
+    assert torch.allclose(cross_entropy({"logits": scores.movedim(2, 1)}, targets), expected)
+    assert class_dimension(torch.randn(2, 4), torch.tensor([0, 1])) == 1
+    assert float(cross_entropy(scores, torch.full((2, 3), IGNORED))) == 0.0
+    with pytest.raises(JellyBeanError, match=r"\[2, 3, 5\] and targets of shape \[3\] do not fit"):
+        cross_entropy(scores, torch.zeros(3, dtype=torch.long))
+
+
+def test_accuracy_counts_valid_tokens():
+    targets = torch.tensor([[0, 1, IGNORED], [2, IGNORED, 1]])
+    scores = nn.functional.one_hot(targets.clamp(min=0), 4).float()
+    assert correct(scores, targets) == (4, 4)
+    assert correct(1.0 - scores, targets) == (0, 4)
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        (([[1.0], [2.0]], [0, 1]), ("input_0",)),
+        (((torch.ones(2), torch.ones(2, 3)), [0, 1]), ("input_0", "input_1")),
+        (({"x": torch.ones(2), "scale": 0.5, "kind": "a", "mask": None}, [0, 1]), ("x",)),
+    ],
+)
+def test_inputs_as_arrays_tuples_and_dicts(given, names):
+    samples = read_samples(given, "nets.py:data", "train", targets=True)
+    assert samples.inputs.names == names
+    assert len(samples) == 2
+    assert samples.target(torch.tensor([1])).tolist() == [1]
+    if "x" in names:
+        assert samples.inputs.form.nest([7])[1] == {"x": 7, "scale": 0.5, "kind": "a", "mask": None}
+
+
+def test_a_model_without_a_loss():
+    with pytest.raises(JellyBeanError, match="give it labels, or name a loss"):
+        model_loss({"logits": torch.ones(2)}, None)
+
+
+def test_dropout_depends_on_the_seed():
+    rows = MicrobatchSampler(ROWS, ROWS, 2, 1, 0).rows(0, 0, 0)
+    feeds = [DatasetFeed(_rows(with_targets=True), rows, torch.device("cpu"), 0, 0, seed) for seed in (0, 1)]
+    assert feeds[0].seed(0, 0) != feeds[1].seed(0, 0)
+    assert feeds[0].seed(0, 0) == DatasetFeed(feeds[0].data, rows, torch.device("cpu"), 0, 0, 0).seed(0, 0)
