@@ -157,6 +157,16 @@ def print_comparison(seeds: Sequence[int], limit_s: float, json_path: str | None
     print("\n" + result_text(result(pairs, limit_s)))
 
 
+def read_pairs(path: Path) -> list[Pair]:
+    """The pairs that `print_comparison` wrote to a file, by seed."""
+    found = []
+    for line in path.read_text().splitlines():
+        fields = json.loads(line)
+        runs = [Run(**{**fields[who], "complaints": tuple(fields[who]["complaints"])}) for who in ("solver", "milp")]
+        found.append(Pair(fields["seed"], *runs))
+    return sorted(found, key=lambda pair: pair.seed)
+
+
 def result(pairs: Sequence[Pair], limit_s: float) -> Result:
     """The tables of a comparison."""
     return Result(

@@ -71,7 +71,7 @@ def one_process(case: ZooUpdate) -> tuple[float, dict[str, torch.Tensor], tuple[
         outputs = arguments.form.call(module, arguments.tensors)
         loss = material.loss(outputs, samples.target(rows)) * samples.weight(rows) / total
         loss.backward()
-        loss_sum += float(loss)
+        loss_sum += float(loss.detach())
     with torch.no_grad():
         for value in module.parameters():
             if value.grad is not None:
