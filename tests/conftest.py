@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 
 from hypothesis import HealthCheck, settings
 
 _quiet = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+# A shell without job control starts background commands with SIGINT ignored, which the tests' processes would inherit.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 settings.register_profile(
     "default", derandomize=True, deadline=None, max_examples=50, print_blob=True, suppress_health_check=_quiet
 )
