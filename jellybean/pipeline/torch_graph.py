@@ -16,7 +16,7 @@ import torch
 from torch import fx, nn
 
 from jellybean.errors import JellyBeanError
-from jellybean.pipeline.torch_trace import TracedModule
+from jellybean.pipeline.torch_trace import TracedModule, attribute
 
 COMPUTE_OPS = {"call_module", "call_function", "call_method"}
 _DRAWS = ("dropout", "rand", "bernoulli", "multinomial", "normal", "uniform", "scaled_dot_product")  # random numbers
@@ -341,10 +341,3 @@ def _draws(node: fx.Node) -> bool:
     """True if the operation may draw random numbers, by its name."""
     name = str(getattr(node.target, "__name__", node.target)).lower()
     return any(part in name for part in _DRAWS)
-
-
-def attribute(module: nn.Module, target: str) -> Any:
-    value: Any = module
-    for part in target.split("."):
-        value = getattr(value, part)
-    return value

@@ -245,8 +245,8 @@ def _traced(call: _FlatCall, graph: fx.Graph, root: nn.Module, tracer: str) -> T
     values: dict[str, Any] = {}
     for node in graph.nodes:
         if node.op in ("get_attr", "call_module"):
-            value = own.get(str(node.target), None)
-            value = _attribute(root, str(node.target)) if value is None else value
+            value = own.get(str(node.target))
+            value = attribute(root, str(node.target)) if value is None else value
             node.target = first.get(id(value), str(node.target)).removeprefix(_INNER)
             values[node.target] = value
     graph.set_codegen(fx.graph.CodeGen())  # plain arguments, not nested ones
@@ -356,7 +356,8 @@ def _argument_name(path: Sequence[Any]) -> str:
     return name if name[:1].isalpha() else f"input_{name}"
 
 
-def _attribute(module: nn.Module, target: str) -> Any:
+def attribute(module: nn.Module, target: str) -> Any:
+    """The attribute that a dotted path names."""
     value: Any = module
     for part in target.split("."):
         value = getattr(value, part)
