@@ -80,9 +80,9 @@ def train(
         raise JellyBeanError(f"{' and '.join(missing)} not installed: pip install 'jellybean-serving[train]'")
     from jellybean.training.errors import ReportedError
     from jellybean.training.export import check_export
+    from jellybean.training.inputs import load_training_inputs
     from jellybean.training.processes.launch import die_with_launcher, lock_folder
     from jellybean.training.processes.ranks import started_by_launcher
-    from jellybean.training.setup import load_training_inputs
     from jellybean.training.train import run_folder
 
     if started_by_launcher() and fresh:
@@ -200,8 +200,8 @@ def _launch(document: TrainingDocument, directory: Path, overrides: list[str], *
 
 def _train(document: TrainingDocument, directory: Path, *, json: bool) -> None:
     from jellybean.training.checkpoints.checkpoint import save_model
-    from jellybean.training.evaluation import gather_model
     from jellybean.training.export import export_variant, one_input
+    from jellybean.training.hand_back import trained_model
     from jellybean.training.logs import TrainingLogs, headline, idle_note, line
     from jellybean.training.processes.launch import lock_folder
     from jellybean.training.processes.ranks import process_group
@@ -227,14 +227,14 @@ def _train(document: TrainingDocument, directory: Path, *, json: bool) -> None:
                 logs.add(epoch)
 
         epochs = run_epochs(run, document, directory, report, warn)
-        module = gather_model(run)
+        module = trained_model(run, document, directory)
         if logs is None or module is None:
             return
         logs.close()
         save_model(module, run_folder(directory))
         exported = None
         if document.export is not None:
-            exported = export_variant(module, document.export, directory, one_input(run.material.data.test.inputs))
+            exported = export_variant(module, document.export, directory, one_input(run.data.test.inputs))
             say(
                 f"wrote {exported.path} (differs from torch by at most {exported.max_difference:.1g}) "
                 "and its variant in "

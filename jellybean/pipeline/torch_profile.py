@@ -63,7 +63,7 @@ def profile_module(
 ) -> TorchProfile:
     """Profile a module on the example arguments of one micro-batch, in its current mode (train or eval).
 
-    Parameters and buffers are restored afterwards. JellyBeanError if no tracer can follow the module.
+    Buffers are restored afterwards. JellyBeanError if no tracer can follow the module.
     """
     arguments = CallArguments.of(args, kwargs)
     traced = trace(module, arguments)
@@ -74,14 +74,16 @@ def profile_traced(
     traced: TracedModule, facts: GraphFacts, tensors: Sequence[torch.Tensor], *, runs: int = RUNS
 ) -> TorchProfile:
     """Profile a traced module; see `profile_module`."""
-    kept = {name: value.clone() for name, value in traced.graph.state_dict().items()}
+    kept = {name: value.clone() for name, value in traced.graph.named_buffers()}
     try:
         costs = _NodeTimer(traced.graph, facts, runs).costs(*tensors)
     except Exception as error:  # the module's operators may raise anything
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise JellyBeanError(f"the module cannot be run on these inputs: {reason}") from error
     finally:
-        traced.graph.load_state_dict(kept)
+        with torch.no_grad():
+            for name, value in traced.graph.named_buffers():
+                value.copy_(kept[name])
     return _Layers(traced, facts, costs).profile()
 
 

@@ -3,7 +3,7 @@
 The graph takes the tensors of the module's arguments as a flat list and returns the tensors of its result as a tuple,
 so that it can be cut between any two operations. torch.fx is tried first: it keeps submodules and autograd functions as
 they are, names no device, and starts in milliseconds. torch.export follows where torch.fx cannot. A graph counts only
-if its outputs and gradients are the module's.
+if its outputs are the module's, and, in training mode, its gradients.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from jellybean.errors import JellyBeanError
+from jellybean.pipeline.torch_gradients import gradient_digests
 
 MAX_DIFFERENCE = 1e-4  # between the graph's and the module's outputs and gradients, relative to the largest value
 TRACERS = ("torch.fx", "torch.export")
 _INNER = "module."  # prefix of the user's module in the traced call
-_Results: TypeAlias = tuple[list[torch.Tensor], list[torch.Tensor | None], list[torch.Tensor]]
+_Results: TypeAlias = tuple[list[torch.Tensor], list[torch.Tensor | None], list[torch.Tensor]]  # `_results`
 _TORCH = str(Path(torch.__file__).parent)
 
 
@@ -307,18 +308,21 @@ def _flat(result: Any) -> list[torch.Tensor]:
 def _results(
     module: nn.Module, run: Callable[[Sequence[torch.Tensor]], list[Any]], tensors: Sequence[torch.Tensor]
 ) -> _Results:
-    """Outputs, gradients of the trained parameters for a fixed weighting of the outputs, and buffers afterwards."""
+    """Outputs, digests of gradients for a fixed weighting of the outputs, and buffers afterwards.
+
+    Gradients are those of the trained parameters, of a module in training mode.
+    """
     kept = {name: value.clone() for name, value in module.named_buffers()}
-    weights = [value for value in module.parameters() if value.requires_grad]
+    weights = [value for value in module.parameters() if value.requires_grad and module.training]
     try:
-        with torch.random.fork_rng(), torch.enable_grad():
+        with torch.random.fork_rng(), torch.set_grad_enabled(bool(weights)):
             torch.manual_seed(0)
             outputs = _flat(run([value.clone() for value in tensors]))
         roots = [value for value in outputs if value.requires_grad]
         gradients: list[torch.Tensor | None] = []
         if roots and weights:
             coming = [torch.linspace(0.5, 1.5, one.numel(), dtype=one.dtype).reshape(one.shape) for one in roots]
-            gradients = list(torch.autograd.grad(roots, weights, coming, allow_unused=True))
+            gradients = gradient_digests(roots, coming, weights)
         return [value.detach() for value in outputs], gradients, [value.clone() for value in module.buffers()]
     finally:
         with torch.no_grad():

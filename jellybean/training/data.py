@@ -192,14 +192,3 @@ class DatasetFeed:
     def seed(self, microbatch: int, stage: int) -> int:
         """Random seed of a stage's forward; the same when the forward is recomputed."""
         return hash((self.base_seed, self.step, self.replica, microbatch, stage)) & 0x7FFFFFFF
-
-
-def load_model(document: TrainingDocument, directory: Path) -> torch.nn.Module:
-    """The module, constructed under the document's seed, so that all ranks have the same weights."""
-    place, _, name = document.model.rpartition(":")
-    torch.manual_seed(document.seed)
-    made = load_function(place, name, directory)()
-    made = made[0] if isinstance(made, tuple) else made  # (module, inputs), as for `pipeline profile`
-    if not isinstance(made, torch.nn.Module):
-        raise TrainingError(f"{document.model} returned {type(made).__name__}; it must return a torch.nn.Module")
-    return made.train()

@@ -1,64 +1,116 @@
-"""Evaluation: gathers the whole model from all ranks' stages and measures it on the test rows."""
+"""Evaluation: the test rows run through the pipeline, and the last stage's rank adds up what is measured."""
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from jellybean.training.losses import class_dimension, class_scores
 from jellybean.training.samples import IGNORED
-from jellybean.training.setup import RankRun, TrainingInputs
+from jellybean.training.setup import RankRun
+from jellybean.training.stages.evaluation_pass import WINDOW
+from jellybean.training.stages.stage import LossFunction
 
-_ROWS = 512  # rows per evaluation batch
+
+class Measure(Protocol):
+    """A measure of the model on the test rows, as sums that ranks can add."""
+
+    def add(self, outputs: Any, target: Any, weight: float) -> None:
+        """Count one micro-batch. `weight`: how much its rows count in a mean loss."""
+
+    def totals(self) -> list[float]:
+        """The sums so far; as many on every rank."""
+
+    def value(self, totals: Sequence[float]) -> float | None:
+        """The measure of all ranks' sums; None if it is not defined for this data."""
 
 
-def gather_model(run: RankRun) -> nn.Module | None:
-    """On rank 0 the module with all stages' weights and buffers; None on the other ranks. A collective call."""
-    own: dict[str, torch.Tensor] = {}
-    if run.rank.replica == 0:
-        for (_, pipe), stage in run.held.items():
-            if pipe == 0:
-                own |= {name: value.detach().cpu() for name, value in stage.versions.parameters.items()}
-                own |= {name: value.detach().cpu() for name, value in stage.buffers.items()}
-    told: list[Any] | None = [None] * dist.get_world_size() if run.rank.is_first else None
-    dist.gather_object(own, told)
-    if told is None:
-        return None
-    module = run.material.module
-    places = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers(remove_duplicate=False))
+@dataclass
+class MeanLoss:
+    """The mean loss over the test rows."""
+
+    loss: LossFunction
+    total: float = 0.0
+    weight: float = 0.0
+
+    def add(self, outputs: Any, target: Any, weight: float) -> None:
+        if weight:
+            self.total += float(self.loss(outputs, target)) * weight
+            self.weight += weight
+
+    def totals(self) -> list[float]:
+        return [self.total, self.weight]
+
+    def value(self, totals: Sequence[float]) -> float:
+        return totals[0] / max(1.0, totals[1])
+
+
+@dataclass
+class Accuracy:
+    """Percent of the targets that the highest score names; None if targets are no classes."""
+
+    right: int = 0
+    counted: int = 0
+
+    def add(self, outputs: Any, target: Any, weight: float) -> None:
+        if isinstance(target, torch.Tensor) and not target.is_floating_point():
+            right, counted = correct(class_scores(outputs), target)
+            self.right += right
+            self.counted += counted
+
+    def totals(self) -> list[float]:
+        return [float(self.right), float(self.counted)]
+
+    def value(self, totals: Sequence[float]) -> float | None:
+        return 100.0 * totals[0] / totals[1] if totals[1] else None
+
+
+def evaluate(run: RankRun) -> tuple[float | None, float]:
+    """Accuracy in percent (None if targets are no classes) and mean loss on the test rows, on every rank.
+
+    A collective call. Micro-batches have the size of those in training, and replicas share them.
+    """
+    samples, rank = run.data.test, run.rank
+    parts = torch.arange(len(samples)).split(max(1, run.sampler.size))
+    replicas = dist.get_world_size() // run.schedule.devices
+    own = parts[rank.replica :: replicas]
+    measures: list[Measure] = [MeanLoss(run.loss), Accuracy()]
+
+    def inputs(microbatch: int, arguments: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
+        tensors = samples.inputs.tensors
+        return tuple(tensors[index][own[microbatch]].to(rank.device) for index in arguments)
+
+    def collect(microbatch: int, tensors: Any) -> None:
+        rows = own[microbatch]
+        outputs, target = run.result.nest(tensors), samples.target(rows, rank.device)
+        for measure in measures:
+            measure.add(outputs, target, samples.weight(rows))
+
+    windows = math.ceil(math.ceil(len(parts) / replicas) / WINDOW)
     with torch.no_grad():
-        for name, value in (item for one in told for item in one.items()):
-            places[name].copy_(value)
-    return module
+        run.evaluation.run(len(own), windows, inputs, _weights(run), collect)
+    accuracy, loss = (_reduced(measure) for measure in reversed(measures))
+    return accuracy, loss if loss is not None else 0.0
 
 
-def evaluate(module: nn.Module, material: TrainingInputs) -> tuple[float | None, float]:
-    """Accuracy in percent (None if targets are no classes) and mean loss on the test rows."""
-    with torch.no_grad():
-        module.eval()
-        found = _evaluate(module, material)
-        module.train()
-    return found
+def _weights(run: RankRun) -> dict[int, dict[str, torch.Tensor]]:
+    """The newest weights and buffers of the stages of the first pipe."""
+    return {
+        number: {**stage.versions.parameters, **dict(stage.module.named_buffers())}
+        for (number, pipe), stage in run.held.items()
+        if pipe == 0
+    }
 
 
-def _evaluate(module: nn.Module, material: TrainingInputs) -> tuple[float | None, float]:
-    device = next((value.device for value in module.parameters()), torch.device("cpu"))
-    samples, total_loss, total_weight = material.data.test, 0.0, 0.0
-    right, counted = 0, 0
-    for first in range(0, len(samples), _ROWS):
-        rows = torch.arange(first, min(first + _ROWS, len(samples)))
-        arguments, targets = samples.arguments(rows), samples.target(rows, device)
-        outputs = arguments.form.call(module, [value.to(device) for value in arguments.tensors])
-        weight = samples.weight(rows)
-        total_loss += float(material.loss(outputs, targets)) * weight if weight else 0.0
-        total_weight += weight
-        if samples.classes is not None:
-            part = correct(class_scores(outputs), targets)
-            right, counted = right + part[0], counted + part[1]
-    return (100.0 * right / counted if counted else None), total_loss / max(1.0, total_weight)
+def _reduced(measure: Measure) -> float | None:
+    totals = torch.tensor(measure.totals(), dtype=torch.float64)
+    dist.all_reduce(totals)
+    return measure.value(totals.tolist())
 
 
 def correct(scores: torch.Tensor, targets: torch.Tensor) -> tuple[int, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +12,19 @@ import torch.distributed as dist
 from torch import nn
 
 from jellybean.documents.training import OptimizerSpec, TrainingDocument
-from jellybean.errors import JellyBeanError
-from jellybean.pipeline.torch_graph import graph_facts
-from jellybean.pipeline.torch_trace import CallArguments, TracedModule, trace
-from jellybean.training.data import MicrobatchSampler, TrainingData, load_data, load_model
+from jellybean.pipeline.torch_trace import CallForm
+from jellybean.training.data import MicrobatchSampler, TrainingData
 from jellybean.training.errors import TrainingError
-from jellybean.training.losses import RowWeights, class_dimension, class_scores, load_loss, row_weights
+from jellybean.training.graphs import GraphRecipe, ModelGraphs, find_graphs, repeat_graphs
+from jellybean.training.inputs import TrainingInputs, check_inputs, read_inputs
+from jellybean.training.losses import RowWeights
 from jellybean.training.processes.ranks import NO_TIMEOUT, Rank
 from jellybean.training.processes.transport import StageTransport
-from jellybean.training.samples import IGNORED
 from jellybean.training.schedule_choice import ScheduleChoice, choose_schedule
 from jellybean.training.stages.all_reduce import make_process_groups
 from jellybean.training.stages.cut import CutModule, cut_module
+from jellybean.training.stages.evaluation_cut import EvaluationCut, cut_for_evaluation
+from jellybean.training.stages.evaluation_pass import EvaluationPass, EvaluationStage
 from jellybean.training.stages.interpreter import Interpreter, peers_of
 from jellybean.training.stages.stage import LossFunction, StageCopy, StageSettings
 from jellybean.training.stages.updates import WeightUpdates, check_tied_weights
@@ -31,39 +32,16 @@ from jellybean_solver.pipeline import Schedule
 
 
 @dataclass(frozen=True)
-class TrainingInputs:
-    """The model, data and loss that the document names."""
-
-    module: nn.Module
-    data: TrainingData
-    loss: LossFunction
-
-    def weighted(self, weights: RowWeights | None) -> TrainingInputs:
-        """The same with the rows' weights in the loss."""
-        if weights is None:
-            return self
-        train, test = (replace(part, weights=weights(part)) for part in (self.data.train, self.data.test))
-        return replace(self, data=replace(self.data, train=train, test=test))
-
-    def example(self, document: TrainingDocument) -> CallArguments:
-        """The arguments of one micro-batch; of at least two samples, so that tracers do not specialise the size."""
-        return self.data.train.arguments(torch.arange(self._example_size(document)))
-
-    def example_target(self, document: TrainingDocument) -> Any:
-        """The loss' second argument for the example."""
-        return self.data.train.target(torch.arange(self._example_size(document)))
-
-    def _example_size(self, document: TrainingDocument) -> int:
-        size = max(2, document.batch // (document.microbatches * document.replicas))
-        return min(size, len(self.data.train))
-
-
-@dataclass(frozen=True)
 class RankRun:
-    """Everything that one rank needs for a run."""
+    """Everything that one rank needs for a run. No rank keeps the whole model.
+
+    `result`: how the tensors of the last stage nest in what the model returns in evaluation mode. `untrained`: on rank
+    0, parameters and buffers by name that no stage has.
+    """
 
     rank: Rank
-    material: TrainingInputs
+    data: TrainingData
+    loss: LossFunction
     choice: ScheduleChoice
     schedule: Schedule
     sampler: MicrobatchSampler
@@ -71,104 +49,150 @@ class RankRun:
     updates: WeightUpdates
     transport: StageTransport
     interpreter: Interpreter
+    evaluation: EvaluationPass
+    result: CallForm
+    untrained: dict[str, torch.Tensor]
     copies: dict[int, dist.ProcessGroup | None]
 
 
-def load_training_inputs(document: TrainingDocument, directory: Path) -> TrainingInputs:
-    """Load model, data and loss and try them on one micro-batch. TrainingError if they do not fit together."""
-    found = TrainingInputs(
-        load_model(document, directory), load_data(document, directory), load_loss(document, directory)
-    )
-    arguments, target = found.example(document), found.example_target(document)
-    weights = [value for value in found.module.parameters() if value.requires_grad]
-    try:
-        kept = {name: value.clone() for name, value in found.module.state_dict().items()}
-        with torch.random.fork_rng():
-            outputs = arguments.form.call(found.module, arguments.tensors)
-            _check_targets(document, outputs, found.data)
-            told = found.loss(outputs, target)
-        if not isinstance(told, torch.Tensor) or told.numel() != 1:
-            raise TrainingError(f"the loss {document.loss} gave no single number; it must be a mean over samples")
-        if not told.requires_grad:
-            raise TrainingError(
-                f"there is nothing to train: the loss {document.loss} depends on no weights of {document.model} "
-                "that take gradients"
-            )
-        torch.autograd.grad(told, weights, allow_unused=True)
-    except TrainingError:
-        raise
-    except Exception as error:  # user code may raise anything
-        raise TrainingError(
-            f"{document.model} cannot be trained on {document.data} with the loss {document.loss}: {_said(error)}"
-            f"{_types(found.module, arguments.tensors)}"
-        ) from error
-    found.module.load_state_dict(kept)
-    return found.weighted(row_weights(found.loss, arguments, outputs, target))
+@dataclass(frozen=True)
+class _Decisions:
+    """What rank 0 found out about the model, for all ranks."""
 
-
-def _said(error: Exception) -> str:
-    return str(error) or type(error).__name__
-
-
-def _types(module: nn.Module, tensors: tuple[torch.Tensor, ...]) -> str:
-    given = next((value.dtype for value in tensors if value.is_floating_point()), None)
-    own = next((value.dtype for value in module.parameters() if value.is_floating_point()), given)
-    if given is None or given == own:
-        return ""
-    told = [str(dtype).removeprefix("torch.") for dtype in (given, own)]
-    return f"; the inputs are {told[0]} and the weights {told[1]}: return inputs.astype('{told[1]}')"
-
-
-def _check_targets(document: TrainingDocument, outputs: Any, data: TrainingData) -> None:
-    """TrainingError if the built-in losses would fail on a later row, or if the shapes do not match."""
-    if document.loss not in ("cross_entropy", "mse"):
-        return
-    scores = outputs if document.loss == "mse" else class_scores(outputs)
-    if not isinstance(scores, torch.Tensor) or scores.dim() < 1 + (document.loss == "cross_entropy"):
-        shape = f"the shape {list(scores.shape)}" if isinstance(scores, torch.Tensor) else type(outputs).__name__
-        raise TrainingError(f"{document.model} gives {shape}; {document.loss} takes a tensor of a row per sample")
-    for part, samples in (("train", data.train), ("test", data.test)):
-        targets = samples.targets.tensors[0] if samples.targets is not None else None
-        if document.loss == "mse" and targets is not None and scores.shape[1:] != targets.shape[1:]:
-            raise TrainingError(
-                f"{document.model} gives {list(scores.shape[1:])} of a sample and the targets in {part} have "
-                f"{list(targets.shape[1:])}: mse needs the same"
-            )
-        if document.loss == "cross_entropy" and samples.classes is not None:
-            place = class_dimension(scores, samples.classes[: len(scores)])
-            _check_classes(document, samples.classes, scores.shape[place], part)
-
-
-def _check_classes(document: TrainingDocument, targets: torch.Tensor, classes: int, part: str) -> None:
-    counted = targets[targets != IGNORED]
-    least, most = (int(counted.min()), int(counted.max())) if len(counted) else (0, 0)
-    if least < 0 or most >= classes:
-        raise TrainingError(
-            f"the targets in {part} are {least} to {most}, and {document.model} gives scores of {classes} "
-            f"classes, 0 to {classes - 1}"
-        )
+    weights: RowWeights | None
+    recipes: tuple[GraphRecipe, GraphRecipe]
+    choice: ScheduleChoice
 
 
 def set_up_run(document: TrainingDocument, directory: Path, rank: Rank) -> RankRun:
-    """Set up this rank. A collective call: rank 0 profiles and chooses the schedule, and broadcasts its choice."""
+    """Set up this rank. A collective call: rank 0 checks and profiles the model, and broadcasts its decisions."""
     with rank.busy("loading the model and the data, and profiling"):
-        material = load_training_inputs(document, directory)
-        arguments = material.example(document)
-        traced = _trace(material.module, arguments, check=rank.is_first)
-        facts = graph_facts(traced, arguments.tensors)
-        told: list[ScheduleChoice | None] = [
-            choose_schedule(traced, facts, arguments.tensors, document) if rank.is_first else None
-        ]
+        inputs = read_inputs(document, directory)
+        arguments = inputs.example(document)
+        graphs: ModelGraphs | None = None
+        told: list[_Decisions | None] = [None]
+        if rank.is_first:
+            weights = check_inputs(inputs, document)
+            graphs = find_graphs(inputs.module, arguments)
+            facts = graphs.recipes[0].facts
+            choice = choose_schedule(graphs.training, facts, arguments.tensors, document)
+            told = [_Decisions(weights, graphs.recipes, choice)]
     dist.broadcast_object_list(told, src=0)
-    choice = told[0]
-    if choice is None:
+    decided = told[0]
+    if decided is None:
         raise TrainingError("rank 0 told no choice of a schedule")
-    if traced.tracer != choice.tracer:  # rank 0 found that the graph of the first tracer is not the model
-        traced = trace(material.module, arguments, tracer=choice.tracer)
-        facts = graph_facts(traced, arguments.tensors)
-    cut = cut_module(traced, facts, choice.stage_of)
+    with rank.busy("tracing the model"):
+        graphs = graphs or repeat_graphs(inputs.module, arguments, decided.recipes)
+    return _RunBuilder(document, rank, inputs.weighted(decided.weights), decided.choice, graphs).build()
+
+
+class _RunBuilder:
+    """Makes a rank's run from the model's graphs and the choice of a schedule."""
+
+    def __init__(
+        self,
+        document: TrainingDocument,
+        rank: Rank,
+        inputs: TrainingInputs,
+        choice: ScheduleChoice,
+        graphs: ModelGraphs,
+    ) -> None:
+        self._document, self._rank, self._inputs, self._choice, self._graphs = document, rank, inputs, choice, graphs
+        self._sampler = _sampler(document, inputs, choice)
+        self._schedule = choice.schedule(document.devices, self._sampler.run)
+        self._precision = torch.bfloat16 if document.precision == "bfloat16" else None
+
+    def build(self) -> RankRun:
+        """A collective call: process groups are made."""
+        document, rank, schedule, choice = self._document, self._rank, self._schedule, self._choice
+        training = cut_module(self._graphs.training, self._graphs.recipes[0].facts, choice.stage_of)
+        evaluation = cut_for_evaluation(
+            self._graphs.evaluation, self._graphs.recipes[1].facts, training, choice.stage_of
+        )
+        check_tied_weights(schedule, training.tied)
+        groups = make_process_groups(schedule, document.replicas, training.tied)
+        held = self._held(training)
+        updates = WeightUpdates(
+            held,
+            optimizer_factory(document.optimizer),
+            groups,
+            flushes=schedule.flushes,
+            tied=training.tied,
+            clip=document.clip,
+            first_replica=rank.replica == 0,
+        )
+        transport = self._transport()
+        interpreter = Interpreter(
+            schedule, held, transport, updates, device=rank.device_index, first_rank=rank.first, done=rank.step
+        )
+        return RankRun(
+            rank,
+            self._inputs.data,
+            self._inputs.loss,
+            choice,
+            schedule,
+            self._sampler,
+            held,
+            updates,
+            transport,
+            interpreter,
+            self._evaluation(evaluation, transport),
+            self._graphs.evaluation.result,
+            self._untrained(training),
+            dict(groups.copies),
+        )
+
+    def _held(self, cut: CutModule) -> dict[tuple[int, int], StageCopy]:
+        settings = StageSettings(self._precision, self._document.recompute)
+        result, loss, last = self._graphs.training.result, self._inputs.loss, self._schedule.stages - 1
+
+        def loss_of(tensors: Any, target: Any) -> torch.Tensor:
+            return loss(result.nest(tensors), target)
+
+        return {
+            (number, pipe): cut.stages[number].copy(settings, loss_of if number == last else None, self._rank.device)
+            for pipe, places in enumerate(self._schedule.device_of)
+            for number, device in enumerate(places)
+            if device == self._rank.device_index
+        }
+
+    def _untrained(self, cut: CutModule) -> dict[str, torch.Tensor]:
+        if not self._rank.is_first:
+            return {}
+        staged = {id(value) for stage in cut.stages for value in stage.module.parameters()}
+        module = self._inputs.module
+        buffers = {name: value for name, value in module.named_buffers() if name in module.state_dict()}
+        return {name: value.data for name, value in module.named_parameters() if id(value) not in staged} | buffers
+
+    def _transport(self) -> StageTransport:
+        rank = self._rank
+        transport = StageTransport(
+            peers_of(self._schedule, rank.device_index, rank.first),
+            rank.device,
+            compress=self._document.compress,
+            patience_s=NO_TIMEOUT.total_seconds(),
+            headers=dist.new_group(backend="gloo", timeout=NO_TIMEOUT),
+        )
+        transport.start()
+        return transport
+
+    def _evaluation(self, cut: EvaluationCut, transport: StageTransport) -> EvaluationPass:
+        rank, places = self._rank, self._schedule.device_of[0]
+        stages = {
+            number: EvaluationStage(
+                stage.module.to(rank.device), stage.inputs.arguments, cut.names[number], self._precision
+            )
+            for number, stage in enumerate(cut.stages.stages)
+            if places[number] == rank.device_index
+        }
+        return EvaluationPass(
+            stages, places, transport, device=rank.device_index, first_rank=rank.first, step=rank.step
+        )
+
+
+def _sampler(document: TrainingDocument, inputs: TrainingInputs, choice: ScheduleChoice) -> MicrobatchSampler:
     sampler = MicrobatchSampler(
-        len(material.data.train),
+        len(inputs.data.train),
         document.batch,
         document.microbatches,
         document.replicas,
@@ -181,61 +205,7 @@ def set_up_run(document: TrainingDocument, directory: Path, rank: Rank) -> RankR
             f"{sampler.samples} rows are too few for one update of {choice.name}: {parts} micro-batches of "
             f"{max(1, sampler.size)}; lower batch or microbatches"
         )
-    schedule = choice.schedule(document.devices, sampler.run)
-    check_tied_weights(schedule, cut.tied)
-    groups = make_process_groups(schedule, document.replicas, cut.tied)
-    headers = dist.new_group(backend="gloo", timeout=NO_TIMEOUT)
-    held = _held_stages(document, schedule, cut, _loss_of_stage(traced, material.loss), rank)
-    updates = WeightUpdates(
-        held,
-        optimizer_factory(document.optimizer),
-        groups,
-        flushes=schedule.flushes,
-        tied=cut.tied,
-        clip=document.clip,
-        first_replica=rank.replica == 0,
-    )
-    transport = StageTransport(
-        peers_of(schedule, rank.device_index, rank.first),
-        rank.device,
-        compress=document.compress,
-        patience_s=NO_TIMEOUT.total_seconds(),
-        headers=headers,
-    )
-    transport.start()
-    interpreter = Interpreter(
-        schedule, held, transport, updates, device=rank.device_index, first_rank=rank.first, done=rank.step
-    )
-    return RankRun(
-        rank, material, choice, schedule, sampler, held, updates, transport, interpreter, dict(groups.copies)
-    )
-
-
-def _trace(module: nn.Module, arguments: CallArguments, *, check: bool) -> TracedModule:
-    try:
-        return trace(module, arguments, check=check)
-    except TrainingError:
-        raise
-    except JellyBeanError as error:
-        raise TrainingError(str(error)) from error
-
-
-def _loss_of_stage(traced: TracedModule, loss: LossFunction) -> LossFunction:
-    """The loss of the tensors that the last stage returns."""
-    return lambda tensors, target: loss(traced.result.nest(tensors), target)
-
-
-def _held_stages(
-    document: TrainingDocument, schedule: Schedule, cut: CutModule, loss: LossFunction, rank: Rank
-) -> dict[tuple[int, int], StageCopy]:
-    precision = torch.bfloat16 if document.precision == "bfloat16" else None
-    settings = StageSettings(precision, document.recompute)
-    return {
-        (number, pipe): cut.stages[number].copy(settings, loss if number == schedule.stages - 1 else None, rank.device)
-        for pipe, places in enumerate(schedule.device_of)
-        for number, device in enumerate(places)
-        if device == rank.device_index
-    }
+    return sampler
 
 
 def optimizer_factory(spec: OptimizerSpec) -> Callable[[list[nn.Parameter]], torch.optim.Optimizer]:

@@ -25,7 +25,7 @@ from jellybean.training.checkpoints.checkpoint import (
 from jellybean.training.checkpoints.states import collect_state, restore_state
 from jellybean.training.data import DatasetFeed
 from jellybean.training.errors import TrainingError
-from jellybean.training.evaluation import evaluate, gather_model
+from jellybean.training.evaluation import evaluate
 from jellybean.training.processes.ranks import Rank
 from jellybean.training.setup import RankRun
 from jellybean.training.stages.interpreter import ActionLog
@@ -127,7 +127,7 @@ def _epoch(run: RankRun, document: TrainingDocument, number: int, lr: Callable[[
     for iteration in range(sampler.iterations):
         rows = sampler.rows(number, iteration, rank.replica)
         before = number * sampler.updates + iteration * per_iteration
-        feed = DatasetFeed(run.material.data.train, rows, rank.device, before, rank.replica, document.seed)
+        feed = DatasetFeed(run.data.train, rows, rank.device, before, rank.replica, document.seed)
         last = iteration + 1 == sampler.iterations
         if last:
             dist.barrier()
@@ -139,10 +139,8 @@ def _epoch(run: RankRun, document: TrainingDocument, number: int, lr: Callable[[
     dist.all_reduce(losses)
     took_s = time.perf_counter() - began
     _check_losses(losses, number + 1)
-    _average_statistics(run)
-    module = gather_model(run)
-    with run.rank.busy("measuring the test rows"):
-        accuracy, test_loss = evaluate(module, run.material) if module is not None else (None, 0.0)
+    average_statistics(run)
+    accuracy, test_loss = evaluate(run)
     return EpochResult(
         number + 1,
         sampler.samples,
@@ -180,7 +178,7 @@ def _idle(run: RankRun, log: ActionLog) -> float:
     return bubble_fraction(Timeline(run.schedule, starts, ends))
 
 
-def _average_statistics(run: RankRun) -> None:
+def average_statistics(run: RankRun) -> None:
     """Average the buffers (running means) over the copies of each stage, which processed different micro-batches."""
     for (number, _), stage in sorted(run.held.items()):
         group = run.copies.get(number)

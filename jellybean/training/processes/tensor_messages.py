@@ -39,11 +39,12 @@ _TORCH_TYPES = (
 )
 _SHORTER = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 COMPRESSIONS = ("none", *_SHORTER)
+ACTIVATIONS, GRADIENTS, EVALUATION = 0, 1, 2  # kinds of messages
 StageTensors = tuple[torch.Tensor | None, ...]  # outputs or gradients of a stage; None: no gradient
 
 
 class MessageKey(NamedTuple):
-    """Address of a message. `kind`: 0 for activations (forward), 1 for gradients (backward). `stage`: the receiver."""
+    """Address of a message. `kind`: activations, gradients or EVALUATION. `stage`: the receiver."""
 
     iteration: int
     kind: int

@@ -21,6 +21,7 @@ import torch.distributed as dist
 
 from jellybean.training.errors import RankLostError
 from jellybean.training.processes.tensor_messages import (
+    EVALUATION,
     MAX_INLINE_BYTES,
     MAX_MESSAGE_BYTES,
     MessageKey,
@@ -94,7 +95,7 @@ class StageTransport:
     def send(self, peer: int, key: MessageKey, tensors: StageTensors) -> None:
         """Start to send detached tensors, which must not be modified afterwards. Returns at once."""
         self._raise_failure()
-        layout = layout_of(tensors, self._compress)
+        layout = layout_of(tensors, "none" if key.kind == EVALUATION else self._compress)
         values = [
             None if tensor is None or part is None else tensor.to(part.sent).contiguous()
             for tensor, part in zip(tensors, layout.parts, strict=True)

@@ -45,20 +45,23 @@ class CutModule:
     tied: TiedWeights
 
 
-def cut_module(traced: TracedModule, facts: GraphFacts, stage_of: Mapping[str, int]) -> CutModule:
+def cut_module(
+    traced: TracedModule, facts: GraphFacts, stage_of: Mapping[str, int], stages: int | None = None
+) -> CutModule:
     """Cut a traced module. `stage_of`: stage by node name, in topological order of the stages.
 
-    TrainingError if the cut separates what `facts` says must be in one stage.
+    `stages`: their number, if the last ones may be empty. TrainingError if the cut separates what `facts` says must be
+    in one stage.
     """
-    return _Cutter(traced, facts, stage_of).cut()
+    return _Cutter(traced, facts, stage_of, stages or max(stage_of.values(), default=0) + 1).cut()
 
 
 class _Cutter:
     """The cut of one traced module; see `cut_module`."""
 
-    def __init__(self, traced: TracedModule, facts: GraphFacts, stage_of: Mapping[str, int]) -> None:
+    def __init__(self, traced: TracedModule, facts: GraphFacts, stage_of: Mapping[str, int], stages: int) -> None:
         self._graph, self._facts = traced.graph, facts
-        self._count = max(stage_of.values(), default=0) + 1
+        self._count = stages
         self._nodes = list(traced.graph.graph.nodes)
         self._by_name = {node.name: node for node in self._nodes}
         self._arguments = [node for node in self._nodes if node.op == "placeholder"]

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
-from jellybean.training.processes.tensor_messages import MessageKey, StageTensors
+from jellybean.training.processes.tensor_messages import ACTIVATIONS, GRADIENTS, MessageKey, StageTensors
 from jellybean.training.processes.transport import StageTransport
 from jellybean.training.stages.stage import StageCopy
 from jellybean.training.stages.updates import WeightUpdates
@@ -152,8 +152,8 @@ class Interpreter:
             self._transport.send(self._first_rank + device, key, values)
 
     def _key(self, action: Action, receiver: int) -> MessageKey:
-        direction = 0 if action.kind is ActionKind.FORWARD else 1
-        return MessageKey(self._iteration, direction, receiver, action.microbatch, action.pipe)
+        kind = ACTIVATIONS if action.kind is ActionKind.FORWARD else GRADIENTS
+        return MessageKey(self._iteration, kind, receiver, action.microbatch, action.pipe)
 
 
 def peers_of(schedule: Schedule, device: int, first_rank: int = 0) -> list[int]:

@@ -11,10 +11,11 @@ import torch
 from jellybean.documents.training import LrSpec, OptimizerSpec, TrainingDocument
 from jellybean.pipeline.user_functions import load_function
 from jellybean.training.data import MicrobatchSampler
-from jellybean.training.evaluation import evaluate
+from jellybean.training.inputs import load_training_inputs
 from jellybean.training.processes.ranks import Rank
-from jellybean.training.setup import load_training_inputs, optimizer_factory, set_up_run
+from jellybean.training.setup import optimizer_factory, set_up_run
 from jellybean.training.train import learning_rate, train
+from tests.integration.training.whole_model import measured
 from tests.support.paths import EXAMPLES
 
 EXAMPLE = EXAMPLES / "pipeline"
@@ -90,5 +91,5 @@ def one_device(model: str, epochs: int, *, exact: bool = False) -> list[tuple[fl
             torch.nn.utils.clip_grad_norm_(material.module.parameters(), 1.0)
             optimizer.step()
             total += float(loss.detach())
-        told.append((total / sampler.iterations, evaluate(material.module, material)[0]))
+        told.append((total / sampler.iterations, measured(material.module, material)[0]))
     return told

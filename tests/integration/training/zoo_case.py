@@ -10,9 +10,12 @@ import torch
 
 from jellybean.documents.training import OptimizerSpec, TrainingDocument
 from jellybean.training.data import DatasetFeed
-from jellybean.training.evaluation import evaluate, gather_model
+from jellybean.training.evaluation import evaluate
+from jellybean.training.hand_back import trained_model
+from jellybean.training.inputs import load_training_inputs
 from jellybean.training.processes.ranks import Rank
-from jellybean.training.setup import load_training_inputs, set_up_run
+from jellybean.training.setup import set_up_run
+from tests.integration.training.whole_model import measured
 from tests.integration.training.zoo import ROWS, ZOO
 
 LR = 0.1
@@ -46,15 +49,16 @@ class ZooUpdate:
     def __call__(self, rank: int) -> dict[str, Any]:
         run = set_up_run(self.document, Path(), Rank(rank, self.devices, torch.device("cpu")))
         rows = run.sampler.rows(0, 0, 0)
-        feed = DatasetFeed(run.material.data.train, rows, torch.device("cpu"), 0, 0, 0)
+        feed = DatasetFeed(run.data.train, rows, torch.device("cpu"), 0, 0, 0)
         log = run.interpreter.run(feed)
         losses = {m: float(loss) * feed.factor(m) for m, loss in log.losses.items()}
-        module = gather_model(run)
+        evaluation = evaluate(run)
         run.transport.close()
+        module = trained_model(run, self.document, Path())
         return {
             "losses": losses,
             "weights": {} if module is None else {n: v.detach().clone() for n, v in module.state_dict().items()},
-            "evaluation": None if module is None else evaluate(module, run.material),
+            "evaluation": evaluation,
             "tracer": run.choice.tracer,
         }
 
@@ -76,4 +80,4 @@ def one_process(case: ZooUpdate) -> tuple[float, dict[str, torch.Tensor], tuple[
         for value in module.parameters():
             if value.grad is not None:
                 value.sub_(LR * value.grad)
-    return loss_sum, {n: v.detach().clone() for n, v in module.state_dict().items()}, evaluate(module, material)
+    return loss_sum, {n: v.detach().clone() for n, v in module.state_dict().items()}, measured(module, material)

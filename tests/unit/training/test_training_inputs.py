@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="training needs torch: pip install '
 from jellybean.documents.training import FolderSpec, load_training  # noqa: E402
 from jellybean.errors import JellyBeanError  # noqa: E402
 from jellybean.training.data import load_data  # noqa: E402
-from jellybean.training.setup import load_training_inputs  # noqa: E402
+from jellybean.training.inputs import load_training_inputs  # noqa: E402
 
 DOCUMENT = """\
 kind: Training

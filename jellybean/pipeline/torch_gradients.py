@@ -1,0 +1,50 @@
+"""Digests of gradients: enough to compare two backward passes without holding two sets of gradients.
+
+The gradients of all weights take as much memory as the weights; a digest takes three numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+_TILE = 4093  # numbers of a random vector; a gradient is projected onto the outer product of two
+
+
+def gradient_digests(
+    roots: Sequence[torch.Tensor], coming: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]
+) -> list[torch.Tensor | None]:
+    """The norm of each weight's gradient and its projections on two random vectors; None where there is none.
+
+    Equal gradients have equal digests, and the digests of others differ by about the norm of the difference. `weights`
+    are leaves without `.grad`. Each gradient is freed when it has been digested.
+    """
+    digests: dict[int, torch.Tensor] = {}
+
+    def digest(weight: torch.Tensor) -> None:
+        if weight.grad is not None:
+            digests[id(weight)] = _digest(weight.grad)
+            weight.grad = None
+
+    hooks = [weight.register_post_accumulate_grad_hook(digest) for weight in weights]
+    try:
+        torch.autograd.backward(roots, coming, inputs=list(weights))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return [digests.get(id(weight)) for weight in weights]
+
+
+def _digest(gradient: torch.Tensor) -> torch.Tensor:
+    values = (gradient.to_dense() if gradient.is_sparse else gradient).detach().reshape(-1)
+    rows = len(values) // _TILE
+    generator = torch.Generator().manual_seed(len(values))
+    found = [values.norm().double().cpu()]
+    for _ in range(2):
+        tile = torch.randn(_TILE, generator=generator).to(values)
+        other = torch.randn(rows, generator=generator).to(values)
+        rest = values[rows * _TILE :]
+        whole = values[: rows * _TILE].view(rows, _TILE)
+        found.append((torch.dot(whole @ tile, other) + torch.dot(rest, tile[: len(rest)])).double().cpu())
+    return torch.stack(found)

@@ -1,0 +1,66 @@
+"""The graphs of a model in training and in evaluation mode: found and checked by rank 0, repeated by the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from torch import nn
+
+from jellybean.errors import JellyBeanError
+from jellybean.pipeline.torch_graph import GraphFacts, graph_facts
+from jellybean.pipeline.torch_trace import CallArguments, TracedModule, trace
+from jellybean.training.errors import TrainingError
+
+
+@dataclass(frozen=True)
+class GraphRecipe:
+    """What another rank needs to make the same graph: the tracer, and the facts about its operations."""
+
+    tracer: str
+    facts: GraphFacts
+
+
+@dataclass(frozen=True)
+class ModelGraphs:
+    """The graphs of one module, over the same parameters and buffers."""
+
+    training: TracedModule
+    evaluation: TracedModule
+    recipes: tuple[GraphRecipe, GraphRecipe]  # training, evaluation
+
+
+def find_graphs(module: nn.Module, arguments: CallArguments) -> ModelGraphs:
+    """Trace the module in both modes and check the graphs. TrainingError if it cannot be traced."""
+    training = _traced(module, arguments, "")
+    facts = graph_facts(training, arguments.tensors)
+    with _evaluation_mode(module):
+        evaluation = _traced(module, arguments, "in evaluation mode, ")
+        evaluation_facts = graph_facts(evaluation, arguments.tensors)
+    recipes = GraphRecipe(training.tracer, facts), GraphRecipe(evaluation.tracer, evaluation_facts)
+    return ModelGraphs(training, evaluation, recipes)
+
+
+def repeat_graphs(module: nn.Module, arguments: CallArguments, recipes: tuple[GraphRecipe, GraphRecipe]) -> ModelGraphs:
+    """The graphs that rank 0 found, of this rank's module."""
+    training = trace(module, arguments, tracer=recipes[0].tracer)
+    with _evaluation_mode(module):
+        evaluation = trace(module, arguments, tracer=recipes[1].tracer)
+    return ModelGraphs(training, evaluation, recipes)
+
+
+def _traced(module: nn.Module, arguments: CallArguments, where: str) -> TracedModule:
+    try:
+        return trace(module, arguments)
+    except JellyBeanError as error:
+        raise TrainingError(f"{where}{error}") from error
+
+
+@contextmanager
+def _evaluation_mode(module: nn.Module) -> Iterator[None]:
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train()

@@ -1,0 +1,81 @@
+"""Builds the document's model, with its weights or without memory for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn.parameter import UninitializedParameter
+from torch.utils.weak import WeakIdKeyDictionary
+
+from jellybean.documents.training import TrainingDocument
+from jellybean.pipeline.user_functions import load_function
+from jellybean.training.errors import TrainingError
+
+
+def load_model(document: TrainingDocument, directory: Path) -> nn.Module:
+    """The module, constructed under the document's seed, so that all ranks have the same weights."""
+    place, _, name = document.model.rpartition(":")
+    torch.manual_seed(document.seed)
+    made = load_function(place, name, directory)()
+    made = made[0] if isinstance(made, tuple) else made  # (module, inputs), as for `pipeline profile`
+    if not isinstance(made, nn.Module):
+        raise TrainingError(f"{document.model} returned {type(made).__name__}; it must return a torch.nn.Module")
+    lazy = [name for name, value in made.named_parameters() if isinstance(value, UninitializedParameter)]
+    if lazy:
+        raise TrainingError(
+            f"{document.model}: {lazy[0]} is an uninitialized parameter of a lazy layer: run the model once in the "
+            "function, before it returns it"
+        )
+    return made.train()
+
+
+def load_skeleton(document: TrainingDocument, directory: Path) -> nn.Module:
+    """The module with real buffers, and with parameters that take no memory: one zero, repeated by strides of 0.
+
+    Parameters pass through the `meta` device while the module is constructed, one at a time, so that its peak memory is
+    that of the largest one. Fails with what the constructor raises if it computes with its parameters.
+    """
+    with _parameters_on_meta():
+        module = load_model(document, directory)
+    made: dict[int, nn.Parameter] = {}
+    for part in module.modules():
+        for name, value in part._parameters.items():
+            if value is not None:
+                zero = torch.zeros((), dtype=value.dtype).expand(value.shape)
+                part._parameters[name] = made.setdefault(id(value), nn.Parameter(zero, value.requires_grad))
+    return module
+
+
+@contextmanager
+def _parameters_on_meta() -> Iterator[None]:
+    """Context in which a parameter moves to the meta device as soon as a module registers it."""
+    register = nn.Module.register_parameter
+    moved = WeakIdKeyDictionary()  # a parameter that is registered twice stays one
+
+    def register_on_meta(module: nn.Module, name: str, value: nn.Parameter | None) -> None:
+        if value is not None and not value.is_meta:
+            value = moved.setdefault(value, nn.Parameter(value.detach().to("meta"), value.requires_grad))
+        register(module, name, value)
+
+    nn.Module.register_parameter = register_on_meta
+    try:
+        yield
+    finally:
+        nn.Module.register_parameter = register
+
+
+def fill(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> nn.Module:
+    """Put weights and buffers into a module by name; its parameters take over the tensors' memory."""
+    parameters = dict(module.named_parameters(remove_duplicate=False))
+    buffers = dict(module.named_buffers(remove_duplicate=False))
+    with torch.no_grad():
+        for name, value in tensors.items():
+            if name in parameters:
+                parameters[name].data = value
+            else:
+                buffers[name].copy_(value)
+    return module
