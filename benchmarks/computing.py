@@ -203,7 +203,9 @@ def _own(name: str, rank: int) -> Step:
         for stage, device in enumerate(places)
         if device == rank
     }
-    updates = WeightUpdates(held, _sgd, make_process_groups(schedule, 1, {}), flushes=schedule.flushes)
+    updates = WeightUpdates(
+        held, lambda own: _sgd(own.values()), make_process_groups(schedule, 1, {}), flushes=schedule.flushes
+    )
     transport = StageTransport(peers_of(schedule, rank), torch.device("cpu"), headers=dist.new_group(backend="gloo"))
     transport.start()
     interpreter, feed = Interpreter(schedule, held, transport, updates, device=rank), _Feed()

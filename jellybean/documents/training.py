@@ -5,9 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from jellybean.documents.checks.function_references import check_reference
 from jellybean.documents.overrides import apply_override
@@ -21,6 +30,7 @@ from jellybean_solver.pipeline import SCHEDULES
 TRAINING_FILE = "training.yaml"
 AUTO = "auto"
 LOSSES = ("cross_entropy", "mse", "model")
+LR_SCHEDULES = ("constant", "linear", "cosine")
 _FUNCTION = re.compile(r"[^:\s]+:[A-Za-z_]\w*")
 _TEMPLATE = (
     "write it; a few lines are enough: `kind: Training`, `model: nets.py:FUNCTION`, `data: nets.py:FUNCTION`, "
@@ -53,6 +63,15 @@ def _schedule(text: str) -> str:
     return text
 
 
+def _lr_schedule(text: str) -> str:
+    if text not in LR_SCHEDULES and not text[:1].isupper():
+        known = f"known: {', '.join(LR_SCHEDULES)}, or a class of torch.optim.lr_scheduler such as StepLR"
+        raise InvalidValueError(
+            f"unknown learning rate schedule {quoted(text)}", did_you_mean(text, LR_SCHEDULES) or known
+        )
+    return text
+
+
 def _loss(text: str) -> str:
     if text not in LOSSES and not _FUNCTION.fullmatch(text):
         raise InvalidValueError(
@@ -73,28 +92,81 @@ Positive = Annotated[float, Field(strict=False, gt=0)]
 NotNegative = Annotated[float, Field(strict=False, ge=0)]
 
 
+class OptimizerGroup(DocumentModel):
+    """A parameter group: `match` (a pattern of parameter names) and arguments of the optimizer as further keys."""
+
+    model_config = ConfigDict(extra="allow")
+
+    match: Annotated[str, Field(min_length=1)] = Field(
+        description="Pattern of parameter names, with * and ?: head.*, *.bias"
+    )
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Arguments of the optimizer's class that differ in this group."""
+        return dict(self.model_extra or {})
+
+
 class OptimizerSpec(DocumentModel):
-    """Optimizer settings."""
+    """Optimizer settings; further keys are arguments of the class, checked when training starts."""
 
-    name: Literal["sgd", "adam", "adamw"]
+    model_config = ConfigDict(extra="allow")
+
+    name: Annotated[str, Field(min_length=1)] = Field(description="A class of torch.optim, in any case: sgd, AdamW.")
     lr: Positive
-    momentum: Annotated[float, Field(strict=False, ge=0, lt=1)] = 0.0
-    weight_decay: NotNegative = 0.0
+    weight_decay: NotNegative = Field(default=0.0, description="0 unless given, whatever the class' default.")
+    groups: tuple[OptimizerGroup, ...] = Field(
+        default=(),
+        strict=False,
+        description="Parameter groups; a parameter takes the arguments of all groups that match, later ones win.",
+    )
 
-    @model_validator(mode="after")
-    def _check_momentum(self) -> Self:
-        if self.momentum and self.name != "sgd":
-            raise InvalidValueError(f"{self.name} has no momentum", "remove it, or use sgd")
-        return self
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Arguments of the optimizer's class that the document gives."""
+        given = {"weight_decay": self.weight_decay} if self.weight_decay else {}
+        return {"lr": self.lr, **given, **(self.model_extra or {})}
 
 
 class LrSpec(DocumentModel):
-    """Learning rate schedule: a factor on the optimizer's rate over the run."""
+    """Learning rate schedule: built in, or a class of torch.optim.lr_scheduler with its arguments as further keys."""
 
-    name: Literal["constant", "linear", "cosine"] = Field(description="linear and cosine end at 0.")
+    model_config = ConfigDict(extra="allow")
+
+    name: Annotated[str, AfterValidator(_lr_schedule)] = Field(
+        description="constant, linear or cosine (linear and cosine end at 0), or a class of torch.optim.lr_scheduler."
+    )
     warmup: NotNegative = Field(
         default=0.0, description="Epochs in which the rate rises from 0 to the optimizer's rate."
     )
+    per: Literal["epoch", "update"] | None = Field(
+        default=None,
+        description="When a class steps: by default each epoch, OneCycleLR and CyclicLR each update.",
+    )
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Arguments of the scheduler's class."""
+        return dict(self.model_extra or {})
+
+    @property
+    def built_in(self) -> bool:
+        """True if this is one of LR_SCHEDULES."""
+        return self.name in LR_SCHEDULES
+
+    @model_validator(mode="after")
+    def _check_keys(self) -> Self:
+        further = [*self.arguments, *(["per"] if self.per is not None else [])]
+        if self.built_in and further:
+            raise InvalidValueError(
+                f"{self.name} has no {further[0]!r}", did_you_mean(further[0], ["warmup"]) or "it takes `warmup` only"
+            )
+        if not self.built_in and self.warmup:
+            raise InvalidValueError(
+                f"{self.name} takes no warmup, which belongs to {', '.join(LR_SCHEDULES)}",
+                "remove it, or use OneCycleLR",
+            )
+        return self
 
 
 class CheckpointSpec(DocumentModel):

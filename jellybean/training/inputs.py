@@ -16,17 +16,19 @@ from jellybean.training.data import TrainingData, load_data
 from jellybean.training.errors import TrainingError
 from jellybean.training.losses import RowWeights, class_dimension, class_scores, load_loss, row_weights
 from jellybean.training.models import load_model
+from jellybean.training.optimizers import OptimizerPlan, plan_optimizer
 from jellybean.training.samples import IGNORED
 from jellybean.training.stages.stage import LossFunction
 
 
 @dataclass(frozen=True)
 class TrainingInputs:
-    """The model, data and loss that the document names."""
+    """The model, data, loss and optimizer that the document names."""
 
     module: nn.Module
     data: TrainingData
     loss: LossFunction
+    optimizer: OptimizerPlan
 
     def weighted(self, weights: RowWeights | None) -> TrainingInputs:
         """The same with the rows' weights in the loss."""
@@ -55,10 +57,10 @@ def load_training_inputs(document: TrainingDocument, directory: Path) -> Trainin
 
 
 def read_inputs(document: TrainingDocument, directory: Path) -> TrainingInputs:
-    """Load model, data and loss, without checks of how they fit together."""
-    return TrainingInputs(
-        load_model(document, directory), load_data(document, directory), load_loss(document, directory)
-    )
+    """Load model, data, loss and optimizer, without checks of how data and loss fit the model."""
+    module = load_model(document, directory)
+    optimizer = plan_optimizer(document.optimizer, module)
+    return TrainingInputs(module, load_data(document, directory), load_loss(document, directory), optimizer)
 
 
 def check_inputs(inputs: TrainingInputs, document: TrainingDocument) -> RowWeights | None:

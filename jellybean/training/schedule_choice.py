@@ -27,7 +27,6 @@ from jellybean_solver.pipeline import (
     simulate,
 )
 
-OPTIMIZER_STATES = {"sgd": 1, "adam": 2, "adamw": 2}  # number of state tensors per weight; sgd: momentum
 COMPARED_ROUNDS = 12  # simulated rounds of a schedule without a flush, so that its warm-up and drain hardly count
 
 
@@ -59,24 +58,28 @@ class ScheduleChoice:
 
 
 def choose_schedule(
-    traced: TracedModule, facts: GraphFacts, tensors: tuple[torch.Tensor, ...], document: TrainingDocument
+    traced: TracedModule,
+    facts: GraphFacts,
+    tensors: tuple[torch.Tensor, ...],
+    document: TrainingDocument,
+    states_per_weight: float,
 ) -> ScheduleChoice:
     """Profile the model on one micro-batch; take the document's schedule, or the fastest that fits into memory.
 
-    SolverError or TrainingError if there is none.
+    `states_per_weight`: size of the optimizer's state. SolverError or TrainingError if there is no such schedule.
     """
-    return choose_from_profile(profile_traced(traced, facts, tensors, runs=3), document)
+    return choose_from_profile(profile_traced(traced, facts, tensors, runs=3), document, states_per_weight)
 
 
-def choose_from_profile(profile: TorchProfile, document: TrainingDocument) -> ScheduleChoice:
+def choose_from_profile(profile: TorchProfile, document: TrainingDocument, states_per_weight: float) -> ScheduleChoice:
     """As `choose_schedule`, from an existing profile; equal profiles give equal choices."""
     if document.schedule != AUTO:
-        return _choice(document.schedule, profile, document)
+        return _choice(document.schedule, profile, document, states_per_weight)
     found: list[ScheduleChoice] = []
     rejected: dict[str, str] = {}
     for name in SCHEDULES:
         try:
-            found.append(_choice(name, profile, document))
+            found.append(_choice(name, profile, document, states_per_weight))
         except (SolverError, TrainingError) as error:
             rejected[name] = str(error)
     if not found:
@@ -93,7 +96,7 @@ def choose_from_profile(profile: TorchProfile, document: TrainingDocument) -> Sc
     return replace(best, rejected={**rejected, **slower})
 
 
-def _choice(name: str, profile: TorchProfile, document: TrainingDocument) -> ScheduleChoice:
+def _choice(name: str, profile: TorchProfile, document: TrainingDocument, states_per_weight: float) -> ScheduleChoice:
     asked, devices = name == document.schedule, document.devices
     chunks = document.chunks if name == "interleaved" else None
     sample = make_schedule(name, devices, devices, chunks)
@@ -107,7 +110,7 @@ def _choice(name: str, profile: TorchProfile, document: TrainingDocument) -> Sch
     costs = _costs(profile.graph, layers, document)
     ratio = _mean(costs.backward_s) / max(_mean(costs.forward_s), 1e-9)
     schedule = make_schedule(name, devices, count, chunks, backward_ratio=ratio)
-    needed = _memory_bytes(profile, layers, schedule, document)
+    needed = _memory_bytes(profile, layers, schedule, states_per_weight)
     if document.memory_bytes is not None and needed > document.memory_bytes:
         raise TrainingError(f"{name} needs {needed:,.0f} bytes on a device that has {document.memory_bytes:,.0f}")
     timeline = simulate(schedule, costs)
@@ -160,7 +163,7 @@ def _costs(graph: LayerGraph, layers: tuple[tuple[int, ...], ...], document: Tra
 
 
 def _memory_bytes(
-    profile: TorchProfile, layers: tuple[tuple[int, ...], ...], schedule: Schedule, document: TrainingDocument
+    profile: TorchProfile, layers: tuple[tuple[int, ...], ...], schedule: Schedule, states_per_weight: float
 ) -> float:
     """Peak bytes of the fullest device: weights and activations in flight; versions, gradients and optimizer states of
     trained weights.
@@ -171,8 +174,7 @@ def _memory_bytes(
     needed = []
     for device, own in enumerate(schedule_memory(schedule)):
         fixed = sum(
-            weights[one.stage] + trained[one.stage] * (one.weight_versions + OPTIMIZER_STATES[document.optimizer.name])
-            for one in own.stages
+            weights[one.stage] + trained[one.stage] * (one.weight_versions + states_per_weight) for one in own.stages
         )
         needed.append(fixed + _peak_activation_bytes(schedule, device, activation_bytes))
     return max(needed)

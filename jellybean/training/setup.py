@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
-from jellybean.documents.training import OptimizerSpec, TrainingDocument
+from jellybean.documents.training import TrainingDocument
 from jellybean.pipeline.torch_trace import CallForm
 from jellybean.training.data import MicrobatchSampler, TrainingData
 from jellybean.training.errors import TrainingError
 from jellybean.training.graphs import GraphRecipe, ModelGraphs, find_graphs, repeat_graphs
 from jellybean.training.inputs import TrainingInputs, check_inputs, read_inputs
 from jellybean.training.losses import RowWeights
+from jellybean.training.optimizers import OptimizerPlan
 from jellybean.training.processes.ranks import NO_TIMEOUT, Rank
 from jellybean.training.processes.transport import StageTransport
 from jellybean.training.schedule_choice import ScheduleChoice, choose_schedule
@@ -42,6 +41,7 @@ class RankRun:
     rank: Rank
     data: TrainingData
     loss: LossFunction
+    optimizer: OptimizerPlan
     choice: ScheduleChoice
     schedule: Schedule
     sampler: MicrobatchSampler
@@ -75,7 +75,8 @@ def set_up_run(document: TrainingDocument, directory: Path, rank: Rank) -> RankR
             weights = check_inputs(inputs, document)
             graphs = find_graphs(inputs.module, arguments)
             facts = graphs.recipes[0].facts
-            choice = choose_schedule(graphs.training, facts, arguments.tensors, document)
+            states = inputs.optimizer.states_per_weight(inputs.module)
+            choice = choose_schedule(graphs.training, facts, arguments.tensors, document, states)
             told = [_Decisions(weights, graphs.recipes, choice)]
     dist.broadcast_object_list(told, src=0)
     decided = told[0]
@@ -114,7 +115,7 @@ class _RunBuilder:
         held = self._held(training)
         updates = WeightUpdates(
             held,
-            optimizer_factory(document.optimizer),
+            self._inputs.optimizer.make,
             groups,
             flushes=schedule.flushes,
             tied=training.tied,
@@ -129,6 +130,7 @@ class _RunBuilder:
             rank,
             self._inputs.data,
             self._inputs.loss,
+            self._inputs.optimizer,
             choice,
             schedule,
             self._sampler,
@@ -206,11 +208,3 @@ def _sampler(document: TrainingDocument, inputs: TrainingInputs, choice: Schedul
             f"{max(1, sampler.size)}; lower batch or microbatches"
         )
     return sampler
-
-
-def optimizer_factory(spec: OptimizerSpec) -> Callable[[list[nn.Parameter]], torch.optim.Optimizer]:
-    """A factory of the document's optimizer."""
-    more: dict[str, Any] = {"lr": spec.lr, "weight_decay": spec.weight_decay}
-    if spec.name == "sgd":
-        return lambda own: torch.optim.SGD(own, momentum=spec.momentum, **more)
-    return lambda own: (torch.optim.Adam if spec.name == "adam" else torch.optim.AdamW)(own, **more)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -12,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from jellybean.documents.training import LrSpec, TrainingDocument
+from jellybean.documents.training import TrainingDocument
 from jellybean.training.checkpoints.checkpoint import (
     LoadedCheckpoint,
     check_writable,
@@ -26,6 +25,7 @@ from jellybean.training.checkpoints.states import collect_state, restore_state
 from jellybean.training.data import DatasetFeed
 from jellybean.training.errors import TrainingError
 from jellybean.training.evaluation import evaluate
+from jellybean.training.lr_schedules import LrSchedule, make_lr_schedule
 from jellybean.training.processes.ranks import Rank
 from jellybean.training.setup import RankRun
 from jellybean.training.stages.interpreter import ActionLog
@@ -71,20 +71,25 @@ def train(
     run: RankRun, document: TrainingDocument, directory: Path, on_epoch: OnEpoch, warn: Callable[[str], None]
 ) -> list[EpochResult]:
     """Train the remaining epochs and return their results. A collective call; only rank 0 calls `on_epoch`."""
-    begin = _resume(run, document, directory, warn)
-    lr = learning_rate(document.lr_schedule, document.optimizer.lr, run.sampler.updates, document.epochs)
+    lr = make_lr_schedule(document.lr_schedule, run.optimizer, run.sampler.updates, document.epochs)
+    test_losses = _resume(run, document, directory, warn)
+    for loss in test_losses:
+        if loss is not None:
+            lr.end_epoch(loss)
     told: list[EpochResult] = []
     ends_s = [time.perf_counter()]
-    for number in range(begin, document.epochs):
+    for number in range(len(test_losses), document.epochs):
         measured = _epoch(run, document, number, lr)
         ends_s.append(time.perf_counter())
         epoch = replace(measured, left_s=left_s(ends_s, document.epochs - number - 1))
         told.append(epoch)
+        test_losses.append(epoch.test_loss)
+        lr.end_epoch(epoch.test_loss)
         if run.rank.is_first:
             on_epoch(epoch)
         last = number + 1 == document.epochs
         if last or (number + 1) % document.checkpoint.every == 0:
-            _save_checkpoint(run, document, directory, number + 1)
+            _save_checkpoint(run, document, directory, test_losses)
     run.transport.close()
     return told
 
@@ -98,28 +103,7 @@ def left_s(ends_s: Sequence[float], epochs: int) -> float:
     return epochs * (recent[-1] - recent[0]) / (len(recent) - 1)
 
 
-def learning_rate(spec: LrSpec, own: float, updates: int, epochs: int) -> Callable[[int], float]:
-    """The learning rate as a function of the update's number in the run, from 0: linear warm-up, then as in `spec`.
-
-    `own`: the highest rate. `updates`: per epoch.
-    """
-    total, warmup = updates * epochs, spec.warmup * updates
-
-    def lr(update: int) -> float:
-        if update < warmup:
-            return own * (update + 1) / (warmup + 1)
-        done = (update - warmup) / max(1.0, total - warmup)
-        match spec.name:
-            case "linear":
-                return own * (1.0 - done)
-            case "cosine":
-                return own * (1.0 + math.cos(math.pi * done)) / 2
-        return own
-
-    return lr
-
-
-def _epoch(run: RankRun, document: TrainingDocument, number: int, lr: Callable[[int], float]) -> EpochResult:
+def _epoch(run: RankRun, document: TrainingDocument, number: int, lr: LrSchedule) -> EpochResult:
     sampler, rank = run.sampler, run.rank
     per_iteration = sampler.updates // sampler.iterations
     losses = torch.zeros(sampler.updates, dtype=torch.float64)
@@ -131,7 +115,7 @@ def _epoch(run: RankRun, document: TrainingDocument, number: int, lr: Callable[[
         last = iteration + 1 == sampler.iterations
         if last:
             dist.barrier()
-        log = run.interpreter.run(feed, lambda update, before=before: lr(before + update))  # type: ignore[misc]
+        log = run.interpreter.run(feed, lr.settings(before, per_iteration))
         period = sampler.period or sampler.run
         for microbatch, loss in log.losses.items():
             losses[iteration * per_iteration + microbatch // period] += float(loss) * feed.factor(microbatch)
@@ -188,8 +172,11 @@ def average_statistics(run: RankRun) -> None:
                 value.div_(dist.get_world_size(group))
 
 
-def _save_checkpoint(run: RankRun, document: TrainingDocument, directory: Path, epochs: int) -> None:
-    """Write a checkpoint; if one rank fails, TrainingError on all ranks."""
+def _save_checkpoint(
+    run: RankRun, document: TrainingDocument, directory: Path, test_losses: Sequence[float | None]
+) -> None:
+    """Write a checkpoint; if one rank fails, TrainingError on all ranks. `test_losses`: of the epochs done."""
+    epochs = len(test_losses)
     folder = run_folder(directory) / "checkpoints"
     hashed: str | None = None
     error = ""
@@ -207,6 +194,7 @@ def _save_checkpoint(run: RankRun, document: TrainingDocument, directory: Path, 
             "schedule": run.choice.name,
             "devices": run.schedule.devices,
             "optimizer": document.optimizer.name,
+            "test_losses": test_losses,
         }
         try:
             with run.rank.busy("writing a checkpoint"):
@@ -221,13 +209,15 @@ def _save_checkpoint(run: RankRun, document: TrainingDocument, directory: Path, 
         raise TrainingError(f"{outcome[0]}; the previous checkpoint is intact, and the same command resumes from it")
 
 
-def _resume(run: RankRun, document: TrainingDocument, directory: Path, warn: Callable[[str], None]) -> int:
-    """Restore the newest checkpoint, if any. Returns the number of epochs done."""
+def _resume(
+    run: RankRun, document: TrainingDocument, directory: Path, warn: Callable[[str], None]
+) -> list[float | None]:
+    """Restore the newest checkpoint, if any. Returns the test losses of the epochs done; None where not recorded."""
     found = agree_on_checkpoint(run.rank, run_folder(directory) / "checkpoints")
     if found is None:
-        return 0
+        return []
     before, now = found.manifest["optimizer"], document.optimizer.name
-    if before != now:
+    if before.lower() != now.lower():
         raise TrainingError(
             f"{found.path} has the state of {before}, which {now} cannot use: "
             f"--set optimizer.name={before} resumes, --fresh starts over"
@@ -237,7 +227,7 @@ def _resume(run: RankRun, document: TrainingDocument, directory: Path, warn: Cal
             warn(line)
         warn(f"resuming from {found.path}, after epoch {found.manifest['epochs']}")
     restore_state(found.tensors, run.held, run.updates)
-    return int(found.manifest["epochs"])
+    return list(found.manifest.get("test_losses", [None] * found.manifest["epochs"]))
 
 
 def agree_on_checkpoint(rank: Rank, folder: Path) -> LoadedCheckpoint | None:

@@ -6,7 +6,7 @@ One interpreter runs all schedules (ADR 10): an action's kind defines the operat
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Protocol
@@ -16,7 +16,7 @@ import torch
 from jellybean.training.processes.tensor_messages import ACTIVATIONS, GRADIENTS, MessageKey, StageTensors
 from jellybean.training.processes.transport import StageTransport
 from jellybean.training.stages.stage import StageCopy
-from jellybean.training.stages.updates import WeightUpdates
+from jellybean.training.stages.updates import GroupSettings, WeightUpdates
 from jellybean_solver.pipeline import Action, ActionKind, Schedule
 
 HeldStages = Mapping[tuple[int, int], StageCopy]  # stage, pipe
@@ -74,11 +74,11 @@ class Interpreter:
             if action.kind not in (ActionKind.UPDATE, ActionKind.REDUCE):
                 self._last_use[action.stage, action.pipe][action.version] = index
 
-    def run(self, feed: MicrobatchFeed, lr: Callable[[int], float] | None = None) -> ActionLog:
-        """Run one iteration. `lr(i)`: learning rate of the iteration's i-th update; None: unchanged."""
+    def run(self, feed: MicrobatchFeed, settings: Sequence[GroupSettings] = ()) -> ActionLog:
+        """Run one iteration. `settings[i]`: optimizer settings of its i-th update; empty: unchanged."""
         for copy, stage in self._held.items():
             stage.begin_iteration(self._last_use[copy])
-        self._updates.begin_iteration(lr)
+        self._updates.begin_iteration(settings)
         log = ActionLog()
         for index, action in enumerate(self._actions):
             stage = self._held[action.stage, action.pipe]

@@ -6,7 +6,8 @@ the whole model, as on one device. Without a flush, every stage updates alone an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -24,7 +25,9 @@ from jellybean.training.stages.all_reduce import (
 from jellybean.training.stages.stage import StageCopy
 from jellybean_solver.pipeline import Action, Schedule
 
-MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+MakeOptimizer = Callable[[dict[str, nn.Parameter]], torch.optim.Optimizer]  # parameters by name
+GroupSettings = Sequence[Mapping[str, Any]]  # settings of each parameter group: learning rate, momentum
+GROUP = "group"  # key of an optimizer's parameter group: its index in the model, as a stage may lack some groups
 
 
 class WeightUpdates:
@@ -46,20 +49,21 @@ class WeightUpdates:
     ) -> None:
         self._held, self._groups, self._flushes = held, groups, flushes
         self._tied, self._clip, self._first_replica = tied or {}, clip, first_replica
-        self._lr: Callable[[int], float] | None = None
+        self._settings: Sequence[GroupSettings] = ()
         self._pending: dict[int, PendingAllReduce | None] = {}
         self._ready = False
         self.optimizers: dict[tuple[int, int], torch.optim.Optimizer] = {}
         owned: set[int] = set()
         for copy in sorted(held):
-            own = [p for p in held[copy].versions.parameters.values() if p.requires_grad and id(p) not in owned]
-            owned |= {id(p) for p in own}
+            every = held[copy].versions.parameters.items()
+            own = {name: p for name, p in every if p.requires_grad and id(p) not in owned}
+            owned |= {id(p) for p in own.values()}
             if own:
                 self.optimizers[copy] = make_optimizer(own)
 
-    def begin_iteration(self, lr: Callable[[int], float] | None) -> None:
-        """Start an iteration. `lr(i)`: learning rate of its i-th update; None: unchanged."""
-        self._lr, self._ready, self._pending = lr, False, {}
+    def begin_iteration(self, settings: Sequence[GroupSettings]) -> None:
+        """Start an iteration. `settings[i]`: settings of its i-th update (learning rates); empty: unchanged."""
+        self._settings, self._ready, self._pending = settings, False, {}
 
     def reduce(self, number: int, stage: StageCopy) -> None:
         """Start the all-reduce of a stage's gradient over its copies."""
@@ -81,9 +85,8 @@ class WeightUpdates:
         stage.versions.before_update(place)
         optimizer = self.optimizers.get((action.stage, action.pipe))
         if optimizer is not None:
-            if self._lr is not None:
-                for group in optimizer.param_groups:
-                    group["lr"] = self._lr(action.version - 1)
+            for group in optimizer.param_groups if self._settings else ():
+                group.update(self._settings[action.version - 1][group[GROUP]])
             for name, value in stage.versions.parameters.items():
                 value.grad = stage.gradient.get(name)
             optimizer.step()

@@ -107,7 +107,7 @@ class Train:
         }
         updates = WeightUpdates(
             held,
-            lambda own: self.optimizer(own, **self.options),
+            lambda own: self.optimizer(own.values(), **self.options),
             groups,
             flushes=schedule.flushes,
             tied=cut.tied,

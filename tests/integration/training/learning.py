@@ -12,9 +12,10 @@ from jellybean.documents.training import LrSpec, OptimizerSpec, TrainingDocument
 from jellybean.pipeline.user_functions import load_function
 from jellybean.training.data import MicrobatchSampler
 from jellybean.training.inputs import load_training_inputs
+from jellybean.training.lr_schedules import lr_factor
 from jellybean.training.processes.ranks import Rank
-from jellybean.training.setup import optimizer_factory, set_up_run
-from jellybean.training.train import learning_rate, train
+from jellybean.training.setup import set_up_run
+from jellybean.training.train import train
 from tests.integration.training.whole_model import measured
 from tests.support.paths import EXAMPLES
 
@@ -75,15 +76,15 @@ def one_device(model: str, epochs: int, *, exact: bool = False) -> list[tuple[fl
     asked = document("gpipe", model, epochs, exact=exact)
     material = load_training_inputs(asked, EXAMPLE)
     sampler = MicrobatchSampler(len(material.data.train), asked.batch, asked.microbatches, 1, asked.seed)
-    optimizer = optimizer_factory(asked.optimizer)(list(material.module.parameters()))
-    lr = learning_rate(asked.lr_schedule, asked.optimizer.lr, sampler.updates, epochs)
+    optimizer = torch.optim.AdamW(material.module.parameters(), lr=asked.optimizer.lr, weight_decay=0.01)
+    factor = lr_factor(asked.lr_schedule, sampler.updates, epochs)
     told: list[tuple[float, Any]] = []
     for epoch in range(epochs):
         total = 0.0
         for iteration in range(sampler.iterations):
             rows = torch.cat(sampler.rows(epoch, iteration, 0).own)
             for group in optimizer.param_groups:
-                group["lr"] = lr(epoch * sampler.updates + iteration)
+                group["lr"] = asked.optimizer.lr * factor(epoch * sampler.updates + iteration)
             optimizer.zero_grad()
             samples = material.data.train
             loss = material.loss(material.module(samples.inputs.tensors[0][rows]), samples.target(rows))

@@ -161,7 +161,9 @@ class Sleeping:
             for stage, device in enumerate(places)
             if device == rank
         }
-        updates = WeightUpdates(held, lambda own: torch.optim.SGD(own, lr=0.0), groups, flushes=schedule.flushes)
+        updates = WeightUpdates(
+            held, lambda own: torch.optim.SGD(own.values(), lr=0.0), groups, flushes=schedule.flushes
+        )
         transport = StageTransport(peers_of(schedule, rank), torch.device("cpu"), headers=everyone)
         transport.start()
         interpreter = Interpreter(schedule, held, transport, updates, device=rank)

@@ -43,29 +43,29 @@ def profile(traced) -> TorchProfile:
 
 
 def test_the_fastest_with_a_flush(profile):
-    found = choose_from_profile(profile, _asked())
+    found = choose_from_profile(profile, _asked(), 1.0)
     assert SCHEDULES.keys() - {found.name} == found.rejected.keys()
     assert "staleness" in found.rejected["pipedream"]
     assert found.period is None
     assert found.name not in ("naive", "gpipe")
-    late = choose_from_profile(profile, _asked(staleness=True))
+    late = choose_from_profile(profile, _asked(staleness=True), 1.0)
     assert not any("staleness" in why for why in late.rejected.values())
 
 
 def test_memory_binds(profile):
-    free = choose_from_profile(profile, _asked(schedule="gpipe"))
-    fits = choose_from_profile(profile, _asked(memory_bytes=free.memory_bytes - 1.0))
+    free = choose_from_profile(profile, _asked(schedule="gpipe"), 1.0)
+    fits = choose_from_profile(profile, _asked(memory_bytes=free.memory_bytes - 1.0), 1.0)
     assert "gpipe" in fits.rejected
     assert "needs" in fits.rejected["gpipe"]
     with pytest.raises(TrainingError, match="no schedule can be used"):
-        choose_from_profile(profile, _asked(memory_bytes=1000.0))
+        choose_from_profile(profile, _asked(memory_bytes=1000.0), 1.0)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_the_stages_are_the_model(traced, name):
     """Every chosen schedule can be cut, and its stages compute what the module does."""
     graph, facts, inputs = traced
-    found = choose_schedule(graph, facts, inputs, _asked(schedule=name))
+    found = choose_schedule(graph, facts, inputs, _asked(schedule=name), 1.0)
     cut = cut_module(graph, facts, found.stage_of)
     assert len(cut.stages) == make_schedule(name, 2, 8).stages
     values = inputs
