@@ -21,7 +21,7 @@ from jellybean.training.checkpoints.checkpoint import (
     load_newest,
     write_rank_file,
 )
-from jellybean.training.checkpoints.states import collect_state, restore_state
+from jellybean.training.checkpoints.states import belongs_to, collect_state, restore_state
 from jellybean.training.data import DatasetFeed
 from jellybean.training.errors import TrainingError
 from jellybean.training.evaluation import evaluate
@@ -213,7 +213,7 @@ def _resume(
     run: RankRun, document: TrainingDocument, directory: Path, warn: Callable[[str], None]
 ) -> list[float | None]:
     """Restore the newest checkpoint, if any. Returns the test losses of the epochs done; None where not recorded."""
-    found = agree_on_checkpoint(run.rank, run_folder(directory) / "checkpoints")
+    found = agree_on_checkpoint(run.rank, run_folder(directory) / "checkpoints", belongs_to(run.held))
     if found is None:
         return []
     before, now = found.manifest["optimizer"], document.optimizer.name
@@ -230,8 +230,13 @@ def _resume(
     return list(found.manifest.get("test_losses", [None] * found.manifest["epochs"]))
 
 
-def agree_on_checkpoint(rank: Rank, folder: Path) -> LoadedCheckpoint | None:
-    """The newest checkpoint that rank 0 can read, on all ranks. TrainingError on all if one cannot read it."""
+def agree_on_checkpoint(
+    rank: Rank, folder: Path, needs: Callable[[str], bool] = lambda name: True
+) -> LoadedCheckpoint | None:
+    """The newest checkpoint that rank 0 can read, on all ranks. TrainingError on all if one cannot read it.
+
+    `needs`: whether this rank will read a tensor, by name. Rank 0 verifies all files, others those that they need.
+    """
     found, error = None, ""
     if rank.is_first:
         try:
@@ -247,7 +252,7 @@ def agree_on_checkpoint(rank: Rank, folder: Path) -> LoadedCheckpoint | None:
         name, sha256 = chosen[0]
         try:
             with rank.busy("reading a checkpoint"):
-                found = load_exact(folder / name, sha256)
+                found = load_exact(folder / name, sha256, needs)
         except TrainingError as failure:
             error = (
                 f"rank {rank.rank} does not have the checkpoint that rank 0 resumes from: {failure}; all machines "

@@ -12,15 +12,16 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
+from jellybean.training.checkpoints.tensor_files import TensorFiles
 from jellybean.training.errors import TrainingError
 from jellybean_agent import describe_error
 
@@ -33,14 +34,15 @@ _READ_ERRORS = (OSError, ValueError, KeyError, SafetensorError)
 
 @dataclass(frozen=True)
 class LoadedCheckpoint:
-    """A checkpoint. `sha256`: of the manifest, which has the hashes of all files. `tensors`: of all ranks.
+    """A checkpoint. `sha256`: of the manifest, which has the hashes of all files.
 
-    `manifest`: parsed. `skipped`: messages about newer checkpoints that are broken.
+    `tensors`: of all ranks, read from disk when they are asked for. `manifest`: parsed. `skipped`: messages about newer
+    checkpoints that are broken.
     """
 
     path: Path
     sha256: str
-    tensors: NamedTensors
+    tensors: TensorFiles
     manifest: dict[str, Any]
     skipped: tuple[str, ...] = ()
 
@@ -61,7 +63,7 @@ def write_rank_file(folder: Path, epochs: int, rank: int, tensors: NamedTensors)
     try:
         place.mkdir(parents=True, exist_ok=True)
         path = place / rank_file(rank)
-        save_file({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, path)
+        save_file(_separate(tensors), path)
         _sync(path)
         return _sha256(path)
     except (OSError, SafetensorError) as error:
@@ -102,7 +104,7 @@ def save_model(module: torch.nn.Module, folder: Path) -> Path:
     """Write the whole model's weights and buffers to `model.safetensors`; tied weights under each name."""
     path = folder / "model.safetensors"
     partial = path.with_name(f".{path.name}.partial")
-    tensors = {name: value.detach().cpu().clone() for name, value in module.state_dict().items()}
+    tensors = _separate(module.state_dict())
     try:
         folder.mkdir(parents=True, exist_ok=True)
         save_file(tensors, partial)
@@ -111,6 +113,18 @@ def save_model(module: torch.nn.Module, folder: Path) -> Path:
     except (OSError, SafetensorError) as error:
         raise TrainingError(f"the model cannot be written to {path}: {describe_error(error)}") from error
     return path
+
+
+def _separate(tensors: Mapping[str, torch.Tensor]) -> NamedTensors:
+    """The tensors in host memory; those that share memory are copied, as safetensors asks for."""
+    found: NamedTensors = {}
+    seen: set[int] = set()
+    for name, value in tensors.items():
+        own = value.detach().cpu().contiguous()
+        place = own.untyped_storage().data_ptr()
+        found[name] = own.clone() if place in seen else own
+        seen.add(place)
+    return found
 
 
 def check_writable(folder: Path) -> None:
@@ -150,10 +164,13 @@ def load_newest(folder: Path) -> LoadedCheckpoint | None:
     return None
 
 
-def load_exact(path: Path, sha256: str) -> LoadedCheckpoint:
-    """Load the checkpoint at `path`. TrainingError unless its manifest has this sha256."""
+def load_exact(path: Path, sha256: str, needs: Callable[[str], bool]) -> LoadedCheckpoint:
+    """Load the checkpoint at `path`. TrainingError unless its manifest has this sha256.
+
+    `needs`: whether the caller will read a tensor; only files with such tensors are verified.
+    """
     try:
-        found = _load(path, ())
+        found = _load(path, (), needs)
     except _READ_ERRORS as error:
         raise TrainingError(f"{path} cannot be read: {_why(error)}") from error
     if found.sha256 != sha256:
@@ -165,7 +182,7 @@ def _why(error: Exception) -> str:
     return f"{MANIFEST} has no {error}" if isinstance(error, KeyError) else describe_error(error, name=True)
 
 
-def _load(path: Path, skipped: tuple[str, ...]) -> LoadedCheckpoint:
+def _load(path: Path, skipped: tuple[str, ...], needs: Callable[[str], bool] = lambda name: True) -> LoadedCheckpoint:
     raw = (path / MANIFEST).read_bytes()
     manifest = json.loads(raw)
     if (
@@ -176,14 +193,15 @@ def _load(path: Path, skipped: tuple[str, ...]) -> LoadedCheckpoint:
         raise ValueError(f"its {MANIFEST} is malformed or of another epoch")
     if manifest["version"] != VERSION:
         raise ValueError(f"it is of version {manifest['version']}, and {VERSION} is read here")
-    tensors: NamedTensors = {}
+    found: dict[str, Path] = {}
     for name, sha256 in manifest["files"].items():
         if not isinstance(name, str) or Path(name).name != name:
             raise ValueError(f"{name} is no file of this checkpoint")
-        if _sha256(path / name) != sha256:
+        own = TensorFiles.of([path / name])
+        if any(map(needs, own)) and _sha256(path / name) != sha256:
             raise ValueError(f"{name} is truncated or was changed (its sha256 differs)")
-        tensors |= load_file(path / name)
-    return LoadedCheckpoint(path, hashlib.sha256(raw).hexdigest(), tensors, manifest, skipped)
+        found |= dict.fromkeys(own, path / name)
+    return LoadedCheckpoint(path, hashlib.sha256(raw).hexdigest(), TensorFiles(found), manifest, skipped)
 
 
 def _checkpoints(folder: Path) -> Iterator[tuple[int, Path]]:

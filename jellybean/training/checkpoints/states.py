@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import torch
 
@@ -29,16 +28,29 @@ def collect_state(held: HeldStages, updates: WeightUpdates) -> dict[str, torch.T
             for key, value in state.items():
                 tensor = value if isinstance(value, torch.Tensor) else torch.tensor(value)
                 found[f"{STATE}{names[id(parameter)]}/{key}"] = tensor
-    return {name: value.detach().clone() for name, value in found.items()}  # safetensors refuses shared memory
+    return found
+
+
+def belongs_to(held: HeldStages) -> Callable[[str], bool]:
+    """Whether a checkpoint's tensor, by name, is of these stages."""
+    own: set[str] = set()
+    for stage in held.values():
+        own |= set(stage.versions.parameters) | set(stage.buffers)
+
+    def belongs(name: str) -> bool:
+        kind, _, rest = name.partition("/")
+        return (rest.rpartition("/")[0] if kind + "/" == STATE else rest) in own
+
+    return belongs
 
 
 def restore_state(tensors: Mapping[str, torch.Tensor], held: HeldStages, updates: WeightUpdates) -> None:
     """Restore the state of the stages that this rank holds. TrainingError if the checkpoint is of another model."""
-    states: dict[str, dict[str, Any]] = {}
-    for name, value in tensors.items():
+    keys: dict[str, list[str]] = {}
+    for name in tensors:
         if name.startswith(STATE):
             parameter, _, key = name.removeprefix(STATE).rpartition("/")
-            states.setdefault(parameter, {})[key] = value
+            keys.setdefault(parameter, []).append(key)
     for copy, stage in held.items():
         for name, parameter in stage.versions.parameters.items():
             _copy_into(parameter.data, tensors, WEIGHT + name)
@@ -50,10 +62,11 @@ def restore_state(tensors: Mapping[str, torch.Tensor], held: HeldStages, updates
         own = {id(value): name for name, value in stage.versions.parameters.items()}
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                state = states.get(own[id(parameter)], {})
+                name = own[id(parameter)]
+                states = {key: tensors[f"{STATE}{name}/{key}"] for key in keys.get(name, ())}
                 optimizer.state[parameter] = {
-                    key: value.clone() if key == "step" else value.clone().to(parameter.device)
-                    for key, value in state.items()
+                    key: value.clone() if key == "step" else value.to(parameter.device, copy=True)
+                    for key, value in states.items()
                 }
 
 
