@@ -177,7 +177,7 @@ def test_a_killed_launcher_leaves_nobody_behind_and_two_runs_do_not_mix(project,
         rank.suspend()
     status, _, said = _end(_start(project))
     assert status == 1
-    assert "another jellybean train is at work" in said
+    assert "another jellybean train is running" in said
     run.kill()
     run.communicate()
     _, alive = psutil.wait_procs(ranks, timeout=60)
