@@ -80,7 +80,6 @@ def train(
         raise JellyBeanError(f"{' and '.join(missing)} not installed: pip install 'jellybean-serving[train]'")
     from jellybean.training.errors import ReportedError
     from jellybean.training.export import check_export
-    from jellybean.training.inputs import load_training_inputs
     from jellybean.training.processes.launch import die_with_launcher, lock_folder
     from jellybean.training.processes.ranks import started_by_launcher
     from jellybean.training.train import run_folder
@@ -102,7 +101,6 @@ def train(
                 shutil.rmtree(run_folder(directory), ignore_errors=True)
         check_export(document.export, directory)
         if document.ranks > 1:
-            load_training_inputs(document, directory)  # so that user errors are reported only once
             _launch(document, directory, overrides or [], json=json)
         else:
             _train(document, directory, json=json)

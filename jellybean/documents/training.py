@@ -204,6 +204,12 @@ class TrainingDocument(DocumentModel):
     kind: Literal["Training"]
     description: str = ""
     model: TrainingFunction = Field(description="Function that returns a torch.nn.Module.")
+    weights: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Pretrained weights: a safetensors file or a folder of them. The function then only builds the "
+        "model, and each process reads the weights of its own stages.",
+    )
     data: Annotated[
         Annotated[TrainingFunction, Tag("(function)")] | Annotated[FolderSpec, Tag("(folder)")],
         Discriminator(_data_kind),
@@ -299,6 +305,9 @@ def _check_references(tree: Tree, directory: Path) -> None:
                 check_reference(directory, value)
             except InvalidValueError as error:
                 tree.add((key,), str(error), error.hint)
+    weights = data.get("weights")
+    if isinstance(weights, str) and ("\0" in weights or not (directory / weights).exists()):
+        tree.add(("weights",), f"there is no file or folder {quoted(weights)}", f"looked in {directory}")
     spec = data.get("data")
     folder = spec.get("folder") if isinstance(spec, dict) else None
     if isinstance(folder, str) and "\0" not in folder and not (directory / folder).is_dir():

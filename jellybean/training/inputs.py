@@ -17,18 +17,23 @@ from jellybean.training.errors import TrainingError
 from jellybean.training.losses import RowWeights, class_dimension, class_scores, load_loss, row_weights
 from jellybean.training.models import load_model
 from jellybean.training.optimizers import OptimizerPlan, plan_optimizer
+from jellybean.training.pretrained import PretrainedWeights, open_weights
 from jellybean.training.samples import IGNORED
 from jellybean.training.stages.stage import LossFunction
 
 
 @dataclass(frozen=True)
 class TrainingInputs:
-    """The model, data, loss and optimizer that the document names."""
+    """The model, data, loss and optimizer that the document names.
+
+    `pretrained`: the document's weights; the module then has no memory for its own until they are filled in.
+    """
 
     module: nn.Module
     data: TrainingData
     loss: LossFunction
     optimizer: OptimizerPlan
+    pretrained: PretrainedWeights | None = None
 
     def weighted(self, weights: RowWeights | None) -> TrainingInputs:
         """The same with the rows' weights in the loss."""
@@ -51,23 +56,29 @@ class TrainingInputs:
 
 
 def load_training_inputs(document: TrainingDocument, directory: Path) -> TrainingInputs:
-    """Load model, data and loss, and check them. TrainingError if they do not fit together."""
+    """Load model with all weights, data and loss, and check them. TrainingError if they do not fit together."""
     found = read_inputs(document, directory)
     return found.weighted(check_inputs(found, document))
 
 
 def read_inputs(document: TrainingDocument, directory: Path) -> TrainingInputs:
     """Load model, data, loss and optimizer, without checks of how data and loss fit the model."""
-    module = load_model(document, directory)
+    module, pretrained = load_model(document, directory), None
+    if document.weights is not None:
+        pretrained = open_weights(directory / document.weights, module)
     optimizer = plan_optimizer(document.optimizer, module)
-    return TrainingInputs(module, load_data(document, directory), load_loss(document, directory), optimizer)
+    data, loss = load_data(document, directory), load_loss(document, directory)
+    return TrainingInputs(module, data, loss, optimizer, pretrained)
 
 
 def check_inputs(inputs: TrainingInputs, document: TrainingDocument) -> RowWeights | None:
     """Try one micro-batch, forward and backward; returns how rows count in the loss.
 
-    TrainingError if model, data and loss do not fit together. The module's buffers are restored.
+    TrainingError if model, data and loss do not fit together. Pretrained weights are read first, all of them. The
+    module's buffers are restored.
     """
+    if inputs.pretrained is not None:
+        inputs.pretrained.fill((*inputs.module.parameters(), *inputs.module.buffers()))
     arguments, target, module = inputs.example(document), inputs.example_target(document), inputs.module
     buffers = [(value, value.clone()) for value in module.buffers()]
     try:

@@ -12,11 +12,30 @@ from torch.nn.parameter import UninitializedParameter
 from torch.utils.weak import WeakIdKeyDictionary
 
 from jellybean.documents.training import TrainingDocument
+from jellybean.errors import JellyBeanError
 from jellybean.pipeline.user_functions import load_function
 from jellybean.training.errors import TrainingError
 
 
 def load_model(document: TrainingDocument, directory: Path) -> nn.Module:
+    """The document's module: with the weights that its function gives, or a skeleton if `weights` names a file.
+
+    TrainingError if the function returns something else, or cannot build a skeleton.
+    """
+    if document.weights is None:
+        return _construct(document, directory)
+    try:
+        return load_skeleton(document, directory)
+    except JellyBeanError:
+        raise
+    except Exception as error:  # user code may raise anything
+        raise TrainingError(
+            f"{document.model} cannot build the model without memory for its weights: {type(error).__name__}: {error}; "
+            "remove `weights` and load them in the function"
+        ) from error
+
+
+def _construct(document: TrainingDocument, directory: Path) -> nn.Module:
     """The module, constructed under the document's seed, so that all ranks have the same weights."""
     place, _, name = document.model.rpartition(":")
     torch.manual_seed(document.seed)
@@ -40,7 +59,7 @@ def load_skeleton(document: TrainingDocument, directory: Path) -> nn.Module:
     that of the largest one. Fails with what the constructor raises if it computes with its parameters.
     """
     with _parameters_on_meta():
-        module = load_model(document, directory)
+        module = _construct(document, directory)
     made: dict[int, nn.Parameter] = {}
     for part in module.modules():
         for name, value in part._parameters.items():

@@ -151,12 +151,28 @@ class _RunBuilder:
         def loss_of(tensors: Any, target: Any) -> torch.Tensor:
             return loss(result.nest(tensors), target)
 
+        self._read_weights(cut)
         return {
             (number, pipe): cut.stages[number].copy(settings, loss_of if number == last else None, self._rank.device)
             for pipe, places in enumerate(self._schedule.device_of)
             for number, device in enumerate(places)
             if device == self._rank.device_index
         }
+
+    def _read_weights(self, cut: CutModule) -> None:
+        """Read the pretrained weights of this rank's stages. Rank 0 has read all of them to check the model."""
+        pretrained = self._inputs.pretrained
+        if pretrained is None or self._rank.is_first:
+            return
+        own = {
+            number
+            for places in self._schedule.device_of
+            for number, device in enumerate(places)
+            if device == self._rank.device_index
+        }
+        for number in sorted(own):
+            module = cut.stages[number].module
+            pretrained.fill((*module.parameters(), *module.buffers()))
 
     def _untrained(self, cut: CutModule) -> dict[str, torch.Tensor]:
         if not self._rank.is_first:

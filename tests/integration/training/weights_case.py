@@ -1,0 +1,62 @@
+"""A model trained from a file of weights, each rank reading its own stages'."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from jellybean.documents.training import OptimizerSpec, TrainingDocument
+from jellybean.training.data import DatasetFeed
+from jellybean.training.models import load_model
+from jellybean.training.processes.ranks import Rank
+from jellybean.training.setup import set_up_run
+
+FILE = "pretrained.safetensors"
+
+
+def document(weights: str | None, devices: int = 2, seed: int = 0) -> TrainingDocument:
+    place = "tests.integration.training.evaluation_case"
+    return TrainingDocument(
+        kind="Training",
+        model=f"{place}:two_modes",
+        data=f"{place}:rows_of_three_classes",
+        weights=weights,
+        epochs=1,
+        batch=16,
+        microbatches=4,
+        optimizer=OptimizerSpec(name="sgd", lr=0.1),
+        devices=devices,
+        schedule="1f1b",
+        seed=seed,
+    )
+
+
+def write_weights(folder: Path, seed: int) -> dict[str, torch.Tensor]:
+    """Weights of a model of another seed, as libraries write them: a tied weight has one of its names."""
+    state = dict(load_model(document(None, seed=seed), folder).state_dict())
+    state["norm.running_mean"] = torch.arange(6.0, dtype=torch.float64)
+    state.pop("middle.weight")
+    state["from.another.model"] = torch.zeros(1)
+    save_file({name: value.clone() for name, value in state.items()}, folder / FILE)
+    return state
+
+
+@dataclass(frozen=True)
+class TrainFromFile:
+    """One update from the weights in `folder`; returns what the rank holds before it, and its losses."""
+
+    folder: str
+
+    def __call__(self, rank: int) -> tuple[dict[str, torch.Tensor], dict[int, float]]:
+        run = set_up_run(document(FILE), Path(self.folder), Rank(rank, 2, torch.device("cpu")))
+        held = {
+            name: value.detach().clone()
+            for stage in run.held.values()
+            for name, value in (*stage.versions.parameters.items(), *stage.buffers.items())
+        }
+        log = run.interpreter.run(DatasetFeed(run.data.train, run.sampler.rows(0, 0, 0), torch.device("cpu"), 0, 0, 0))
+        run.transport.close()
+        return held, {number: float(loss) for number, loss in log.losses.items()}
