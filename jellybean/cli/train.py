@@ -82,7 +82,7 @@ def train(
     from jellybean.training.export import check_export
     from jellybean.training.processes.launch import die_with_launcher, lock_folder
     from jellybean.training.processes.ranks import started_by_launcher
-    from jellybean.training.train import run_folder
+    from jellybean.training.saving import run_folder
 
     if started_by_launcher() and fresh:
         raise typer.BadParameter(
@@ -198,13 +198,14 @@ def _launch(document: TrainingDocument, directory: Path, overrides: list[str], *
 
 def _train(document: TrainingDocument, directory: Path, *, json: bool) -> None:
     from jellybean.training.checkpoints.checkpoint import save_model
-    from jellybean.training.export import export_variant, one_input
+    from jellybean.training.epoch import EpochResult, epoch_json
+    from jellybean.training.export import EXPORT_ROWS, export_variant, one_input
     from jellybean.training.hand_back import trained_model
     from jellybean.training.logs import TrainingLogs, headline, idle_note, line
     from jellybean.training.processes.launch import lock_folder
     from jellybean.training.processes.ranks import process_group
+    from jellybean.training.saving import run_folder
     from jellybean.training.setup import set_up_run
-    from jellybean.training.train import EpochResult, epoch_json, run_folder
     from jellybean.training.train import train as run_epochs
 
     with process_group(document) as rank, lock_folder(directory) if rank.is_first else nullcontext():
@@ -232,7 +233,9 @@ def _train(document: TrainingDocument, directory: Path, *, json: bool) -> None:
         save_model(module, run_folder(directory))
         exported = None
         if document.export is not None:
-            exported = export_variant(module, document.export, directory, one_input(run.data.test.inputs))
+            exported = export_variant(
+                module, document.export, directory, one_input(run.data.test.example(EXPORT_ROWS).inputs)
+            )
             say(
                 f"wrote {exported.path} (differs from torch by at most {exported.max_difference:.1g}) "
                 "and its variant in "

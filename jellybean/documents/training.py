@@ -272,6 +272,11 @@ class TrainingDocument(DocumentModel):
         return value
 
     @property
+    def data_name(self) -> str:
+        """The data source, for messages."""
+        return self.data.folder if isinstance(self.data, FolderSpec) else self.data
+
+    @property
     def ranks(self) -> int:
         """Number of processes."""
         return self.devices * self.replicas

@@ -10,6 +10,10 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
+from jellybean.training.data.agreement import check_same_rows
+from jellybean.training.data.feed import IterationFeed
+from jellybean.training.data.rows import Place, ReadPlan
+from jellybean.training.data.sampler import TestSampler
 from jellybean.training.losses import class_dimension, class_scores
 from jellybean.training.samples import IGNORED
 from jellybean.training.setup import RankRun
@@ -75,25 +79,27 @@ def evaluate(run: RankRun) -> tuple[float | None, float]:
 
     A collective call. Micro-batches have the size of those in training, and replicas share them.
     """
-    samples, rank = run.data.test, run.rank
-    parts = torch.arange(len(samples)).split(max(1, run.sampler.size))
+    rank, rows = run.rank, run.data.test
     replicas = dist.get_world_size() // run.schedule.devices
-    own = parts[rank.replica :: replicas]
+    division = TestSampler(rows.rows, max(1, run.sampler.size), replicas)
+    reader = rows.read(ReadPlan(division, replica=rank.replica, uses=lambda microbatch: run.evaluation.reads))
+    feed = IterationFeed(reader, 0, rank.device, 0, rank.replica, 0)
     measures: list[Measure] = [MeanLoss(run.loss), Accuracy()]
 
-    def inputs(microbatch: int, arguments: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
-        tensors = samples.inputs.tensors
-        return tuple(tensors[index][own[microbatch]].to(rank.device) for index in arguments)
-
     def collect(microbatch: int, tensors: Any) -> None:
-        rows = own[microbatch]
-        outputs, target = run.result.nest(tensors), samples.target(rows, rank.device)
+        outputs, target = run.result.nest(tensors), feed.target(microbatch)
+        weight = reader.weight(Place(0, microbatch))
         for measure in measures:
-            measure.add(outputs, target, samples.weight(rows))
+            measure.add(outputs, target, weight)
 
-    windows = math.ceil(math.ceil(len(parts) / replicas) / WINDOW)
-    with torch.no_grad():
-        run.evaluation.run(len(own), windows, inputs, _weights(run), collect)
+    own = len(range(rank.replica, division.parts, replicas))
+    windows = math.ceil(math.ceil(division.parts / replicas) / WINDOW)
+    try:
+        with torch.no_grad():
+            run.evaluation.run(own, windows, feed.inputs, _weights(run), collect)
+        check_same_rows([reader.digest()], run.data.name, "of the test")
+    finally:
+        reader.close()
     accuracy, loss = (_reduced(measure) for measure in reversed(measures))
     return accuracy, loss if loss is not None else 0.0
 

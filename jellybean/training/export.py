@@ -23,7 +23,7 @@ from jellybean.training.errors import TrainingError
 
 WORKFLOW = "workflow.yaml"
 MAX_DIFFERENCE = 1e-4  # between torch's and onnxruntime's outputs, relative to max(1, |output|)
-_ROWS = 256
+EXPORT_ROWS = 256  # rows on which the exported model is compared with torch
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def _export(module: nn.Module, spec: ExportSpec, rows: torch.Tensor, path: Path,
     ports = _ports(like) if like is not None else (OnnxPort("input", 0, ()), OnnxPort("output", 0, ()))
     names = [port.name for port in ports]
     module = module.cpu().eval()
-    rows = rows[:_ROWS].cpu()
+    rows = rows[:EXPORT_ROWS].cpu()
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # the TorchScript exporter, which needs no further package, is deprecated
         torch.onnx.export(

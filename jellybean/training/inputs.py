@@ -11,14 +11,14 @@ from torch import nn
 
 from jellybean.documents.training import TrainingDocument
 from jellybean.pipeline.torch_gradients import gradient_digests
-from jellybean.pipeline.torch_trace import CallArguments
-from jellybean.training.data import TrainingData, load_data
+from jellybean.training.data.loading import TrainingData, load_data
+from jellybean.training.data.rules import RowRules
 from jellybean.training.errors import TrainingError
-from jellybean.training.losses import RowWeights, class_dimension, class_scores, load_loss, row_weights
+from jellybean.training.losses import class_dimension, class_scores, load_loss, row_weights
 from jellybean.training.models import load_model
 from jellybean.training.optimizers import OptimizerPlan, plan_optimizer
 from jellybean.training.pretrained import PretrainedWeights, open_weights
-from jellybean.training.samples import IGNORED
+from jellybean.training.samples import Samples
 from jellybean.training.stages.stage import LossFunction
 
 
@@ -35,30 +35,22 @@ class TrainingInputs:
     optimizer: OptimizerPlan
     pretrained: PretrainedWeights | None = None
 
-    def weighted(self, weights: RowWeights | None) -> TrainingInputs:
-        """The same with the rows' weights in the loss."""
-        if weights is None:
-            return self
-        train, test = (replace(part, weights=weights(part)) for part in (self.data.train, self.data.test))
-        return replace(self, data=replace(self.data, train=train, test=test))
+    def ruled(self, rules: RowRules) -> TrainingInputs:
+        """The same with rows weighed and checked."""
+        return replace(
+            self, data=replace(self.data, train=self.data.train.ruled(rules), test=self.data.test.ruled(rules))
+        )
 
-    def example(self, document: TrainingDocument) -> CallArguments:
-        """The arguments of one micro-batch; of at least two samples, so that tracers do not specialise the size."""
-        return self.data.train.arguments(torch.arange(self._example_size(document)))
-
-    def example_target(self, document: TrainingDocument) -> Any:
-        """The loss' second argument for the example."""
-        return self.data.train.target(torch.arange(self._example_size(document)))
-
-    def _example_size(self, document: TrainingDocument) -> int:
+    def example(self, document: TrainingDocument) -> Samples:
+        """One micro-batch; of at least two samples, so that tracers do not specialise the size."""
         size = max(2, document.batch // (document.microbatches * document.replicas))
-        return min(size, len(self.data.train))
+        return self.data.train.example(size)
 
 
 def load_training_inputs(document: TrainingDocument, directory: Path) -> TrainingInputs:
     """Load model with all weights, data and loss, and check them. TrainingError if they do not fit together."""
     found = read_inputs(document, directory)
-    return found.weighted(check_inputs(found, document))
+    return found.ruled(check_inputs(found, document))
 
 
 def read_inputs(document: TrainingDocument, directory: Path) -> TrainingInputs:
@@ -71,20 +63,21 @@ def read_inputs(document: TrainingDocument, directory: Path) -> TrainingInputs:
     return TrainingInputs(module, data, loss, optimizer, pretrained)
 
 
-def check_inputs(inputs: TrainingInputs, document: TrainingDocument) -> RowWeights | None:
-    """Try one micro-batch, forward and backward; returns how rows count in the loss.
+def check_inputs(inputs: TrainingInputs, document: TrainingDocument) -> RowRules:
+    """Try one micro-batch, forward and backward; returns what holds for all rows.
 
     TrainingError if model, data and loss do not fit together. Pretrained weights are read first, all of them. The
     module's buffers are restored.
     """
     if inputs.pretrained is not None:
         inputs.pretrained.fill((*inputs.module.parameters(), *inputs.module.buffers()))
-    arguments, target, module = inputs.example(document), inputs.example_target(document), inputs.module
+    example, module = inputs.example(document), inputs.module
+    arguments, target = example.inputs, example.target(slice(None))
     buffers = [(value, value.clone()) for value in module.buffers()]
     try:
         with torch.random.fork_rng():
             outputs = arguments.form.call(module, arguments.tensors)
-            _check_targets(document, outputs, inputs.data)
+            rules = _rules(document, outputs, example)
             told = inputs.loss(outputs, target)
         _check_loss(told, document)
         gradient_digests([told], [torch.ones_like(told)], [own for own in module.parameters() if own.requires_grad])
@@ -92,13 +85,13 @@ def check_inputs(inputs: TrainingInputs, document: TrainingDocument) -> RowWeigh
         raise
     except Exception as error:  # user code may raise anything
         raise TrainingError(
-            f"{document.model} cannot be trained on {document.data} with the loss {document.loss}: {_said(error)}"
+            f"{document.model} cannot be trained on {document.data_name} with the loss {document.loss}: {_said(error)}"
             f"{_types(module, arguments.tensors)}"
         ) from error
     with torch.no_grad():
         for value, before in buffers:
             value.copy_(before)
-    return row_weights(inputs.loss, arguments, outputs, target)
+    return replace(rules, weigh=row_weights(inputs.loss, arguments, outputs, target))
 
 
 def _check_loss(told: Any, document: TrainingDocument) -> None:
@@ -124,31 +117,18 @@ def _types(module: nn.Module, tensors: tuple[torch.Tensor, ...]) -> str:
     return f"; the inputs are {told[0]} and the weights {told[1]}: return inputs.astype('{told[1]}')"
 
 
-def _check_targets(document: TrainingDocument, outputs: Any, data: TrainingData) -> None:
-    """TrainingError if the built-in losses would fail on a later row, or if the shapes do not match."""
+def _rules(document: TrainingDocument, outputs: Any, example: Samples) -> RowRules:
+    """What the built-in losses demand of targets. TrainingError if they cannot take these outputs."""
+    rules = RowRules(document.model)
     if document.loss not in ("cross_entropy", "mse"):
-        return
+        return rules
     scores = outputs if document.loss == "mse" else class_scores(outputs)
     if not isinstance(scores, torch.Tensor) or scores.dim() < 1 + (document.loss == "cross_entropy"):
         shape = f"the shape {list(scores.shape)}" if isinstance(scores, torch.Tensor) else type(outputs).__name__
         raise TrainingError(f"{document.model} gives {shape}; {document.loss} takes a tensor of a row per sample")
-    for part, samples in (("train", data.train), ("test", data.test)):
-        targets = samples.targets.tensors[0] if samples.targets is not None else None
-        if document.loss == "mse" and targets is not None and scores.shape[1:] != targets.shape[1:]:
-            raise TrainingError(
-                f"{document.model} gives {list(scores.shape[1:])} of a sample and the targets in {part} have "
-                f"{list(targets.shape[1:])}: mse needs the same"
-            )
-        if document.loss == "cross_entropy" and samples.classes is not None:
-            place = class_dimension(scores, samples.classes[: len(scores)])
-            _check_classes(document, samples.classes, scores.shape[place], part)
-
-
-def _check_classes(document: TrainingDocument, targets: torch.Tensor, classes: int, part: str) -> None:
-    counted = targets[targets != IGNORED]
-    least, most = (int(counted.min()), int(counted.max())) if len(counted) else (0, 0)
-    if least < 0 or most >= classes:
-        raise TrainingError(
-            f"the targets in {part} are {least} to {most}, and {document.model} gives scores of {classes} "
-            f"classes, 0 to {classes - 1}"
-        )
+    if document.loss == "mse":
+        rules = replace(rules, sizes=tuple(scores.shape[1:]))
+    elif example.classes is not None:
+        rules = replace(rules, classes=scores.shape[class_dimension(scores, example.classes)])
+    rules.check(example, "train")
+    return rules

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from jellybean.documents.training import TrainingDocument
+from jellybean.training.epoch import EpochResult, epoch_json
 from jellybean.training.setup import RankRun
-from jellybean.training.train import EpochResult, epoch_json
 from jellybean_agent import describe_error
 
 _NOTABLE_IDLE = 0.2  # print a note if the measured idle fraction exceeds the predicted one by more

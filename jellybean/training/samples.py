@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -35,6 +35,13 @@ class Samples:
     def __len__(self) -> int:
         return len(self.inputs.tensors[0])
 
+    def take(self, rows: Rows) -> Samples:
+        """Some of the samples."""
+        targets = self.targets
+        if targets is not None:
+            targets = replace(targets, tensors=tuple(value[rows] for value in targets.tensors))
+        return Samples(self.arguments(rows), targets, None if self.weights is None else self.weights[rows])
+
     def arguments(self, rows: Rows) -> CallArguments:
         """The model's arguments of some rows."""
         return CallArguments(tuple(value[rows] for value in self.inputs.tensors), self.inputs.names, self.inputs.form)
@@ -46,9 +53,11 @@ class Samples:
         args, _ = self.targets.form.nest([value[rows].to(device) for value in self.targets.tensors])
         return args[0]
 
-    def weight(self, rows: torch.Tensor) -> float:
+    def weight(self, rows: Rows) -> float:
         """How much some rows count in a mean loss."""
-        return float(len(rows)) if self.weights is None else float(self.weights[rows].sum())
+        if self.weights is not None:
+            return float(self.weights[rows].sum())
+        return float(len(range(len(self))[rows]) if isinstance(rows, slice) else len(rows))
 
     @property
     def classes(self) -> torch.Tensor | None:

@@ -11,11 +11,14 @@ import torch.distributed as dist
 
 from jellybean.documents.training import TrainingDocument
 from jellybean.pipeline.torch_trace import CallForm
-from jellybean.training.data import MicrobatchSampler, TrainingData
+from jellybean.training.data.agreement import check_same_rows
+from jellybean.training.data.loading import TrainingData
+from jellybean.training.data.rows import RowDigest
+from jellybean.training.data.rules import RowRules
+from jellybean.training.data.sampler import MicrobatchSampler
 from jellybean.training.errors import TrainingError
 from jellybean.training.graphs import GraphRecipe, ModelGraphs, find_graphs, repeat_graphs
 from jellybean.training.inputs import TrainingInputs, check_inputs, read_inputs
-from jellybean.training.losses import RowWeights
 from jellybean.training.optimizers import OptimizerPlan
 from jellybean.training.processes.ranks import NO_TIMEOUT, Rank
 from jellybean.training.processes.transport import StageTransport
@@ -59,7 +62,7 @@ class RankRun:
 class _Decisions:
     """What rank 0 found out about the model, for all ranks."""
 
-    weights: RowWeights | None
+    rules: RowRules
     recipes: tuple[GraphRecipe, GraphRecipe]
     choice: ScheduleChoice
 
@@ -68,23 +71,26 @@ def set_up_run(document: TrainingDocument, directory: Path, rank: Rank) -> RankR
     """Set up this rank. A collective call: rank 0 checks and profiles the model, and broadcasts its decisions."""
     with rank.busy("loading the model and the data, and profiling"):
         inputs = read_inputs(document, directory)
-        arguments = inputs.example(document)
+        parts = {"train": inputs.data.train, "test": inputs.data.test}
+        digests = [RowDigest(part, rows.digest()) for part, rows in parts.items()]
+        arguments = inputs.example(document).inputs
         graphs: ModelGraphs | None = None
         told: list[_Decisions | None] = [None]
         if rank.is_first:
-            weights = check_inputs(inputs, document)
+            rules = check_inputs(inputs, document)
             graphs = find_graphs(inputs.module, arguments)
             facts = graphs.recipes[0].facts
             states = inputs.optimizer.states_per_weight(inputs.module)
             choice = choose_schedule(graphs.training, facts, arguments.tensors, document, states)
-            told = [_Decisions(weights, graphs.recipes, choice)]
+            told = [_Decisions(rules, graphs.recipes, choice)]
     dist.broadcast_object_list(told, src=0)
     decided = told[0]
     if decided is None:
         raise TrainingError("rank 0 told no choice of a schedule")
+    check_same_rows(digests, document.data_name, "before training")
     with rank.busy("tracing the model"):
         graphs = graphs or repeat_graphs(inputs.module, arguments, decided.recipes)
-    return _RunBuilder(document, rank, inputs.weighted(decided.weights), decided.choice, graphs).build()
+    return _RunBuilder(document, rank, inputs.ruled(decided.rules), decided.choice, graphs).build()
 
 
 class _RunBuilder:
@@ -210,11 +216,10 @@ class _RunBuilder:
 
 def _sampler(document: TrainingDocument, inputs: TrainingInputs, choice: ScheduleChoice) -> MicrobatchSampler:
     sampler = MicrobatchSampler(
-        len(inputs.data.train),
+        inputs.data.train.rows,
         document.batch,
         document.microbatches,
         document.replicas,
-        document.seed,
         choice.period,
     )
     if sampler.updates < 1:

@@ -86,6 +86,11 @@ class EvaluationPass:
         self._passes = 0
         self._local: dict[MessageKey, StageTensors] = {}
 
+    @property
+    def reads(self) -> int:
+        """How often a micro-batch's data is read on this rank: for inputs of its stages, and for what is collected."""
+        return sum(bool(stage.arguments) for stage in self._stages.values()) + (len(self._places) - 1 in self._stages)
+
     def run(
         self, microbatches: int, windows: int, inputs: ModelInputs, tensors: StageWeights, collect: Collect
     ) -> None:

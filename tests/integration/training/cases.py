@@ -16,11 +16,11 @@ from jellybean.training.errors import TrainingError
 from jellybean.training.processes.ranks import Rank, translated_errors
 from jellybean.training.processes.tensor_messages import MessageKey
 from jellybean.training.processes.transport import StageTransport
+from jellybean.training.saving import agree_on_checkpoint
 from jellybean.training.stages.all_reduce import make_process_groups
 from jellybean.training.stages.interpreter import ActionLog, Interpreter, peers_of
 from jellybean.training.stages.stage import StageSettings
 from jellybean.training.stages.updates import WeightUpdates, check_tied_weights
-from jellybean.training.train import agree_on_checkpoint
 from jellybean_solver.pipeline.schedule.schedule import Schedule
 from jellybean_solver.pipeline.schedules import make_schedule
 from tests.integration.training.nets import Chain, batches, cut_evenly, loss

@@ -10,13 +10,14 @@ import torch
 from torch import nn
 
 from jellybean.documents.training import OptimizerSpec, TrainingDocument
-from jellybean.training.data import DatasetFeed
+from jellybean.training.data.feed import IterationFeed
+from jellybean.training.data.rows import ReadPlan
+from jellybean.training.epoch import average_statistics
 from jellybean.training.evaluation import evaluate
 from jellybean.training.hand_back import trained_model
 from jellybean.training.inputs import load_training_inputs
 from jellybean.training.processes.ranks import Rank
 from jellybean.training.setup import set_up_run
-from jellybean.training.train import average_statistics
 from tests.integration.training.whole_model import measured
 
 ROWS = 48
@@ -75,7 +76,8 @@ class MeasureTwoModes:
         )
         run = set_up_run(document, Path(), Rank(rank, self.devices, torch.device("cpu")))
         replica = rank // self.devices
-        run.interpreter.run(DatasetFeed(run.data.train, run.sampler.rows(0, 0, replica), torch.device("cpu"), 0, 0, 0))
+        reader = run.data.train.read(ReadPlan(run.sampler, replica=replica))
+        run.interpreter.run(IterationFeed(reader, 0, torch.device("cpu"), 0, 0, 0))
         average_statistics(run)
         found = evaluate(run)
         run.transport.close()

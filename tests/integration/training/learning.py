@@ -10,7 +10,8 @@ import torch
 
 from jellybean.documents.training import LrSpec, OptimizerSpec, TrainingDocument
 from jellybean.pipeline.user_functions import load_function
-from jellybean.training.data import MicrobatchSampler
+from jellybean.training.data.rows import MemoryRows
+from jellybean.training.data.sampler import MicrobatchSampler
 from jellybean.training.inputs import load_training_inputs
 from jellybean.training.lr_schedules import lr_factor
 from jellybean.training.processes.ranks import Rank
@@ -75,18 +76,20 @@ def one_device(model: str, epochs: int, *, exact: bool = False) -> list[tuple[fl
     """The same rows in whole batches, with plain torch."""
     asked = document("gpipe", model, epochs, exact=exact)
     material = load_training_inputs(asked, EXAMPLE)
-    sampler = MicrobatchSampler(len(material.data.train), asked.batch, asked.microbatches, 1, asked.seed)
+    data = material.data.train
+    assert isinstance(data, MemoryRows)
+    sampler = MicrobatchSampler(data.rows, asked.batch, asked.microbatches, 1)
     optimizer = torch.optim.AdamW(material.module.parameters(), lr=asked.optimizer.lr, weight_decay=0.01)
     factor = lr_factor(asked.lr_schedule, sampler.updates, epochs)
     told: list[tuple[float, Any]] = []
     for epoch in range(epochs):
         total = 0.0
         for iteration in range(sampler.iterations):
-            rows = torch.cat(sampler.rows(epoch, iteration, 0).own)
+            rows = data.order(epoch)[iteration * asked.batch :][: sampler.rows(iteration)]
             for group in optimizer.param_groups:
                 group["lr"] = asked.optimizer.lr * factor(epoch * sampler.updates + iteration)
             optimizer.zero_grad()
-            samples = material.data.train
+            samples = data.samples
             loss = material.loss(material.module(samples.inputs.tensors[0][rows]), samples.target(rows))
             loss.backward()
             torch.nn.utils.clip_grad_norm_(material.module.parameters(), 1.0)

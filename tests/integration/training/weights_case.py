@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import save_file
 
 from jellybean.documents.training import OptimizerSpec, TrainingDocument
-from jellybean.training.data import DatasetFeed
+from jellybean.training.data.feed import IterationFeed
+from jellybean.training.data.rows import ReadPlan
 from jellybean.training.models import load_model
 from jellybean.training.processes.ranks import Rank
 from jellybean.training.setup import set_up_run
@@ -57,6 +58,7 @@ class TrainFromFile:
             for stage in run.held.values()
             for name, value in (*stage.versions.parameters.items(), *stage.buffers.items())
         }
-        log = run.interpreter.run(DatasetFeed(run.data.train, run.sampler.rows(0, 0, 0), torch.device("cpu"), 0, 0, 0))
+        feed = IterationFeed(run.data.train.read(ReadPlan(run.sampler)), 0, torch.device("cpu"), 0, 0, 0)
+        log = run.interpreter.run(feed)
         run.transport.close()
         return held, {number: float(loss) for number, loss in log.losses.items()}

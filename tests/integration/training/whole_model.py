@@ -12,7 +12,7 @@ from jellybean.training.losses import class_scores
 
 def measured(module: nn.Module, inputs: TrainingInputs) -> tuple[float | None, float]:
     """Accuracy in percent (None if targets are no classes) and mean loss on the test rows, in one batch."""
-    samples = inputs.data.test
+    samples = inputs.data.test.example(inputs.data.test.rows)
     rows = torch.arange(len(samples))
     with torch.no_grad():
         module.eval()

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from jellybean.documents.training import OptimizerSpec, TrainingDocument
-from jellybean.training.data import DatasetFeed
+from jellybean.training.data.feed import IterationFeed
+from jellybean.training.data.rows import MemoryRows, ReadPlan
 from jellybean.training.evaluation import evaluate
 from jellybean.training.hand_back import trained_model
 from jellybean.training.inputs import load_training_inputs
@@ -48,8 +49,7 @@ class ZooUpdate:
 
     def __call__(self, rank: int) -> dict[str, Any]:
         run = set_up_run(self.document, Path(), Rank(rank, self.devices, torch.device("cpu")))
-        rows = run.sampler.rows(0, 0, 0)
-        feed = DatasetFeed(run.data.train, rows, torch.device("cpu"), 0, 0, 0)
+        feed = IterationFeed(run.data.train.read(ReadPlan(run.sampler)), 0, torch.device("cpu"), 0, 0, 0)
         log = run.interpreter.run(feed)
         losses = {m: float(loss) * feed.factor(m) for m, loss in log.losses.items()}
         evaluation = evaluate(run)
@@ -66,7 +66,8 @@ class ZooUpdate:
 def one_process(case: ZooUpdate) -> tuple[float, dict[str, torch.Tensor], tuple[float | None, float]]:
     """Loss, weights with buffers, and evaluation of the same update without a pipeline, a micro-batch at a time."""
     material = load_training_inputs(case.document, Path())
-    module, samples = material.module, material.data.train
+    assert isinstance(material.data.train, MemoryRows)
+    module, samples = material.module, material.data.train.samples
     order = torch.randperm(ROWS, generator=torch.Generator().manual_seed(0))
     parts = order.tensor_split(case.microbatches)
     total, loss_sum = sum(samples.weight(rows) for rows in parts), 0.0

@@ -9,8 +9,9 @@ import pytest
 
 pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
+from jellybean.training.epoch import EpochResult
 from jellybean.training.logs import TrainingLogs, idle_note
-from jellybean.training.train import EpochResult, left_s
+from jellybean.training.train import left_s
 
 
 def _epoch(number: int, loss: float) -> EpochResult:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
 from jellybean.errors import JellyBeanError  # noqa: E402
-from jellybean.training.data import DatasetFeed, MicrobatchSampler  # noqa: E402
+from jellybean.training.data.feed import IterationFeed  # noqa: E402
+from jellybean.training.data.rows import MemoryRows, Place, ReadPlan  # noqa: E402
+from jellybean.training.data.rules import RowRules  # noqa: E402
+from jellybean.training.data.sampler import MicrobatchSampler  # noqa: E402
 from jellybean.training.evaluation import correct  # noqa: E402
 from jellybean.training.losses import (  # noqa: E402
     class_dimension,
@@ -64,10 +65,10 @@ def test_padded_rows_in_micro_batches(shift, with_targets):
     outputs = example.form.call(module, example.tensors)
     weigh = row_weights(loss, example, outputs, samples.target(torch.arange(4)))
     assert weigh is not None
-    samples = replace(samples, weights=weigh(samples))
-    rows = MicrobatchSampler(ROWS, ROWS, 3, 1, 0).rows(0, 0, 0)
-    feed = DatasetFeed(samples, rows, torch.device("cpu"), 0, 0, 0)
-    parts = sum(run(part) * feed.factor(number) for number, part in enumerate(rows.own))
+    rows = MemoryRows(samples, seed=0).ruled(RowRules("net", weigh))
+    plan = ReadPlan(MicrobatchSampler(ROWS, ROWS, 3, 1))
+    feed, order = IterationFeed(rows.read(plan), 0, torch.device("cpu"), 0, 0, 0), rows.order(0)
+    parts = sum(run(order[list(plan.part(Place(0, number)))]) * feed.factor(number) for number in range(3))
     assert torch.allclose(parts, run(torch.arange(ROWS)))
 
 
@@ -123,7 +124,7 @@ def test_a_model_without_a_loss():
 
 
 def test_dropout_depends_on_the_seed():
-    rows = MicrobatchSampler(ROWS, ROWS, 2, 1, 0).rows(0, 0, 0)
-    feeds = [DatasetFeed(_rows(with_targets=True), rows, torch.device("cpu"), 0, 0, seed) for seed in (0, 1)]
+    reader = MemoryRows(_rows(with_targets=True)).read(ReadPlan(MicrobatchSampler(ROWS, ROWS, 2, 1)))
+    feeds = [IterationFeed(reader, 0, torch.device("cpu"), 0, 0, seed) for seed in (0, 1, 0)]
     assert feeds[0].seed(0, 0) != feeds[1].seed(0, 0)
-    assert feeds[0].seed(0, 0) == DatasetFeed(feeds[0].data, rows, torch.device("cpu"), 0, 0, 0).seed(0, 0)
+    assert feeds[0].seed(0, 0) == feeds[2].seed(0, 0)

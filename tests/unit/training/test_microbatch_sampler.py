@@ -8,38 +8,62 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.training.data import MicrobatchSampler  # noqa: E402
+from jellybean.pipeline.torch_trace import CallArguments  # noqa: E402
+from jellybean.training.data.rows import MemoryRows, Place, ReadPlan  # noqa: E402
+from jellybean.training.data.sampler import MicrobatchSampler, TestSampler  # noqa: E402
+from jellybean.training.samples import Samples  # noqa: E402
+
+
+def _read(rows: MemoryRows, sampler: MicrobatchSampler, epoch: int, iteration: int) -> list[list[list[int]]]:
+    """Row numbers as [replica][micro-batch]."""
+    readers = [rows.read(ReadPlan(sampler, epoch, replica=replica)) for replica in range(sampler.replicas)]
+    for microbatch in range(sampler.run):
+        place = Place(iteration, microbatch)
+        assert len({reader.update_weight(place) for reader in readers}) == 1
+    return [
+        [reader.inputs(Place(iteration, microbatch), (0,))[0].tolist() for microbatch in range(sampler.run)]
+        for reader in readers
+    ]
+
+
+def _rows(count: int) -> MemoryRows:
+    return MemoryRows(Samples(CallArguments.of([torch.arange(count)]), None), seed=7)
 
 
 @given(st.integers(1, 60), st.integers(1, 4), st.integers(1, 3), st.integers(1, 20), st.integers(0, 3))
 def test_with_a_flush(samples, microbatches, replicas, extra, epoch):
-    batch = microbatches * replicas + extra - 1
-    sampler = MicrobatchSampler(samples, batch, microbatches, replicas, 7)
+    batch, rows = microbatches * replicas + extra - 1, _rows(samples)
+    sampler = MicrobatchSampler(samples, batch, microbatches, replicas)
     seen: list[int] = []
     for iteration in range(sampler.iterations):
-        every = [sampler.rows(epoch, iteration, replica) for replica in range(replicas)]
-        sizes = [len(part) for rows in every for part in rows.own]
+        every = _read(rows, sampler, epoch, iteration)
+        sizes = [len(part) for own in every for part in own]
         assert len(sizes) == microbatches * replicas
         assert min(sizes) >= 1
         assert max(sizes) - min(sizes) <= 1
-        assert all(count == sum(sizes) for rows in every for count in rows.counted)
-        seen += [int(row) for rows in every for part in rows.own for row in part]
+        assert rows.read(ReadPlan(sampler, epoch)).update_weight(Place(iteration, 0)) == sum(sizes)
+        assert sampler.rows(iteration) == sum(sizes)
+        seen += [row for own in every for part in own for row in part]
+        assert _read(_rows(samples), sampler, epoch, iteration) == every
     assert len(set(seen)) == len(seen)
     assert samples - len(seen) < microbatches * replicas
-    again = [int(row) for i in range(sampler.iterations) for part in sampler.rows(epoch, i, 0).own for row in part]
-    assert again == [
-        int(row) for i in range(sampler.iterations) for part in sampler.rows(epoch, i, 0).own for row in part
-    ]
 
 
 @given(st.integers(1, 200), st.integers(1, 4), st.integers(1, 3), st.integers(1, 4))
 def test_without_a_flush(samples, period, replicas, size):
-    sampler = MicrobatchSampler(samples, size * 2 * replicas, 2, replicas, 7, period)
+    sampler = MicrobatchSampler(samples, size * 2 * replicas, 2, replicas, period)
     if sampler.run == 0:
         return
-    every = [sampler.rows(0, 0, replica) for replica in range(replicas)]
-    seen = [int(row) for rows in every for part in rows.own for row in part]
+    every = _read(_rows(samples), sampler, 0, 0)
+    seen = [row for own in every for part in own for row in part]
     assert len(set(seen)) == len(seen) == sampler.run * replicas * size
     assert samples - len(seen) < period * size * replicas
     assert sampler.updates * period == sampler.run
-    assert all(count == period * size * replicas for rows in every for count in rows.counted)
+    weights = {_rows(samples).read(ReadPlan(sampler)).update_weight(Place(0, m)) for m in range(sampler.run)}
+    assert weights == {period * size * replicas}
+
+
+@given(st.integers(1, 50), st.integers(1, 7), st.integers(1, 3))
+def test_test_rows_are_read_once_and_in_order(samples, size, replicas):
+    sampler = TestSampler(samples, size, replicas)
+    assert [row for number in range(sampler.parts) for row in sampler.part(0, number)] == list(range(samples))

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch", reason="training needs torch: pip install '
 
 from jellybean.documents.training import FolderSpec, load_training  # noqa: E402
 from jellybean.errors import JellyBeanError  # noqa: E402
-from jellybean.training.data import load_data  # noqa: E402
+from jellybean.training.data.loading import load_data  # noqa: E402
 from jellybean.training.inputs import load_training_inputs  # noqa: E402
 
 DOCUMENT = """\
@@ -81,10 +81,11 @@ def test_a_labelled_folder(tmp_path):
             Image.new("L", (9, 7), shade).save(tmp_path / "pictures" / label / f"{number}.png")
     found = load_data(document, tmp_path)
     assert found.labels == ("dark", "light")
-    assert found.train.inputs.tensors[0].shape == (6, 1, 4, 4)
-    assert len(found.test) == 2
+    assert found.train.samples.inputs.tensors[0].shape == (6, 1, 4, 4)
+    assert found.test.rows == 2
     for part in (found.train, found.test):
-        assert torch.equal(part.inputs.tensors[0].mean((1, 2, 3)).round().long(), part.target(slice(None)))
+        shades = part.samples.inputs.tensors[0].mean((1, 2, 3)).round().long()
+        assert torch.equal(shades, part.samples.target(slice(None)))
     (tmp_path / "pictures" / "dark" / "notes.png").write_text("no picture")
     with pytest.raises(JellyBeanError, match="is no picture"):
         load_data(document, tmp_path)

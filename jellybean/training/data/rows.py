@@ -1,0 +1,186 @@
+"""Rows of one part of the data, and how a rank reads them: the seam between data sources and the training loop.
+
+`MemoryRows` has all rows in memory, `LoadedRows` (loaded_rows.py) reads data sets and streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from jellybean.training.data.digests import digest_of
+from jellybean.training.data.rules import RowRules
+from jellybean.training.data.sampler import Division
+from jellybean.training.samples import Samples
+
+
+class Place(NamedTuple):
+    """A micro-batch of this replica in an epoch."""
+
+    iteration: int
+    microbatch: int
+
+
+@dataclass(frozen=True)
+class ReadPlan:
+    """One pass over the rows by one rank.
+
+    `first`: the iteration to begin with. `uses(m)`: how often the rank's stages read micro-batch m of an iteration, its
+    inputs or its target; afterwards it may be forgotten.
+    """
+
+    division: Division
+    epoch: int = 0
+    first: int = 0
+    replica: int = 0
+    uses: Callable[[int], int] = lambda microbatch: 1
+
+    def part(self, place: Place) -> range:
+        """Positions of a micro-batch in the order of the epoch."""
+        return self.division.part(place.iteration, self.number(place))
+
+    def number(self, place: Place) -> int:
+        """Number of a micro-batch among those of all replicas."""
+        return place.microbatch * self.division.replicas + self.replica
+
+    def update(self, place: Place) -> list[range]:
+        """Positions of all micro-batches of the update to which a micro-batch belongs."""
+        return [self.division.part(place.iteration, number) for number in self.division.update(place.microbatch)]
+
+
+class RowDigest(NamedTuple):
+    """Digest of the rows that a rank read in an epoch. Ranks of the same `readers` must have read the same."""
+
+    readers: str
+    digest: str
+
+
+class MicrobatchReader(Protocol):
+    """Gives the micro-batches of one pass to a rank."""
+
+    def inputs(self, place: Place, arguments: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
+        """The model's tensors with these indices; at least one."""
+
+    def target(self, place: Place, device: torch.device) -> Any:
+        """Second argument of the loss."""
+
+    def weight(self, place: Place) -> float:
+        """How much the rows of a micro-batch count in a mean loss."""
+
+    def update_weight(self, place: Place) -> float:
+        """How much all rows of the micro-batch's update count, over all replicas."""
+
+    def digest(self) -> RowDigest | None:
+        """Of the rows read so far; None if this rank reads none, or if its rows cannot change."""
+
+    def close(self) -> None:
+        """End the pass."""
+
+
+class RowSource(Protocol):
+    """The rows of one part of the data. The same on every rank."""
+
+    @property
+    def rows(self) -> int:
+        """Number of rows of an epoch."""
+
+    def example(self, size: int) -> Samples:
+        """The first rows, at most `size`."""
+
+    def digest(self) -> str:
+        """Digest of what can be known before training: equal on all ranks."""
+
+    def ruled(self, rules: RowRules) -> RowSource:
+        """The same rows, weighed and checked. TrainingError if a row breaks a rule, or later when it is read."""
+
+    def read(self, plan: ReadPlan) -> MicrobatchReader:
+        """Begin a pass."""
+
+
+@dataclass(frozen=True)
+class MemoryRows:
+    """Rows in memory. `part`: train or test, for messages. `seed`: of the order of an epoch; None: as they are."""
+
+    samples: Samples
+    part: str = "train"
+    seed: int | None = None
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return len(self.samples)
+
+    def example(self, size: int) -> Samples:
+        """The first rows."""
+        return self.samples.take(slice(0, size))
+
+    def digest(self) -> str:
+        """Digest of all rows."""
+        return digest_of(self.samples).hex()
+
+    def ruled(self, rules: RowRules) -> MemoryRows:
+        """The same rows, weighed; all are checked."""
+        rules.check(self.samples, self.part)
+        return replace(self, samples=replace(self.samples, weights=rules.weights(self.samples)))
+
+    def read(self, plan: ReadPlan) -> MemoryReader:
+        """Begin a pass."""
+        return MemoryReader(self, plan)
+
+    def order(self, epoch: int) -> torch.Tensor | None:
+        """Row numbers in the order of an epoch; None if that is their own."""
+        if self.seed is None:
+            return None
+        generator = torch.Generator().manual_seed((self.seed << 20) + epoch)
+        return torch.randperm(self.rows, generator=generator)
+
+
+@dataclass(frozen=True)
+class MemoryReader:
+    """Micro-batches of rows in memory (`MicrobatchReader`)."""
+
+    source: MemoryRows
+    plan: ReadPlan
+    _weights: dict[tuple[int, range], float] = field(default_factory=dict)
+
+    def inputs(self, place: Place, arguments: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
+        """The model's tensors with these indices."""
+        rows = self._rows(self.plan.part(place))
+        return tuple(self.source.samples.inputs.tensors[index][rows] for index in arguments)
+
+    def target(self, place: Place, device: torch.device) -> Any:
+        """Second argument of the loss."""
+        return self.source.samples.target(self._rows(self.plan.part(place)), device)
+
+    def weight(self, place: Place) -> float:
+        """How much the rows of a micro-batch count."""
+        return self.source.samples.weight(self._rows(self.plan.part(place)))
+
+    def update_weight(self, place: Place) -> float:
+        """How much all rows of the micro-batch's update count."""
+        parts = self.plan.update(place)
+        key = (place.iteration, self.plan.division.update(place.microbatch))
+        if key not in self._weights:
+            self._weights.clear()  # updates follow each other
+            rows = self._rows(range(parts[0].start, parts[-1].stop))
+            self._weights[key] = self.source.samples.weight(rows)
+        return self._weights[key]
+
+    def digest(self) -> RowDigest | None:
+        """None: the rows are compared once, before training."""
+        return None
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    @cached_property
+    def _order(self) -> torch.Tensor | None:
+        return self.source.order(self.plan.epoch)
+
+    def _rows(self, positions: range) -> torch.Tensor | slice:
+        own = slice(positions.start, positions.stop)
+        return own if self._order is None else self._order[own]

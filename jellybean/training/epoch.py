@@ -1,0 +1,140 @@
+"""One epoch on this rank: iterations on training rows, then the test rows."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from jellybean.documents.training import TrainingDocument
+from jellybean.training.data.agreement import check_same_rows
+from jellybean.training.data.feed import IterationFeed
+from jellybean.training.data.rows import MicrobatchReader, ReadPlan
+from jellybean.training.errors import TrainingError
+from jellybean.training.evaluation import evaluate
+from jellybean.training.lr_schedules import LrSchedule
+from jellybean.training.setup import RankRun
+from jellybean.training.stages.interpreter import ActionLog
+from jellybean_solver.pipeline import ActionKind, Timeline, bubble_fraction
+
+
+@dataclass(frozen=True)
+class EpochResult:
+    """Results of one epoch.
+
+    `losses`: per update. `accuracy`: percent of the test rows; None if targets are no classes. `samples`: training
+    rows. `idle`, `predicted_idle`: bubble fractions, measured in the epoch's last iteration and simulated. `left_s`:
+    estimated seconds until the end of the run.
+    """
+
+    number: int
+    samples: int
+    losses: list[float]
+    accuracy: float | None
+    test_loss: float
+    samples_per_s: float
+    idle: float
+    predicted_idle: float
+    left_s: float
+
+    @property
+    def loss(self) -> float:
+        """Mean loss over the updates."""
+        return sum(self.losses) / len(self.losses)
+
+
+def epoch_json(epoch: EpochResult) -> dict[str, Any]:
+    """The epoch as a JSON record, for --json and the run's log file."""
+    return {**asdict(epoch), "loss": epoch.loss}
+
+
+def run_epoch(run: RankRun, document: TrainingDocument, number: int, lr: LrSchedule) -> EpochResult:
+    """Train for epoch `number`, counted from 0, and measure the test rows. A collective call."""
+    sampler, rank = run.sampler, run.rank
+    per_iteration = sampler.updates // sampler.iterations
+    losses = torch.zeros(sampler.updates, dtype=torch.float64)
+    log, began, seen = ActionLog(), time.perf_counter(), 0
+    uses = _uses(run)
+    reader = run.data.train.read(ReadPlan(sampler, number, 0, rank.replica, uses.__getitem__))
+    try:
+        for iteration in range(sampler.iterations):
+            before = number * sampler.updates + iteration * per_iteration
+            feed = IterationFeed(reader, iteration, rank.device, before, rank.replica, document.seed)
+            if iteration + 1 == sampler.iterations:
+                dist.barrier()
+            log = run.interpreter.run(feed, lr.settings(before, per_iteration))
+            period = sampler.period or sampler.run
+            for microbatch, loss in log.losses.items():
+                losses[iteration * per_iteration + microbatch // period] += float(loss) * feed.factor(microbatch)
+            seen += sampler.rows(iteration)
+        dist.all_reduce(losses)
+        took_s = time.perf_counter() - began
+        _check_rows(reader, document, number)
+    finally:
+        reader.close()
+    _check_losses(losses, number + 1)
+    average_statistics(run)
+    accuracy, test_loss = evaluate(run)
+    return EpochResult(
+        number + 1,
+        sampler.samples,
+        losses.tolist(),
+        accuracy,
+        test_loss,
+        seen / took_s,
+        _idle(run, log),
+        run.choice.bubble,
+        left_s=0.0,  # placeholder; the caller sets it
+    )
+
+
+def _uses(run: RankRun) -> Counter[int]:
+    """How often this rank's stages read each micro-batch of an iteration: for their inputs, and for the loss."""
+    found: Counter[int] = Counter()
+    for action in run.schedule.actions[run.rank.device_index]:
+        if action.kind is ActionKind.FORWARD:
+            stage = run.held[action.stage, action.pipe]
+            found[action.microbatch] += bool(stage.inputs.arguments) + (stage.loss is not None)
+    return found
+
+
+def _check_rows(reader: MicrobatchReader, document: TrainingDocument, number: int) -> None:
+    check_same_rows([reader.digest()], document.data_name, f"in epoch {number + 1}")
+
+
+def _check_losses(losses: torch.Tensor, epoch: int) -> None:
+    """TrainingError if a loss is not finite, before a checkpoint can store the result."""
+    wrong = torch.nonzero(~torch.isfinite(losses))
+    if len(wrong):
+        update = int(wrong[0])
+        raise TrainingError(
+            f"the loss is {float(losses[update])} at update {update + 1} of epoch {epoch}: lower optimizer.lr, set "
+            "clip, or look for nan in the data; the previous checkpoint is intact, and the same command resumes from it"
+        )
+
+
+def _idle(run: RankRun, log: ActionLog) -> float:
+    """Measured bubble fraction of the first replica. Assumes that its ranks share a clock, as on one machine."""
+    first = log.starts_s[0]
+    own = ([s - first for s in log.starts_s], [s - first for s in log.ends_s], first)
+    told: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(told, own)
+    ranks = told[: run.schedule.devices]
+    origin = min(one[2] for one in ranks)
+    starts = tuple(tuple(s + one[2] - origin for s in one[0]) for one in ranks)
+    ends = tuple(tuple(s + one[2] - origin for s in one[1]) for one in ranks)
+    return bubble_fraction(Timeline(run.schedule, starts, ends))
+
+
+def average_statistics(run: RankRun) -> None:
+    """Average the buffers (running means) over the copies of each stage, which processed different micro-batches."""
+    for (number, _), stage in sorted(run.held.items()):
+        group = run.copies.get(number)
+        for _, value in sorted(stage.buffers.items()) if group is not None else ():
+            if value.is_floating_point():
+                dist.all_reduce(value, group=group)
+                value.div_(dist.get_world_size(group))
