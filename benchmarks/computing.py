@@ -181,13 +181,13 @@ class _Feed:
 
 
 def _own(name: str, rank: int) -> Step:
-    import torch
     import torch.distributed as dist
     from torch.nn.functional import mse_loss
 
+    from jellybean.training.processes.links import GroupCommunicator
     from jellybean.training.processes.transport import StageTransport
     from jellybean.training.stages.all_reduce import make_process_groups
-    from jellybean.training.stages.interpreter import Interpreter, peers_of
+    from jellybean.training.stages.interpreter import Interpreter, Place, peers_of
     from jellybean.training.stages.stage import StageCopy, StageInputs
     from jellybean.training.stages.updates import WeightUpdates
     from jellybean_solver.pipeline import make_schedule
@@ -206,9 +206,9 @@ def _own(name: str, rank: int) -> Step:
     updates = WeightUpdates(
         held, lambda own: _sgd(own.values()), make_process_groups(schedule, 1, {}), flushes=schedule.flushes
     )
-    transport = StageTransport(peers_of(schedule, rank), torch.device("cpu"), headers=dist.new_group(backend="gloo"))
+    transport = StageTransport(peers_of(schedule, rank), GroupCommunicator(dist.new_group(backend="gloo")))
     transport.start()
-    interpreter, feed = Interpreter(schedule, held, transport, updates, device=rank), _Feed()
+    interpreter, feed = Interpreter(schedule, held, transport, updates, Place(rank)), _Feed()
 
     def step() -> None:
         interpreter.run(feed)

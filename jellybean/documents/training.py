@@ -239,6 +239,10 @@ class TrainingDocument(DocumentModel):
     )
     staleness: bool = Field(default=False, description="Let auto choose schedules without a flush (stale weights) too.")
     chunks: Count | None = Field(default=None, description="Stages per device, for interleaved.")
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        default="auto",
+        description="auto: a GPU per process, or the CPU if the machine has none. cuda: processes may share a GPU.",
+    )
     precision: Literal["float32", "bfloat16"] = "float32"
     compress: Literal["none", "bfloat16", "float16"] = Field(
         default="none", description="Compression of tensors sent between stages."

@@ -119,8 +119,9 @@ def _check_losses(losses: torch.Tensor, epoch: int) -> None:
 
 def _idle(run: RankRun, log: ActionLog) -> float:
     """Measured bubble fraction of the first replica. Assumes that its ranks share a clock, as on one machine."""
-    first = log.starts_s[0]
-    own = ([s - first for s in log.starts_s], [s - first for s in log.ends_s], first)
+    starts_s, ends_s = log.times_s()
+    first = starts_s[0]
+    own = ([s - first for s in starts_s], [s - first for s in ends_s], first)
     told: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(told, own)
     ranks = told[: run.schedule.devices]

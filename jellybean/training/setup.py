@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from jellybean.training.errors import TrainingError
 from jellybean.training.graphs import GraphRecipe, ModelGraphs, find_graphs, repeat_graphs
 from jellybean.training.inputs import TrainingInputs, check_inputs, read_inputs
 from jellybean.training.optimizers import OptimizerPlan
+from jellybean.training.processes.links import GroupCommunicator, Link, StagedLink, device_links
 from jellybean.training.processes.ranks import NO_TIMEOUT, Rank
 from jellybean.training.processes.transport import StageTransport
 from jellybean.training.schedule_choice import ScheduleChoice, choose_schedule
@@ -27,7 +29,7 @@ from jellybean.training.stages.all_reduce import make_process_groups
 from jellybean.training.stages.cut import CutModule, cut_module
 from jellybean.training.stages.evaluation_cut import EvaluationCut, cut_for_evaluation
 from jellybean.training.stages.evaluation_pass import EvaluationPass, EvaluationStage
-from jellybean.training.stages.interpreter import Interpreter, peers_of
+from jellybean.training.stages.interpreter import Interpreter, Place, neighbours, peers_of
 from jellybean.training.stages.stage import LossFunction, StageCopy, StageSettings
 from jellybean.training.stages.updates import WeightUpdates, check_tied_weights
 from jellybean_solver.pipeline import Schedule
@@ -129,9 +131,8 @@ class _RunBuilder:
             first_replica=rank.replica == 0,
         )
         transport = self._transport()
-        interpreter = Interpreter(
-            schedule, held, transport, updates, device=rank.device_index, first_rank=rank.first, done=rank.step
-        )
+        place = Place(rank.device_index, rank.first, rank.streams)
+        interpreter = Interpreter(schedule, held, transport, updates, place, rank.step)
         return RankRun(
             rank,
             self._inputs.data,
@@ -192,13 +193,23 @@ class _RunBuilder:
         rank = self._rank
         transport = StageTransport(
             peers_of(self._schedule, rank.device_index, rank.first),
-            rank.device,
+            GroupCommunicator(dist.new_group(backend="gloo", timeout=NO_TIMEOUT)),
+            links=self._links(),
             compress=self._document.compress,
             patience_s=NO_TIMEOUT.total_seconds(),
-            headers=dist.new_group(backend="gloo", timeout=NO_TIMEOUT),
         )
         transport.start()
         return transport
+
+    def _links(self) -> Mapping[int, Link] | None:
+        """The rank's links in device memory; None: its tensors are in host memory. A collective call."""
+        rank, schedule = self._rank, self._schedule
+        if rank.device.type == "cpu":
+            return None
+        if rank.shares_device:
+            peers = peers_of(schedule, rank.device_index, rank.first)
+            return {peer: StagedLink(peer, GroupCommunicator(), rank.streams) for peer in peers}
+        return device_links(neighbours(schedule, self._document.replicas), rank.rank, rank.streams)
 
     def _evaluation(self, cut: EvaluationCut, transport: StageTransport) -> EvaluationPass:
         rank, places = self._rank, self._schedule.device_of[0]

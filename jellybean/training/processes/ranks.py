@@ -8,7 +8,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 import torch
@@ -17,8 +17,10 @@ import torch.distributed as dist
 from jellybean.documents.training import TrainingDocument
 from jellybean.errors import JellyBeanError
 from jellybean.training.errors import RankCrashError, RankLostError, ReportedError, StalledError, TrainingError
+from jellybean.training.processes.devices import check_same_kind, choose_device, set_device
 from jellybean.training.processes.heartbeats import Heartbeats
 from jellybean.training.processes.launch import report_to_launcher
+from jellybean.training.processes.streams import HostStreams, Streams, streams_of
 
 NO_TIMEOUT = timedelta(days=365)  # timeout of collectives: heartbeats end waits instead
 
@@ -31,6 +33,8 @@ class Rank:
     devices: int
     device: torch.device
     heartbeats: Heartbeats | None = None  # None: a run of a single rank
+    shares_device: bool = False  # with other ranks
+    streams: Streams = field(default_factory=HostStreams)
 
     def busy(self, what: str) -> AbstractContextManager[None]:
         """Context in which the other ranks wait for this one without a timeout."""
@@ -131,12 +135,8 @@ def process_group(document: TrainingDocument) -> Iterator[Rank]:
             f"torchrun --nproc-per-node {document.ranks}, or change `devices`"
         )
     local = int(os.environ.get("LOCAL_RANK", "0"))
-    beside = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    on_gpu = torch.cuda.is_available() and torch.cuda.device_count() >= beside
-    device = torch.device("cuda", local) if on_gpu else torch.device("cpu")
-    if on_gpu:
-        torch.cuda.set_device(device)
-    backend, patience = "cpu:gloo,cuda:nccl" if on_gpu else "gloo", timedelta(seconds=document.timeout_s)
+    local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    patience = timedelta(seconds=document.timeout_s)
     store, beat_store = _stores(world, patience)
     rank = int(os.environ["RANK"]) if started_by_launcher() else 0
     heartbeats = Heartbeats(beat_store, rank, world, document.timeout_s) if world > 1 else None
@@ -144,8 +144,18 @@ def process_group(document: TrainingDocument) -> Iterator[Rank]:
         heartbeats.start(lambda error: _abort_process(error, rank))
     try:
         with translated_errors(document.timeout_s):
-            dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=NO_TIMEOUT)
-            yield Rank(rank, document.devices, device, heartbeats)
+            choice = choose_device(document.device, local, local_ranks, torch.cuda.device_count())
+            check_same_kind(store, rank, world, choice)
+            set_device(choice)
+            dist.init_process_group(
+                choice.backend,
+                store=store,
+                rank=rank,
+                world_size=world,
+                timeout=NO_TIMEOUT,
+                device_id=choice.device if choice.backend != "gloo" else None,  # NCCL's communicators are made now
+            )
+            yield Rank(rank, document.devices, choice.device, heartbeats, choice.shared, streams_of(choice.device))
     except (JellyBeanError, OSError) as error:
         if started_by_launcher() and report_to_launcher(
             error, rank

@@ -1,9 +1,9 @@
 """Transfers stage outputs and gradients between ranks, overlapped with computation.
 
 `send` only starts a transfer; per peer, one thread completes outgoing transfers and one receives. Receivers always have
-buffers posted, so sending never blocks, and every order of actions that the simulator completes runs without deadlock.
-Headers go over gloo, with small tensors inline. Large tensors use the device's backend (NCCL on GPUs); the receiver
-waits for them only after their header has arrived.
+buffers posted, so every order of actions that the simulator completes runs without deadlock. Headers go over gloo, with
+small tensors in host memory inline. Larger tensors go by a link (`links.py`); the receiver posts their receives in the
+order of the headers, which is the order of the sends.
 """
 
 from __future__ import annotations
@@ -12,20 +12,26 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from jellybean.training.errors import RankLostError
+from jellybean.training.processes.links import (
+    Arrival,
+    Communicator,
+    Completion,
+    GroupCommunicator,
+    HostLink,
+    Link,
+    Work,
+)
 from jellybean.training.processes.tensor_messages import (
     EVALUATION,
     MAX_INLINE_BYTES,
     MAX_MESSAGE_BYTES,
     MessageKey,
-    ReceivedMessage,
     StageTensors,
     decode,
     encode,
@@ -33,88 +39,71 @@ from jellybean.training.processes.tensor_messages import (
     layout_of,
 )
 
-_HEADER_TAG, _TENSOR_TAG = 1, 2
+_HEADER_TAG = 1
 _NO_TIMEOUT = timedelta(days=365)  # receivers wait while their rank is busy; a dead peer ends the wait with an error
 _POSTED_BUFFERS = 2  # receive buffers per peer: one being read, one for the next message
 _MAX_UNCHECKED_SENDS = 64  # small messages in flight to a peer before the oldest is waited for
-Transfer = tuple[Any, torch.Tensor]  # handle, and the memory that it reads or writes
-
-
-class _PointToPoint:
-    """Point-to-point transfers in a group, by global rank, without the lookups of dist.isend on every call (0.1 ms)."""
-
-    def __init__(self, group: dist.ProcessGroup | None) -> None:
-        self._group: Any = group if group is not None else dist.group.WORLD
-        self._ranks = {rank: place for place, rank in enumerate(dist.get_process_group_ranks(self._group))}
-
-    def send(self, tensor: torch.Tensor, peer: int, tag: int) -> Any:
-        return self._group.send([tensor], self._ranks[peer], tag)
-
-    def receive(self, tensor: torch.Tensor, peer: int, tag: int) -> Any:
-        return self._group.recv([tensor], self._ranks[peer], tag)
+_Outbox = queue.SimpleQueue[tuple[list[Completion], list[torch.Tensor]] | None]
 
 
 class StageTransport:
     """Transfers of one rank. `start` it before use.
 
-    `peers`: the ranks that it exchanges messages with; both sides must name each other. `patience_s`: how long an idle
-    rank waits for a message. `headers`, `tensors`: process groups that contain all peers; None is the default group.
+    `peers`: the ranks that it exchanges messages with; both sides must name each other. `headers`: transfers of headers
+    in host memory. `links`: of tensors, by peer; None: in host memory over the default group, small ones inline.
+    `patience_s`: how long an idle rank waits for a message.
     """
 
     def __init__(
         self,
         peers: Iterable[int],
-        device: torch.device,
+        headers: Communicator,
         *,
+        links: Mapping[int, Link] | None = None,
         compress: str = "none",
         patience_s: float = 600.0,
-        headers: dist.ProcessGroup | None = None,
-        tensors: dist.ProcessGroup | None = None,
     ) -> None:
-        self._device, self._compress = device, compress
-        self._headers, self._tensors = _PointToPoint(headers), _PointToPoint(tensors)
-        self._patience_s = patience_s
-        self._arrived: dict[MessageKey, StageTensors] = {}
+        self._headers, self._compress, self._patience_s = headers, compress, patience_s
+        self._inline = links is None
+        self._peers = sorted(set(peers))
+        self._links = dict(links) if links is not None else _host_links(self._peers)
+        self._arrived: dict[MessageKey, Arrival] = {}
         self._changed = threading.Condition()
         self._failure: BaseException | None = None
-        self._outboxes: dict[int, queue.SimpleQueue[list[Transfer] | None]] = {}
-        self._small: dict[int, deque[Transfer]] = {}
-        for peer in sorted(set(peers)):
-            self._small[peer] = deque()
-            self._outboxes[peer] = queue.SimpleQueue()
+        self._outboxes: dict[int, _Outbox] = {peer: queue.SimpleQueue() for peer in self._peers}
+        self._pending = dict.fromkeys(self._peers, 0)  # messages in outboxes, not yet complete
+        self._small: dict[int, deque[tuple[Work, torch.Tensor]]] = {peer: deque() for peer in self._peers}
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
         """Start the threads, two per peer."""
-        for peer in self._outboxes:
+        for peer in self._peers:
             for run in (self._complete_sends, self._receive_all):
                 thread = threading.Thread(target=self._record_failure, args=(run, peer), daemon=True)
                 self._threads.append(thread)
                 thread.start()
 
     def send(self, peer: int, key: MessageKey, tensors: StageTensors) -> None:
-        """Start to send detached tensors, which must not be modified afterwards. Returns at once."""
+        """Start to send detached tensors, which must not be modified afterwards.
+
+        Waits only if as many messages as the link allows are in flight; every one of them completes without this rank.
+        """
         self._raise_failure()
         layout = layout_of(tensors, "none" if key.kind == EVALUATION else self._compress)
         values = [
             None if tensor is None or part is None else tensor.to(part.sent).contiguous()
             for tensor, part in zip(tensors, layout.parts, strict=True)
         ]
-        if self._device.type == "cpu" and layout.tensor_bytes <= MAX_INLINE_BYTES:
+        if self._inline and layout.tensor_bytes <= MAX_INLINE_BYTES:
             self._send_small(peer, encode(key, layout, values))
             return
-        started = [self._start_send(encode(key, layout), peer, self._headers, _HEADER_TAG)]
-        for value in values:
-            if value is not None and value.numel():
-                started.append(self._start_send(value, peer, self._tensors, _TENSOR_TAG))
-        self._outboxes[peer].put(started)
-
-    def _send_small(self, peer: int, message: torch.Tensor) -> None:
-        """Send a small message; the peer has a buffer posted, so no thread needs to complete it."""
-        under_way = self._small[peer]
-        under_way.append(self._start_send(message, peer, self._headers, _HEADER_TAG))
-        if len(under_way) > _MAX_UNCHECKED_SENDS:
-            self._wait_for(under_way.popleft())
+        self._reserve(peer)
+        header, sent = encode(key, layout), [value for value in values if value is not None]
+        try:
+            completions = [self._headers.send(header, peer, _HEADER_TAG).wait, self._links[peer].send(sent)]
+        except RuntimeError as error:
+            raise _connection_lost(error) from error
+        self._outboxes[peer].put((completions, [header, *sent]))
 
     def take(self, key: MessageKey) -> StageTensors:
         """Wait for the tensors of a key. RankLostError if a rank is gone or sends nothing for too long."""
@@ -123,13 +112,14 @@ class StageTransport:
             if key not in self._arrived:
                 self._raise_failure()
                 raise self._silence_error()
-            return self._arrived.pop(key)
+            arrival = self._arrived.pop(key)
+        return arrival.take()
 
     def close(self) -> None:
         """Send the goodbye message to all peers and wait for theirs. Every rank must call this."""
         for peer, outbox in self._outboxes.items():
             while self._small[peer]:
-                self._wait_for(self._small[peer].popleft())
+                _wait_for(self._small[peer].popleft()[0])
             outbox.put(None)
         until = time.monotonic() + self._patience_s
         for thread in self._threads:
@@ -137,6 +127,25 @@ class StageTransport:
         self._raise_failure()
         if any(thread.is_alive() for thread in self._threads):
             raise self._silence_error()
+
+    def _send_small(self, peer: int, message: torch.Tensor) -> None:
+        """Send a small message; the peer has a buffer posted, so no thread needs to complete it."""
+        in_flight = self._small[peer]
+        try:
+            in_flight.append((self._headers.send(message, peer, _HEADER_TAG), message))
+        except RuntimeError as error:
+            raise _connection_lost(error) from error
+        if len(in_flight) > _MAX_UNCHECKED_SENDS:
+            _wait_for(in_flight.popleft()[0])
+
+    def _reserve(self, peer: int) -> None:
+        """Count a message in flight, waiting while there are as many as the link allows."""
+        limit = self._links[peer].max_pending
+        with self._changed:
+            if limit is not None:
+                self._changed.wait_for(lambda: self._pending[peer] < limit or self._failure is not None)
+                self._raise_failure()
+            self._pending[peer] += 1
 
     def _silence_error(self) -> RankLostError:
         return RankLostError(f"another rank sent nothing for {self._patience_s:g} s; if it is busy, raise `timeout`")
@@ -153,24 +162,15 @@ class StageTransport:
                 self._failure = self._failure or error
                 self._changed.notify_all()
 
-    def _start_send(self, tensor: torch.Tensor, peer: int, peers: _PointToPoint, tag: int) -> Transfer:
-        try:
-            return peers.send(tensor, peer, tag), tensor
-        except RuntimeError as error:
-            raise RankLostError(f"lost the connection to another rank: {error}") from error
-
-    def _wait_for(self, transfer: Transfer) -> None:
-        try:
-            transfer[0].wait()
-        except RuntimeError as error:
-            raise RankLostError(f"lost the connection to another rank: {error}") from error
-
     def _complete_sends(self, peer: int) -> None:
-        """Thread: complete outgoing transfers, keeping their memory alive until then."""
-        outbox = self._outboxes[peer]
-        while (transfers := outbox.get()) is not None:
-            for work, _ in transfers:
-                work.wait()
+        """Thread: complete outgoing transfers in order, keeping their memory alive until then."""
+        while (message := self._outboxes[peer].get()) is not None:
+            for complete in message[0]:
+                complete()
+            del message, complete
+            with self._changed:
+                self._pending[peer] -= 1
+                self._changed.notify_all()
         for _ in range(_POSTED_BUFFERS):
             self._headers.send(goodbye(), peer, _HEADER_TAG).wait()
 
@@ -185,23 +185,27 @@ class StageTransport:
             if message is None:
                 continue  # the peer sends one goodbye per posted buffer
             posted.append(self._post_receive(peer, memory))
-            tensors = self._receive_tensors(peer, message) if message.tensors is None else message.tensors
+            inline = message.tensors
+            arrival = self._links[peer].receive(message.parts) if inline is None else Arrival(inline)
             with self._changed:
-                self._arrived[message.key] = tensors
+                self._arrived[message.key] = arrival
                 self._changed.notify_all()
+            del message, inline, arrival  # their memory belongs to the taker
 
-    def _post_receive(self, peer: int, memory: torch.Tensor) -> Transfer:
+    def _post_receive(self, peer: int, memory: torch.Tensor) -> tuple[Work, torch.Tensor]:
         return self._headers.receive(memory, peer, _HEADER_TAG), memory
 
-    def _receive_tensors(self, peer: int, message: ReceivedMessage) -> StageTensors:
-        """Receive the tensors that a separate-form message announces."""
-        tensors: list[torch.Tensor | None] = []
-        for part in message.parts:
-            if part is None:
-                tensors.append(None)
-                continue
-            tensor = torch.empty(part.shape, dtype=part.sent, device=self._device)
-            if tensor.numel():
-                self._tensors.receive(tensor, peer, _TENSOR_TAG).wait()
-            tensors.append(tensor.to(part.own))
-        return tuple(tensors)
+
+def _host_links(peers: Iterable[int]) -> dict[int, Link]:
+    return {peer: HostLink(peer, GroupCommunicator()) for peer in peers}
+
+
+def _wait_for(work: Work) -> None:
+    try:
+        work.wait()
+    except RuntimeError as error:
+        raise _connection_lost(error) from error
+
+
+def _connection_lost(error: RuntimeError) -> RankLostError:
+    return RankLostError(f"lost the connection to another rank: {error}")

@@ -5,7 +5,6 @@ One interpreter runs all schedules (ADR 10): an action's kind defines the operat
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -13,6 +12,7 @@ from typing import Any, Protocol
 
 import torch
 
+from jellybean.training.processes.streams import HostStreams, Streams, Timestamp
 from jellybean.training.processes.tensor_messages import ACTIVATIONS, GRADIENTS, MessageKey, StageTensors
 from jellybean.training.processes.transport import StageTransport
 from jellybean.training.stages.stage import StageCopy
@@ -40,18 +40,33 @@ class MicrobatchFeed(Protocol):
 
 @dataclass
 class ActionLog:
-    """Log of one iteration on a rank: start and end of every action (`time.perf_counter`), loss of each micro-batch."""
+    """Log of one iteration on a rank: start and end of every action, loss of each micro-batch.
 
-    starts_s: list[float] = field(default_factory=list)
-    ends_s: list[float] = field(default_factory=list)
+    The times are the device's, as timestamps of `streams`: on a GPU the host only enqueues an action.
+    """
+
+    streams: Streams = field(default_factory=HostStreams)
+    starts: list[Timestamp] = field(default_factory=list)
+    ends: list[Timestamp] = field(default_factory=list)
     losses: dict[int, torch.Tensor] = field(default_factory=dict)
+
+    def times_s(self) -> tuple[list[float], list[float]]:
+        """(starts, ends) of all actions, in seconds of `time.perf_counter`. Waits for a GPU."""
+        seconds = self.streams.seconds([*self.starts, *self.ends])
+        return seconds[: len(self.starts)], seconds[len(self.starts) :]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an interpreter runs: device `device` of the schedule, in the replica whose first rank is `first_rank`."""
+
+    device: int
+    first_rank: int = 0
+    streams: Streams = field(default_factory=HostStreams)
 
 
 class Interpreter:
-    """Interpreter of one rank: device `device` of the schedule, in the replica whose first rank is `first_rank`.
-
-    `held`: the stage copies on this device. `done` is called after each action.
-    """
+    """Interpreter of one rank. `held`: the stage copies on its device. `done` is called after each action."""
 
     def __init__(
         self,
@@ -59,14 +74,11 @@ class Interpreter:
         held: HeldStages,
         transport: StageTransport,
         updates: WeightUpdates,
-        *,
-        device: int,
-        first_rank: int = 0,
+        place: Place,
         done: Callable[[], None] = lambda: None,
     ) -> None:
         self._schedule, self._held, self._transport, self._updates = schedule, held, transport, updates
-        self._actions, self._first_rank = schedule.actions[device], first_rank
-        self._device, self._done = device, done
+        self._actions, self._place, self._done = schedule.actions[place.device], place, done
         self._iteration = 0
         self._local: dict[MessageKey, StageTensors] = {}
         self._last_use: dict[tuple[int, int], dict[int, int]] = {copy: {} for copy in held}
@@ -79,7 +91,7 @@ class Interpreter:
         for copy, stage in self._held.items():
             stage.begin_iteration(self._last_use[copy])
         self._updates.begin_iteration(settings)
-        log = ActionLog()
+        log = ActionLog(self._place.streams)
         for index, action in enumerate(self._actions):
             stage = self._held[action.stage, action.pipe]
             self._step(index, action, stage, feed, log)
@@ -89,7 +101,7 @@ class Interpreter:
 
     def _step(self, index: int, action: Action, stage: StageCopy, feed: MicrobatchFeed, log: ActionLog) -> None:
         inputs = self._inputs(action, stage, feed)
-        log.starts_s.append(time.perf_counter())
+        log.starts.append(self._place.streams.timestamp())
         outputs: StageTensors | torch.Tensor | None = None
         match action.kind:
             case ActionKind.FORWARD:
@@ -104,7 +116,7 @@ class Interpreter:
                 self._updates.reduce(action.stage, stage)
             case ActionKind.UPDATE:
                 self._updates.update(action, stage, index)
-        log.ends_s.append(time.perf_counter())
+        log.ends.append(self._place.streams.timestamp())
         if isinstance(outputs, torch.Tensor):
             log.losses[action.microbatch] = outputs
         elif outputs is not None:
@@ -135,7 +147,7 @@ class Interpreter:
 
     def _take(self, action: Action, producer: int) -> StageTensors:
         key = self._key(action, action.stage)
-        if self._schedule.device_of[action.pipe][producer] == self._device:
+        if self._schedule.device_of[action.pipe][producer] == self._place.device:
             return self._local.pop(key)
         return self._transport.take(key)
 
@@ -146,20 +158,29 @@ class Interpreter:
             return
         key, device = self._key(action, receiver), self._schedule.device_of[action.pipe][receiver]
         values = tuple(None if value is None else value.detach() for value in outputs)
-        if device == self._device:
+        if device == self._place.device:
             self._local[key] = values
         else:
-            self._transport.send(self._first_rank + device, key, values)
+            self._transport.send(self._place.first_rank + device, key, values)
 
     def _key(self, action: Action, receiver: int) -> MessageKey:
         kind = ACTIVATIONS if action.kind is ActionKind.FORWARD else GRADIENTS
         return MessageKey(self._iteration, kind, receiver, action.microbatch, action.pipe)
 
 
+def neighbours(schedule: Schedule, replicas: int = 1) -> list[tuple[int, int]]:
+    """All pairs (sender, receiver) of ranks that exchange messages; every pair in both directions."""
+    devices = {
+        pair
+        for places in schedule.device_of
+        for one, other in pairwise(places)
+        for pair in ((one, other), (other, one))
+        if one != other
+    }
+    firsts = [replica * schedule.devices for replica in range(replicas)]
+    return sorted((first + one, first + other) for first in firsts for one, other in devices)
+
+
 def peers_of(schedule: Schedule, device: int, first_rank: int = 0) -> list[int]:
     """The ranks that a device exchanges messages with."""
-    found = set()
-    for places in schedule.device_of:
-        for one, other in pairwise(places):
-            found |= {other} if one == device else {one} if other == device else set()
-    return sorted(first_rank + other for other in found - {device})
+    return [first_rank + other for one, other in neighbours(schedule) if one == device]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -13,12 +13,14 @@ import torch
 import torch.distributed as dist
 
 from jellybean.training.errors import TrainingError
+from jellybean.training.processes.links import GroupCommunicator, Link, StagedLink, device_links
 from jellybean.training.processes.ranks import Rank, translated_errors
+from jellybean.training.processes.streams import HostStreams
 from jellybean.training.processes.tensor_messages import MessageKey
 from jellybean.training.processes.transport import StageTransport
 from jellybean.training.saving import agree_on_checkpoint
 from jellybean.training.stages.all_reduce import make_process_groups
-from jellybean.training.stages.interpreter import ActionLog, Interpreter, peers_of
+from jellybean.training.stages.interpreter import ActionLog, Interpreter, Place, neighbours, peers_of
 from jellybean.training.stages.stage import StageSettings
 from jellybean.training.stages.updates import WeightUpdates, check_tied_weights
 from jellybean_solver.pipeline.schedule.schedule import Schedule
@@ -62,6 +64,7 @@ class Train:
     clip: float | None = None
     recompute: bool = False
     compress: str = "none"
+    links: str = "host"  # how tensors travel: host, device (a communicator by direction), staged
     precision: torch.dtype | None = None
     dropout: float = 0.0
     optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD
@@ -84,6 +87,14 @@ class Train:
         counted = [sums[number // period] for number in range(len(every[replica]))]
         return Given(self.data(iteration)[replica], counted)
 
+    def _links(self, rank: int, peers: list[int]) -> Mapping[int, Link] | None:
+        """The links that GPUs use, here in host memory, where gloo's `wait` blocks the host."""
+        if self.links == "device":
+            return device_links(neighbours(self.schedule, len(self.sizes[0])), rank, HostStreams(), "gloo")
+        if self.links == "staged":
+            return {peer: StagedLink(peer, GroupCommunicator(), HostStreams()) for peer in peers}
+        return None
+
     def __call__(self, rank: int) -> dict[str, Any] | None:
         schedule, replicas = self.schedule, len(self.sizes[0])
         chain = self.chain()
@@ -92,6 +103,9 @@ class Train:
         groups = make_process_groups(schedule, replicas, cut.tied)
         headers = dist.new_group(list(range(replicas * self.devices)), backend="gloo")
         replica, device = divmod(rank, self.devices)
+        first = replica * self.devices
+        peers = peers_of(schedule, device, first)
+        links = self._links(rank, peers if replica < replicas else [])
         if replica >= replicas:
             return None
         settings = StageSettings(self.precision, self.recompute)
@@ -114,12 +128,9 @@ class Train:
             clip=self.clip,
             first_replica=replica == 0,
         )
-        first = replica * self.devices
-        transport = StageTransport(
-            peers_of(schedule, device, first), torch.device("cpu"), compress=self.compress, headers=headers
-        )
+        transport = StageTransport(peers, GroupCommunicator(headers), links=links, compress=self.compress)
         transport.start()
-        interpreter = Interpreter(schedule, held, transport, updates, device=device, first_rank=first)
+        interpreter = Interpreter(schedule, held, transport, updates, Place(device, first))
         told: list[ActionLog] = []
         weights = []
         for iteration in range(len(self.sizes)):
@@ -165,7 +176,7 @@ class Pause:
         headers = dist.new_group(backend="gloo", timeout=timedelta(seconds=self.timeout_s))
         if rank > 1:
             return ""
-        transport = StageTransport([1 - rank], torch.device("cpu"), patience_s=self.timeout_s, headers=headers)
+        transport = StageTransport([1 - rank], GroupCommunicator(headers), patience_s=self.timeout_s)
         transport.start()
         for number in range(2):
             time.sleep(number * 1.3 * self.timeout_s)
@@ -175,7 +186,7 @@ class Pause:
                 return f"{told} came in place of {number}"
         transport.close()
         try:
-            StageTransport([], torch.device("cpu"), patience_s=0.1).take(MessageKey(2, 0, 0, 0, 0))
+            StageTransport([], GroupCommunicator(headers), patience_s=0.1).take(MessageKey(2, 0, 0, 0, 0))
         except TrainingError as error:
             silent = str(error)
         if rank:  # what comes breaks the group for both

@@ -20,9 +20,10 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed import pipelining
 
+from jellybean.training.processes.links import GroupCommunicator
 from jellybean.training.processes.transport import StageTransport
 from jellybean.training.stages.all_reduce import make_process_groups
-from jellybean.training.stages.interpreter import Interpreter, peers_of
+from jellybean.training.stages.interpreter import Interpreter, Place, peers_of
 from jellybean.training.stages.stage import StageCopy, StageInputs
 from jellybean.training.stages.updates import WeightUpdates
 from jellybean_solver.pipeline.schedule.schedule import Schedule
@@ -164,9 +165,9 @@ class Sleeping:
         updates = WeightUpdates(
             held, lambda own: torch.optim.SGD(own.values(), lr=0.0), groups, flushes=schedule.flushes
         )
-        transport = StageTransport(peers_of(schedule, rank), torch.device("cpu"), headers=everyone)
+        transport = StageTransport(peers_of(schedule, rank), GroupCommunicator(everyone))
         transport.start()
-        interpreter = Interpreter(schedule, held, transport, updates, device=rank)
+        interpreter = Interpreter(schedule, held, transport, updates, Place(rank))
         counter = _Counter()
         with saved_tensors_hooks(counter.pack, lambda token: token.tensor):
             interpreter.run(_Ones())
@@ -177,8 +178,9 @@ class Sleeping:
             began = time.perf_counter()
             record = interpreter.run(_Ones())
             told.whole_s.append(time.perf_counter() - began)
-            told.starts_s.append(record.starts_s)
-            told.ends_s.append(record.ends_s)
+            starts_s, ends_s = record.times_s()
+            told.starts_s.append(starts_s)
+            told.ends_s.append(ends_s)
             if step is not None:
                 dist.barrier(everyone)
                 began = time.perf_counter()

@@ -1,0 +1,72 @@
+"""Chooses the device of each rank: a GPU of its own, the CPU, or, where the user asks for it, a shared GPU."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from jellybean.training.errors import TrainingError
+
+# Hardware queues of a GPU. Streams beyond their number share one, and a stream that waits for a message then holds up
+# another that would send: a deadlock. A rank has up to 4 streams per neighbour and a few more; the default is 8.
+_HARDWARE_QUEUES = 32
+
+
+@dataclass(frozen=True)
+class DeviceChoice:
+    """A rank's device. `shared`: other ranks compute on it too, so that messages cannot go by NCCL."""
+
+    device: torch.device
+    shared: bool = False
+
+    @property
+    def backend(self) -> str:
+        """torch.distributed's backend."""
+        return "cpu:gloo,cuda:nccl" if self.device.type == "cuda" and not self.shared else "gloo"
+
+    def __str__(self) -> str:
+        if self.device.type == "cpu":
+            return "the CPU"
+        return "a shared GPU" if self.shared else "a GPU of its own"
+
+
+def choose_device(asked: str, local_rank: int, local_ranks: int, gpus: int) -> DeviceChoice:
+    """The device of one of `local_ranks` processes on a machine with `gpus` GPUs. `asked`: auto, cpu or cuda.
+
+    TrainingError if there are too few GPUs; they are shared only if `asked` is cuda.
+    """
+    if asked == "cpu" or (asked == "auto" and not gpus):
+        return DeviceChoice(torch.device("cpu"))
+    if not gpus:
+        raise TrainingError("`device: cuda`, and torch finds no GPU on this machine: --set device=cpu")
+    if gpus >= local_ranks:
+        return DeviceChoice(torch.device("cuda", local_rank))
+    if asked == "auto":
+        raise TrainingError(
+            f"{local_ranks} processes on this machine and {gpus} {'GPU' if gpus == 1 else 'GPUs'}: each needs its own. "
+            "Use fewer `devices` or `replicas`, or --set device=cpu; --set device=cuda lets processes share a GPU, "
+            "with messages through host memory"
+        )
+    return DeviceChoice(torch.device("cuda", local_rank % gpus), shared=True)
+
+
+def set_device(choice: DeviceChoice) -> None:
+    """Make the device this process's current one. Call before anything else uses the GPU."""
+    if choice.device.type == "cuda":
+        os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", str(_HARDWARE_QUEUES))
+        torch.cuda.set_device(choice.device)
+
+
+def check_same_kind(store: dist.Store, rank: int, world: int, choice: DeviceChoice) -> None:
+    """TrainingError unless all ranks compute on the same kind of device: they could not exchange messages."""
+    store.set(f"device-{rank}", str(choice))
+    kinds = [kind.decode() for kind in store.multi_get([f"device-{other}" for other in range(world)])]
+    other = next((number for number, kind in enumerate(kinds) if kind != kinds[0]), None)
+    if other is not None:
+        raise TrainingError(
+            f"rank 0 computes on {kinds[0]} and rank {other} on {kinds[other]}: all need the same; start one process "
+            "per GPU on every machine, or --set device=cpu"
+        )

@@ -1,0 +1,48 @@
+"""Devices of ranks: GPUs of their own, the CPU, or shared GPUs on request; too few are refused."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
+
+from jellybean.training.errors import TrainingError  # noqa: E402
+from jellybean.training.processes.devices import check_same_kind, choose_device  # noqa: E402
+
+
+def test_a_gpu_for_each_process():
+    for asked in ("auto", "cuda"):
+        choice = choose_device(asked, local_rank=1, local_ranks=2, gpus=2)
+        assert (choice.device, choice.shared) == (torch.device("cuda", 1), False)
+        assert choice.backend == "cpu:gloo,cuda:nccl"
+
+
+@pytest.mark.parametrize(("asked", "gpus"), [("auto", 0), ("cpu", 0), ("cpu", 8)])
+def test_the_cpu(asked, gpus):
+    choice = choose_device(asked, local_rank=3, local_ranks=4, gpus=gpus)
+    assert (choice.device, choice.backend) == (torch.device("cpu"), "gloo")
+
+
+def test_fewer_gpus_than_processes_are_refused():
+    with pytest.raises(TrainingError, match=r"4 processes on this machine and 3 GPUs: each needs its own.*device=cpu"):
+        choose_device("auto", local_rank=0, local_ranks=4, gpus=3)
+
+
+def test_a_missing_gpu_is_refused():
+    with pytest.raises(TrainingError, match="torch finds no GPU on this machine: --set device=cpu"):
+        choose_device("cuda", local_rank=0, local_ranks=1, gpus=0)
+
+
+def test_gpus_are_shared_on_request():
+    choices = [choose_device("cuda", local_rank=rank, local_ranks=4, gpus=2) for rank in range(4)]
+    assert [choice.device.index for choice in choices] == [0, 1, 0, 1]
+    assert all(choice.shared and choice.backend == "gloo" for choice in choices)
+
+
+def test_ranks_on_different_kinds_of_devices_are_refused():
+    store = torch.distributed.HashStore()
+    cpu, gpu = choose_device("auto", 0, 1, 0), choose_device("auto", 0, 1, 1)
+    store.set("device-0", str(gpu))
+    with pytest.raises(TrainingError, match="rank 0 computes on a GPU of its own and rank 1 on the CPU: all need the"):
+        check_same_kind(store, 1, 2, cpu)
+    check_same_kind(store, 1, 2, gpu)

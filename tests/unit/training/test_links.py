@@ -1,0 +1,197 @@
+"""Links between devices whose work is done late: what arrives is what was sent, and memory outlives its use."""
+
+from __future__ import annotations
+
+import queue
+from collections import deque
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
+
+from jellybean.training.processes.links import DeviceLink, StagedLink  # noqa: E402
+from jellybean.training.processes.tensor_messages import MessageKey, TensorSpec  # noqa: E402
+from jellybean.training.processes.transport import StageTransport  # noqa: E402
+from tests.support.delayed_device import (  # noqa: E402
+    DelayedCommunicator,
+    DelayedDevice,
+    DelayedStreams,
+    MemoryViolation,
+)
+
+SEEDS = range(20)
+MESSAGES = 6
+SPEC = TensorSpec((3,), torch.float32, torch.float32)
+
+
+class _Mail:
+    """Messages between hosts in this process, as gloo's: `wait` blocks the host."""
+
+    def __init__(self, rank: int, queues: dict[tuple[int, int, int], queue.SimpleQueue[Any]]) -> None:
+        self._rank, self._queues = rank, queues
+
+    def send(self, tensor, peer, tag):
+        self._queues[self._rank, peer, tag].put(tensor.clone())
+        return _Wait(lambda: None)
+
+    def receive(self, tensor, peer, tag):
+        queue = self._queues[peer, self._rank, tag]
+
+        def fill() -> None:
+            found = queue.get(timeout=60)
+            tensor[: len(found)].copy_(found)
+
+        return _Wait(fill)
+
+
+class _Wait:
+    def __init__(self, do) -> None:
+        self._do = do
+
+    def wait(self, *timeout):
+        self._do()
+
+
+def _mail() -> list[_Mail]:
+    queues = {(a, b, tag): queue.SimpleQueue() for a, b in ((0, 1), (1, 0)) for tag in (1, 2)}
+    return [_Mail(rank, queues) for rank in (0, 1)]
+
+
+def _links(kind: type, device: DelayedDevice, streams: type[DelayedStreams]):
+    """The streams of two ranks and their links to each other."""
+    sides = [streams(device, name) for name in ("rank 0", "rank 1")]
+    if kind is StagedLink:
+        mail = _mail()
+        return sides, [StagedLink(1 - rank, mail[rank], sides[rank]) for rank in (0, 1)]
+    ways = [DelayedCommunicator("0->1", *sides), DelayedCommunicator("1->0", *reversed(sides))]
+    return sides, [kind(1 - rank, ways[rank], ways[1 - rank], sides[rank]) for rank in (0, 1)]
+
+
+def _complete(in_flight: deque[Any]) -> None:
+    complete, kept = in_flight.popleft()
+    complete()
+    del kept
+
+
+def _exchange(kind: type, seed: int, streams: type[DelayedStreams] = DelayedStreams, keep: bool = True):
+    """Messages from rank 0 to 1; `keep`: memory sent is kept until the link says that it may be released."""
+    device = DelayedDevice(seed)
+    (sender, receiver), links = _links(kind, device, streams)
+    found: list[list[float]] = []
+    in_flight: deque[Any] = deque()
+    for number in range(MESSAGES):
+        sent = [sender.computed(number)]
+        in_flight.append((links[0].send(sent), sent if keep else None))
+        del sent
+        if kind is StagedLink:  # the receiving host waits for the sending one
+            _complete(in_flight)
+        arrival = links[1].receive([SPEC])
+        (tensor,) = arrival.take()
+        receiver.read(tensor, found)
+        del arrival, tensor
+        for _ in range(seed % 5):
+            device.advance()
+        if len(in_flight) > 2:
+            _complete(in_flight)
+    while device.advance():
+        pass
+    return found
+
+
+@pytest.mark.parametrize("kind", [DeviceLink, StagedLink])
+def test_what_arrives_is_what_was_sent(kind):
+    for seed in SEEDS:
+        assert _exchange(kind, seed) == [[number] * 3 for number in range(MESSAGES)]
+
+
+class _NeverWaits(DelayedStreams):
+    """No stream waits for another."""
+
+    def wait(self, event, stream=None):
+        return None
+
+
+class _ComputesAtOnce(DelayedStreams):
+    """The computation does not wait for arrivals."""
+
+    def wait(self, event, stream=None):
+        if stream is not None:
+            super().wait(event, stream)
+
+
+class _ForgetsUsers(DelayedStreams):
+    """Memory of an arrival is reused as soon as the host releases it."""
+
+    def used_by_computation(self, tensor):
+        return None
+
+
+@pytest.mark.parametrize("kind", [DeviceLink, StagedLink])
+@pytest.mark.parametrize("broken", [_NeverWaits, _ComputesAtOnce])
+def test_reading_before_the_event_is_found(kind, broken):
+    """Guards the test above: with one rule broken, some order of the work gives other values."""
+    wrong = 0
+    for seed in SEEDS:
+        try:
+            wrong += _exchange(kind, seed, broken) != [[number] * 3 for number in range(MESSAGES)]
+        except MemoryViolation:
+            wrong += 1
+    assert wrong > 0
+
+
+@pytest.mark.parametrize("kind", [DeviceLink, StagedLink])
+def test_reusing_received_memory_too_early_is_found(kind):
+    with pytest.raises(MemoryViolation, match="rank 1 computation touches memory that was released"):
+        for seed in SEEDS:
+            _exchange(kind, seed, _ForgetsUsers)
+
+
+def test_releasing_sent_memory_too_early_is_found():
+    with pytest.raises(MemoryViolation, match="send 0->1 touches memory that was released"):
+        for seed in SEEDS:
+            _exchange(DeviceLink, seed, keep=False)
+
+
+class _ReleasesAtOnce(DeviceLink):
+    """Claims that what it sends may be released at once, as when a Work's `wait` were taken for its end."""
+
+    def send(self, tensors):
+        super().send(tensors)
+        return lambda: None
+
+
+def _transport_exchange(kind: type, seed: int) -> list[list[float]]:
+    device = DelayedDevice(seed)
+    (sender, receiver), links = _links(kind, device, DelayedStreams)
+    mail, found = _mail(), []
+    transports = [StageTransport([1 - r], mail[r], links={1 - r: links[r]}, patience_s=60.0) for r in (0, 1)]
+    for transport in transports:
+        transport.start()
+    for number in range(3 * MESSAGES):
+        key = MessageKey(number, 0, 0, 0, 0)
+        transports[0].send(1, key, (sender.computed(number),))
+        (tensor,) = transports[1].take(key)
+        receiver.read(tensor, found)
+        del tensor
+    for transport in transports:  # as `close` of the other rank, which waits for this one's goodbye
+        transport._outboxes[1 if transport is transports[0] else 0].put(None)
+    for transport in transports:
+        for thread in transport._threads:
+            thread.join(60.0)
+        transport._raise_failure()
+    while device.advance():
+        pass
+    return found
+
+
+@pytest.mark.parametrize("kind", [DeviceLink, StagedLink])
+def test_the_transport_keeps_memory_until_transfers_end(kind):
+    for seed in SEEDS[:5]:
+        assert _transport_exchange(kind, seed) == [[number] * 3 for number in range(3 * MESSAGES)]
+
+
+def test_a_transport_that_releases_memory_early_is_found():
+    with pytest.raises(MemoryViolation):
+        for seed in SEEDS:
+            _transport_exchange(_ReleasesAtOnce, seed)
