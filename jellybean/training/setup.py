@@ -30,6 +30,7 @@ from jellybean.training.stages.cut import CutModule, cut_module
 from jellybean.training.stages.evaluation_cut import EvaluationCut, cut_for_evaluation
 from jellybean.training.stages.evaluation_pass import EvaluationPass, EvaluationStage
 from jellybean.training.stages.interpreter import Interpreter, Place, neighbours, peers_of
+from jellybean.training.stages.placement import move_stage
 from jellybean.training.stages.stage import LossFunction, StageCopy, StageSettings
 from jellybean.training.stages.updates import WeightUpdates, check_tied_weights
 from jellybean_solver.pipeline import Schedule
@@ -215,7 +216,7 @@ class _RunBuilder:
         rank, places = self._rank, self._schedule.device_of[0]
         stages = {
             number: EvaluationStage(
-                stage.module.to(rank.device), stage.inputs.arguments, cut.names[number], self._precision
+                move_stage(stage.module, rank.device), stage.inputs.arguments, cut.names[number], self._precision
             )
             for number, stage in enumerate(cut.stages.stages)
             if places[number] == rank.device_index

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.nn.utils import get_total_norm
 
 from jellybean.training.processes.ranks import NO_TIMEOUT
 from jellybean_solver.pipeline import Schedule
@@ -58,23 +59,33 @@ class ProcessGroups:
 
 
 def global_norm(
-    gradients: Sequence[NamedGradients], shares: Mapping[str, int], group: dist.ProcessGroup | None
-) -> float:
-    """Euclidean norm of a pipeline's gradients. `shares`: tied weight -> number of stages with it; it counts once."""
-    total = torch.zeros(1, dtype=torch.float64)
+    gradients: Sequence[NamedGradients],
+    shares: Mapping[str, int],
+    group: dist.ProcessGroup | None,
+    device: torch.device,
+) -> torch.Tensor:
+    """Euclidean norm of a pipeline's gradients, on the device: the host does not wait for it.
+
+    `shares`: tied weight -> number of stages with it; it counts once.
+    """
+    by_share: dict[int, list[torch.Tensor]] = {}
     for own in gradients:
         for name, value in own.items():
-            total += value.detach().double().square().sum().cpu() / shares.get(name, 1)
+            by_share.setdefault(shares.get(name, 1), []).append(value.detach())
+    total = torch.zeros((), dtype=torch.float64, device=device)
+    for share, values in sorted(by_share.items()):
+        total += get_total_norm(values).double().square() / share
     if group is not None:
         dist.all_reduce(total, group=group)
-    return float(total.sqrt())
+    return total.sqrt()
 
 
-def scale_gradients(gradients: Sequence[NamedGradients], factor: float) -> None:
-    """Multiply all gradients by `factor`, in place."""
+def clip_gradients(gradients: Sequence[NamedGradients], norm: torch.Tensor, most: float) -> None:
+    """Scale gradients of this norm down to the norm `most`, in place."""
+    factor = (most / (norm + 1e-6)).clamp(max=1.0)
     for own in gradients:
         for value in own.values():
-            value.mul_(factor)
+            value.mul_(factor.to(value.dtype))
 
 
 def make_process_groups(schedule: Schedule, replicas: int, tied: TiedWeights) -> ProcessGroups:

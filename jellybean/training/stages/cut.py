@@ -17,6 +17,7 @@ from jellybean.pipeline.torch_graph import COMPUTE_OPS, GraphFacts, ValueKind
 from jellybean.pipeline.torch_trace import TracedModule
 from jellybean.training.errors import TrainingError
 from jellybean.training.stages.all_reduce import TiedWeights
+from jellybean.training.stages.placement import move_stage
 from jellybean.training.stages.stage import LossFunction, StageCopy, StageInputs, StageSettings
 
 
@@ -34,7 +35,7 @@ class CutStage:
 
     def copy(self, settings: StageSettings, loss: LossFunction | None, device: torch.device) -> StageCopy:
         """A copy of the stage on a device."""
-        return StageCopy(self.module.to(device), settings, loss, self.inputs, self.state)
+        return StageCopy(move_stage(self.module, device), settings, loss, self.inputs, self.state, device)
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,7 @@ class _Cutter:
     def _to_tensor(self, graph: fx.Graph, node: fx.Node, original: fx.Node) -> fx.Node:
         if self._facts.kinds[original.name] is ValueKind.TENSOR:
             return node
-        return graph.call_function(torch.tensor, (node,), {"dtype": torch.int64})
+        return graph.call_function(torch.tensor, (node,), {"dtype": torch.int64, "device": torch.device("cpu")})
 
     def _from_tensor(self, graph: fx.Graph, value: fx.Node, original: fx.Node) -> fx.Node:
         match self._facts.kinds[original.name]:

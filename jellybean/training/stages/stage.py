@@ -73,7 +73,7 @@ class _InFlight:
 
 @dataclass
 class StageCopy:
-    """A stage on one device. `module` maps tensors to tensors; `loss`, a mean over samples, only at the last stage.
+    """A stage on `device`. `module` maps tensors to tensors; `loss`, a mean over samples, only at the last stage.
 
     `state`: names of the buffers that it updates; None: all of them. `gradient`: accumulated for the next update, by
     parameter name.
@@ -84,6 +84,7 @@ class StageCopy:
     loss: LossFunction | None = None
     inputs: StageInputs = StageInputs()
     state: frozenset[str] | None = None
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     gradient: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -166,9 +167,8 @@ class StageCopy:
 
     def _run(self, flight: _InFlight, buffers: Mapping[str, torch.Tensor] | None = None) -> None:
         flight.leaves = tuple(map(_leaf, flight.inputs))
-        device = next((leaf.device for leaf in flight.leaves if leaf is not None), torch.device("cpu"))
-        _seed(device, flight.seed)
-        with torch.autocast(device.type, self.settings.precision) if self.settings.precision else nullcontext():
+        _seed(self.device, flight.seed)
+        with torch.autocast(self.device.type, self.settings.precision) if self.settings.precision else nullcontext():
             with self._slots.replaced({**flight.weights, **buffers} if buffers else flight.weights):
                 found = self.module(*flight.leaves)
             if self.loss is None:

@@ -18,8 +18,8 @@ from jellybean.training.stages.all_reduce import (
     PendingAllReduce,
     ProcessGroups,
     TiedWeights,
+    clip_gradients,
     global_norm,
-    scale_gradients,
     start_all_reduce,
 )
 from jellybean.training.stages.stage import StageCopy
@@ -81,7 +81,8 @@ class WeightUpdates:
         else:
             self._reduce_now(action.stage, stage)
             if self._clip is not None:
-                self._clip_by(self._clip, global_norm([stage.gradient], {}, None), [stage])
+                norm = global_norm([stage.gradient], {}, None, stage.device)
+                clip_gradients([stage.gradient], norm, self._clip)
         stage.versions.before_update(place)
         optimizer = self.optimizers.get((action.stage, action.pipe))
         if optimizer is not None:
@@ -105,8 +106,9 @@ class WeightUpdates:
         if self._clip is not None:
             once = [stage.gradient for (_, pipe), stage in self._held.items() if pipe == 0]
             shares = {name: len(names) for names in self._tied.values() for name in names.values()}
-            norm = global_norm(once, shares, self._groups.pipeline)
-            self._clip_by(self._clip, norm, list(self._held.values()))
+            every = list(self._held.values())
+            norm = global_norm(once, shares, self._groups.pipeline, every[0].device)
+            clip_gradients([stage.gradient for stage in every], norm, self._clip)
 
     def _reduce_now(self, number: int, stage: StageCopy) -> None:
         self.reduce(number, stage)
@@ -131,10 +133,6 @@ class WeightUpdates:
                 dist.all_reduce(total, group=group)
             for _, stage, name in holders:
                 stage.gradient[name] = total.clone()
-
-    def _clip_by(self, most: float, norm: float, stages: list[StageCopy]) -> None:
-        if norm > most:
-            scale_gradients([stage.gradient for stage in stages], most / (norm + 1e-6))
 
 
 def _fill_missing(stage: StageCopy) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from jellybean.training.errors import TrainingError
 from jellybean.training.processes.links import GroupCommunicator, Link, StagedLink, device_links
@@ -64,6 +67,7 @@ class Train:
     clip: float | None = None
     recompute: bool = False
     compress: str = "none"
+    others_on_meta: bool = False  # stages of other ranks have no memory, and touching one is an error
     links: str = "host"  # how tensors travel: host, device (a communicator by direction), staged
     precision: torch.dtype | None = None
     dropout: float = 0.0
@@ -109,6 +113,10 @@ class Train:
         if replica >= replicas:
             return None
         settings = StageSettings(self.precision, self.recompute)
+        own = {number for places in schedule.device_of for number, at in enumerate(places) if at == device}
+        for number, stage in enumerate(cut.stages) if self.others_on_meta else ():
+            if number not in own:
+                stage.module.to("meta")
         held = {
             (number, pipe): stage.copy(
                 settings,
@@ -134,7 +142,8 @@ class Train:
         told: list[ActionLog] = []
         weights = []
         for iteration in range(len(self.sizes)):
-            told.append(interpreter.run(self.feed(iteration, replica)))
+            with UntouchedMeta() if self.others_on_meta else nullcontext():
+                told.append(interpreter.run(self.feed(iteration, replica)))
             weights.append(
                 {
                     name: value.detach().clone()
@@ -150,6 +159,16 @@ class Train:
             "versions": {copy: stage.versions.peak for copy, stage in held.items()},
             "left": sum(stage.live for stage in held.values()),
         }
+
+
+class UntouchedMeta(TorchDispatchMode):
+    """Touching a tensor without memory is an error."""
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = function(*args, **(kwargs or {}))
+        if any(isinstance(one, torch.Tensor) and one.is_meta for one in tree_leaves((args, kwargs, found))):
+            raise AssertionError(f"{function} touches a stage of another rank")
+        return found
 
 
 @dataclass(frozen=True)

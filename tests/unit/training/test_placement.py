@@ -1,0 +1,99 @@
+"""Stages move as a whole: no operation of a moved stage makes or reads a tensor on the device where it was traced."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
+
+from torch import fx, nn  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+from torch.utils._pytree import tree_leaves  # noqa: E402
+
+from jellybean.pipeline.torch_graph import graph_facts  # noqa: E402
+from jellybean.pipeline.torch_trace import TRACERS, CallArguments, trace  # noqa: E402
+from jellybean.training.stages.cut import cut_module  # noqa: E402
+from jellybean.training.stages.placement import move_stage  # noqa: E402
+from jellybean.training.stages.stage import StageSettings  # noqa: E402
+
+META = torch.device("meta")
+
+
+class _OnlyOn(TorchDispatchMode):
+    """Any operation that makes or reads a tensor of another device is an error."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self.device = device
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        found = function(*args, **(kwargs or {}))
+        for value in tree_leaves((args, kwargs, found)):
+            if isinstance(value, torch.Tensor) and value.device != self.device:
+                raise AssertionError(f"{function} touches a tensor on {value.device}")
+        return found
+
+
+class _MakesTensors(nn.Module):
+    """Makes tensors in several ways."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.register_buffer("scale", torch.full((4,), 2.0), persistent=False)
+        self.plain = torch.arange(4.0)
+
+    def forward(self, x):
+        x = self.first(x) + torch.zeros(4) + torch.arange(4, device=x.device)
+        x = x * self.scale + torch.tensor([1.0, 2.0, 3.0, 4.0]) + self.plain
+        x = x.to("cpu") + torch.ones_like(x, device="cpu") + torch.ones((x.shape[0], 1))
+        return self.second(x).cpu()
+
+
+def _cut(module: nn.Module, tracer: str):
+    arguments = CallArguments.of((torch.ones(3, 4),))
+    traced = trace(module, arguments, tracer=tracer)
+    facts = graph_facts(traced, arguments.tensors)
+    names = [name for unit in facts.units for name in unit]
+    half = next(number for number, name in enumerate(names) if "second" in name or "linear_1" in name)
+    return cut_module(traced, facts, {name: int(number >= half) for number, name in enumerate(names)})
+
+
+@pytest.mark.parametrize("tracer", TRACERS)
+def test_a_moved_stage_touches_its_device_only(tracer):
+    torch.manual_seed(0)
+    module = _MakesTensors()
+    cut = _cut(module, tracer)
+    x = torch.ones(3, 4)
+    expected = module(x)
+    values: tuple = (x,)
+    for stage in cut.stages:
+        values = stage.module(*values)
+        values = values if isinstance(values, tuple) else (values,)
+    assert torch.equal(values[0], expected)  # cutting changed nothing
+    values = (torch.empty(3, 4, device=META),)
+    for stage in cut.stages:
+        copy = stage.copy(StageSettings(), None, META)
+        with _OnlyOn(META):
+            values = copy.module(*values)
+        values = values if isinstance(values, tuple) else (values,)
+        assert all(value.device == META for value in values)
+
+
+def test_without_rewriting_the_graph_a_moved_stage_touches_the_cpu():
+    """Guards the test above."""
+    stage = _cut(_MakesTensors(), "torch.export").stages[0]
+    with pytest.raises((AssertionError, RuntimeError)), _OnlyOn(META):
+        stage.module.to(META)(torch.empty(3, 4, device=META))
+
+
+def test_moving_back_computes_the_same():
+    module = _MakesTensors()
+    cut = _cut(module, "torch.export")
+    x = torch.ones(3, 4)
+    values: tuple = (x,)
+    for stage in cut.stages:
+        values = move_stage(stage.module, torch.device("cpu"))(*values)
+        values = values if isinstance(values, tuple) else (values,)
+    assert torch.equal(values[0], module(x))
+    assert all(isinstance(stage.module, fx.GraphModule) for stage in cut.stages)
