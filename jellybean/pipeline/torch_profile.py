@@ -7,10 +7,12 @@ operations without weight matrices join the layer before them, as in ONNX graphs
 
 from __future__ import annotations
 
+import copy
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
@@ -18,6 +20,7 @@ import torch
 from torch import fx, nn
 
 from jellybean.errors import JellyBeanError
+from jellybean.pipeline.torch_devices import operation_on
 from jellybean.pipeline.torch_graph import (
     COMPUTE_OPS,
     DisjointSets,
@@ -48,6 +51,14 @@ class TorchProfile:
     trained_bytes: tuple[float, ...]
 
 
+@dataclass(frozen=True)
+class ProfileTarget:
+    """What layers are timed on: a device, and an autocast type of the computation; None: the weights' own type."""
+
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    precision: torch.dtype | None = None
+
+
 @dataclass
 class _Cost:
     """Measured cost of one node: seconds, and bytes of its outputs (`sent_bytes`) and inputs (`read_bytes`)."""
@@ -71,12 +82,20 @@ def profile_module(
 
 
 def profile_traced(
-    traced: TracedModule, facts: GraphFacts, tensors: Sequence[torch.Tensor], *, runs: int = RUNS
+    traced: TracedModule,
+    facts: GraphFacts,
+    tensors: Sequence[torch.Tensor],
+    *,
+    runs: int = RUNS,
+    target: ProfileTarget | None = None,
 ) -> TorchProfile:
-    """Profile a traced module; see `profile_module`."""
+    """Profile a traced module; see `profile_module`.
+
+    `target`: another device than the module's is used by one operation at a time, so that the module need not fit.
+    """
     kept = {name: value.clone() for name, value in traced.graph.named_buffers()}
     try:
-        costs = _NodeTimer(traced.graph, facts, runs).costs(*tensors)
+        costs = _NodeTimer(traced.graph, facts, runs, target or ProfileTarget()).costs(*tensors)
     except Exception as error:  # the module's operators may raise anything
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise JellyBeanError(f"the module cannot be run on these inputs: {reason}") from error
@@ -87,6 +106,20 @@ def profile_traced(
     return _Layers(traced, facts, costs).profile()
 
 
+@dataclass(frozen=True)
+class _Operation:
+    """A node as a call. `args`, `kwargs`: with nodes in the place of values. `parameters`: values of some nodes.
+
+    `trained`: the parameters that take gradients.
+    """
+
+    run: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    parameters: Mapping[fx.Node, torch.Tensor]
+    trained: Sequence[torch.Tensor]
+
+
 class _NodeTimer(fx.Interpreter):  # type: ignore[misc]  # mypy does not follow torch
     """Interprets a traced graph and measures the time of each node on its own, several times.
 
@@ -94,9 +127,10 @@ class _NodeTimer(fx.Interpreter):  # type: ignore[misc]  # mypy does not follow 
     each time; then it runs once more on the real ones.
     """
 
-    def __init__(self, graph: fx.GraphModule, facts: GraphFacts, runs: int) -> None:
+    def __init__(self, graph: fx.GraphModule, facts: GraphFacts, runs: int, target: ProfileTarget) -> None:
         super().__init__(graph, garbage_collect_values=True)
-        self._facts, self._runs = facts, runs
+        self._facts, self._runs, self._target = facts, runs, target
+        self._on_cpu = target.device.type == "cpu"
         self._found: dict[fx.Node, _Cost] = {}
 
     def costs(self, *tensors: torch.Tensor) -> dict[fx.Node, _Cost]:
@@ -107,8 +141,8 @@ class _NodeTimer(fx.Interpreter):  # type: ignore[misc]  # mypy does not follow 
     def run_node(self, n: fx.Node) -> Any:
         if n.op not in COMPUTE_OPS or n.name in self._facts.shared:
             return super().run_node(n)
-        parameters = [value for value in parameters_of(self.module, n) if value.requires_grad]
-        times = [self._time_once(n, parameters) for _ in range(self._runs + 1)][1:]
+        operation = self._operation(n)
+        times = [self._time_once(operation) for _ in range(self._runs + 1)][1:]
         read_bytes = sum(_nbytes(value) for one in n.all_input_nodes for value in tensors_in(self.env[one]))
         outputs = super().run_node(n)
         self._found[n] = _Cost(
@@ -119,43 +153,61 @@ class _NodeTimer(fx.Interpreter):  # type: ignore[misc]  # mypy does not follow 
         )
         return outputs
 
-    def _time_once(self, node: fx.Node, parameters: Sequence[nn.Parameter]) -> tuple[float, float]:
+    def _operation(self, node: fx.Node) -> _Operation:
+        """The operation, with its parameters on the target's device."""
+        if node.op == "call_module":
+            part = self.module.get_submodule(str(node.target))
+            part = part if self._on_cpu else copy.deepcopy(part).to(self._target.device)
+            return _Operation(part, node.args, node.kwargs, {}, [p for p in part.parameters() if p.requires_grad])
+        target, args, kwargs = operation_on(node, self._target.device)
+        run = target if node.op == "call_function" else lambda one, *rest, **more: getattr(one, target)(*rest, **more)
+        read = {one: self.env[one] for one in node.all_input_nodes if one.op == "get_attr"}
+        parameters = {one: self._moved(value) for one, value in read.items() if isinstance(value, nn.Parameter)}
+        return _Operation(run, args, kwargs, parameters, [p for p in parameters.values() if p.requires_grad])
+
+    def _moved(self, value: nn.Parameter) -> torch.Tensor:
+        if self._on_cpu:
+            return value
+        return value.detach().to(self._target.device).requires_grad_(value.requires_grad)
+
+    def _time_once(self, operation: _Operation) -> tuple[float, float]:
         """(forward, backward) seconds of one run; backward computes the gradients of inputs and parameters.
 
-        Backward is 0 if the node has nothing to differentiate.
+        Backward is 0 if the operation has nothing to differentiate.
         """
         leaves: list[torch.Tensor] = []
-        args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda one: self._copied(one, leaves))
-        target: Callable[..., Any] = getattr(self, node.op)
-        with torch.enable_grad():
-            began = _now(leaves)
-            outputs = target(node.target, args, kwargs)
-            forward_s = _now(leaves) - began
-        sources = [*leaves, *parameters]
+        args, kwargs = fx.node.map_arg(
+            (operation.args, operation.kwargs),
+            lambda one: operation.parameters[one] if one in operation.parameters else self._copied(one, leaves),
+        )
+        device, precision = self._target.device, self._target.precision
+        with torch.enable_grad(), torch.autocast(device.type, precision) if precision else nullcontext():
+            began = _now(device)
+            outputs = operation.run(*args, **kwargs)
+            done = _now(device)
+        sources = [*leaves, *operation.trained]
         roots = [value for value in tensors_in(outputs) if value.requires_grad]
         if not roots or not sources:
-            return forward_s, 0.0
+            return _seconds(began, done), 0.0
         gradients = [torch.ones_like(value) for value in roots]
-        began = _now(leaves)
+        returned = _now(device)
         torch.autograd.grad(roots, sources, gradients, allow_unused=True)
-        return forward_s, _now(leaves) - began
+        return _seconds(began, done), _seconds(returned, _now(device))
 
     def _copied(self, node: fx.Node, leaves: list[torch.Tensor]) -> Any:
         """A copy of a node's value. The values of trained nodes are clones of autograd leaves, added to `leaves`."""
-        if node.op == "get_attr" and isinstance(self.env[node], nn.Parameter):
-            return self.env[node]
         trained = node.name in self._facts.trained
 
-        def copy(value: Any) -> Any:
+        def copy_value(value: Any) -> Any:
             if not isinstance(value, torch.Tensor):
                 return value
-            copied = value.detach().clone()
+            copied = value.detach().to(self._target.device, copy=True)
             if not trained or not (value.is_floating_point() or value.is_complex()):
                 return copied
             leaves.append(copied.requires_grad_())
             return copied.clone()  # the operation may write in place, which autograd forbids for leaves
 
-        return fx.node.map_aggregate(self.env[node], copy)
+        return fx.node.map_aggregate(self.env[node], copy_value)
 
 
 class _Layers:
@@ -261,10 +313,20 @@ def _name(node: fx.Node) -> str:
     return deepest or node.name
 
 
-def _now(values: Iterable[torch.Tensor]) -> float:
-    if any(value.is_cuda for value in values):
-        torch.cuda.synchronize()
-    return time.perf_counter()
+def _now(device: torch.device) -> Any:
+    """The time when the device gets here: an event on a GPU, else seconds."""
+    if device.type != "cuda":
+        return time.perf_counter()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record(torch.cuda.current_stream(device))
+    return event
+
+
+def _seconds(began: Any, ended: Any) -> float:
+    if isinstance(began, float):
+        return float(ended - began)
+    ended.synchronize()
+    return float(began.elapsed_time(ended)) / 1e3
 
 
 def _nbytes(value: torch.Tensor) -> int:

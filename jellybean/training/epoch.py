@@ -13,12 +13,13 @@ import torch.distributed as dist
 from jellybean.documents.training import TrainingDocument
 from jellybean.training.data.agreement import check_same_rows
 from jellybean.training.data.feed import IterationFeed
+from jellybean.training.data.prefetch import PrefetchedFeed, Read
 from jellybean.training.data.rows import MicrobatchReader, ReadPlan
 from jellybean.training.errors import TrainingError
 from jellybean.training.evaluation import evaluate
 from jellybean.training.lr_schedules import LrSchedule
 from jellybean.training.setup import RankRun
-from jellybean.training.stages.interpreter import ActionLog
+from jellybean.training.stages.interpreter import ActionLog, MicrobatchFeed
 from jellybean_solver.pipeline import ActionKind, Timeline, bubble_fraction
 
 
@@ -63,10 +64,10 @@ def run_epoch(run: RankRun, document: TrainingDocument, number: int, lr: LrSched
     try:
         for iteration in range(sampler.iterations):
             before = number * sampler.updates + iteration * per_iteration
-            feed = IterationFeed(reader, iteration, rank.device, before, rank.replica, document.seed)
+            feed = IterationFeed(reader, iteration, torch.device("cpu"), before, rank.replica, document.seed)
             if iteration + 1 == sampler.iterations:
                 dist.barrier()
-            log = run.interpreter.run(feed, lr.settings(before, per_iteration))
+            log = run.interpreter.run(_on_device(feed, run), lr.settings(before, per_iteration))
             period = sampler.period or sampler.run
             for microbatch, loss in log.losses.items():
                 losses[iteration * per_iteration + microbatch // period] += float(loss) * feed.factor(microbatch)
@@ -92,14 +93,24 @@ def run_epoch(run: RankRun, document: TrainingDocument, number: int, lr: LrSched
     )
 
 
-def _uses(run: RankRun) -> Counter[int]:
-    """How often this rank's stages read each micro-batch of an iteration: for their inputs, and for the loss."""
-    found: Counter[int] = Counter()
+def _on_device(feed: IterationFeed, run: RankRun) -> MicrobatchFeed:
+    return feed if run.rank.device.type == "cpu" else PrefetchedFeed(feed, _reads(run), run.rank.streams)
+
+
+def _reads(run: RankRun) -> list[Read]:
+    """What this rank's stages read in an iteration, in order: their inputs, and the targets of the loss."""
+    found = []
     for action in run.schedule.actions[run.rank.device_index]:
         if action.kind is ActionKind.FORWARD:
             stage = run.held[action.stage, action.pipe]
-            found[action.microbatch] += bool(stage.inputs.arguments) + (stage.loss is not None)
+            found.append(Read(action.microbatch, stage.inputs.arguments))
+            found += [Read(action.microbatch, None)] if stage.loss is not None else []
     return found
+
+
+def _uses(run: RankRun) -> Counter[int]:
+    """How often this rank reads each micro-batch of an iteration."""
+    return Counter(read.microbatch for read in _reads(run) if read.arguments != ())
 
 
 def _check_rows(reader: MicrobatchReader, document: TrainingDocument, number: int) -> None:

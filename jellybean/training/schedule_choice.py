@@ -8,9 +8,10 @@ import torch
 
 from jellybean.documents.training import AUTO, TrainingDocument
 from jellybean.pipeline.torch_graph import GraphFacts
-from jellybean.pipeline.torch_profile import TorchProfile, profile_traced
+from jellybean.pipeline.torch_profile import ProfileTarget, TorchProfile, profile_traced
 from jellybean.pipeline.torch_trace import TracedModule
 from jellybean.training.errors import TrainingError
+from jellybean.training.precision import autocast_type
 from jellybean_solver import SolverError
 from jellybean_solver.pipeline import (
     SCHEDULES,
@@ -63,12 +64,16 @@ def choose_schedule(
     tensors: tuple[torch.Tensor, ...],
     document: TrainingDocument,
     states_per_weight: float,
+    device: torch.device,
 ) -> ScheduleChoice:
     """Profile the model on one micro-batch; take the document's schedule, or the fastest that fits into memory.
 
-    `states_per_weight`: size of the optimizer's state. SolverError or TrainingError if there is no such schedule.
+    `states_per_weight`: size of the optimizer's state. `device`: where layers are timed. SolverError or TrainingError
+    if there is no such schedule.
     """
-    return choose_from_profile(profile_traced(traced, facts, tensors, runs=3), document, states_per_weight)
+    target = ProfileTarget(device, autocast_type(document.precision))
+    profile = profile_traced(traced, facts, tensors, runs=3, target=target)
+    return choose_from_profile(profile, document, states_per_weight)
 
 
 def choose_from_profile(profile: TorchProfile, document: TrainingDocument, states_per_weight: float) -> ScheduleChoice:

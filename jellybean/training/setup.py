@@ -21,6 +21,7 @@ from jellybean.training.errors import TrainingError
 from jellybean.training.graphs import GraphRecipe, ModelGraphs, find_graphs, repeat_graphs
 from jellybean.training.inputs import TrainingInputs, check_inputs, read_inputs
 from jellybean.training.optimizers import OptimizerPlan
+from jellybean.training.precision import autocast_type
 from jellybean.training.processes.links import GroupCommunicator, Link, StagedLink, device_links
 from jellybean.training.processes.ranks import NO_TIMEOUT, Rank
 from jellybean.training.processes.transport import StageTransport
@@ -84,7 +85,7 @@ def set_up_run(document: TrainingDocument, directory: Path, rank: Rank) -> RankR
             graphs = find_graphs(inputs.module, arguments)
             facts = graphs.recipes[0].facts
             states = inputs.optimizer.states_per_weight(inputs.module)
-            choice = choose_schedule(graphs.training, facts, arguments.tensors, document, states)
+            choice = choose_schedule(graphs.training, facts, arguments.tensors, document, states, rank.device)
             told = [_Decisions(rules, graphs.recipes, choice)]
     dist.broadcast_object_list(told, src=0)
     decided = told[0]
@@ -110,7 +111,7 @@ class _RunBuilder:
         self._document, self._rank, self._inputs, self._choice, self._graphs = document, rank, inputs, choice, graphs
         self._sampler = _sampler(document, inputs, choice)
         self._schedule = choice.schedule(document.devices, self._sampler.run)
-        self._precision = torch.bfloat16 if document.precision == "bfloat16" else None
+        self._precision = autocast_type(document.precision)
 
     def build(self) -> RankRun:
         """A collective call: process groups are made."""

@@ -65,7 +65,7 @@ def test_memory_binds(profile):
 def test_the_stages_are_the_model(traced, name):
     """Every chosen schedule can be cut, and its stages compute what the module does."""
     graph, facts, inputs = traced
-    found = choose_schedule(graph, facts, inputs, _asked(schedule=name), 1.0)
+    found = choose_schedule(graph, facts, inputs, _asked(schedule=name), 1.0, torch.device("cpu"))
     cut = cut_module(graph, facts, found.stage_of)
     assert len(cut.stages) == make_schedule(name, 2, 8).stages
     values = inputs

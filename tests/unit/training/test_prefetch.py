@@ -1,0 +1,86 @@
+"""Micro-batches are copied to a device ahead of the computation, which gets them behind an event."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
+
+from jellybean.training.data.prefetch import PrefetchedFeed, Read  # noqa: E402
+from tests.support.delayed_device import DelayedDevice, DelayedStreams, MemoryViolation  # noqa: E402
+
+READS = [Read(m, arguments) for m in range(5) for arguments in ((0, 1), None)]
+
+
+class _Feed:
+    """Micro-batch m has the inputs m and 10 m, and the target {labels: -m}."""
+
+    def __init__(self) -> None:
+        self.read: list[Read] = []
+
+    def inputs(self, microbatch, arguments):
+        self.read.append(Read(microbatch, arguments))
+        return tuple(torch.full((2,), float(microbatch * (1, 10)[index])) for index in arguments)
+
+    def target(self, microbatch):
+        self.read.append(Read(microbatch, None))
+        return {"labels": torch.full((2,), float(-microbatch))}
+
+    def factor(self, microbatch):
+        return 0.5 * microbatch
+
+    def seed(self, microbatch, stage):
+        return 10 * microbatch + stage
+
+
+def _run(seed: int, streams_type: type[DelayedStreams] = DelayedStreams) -> list[list[float]]:
+    streams, found = streams_type(DelayedDevice(seed), "rank 0"), []
+    feed = PrefetchedFeed(_Feed(), READS, streams)
+    for read in READS:
+        if read.arguments is None:
+            streams.read(feed.target(read.microbatch)["labels"], found)
+        else:
+            for value in feed.inputs(read.microbatch, read.arguments):
+                streams.read(value, found)
+            del value
+        for _ in range(seed % 4):
+            streams.device.advance()
+    while streams.device.advance():
+        pass
+    return found
+
+
+EXPECTED = [[float(value)] * 2 for m in range(5) for value in (m, 10 * m, -m)]
+
+
+def test_the_computation_gets_what_the_feed_gives():
+    assert all(_run(seed) == EXPECTED for seed in range(20))
+
+
+class _NeverWaits(DelayedStreams):
+    def wait(self, event, stream=None):
+        return None
+
+
+class _ForgetsUsers(DelayedStreams):
+    def used_by_computation(self, tensor):
+        return None
+
+
+def test_the_rules_are_needed():
+    """Guards the test above: values come too late, or memory is reused too early."""
+    assert any(_run(seed, _NeverWaits) != EXPECTED for seed in range(20))
+    with pytest.raises(MemoryViolation):
+        for seed in range(20):
+            _run(seed, _ForgetsUsers)
+
+
+def test_reads_are_begun_ahead_and_once():
+    inner = _Feed()
+    feed = PrefetchedFeed(inner, READS, DelayedStreams(DelayedDevice(0), "rank 0"))
+    assert inner.read == READS[:2]
+    feed.inputs(0, (0, 1))
+    assert inner.read == READS[:3]
+    with pytest.raises(AssertionError, match="is read where Read"):
+        feed.inputs(1, (0, 1))
+    assert (feed.factor(3), feed.seed(3, 1)) == (1.5, 31)
