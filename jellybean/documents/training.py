@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, Self
@@ -10,9 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import (
     AfterValidator,
     ConfigDict,
-    Discriminator,
     Field,
-    Tag,
     ValidationInfo,
     field_validator,
     model_validator,
@@ -21,8 +18,9 @@ from pydantic import (
 from jellybean.documents.checks.function_references import check_reference
 from jellybean.documents.overrides import apply_override
 from jellybean.documents.schema.fields import Bandwidth, DocumentModel, Duration, Name, Size
-from jellybean.documents.schema.reader import Tree, read_file
+from jellybean.documents.schema.reader import DocPath, Tree, read_file
 from jellybean.documents.schema.validation import validate_tree
+from jellybean.documents.training_data import FUNCTION, Count, DataSpec, TrainingFunction, data_name
 from jellybean.errors import DocumentError, DocumentProblem
 from jellybean.quantities import InvalidValueError, did_you_mean, quoted
 from jellybean_solver.pipeline import SCHEDULES
@@ -31,19 +29,10 @@ TRAINING_FILE = "training.yaml"
 AUTO = "auto"
 LOSSES = ("cross_entropy", "mse", "model")
 LR_SCHEDULES = ("constant", "linear", "cosine")
-_FUNCTION = re.compile(r"[^:\s]+:[A-Za-z_]\w*")
 _TEMPLATE = (
     "write it; a few lines are enough: `kind: Training`, `model: nets.py:FUNCTION`, `data: nets.py:FUNCTION`, "
     "`epochs: 5`, `batch: 64`, `optimizer: {name: adam, lr: 0.001}` (docs/training.md)"
 )
-
-
-def _function(text: str) -> str:
-    if not _FUNCTION.fullmatch(text):
-        raise InvalidValueError(
-            f"{quoted(text)} does not name a function", "write FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION"
-        )
-    return text
 
 
 def _model_file(text: str) -> str:
@@ -73,7 +62,7 @@ def _lr_schedule(text: str) -> str:
 
 
 def _loss(text: str) -> str:
-    if text not in LOSSES and not _FUNCTION.fullmatch(text):
+    if text not in LOSSES and not FUNCTION.fullmatch(text):
         raise InvalidValueError(
             f"unknown loss {quoted(text)}",
             did_you_mean(text, LOSSES) or f"known losses: {', '.join(LOSSES)}, or write FILE.py:FUNCTION",
@@ -81,12 +70,6 @@ def _loss(text: str) -> str:
     return text
 
 
-def _data_kind(given: object) -> str:
-    return "(folder)" if isinstance(given, dict | FolderSpec) else "(function)"
-
-
-TrainingFunction = Annotated[str, AfterValidator(_function)]
-Count = Annotated[int, Field(ge=1)]
 Processes = Annotated[int, Field(ge=1, le=65536)]
 Positive = Annotated[float, Field(strict=False, gt=0)]
 NotNegative = Annotated[float, Field(strict=False, ge=0)]
@@ -187,17 +170,6 @@ class ExportSpec(DocumentModel):
     opset: int = Field(default=17, ge=13, le=23)
 
 
-class FolderSpec(DocumentModel):
-    """Images in folders named by label: FOLDER/LABEL/*.png."""
-
-    folder: str
-    size: Annotated[int, Field(ge=1, le=4096)] = Field(description="Images are resized to SIZE x SIZE.")
-    channels: Literal[1, 3] = 3
-    heldout: Annotated[float, Field(strict=False, gt=0, lt=1)] = Field(
-        default=0.2, description="Share held out for the test."
-    )
-
-
 class TrainingDocument(DocumentModel):
     """training.yaml."""
 
@@ -210,12 +182,10 @@ class TrainingDocument(DocumentModel):
         description="Pretrained weights: a safetensors file or a folder of them. The function then only builds the "
         "model, and each process reads the weights of its own stages.",
     )
-    data: Annotated[
-        Annotated[TrainingFunction, Tag("(function)")] | Annotated[FolderSpec, Tag("(folder)")],
-        Discriminator(_data_kind),
-    ] = Field(
+    data: DataSpec = Field(
         description="Function that returns arrays {train: (inputs, targets), test: (inputs, targets)}, where inputs "
-        "may be a dict of arguments; or a labelled folder."
+        "may be a dict of arguments, or data sets, DataLoaders or streams of such rows; or a CSV file; or a labelled "
+        "folder."
     )
     loss: Annotated[str, AfterValidator(_loss)] = Field(
         default="cross_entropy",
@@ -278,7 +248,7 @@ class TrainingDocument(DocumentModel):
     @property
     def data_name(self) -> str:
         """The data source, for messages."""
-        return self.data.folder if isinstance(self.data, FolderSpec) else self.data
+        return data_name(self.data)
 
     @property
     def ranks(self) -> int:
@@ -307,22 +277,27 @@ def load_training(directory: Path, overrides: Sequence[str] = (), *, references:
 def _check_references(tree: Tree, directory: Path) -> None:
     """Add missing functions and data folders to the tree's problems, even if the document has other problems."""
     data = tree.data if isinstance(tree.data, dict) else {}
-    for key in ("model", "data", "loss"):
-        value = data.get(key)
-        if isinstance(value, str) and _FUNCTION.fullmatch(value):
-            try:
-                check_reference(directory, value)
-            except InvalidValueError as error:
-                tree.add((key,), str(error), error.hint)
     weights = data.get("weights")
     if isinstance(weights, str) and ("\0" in weights or not (directory / weights).exists()):
         tree.add(("weights",), f"there is no file or folder {quoted(weights)}", f"looked in {directory}")
     spec = data.get("data")
-    folder = spec.get("folder") if isinstance(spec, dict) else None
+    settings = spec if isinstance(spec, dict) else {}
+    functions: dict[DocPath, object] = {(key,): data.get(key) for key in ("model", "data", "loss")}
+    functions["data", "function"] = settings.get("function")
+    for path, value in functions.items():
+        if isinstance(value, str) and FUNCTION.fullmatch(value):
+            try:
+                check_reference(directory, value)
+            except InvalidValueError as error:
+                tree.add(path, str(error), error.hint)
+    folder, table = settings.get("folder"), settings.get("csv")
     if isinstance(folder, str) and "\0" not in folder and not (directory / folder).is_dir():
         siblings = [item.name for item in directory.iterdir() if item.is_dir()]
-        tree.add(
-            ("data", "folder"),
-            f"there is no folder {quoted(folder)}",
-            did_you_mean(folder, siblings) or f"looked in {directory}",
-        )
+        _add_missing(tree, ("data", "folder"), f"there is no folder {quoted(folder)}", did_you_mean(folder, siblings))
+    if isinstance(table, str) and "\0" not in table and not (directory / table).is_file():
+        siblings = [item.name for item in directory.glob("*.csv")]
+        _add_missing(tree, ("data", "csv"), f"there is no file {quoted(table)}", did_you_mean(table, siblings))
+
+
+def _add_missing(tree: Tree, path: DocPath, message: str, hint: str) -> None:
+    tree.add(path, message, hint or f"looked in {Path(tree.file).parent}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -15,7 +15,8 @@ from jellybean.training.errors import TrainingError
 IGNORED = -100  # a target with this value does not count, as in torch's losses
 SHAPE = (
     "it must return {'train': (inputs, targets), 'test': (inputs, targets)}, one row per sample; inputs may be an "
-    "array, a tuple of arrays or a dict of them, and with `loss: model` there is only this dict"
+    "array, a tuple of arrays or a dict of them, and with `loss: model` there is only this dict; or for each a "
+    "Dataset, a DataLoader or a stream of such rows"
 )
 Rows: TypeAlias = torch.Tensor | slice  # a tensor copies the rows, a slice does not
 
@@ -67,10 +68,10 @@ class Samples:
         return self.targets.tensors[0]
 
 
-def read_samples(given: Any, name: str, part: str, *, targets: bool) -> Samples:
+def read_samples(given: Any, name: str, part: str, *, targets: bool, numbers: Sequence[int] | None = None) -> Samples:
     """Check what a data function returned for `part`. TrainingError if it is malformed.
 
-    `targets`: False if the model computes its loss from its inputs.
+    `targets`: False if the model computes its loss from its inputs. `numbers`: of the rows, for messages.
     """
     where = f"{name}, {part}"
     if targets and (not isinstance(given, tuple | list) or len(given) != 2):
@@ -90,6 +91,7 @@ def read_samples(given: Any, name: str, part: str, *, targets: bool) -> Samples:
     for value in found.inputs.tensors:
         if value.is_floating_point() and not torch.isfinite(value).all():
             row = int(torch.nonzero(~torch.isfinite(value.flatten(1)).all(1))[0])
+            row = numbers[row] if numbers is not None else row
             raise TrainingError(f"{where}: row {row} of the inputs has nan or infinity")
     return found
 

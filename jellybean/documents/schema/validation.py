@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Tag, ValidationError
 from pydantic_core import ErrorDetails
 
 from jellybean.documents.schema.fields import FROM_DOCUMENT, DocumentModel
@@ -289,6 +289,9 @@ def _type_at(annotation: Any, loc: tuple[str | int, ...]) -> Any:
     for part in loc:
         if part == "[key]":
             continue
+        if (member := _tagged(annotation, part)) is not None:
+            annotation = member
+            continue
         annotation = _bare(annotation)
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
             fields = {info.alias or name: info.annotation for name, info in annotation.model_fields.items()}
@@ -297,6 +300,13 @@ def _type_at(annotation: Any, loc: tuple[str | int, ...]) -> Any:
             args = typing.get_args(annotation)
             annotation = args[1] if typing.get_origin(annotation) is dict else args[0] if args else None
     return _bare(annotation)
+
+
+def _tagged(annotation: Any, tag: str | int) -> Any:
+    """The member of a discriminated union with this tag; None if there is none."""
+    union = typing.get_args(annotation)[0] if typing.get_origin(annotation) is typing.Annotated else annotation
+    members = typing.get_args(union) if typing.get_origin(union) in (types.UnionType, typing.Union) else ()
+    return next((member for member in members if Tag(str(tag)) in getattr(member, "__metadata__", ())), None)
 
 
 def _bare(annotation: Any) -> Any:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
@@ -50,6 +50,26 @@ class ReadPlan:
     def update(self, place: Place) -> list[range]:
         """Positions of all micro-batches of the update to which a micro-batch belongs."""
         return [self.division.part(place.iteration, number) for number in self.division.update(place.microbatch)]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The micro-batches that a rank reads in a pass, in order. `own_only`: without those of other replicas."""
+
+    plan: ReadPlan
+    own_only: bool
+
+    def keys(self) -> Iterator[tuple[int, int]]:
+        """(iteration, part) of each."""
+        division, replica = self.plan.division, self.plan.replica
+        parts = range(replica, division.parts, division.replicas) if self.own_only else range(division.parts)
+        for iteration in range(self.plan.first, division.iterations):
+            for number in parts:
+                yield iteration, number
+
+    def __iter__(self) -> Iterator[range]:
+        """Positions of each in the order of the epoch."""
+        return (self.plan.division.part(*key) for key in self.keys())
 
 
 class RowDigest(NamedTuple):

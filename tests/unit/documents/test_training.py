@@ -50,6 +50,12 @@ def test_defaults(tmp_path):
         ("batch: 64", "batch: 64\nloss: crossentropy", "did you mean 'cross_entropy'"),
         ("batch: 64", "batch: 64\ndevices: 1000000", "at most 65536"),
         ("data: nets.py:data", "data: {folder: x, size: 0}", r"data.size: must be at least 1, not 0$"),
+        ("data: nets.py:data", "data: {csv: x.csv}", "data.*missing key 'target'"),
+        (
+            "data: nets.py:data",
+            "data: {function: nets.py:data, worker: 2}",
+            "unknown key 'worker'; did you mean 'workers'",
+        ),
         (
             "batch: 64",
             "batch: 64\nexport: {operator: a, variant: b, model: ../m.onnx}",
@@ -115,6 +121,19 @@ def test_what_it_names_is_looked_for_with_the_other_problems(tmp_path):
     (tmp_path / "pictures").mkdir()
     with pytest.raises(DocumentError, match=r"3:16: data\.folder: .*did you mean 'pictures'"):
         load_training(_written(tmp_path, GOOD.replace("nets.py:data", "{folder: picture, size: 8}")), references=True)
+
+
+def test_functions_and_files_of_the_data_are_looked_for(tmp_path):
+    (tmp_path / "nets.py").write_text(NETS)
+    (tmp_path / "rows.csv").touch()
+    for given, told in (
+        ("{function: nets.py:dta, workers: 2}", r"data\.function: nets.py has no function 'dta'; did you mean 'data'"),
+        ("{csv: row.csv, target: kind}", r"data\.csv: there is no file 'row.csv'; did you mean 'rows.csv'"),
+    ):
+        with pytest.raises(DocumentError, match=told):
+            load_training(_written(tmp_path, GOOD.replace("nets.py:data", given)), references=True)
+    good = GOOD.replace("nets.py:data", "{csv: rows.csv, target: kind}")
+    assert load_training(_written(tmp_path, good), references=True).data_name == "rows.csv"
 
 
 @pytest.mark.parametrize(

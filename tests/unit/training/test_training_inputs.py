@@ -6,7 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.documents.training import FolderSpec, load_training  # noqa: E402
+from jellybean.documents.training import load_training  # noqa: E402
+from jellybean.documents.training_data import FolderSpec  # noqa: E402
 from jellybean.errors import JellyBeanError  # noqa: E402
 from jellybean.training.data.loading import load_data  # noqa: E402
 from jellybean.training.inputs import load_training_inputs  # noqa: E402

@@ -1,0 +1,248 @@
+"""Rows of data sets and streams, which need not fit into memory: read as the schedule needs them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import torch
+from torch.utils.data import DataLoader
+
+from jellybean.training.data.batches import Batch, MapBatches, RowFormat, Stream, StreamBatches, kinds_of
+from jellybean.training.data.digests import digest_of
+from jellybean.training.data.rows import Place, Reading, ReadPlan, RowDigest
+from jellybean.training.data.rules import RowRules
+from jellybean.training.errors import TrainingError
+from jellybean.training.samples import Samples
+
+Order = Callable[[int], torch.Tensor | None]  # epoch -> row numbers in the order of the epoch; None: their own
+LoaderOptions = Mapping[str, Any]  # arguments of torch's DataLoader: workers and how they run
+
+
+class BatchSource(Protocol):
+    """A data set or a stream of rows."""
+
+    @property
+    def rows(self) -> int:
+        """Number of rows of an epoch."""
+
+    @property
+    def skips(self) -> bool:
+        """True if a rank may leave out rows of other replicas without reading them."""
+
+    def batches(self, reading: Reading, options: LoaderOptions) -> Iterator[Batch]:
+        """The micro-batches of a reading."""
+
+    def example(self, size: int) -> Samples:
+        """The first rows."""
+
+
+@dataclass(frozen=True)
+class MapSource:
+    """A map-style data set: rows have numbers."""
+
+    dataset: Any
+    form: RowFormat
+    rows: int
+    order: Order
+    seed: int
+
+    @property
+    def skips(self) -> bool:
+        """Any row can be read."""
+        return True
+
+    def batches(self, reading: Reading, options: LoaderOptions) -> Iterator[Batch]:
+        """Micro-batches in the order of the epoch."""
+        epoch, order = reading.plan.epoch, self.order(reading.plan.epoch)
+
+        def items() -> Iterator[tuple[int, tuple[int, ...]]]:
+            for own in reading:
+                yield epoch, tuple(own if order is None else order[own.start : own.stop].tolist())
+
+        rows = MapBatches(self.dataset, self.form, self.seed)
+        return _load(rows, options, sampler=_Items(items))
+
+    def example(self, size: int) -> Samples:
+        """The first rows."""
+        order = self.order(0)
+        numbers = range(size) if order is None else sorted(order.tolist())[:size]
+        return MapBatches(self.dataset, self.form, self.seed).example(numbers)
+
+
+@dataclass(frozen=True)
+class StreamSource:
+    """A stream: rows come in one order, which is that of every epoch unless the stream takes the epoch."""
+
+    stream: Stream
+    form: RowFormat
+    rows: int
+    seed: int
+
+    @property
+    def skips(self) -> bool:
+        """All rows come by."""
+        return False
+
+    def batches(self, reading: Reading, options: LoaderOptions) -> Iterator[Batch]:
+        """Micro-batches; rows before the first are read and dropped."""
+        rows = StreamBatches(self.stream, self.form, (self.seed, reading.plan.epoch), reading, self.rows)
+        return _load(rows, options)
+
+    def example(self, size: int) -> Samples:
+        """The first rows."""
+        first = [range(min(size, self.rows))]
+        return StreamBatches(self.stream, self.form, (self.seed, 0), first, self.rows).example()
+
+
+@dataclass(frozen=True)
+class LoadedRows:
+    """Rows that are read when they are needed (`RowSource`)."""
+
+    source: BatchSource
+    form: RowFormat
+    options: LoaderOptions = field(default_factory=dict)
+    rules: RowRules | None = None
+    _examples: dict[int, Samples] = field(default_factory=dict, compare=False)
+
+    @property
+    def rows(self) -> int:
+        """Number of rows of an epoch."""
+        return self.source.rows
+
+    def example(self, size: int) -> Samples:
+        """The first rows; read once."""
+        size = min(size, self.rows)
+        if size not in self._examples:
+            self._examples[size] = self.source.example(size)
+        return self._examples[size]
+
+    def digest(self) -> str:
+        """Of the number of rows and the first ones."""
+        return f"{self.rows} {digest_of(self.example(2)).hex()}"
+
+    def ruled(self, rules: RowRules) -> LoadedRows:
+        """The same; rows are checked when they are read."""
+        return replace(self, rules=rules)
+
+    def read(self, plan: ReadPlan) -> LoadedReader:
+        """Begin a pass."""
+        return LoadedReader(self, plan)
+
+
+class LoadedReader:
+    """One pass of a rank (`MicrobatchReader`). Nothing is read before the first micro-batch is needed.
+
+    A micro-batch is kept until the rank's stages have used it, so that memory does not grow with the epoch.
+    """
+
+    def __init__(self, rows: LoadedRows, plan: ReadPlan) -> None:
+        self._rows, self._plan = rows, plan
+        self._weigh = rows.rules.weigh if rows.rules is not None else None
+        own_only = rows.source.skips and self._weigh is None and plan.division.replicas > 1
+        self._reading = Reading(plan, own_only)
+        self._first = rows.example(2)
+        self._kinds = kinds_of(self._first)
+        self._batches: Iterator[Batch] | None = None
+        self._keys = self._reading.keys()
+        self._next = next(self._keys, None)  # iteration, part
+        self._last = plan.first  # iteration that was read last
+        self._kept: dict[tuple[int, int], tuple[Samples, int]] = {}
+        self._weights: dict[tuple[int, int], float] = {}
+        self._digest = hashlib.blake2b(digest_size=16)
+
+    def inputs(self, place: Place, arguments: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
+        """The model's tensors with these indices."""
+        tensors = self._use(place).inputs.tensors
+        return tuple(tensors[index] for index in arguments)
+
+    def target(self, place: Place, device: torch.device) -> Any:
+        """Second argument of the loss."""
+        return self._use(place).target(slice(None), device)
+
+    def weight(self, place: Place) -> float:
+        """How much the rows of a micro-batch count."""
+        return self._weight(place.iteration, self._plan.number(place))
+
+    def update_weight(self, place: Place) -> float:
+        """How much all rows of the micro-batch's update count."""
+        return sum(self._weight(place.iteration, number) for number in self._plan.division.update(place.microbatch))
+
+    def digest(self) -> RowDigest | None:
+        """Of all rows up to the end of the iteration that was read last."""
+        if self._batches is None:
+            return None
+        while self._next is not None and self._next[0] <= self._last:
+            self._read()
+        readers = f"replica {self._plan.replica}" if self._reading.own_only else "all"
+        return RowDigest(readers, self._digest.hexdigest())
+
+    def close(self) -> None:
+        """End the workers."""
+        self._batches = None
+        self._kept.clear()
+
+    def _weight(self, iteration: int, number: int) -> float:
+        if self._weigh is None:
+            return float(len(self._plan.division.part(iteration, number)))
+        self._read_until((iteration, number), self._weights)
+        return self._weights[iteration, number]
+
+    def _use(self, place: Place) -> Samples:
+        key = (place.iteration, self._plan.number(place))
+        self._read_until(key, self._kept)
+        samples, left = self._kept.pop(key)
+        if left > 1:
+            self._kept[key] = samples, left - 1
+        return samples
+
+    def _read_until(self, key: tuple[int, int], found: Mapping[tuple[int, int], Any]) -> None:
+        while key not in found:
+            self._read()
+
+    def _read(self) -> None:
+        key = self._next
+        if key is None:
+            raise AssertionError("no micro-batch is left to read")
+        if self._batches is None:
+            self._batches = self._rows.source.batches(self._reading, self._rows.options)
+        batch = next(self._batches)
+        samples = batch.samples(self._first)
+        self._check(samples, batch.kinds)
+        self._last, self._next = key[0], next(self._keys, None)
+        self._digest.update(batch.digest)
+        if self._weigh is not None:
+            if key[1] == 0:  # a new iteration; a rank reads ahead by at most one
+                self._weights = {other: value for other, value in self._weights.items() if other[0] >= key[0] - 1}
+            self._weights[key] = float(self._weigh(samples).sum())
+        microbatch, replica = divmod(key[1], self._plan.division.replicas)
+        uses = self._plan.uses(microbatch) if replica == self._plan.replica else 0
+        if uses:
+            self._kept[key] = samples, uses
+
+    def _check(self, samples: Samples, kinds: str) -> None:
+        form = self._rows.form
+        if kinds != self._kinds:
+            raise TrainingError(
+                f"{form.name}, {form.part}: a row is {kinds}, and the first rows are {self._kinds}: rows must have the "
+                "same sizes and types"
+            )
+        if self._rows.rules is not None:
+            self._rows.rules.check(samples, form.part)
+
+
+def _load(rows: Any, options: LoaderOptions, sampler: Any = None) -> Iterator[Batch]:
+    """Read by torch's DataLoader, whose own generator leaves that of the training loop alone."""
+    return iter(DataLoader(rows, batch_size=None, sampler=sampler, generator=torch.Generator(), **options))
+
+
+@dataclass(frozen=True)
+class _Items:
+    """A sampler of torch: what to read next. Iterated once."""
+
+    items: Callable[[], Iterator[Any]]
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.items()

@@ -1,0 +1,100 @@
+"""`jellybean train` on a CSV file, and on a stream that would not fit into memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
+
+from jellybean.cli import run  # noqa: E402
+
+DOCUMENT = """\
+kind: Training
+model: nets.py:net
+data: {csv: rows.csv, target: kind}
+epochs: 3
+batch: 16
+optimizer: {name: RMSprop, lr: 0.01, groups: [{match: "*.bias", weight_decay: 0}]}
+lr_schedule: {name: OneCycleLR, max_lr: 0.02}
+"""
+NETS = """\
+import atexit
+import os
+import resource
+from pathlib import Path
+
+import torch
+
+ROWS = int(os.environ.get("ROWS", "0"))
+
+def net():
+    return torch.nn.Sequential(torch.nn.Linear(3, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2))
+
+def rows(epoch):
+    generator = torch.Generator().manual_seed(epoch)
+    for _ in range(ROWS // 1000):
+        for row in torch.randn(1000, 3, generator=generator):
+            yield row, int(row[0] > 0)
+
+def stream():
+    atexit.register(_tell_memory)
+    test = torch.randn(100, 3, generator=torch.Generator().manual_seed(9))
+    return {"train": rows, "test": (test, (test[:, 0] > 0).long())}
+
+def _tell_memory():
+    folder = Path(__file__).parent / "memory"
+    folder.mkdir(exist_ok=True)
+    (folder / os.environ.get("RANK", "launcher")).write_text(str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
+"""
+
+
+def test_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    torch.set_num_threads(1)
+    (tmp_path / "nets.py").write_text(NETS)
+    (tmp_path / "training.yaml").write_text(DOCUMENT)
+    rows = torch.randn(200, 3, generator=torch.Generator().manual_seed(0)).tolist()
+    lines = [f"{a:.5f},{b:.5f},{c:.5f},{'up' if a > b else 'down'}" for a, b, c in rows]
+    (tmp_path / "rows.csv").write_text("\n".join(["a,b,c,kind", *lines]))
+    assert run(["train", str(tmp_path), "--json"]) == 0
+    epochs = json.loads(capsys.readouterr().out)["epochs"]
+    assert epochs[-1]["accuracy"] > 80
+    assert epochs[-1]["samples"] == 160
+
+
+def _peaks(folder: Path, rows: int, schedule: str) -> tuple[dict[str, Any], list[int]]:
+    """The run's result, and the peak memory of each rank in KiB."""
+    folder.mkdir()
+    (folder / "nets.py").write_text(NETS)
+    data = f"{{function: nets.py:stream, rows_per_epoch: {rows}, workers: 1}}"
+    (folder / "training.yaml").write_text(DOCUMENT.replace("{csv: rows.csv, target: kind}", data))
+    values = ("epochs=1", "batch=1000", "microbatches=4", "devices=2", f"schedule={schedule}")
+    options = [part for value in values for part in ("--set", value)]
+    done = subprocess.run(
+        [sys.executable, "-m", "jellybean", "train", str(folder), "--json", *options],
+        capture_output=True,
+        text=True,
+        env={"OMP_NUM_THREADS": "1", **os.environ, "ROWS": str(rows)},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout), [int((folder / "memory" / str(rank)).read_text()) for rank in range(2)]
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("schedule", ["1f1b", "pipedream-2bw"])
+def test_a_million_rows_take_no_more_memory_than_a_few(tmp_path: Path, schedule: str):
+    """As tensors with their Python objects they would take above 500 MB in each process."""
+    _, few = _peaks(tmp_path / "few", 20_000, schedule)
+    found, many = _peaks(tmp_path / "many", 1_000_000, schedule)
+    (epoch,) = found["epochs"]
+    assert epoch["samples"] == 1_000_000
+    assert epoch["accuracy"] > 95
+    assert max(more - less for more, less in zip(many, few, strict=True)) < 48 * 1024, (few, many)
