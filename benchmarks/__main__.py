@@ -13,6 +13,7 @@ from benchmarks import (  # noqa: F401  (each registers itself)
     serving_overhead,
     stages,
     training,
+    training_memory,
     vqa,
 )
 from benchmarks.deadline import compare as deadline  # noqa: F401

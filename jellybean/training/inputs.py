@@ -21,6 +21,8 @@ from jellybean.training.pretrained import PretrainedWeights, open_weights
 from jellybean.training.samples import Samples
 from jellybean.training.stages.stage import LossFunction
 
+TRIAL_ROWS = 3  # so that graphs are compared with batches of 3 and of 2 samples
+
 
 @dataclass(frozen=True)
 class TrainingInputs:
@@ -41,16 +43,24 @@ class TrainingInputs:
             self, data=replace(self.data, train=self.data.train.ruled(rules), test=self.data.test.ruled(rules))
         )
 
-    def example(self, document: TrainingDocument) -> Samples:
-        """One micro-batch; of at least two samples, so that tracers do not specialise the size."""
+    def example(self, document: TrainingDocument, rows: int | None = None) -> Samples:
+        """One micro-batch, or its first `rows`; of at least two samples, so that tracers do not specialise the size."""
         size = max(2, document.batch // (document.microbatches * document.replicas))
-        return self.data.train.example(size)
+        return self.data.train.example(size if rows is None else min(size, rows))
+
+
+@dataclass(frozen=True)
+class CheckedInputs:
+    """What trying the model told. `trial_rows`: samples with which it was tried; None: a whole micro-batch."""
+
+    rules: RowRules
+    trial_rows: int | None
 
 
 def load_training_inputs(document: TrainingDocument, directory: Path) -> TrainingInputs:
     """Load model with all weights, data and loss, and check them. TrainingError if they do not fit together."""
     found = read_inputs(document, directory)
-    return found.ruled(check_inputs(found, document))
+    return found.ruled(check_inputs(found, document).rules)
 
 
 def read_inputs(document: TrainingDocument, directory: Path) -> TrainingInputs:
@@ -63,15 +73,23 @@ def read_inputs(document: TrainingDocument, directory: Path) -> TrainingInputs:
     return TrainingInputs(module, data, loss, optimizer, pretrained)
 
 
-def check_inputs(inputs: TrainingInputs, document: TrainingDocument) -> RowRules:
-    """Try one micro-batch, forward and backward; returns what holds for all rows.
+def check_inputs(inputs: TrainingInputs, document: TrainingDocument) -> CheckedInputs:
+    """Try a few samples, forward and backward; returns what holds for all rows.
 
-    TrainingError if model, data and loss do not fit together. Pretrained weights are read first, all of them. The
-    module's buffers are restored.
+    Few, as the activations of the whole model are in this process's memory; a whole micro-batch if the model takes no
+    smaller one. TrainingError if model, data and loss do not fit together. Pretrained weights are read first, all of
+    them. The module's buffers are restored.
     """
     if inputs.pretrained is not None:
         inputs.pretrained.fill((*inputs.module.parameters(), *inputs.module.buffers()))
-    example, module = inputs.example(document), inputs.module
+    try:
+        return CheckedInputs(_tried(inputs, document, TRIAL_ROWS), TRIAL_ROWS)
+    except TrainingError:
+        return CheckedInputs(_tried(inputs, document, None), None)
+
+
+def _tried(inputs: TrainingInputs, document: TrainingDocument, rows: int | None) -> RowRules:
+    example, module = inputs.example(document, rows), inputs.module
     arguments, target = example.inputs, example.target(slice(None))
     buffers = [(value, value.clone()) for value in module.buffers()]
     try:
@@ -88,9 +106,10 @@ def check_inputs(inputs: TrainingInputs, document: TrainingDocument) -> RowRules
             f"{document.model} cannot be trained on {document.data_name} with the loss {document.loss}: {_said(error)}"
             f"{_types(module, arguments.tensors)}"
         ) from error
-    with torch.no_grad():
-        for value, before in buffers:
-            value.copy_(before)
+    finally:
+        with torch.no_grad():
+            for value, before in buffers:
+                value.copy_(before)
     return replace(rules, weigh=row_weights(inputs.loss, arguments, outputs, target))
 
 

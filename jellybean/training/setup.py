@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +16,10 @@ from jellybean.pipeline.torch_trace import CallForm
 from jellybean.training.data.agreement import check_same_rows
 from jellybean.training.data.loading import TrainingData
 from jellybean.training.data.rows import RowDigest
-from jellybean.training.data.rules import RowRules
 from jellybean.training.data.sampler import MicrobatchSampler
 from jellybean.training.errors import TrainingError
 from jellybean.training.graphs import GraphRecipe, ModelGraphs, find_graphs, repeat_graphs
-from jellybean.training.inputs import TrainingInputs, check_inputs, read_inputs
+from jellybean.training.inputs import CheckedInputs, TrainingInputs, check_inputs, read_inputs
 from jellybean.training.optimizers import OptimizerPlan
 from jellybean.training.precision import autocast_type
 from jellybean.training.processes.links import GroupCommunicator, Link, StagedLink, device_links
@@ -66,7 +66,7 @@ class RankRun:
 class _Decisions:
     """What rank 0 found out about the model, for all ranks."""
 
-    rules: RowRules
+    checked: CheckedInputs
     recipes: tuple[GraphRecipe, GraphRecipe]
     choice: ScheduleChoice
 
@@ -77,24 +77,28 @@ def set_up_run(document: TrainingDocument, directory: Path, rank: Rank) -> RankR
         inputs = read_inputs(document, directory)
         parts = {"train": inputs.data.train, "test": inputs.data.test}
         digests = [RowDigest(part, rows.digest()) for part, rows in parts.items()]
-        arguments = inputs.example(document).inputs
         graphs: ModelGraphs | None = None
         told: list[_Decisions | None] = [None]
         if rank.is_first:
-            rules = check_inputs(inputs, document)
-            graphs = find_graphs(inputs.module, arguments)
+            checked = check_inputs(inputs, document)
+            graphs = find_graphs(inputs.module, inputs.example(document, checked.trial_rows).inputs)
             facts = graphs.recipes[0].facts
             states = inputs.optimizer.states_per_weight(inputs.module)
-            choice = choose_schedule(graphs.training, facts, arguments.tensors, document, states, rank.device)
-            told = [_Decisions(rules, graphs.recipes, choice)]
+            tensors = inputs.example(document).inputs.tensors
+            choice = choose_schedule(graphs.training, facts, tensors, document, states, rank.device)
+            told = [_Decisions(checked, graphs.recipes, choice)]
     dist.broadcast_object_list(told, src=0)
     decided = told[0]
     if decided is None:
         raise TrainingError("rank 0 told no choice of a schedule")
     check_same_rows(digests, document.data_name, "before training")
     with rank.busy("tracing the model"):
+        arguments = inputs.example(document, decided.checked.trial_rows).inputs
         graphs = graphs or repeat_graphs(inputs.module, arguments, decided.recipes)
-    return _RunBuilder(document, rank, inputs.ruled(decided.rules), decided.choice, graphs).build()
+    run = _RunBuilder(document, rank, inputs.ruled(decided.checked.rules), decided.choice, graphs).build()
+    del inputs, graphs
+    gc.collect()  # graphs are in reference cycles, and hold the whole model
+    return run
 
 
 class _RunBuilder:
