@@ -79,7 +79,8 @@ def run_epoch(run: RankRun, document: TrainingDocument, number: int, lr: LrSched
         reader.close()
     _check_losses(losses, number + 1)
     average_statistics(run)
-    accuracy, test_loss = evaluate(run)
+    with run.rank.busy("measuring the test rows"):
+        accuracy, test_loss = evaluate(run)
     return EpochResult(
         number + 1,
         sampler.samples,
