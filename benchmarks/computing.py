@@ -189,7 +189,7 @@ def _own(name: str, rank: int) -> Step:
     from jellybean.training.stages.all_reduce import make_process_groups
     from jellybean.training.stages.interpreter import Interpreter, Place, peers_of
     from jellybean.training.stages.stage import StageCopy, StageInputs
-    from jellybean.training.stages.updates import WeightUpdates
+    from jellybean.training.stages.updates import UpdateSettings, WeightUpdates
     from jellybean_solver.pipeline import make_schedule
 
     schedule = make_schedule(name, 2, MICROBATCHES)
@@ -204,7 +204,7 @@ def _own(name: str, rank: int) -> Step:
         if device == rank
     }
     updates = WeightUpdates(
-        held, lambda own: _sgd(own.values()), make_process_groups(schedule, 1, {}), flushes=schedule.flushes
+        held, lambda own: _sgd(own.values()), make_process_groups(schedule, 1, {}), UpdateSettings(schedule.flushes)
     )
     transport = StageTransport(peers_of(schedule, rank), GroupCommunicator(dist.new_group(backend="gloo")))
     transport.start()

@@ -213,7 +213,10 @@ class TrainingDocument(DocumentModel):
         default="auto",
         description="auto: a GPU per process, or the CPU if the machine has none. cuda: processes may share a GPU.",
     )
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: Literal["float32", "bfloat16", "bfloat16-weights", "float16"] = Field(
+        default="float32",
+        description="Mixed precision: bfloat16, float16 with loss scaling, or bfloat16 weights with float32 masters.",
+    )
     compress: Literal["none", "bfloat16", "float16"] = Field(
         default="none", description="Compression of tensors sent between stages."
     )

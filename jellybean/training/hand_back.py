@@ -50,6 +50,6 @@ def _own_tensors(run: RankRun) -> dict[str, torch.Tensor]:
     found: dict[str, torch.Tensor] = {}
     for (_, pipe), stage in run.held.items():
         if pipe == 0 and run.rank.replica == 0:
-            found |= {name: value.detach().cpu() for name, value in stage.versions.parameters.items()}
+            found |= {name: value.detach().cpu() for name, value in stage.versions.exact.items()}
             found |= {name: value.detach().cpu() for name, value in stage.buffers.items()}
     return found

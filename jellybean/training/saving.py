@@ -52,6 +52,7 @@ def save_checkpoint(
             "devices": run.schedule.devices,
             "optimizer": document.optimizer.name,
             "test_losses": test_losses,
+            "loss_scale": scale.state() if (scale := run.updates.loss_scale) is not None else None,
         }
         try:
             with run.rank.busy("writing a checkpoint"):
@@ -84,6 +85,9 @@ def resume(
             warn(line)
         warn(f"resuming from {found.path}, after epoch {found.manifest['epochs']}")
     restore_state(found.tensors, run.held, run.updates)
+    scale = run.updates.loss_scale
+    if scale is not None and found.manifest.get("loss_scale"):
+        scale.restore(found.manifest["loss_scale"])
     return list(found.manifest.get("test_losses", [None] * found.manifest["epochs"]))
 
 

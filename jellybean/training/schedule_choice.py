@@ -11,7 +11,7 @@ from jellybean.pipeline.torch_graph import GraphFacts
 from jellybean.pipeline.torch_profile import ProfileTarget, TorchProfile, profile_traced
 from jellybean.pipeline.torch_trace import TracedModule
 from jellybean.training.errors import TrainingError
-from jellybean.training.precision import autocast_type
+from jellybean.training.precision import PRECISIONS, Precision
 from jellybean_solver import SolverError
 from jellybean_solver.pipeline import (
     SCHEDULES,
@@ -28,6 +28,7 @@ from jellybean_solver.pipeline import (
     simulate,
 )
 
+_FLOAT_BYTES = 4  # of a weight, a gradient and a master copy
 COMPARED_ROUNDS = 12  # simulated rounds of a schedule without a flush, so that its warm-up and drain hardly count
 
 
@@ -71,7 +72,7 @@ def choose_schedule(
     `states_per_weight`: size of the optimizer's state. `device`: where layers are timed. SolverError or TrainingError
     if there is no such schedule.
     """
-    target = ProfileTarget(device, autocast_type(document.precision))
+    target = ProfileTarget(device, PRECISIONS[document.precision].computation)
     profile = profile_traced(traced, facts, tensors, runs=3, target=target)
     return choose_from_profile(profile, document, states_per_weight)
 
@@ -110,12 +111,13 @@ def _choice(name: str, profile: TorchProfile, document: TrainingDocument, states
         raise TrainingError("its gradients are of older weights; `staleness: true` allows it")
     if not sample.flushes:
         count = max(count - count % sample.period, sample.period)
+    PRECISIONS[document.precision].check_schedule(name, flushes=sample.flushes)
     layers = cut_layers(profile.graph, sample.stages)
     check_tied_layers(name, sample, profile, layers)
     costs = _costs(profile.graph, layers, document)
     ratio = _mean(costs.backward_s) / max(_mean(costs.forward_s), 1e-9)
     schedule = make_schedule(name, devices, count, chunks, backward_ratio=ratio)
-    needed = _memory_bytes(profile, layers, schedule, states_per_weight)
+    needed = _memory_bytes(profile, layers, schedule, states_per_weight, PRECISIONS[document.precision])
     if document.memory_bytes is not None and needed > document.memory_bytes:
         raise TrainingError(f"{name} needs {needed:,.0f} bytes on a device that has {document.memory_bytes:,.0f}")
     timeline = simulate(schedule, costs)
@@ -168,18 +170,25 @@ def _costs(graph: LayerGraph, layers: tuple[tuple[int, ...], ...], document: Tra
 
 
 def _memory_bytes(
-    profile: TorchProfile, layers: tuple[tuple[int, ...], ...], schedule: Schedule, states_per_weight: float
+    profile: TorchProfile,
+    layers: tuple[tuple[int, ...], ...],
+    schedule: Schedule,
+    states_per_weight: float,
+    precision: Precision,
 ) -> float:
     """Peak bytes of the fullest device: weights and activations in flight; versions, gradients and optimizer states of
-    trained weights.
+    trained weights. Weights in a short type have master copies beside.
     """
+    share, masters = (precision.weights.itemsize / _FLOAT_BYTES, 1.0) if precision.weights is not None else (1.0, 0.0)
     weights = [sum(profile.graph.layers[layer].parameter_bytes for layer in own) for own in layers]
     trained = [sum(profile.trained_bytes[layer] for layer in own) for own in layers]
     activation_bytes = [sum(profile.graph.layers[layer].activation_bytes for layer in own) for own in layers]
     needed = []
     for device, own in enumerate(schedule_memory(schedule)):
         fixed = sum(
-            weights[one.stage] + trained[one.stage] * (one.weight_versions + states_per_weight) for one in own.stages
+            weights[one.stage] * share
+            + trained[one.stage] * ((one.weight_versions - 1) * share + 1 + masters + states_per_weight)
+            for one in own.stages
         )
         needed.append(fixed + _peak_activation_bytes(schedule, device, activation_bytes))
     return max(needed)

@@ -21,7 +21,7 @@ from jellybean.training.errors import TrainingError
 from jellybean.training.graphs import GraphRecipe, ModelGraphs, find_graphs, repeat_graphs
 from jellybean.training.inputs import CheckedInputs, TrainingInputs, check_inputs, read_inputs
 from jellybean.training.optimizers import OptimizerPlan
-from jellybean.training.precision import autocast_type
+from jellybean.training.precision import PRECISIONS
 from jellybean.training.processes.links import GroupCommunicator, Link, StagedLink, device_links
 from jellybean.training.processes.ranks import NO_TIMEOUT, Rank
 from jellybean.training.processes.transport import StageTransport
@@ -31,9 +31,10 @@ from jellybean.training.stages.cut import CutModule, cut_module
 from jellybean.training.stages.evaluation_cut import EvaluationCut, cut_for_evaluation
 from jellybean.training.stages.evaluation_pass import EvaluationPass, EvaluationStage
 from jellybean.training.stages.interpreter import Interpreter, Place, neighbours, peers_of
+from jellybean.training.stages.master_weights import MasterWeights
 from jellybean.training.stages.placement import move_stage
 from jellybean.training.stages.stage import LossFunction, StageCopy, StageSettings
-from jellybean.training.stages.updates import WeightUpdates, check_tied_weights
+from jellybean.training.stages.updates import UpdateSettings, WeightUpdates, check_tied_weights
 from jellybean_solver.pipeline import Schedule
 
 
@@ -115,7 +116,7 @@ class _RunBuilder:
         self._document, self._rank, self._inputs, self._choice, self._graphs = document, rank, inputs, choice, graphs
         self._sampler = _sampler(document, inputs, choice)
         self._schedule = choice.schedule(document.devices, self._sampler.run)
-        self._precision = autocast_type(document.precision)
+        self._precision = PRECISIONS[document.precision]
 
     def build(self) -> RankRun:
         """A collective call: process groups are made."""
@@ -131,10 +132,9 @@ class _RunBuilder:
             held,
             self._inputs.optimizer.make,
             groups,
-            flushes=schedule.flushes,
-            tied=training.tied,
-            clip=document.clip,
-            first_replica=rank.replica == 0,
+            UpdateSettings(
+                schedule.flushes, training.tied, document.clip, rank.replica == 0, self._precision.loss_scale()
+            ),
         )
         transport = self._transport()
         place = Place(rank.device_index, rank.first, rank.streams)
@@ -158,7 +158,9 @@ class _RunBuilder:
         )
 
     def _held(self, cut: CutModule) -> dict[tuple[int, int], StageCopy]:
-        settings = StageSettings(self._precision, self._document.recompute)
+        short = self._precision.weights
+        masters = MasterWeights(short) if short is not None else None
+        settings = StageSettings(self._precision.computation, self._document.recompute, masters)
         result, loss, last = self._graphs.training.result, self._inputs.loss, self._schedule.stages - 1
 
         def loss_of(tensors: Any, target: Any) -> torch.Tensor:
@@ -218,10 +220,10 @@ class _RunBuilder:
         return device_links(neighbours(schedule, self._document.replicas), rank.rank, rank.streams)
 
     def _evaluation(self, cut: EvaluationCut, transport: StageTransport) -> EvaluationPass:
-        rank, places = self._rank, self._schedule.device_of[0]
+        rank, places, computation = self._rank, self._schedule.device_of[0], self._precision.computation
         stages = {
             number: EvaluationStage(
-                move_stage(stage.module, rank.device), stage.inputs.arguments, cut.names[number], self._precision
+                move_stage(stage.module, rank.device), stage.inputs.arguments, cut.names[number], computation
             )
             for number, stage in enumerate(cut.stages.stages)
             if places[number] == rank.device_index

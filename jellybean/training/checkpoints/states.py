@@ -21,7 +21,7 @@ def collect_state(held: HeldStages, updates: WeightUpdates) -> dict[str, torch.T
         if copy[1]:
             continue
         names = {id(value): name for name, value in stage.versions.parameters.items()}
-        found |= {WEIGHT + name: value for name, value in stage.versions.parameters.items()}
+        found |= {WEIGHT + name: value for name, value in stage.versions.exact.items()}
         found |= {BUFFER + name: value for name, value in stage.buffers.items()}
         optimizer = updates.optimizers.get(copy)
         for parameter, state in optimizer.state.items() if optimizer is not None else ():
@@ -52,10 +52,10 @@ def restore_state(tensors: Mapping[str, torch.Tensor], held: HeldStages, updates
             parameter, _, key = name.removeprefix(STATE).rpartition("/")
             keys.setdefault(parameter, []).append(key)
     for copy, stage in held.items():
-        for name, parameter in stage.versions.parameters.items():
-            _copy_into(parameter.data, tensors, WEIGHT + name)
+        for name, weight in stage.versions.exact.items():
+            stage.versions.restore(name, _like(weight, tensors, WEIGHT + name))
         for name, buffer in stage.buffers.items():
-            _copy_into(buffer, tensors, BUFFER + name)
+            buffer.copy_(_like(buffer, tensors, BUFFER + name))
         optimizer = updates.optimizers.get(copy)
         if optimizer is None:
             continue
@@ -70,9 +70,10 @@ def restore_state(tensors: Mapping[str, torch.Tensor], held: HeldStages, updates
                 }
 
 
-def _copy_into(place: torch.Tensor, tensors: Mapping[str, torch.Tensor], name: str) -> None:
+def _like(place: torch.Tensor, tensors: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:
+    """A tensor of a checkpoint. TrainingError unless it has the shape of `place`."""
     value = tensors.get(name)
     if value is None or value.shape != place.shape:
         told = "is missing" if value is None else f"has the shape {list(value.shape)} in place of {list(place.shape)}"
         raise TrainingError(f"the checkpoint is of another model: {name} {told}; --fresh starts over")
-    place.copy_(value)
+    return value

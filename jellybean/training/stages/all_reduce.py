@@ -80,6 +80,15 @@ def global_norm(
     return total.sqrt()
 
 
+def all_finite(gradients: Sequence[NamedGradients], group: dist.ProcessGroup | None, device: torch.device) -> bool:
+    """Whether no gradient of a pipeline is infinite or nan. The host waits for the answer."""
+    largest = get_total_norm([value for own in gradients for value in own.values()], norm_type=float("inf"))
+    wrong = (~torch.isfinite(largest)).to(device, torch.float32)
+    if group is not None:
+        dist.all_reduce(wrong, group=group)
+    return not float(wrong)
+
+
 def clip_gradients(gradients: Sequence[NamedGradients], norm: torch.Tensor, most: float) -> None:
     """Scale gradients of this norm down to the norm `most`, in place."""
     factor = (most / (norm + 1e-6)).clamp(max=1.0)

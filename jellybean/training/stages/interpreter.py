@@ -132,7 +132,7 @@ class Interpreter:
             action.version,
             seed=feed.seed(microbatch, action.stage),
             target=feed.target(microbatch) if last else None,
-            factor=feed.factor(microbatch) if last else 1.0,
+            factor=feed.factor(microbatch) * self._updates.loss_factor if last else 1.0,
         )
 
     def _inputs(self, action: Action, stage: StageCopy, feed: MicrobatchFeed) -> StageTensors:

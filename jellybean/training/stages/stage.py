@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from jellybean.training.processes.tensor_messages import StageTensors
+from jellybean.training.stages.master_weights import MasterWeights
 from jellybean.training.stages.parameter_slots import ParameterSlots
 from jellybean.training.stages.split_backward import DeferredWeightGradients, input_gradients, weight_gradients
 from jellybean.training.stages.weight_versions import WeightVersions
@@ -23,10 +24,12 @@ class StageSettings:
     """`precision`: autocast type of the computation; None for the weights' own type.
 
     `recompute`: keep only the inputs of a forward and repeat it before the backward (activation checkpointing).
+    `masters`: for weights in a short type.
     """
 
     precision: torch.dtype | None = None
     recompute: bool = False
+    masters: MasterWeights | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,7 @@ class StageCopy:
     gradient: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.versions = WeightVersions(self.module)
+        self.versions = WeightVersions(self.module, self.settings.masters)
         self._in_flight: dict[int, _InFlight] = {}
         self._slots = ParameterSlots(self.module)
 
@@ -178,16 +181,24 @@ class StageCopy:
 
     @contextmanager
     def _accumulating(self, weights: Mapping[str, torch.Tensor]) -> Iterator[None]:
-        """Context in which `.grad` of these weights is the update's gradient, so that backward accumulates into it."""
+        """Context in which `.grad` of these weights is the update's gradient, so that backward accumulates into it.
+
+        Gradients of weights in a short type are added up in the master copies' type.
+        """
+        rounded = {name for name in weights if self.versions.is_rounded(name)}
         for name, value in weights.items():
-            value.grad = self.gradient.get(name)
+            value.grad = self.gradient.get(name) if name not in rounded else None
         try:
             yield
         finally:
             for name, value in weights.items():
                 if value.grad is not None:
-                    self.gradient[name] = value.grad
+                    self.gradient[name] = self._sum(name, value.grad) if name in rounded else value.grad
                     value.grad = None
+
+    def _sum(self, name: str, gradient: torch.Tensor) -> torch.Tensor:
+        total = self.gradient.get(name)
+        return gradient.float() if total is None else total.add_(gradient)
 
 
 def _seed(device: torch.device, seed: int) -> None:

@@ -7,6 +7,7 @@ the whole model, as on one device. Without a flush, every stage updates alone an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,10 +19,12 @@ from jellybean.training.stages.all_reduce import (
     PendingAllReduce,
     ProcessGroups,
     TiedWeights,
+    all_finite,
     clip_gradients,
     global_norm,
     start_all_reduce,
 )
+from jellybean.training.stages.loss_scale import LossScale
 from jellybean.training.stages.stage import StageCopy
 from jellybean_solver.pipeline import Action, Schedule
 
@@ -30,40 +33,60 @@ GroupSettings = Sequence[Mapping[str, Any]]  # settings of each parameter group:
 GROUP = "group"  # key of an optimizer's parameter group: its index in the model, as a stage may lack some groups
 
 
-class WeightUpdates:
-    """Updates of the stages that a rank holds. `held`: (stage, pipe) -> copy. `clip`: largest gradient norm.
+@dataclass(frozen=True)
+class UpdateSettings:
+    """`flushes`: the schedule has no micro-batch in flight at an update. `clip`: largest gradient norm.
 
     `first_replica`: True for the ranks of the first replica, which alone contribute to the sum over tied weights.
+    `loss_scale`: None if the loss is not scaled; needs a schedule that flushes.
     """
+
+    flushes: bool
+    tied: TiedWeights = field(default_factory=dict)
+    clip: float | None = None
+    first_replica: bool = True
+    loss_scale: LossScale | None = None
+
+
+class WeightUpdates:
+    """Updates of the stages that a rank holds. `held`: (stage, pipe) -> copy."""
 
     def __init__(
         self,
         held: Mapping[tuple[int, int], StageCopy],
         make_optimizer: MakeOptimizer,
         groups: ProcessGroups,
-        *,
-        flushes: bool,
-        tied: TiedWeights | None = None,
-        clip: float | None = None,
-        first_replica: bool = True,
+        rules: UpdateSettings,
     ) -> None:
-        self._held, self._groups, self._flushes = held, groups, flushes
-        self._tied, self._clip, self._first_replica = tied or {}, clip, first_replica
+        self._held, self._groups, self._rules = held, groups, rules
         self._settings: Sequence[GroupSettings] = ()
         self._pending: dict[int, PendingAllReduce | None] = {}
-        self._ready = False
+        self._ready = self._skipped = False
+        self._owned: dict[tuple[int, int], dict[str, nn.Parameter]] = {}
         self.optimizers: dict[tuple[int, int], torch.optim.Optimizer] = {}
         owned: set[int] = set()
         for copy in sorted(held):
             every = held[copy].versions.parameters.items()
             own = {name: p for name, p in every if p.requires_grad and id(p) not in owned}
             owned |= {id(p) for p in own.values()}
+            self._owned[copy] = own
             if own:
                 self.optimizers[copy] = make_optimizer(own)
 
+    @property
+    def loss_scale(self) -> LossScale | None:
+        """The scale of the loss; None if it is not scaled."""
+        return self._rules.loss_scale
+
+    @property
+    def loss_factor(self) -> float:
+        """Factor of the loss in the backward passes of this iteration."""
+        return self._rules.loss_scale.scale if self._rules.loss_scale is not None else 1.0
+
     def begin_iteration(self, settings: Sequence[GroupSettings]) -> None:
         """Start an iteration. `settings[i]`: settings of its i-th update (learning rates); empty: unchanged."""
-        self._settings, self._ready, self._pending = settings, False, {}
+        self._settings, self._pending = settings, {}
+        self._ready = self._skipped = False
 
     def reduce(self, number: int, stage: StageCopy) -> None:
         """Start the all-reduce of a stage's gradient over its copies."""
@@ -74,28 +97,30 @@ class WeightUpdates:
 
     def update(self, action: Action, stage: StageCopy, place: int) -> None:
         """Apply a stage's accumulated gradient to its weights. `place`: index of the action in the device's order."""
-        if self._flushes:
+        clip = self._rules.clip
+        if self._rules.flushes:
             if not self._ready:
                 self._prepare_all()
                 self._ready = True
         else:
             self._reduce_now(action.stage, stage)
-            if self._clip is not None:
+            if clip is not None:
                 norm = global_norm([stage.gradient], {}, None, stage.device)
-                clip_gradients([stage.gradient], norm, self._clip)
+                clip_gradients([stage.gradient], norm, clip)
         stage.versions.before_update(place)
         optimizer = self.optimizers.get((action.stage, action.pipe))
-        if optimizer is not None:
+        if optimizer is not None and not self._skipped:
             for group in optimizer.param_groups if self._settings else ():
                 group.update(self._settings[action.version - 1][group[GROUP]])
-            for name, value in stage.versions.parameters.items():
-                value.grad = stage.gradient.get(name)
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+            with stage.versions.exact_parameters():
+                for name, value in self._owned[action.stage, action.pipe].items():
+                    value.grad = stage.gradient.get(name)
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
         stage.gradient = {}
 
     def _prepare_all(self) -> None:
-        """Finish all all-reduces, sum the gradients of tied weights, clip by the global norm."""
+        """Finish all all-reduces, sum the gradients of tied weights, unscale them, clip by the global norm."""
         for (number, _), stage in self._held.items():
             if number not in self._pending:
                 self.reduce(number, stage)
@@ -103,12 +128,25 @@ class WeightUpdates:
             if pending is not None:
                 pending.finish()
         self._reduce_tied()
-        if self._clip is not None:
+        if self._rules.loss_scale is not None:
+            self._unscale(self._rules.loss_scale)
+        if self._rules.clip is not None and not self._skipped:
             once = [stage.gradient for (_, pipe), stage in self._held.items() if pipe == 0]
-            shares = {name: len(names) for names in self._tied.values() for name in names.values()}
+            shares = {name: len(names) for names in self._rules.tied.values() for name in names.values()}
             every = list(self._held.values())
             norm = global_norm(once, shares, self._groups.pipeline, every[0].device)
-            clip_gradients([stage.gradient for stage in every], norm, self._clip)
+            clip_gradients([stage.gradient for stage in every], norm, self._rules.clip)
+
+    def _unscale(self, loss_scale: LossScale) -> None:
+        """Divide the gradients by the scale; skip the update, on all ranks, if one is not finite on any."""
+        gradients = [stage.gradient for stage in self._held.values()]
+        device = next(iter(self._held.values())).device
+        finite = all_finite(gradients, self._groups.pipeline, device)
+        for own in gradients if finite else ():
+            for value in own.values():
+                value.mul_(1.0 / loss_scale.scale)
+        self._skipped = not finite
+        loss_scale.update(finite=finite)
 
     def _reduce_now(self, number: int, stage: StageCopy) -> None:
         self.reduce(number, stage)
@@ -118,15 +156,15 @@ class WeightUpdates:
 
     def _reduce_tied(self) -> None:
         """Replace each tied weight's gradient by the sum over the stages that share the weight."""
-        for tie in sorted(self._tied):
-            names = self._tied[tie]
+        for tie in sorted(self._rules.tied):
+            names = self._rules.tied[tie]
             holders = [(pipe, stage, names[number]) for (number, pipe), stage in self._held.items() if number in names]
             if not holders:
                 continue
             _, stage, name = holders[0]
-            total = torch.zeros_like(stage.versions.parameters[name])
+            total = torch.zeros_like(stage.versions.exact[name])
             for pipe, stage, name in holders:
-                if pipe == 0 and self._first_replica and name in stage.gradient:
+                if pipe == 0 and self._rules.first_replica and name in stage.gradient:
                     total += stage.gradient[name]
             group = self._groups.ties.get(tie)
             if group is not None:
@@ -139,8 +177,8 @@ def _fill_missing(stage: StageCopy) -> None:
     """Fill missing gradients with zeros, so that all ranks reduce the same tensors."""
     stage.gradient = {
         name: stage.gradient[name] if name in stage.gradient else torch.zeros_like(value)
-        for name, value in stage.versions.parameters.items()
-        if value.requires_grad
+        for name, value in stage.versions.exact.items()
+        if stage.versions.parameters[name].requires_grad
     }
 
 

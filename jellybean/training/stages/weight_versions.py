@@ -7,21 +7,56 @@ new memory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import nn
 
+from jellybean.training.stages.master_weights import MasterWeights
+
 
 class WeightVersions:
-    """`last_use`: version -> index, in the device's order, of the last action that uses it."""
+    """`last_use`: version -> index, in the device's order, of the last action that uses it.
 
-    def __init__(self, module: nn.Module) -> None:
+    `masters`: rounds the weights; None: they stay as they are.
+    """
+
+    def __init__(self, module: nn.Module, masters: MasterWeights | None = None) -> None:
         self.parameters: dict[str, nn.Parameter] = dict(module.named_parameters())
+        copies = {n: masters.shorten(p) for n, p in self.parameters.items()} if masters is not None else {}
+        self._masters = {name: copy for name, copy in copies.items() if copy is not None}
         self._aliases: dict[int, dict[str, torch.Tensor]] = {}
         self._latest = 0
         self._last_use: Mapping[int, int] = {}
         self.peak = 1
+
+    @property
+    def exact(self) -> dict[str, torch.Tensor]:
+        """The newest weights by name, as the optimizer has them: what checkpoints and exported models hold."""
+        return {name: self._masters.get(name, value.data) for name, value in self.parameters.items()}
+
+    def restore(self, name: str, value: torch.Tensor) -> None:
+        """Replace one of the newest weights."""
+        self.exact[name].copy_(value)
+        if name in self._masters:
+            self.parameters[name].data.copy_(value)
+
+    @contextmanager
+    def exact_parameters(self) -> Iterator[None]:
+        """Context in which the parameters are as exact as the optimizer has them; afterwards they are rounded again."""
+        short = {name: self.parameters[name].data for name in self._masters}
+        for name, master in self._masters.items():
+            self.parameters[name].data = master
+        try:
+            yield
+        finally:
+            for name, rounded in short.items():
+                self.parameters[name].data = rounded.copy_(self._masters[name])
+
+    def is_rounded(self, name: str) -> bool:
+        """Whether a weight has a master copy."""
+        return name in self._masters
 
     def begin_iteration(self, last_use: Mapping[int, int]) -> None:
         """Start an iteration: the current weights are version 0."""

@@ -98,6 +98,27 @@ def test_fewer_updates_an_epoch_lose_no_checkpoint(project, capsys):
     assert [path.name for path in folder.iterdir()] == ["epoch-3"]
 
 
+@pytest.mark.parametrize("precision", ["float16", "bfloat16-weights"])
+def test_mixed_precision_resumes_exactly(project, capsys, precision):
+    """Master weights and the loss scale are in the checkpoint."""
+    (project / "little.py").write_text(LITTLE)
+    little = ("model=little.py:net", "data=little.py:data", "batch=24", f"precision={precision}")
+    whole = _train_here(capsys, project, *little, "epochs=3")
+    manifest = json.loads((project / "training" / "checkpoints" / "epoch-3" / "manifest.json").read_text())
+    assert (manifest["loss_scale"] or {}).get("finite_updates", 0) == (12 if precision == "float16" else 0)
+    shutil.rmtree(project / "training")
+    begun = _train_here(capsys, project, *little, "epochs=1")
+    assert _losses(begun, _train_here(capsys, project, *little, "epochs=3")) == _losses(whole)
+    assert _losses(whole)[-1] < _losses(whole)[0]
+
+
+def test_float16_needs_a_schedule_that_flushes(project, capsys):
+    (project / "little.py").write_text(LITTLE)
+    little = ("model=little.py:net", "data=little.py:data", "precision=float16", "schedule=pipedream")
+    assert run(_command(project, *little)[2:]) != 0
+    assert "float16 must skip an update in all stages" in " ".join(capsys.readouterr().err.split())
+
+
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
 def test_killed_in_the_middle_of_a_save(project):

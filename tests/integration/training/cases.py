@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -24,8 +25,10 @@ from jellybean.training.processes.transport import StageTransport
 from jellybean.training.saving import agree_on_checkpoint
 from jellybean.training.stages.all_reduce import make_process_groups
 from jellybean.training.stages.interpreter import ActionLog, Interpreter, Place, neighbours, peers_of
+from jellybean.training.stages.loss_scale import LossScale
+from jellybean.training.stages.master_weights import MasterWeights
 from jellybean.training.stages.stage import StageSettings
-from jellybean.training.stages.updates import WeightUpdates, check_tied_weights
+from jellybean.training.stages.updates import UpdateSettings, WeightUpdates, check_tied_weights
 from jellybean_solver.pipeline.schedule.schedule import Schedule
 from jellybean_solver.pipeline.schedules import make_schedule
 from tests.integration.training.nets import Chain, batches, cut_evenly, loss
@@ -70,6 +73,9 @@ class Train:
     others_on_meta: bool = False  # stages of other ranks have no memory, and touching one is an error
     links: str = "host"  # how tensors travel: host, device (a communicator by direction), staged
     precision: torch.dtype | None = None
+    single: bool = False  # the model and its data in float32, which autocast converts
+    short: torch.dtype | None = None  # type of weight matrices, with master copies
+    loss_scale: LossScale | None = None
     dropout: float = 0.0
     optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD
     options: dict[str, Any] = field(default_factory=lambda: {"lr": LR, "momentum": MOMENTUM})
@@ -79,11 +85,16 @@ class Train:
         return make_schedule(self.name, self.devices, len(self.sizes[0][0]), self.chunks)
 
     def chain(self) -> Chain:
-        return Chain(tied=self.tied, norm=self.norm, dropout=self.dropout)
+        return Chain(tied=self.tied, norm=self.norm, dropout=self.dropout).to(self.dtype)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.float32 if self.single else torch.float64
 
     def data(self, iteration: int) -> list[Batches]:
         """Micro-batches of every replica."""
-        return [batches(100 * iteration + replica, sizes) for replica, sizes in enumerate(self.sizes[iteration])]
+        given = [batches(100 * iteration + replica, sizes) for replica, sizes in enumerate(self.sizes[iteration])]
+        return [[(x.to(self.dtype), y.to(self.dtype)) for x, y in own] for own in given]
 
     def feed(self, iteration: int, replica: int) -> Given:
         period, every = self.schedule.period, self.sizes[iteration]
@@ -102,7 +113,7 @@ class Train:
     def __call__(self, rank: int) -> dict[str, Any] | None:
         schedule, replicas = self.schedule, len(self.sizes[0])
         chain = self.chain()
-        cut = cut_evenly(chain, schedule.stages, (torch.zeros(3, 6, dtype=torch.float64),))
+        cut = cut_evenly(chain, schedule.stages, (torch.zeros(3, 6, dtype=self.dtype),))
         check_tied_weights(schedule, cut.tied)
         groups = make_process_groups(schedule, replicas, cut.tied)
         headers = dist.new_group(list(range(replicas * self.devices)), backend="gloo")
@@ -112,7 +123,9 @@ class Train:
         links = self._links(rank, peers if replica < replicas else [])
         if replica >= replicas:
             return None
-        settings = StageSettings(self.precision, self.recompute)
+        masters = MasterWeights(self.short) if self.short is not None else None
+        settings = StageSettings(self.precision, self.recompute, masters)
+        loss_scale = copy.copy(self.loss_scale)
         own = {number for places in schedule.device_of for number, at in enumerate(places) if at == device}
         for number, stage in enumerate(cut.stages) if self.others_on_meta else ():
             if number not in own:
@@ -131,16 +144,13 @@ class Train:
             held,
             lambda own: self.optimizer(own.values(), **self.options),
             groups,
-            flushes=schedule.flushes,
-            tied=cut.tied,
-            clip=self.clip,
-            first_replica=replica == 0,
+            UpdateSettings(schedule.flushes, cut.tied, self.clip, replica == 0, loss_scale),
         )
         transport = StageTransport(peers, GroupCommunicator(headers), links=links, compress=self.compress)
         transport.start()
         interpreter = Interpreter(schedule, held, transport, updates, Place(device, first))
         told: list[ActionLog] = []
-        weights = []
+        weights, scales = [], []
         for iteration in range(len(self.sizes)):
             with UntouchedMeta() if self.others_on_meta else nullcontext():
                 told.append(interpreter.run(self.feed(iteration, replica)))
@@ -148,12 +158,15 @@ class Train:
                 {
                     name: value.detach().clone()
                     for stage in held.values()
-                    for name, value in stage.versions.parameters.items()
+                    for name, value in stage.versions.exact.items()
                 }
             )
+            scales.append(updates.loss_factor)
         transport.close()
         return {
             "weights": weights,
+            "types": {n: value.dtype for stage in held.values() for n, value in stage.versions.parameters.items()},
+            "scales": scales,
             "buffers": {n: b.clone() for s in held.values() for n, b in s.buffers.items()},
             "losses": [{m: float(v) for m, v in record.losses.items()} for record in told],
             "versions": {copy: stage.versions.peak for copy, stage in held.items()},

@@ -22,7 +22,7 @@ from jellybean.training.processes.transport import StageTransport
 from jellybean.training.stages.all_reduce import ProcessGroups
 from jellybean.training.stages.interpreter import Interpreter, Place, peers_of
 from jellybean.training.stages.stage import StageCopy, StageSettings
-from jellybean.training.stages.updates import WeightUpdates
+from jellybean.training.stages.updates import UpdateSettings, WeightUpdates
 from jellybean_solver.pipeline import Action, Schedule
 from tests.integration.training.nccl_model import (
     Await,
@@ -170,7 +170,7 @@ class _Updates(WeightUpdates):
 
     def __init__(self, recorder: Recorder, schedule: Schedule, held: dict[tuple[int, int], StageCopy]) -> None:
         make = lambda own: torch.optim.SGD(own.values(), lr=0.01)  # noqa: E731
-        super().__init__(held, make, ProcessGroups(), flushes=schedule.flushes)
+        super().__init__(held, make, ProcessGroups(), UpdateSettings(schedule.flushes))
         self._recorder, self._schedule = recorder, schedule
         self._events: list[int] = []
 

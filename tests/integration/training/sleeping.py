@@ -25,7 +25,7 @@ from jellybean.training.processes.transport import StageTransport
 from jellybean.training.stages.all_reduce import make_process_groups
 from jellybean.training.stages.interpreter import Interpreter, Place, peers_of
 from jellybean.training.stages.stage import StageCopy, StageInputs
-from jellybean.training.stages.updates import WeightUpdates
+from jellybean.training.stages.updates import UpdateSettings, WeightUpdates
 from jellybean_solver.pipeline.schedule.schedule import Schedule
 from jellybean_solver.pipeline.schedule.simulator import ScheduleCosts, Timeline, bubble_fraction, simulate
 from jellybean_solver.pipeline.schedules import make_schedule
@@ -163,7 +163,7 @@ class Sleeping:
             if device == rank
         }
         updates = WeightUpdates(
-            held, lambda own: torch.optim.SGD(own.values(), lr=0.0), groups, flushes=schedule.flushes
+            held, lambda own: torch.optim.SGD(own.values(), lr=0.0), groups, UpdateSettings(schedule.flushes)
         )
         transport = StageTransport(peers_of(schedule, rank), GroupCommunicator(everyone))
         transport.start()
