@@ -109,7 +109,7 @@ def train(
 @contextmanager
 def _stoppable(checkpoints: Path, *, json: bool, fresh: bool) -> Iterator[None]:
     """On Ctrl-C or SIGTERM, print where the run resumes; exit status 128 + signal number, as in a shell."""
-    from jellybean.training.checkpoints.checkpoint import newest_epoch
+    from jellybean.training.checkpoints.checkpoint import newest_position
     from jellybean.training.errors import SignalledError
 
     def stop(number: int, _: object) -> None:
@@ -119,7 +119,7 @@ def _stoppable(checkpoints: Path, *, json: bool, fresh: bool) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as stopped:
-        done = newest_epoch(checkpoints)
+        done = newest_position(checkpoints)
         command = "the same command without --fresh" if fresh and done else "the same command"
         message = (
             f"stopped after epoch {done}; {command} resumes from it"

@@ -157,6 +157,9 @@ class CheckpointSpec(DocumentModel):
 
     every: Count = Field(default=1, description="Epochs between checkpoints.")
     keep: Count = Field(default=2, description="Number of newest checkpoints kept.")
+    updates: Count | None = Field(
+        default=None, description="Updates between checkpoints within an epoch, for schedules with a flush."
+    )
 
 
 class ExportSpec(DocumentModel):

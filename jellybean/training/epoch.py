@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -53,45 +54,96 @@ def epoch_json(epoch: EpochResult) -> dict[str, Any]:
     return {**asdict(epoch), "loss": epoch.loss}
 
 
-def run_epoch(run: RankRun, document: TrainingDocument, number: int, lr: LrSchedule) -> EpochResult:
-    """Train for epoch `number`, counted from 0, and measure the test rows. A collective call."""
-    sampler, rank = run.sampler, run.rank
-    per_iteration = sampler.updates // sampler.iterations
-    losses = torch.zeros(sampler.updates, dtype=torch.float64)
-    log, began, seen = ActionLog(), time.perf_counter(), 0
-    uses = _uses(run)
-    reader = run.data.train.read(ReadPlan(sampler, number, 0, rank.replica, uses.__getitem__))
+@dataclass(frozen=True)
+class EpochStart:
+    """Where training begins: epoch `number`, counted from 0, after updates with these `losses`."""
+
+    number: int
+    losses: Sequence[float] = ()
+
+
+SaveUpdates = Callable[[list[float]], None]  # losses of the epoch's updates so far
+
+
+def run_epoch(
+    run: RankRun, document: TrainingDocument, start: EpochStart, lr: LrSchedule, save: SaveUpdates
+) -> EpochResult:
+    """Train to the end of an epoch and measure the test rows. `save` is called within it. A collective call."""
+    began, uses = time.perf_counter(), _uses(run)
+    first = len(start.losses) if run.schedule.flushes else 0
+    reader = run.data.train.read(ReadPlan(run.sampler, start.number, first, run.rank.replica, uses.__getitem__))
     try:
-        for iteration in range(sampler.iterations):
-            before = number * sampler.updates + iteration * per_iteration
-            feed = IterationFeed(reader, iteration, torch.device("cpu"), before, rank.replica, document.seed)
-            if iteration + 1 == sampler.iterations:
-                dist.barrier()
-            log = run.interpreter.run(_on_device(feed, run), lr.settings(before, per_iteration))
-            period = sampler.period or sampler.run
-            for microbatch, loss in log.losses.items():
-                losses[iteration * per_iteration + microbatch // period] += float(loss) * feed.factor(microbatch)
-            seen += sampler.rows(iteration)
-        dist.all_reduce(losses)
+        if any(uses.values()):
+            with run.rank.busy("reading the first rows"):
+                reader.prepare()
+        losses, log = _run_iterations(run, document, start, lr, reader, save)
         took_s = time.perf_counter() - began
-        _check_rows(reader, document, number)
     finally:
         reader.close()
-    _check_losses(losses, number + 1)
     average_statistics(run)
     with run.rank.busy("measuring the test rows"):
         accuracy, test_loss = evaluate(run)
     return EpochResult(
-        number + 1,
-        sampler.samples,
-        losses.tolist(),
+        start.number + 1,
+        run.sampler.samples,
+        losses,
         accuracy,
         test_loss,
-        seen / took_s,
+        sum(map(run.sampler.rows, range(first, run.sampler.iterations))) / took_s,
         _idle(run, log),
         run.choice.bubble,
         left_s=0.0,  # placeholder; the caller sets it
     )
+
+
+def _run_iterations(
+    run: RankRun,
+    document: TrainingDocument,
+    start: EpochStart,
+    lr: LrSchedule,
+    reader: MicrobatchReader,
+    save: SaveUpdates,
+) -> tuple[list[float], ActionLog]:
+    """(losses of all updates of the epoch, log of the last iteration)."""
+    sampler, rank, every = run.sampler, run.rank, document.checkpoint.updates
+    per_iteration = sampler.updates // sampler.iterations
+    period = sampler.period or sampler.run
+    own = torch.zeros(sampler.updates, dtype=torch.float64)  # this rank's part of the losses
+    if rank.is_first:
+        own[: len(start.losses)] = torch.tensor(start.losses, dtype=torch.float64)
+    log = ActionLog()
+    for iteration in range(len(start.losses) // per_iteration, sampler.iterations):
+        before = start.number * sampler.updates + iteration * per_iteration
+        feed = IterationFeed(reader, iteration, torch.device("cpu"), before, rank.replica, document.seed)
+        last = iteration + 1 == sampler.iterations
+        if last:
+            dist.barrier()
+        log = run.interpreter.run(_on_device(feed, run), lr.settings(before, per_iteration))
+        for microbatch, loss in log.losses.items():
+            own[iteration * per_iteration + microbatch // period] += float(loss) * feed.factor(microbatch)
+        if every is not None and (iteration + 1) % every == 0 and not last:
+            losses = _checked_losses(run, document, start, own[: iteration + 1], reader)
+            average_statistics(run)
+            save(losses)
+    return _checked_losses(run, document, start, own, reader), log
+
+
+def _checked_losses(
+    run: RankRun, document: TrainingDocument, start: EpochStart, own: torch.Tensor, reader: MicrobatchReader
+) -> list[float]:
+    """Losses of all ranks. TrainingError if one is not finite or ranks read different rows, before that is saved."""
+    losses = own.clone()
+    dist.all_reduce(losses)
+    check_same_rows([reader.digest()], run.data.name, f"in epoch {start.number + 1}")
+    wrong = torch.nonzero(~torch.isfinite(losses))
+    if len(wrong):
+        update = int(wrong[0])
+        raise TrainingError(
+            f"the loss is {float(losses[update])} at update {update + 1} of epoch {start.number + 1}: lower "
+            "optimizer.lr, set clip, or look for nan in the data; the previous checkpoint is intact, and the same "
+            "command resumes from it"
+        )
+    return [float(loss) for loss in losses]
 
 
 def _on_device(feed: IterationFeed, run: RankRun) -> MicrobatchFeed:
@@ -112,21 +164,6 @@ def _reads(run: RankRun) -> list[Read]:
 def _uses(run: RankRun) -> Counter[int]:
     """How often this rank reads each micro-batch of an iteration."""
     return Counter(read.microbatch for read in _reads(run) if read.arguments != ())
-
-
-def _check_rows(reader: MicrobatchReader, document: TrainingDocument, number: int) -> None:
-    check_same_rows([reader.digest()], document.data_name, f"in epoch {number + 1}")
-
-
-def _check_losses(losses: torch.Tensor, epoch: int) -> None:
-    """TrainingError if a loss is not finite, before a checkpoint can store the result."""
-    wrong = torch.nonzero(~torch.isfinite(losses))
-    if len(wrong):
-        update = int(wrong[0])
-        raise TrainingError(
-            f"the loss is {float(losses[update])} at update {update + 1} of epoch {epoch}: lower optimizer.lr, set "
-            "clip, or look for nan in the data; the previous checkpoint is intact, and the same command resumes from it"
-        )
 
 
 def _idle(run: RankRun, log: ActionLog) -> float:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from jellybean.training.checkpoints.checkpoint import (
     load_newest,
     write_rank_file,
 )
+from jellybean.training.checkpoints.position import Position
 from jellybean.training.checkpoints.states import belongs_to, collect_state, restore_state
 from jellybean.training.errors import TrainingError
 from jellybean.training.processes.ranks import Rank
@@ -29,36 +31,41 @@ def run_folder(directory: Path) -> Path:
     return directory / "training"
 
 
-def save_checkpoint(
-    run: RankRun, document: TrainingDocument, directory: Path, test_losses: Sequence[float | None]
-) -> None:
-    """Write a checkpoint; if one rank fails, TrainingError on all ranks. `test_losses`: of the epochs done."""
-    epochs = len(test_losses)
-    folder = run_folder(directory) / "checkpoints"
+@dataclass
+class Progress:
+    """How far a run is, beside its tensors: what a checkpoint's manifest records.
+
+    `test_losses`: of the epochs done; None where not recorded. `losses`: of the updates done in the epoch that follows.
+    """
+
+    test_losses: list[float | None] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+
+    @property
+    def position(self) -> Position:
+        """Its checkpoint's position."""
+        return Position(len(self.test_losses), len(self.losses))
+
+
+def save_checkpoint(run: RankRun, document: TrainingDocument, directory: Path, progress: Progress) -> None:
+    """Write a checkpoint; if one rank fails, TrainingError on all ranks. A collective call."""
+    folder, position = run_folder(directory) / "checkpoints", progress.position
     hashed: str | None = None
     error = ""
     try:
         if run.rank.replica == 0:
             with run.rank.busy("writing a checkpoint"):
-                hashed = write_rank_file(folder, epochs, run.rank.rank, collect_state(run.held, run.updates))
+                hashed = write_rank_file(folder, position, run.rank.rank, collect_state(run.held, run.updates))
     except TrainingError as failure:
         error = str(failure)
     told: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(told, (run.rank.rank, hashed, error))
     errors = [one[2] for one in told if one[2]]
     if not errors and run.rank.is_first:
-        facts = {
-            "schedule": run.choice.name,
-            "devices": run.schedule.devices,
-            "optimizer": document.optimizer.name,
-            "test_losses": test_losses,
-            "loss_scale": scale.state() if (scale := run.updates.loss_scale) is not None else None,
-        }
+        hashes = {one[0]: one[1] for one in told if one[1]}
         try:
             with run.rank.busy("writing a checkpoint"):
-                finish_checkpoint(
-                    folder, epochs, {one[0]: one[1] for one in told if one[1]}, facts, document.checkpoint.keep
-                )
+                finish_checkpoint(folder, position, hashes, _facts(run, document, progress), document.checkpoint.keep)
         except TrainingError as failure:
             errors.append(str(failure))
     outcome = [errors[0] if errors else ""]
@@ -67,28 +74,63 @@ def save_checkpoint(
         raise TrainingError(f"{outcome[0]}; the previous checkpoint is intact, and the same command resumes from it")
 
 
-def resume(
-    run: RankRun, document: TrainingDocument, directory: Path, warn: Callable[[str], None]
-) -> list[float | None]:
-    """Restore the newest checkpoint, if any. Returns the test losses of the epochs done; None where not recorded."""
+def _facts(run: RankRun, document: TrainingDocument, progress: Progress) -> dict[str, Any]:
+    scale = run.updates.loss_scale
+    found = {
+        "schedule": run.choice.name,
+        "devices": run.schedule.devices,
+        "optimizer": document.optimizer.name,
+        "test_losses": progress.test_losses,
+        "loss_scale": scale.state() if scale is not None else None,
+    }
+    return {**found, "losses": progress.losses, "division": _division(run, document)} if progress.losses else found
+
+
+def _division(run: RankRun, document: TrainingDocument) -> dict[str, int]:
+    """What decides which rows the updates of an epoch take, and which are left after some of them."""
+    return {"batch": document.batch, "rows": run.sampler.samples, "seed": document.seed}
+
+
+def resume(run: RankRun, document: TrainingDocument, directory: Path, warn: Callable[[str], None]) -> Progress:
+    """Restore the newest checkpoint, if any, and tell how far it is. A collective call."""
     found = agree_on_checkpoint(run.rank, run_folder(directory) / "checkpoints", belongs_to(run.held))
     if found is None:
-        return []
+        return Progress()
     before, now = found.manifest["optimizer"], document.optimizer.name
     if before.lower() != now.lower():
         raise TrainingError(
             f"{found.path} has the state of {before}, which {now} cannot use: "
             f"--set optimizer.name={before} resumes, --fresh starts over"
         )
+    if found.position.updates:
+        _check_division(found, run, document)
     if run.rank.is_first:
         for line in found.skipped:
             warn(line)
-        warn(f"resuming from {found.path}, after epoch {found.manifest['epochs']}")
+        warn(f"resuming from {found.path}, after {found.position}")
     restore_state(found.tensors, run.held, run.updates)
     scale = run.updates.loss_scale
     if scale is not None and found.manifest.get("loss_scale"):
         scale.restore(found.manifest["loss_scale"])
-    return list(found.manifest.get("test_losses", [None] * found.manifest["epochs"]))
+    test_losses = found.manifest.get("test_losses", [None] * found.position.epochs)
+    return Progress(list(test_losses), list(found.manifest.get("losses", ())))
+
+
+def _check_division(found: LoadedCheckpoint, run: RankRun, document: TrainingDocument) -> None:
+    """TrainingError if the rest of the epoch would not have the rows that are left."""
+    if not run.schedule.flushes:
+        raise TrainingError(
+            f"{found.path} is in the middle of an epoch, which {run.choice.name} runs without interruption: end it "
+            f"with --set schedule={found.manifest['schedule']}, or delete the folder to resume from an earlier one"
+        )
+    now = _division(run, document)
+    for key, value in found.manifest["division"].items():
+        if now[key] != value:
+            raise TrainingError(
+                f"{found.path} is in the middle of an epoch with {key} {value:,}, which is {now[key]:,} now, so that "
+                f"samples would be repeated or left out: end the epoch with {key} {value}, or delete the folder to "
+                "resume from an earlier one"
+            )
 
 
 def agree_on_checkpoint(

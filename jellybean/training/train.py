@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from jellybean.documents.training import TrainingDocument
-from jellybean.training.epoch import EpochResult, run_epoch
+from jellybean.training.epoch import EpochResult, EpochStart, run_epoch
+from jellybean.training.errors import TrainingError
 from jellybean.training.lr_schedules import make_lr_schedule
 from jellybean.training.saving import resume, save_checkpoint
 from jellybean.training.setup import RankRun
@@ -23,25 +24,35 @@ def train(
     run: RankRun, document: TrainingDocument, directory: Path, on_epoch: OnEpoch, warn: Callable[[str], None]
 ) -> list[EpochResult]:
     """Train the remaining epochs and return their results. A collective call; only rank 0 calls `on_epoch`."""
+    if document.checkpoint.updates is not None and not run.schedule.flushes:
+        raise TrainingError(
+            f"checkpoint.updates: {run.choice.name} runs an epoch without interruption: remove it, or take a schedule "
+            "with a flush"
+        )
     lr = make_lr_schedule(document.lr_schedule, run.optimizer, run.sampler.updates, document.epochs)
-    test_losses = resume(run, document, directory, warn)
-    for loss in test_losses:
+    progress = resume(run, document, directory, warn)
+    for loss in progress.test_losses:
         if loss is not None:
             lr.end_epoch(loss)
+
+    def save(losses: list[float]) -> None:
+        save_checkpoint(run, document, directory, replace(progress, losses=losses))
+
     told: list[EpochResult] = []
     ends_s = [time.perf_counter()]
-    for number in range(len(test_losses), document.epochs):
-        measured = run_epoch(run, document, number, lr)
+    for number in range(progress.position.epochs, document.epochs):
+        measured = run_epoch(run, document, EpochStart(number, progress.losses), lr, save)
+        progress.losses = []
         ends_s.append(time.perf_counter())
         epoch = replace(measured, left_s=left_s(ends_s, document.epochs - number - 1))
         told.append(epoch)
-        test_losses.append(epoch.test_loss)
+        progress.test_losses.append(epoch.test_loss)
         lr.end_epoch(epoch.test_loss)
         if run.rank.is_first:
             on_epoch(epoch)
         last = number + 1 == document.epochs
         if last or (number + 1) % document.checkpoint.every == 0:
-            save_checkpoint(run, document, directory, test_losses)
+            save_checkpoint(run, document, directory, progress)
     run.transport.close()
     return told
 

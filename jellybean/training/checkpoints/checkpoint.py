@@ -1,8 +1,9 @@
 """Checkpoints: atomic, verified when read, independent of the number of stages and of the schedule.
 
-A checkpoint is a folder `epoch-N` (N epochs done) with one safetensors file per rank, which holds weights, buffers and
-optimizer states under the model's parameter names, and a manifest with every file's sha256. It is written to a
-temporary folder and renamed when all ranks are done, so a killed run leaves the previous checkpoint intact.
+A checkpoint is a folder `epoch-N` (N epochs done) or `epoch-N-update-M` (and M updates of the next epoch) with one
+safetensors file per rank, which holds weights, buffers and optimizer states under the model's parameter names, and a
+manifest with every file's sha256. It is written to a temporary folder and renamed when all ranks are done, so a killed
+run leaves the previous checkpoint intact.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,13 +21,14 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
+from jellybean.training.checkpoints.position import Position
 from jellybean.training.checkpoints.tensor_files import TensorFiles
 from jellybean.training.errors import TrainingError
 from jellybean_agent import describe_error
 
-VERSION = 1
+VERSION = 2
+_READ_VERSIONS = (1, VERSION)  # version 1 has no updates within an epoch
 MANIFEST = "manifest.json"
-_NAME = re.compile(r"epoch-(\d+)")
 NamedTensors = dict[str, torch.Tensor]
 _READ_ERRORS = (OSError, ValueError, KeyError, SafetensorError)
 
@@ -46,20 +47,25 @@ class LoadedCheckpoint:
     manifest: dict[str, Any]
     skipped: tuple[str, ...] = ()
 
+    @property
+    def position(self) -> Position:
+        """How far the run was."""
+        return Position(self.manifest["epochs"], self.manifest.get("updates", 0))
+
 
 def rank_file(rank: int) -> str:
     """File name of a rank's tensors."""
     return f"rank-{rank}.safetensors"
 
 
-def partial_folder(folder: Path, epochs: int) -> Path:
+def partial_folder(folder: Path, position: Position) -> Path:
     """The temporary folder in which a checkpoint is written before it is complete."""
-    return folder / f".epoch-{epochs}.partial"
+    return folder / f".{position.name}.partial"
 
 
-def write_rank_file(folder: Path, epochs: int, rank: int, tensors: NamedTensors) -> str:
+def write_rank_file(folder: Path, position: Position, rank: int, tensors: NamedTensors) -> str:
     """Write one rank's file, synced to disk; returns its sha256. TrainingError if it cannot be written."""
-    place = partial_folder(folder, epochs)
+    place = partial_folder(folder, position)
     try:
         place.mkdir(parents=True, exist_ok=True)
         path = place / rank_file(rank)
@@ -68,22 +74,23 @@ def write_rank_file(folder: Path, epochs: int, rank: int, tensors: NamedTensors)
         return _sha256(path)
     except (OSError, SafetensorError) as error:
         raise TrainingError(
-            f"the checkpoint of epoch {epochs} cannot be written to {place}: {describe_error(error)}"
+            f"the checkpoint of {position} cannot be written to {place}: {describe_error(error)}"
         ) from error
 
 
 def finish_checkpoint(
-    folder: Path, epochs: int, hashes: Mapping[int, str], manifest: Mapping[str, Any], keep: int
+    folder: Path, position: Position, hashes: Mapping[int, str], manifest: Mapping[str, Any], keep: int
 ) -> Path:
     """Write the manifest, rename the folder, delete all but `keep` checkpoints; returns the checkpoint's folder.
 
     Called by one rank after all have written. Only older checkpoints are deleted; newer ones were found broken.
     """
-    place, final = partial_folder(folder, epochs), folder / f"epoch-{epochs}"
+    place, final = partial_folder(folder, position), folder / position.name
     try:
         files = {rank_file(rank): sha256 for rank, sha256 in sorted(hashes.items())}
         path = place / MANIFEST
-        manifest = {"version": VERSION, "epochs": epochs, "files": files, **manifest}
+        place_in_run = {"epochs": position.epochs, "updates": position.updates}
+        manifest = {"version": VERSION, **place_in_run, "files": files, **manifest}
         path.write_text(json.dumps(manifest), encoding="utf-8")
         _sync(path)
         _sync(place)
@@ -93,9 +100,9 @@ def finish_checkpoint(
         _sync(folder)
     except OSError as error:
         raise TrainingError(
-            f"the checkpoint of epoch {epochs} cannot be written to {place}: {describe_error(error)}"
+            f"the checkpoint of {position} cannot be written to {place}: {describe_error(error)}"
         ) from error
-    for old in [path for number, path in _checkpoints(folder) if number < epochs][keep - 1 :]:
+    for old in [path for other, path in _checkpoints(folder) if other < position][keep - 1 :]:
         shutil.rmtree(old, ignore_errors=True)
     return final
 
@@ -143,9 +150,9 @@ def clear_partial(folder: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def newest_epoch(folder: Path) -> int:
-    """Number of epochs of the newest checkpoint, by its name; 0 if there is none."""
-    return max((epochs for epochs, _ in _checkpoints(folder)), default=0)
+def newest_position(folder: Path) -> Position | None:
+    """Position of the newest checkpoint, by its name; None if there is none."""
+    return next((position for position, _ in _checkpoints(folder)), None)
 
 
 def load_newest(folder: Path) -> LoadedCheckpoint | None:
@@ -188,11 +195,11 @@ def _load(path: Path, skipped: tuple[str, ...], needs: Callable[[str], bool] = l
     if (
         not isinstance(manifest, dict)
         or not isinstance(manifest["files"], dict)
-        or path.name != f"epoch-{manifest['epochs']}"
+        or Position.of(path.name) != Position(manifest["epochs"], manifest.get("updates", 0))
     ):
         raise ValueError(f"its {MANIFEST} is malformed or of another epoch")
-    if manifest["version"] != VERSION:
-        raise ValueError(f"it is of version {manifest['version']}, and {VERSION} is read here")
+    if manifest["version"] not in _READ_VERSIONS:
+        raise ValueError(f"it is of version {manifest['version']}, and versions up to {VERSION} are read here")
     found: dict[str, Path] = {}
     for name, sha256 in manifest["files"].items():
         if not isinstance(name, str) or Path(name).name != name:
@@ -204,9 +211,9 @@ def _load(path: Path, skipped: tuple[str, ...], needs: Callable[[str], bool] = l
     return LoadedCheckpoint(path, hashlib.sha256(raw).hexdigest(), TensorFiles(found), manifest, skipped)
 
 
-def _checkpoints(folder: Path) -> Iterator[tuple[int, Path]]:
-    """(number of epochs, folder) of each complete checkpoint, newest first."""
-    paths = [(int(match[1]), path) for path in folder.glob("epoch-*") if (match := _NAME.fullmatch(path.name))]
+def _checkpoints(folder: Path) -> Iterator[tuple[Position, Path]]:
+    """(position, folder) of each complete checkpoint, newest first."""
+    paths = [(position, path) for path in folder.glob("epoch-*") if (position := Position.of(path.name)) is not None]
     yield from sorted(paths, reverse=True)
 
 

@@ -153,6 +153,11 @@ class LoadedReader:
         self._weights: dict[tuple[int, int], float] = {}
         self._digest = hashlib.blake2b(digest_size=16)
 
+    def prepare(self) -> None:
+        """Start the workers and read the first micro-batch."""
+        if self._batches is None and self._next is not None:
+            self._read()
+
     def inputs(self, place: Place, arguments: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
         """The model's tensors with these indices."""
         tensors = self._use(place).inputs.tensors

@@ -43,6 +43,8 @@ def load_data(document: TrainingDocument, directory: Path) -> TrainingData:
     if not isinstance(given, dict) or not {"train", "test"} <= set(given):
         raise TrainingError(f"{spec.function} returned {type(given).__name__}; {SHAPE}")
     train, test = (find_source(given[part], SourceSettings.of(document, spec, part)) for part in ("train", "test"))
+    if spec.workers and isinstance(train, MemoryRows) and isinstance(test, MemoryRows):
+        raise TrainingError(f"data.workers is for data sets and streams, and {spec.function} returns arrays: remove it")
     one, other = train.example(2), test.example(2)
     _check_alike(spec.function, "inputs", one.inputs, other.inputs)
     _check_alike(spec.function, "targets", one.targets, other.targets)

@@ -82,6 +82,9 @@ class RowDigest(NamedTuple):
 class MicrobatchReader(Protocol):
     """Gives the micro-batches of one pass to a rank."""
 
+    def prepare(self) -> None:
+        """Read up to the first micro-batch, which may take long where a pass begins in the middle of a stream."""
+
     def inputs(self, place: Place, arguments: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
         """The model's tensors with these indices; at least one."""
 
@@ -166,6 +169,9 @@ class MemoryReader:
     source: MemoryRows
     plan: ReadPlan
     _weights: dict[tuple[int, range], float] = field(default_factory=dict)
+
+    def prepare(self) -> None:
+        """All rows are there."""
 
     def inputs(self, place: Place, arguments: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
         """The model's tensors with these indices."""

@@ -75,7 +75,11 @@ def find_source(given: Any, settings: SourceSettings) -> RowSource:
             "makes it, without calling it"
         )
     if isinstance(given, tuple | list | Mapping | torch.Tensor | np.ndarray):
-        _check_in_memory(settings)
+        if settings.stated is not None:
+            raise TrainingError(
+                f"{settings.where}: data.{settings.length_key} is for data sets and streams, and the function returns "
+                "arrays: remove it"
+            )
         samples = read_samples(given, settings.name, settings.part, targets=settings.targets)
         return MemoryRows(samples, settings.part, settings.seed if settings.part == _TRAIN else None)
     options = {"num_workers": settings.workers or 0}
@@ -86,14 +90,6 @@ def find_source(given: Any, settings: SourceSettings) -> RowSource:
         return _stream_rows(given, settings, settings.form(), options)
     samples = read_samples(given, settings.name, settings.part, targets=settings.targets)  # reports what is expected
     return MemoryRows(samples, settings.part)
-
-
-def _check_in_memory(settings: SourceSettings) -> None:
-    if settings.workers or settings.stated is not None:
-        key = "workers" if settings.workers else settings.length_key
-        raise TrainingError(
-            f"{settings.where}: data.{key} is for data sets and streams, and the function returns arrays: remove it"
-        )
 
 
 def _map_rows(

@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
 from jellybean.training.checkpoints.checkpoint import finish_checkpoint, rank_file, write_rank_file  # noqa: E402
+from jellybean.training.checkpoints.position import Position  # noqa: E402
 from jellybean_solver.pipeline.schedule.actions import ActionKind  # noqa: E402
 from jellybean_solver.pipeline.schedule.memory import schedule_memory  # noqa: E402
 from jellybean_solver.pipeline.schedule.schedule import Schedule  # noqa: E402
@@ -72,7 +73,9 @@ def _checkpoints(folder: Path) -> dict[str, GoOn]:
     torn, whole = folder / "torn", folder / "whole"
     for place in (each / str(rank) for each in (torn, whole) for rank in range(4)):
         for epochs in (1, 2):
-            finish_checkpoint(place, epochs, {0: write_rank_file(place, epochs, 0, {"w": torch.zeros(3)})}, {}, 2)
+            finish_checkpoint(
+                place, Position(epochs), {0: write_rank_file(place, Position(epochs), 0, {"w": torch.zeros(3)})}, {}, 2
+            )
     (torn / "2" / "epoch-2" / rank_file(0)).write_bytes(b"torn")
     return {name: GoOn(str(folder / name)) for name in ("torn", "whole", "none")}
 

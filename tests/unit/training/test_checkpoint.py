@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import resource
 
 import pytest
@@ -12,18 +13,20 @@ from jellybean.training.checkpoints.checkpoint import (  # noqa: E402
     clear_partial,
     finish_checkpoint,
     load_newest,
+    newest_position,
     rank_file,
     write_rank_file,
 )
+from jellybean.training.checkpoints.position import Position  # noqa: E402
 from jellybean.training.errors import TrainingError  # noqa: E402
 
 
 def _kept(folder, epochs, keep=5):
     hashes = {
-        rank: write_rank_file(folder, epochs, rank, {f"weight/{rank}": torch.full((9,), float(epochs))})
+        rank: write_rank_file(folder, Position(epochs), rank, {f"weight/{rank}": torch.full((9,), float(epochs))})
         for rank in range(2)
     }
-    return finish_checkpoint(folder, epochs, hashes, {"optimizer": "sgd"}, keep)
+    return finish_checkpoint(folder, Position(epochs), hashes, {"optimizer": "sgd"}, keep)
 
 
 def test_the_newest_of_all_ranks(tmp_path):
@@ -41,6 +44,30 @@ def test_what_was_just_written_stays(tmp_path):
     _kept(tmp_path, 1)
     assert _kept(tmp_path, 2, keep=1).is_dir()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["epoch-2", "epoch-5"]
+
+
+def test_checkpoints_within_an_epoch_are_between_those_of_epochs(tmp_path):
+    for position in (Position(1, 10), Position(2), Position(1, 9), Position(2, 3), Position(1)):
+        hashes = {0: write_rank_file(tmp_path, position, 0, {"weight/a": torch.full((3,), float(position.updates))})}
+        finish_checkpoint(tmp_path, position, hashes, {}, 5)
+    found = load_newest(tmp_path)
+    assert found.position == newest_position(tmp_path) == Position(2, 3)
+    assert found.path.name == "epoch-2-update-3"
+    assert float(found.tensors["weight/a"][0]) == 3.0
+    assert str(found.position) == "update 3 of epoch 3"
+    finish_checkpoint(tmp_path, Position(3), {0: write_rank_file(tmp_path, Position(3), 0, {})}, {}, 2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["epoch-2-update-3", "epoch-3"]
+
+
+def test_a_checkpoint_of_version_1_is_read(tmp_path):
+    path = _kept(tmp_path, 4) / "manifest.json"
+    manifest = json.loads(path.read_text())
+    assert manifest.pop("updates") == 0
+    path.write_text(json.dumps({**manifest, "version": 1}))
+    assert load_newest(tmp_path).position == Position(4)
+    path.write_text(json.dumps({**manifest, "version": 3}))
+    with pytest.raises(TrainingError, match="it is of version 3, and versions up to 2 are read here"):
+        load_newest(tmp_path)
 
 
 def test_none(tmp_path):
@@ -91,7 +118,7 @@ def test_a_manifest_that_is_none(tmp_path, manifest):
 
 
 def test_half_written_ones_do_not_count(tmp_path):
-    write_rank_file(tmp_path, 3, 0, {"weight/a": torch.zeros(3)})
+    write_rank_file(tmp_path, Position(3), 0, {"weight/a": torch.zeros(3)})
     assert load_newest(tmp_path) is None
     clear_partial(tmp_path)
     assert not list(tmp_path.iterdir())
@@ -104,7 +131,7 @@ def test_no_room_is_said_and_the_one_before_stays(tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
     try:
         with pytest.raises(TrainingError, match="epoch 2 cannot be written"):
-            write_rank_file(tmp_path, 2, 0, {"weight/a": torch.zeros(1 << 16)})
+            write_rank_file(tmp_path, Position(2), 0, {"weight/a": torch.zeros(1 << 16)})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert load_newest(tmp_path).manifest["epochs"] == 1

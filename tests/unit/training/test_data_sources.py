@@ -202,7 +202,7 @@ def _once() -> Iterator[Any]:
         (_once, {}, "a stream has no length.*rows_per_epoch: ROWS"),
         (_once, {"stated": ROWS, "workers": 2}, "2 workers would each read the whole stream"),
         (Rows(), {"stated": 99}, "it has 26 rows; data.rows_per_epoch is 99"),
-        (_arrays(), {"workers": 2}, "data.workers is for data sets and streams"),
+        (_arrays(), {"stated": 2}, "data.rows_per_epoch is for data sets and streams"),
         (DataLoader(Rows(), batch_size=5), {}, "batch_size 5, and the document batch 8"),
         (DataLoader(Rows(), batch_size=None), {}, "batch_size=None"),
         (DataLoader(Rows(), batch_sampler=BatchSampler(SequentialSampler(Rows()), 8, False)), {}, "a batch_sampler"),

@@ -13,14 +13,15 @@ from jellybean.training.checkpoints.checkpoint import (  # noqa: E402
     rank_file,
     write_rank_file,
 )
+from jellybean.training.checkpoints.position import Position  # noqa: E402
 from jellybean.training.errors import TrainingError  # noqa: E402
 
 
 def _written(folder):
     both = torch.arange(4.0)
-    hashes = {0: write_rank_file(folder, 1, 0, {"weight/a": both, "weight/same": both[:2]})}
-    hashes[1] = write_rank_file(folder, 1, 1, {"weight/b": torch.ones(3)})
-    return finish_checkpoint(folder, 1, hashes, {}, keep=1)
+    hashes = {0: write_rank_file(folder, Position(1), 0, {"weight/a": both, "weight/same": both[:2]})}
+    hashes[1] = write_rank_file(folder, Position(1), 1, {"weight/b": torch.ones(3)})
+    return finish_checkpoint(folder, Position(1), hashes, {}, keep=1)
 
 
 def test_each_by_its_name(tmp_path):

@@ -71,6 +71,12 @@ def test_mistakes(tmp_path, old, new, told):
         load_training_inputs(*_folder(tmp_path, NETS.replace(old, new)))
 
 
+def test_workers_that_nothing_needs(tmp_path):
+    given = _folder(tmp_path, document=DOCUMENT.replace("nets.py:data", "{function: nets.py:data, workers: 2}"))
+    with pytest.raises(JellyBeanError, match="workers is for data sets and streams"):
+        load_training_inputs(*given)
+
+
 def test_a_labelled_folder(tmp_path):
     from PIL import Image
 
