@@ -178,7 +178,12 @@ class TrainingDocument(DocumentModel):
 
     kind: Literal["Training"]
     description: str = ""
-    model: TrainingFunction = Field(description="Function that returns a torch.nn.Module.")
+    model: TrainingFunction | None = Field(default=None, description="Function that returns a torch.nn.Module.")
+    stages: TrainingFunction | None = Field(
+        default=None,
+        description="In place of model, for models that cannot be traced: a function that returns a list of modules, "
+        "each called with what the one before returns.",
+    )
     weights: str | None = Field(
         default=None,
         min_length=1,
@@ -256,6 +261,18 @@ class TrainingDocument(DocumentModel):
         """The data source, for messages."""
         return data_name(self.data)
 
+    @model_validator(mode="after")
+    def _check_model(self) -> Self:
+        if (self.model is None) == (self.stages is None):
+            told = "both model and stages" if self.model is not None else "no model"
+            raise InvalidValueError(f"the document names {told}", "write `model: FILE.py:FUNCTION`, or `stages`")
+        return self
+
+    @property
+    def model_name(self) -> str:
+        """The function that makes the model or its stages."""
+        return self.model or self.stages or ""
+
     @property
     def ranks(self) -> int:
         """Number of processes."""
@@ -288,7 +305,7 @@ def _check_references(tree: Tree, directory: Path) -> None:
         tree.add(("weights",), f"there is no file or folder {quoted(weights)}", f"looked in {directory}")
     spec = data.get("data")
     settings = spec if isinstance(spec, dict) else {}
-    functions: dict[DocPath, object] = {(key,): data.get(key) for key in ("model", "data", "loss")}
+    functions: dict[DocPath, object] = {(key,): data.get(key) for key in ("model", "stages", "data", "loss")}
     functions["data", "function"] = settings.get("function")
     for path, value in functions.items():
         if isinstance(value, str) and FUNCTION.fullmatch(value):

@@ -30,6 +30,7 @@ from jellybean.pipeline.torch_graph import (
     parameters_of,
     tensors_in,
 )
+from jellybean.pipeline.torch_stages import STAGES
 from jellybean.pipeline.torch_trace import CallArguments, TracedModule, trace
 from jellybean_solver.pipeline import Layer, LayerGraph, layer_graph
 
@@ -246,7 +247,7 @@ class _Layers:
         for unit in units:
             for node in unit[1:]:
                 groups.join(unit[0], node)
-        for unit in units:
+        for unit in units if self._tracer != STAGES else ():  # given stages are layers as they are
             before = {one for node in unit for one in self._needs(node) if one in self._costs and one not in unit}
             matrix = any(sum(side > 1 for side in value.shape) > 1 for node in unit for value in self._weights[node])
             if len(before) != 1 or matrix:

@@ -10,6 +10,7 @@ from torch import nn
 
 from jellybean.errors import JellyBeanError
 from jellybean.pipeline.torch_graph import GraphFacts, graph_facts
+from jellybean.pipeline.torch_stages import StageChain, stage_graph
 from jellybean.pipeline.torch_trace import CallArguments, TracedModule, trace
 from jellybean.training.errors import TrainingError
 
@@ -44,17 +45,23 @@ def find_graphs(module: nn.Module, arguments: CallArguments) -> ModelGraphs:
 
 def repeat_graphs(module: nn.Module, arguments: CallArguments, recipes: tuple[GraphRecipe, GraphRecipe]) -> ModelGraphs:
     """The graphs that rank 0 found, of this rank's module."""
-    training = trace(module, arguments, tracer=recipes[0].tracer)
+    training = _repeated(module, arguments, recipes[0].tracer)
     with _evaluation_mode(module):
-        evaluation = trace(module, arguments, tracer=recipes[1].tracer)
+        evaluation = _repeated(module, arguments, recipes[1].tracer)
     return ModelGraphs(training, evaluation, recipes)
 
 
 def _traced(module: nn.Module, arguments: CallArguments, where: str) -> TracedModule:
     try:
-        return trace(module, arguments)
+        return stage_graph(module, arguments) if isinstance(module, StageChain) else trace(module, arguments)
     except JellyBeanError as error:
         raise TrainingError(f"{where}{error}") from error
+
+
+def _repeated(module: nn.Module, arguments: CallArguments, tracer: str) -> TracedModule:
+    if isinstance(module, StageChain):
+        return stage_graph(module, arguments)
+    return trace(module, arguments, tracer=tracer)
 
 
 @contextmanager

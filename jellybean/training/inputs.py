@@ -103,8 +103,8 @@ def _tried(inputs: TrainingInputs, document: TrainingDocument, rows: int | None)
         raise
     except Exception as error:  # user code may raise anything
         raise TrainingError(
-            f"{document.model} cannot be trained on {document.data_name} with the loss {document.loss}: {_said(error)}"
-            f"{_types(module, arguments.tensors)}"
+            f"{document.model_name} cannot be trained on {document.data_name} with the loss {document.loss}: "
+            f"{_said(error)}{_types(module, arguments.tensors)}"
         ) from error
     finally:
         with torch.no_grad():
@@ -118,7 +118,7 @@ def _check_loss(told: Any, document: TrainingDocument) -> None:
         raise TrainingError(f"the loss {document.loss} gave no single number; it must be a mean over samples")
     if not told.requires_grad:
         raise TrainingError(
-            f"there is nothing to train: the loss {document.loss} depends on no weights of {document.model} "
+            f"there is nothing to train: the loss {document.loss} depends on no weights of {document.model_name} "
             "that take gradients"
         )
 
@@ -138,13 +138,13 @@ def _types(module: nn.Module, tensors: tuple[torch.Tensor, ...]) -> str:
 
 def _rules(document: TrainingDocument, outputs: Any, example: Samples) -> RowRules:
     """What the built-in losses demand of targets. TrainingError if they cannot take these outputs."""
-    rules = RowRules(document.model)
+    rules = RowRules(document.model_name)
     if document.loss not in ("cross_entropy", "mse"):
         return rules
     scores = outputs if document.loss == "mse" else class_scores(outputs)
     if not isinstance(scores, torch.Tensor) or scores.dim() < 1 + (document.loss == "cross_entropy"):
         shape = f"the shape {list(scores.shape)}" if isinstance(scores, torch.Tensor) else type(outputs).__name__
-        raise TrainingError(f"{document.model} gives {shape}; {document.loss} takes a tensor of a row per sample")
+        raise TrainingError(f"{document.model_name} gives {shape}; {document.loss} takes a tensor of a row per sample")
     if document.loss == "mse":
         rules = replace(rules, sizes=tuple(scores.shape[1:]))
     elif example.classes is not None:

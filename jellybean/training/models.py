@@ -13,6 +13,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from jellybean.documents.training import TrainingDocument
 from jellybean.errors import JellyBeanError
+from jellybean.pipeline.torch_stages import StageChain
 from jellybean.pipeline.user_functions import load_function
 from jellybean.training.errors import TrainingError
 
@@ -30,26 +31,38 @@ def load_model(document: TrainingDocument, directory: Path) -> nn.Module:
         raise
     except Exception as error:  # user code may raise anything
         raise TrainingError(
-            f"{document.model} cannot build the model without memory for its weights: {type(error).__name__}: {error}; "
-            "remove `weights` and load them in the function"
+            f"{document.model_name} cannot build the model without memory for its weights: "
+            f"{type(error).__name__}: {error}; remove `weights` and load them in the function"
         ) from error
 
 
 def _construct(document: TrainingDocument, directory: Path) -> nn.Module:
     """The module, constructed under the document's seed, so that all ranks have the same weights."""
-    place, _, name = document.model.rpartition(":")
+    place, _, name = document.model_name.rpartition(":")
     torch.manual_seed(document.seed)
     made = load_function(place, name, directory)()
-    made = made[0] if isinstance(made, tuple) else made  # (module, inputs), as for `pipeline profile`
-    if not isinstance(made, nn.Module):
-        raise TrainingError(f"{document.model} returned {type(made).__name__}; it must return a torch.nn.Module")
-    lazy = [name for name, value in made.named_parameters() if isinstance(value, UninitializedParameter)]
+    module = _module(made, document.model_name) if document.stages is None else _chain(made, document.stages)
+    lazy = [name for name, value in module.named_parameters() if isinstance(value, UninitializedParameter)]
     if lazy:
         raise TrainingError(
-            f"{document.model}: {lazy[0]} is an uninitialized parameter of a lazy layer: run the model once in the "
-            "function, before it returns it"
+            f"{document.model_name}: {lazy[0]} is an uninitialized parameter of a lazy layer: run the model once in "
+            "the function, before it returns it"
         )
-    return made.train()
+    return module.train()
+
+
+def _module(made: object, name: str) -> nn.Module:
+    made = made[0] if isinstance(made, tuple) else made  # (module, inputs), as for `pipeline profile`
+    if not isinstance(made, nn.Module):
+        raise TrainingError(f"{name} returned {type(made).__name__}; it must return a torch.nn.Module")
+    return made
+
+
+def _chain(made: object, name: str) -> StageChain:
+    modules = list(made) if isinstance(made, list | tuple | nn.Sequential | nn.ModuleList) else []
+    if not modules or not all(isinstance(one, nn.Module) for one in modules):
+        raise TrainingError(f"{name} returned {type(made).__name__}; it must return a list of torch.nn.Modules")
+    return StageChain(modules)
 
 
 def load_skeleton(document: TrainingDocument, directory: Path) -> nn.Module:

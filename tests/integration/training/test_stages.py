@@ -1,0 +1,82 @@
+"""Models given as stages, which are not traced."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
+
+from jellybean.errors import JellyBeanError  # noqa: E402
+from jellybean.pipeline.torch_stages import StageChain, stage_graph  # noqa: E402
+from jellybean.pipeline.torch_trace import CallArguments  # noqa: E402
+from jellybean.training.data.rows import Place, ReadPlan  # noqa: E402
+from jellybean.training.data.sampler import MicrobatchSampler  # noqa: E402
+from jellybean.training.graphs import find_graphs  # noqa: E402
+from jellybean.training.inputs import load_training_inputs  # noqa: E402
+from tests.integration.training.ranks import run_ranks  # noqa: E402
+from tests.integration.training.stages_case import LR, ROWS, TrainStages, data, document, stages  # noqa: E402
+from tests.integration.training.whole_model import measured  # noqa: E402
+
+CASES = [TrainStages("1f1b", 2), TrainStages("zb-v", 2), TrainStages("chimera", 2)]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs fork")
+def test_one_update_equals_one_process():
+    loss, expected, evaluation = _one_process()
+    for case, found in zip(CASES, run_ranks(2, CASES), strict=True):
+        assert sum(sum(own["losses"].values()) for own in found) == pytest.approx(loss, rel=1e-12), case
+        state = found[0]["state"]
+        assert state.keys() == expected.keys()
+        for name, value in expected.items():
+            if not (case.schedule == "chimera" and name == "0.calls"):  # each of its two copies counts its own calls
+                assert torch.allclose(state[name], value, rtol=1e-10, atol=1e-12), (case, name)
+        assert found[0]["evaluation"] == pytest.approx(evaluation, rel=1e-12), case
+
+
+def test_a_module_that_no_tracer_follows_is_refused_without_stages():
+    with pytest.raises(JellyBeanError, match=r"neither torch\.fx nor torch\.export can follow"):
+        find_graphs(_Whole(StageChain(stages())), CallArguments.of((), data()["train"][0]))
+
+
+@pytest.mark.parametrize(
+    ("modules", "told"),
+    [
+        ([torch.nn.Linear(2, 2), torch.nn.Linear(3, 3)], r"stage 1 \(Linear\) cannot be run: mat1 and mat2"),
+        ([torch.nn.LSTM(2, 2), torch.nn.Linear(2, 2)], "stage 0 returns tuple; only a tensor or a tuple of tensors"),
+    ],
+)
+def test_stages_that_do_not_fit_are_named(modules, told):
+    with pytest.raises(JellyBeanError, match=told):
+        stage_graph(StageChain(modules), CallArguments.of([torch.zeros(4, 3, 2)]))
+
+
+class _Whole(torch.nn.Module):
+    def __init__(self, chain: StageChain) -> None:
+        super().__init__()
+        self.chain = chain
+
+    def forward(self, tokens, mask):
+        return self.chain(tokens, mask)
+
+
+def _one_process():
+    inputs = load_training_inputs(document("gpipe", 1), Path())
+    module = inputs.module
+    sampler = MicrobatchSampler(ROWS, ROWS, 4, 1)
+    reader, total = inputs.data.train.read(ReadPlan(sampler)), 0.0
+    for microbatch in range(4):
+        place = Place(0, microbatch)
+        outputs = module(*reader.inputs(place, (0, 1)))
+        share = reader.weight(place) / reader.update_weight(place)
+        loss = inputs.loss(outputs, reader.target(place, torch.device("cpu"))) * share
+        loss.backward()
+        total += float(loss.detach())
+    with torch.no_grad():
+        for value in module.parameters():
+            if value.grad is not None:
+                value.sub_(LR * value.grad)
+    state = {name: value.clone() for name, value in module.state_dict().items()}
+    return total, state, measured(module, inputs)
