@@ -1,5 +1,5 @@
 """Pipeline-parallel training over torch.distributed, with the schedules that the simulator times.
 
-Subpackages: `processes` (ranks, messages, launch), `stages` (stage modules, interpreter, updates), `checkpoints`. Needs
-torch: pip install 'jellybean-serving[train]'.
+Subpackages: `models` (the user's model and its weights), `data`, `processes` (ranks, messages, launch), `stages` (stage
+modules, interpreter, updates), `checkpoints`. Needs torch: pip install 'jellybean-serving[train]'.
 """

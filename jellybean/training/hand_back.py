@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 from jellybean.documents.training import TrainingDocument
-from jellybean.training.models import fill, load_model, load_skeleton
+from jellybean.training.models.building import fill, load_model, load_skeleton
 from jellybean.training.setup import RankRun
 
 

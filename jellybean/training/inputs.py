@@ -15,9 +15,9 @@ from jellybean.training.data.loading import TrainingData, load_data
 from jellybean.training.data.rules import RowRules
 from jellybean.training.errors import TrainingError
 from jellybean.training.losses import class_dimension, class_scores, load_loss, row_weights
-from jellybean.training.models import load_model
+from jellybean.training.models.building import load_model
+from jellybean.training.models.pretrained import PretrainedWeights, open_weights
 from jellybean.training.optimizers import OptimizerPlan, plan_optimizer
-from jellybean.training.pretrained import PretrainedWeights, open_weights
 from jellybean.training.samples import Samples
 from jellybean.training.stages.stage import LossFunction
 

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from jellybean.documents.training import OptimizerSpec, TrainingDocument
 from jellybean.training.data.feed import IterationFeed
 from jellybean.training.data.rows import ReadPlan
-from jellybean.training.models import load_model
+from jellybean.training.models.building import load_model
 from jellybean.training.processes.ranks import Rank
 from jellybean.training.setup import set_up_run
 

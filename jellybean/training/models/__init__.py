@@ -1,0 +1,1 @@
+"""The model of a run: built by the user's function, its pretrained weights and its adapters."""
