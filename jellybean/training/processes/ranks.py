@@ -98,6 +98,11 @@ def translated_errors(timeout_s: float) -> Iterator[None]:
     """Translate torch's errors: timeouts, lost connections to RankLostError; unexpected ones to RankCrashError."""
     try:
         yield
+    except torch.OutOfMemoryError as error:
+        raise TrainingError(
+            "the GPU's memory is full: use more devices, `recompute: true`, `precision: bfloat16-weights` or a smaller "
+            "batch; `memory`, set to the GPU's, lets the choice of the schedule respect it\n" + str(error)
+        ) from error
     except RuntimeError as error:
         told = next(iter(str(error).splitlines()), "")
         if "timed out" in told.lower():

@@ -82,10 +82,10 @@ class HostStreams:
         return None
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        return torch.empty(*shape, dtype=dtype)
+        return torch.empty(tuple(shape), dtype=dtype)
 
     def host_empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        return torch.empty(*shape, dtype=dtype)
+        return torch.empty(tuple(shape), dtype=dtype)
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
         target.copy_(source)
@@ -124,11 +124,11 @@ class CudaStreams:
         self._of(stream).wait_event(event)
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        return torch.empty(*shape, dtype=dtype, device=self._device)
+        return torch.empty(tuple(shape), dtype=dtype, device=self._device)
 
     def host_empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         # torch's allocator of pinned memory waits for copies that use a block before it reuses the block.
-        return torch.empty(*shape, dtype=dtype, pin_memory=True)
+        return torch.empty(tuple(shape), dtype=dtype, pin_memory=True)
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
         target.copy_(source, non_blocking=True)

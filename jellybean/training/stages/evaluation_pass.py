@@ -7,7 +7,8 @@ not grow with the number of test rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -39,13 +40,17 @@ class EvaluationStage:
         self.arguments, self._module, self._names, self._precision = arguments, module, names, precision
         self._slots = ParameterSlots(module)
 
+    def autocast(self, values: StageTensors) -> AbstractContextManager[Any]:
+        """Context with the precision of the stage's computation, for these values."""
+        device = next((value.device for value in values if value is not None), torch.device("cpu"))
+        return torch.autocast(device.type, self._precision) if self._precision else nullcontext()
+
     def run(self, values: StageTensors, tensors: Mapping[str, torch.Tensor]) -> StageTensors:
         """What the stage returns for these inputs, with weights and buffers `tensors`."""
-        device = next((value.device for value in values if value is not None), torch.device("cpu"))
         used = {own: tensors[name] for own, name in self._names.items() if name in tensors}
         with (
             torch.no_grad(),
-            torch.autocast(device.type, self._precision) if self._precision else nullcontext(),
+            self.autocast(values),
             self._slots.replaced(used),
             _evaluating(self._module),
         ):
@@ -114,7 +119,8 @@ class EvaluationPass:
         self._done()
         following = key.stage + 1
         if following == len(self._places):
-            collect(key.microbatch, outputs)
+            with stage.autocast(outputs):  # as in training, where losses are computed in float32
+                collect(key.microbatch, outputs)
             return
         receiver, key = self._places[following], key._replace(stage=following)
         if receiver == self._device:

@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
 from jellybean.training.processes.links import DeviceLink, StagedLink  # noqa: E402
+from jellybean.training.processes.streams import HostStreams  # noqa: E402
 from jellybean.training.processes.tensor_messages import MessageKey, TensorSpec  # noqa: E402
 from jellybean.training.processes.transport import StageTransport  # noqa: E402
 from tests.support.delayed_device import (  # noqa: E402
@@ -40,7 +41,7 @@ class _Mail:
 
         def fill() -> None:
             found = queue.get(timeout=60)
-            tensor[: len(found)].copy_(found)
+            (tensor if found.dim() == 0 else tensor[: len(found)]).copy_(found)
 
         return _Wait(fill)
 
@@ -103,6 +104,25 @@ def _exchange(kind: type, seed: int, streams: type[DelayedStreams] = DelayedStre
 def test_what_arrives_is_what_was_sent(kind):
     for seed in SEEDS:
         assert _exchange(kind, seed) == [[number] * 3 for number in range(MESSAGES)]
+
+
+def test_numbers_cross_too():
+    """Integers cross as tensors without dimensions; empty tensors are not sent."""
+    mail, streams = _mail(), HostStreams()
+    links = [StagedLink(1 - rank, mail[rank], streams) for rank in (0, 1)]
+    sent = [torch.tensor(7), torch.empty(0, 3)]
+    links[0].send(sent)()
+    parts = [TensorSpec(tuple(value.shape), value.dtype, value.dtype) for value in sent]
+    arrived = links[1].receive([*parts, None]).take()
+    assert [value if value is None else value.tolist() for value in arrived] == [7, [], None]
+
+
+def test_compressed_tensors_arrive_in_their_type():
+    mail, streams = _mail(), HostStreams()
+    links = [StagedLink(1 - rank, mail[rank], streams) for rank in (0, 1)]
+    links[0].send([torch.tensor([1.0, 2.5], dtype=torch.bfloat16)])()
+    (arrived,) = links[1].receive([TensorSpec((2,), torch.float32, torch.bfloat16)]).take()
+    assert torch.equal(arrived, torch.tensor([1.0, 2.5]))
 
 
 class _NeverWaits(DelayedStreams):

@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch", reason="training needs torch: pip install '
 
 from typing import get_args  # noqa: E402
 
+import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
 
 from jellybean.documents.training import TrainingDocument  # noqa: E402
@@ -15,6 +16,7 @@ from jellybean.training.checkpoints.states import collect_state, restore_state  
 from jellybean.training.errors import TrainingError  # noqa: E402
 from jellybean.training.precision import PRECISIONS  # noqa: E402
 from jellybean.training.stages.all_reduce import ProcessGroups  # noqa: E402
+from jellybean.training.stages.evaluation_pass import EvaluationPass, EvaluationStage  # noqa: E402
 from jellybean.training.stages.loss_scale import LossScale  # noqa: E402
 from jellybean.training.stages.master_weights import MasterWeights  # noqa: E402
 from jellybean.training.stages.stage import StageCopy, StageSettings  # noqa: E402
@@ -40,6 +42,23 @@ def _update(stage: StageCopy, updates: WeightUpdates) -> None:
 
 def test_the_document_names_the_precisions():
     assert get_args(TrainingDocument.model_fields["precision"].annotation) == tuple(PRECISIONS)
+
+
+def test_a_test_loss_is_computed_in_float32():
+    """As in training: autocast computes losses of bfloat16 scores in float32."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        stage = EvaluationStage(nn.Linear(3, 3), (0,), {}, torch.bfloat16)
+        found = []
+
+        def collect(microbatch, tensors):
+            found.append((tensors[0].dtype, nn.functional.cross_entropy(tensors[0], torch.tensor([0, 1])).dtype))
+
+        evaluation = EvaluationPass({0: stage}, [0], None, device=0)
+        evaluation.run(1, 1, lambda microbatch, arguments: (torch.ones(2, 3),), {0: {}}, collect)
+    finally:
+        dist.destroy_process_group()
+    assert found == [(torch.bfloat16, torch.float32)]
 
 
 def test_float16_needs_a_flush():
