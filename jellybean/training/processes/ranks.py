@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from jellybean.documents.training import TrainingDocument
 from jellybean.errors import JellyBeanError
-from jellybean.training.errors import RankCrashError, RankLostError, ReportedError, StalledError, TrainingError
+from jellybean.training.errors import RankCrashError, RankLostError, ReportedError, TrainingError
 from jellybean.training.processes.devices import check_same_kind, choose_device, set_device
 from jellybean.training.processes.heartbeats import Heartbeats
 from jellybean.training.processes.launch import report_to_launcher
@@ -162,6 +162,8 @@ def process_group(document: TrainingDocument) -> Iterator[Rank]:
             )
             yield Rank(rank, document.devices, choice.device, heartbeats, choice.shared, streams_of(choice.device))
     except (JellyBeanError, OSError) as error:
+        if dist.is_initialized() and dist.group.WORLD.bound_device_id is not None and world > 1:
+            _abort_process(error, rank)  # an orderly end would wait for transfers that the other ranks never begin
         if started_by_launcher() and report_to_launcher(
             error, rank
         ):  # report before the other ranks notice that this one is gone
@@ -174,8 +176,8 @@ def process_group(document: TrainingDocument) -> Iterator[Rank]:
             dist.destroy_process_group()
 
 
-def _abort_process(error: StalledError, rank: int) -> None:
-    """End this process at once: its main thread may be blocked in a collective that nothing else ends."""
+def _abort_process(error: Exception, rank: int) -> None:
+    """End this process at once: it may be blocked in a collective that nothing else ends."""
     if not report_to_launcher(error, rank):
         print(f"error: {error}", file=sys.stderr, flush=True)
     os._exit(1)

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 Place: TypeAlias = tuple[int, str]  # rank, stream
 
@@ -91,17 +91,33 @@ Step: TypeAlias = Enqueue | Post | Await | Synchronize
 Programs: TypeAlias = Mapping[int, Sequence[Sequence[Step]]]  # rank -> steps of each of its host threads
 
 
-class Deadlock(AssertionError):
+class DeadlockError(AssertionError):
     """Nothing can go on; the message has what every stream and thread waits for."""
 
 
-class NcclModel:
-    """One execution of programs. `limit`: messages in flight to a peer. `seed`: of speeds and of the order of steps."""
+@dataclass(frozen=True)
+class Machine:
+    """What the programs run on. `limit`: messages in flight to a peer above which a host waits.
 
-    def __init__(self, programs: Programs, limit: int, seed: int) -> None:
-        self._random, self._limit = random.Random(seed), limit
+    `queues`: hardware queues of a device, None for one per stream. Streams that share one are executed in the order in
+    which the host enqueued, but for kernels that have begun. `resident`: transfers that a device executes at once; None
+    for all.
+    """
+
+    limit: int
+    queues: int | None = None
+    resident: int | None = None
+
+
+class NcclModel:
+    """One execution of programs. `seed`: of speeds and of the order of steps."""
+
+    def __init__(self, programs: Programs, machine: Machine, seed: int) -> None:
+        self._random, self._machine = random.Random(seed), machine
         self._threads = [(rank, deque(steps)) for rank, threads in programs.items() for steps in threads]
-        self._streams: dict[Place, deque[Operation]] = {}
+        self._queue_of: dict[Place, tuple[int, int]] = {}  # stream -> rank, hardware queue
+        self._queues: dict[tuple[int, int], deque[tuple[Place, Operation]]] = {}
+        self._running: dict[Place, Transfer | Collective] = {}
         self._marked: set[int] = set()
         self._complete: set[int] = set()
         self._headers: Counter[tuple[int, int]] = Counter()  # (sender, receiver): posted, not yet awaited
@@ -109,46 +125,45 @@ class NcclModel:
         self._speeds: dict[object, float] = {}
 
     def run(self) -> None:
-        """Execute all steps and operations. Deadlock if that is impossible."""
-        while enabled := [*self._enabled_threads(), *self._enabled_streams()]:
-            speeds = [self._speed(one) for one in enabled]
-            chosen = self._random.choices(enabled, speeds)[0]
-            if isinstance(chosen, int):
-                self._step(chosen)
-            else:
-                self._execute(chosen)
+        """Execute all steps and operations. DeadlockError if that is impossible."""
+        while enabled := [*self._enabled_threads(), *self._enabled_queues(), *self._enabled_kernels()]:
+            act, entity = self._random.choices(enabled, [self._speed(one) for _, one in enabled])[0]
+            act(entity)
         waiting = [f"rank {rank}'s host: {steps[0]}" for rank, steps in self._threads if steps]
-        waiting += [f"rank {rank}'s {name}: {queue[0]}" for (rank, name), queue in self._streams.items() if queue]
+        waiting += [f"rank {rank}'s {name}: {operation}" for (rank, name), operation in self._running.items()]
+        heads = [queue[0] for queue in self._queues.values() if queue]
+        waiting += [f"rank {rank}'s {name}: {operation}" for (rank, name), operation in heads]
         if waiting:
-            raise Deadlock("\n".join(waiting))
+            raise DeadlockError("\n".join(waiting))
 
     def _speed(self, entity: object) -> float:
-        """How often a thread or a stream goes on: between seldom and often, at random but the same all the time."""
+        """How often a thread or a queue goes on: between seldom and often, at random but the same all the time."""
         if entity not in self._speeds:
             self._speeds[entity] = 10 ** self._random.uniform(-2, 0)
         return self._speeds[entity]
 
-    def _enabled_threads(self) -> Iterator[int]:
+    def _enabled_threads(self) -> Iterator[_Enabled]:
         for number, (rank, steps) in enumerate(self._threads):
             match steps[0] if steps else None:
                 case None:
                     continue
                 case Enqueue(_, Wait(event)) if event not in self._marked:
                     continue  # another thread has yet to hand the event over
-                case Post(peer) if self._in_flight[rank, peer] >= self._limit:
+                case Post(peer) if self._in_flight[rank, peer] >= self._machine.limit:
                     continue
                 case Await(peer) if not self._headers[peer, rank]:
                     continue
                 case Synchronize(event, _) if event not in self._complete:
                     continue
                 case _:
-                    yield number
+                    yield self._step, number
 
     def _step(self, number: int) -> None:
         rank, steps = self._threads[number]
         match steps.popleft():
             case Enqueue(stream, operation):
-                self._streams.setdefault((rank, stream), deque()).append(operation)
+                place = rank, stream
+                self._queues.setdefault(self._queue(place), deque()).append((place, operation))
                 if isinstance(operation, Mark):
                     self._marked.add(operation.event)
             case Post(peer):
@@ -159,36 +174,54 @@ class NcclModel:
             case Synchronize(_, peer):
                 self._in_flight[rank, peer] -= 1
 
-    def _enabled_streams(self) -> Iterator[Place]:
-        for (rank, name), queue in self._streams.items():
-            match queue[0] if queue else None:
-                case None:
-                    continue
+    def _queue(self, place: Place) -> tuple[int, int]:
+        """The hardware queue of a stream: given out in turn."""
+        if place not in self._queue_of:
+            earlier = sum(rank == place[0] for rank, _ in self._queue_of)
+            queues = self._machine.queues
+            self._queue_of[place] = place[0], earlier if queues is None else earlier % queues
+        return self._queue_of[place]
+
+    def _enabled_queues(self) -> Iterator[_Enabled]:
+        for key, queue in self._queues.items():
+            if not queue or queue[0][0] in self._running:
+                continue
+            match queue[0][1]:
                 case Wait(event) if event not in self._complete:
                     continue
-                case Transfer(communicator, peer, sends) if self._head(peer, communicator) != Transfer(
-                    communicator, rank, not sends
-                ):
-                    continue
-                case Collective(communicator, members) as own if any(
-                    self._head(other, communicator) != own for other in members
-                ):
+                case Transfer() | Collective() if self._is_full(key[0]):
                     continue
                 case _:
-                    yield rank, name
+                    yield self._begin, key
 
-    def _head(self, rank: int, communicator: str) -> Operation | None:
-        """What a rank executes on a communicator now."""
-        queue = self._streams.get((rank, communicator))
-        return queue[0] if queue else None
+    def _is_full(self, rank: int) -> bool:
+        resident = self._machine.resident
+        return resident is not None and sum(one == rank for one, _ in self._running) >= resident
 
-    def _execute(self, place: Place) -> None:
-        match self._streams[place].popleft():
-            case Mark(event):
-                self._complete.add(event)
-            case Transfer(communicator, peer, _):
-                self._streams[peer, communicator].popleft()
-            case Collective(communicator, members):
-                for other in members:
-                    if other != place[0]:
-                        self._streams[other, communicator].popleft()
+    def _begin(self, key: tuple[int, int]) -> None:
+        """Execute the first operation of a queue; a transfer begins and lets operations of other streams pass."""
+        place, operation = self._queues[key].popleft()
+        if isinstance(operation, Mark):
+            self._complete.add(operation.event)
+        elif isinstance(operation, Transfer | Collective):
+            self._running[place] = operation
+
+    def _enabled_kernels(self) -> Iterator[_Enabled]:
+        for place, operation in self._running.items():
+            if all(self._running.get(other) == expected for other, expected in _partners(place[0], operation)):
+                yield self._finish, place
+
+    def _finish(self, place: Place) -> None:
+        for other, _ in _partners(place[0], self._running.pop(place)):
+            self._running.pop(other, None)
+
+
+_Enabled: TypeAlias = tuple[Callable[[Any], None], Any]
+
+
+def _partners(rank: int, operation: Transfer | Collective) -> list[tuple[Place, Transfer | Collective]]:
+    """Where, on other ranks, what must run for this operation to end."""
+    if isinstance(operation, Transfer):
+        counterpart = Transfer(operation.communicator, rank, not operation.sends)
+        return [((operation.peer, operation.communicator), counterpart)]
+    return [((other, operation.communicator), operation) for other in operation.members if other != rank]
