@@ -201,7 +201,7 @@ def _train(document: TrainingDocument, directory: Path, *, json: bool) -> None:
     from jellybean.training.epoch import EpochResult, epoch_json
     from jellybean.training.export import EXPORT_ROWS, export_variant, one_input
     from jellybean.training.hand_back import trained_model
-    from jellybean.training.logs import TrainingLogs, headline, idle_note, line
+    from jellybean.training.logs import TrainingLogs, headline, idle_note, line, measured
     from jellybean.training.processes.launch import lock_folder
     from jellybean.training.processes.ranks import process_group
     from jellybean.training.saving import run_folder
@@ -253,8 +253,7 @@ def _train(document: TrainingDocument, directory: Path, *, json: bool) -> None:
             }
         )
     elif epochs:
-        accuracy = "" if epochs[-1].accuracy is None else f", accuracy {epochs[-1].accuracy:.2f}"
-        out.print(f"trained {len(epochs)} epochs: loss {epochs[-1].loss:.4f}{accuracy}")
+        out.print(f"trained {len(epochs)} epochs: loss {epochs[-1].loss:.4f}{measured(epochs[-1])}")
     else:
         out.print("all epochs are done; for more: --set epochs=N, from scratch: --fresh")
     if exported is not None:

@@ -28,6 +28,7 @@ from jellybean_solver.pipeline import SCHEDULES
 TRAINING_FILE = "training.yaml"
 AUTO = "auto"
 LOSSES = ("cross_entropy", "mse", "model")
+METRICS = {"accuracy": "max", "perplexity": "min"}  # name -> what is better
 LR_SCHEDULES = ("constant", "linear", "cosine")
 _TEMPLATE = (
     "write it; a few lines are enough: `kind: Training`, `model: nets.py:FUNCTION`, `data: nets.py:FUNCTION`, "
@@ -57,6 +58,20 @@ def _lr_schedule(text: str) -> str:
         known = f"known: {', '.join(LR_SCHEDULES)}, or a class of torch.optim.lr_scheduler such as StepLR"
         raise InvalidValueError(
             f"unknown learning rate schedule {quoted(text)}", did_you_mean(text, LR_SCHEDULES) or known
+        )
+    return text
+
+
+def metric_name(text: str) -> str:
+    """The name of a metric: of a function without its file."""
+    return text.rpartition(":")[2]
+
+
+def _metric(text: str) -> str:
+    if text not in METRICS and not FUNCTION.fullmatch(text):
+        raise InvalidValueError(
+            f"unknown metric {quoted(text)}",
+            did_you_mean(text, METRICS) or f"known metrics: {', '.join(METRICS)}, or write FILE.py:FUNCTION",
         )
     return text
 
@@ -162,6 +177,22 @@ class CheckpointSpec(DocumentModel):
     )
 
 
+class EarlyStopSpec(DocumentModel):
+    """Ends a run when a metric on the test rows no longer improves."""
+
+    metric: Annotated[str, Field(min_length=1)] = Field(description="loss, or the name of one of `metrics`.")
+    patience: Count = Field(description="Epochs without improvement after which the run ends.")
+    mode: Literal["min", "max"] | None = Field(
+        default=None, description="What is better; needed for a metric of your own."
+    )
+    min_delta: NotNegative = Field(default=0.0, description="Smallest change that counts as an improvement.")
+
+    @property
+    def minimizes(self) -> bool:
+        """True if less is better."""
+        return (self.mode or METRICS.get(self.metric, "min")) == "min"
+
+
 class ExportSpec(DocumentModel):
     """Export of the trained model as a variant of the workflow in the same folder."""
 
@@ -242,6 +273,15 @@ class TrainingDocument(DocumentModel):
         default=600.0, alias="timeout", gt=0, description="Longest time without progress of a rank."
     )
     seed: int = Field(default=0, ge=0, le=2**32 - 1)
+    metrics: Annotated[tuple[Annotated[str, AfterValidator(_metric)], ...], Field(strict=False)] = Field(
+        default=("accuracy",),
+        description="What is measured on the test rows: accuracy, perplexity, or a function of outputs and targets.",
+    )
+    early_stop: EarlyStopSpec | None = None
+    ema: Annotated[float, Field(strict=False, gt=0, lt=1)] | None = Field(
+        default=None,
+        description="Decay of the weights' moving averages, which are then evaluated and exported: 0.999.",
+    )
     checkpoint: CheckpointSpec = CheckpointSpec()
     export: ExportSpec | None = None
 
@@ -254,6 +294,30 @@ class TrainingDocument(DocumentModel):
                 f"a batch of {batch} has less than one sample for each of {parts} micro-batches",
                 "increase batch, or use fewer",
             )
+        return value
+
+    @field_validator("metrics")
+    @classmethod
+    def _check_metrics(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        names = [metric_name(text) for text in value]
+        twice = next((name for name in names if names.count(name) > 1 or name == "loss"), None)
+        if twice is not None:
+            raise InvalidValueError(f"two metrics have the name {twice!r}", "rename one; `loss` is always measured")
+        if "perplexity" in value and info.data.get("loss") == "mse":
+            raise InvalidValueError("perplexity is exp of a mean cross-entropy, and the loss is mse", "remove it")
+        return value
+
+    @field_validator("early_stop")
+    @classmethod
+    def _check_early_stop(cls, value: EarlyStopSpec | None, info: ValidationInfo) -> EarlyStopSpec | None:
+        if value is None or "metrics" not in info.data:
+            return value
+        known = ["loss", *map(metric_name, info.data["metrics"])]
+        if value.metric not in known:
+            hint = did_you_mean(value.metric, known) or f"it is one of {', '.join(known)}; others go into `metrics`"
+            raise InvalidValueError(f"{value.metric!r} is not measured", hint)
+        if value.mode is None and value.metric != "loss" and value.metric not in METRICS:
+            raise InvalidValueError(f"whether more of {value.metric} is better is not known", "write mode: max, or min")
         return value
 
     @property
@@ -307,6 +371,8 @@ def _check_references(tree: Tree, directory: Path) -> None:
     settings = spec if isinstance(spec, dict) else {}
     functions: dict[DocPath, object] = {(key,): data.get(key) for key in ("model", "stages", "data", "loss")}
     functions["data", "function"] = settings.get("function")
+    metrics = data.get("metrics")
+    functions |= {("metrics", place): text for place, text in enumerate(metrics if isinstance(metrics, list) else ())}
     for path, value in functions.items():
         if isinstance(value, str) and FUNCTION.fullmatch(value):
             try:

@@ -21,6 +21,11 @@ def load_function(place: str, name: str, directory: Path = Path()) -> Callable[.
 
     Exceptions that the function raises become JellyBeanErrors of one line, with the file and line that raised them.
     """
+    return _in_one_line(load_object(place, name, directory), f"{place}:{name}")
+
+
+def load_object(place: str, name: str, directory: Path = Path()) -> Callable[..., Any]:
+    """The function or class itself; see `load_function`."""
     if importlib.util.find_spec("torch") is None:
         raise JellyBeanError("torch is not installed here; it is needed for torch modules: pip install torch")
     try:
@@ -32,7 +37,8 @@ def load_function(place: str, name: str, directory: Path = Path()) -> Callable[.
     function = getattr(module, name, None)
     if not callable(function):
         raise JellyBeanError(f"{place} has no function {name!r}")
-    return _in_one_line(function, f"{place}:{name}")
+    found: Callable[..., Any] = function
+    return found
 
 
 def _in_one_line(function: Callable[..., Any], what: str) -> Callable[..., Any]:

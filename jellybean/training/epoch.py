@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -30,7 +30,7 @@ class EpochResult:
 
     `losses`: per update. `accuracy`: percent of the test rows; None if targets are no classes. `samples`: training
     rows. `idle`, `predicted_idle`: bubble fractions, measured in the epoch's last iteration and simulated. `left_s`:
-    estimated seconds until the end of the run.
+    estimated seconds until the end of the run. `metrics`: on the test rows, by name.
     """
 
     number: int
@@ -42,6 +42,7 @@ class EpochResult:
     idle: float
     predicted_idle: float
     left_s: float
+    metrics: dict[str, float | None] = field(default_factory=dict)
 
     @property
     def loss(self) -> float:
@@ -82,17 +83,18 @@ def run_epoch(
         reader.close()
     average_statistics(run)
     with run.rank.busy("measuring the test rows"):
-        accuracy, test_loss = evaluate(run)
+        measured = evaluate(run)
     return EpochResult(
         start.number + 1,
         run.sampler.samples,
         losses,
-        accuracy,
-        test_loss,
+        measured.metrics.get("accuracy"),
+        measured.loss,
         sum(map(run.sampler.rows, range(first, run.sampler.iterations))) / took_s,
         _idle(run, log),
         run.choice.bubble,
         left_s=0.0,  # placeholder; the caller sets it
+        metrics=measured.metrics,
     )
 
 

@@ -48,8 +48,10 @@ def _gather(run: RankRun) -> dict[str, torch.Tensor] | None:
 
 def _own_tensors(run: RankRun) -> dict[str, torch.Tensor]:
     found: dict[str, torch.Tensor] = {}
-    for (_, pipe), stage in run.held.items():
-        if pipe == 0 and run.rank.replica == 0:
-            found |= {name: value.detach().cpu() for name, value in stage.versions.exact.items()}
+    averages = run.updates.averages
+    for copy, stage in run.held.items():
+        if copy[1] == 0 and run.rank.replica == 0:
+            weights = stage.versions.exact | (averages.of(copy) if averages is not None else {})
+            found |= {name: value.detach().cpu() for name, value in weights.items()}
             found |= {name: value.detach().cpu() for name, value in stage.buffers.items()}
     return found

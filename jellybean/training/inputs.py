@@ -15,6 +15,7 @@ from jellybean.training.data.loading import TrainingData, load_data
 from jellybean.training.data.rules import RowRules
 from jellybean.training.errors import TrainingError
 from jellybean.training.losses import class_dimension, class_scores, load_loss, row_weights
+from jellybean.training.metrics import Measures, check_metrics, load_metrics
 from jellybean.training.models.building import load_model
 from jellybean.training.models.pretrained import PretrainedWeights, open_weights
 from jellybean.training.optimizers import OptimizerPlan, plan_optimizer
@@ -34,6 +35,7 @@ class TrainingInputs:
     module: nn.Module
     data: TrainingData
     loss: LossFunction
+    metrics: Measures
     optimizer: OptimizerPlan
     pretrained: PretrainedWeights | None = None
 
@@ -70,7 +72,7 @@ def read_inputs(document: TrainingDocument, directory: Path) -> TrainingInputs:
         pretrained = open_weights(directory / document.weights, module)
     optimizer = plan_optimizer(document.optimizer, module)
     data, loss = load_data(document, directory), load_loss(document, directory)
-    return TrainingInputs(module, data, loss, optimizer, pretrained)
+    return TrainingInputs(module, data, loss, load_metrics(document, directory, loss), optimizer, pretrained)
 
 
 def check_inputs(inputs: TrainingInputs, document: TrainingDocument) -> CheckedInputs:
@@ -97,7 +99,8 @@ def _tried(inputs: TrainingInputs, document: TrainingDocument, rows: int | None)
             outputs = arguments.form.call(module, arguments.tensors)
             rules = _rules(document, outputs, example)
             told = inputs.loss(outputs, target)
-        _check_loss(told, document)
+            _check_loss(told, document)
+            _check_metrics(inputs, example)
         gradient_digests([told], [torch.ones_like(told)], [own for own in module.parameters() if own.requires_grad])
     except TrainingError:
         raise
@@ -111,6 +114,17 @@ def _tried(inputs: TrainingInputs, document: TrainingDocument, rows: int | None)
             for value, before in buffers:
                 value.copy_(before)
     return replace(rules, weigh=row_weights(inputs.loss, arguments, outputs, target))
+
+
+def _check_metrics(inputs: TrainingInputs, example: Samples) -> None:
+    """Try the metrics on outputs in evaluation mode."""
+    inputs.module.eval()
+    try:
+        with torch.no_grad():
+            outputs = example.inputs.form.call(inputs.module, example.inputs.tensors)
+            check_metrics(inputs.metrics, outputs, example.target(slice(None)))
+    finally:
+        inputs.module.train()
 
 
 def _check_loss(told: Any, document: TrainingDocument) -> None:

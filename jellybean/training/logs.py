@@ -21,10 +21,17 @@ _NOTABLE_IDLE = 0.2  # print a note if the measured idle fraction exceeds the pr
 
 def line(epoch: EpochResult, epochs: int) -> str:
     """Terminal line of an epoch."""
-    accuracy = "" if epoch.accuracy is None else f", accuracy {epoch.accuracy:.2f}"
     return (
-        f"epoch {epoch.number}/{epochs}: loss {epoch.loss:.4f}{accuracy}, {epoch.samples_per_s:,.0f} samples/s, "
+        f"epoch {epoch.number}/{epochs}: loss {epoch.loss:.4f}{measured(epoch)}, {epoch.samples_per_s:,.0f} samples/s, "
         f"idle {epoch.idle:.0%} (predicted {epoch.predicted_idle:.0%}), {epoch.left_s:.0f} s left"
+    )
+
+
+def measured(epoch: EpochResult) -> str:
+    """The metrics on the test rows: `, accuracy 97.50, perplexity 3.142`."""
+    digits = {"accuracy": ".2f"}
+    return "".join(
+        f", {name} {value:{digits.get(name, '.4g')}}" for name, value in epoch.metrics.items() if value is not None
     )
 
 
@@ -128,6 +135,7 @@ def _events_of(epoch: EpochResult) -> list[Any]:
     now, updates = time.time(), len(epoch.losses)
     ends = {
         "accuracy": epoch.accuracy,
+        **epoch.metrics,
         "test loss": epoch.test_loss,
         "samples per s": epoch.samples_per_s,
         "idle/measured": epoch.idle,

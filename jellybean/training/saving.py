@@ -21,6 +21,7 @@ from jellybean.training.checkpoints.checkpoint import (
 )
 from jellybean.training.checkpoints.position import Position
 from jellybean.training.checkpoints.states import belongs_to, collect_state, restore_state
+from jellybean.training.early_stop import Metrics
 from jellybean.training.errors import TrainingError
 from jellybean.training.processes.ranks import Rank
 from jellybean.training.setup import RankRun
@@ -35,16 +36,17 @@ def run_folder(directory: Path) -> Path:
 class Progress:
     """How far a run is, beside its tensors: what a checkpoint's manifest records.
 
-    `test_losses`: of the epochs done; None where not recorded. `losses`: of the updates done in the epoch that follows.
+    `history`: loss and metrics on the test rows after each epoch; empty where not recorded. `losses`: of the updates
+    done in the epoch that follows.
     """
 
-    test_losses: list[float | None] = field(default_factory=list)
+    history: list[Metrics] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
 
     @property
     def position(self) -> Position:
         """Its checkpoint's position."""
-        return Position(len(self.test_losses), len(self.losses))
+        return Position(len(self.history), len(self.losses))
 
 
 def save_checkpoint(run: RankRun, document: TrainingDocument, directory: Path, progress: Progress) -> None:
@@ -80,7 +82,7 @@ def _facts(run: RankRun, document: TrainingDocument, progress: Progress) -> dict
         "schedule": run.choice.name,
         "devices": run.schedule.devices,
         "optimizer": document.optimizer.name,
-        "test_losses": progress.test_losses,
+        "history": progress.history,
         "loss_scale": scale.state() if scale is not None else None,
     }
     return {**found, "losses": progress.losses, "division": _division(run, document)} if progress.losses else found
@@ -112,8 +114,8 @@ def resume(run: RankRun, document: TrainingDocument, directory: Path, warn: Call
     scale = run.updates.loss_scale
     if scale is not None and found.manifest.get("loss_scale"):
         scale.restore(found.manifest["loss_scale"])
-    test_losses = found.manifest.get("test_losses", [None] * found.position.epochs)
-    return Progress(list(test_losses), list(found.manifest.get("losses", ())))
+    history = found.manifest.get("history", [{}] * found.position.epochs)
+    return Progress(list(history), list(found.manifest.get("losses", ())))
 
 
 def _check_division(found: LoadedCheckpoint, run: RankRun, document: TrainingDocument) -> None:

@@ -20,6 +20,7 @@ from jellybean.training.data.sampler import MicrobatchSampler
 from jellybean.training.errors import TrainingError
 from jellybean.training.graphs import GraphRecipe, ModelGraphs, find_graphs, repeat_graphs
 from jellybean.training.inputs import CheckedInputs, TrainingInputs, check_inputs, read_inputs
+from jellybean.training.metrics import Measures
 from jellybean.training.optimizers import OptimizerPlan
 from jellybean.training.precision import PRECISIONS
 from jellybean.training.processes.links import GroupCommunicator, Link, StagedLink, device_links
@@ -27,6 +28,7 @@ from jellybean.training.processes.ranks import NO_TIMEOUT, Rank
 from jellybean.training.processes.transport import StageTransport
 from jellybean.training.schedule_choice import ScheduleChoice, choose_schedule
 from jellybean.training.stages.all_reduce import make_process_groups
+from jellybean.training.stages.averages import AveragedWeights
 from jellybean.training.stages.cut import CutModule, cut_module
 from jellybean.training.stages.evaluation_cut import EvaluationCut, cut_for_evaluation
 from jellybean.training.stages.evaluation_pass import EvaluationPass, EvaluationStage
@@ -49,6 +51,7 @@ class RankRun:
     rank: Rank
     data: TrainingData
     loss: LossFunction
+    metrics: Measures
     optimizer: OptimizerPlan
     choice: ScheduleChoice
     schedule: Schedule
@@ -84,7 +87,7 @@ def set_up_run(document: TrainingDocument, directory: Path, rank: Rank) -> RankR
             checked = check_inputs(inputs, document)
             graphs = find_graphs(inputs.module, inputs.example(document, checked.trial_rows).inputs)
             facts = graphs.recipes[0].facts
-            states = inputs.optimizer.states_per_weight(inputs.module)
+            states = inputs.optimizer.states_per_weight(inputs.module) + (document.ema is not None)
             tensors = inputs.example(document).inputs.tensors
             choice = choose_schedule(graphs.training, facts, tensors, document, states, rank.device)
             told = [_Decisions(checked, graphs.recipes, choice)]
@@ -135,6 +138,7 @@ class _RunBuilder:
             UpdateSettings(
                 schedule.flushes, training.tied, document.clip, rank.replica == 0, self._precision.loss_scale()
             ),
+            AveragedWeights(held, document.ema) if document.ema is not None else None,
         )
         transport = self._transport()
         place = Place(rank.device_index, rank.first, rank.streams)
@@ -143,6 +147,7 @@ class _RunBuilder:
             rank,
             self._inputs.data,
             self._inputs.loss,
+            self._inputs.metrics,
             self._inputs.optimizer,
             choice,
             schedule,

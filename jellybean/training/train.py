@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from jellybean.documents.training import TrainingDocument
+from jellybean.training.early_stop import reason_to_stop
 from jellybean.training.epoch import EpochResult, EpochStart, run_epoch
 from jellybean.training.errors import TrainingError
 from jellybean.training.lr_schedules import make_lr_schedule
@@ -31,8 +32,8 @@ def train(
         )
     lr = make_lr_schedule(document.lr_schedule, run.optimizer, run.sampler.updates, document.epochs)
     progress = resume(run, document, directory, warn)
-    for loss in progress.test_losses:
-        if loss is not None:
+    for metrics in progress.history:
+        if (loss := metrics.get("loss")) is not None:
             lr.end_epoch(loss)
 
     def save(losses: list[float]) -> None:
@@ -40,19 +41,24 @@ def train(
 
     told: list[EpochResult] = []
     ends_s = [time.perf_counter()]
+    reason = reason_to_stop(document.early_stop, progress.history)
     for number in range(progress.position.epochs, document.epochs):
+        if reason:
+            break
         measured = run_epoch(run, document, EpochStart(number, progress.losses), lr, save)
         progress.losses = []
         ends_s.append(time.perf_counter())
         epoch = replace(measured, left_s=left_s(ends_s, document.epochs - number - 1))
         told.append(epoch)
-        progress.test_losses.append(epoch.test_loss)
+        progress.history.append({**epoch.metrics, "loss": epoch.test_loss})
         lr.end_epoch(epoch.test_loss)
+        reason = reason_to_stop(document.early_stop, progress.history)
         if run.rank.is_first:
             on_epoch(epoch)
-        last = number + 1 == document.epochs
-        if last or (number + 1) % document.checkpoint.every == 0:
+        if reason or number + 1 == document.epochs or (number + 1) % document.checkpoint.every == 0:
             save_checkpoint(run, document, directory, progress)
+    if reason and run.rank.is_first:
+        warn(reason)
     run.transport.close()
     return told
 

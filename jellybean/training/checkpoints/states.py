@@ -10,7 +10,7 @@ from jellybean.training.errors import TrainingError
 from jellybean.training.stages.stage import StageCopy
 from jellybean.training.stages.updates import WeightUpdates
 
-WEIGHT, BUFFER, STATE = "weight/", "buffer/", "state/"
+WEIGHT, BUFFER, STATE, AVERAGE = "weight/", "buffer/", "state/", "average/"
 HeldStages = Mapping[tuple[int, int], StageCopy]
 
 
@@ -23,6 +23,8 @@ def collect_state(held: HeldStages, updates: WeightUpdates) -> dict[str, torch.T
         names = {id(value): name for name, value in stage.versions.parameters.items()}
         found |= {WEIGHT + name: value for name, value in stage.versions.exact.items()}
         found |= {BUFFER + name: value for name, value in stage.buffers.items()}
+        if updates.averages is not None:
+            found |= {AVERAGE + name: value for name, value in updates.averages.of(copy).items()}
         optimizer = updates.optimizers.get(copy)
         for parameter, state in optimizer.state.items() if optimizer is not None else ():
             for key, value in state.items():
@@ -56,6 +58,9 @@ def restore_state(tensors: Mapping[str, torch.Tensor], held: HeldStages, updates
             stage.versions.restore(name, _like(weight, tensors, WEIGHT + name))
         for name, buffer in stage.buffers.items():
             buffer.copy_(_like(buffer, tensors, BUFFER + name))
+        for name, average in updates.averages.of(copy).items() if updates.averages is not None else ():
+            kept = AVERAGE + name if AVERAGE + name in tensors else WEIGHT + name  # the run had no averages so far
+            average.copy_(_like(average, tensors, kept))
         optimizer = updates.optimizers.get(copy)
         if optimizer is None:
             continue

@@ -24,6 +24,7 @@ from jellybean.training.stages.all_reduce import (
     global_norm,
     start_all_reduce,
 )
+from jellybean.training.stages.averages import AveragedWeights
 from jellybean.training.stages.loss_scale import LossScale
 from jellybean.training.stages.stage import StageCopy
 from jellybean_solver.pipeline import Action, Schedule
@@ -49,7 +50,7 @@ class UpdateSettings:
 
 
 class WeightUpdates:
-    """Updates of the stages that a rank holds. `held`: (stage, pipe) -> copy."""
+    """Updates of the stages that a rank holds. `held`: (stage, pipe) -> copy. `averages`: of the weights, or None."""
 
     def __init__(
         self,
@@ -57,8 +58,10 @@ class WeightUpdates:
         make_optimizer: MakeOptimizer,
         groups: ProcessGroups,
         rules: UpdateSettings,
+        averages: AveragedWeights | None = None,
     ) -> None:
         self._held, self._groups, self._rules = held, groups, rules
+        self.averages = averages
         self._settings: Sequence[GroupSettings] = ()
         self._pending: dict[int, PendingAllReduce | None] = {}
         self._ready = self._skipped = False
@@ -117,6 +120,8 @@ class WeightUpdates:
                     value.grad = stage.gradient.get(name)
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
+        if self.averages is not None and not self._skipped:
+            self.averages.update((action.stage, action.pipe))
         stage.gradient = {}
 
     def _prepare_all(self) -> None:

@@ -79,7 +79,8 @@ class MeasureTwoModes:
         reader = run.data.train.read(ReadPlan(run.sampler, replica=replica))
         run.interpreter.run(IterationFeed(reader, 0, torch.device("cpu"), 0, 0, 0))
         average_statistics(run)
-        found = evaluate(run)
+        evaluation = evaluate(run)
+        found = evaluation.metrics["accuracy"], evaluation.loss
         run.transport.close()
         module = trained_model(run, document, Path())
         if module is None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from jellybean.training.evaluation import correct
 from jellybean.training.inputs import TrainingInputs
 from jellybean.training.losses import class_scores
+from jellybean.training.metrics import correct
 
 
 def measured(module: nn.Module, inputs: TrainingInputs) -> tuple[float | None, float]:

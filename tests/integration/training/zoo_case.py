@@ -58,7 +58,7 @@ class ZooUpdate:
         return {
             "losses": losses,
             "weights": {} if module is None else {n: v.detach().clone() for n, v in module.state_dict().items()},
-            "evaluation": evaluation,
+            "evaluation": (evaluation.metrics["accuracy"], evaluation.loss),
             "tracer": run.choice.tracer,
         }
 

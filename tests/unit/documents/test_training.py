@@ -49,6 +49,16 @@ def test_defaults(tmp_path):
         ("lr: 0.001", "lr: fast", "6:29: optimizer.lr: 'fast' is not a finite number"),
         ("batch: 64", "batch: 64\nloss: crossentropy", "did you mean 'cross_entropy'"),
         ("batch: 64", "batch: 64\ndevices: 1000000", "at most 65536"),
+        ("batch: 64", "batch: 64\nmetrics: [accurcy]", "metrics.0.*unknown metric 'accurcy'; did you mean 'accuracy'"),
+        ("batch: 64", "batch: 64\nmetrics: [a.py:f1, b.py:f1]", "two metrics have the name 'f1'"),
+        ("batch: 64", "batch: 64\nloss: mse\nmetrics: [perplexity]", "perplexity is exp of a mean cross-entropy"),
+        ("batch: 64", "batch: 64\nearly_stop: {metric: acuracy, patience: 2}", "did you mean 'accuracy'"),
+        (
+            "batch: 64",
+            "batch: 64\nmetrics: [a.py:f1]\nearly_stop: {metric: f1, patience: 2}",
+            "write mode: max, or min$",
+        ),
+        ("batch: 64", "batch: 64\nema: 1.0", "ema: must be below 1"),
         ("data: nets.py:data", "data: {folder: x, size: 0}", r"data.size: must be at least 1, not 0$"),
         ("data: nets.py:data", "data: {csv: x.csv}", "data.*missing key 'target'"),
         (

@@ -11,7 +11,6 @@ from jellybean.training.data.feed import IterationFeed  # noqa: E402
 from jellybean.training.data.rows import MemoryRows, Place, ReadPlan  # noqa: E402
 from jellybean.training.data.rules import RowRules  # noqa: E402
 from jellybean.training.data.sampler import MicrobatchSampler  # noqa: E402
-from jellybean.training.evaluation import correct  # noqa: E402
 from jellybean.training.losses import (  # noqa: E402
     class_dimension,
     class_scores,
@@ -19,6 +18,7 @@ from jellybean.training.losses import (  # noqa: E402
     model_loss,
     row_weights,
 )
+from jellybean.training.metrics import correct  # noqa: E402
 from jellybean.training.samples import IGNORED, Samples, read_samples  # noqa: E402
 
 nn = torch.nn

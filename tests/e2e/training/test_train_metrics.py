@@ -1,0 +1,90 @@
+"""`jellybean train` with metrics, early stopping and averages of the weights, on one process."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
+
+from safetensors.torch import load_file  # noqa: E402
+
+from jellybean.cli import run  # noqa: E402
+
+DOCUMENT = """\
+kind: Training
+model: nets.py:net
+data: nets.py:data
+epochs: 8
+batch: 16
+optimizer: {name: sgd, lr: 0.000000000001}
+metrics: [accuracy, perplexity, nets.py:worst]
+early_stop: {metric: worst, mode: min, patience: 2, min_delta: 0.01}
+ema: 0.9
+"""
+NETS = """\
+import torch
+
+def net():
+    return torch.nn.Sequential(torch.nn.Linear(9, 16), torch.nn.Tanh(), torch.nn.Linear(16, 3))
+
+def data():
+    rows = torch.randn(96, 9, generator=torch.Generator().manual_seed(1))
+    return {"train": (rows, rows[:, :3].argmax(1)), "test": (rows, rows[:, :3].argmax(1))}
+
+def worst(outputs, targets):
+    return torch.nn.functional.cross_entropy(outputs, targets, reduction="none").max()
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    torch.set_num_threads(1)
+    (tmp_path / "training.yaml").write_text(DOCUMENT)
+    (tmp_path / "nets.py").write_text(NETS)
+    return tmp_path
+
+
+def test_a_run_stops_early_and_stays_stopped(project, capsys):
+    assert run(["train", str(project), "--json"]) == 0
+    out, said = capsys.readouterr()
+    epochs = json.loads(out)["epochs"]
+    assert len(epochs) == 3
+    assert "stopped after epoch 3: worst has not improved for 2 epochs" in " ".join(said.split())
+    assert list(epochs[0]["metrics"]) == ["accuracy", "perplexity", "worst"]
+    assert epochs[0]["metrics"]["perplexity"] == pytest.approx(float(torch.tensor(epochs[0]["test_loss"]).exp()))
+    assert f"perplexity {epochs[0]['metrics']['perplexity']:.4g}, worst " in said
+    logged = [json.loads(line) for line in (project / "training" / "logs" / "epochs.jsonl").read_text().splitlines()]
+    assert [one["metrics"] for one in logged] == [one["metrics"] for one in epochs]
+    assert run(["train", str(project), "--json"]) == 0
+    out, said = capsys.readouterr()
+    assert json.loads(out)["epochs"] == []
+    assert "stopped after epoch 3" in said
+
+
+def test_averages_resume_exactly_and_are_what_is_handed_back(project, capsys):
+    values = ("optimizer.lr=0.1", "checkpoint.updates=2", "checkpoint.keep=20")
+    options = ["--json", *(part for value in values for part in ("--set", value))]
+    assert run(["train", str(project), *options, "--set", "epochs=2"]) == 0
+    whole = json.loads(capsys.readouterr().out)["epochs"]
+    folder = project / "training" / "checkpoints"
+    averages = {
+        name.removeprefix("average/"): value
+        for name, value in load_file(folder / "epoch-2" / "rank-0.safetensors").items()
+        if name.startswith("average/")
+    }
+    handed_back = load_file(project / "training" / "model.safetensors")
+    assert handed_back.keys() == averages.keys()
+    assert all(torch.equal(handed_back[name], averages[name]) for name in averages)
+    weights = load_file(folder / "epoch-2" / "rank-0.safetensors")
+    assert not torch.equal(averages["0.weight"], weights["weight/0.weight"])
+    for path in (folder / "epoch-2", folder / "epoch-1-update-4"):
+        shutil.rmtree(path)
+    assert run(["train", str(project), *options, "--set", "epochs=2"]) == 0
+    (resumed,) = json.loads(capsys.readouterr().out)["epochs"]
+    assert (resumed["losses"], resumed["metrics"]) == (whole[1]["losses"], whole[1]["metrics"])
+    again = load_file(project / "training" / "model.safetensors")
+    assert all(torch.equal(handed_back[name], again[name]) for name in again)
