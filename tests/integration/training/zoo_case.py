@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.func import functional_call
 
 from jellybean.documents.training import OptimizerSpec, TrainingDocument
 from jellybean.training.data.feed import IterationFeed
@@ -20,6 +23,8 @@ from tests.integration.training.whole_model import measured
 from tests.integration.training.zoo import ROWS, ZOO
 
 LR = 0.1
+Weights = dict[str, torch.Tensor]
+Version = Callable[[int, int], int]  # stage, update -> number of updates that its weights have had
 
 
 @dataclass(frozen=True)
@@ -59,8 +64,37 @@ class ZooUpdate:
             "losses": losses,
             "weights": {} if module is None else {n: v.detach().clone() for n, v in module.state_dict().items()},
             "evaluation": (evaluation.metrics["accuracy"], evaluation.loss),
-            "tracer": run.choice.tracer,
+            "period": run.schedule.period,
+            "stage_of": {name: number for (number, _), stage in run.held.items() for name in stage.versions.parameters},
         }
+
+
+def in_sequence(case: ZooUpdate, period: int, version: Version, stage_of: Mapping[str, int]) -> Weights:
+    """The weights after an epoch without a flush, update by update, from the definition.
+
+    Stage s computes update u with the weights that `version(s, u)` updates have made, and changes the newest ones.
+    """
+    inputs = load_training_inputs(case.document, Path())
+    assert isinstance(inputs.data.train, MemoryRows)
+    module, samples = inputs.module, inputs.data.train.samples
+    parts = torch.randperm(ROWS, generator=torch.Generator().manual_seed(0)).tensor_split(case.microbatches)
+    history = [{name: value.detach().clone() for name, value in module.named_parameters()}]
+    for update in range(len(parts) // period):
+        own = parts[update * period : (update + 1) * period]
+        seen = {name: history[version(stage_of.get(name, 0), update)][name].requires_grad_() for name in history[0]}
+        whole, total = sum(samples.weight(rows) for rows in own), torch.zeros((), dtype=torch.float64)
+        for rows in own:
+            arguments = samples.arguments(rows)
+            outputs = arguments.form.call(partial(_with_weights, module, seen), arguments.tensors)
+            total = total + inputs.loss(outputs, samples.target(rows)) * samples.weight(rows) / whole
+        gradients = torch.autograd.grad(total, list(seen.values()), allow_unused=True)
+        pairs = zip(history[-1].items(), gradients, strict=True)
+        history.append({n: (v if g is None else v - LR * g).detach().clone() for (n, v), g in pairs})
+    return history[-1]
+
+
+def _with_weights(module: torch.nn.Module, weights: Weights, *args: Any, **kwargs: Any) -> Any:
+    return functional_call(module, weights, args, kwargs)
 
 
 def one_process(case: ZooUpdate) -> tuple[float, dict[str, torch.Tensor], tuple[float | None, float]]:
