@@ -104,4 +104,4 @@ class TrainStages:
         run.transport.close()
         module = trained_model(run, asked, Path())
         state = {} if module is None else {name: value.clone() for name, value in module.state_dict().items()}
-        return {"losses": losses, "state": state, "evaluation": evaluation}
+        return {"losses": losses, "state": state, "evaluation": (evaluation.metrics["accuracy"], evaluation.loss)}
