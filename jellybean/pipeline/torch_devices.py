@@ -1,11 +1,16 @@
-"""Operations of a graph on another device than the one where it was traced."""
+"""Moves traced modules to a device, with all that their graphs say about devices.
+
+Exported graphs name the device on which the model was traced (`zeros(..., device=cpu)`), and have constants beside the
+parameters. On another device such an operation would make a tensor on the wrong one. A graph computes on one device
+only, so every device in it becomes that device.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from torch import fx
+from torch import fx, nn
 
 _MOVES = {"cpu", "cuda"}  # methods of a tensor that move it
 _FACTORIES = {  # make tensors on the default device if the graph names none
@@ -17,11 +22,20 @@ _FACTORIES = {  # make tensors on the default device if the graph names none
 }
 
 
-def operation_on(node: fx.Node, device: torch.device) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """(target, args, kwargs) of a node that computes on one device, with every device in them replaced by it.
+def move_module(module: nn.Module, device: torch.device) -> nn.Module:
+    """Move a module's parameters, buffers and constants, and rewrite its graphs, in place. Returns the module."""
+    for part in module.modules():
+        if isinstance(part, fx.GraphModule):
+            _move_constants(part, device)
+            for node in part.graph.nodes:
+                node.target, node.args, node.kwargs = operation_on(node, device)
+            part.graph.lint()
+            part.recompile()
+    return module.to(device)
 
-    Exported graphs name the device on which the model was traced (`zeros(..., device=cpu)`).
-    """
+
+def operation_on(node: fx.Node, device: torch.device) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """(target, args, kwargs) of a node on one device, with every device in them replaced by it."""
     if node.op == "call_method" and node.target in _MOVES:
         return "to", (node.args[0], device), {}
     args = _replaced(node.args, device)
@@ -30,6 +44,8 @@ def operation_on(node: fx.Node, device: torch.device) -> tuple[Any, tuple[Any, .
         kwargs["device"] = device
     if node.op == "call_method" and node.target == "to" and len(args) > 1 and _is_device_text(args[1]):
         args = (args[0], device, *args[2:])
+    if getattr(node.target, "__name__", "") == "wrap_with_autocast" and args[0] == "cpu":  # of the device traced on
+        args = (device.type, *args[1:])
     return node.target, args, kwargs
 
 
@@ -39,3 +55,15 @@ def _replaced(value: Any, device: torch.device) -> Any:
 
 def _is_device_text(value: Any) -> bool:
     return isinstance(value, str) and value.partition(":")[0] in _MOVES
+
+
+def _move_constants(module: fx.GraphModule, device: torch.device) -> None:
+    """Move tensors that a graph reads as plain attributes; `Module.to` moves parameters and buffers only."""
+    for node in module.graph.nodes:
+        if node.op != "get_attr":
+            continue
+        path, _, name = str(node.target).rpartition(".")
+        owner = module.get_submodule(path)
+        value = getattr(owner, name)
+        if isinstance(value, torch.Tensor) and name not in owner._parameters and name not in owner._buffers:
+            setattr(owner, name, value.to(device))

@@ -20,7 +20,7 @@ import torch
 from torch import fx, nn
 
 from jellybean.errors import JellyBeanError
-from jellybean.pipeline.torch_devices import operation_on
+from jellybean.pipeline.torch_devices import move_module, operation_on
 from jellybean.pipeline.torch_graph import (
     COMPUTE_OPS,
     DisjointSets,
@@ -158,13 +158,16 @@ class _NodeTimer(fx.Interpreter):  # type: ignore[misc]  # mypy does not follow 
         """The operation, with its parameters on the target's device."""
         if node.op == "call_module":
             part = self.module.get_submodule(str(node.target))
-            part = part if self._on_cpu else copy.deepcopy(part).to(self._target.device)
+            part = self._moved_module(part)
             return _Operation(part, node.args, node.kwargs, {}, [p for p in part.parameters() if p.requires_grad])
         target, args, kwargs = operation_on(node, self._target.device)
         run = target if node.op == "call_function" else lambda one, *rest, **more: getattr(one, target)(*rest, **more)
         read = {one: self.env[one] for one in node.all_input_nodes if one.op == "get_attr"}
         parameters = {one: self._moved(value) for one, value in read.items() if isinstance(value, nn.Parameter)}
         return _Operation(run, args, kwargs, parameters, [p for p in parameters.values() if p.requires_grad])
+
+    def _moved_module(self, part: nn.Module) -> nn.Module:
+        return part if self._on_cpu else move_module(copy.deepcopy(part), self._target.device)
 
     def _moved(self, value: nn.Parameter) -> torch.Tensor:
         if self._on_cpu:
@@ -200,6 +203,8 @@ class _NodeTimer(fx.Interpreter):  # type: ignore[misc]  # mypy does not follow 
         trained = node.name in self._facts.trained
 
         def copy_value(value: Any) -> Any:
+            if isinstance(value, nn.Module):  # a part of the graph that runs under other settings, such as no_grad
+                return self._moved_module(value)
             if not isinstance(value, torch.Tensor):
                 return value
             copied = value.detach().to(self._target.device, copy=True)

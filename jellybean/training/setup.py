@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from jellybean.documents.training import TrainingDocument
+from jellybean.pipeline.torch_devices import move_module
 from jellybean.pipeline.torch_trace import CallForm
 from jellybean.training.data.agreement import check_same_rows
 from jellybean.training.data.loading import TrainingData
@@ -34,7 +35,6 @@ from jellybean.training.stages.evaluation_cut import EvaluationCut, cut_for_eval
 from jellybean.training.stages.evaluation_pass import EvaluationPass, EvaluationStage
 from jellybean.training.stages.interpreter import Interpreter, Place, neighbours, peers_of
 from jellybean.training.stages.master_weights import MasterWeights
-from jellybean.training.stages.placement import move_stage
 from jellybean.training.stages.stage import LossFunction, StageCopy, StageSettings
 from jellybean.training.stages.updates import UpdateSettings, WeightUpdates, check_tied_weights
 from jellybean_solver.pipeline import Schedule
@@ -228,7 +228,7 @@ class _RunBuilder:
         rank, places, computation = self._rank, self._schedule.device_of[0], self._precision.computation
         stages = {
             number: EvaluationStage(
-                move_stage(stage.module, rank.device), stage.inputs.arguments, cut.names[number], computation
+                move_module(stage.module, rank.device), stage.inputs.arguments, cut.names[number], computation
             )
             for number, stage in enumerate(cut.stages.stages)
             if places[number] == rank.device_index

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import fx, nn
 
+from jellybean.pipeline.torch_devices import move_module
 from jellybean.pipeline.torch_graph import COMPUTE_OPS, GraphFacts, ValueKind
 from jellybean.pipeline.torch_trace import TracedModule
 from jellybean.training.errors import TrainingError
 from jellybean.training.stages.all_reduce import TiedWeights
-from jellybean.training.stages.placement import move_stage
 from jellybean.training.stages.stage import LossFunction, StageCopy, StageInputs, StageSettings
 
 
@@ -35,7 +35,7 @@ class CutStage:
 
     def copy(self, settings: StageSettings, loss: LossFunction | None, device: torch.device) -> StageCopy:
         """A copy of the stage on a device."""
-        return StageCopy(move_stage(self.module, device), settings, loss, self.inputs, self.state, device)
+        return StageCopy(move_module(self.module, device), settings, loss, self.inputs, self.state, device)
 
 
 @dataclass(frozen=True)

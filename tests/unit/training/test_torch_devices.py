@@ -10,10 +10,11 @@ from torch import fx, nn  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
 
+from jellybean.pipeline.torch_devices import move_module, operation_on  # noqa: E402
 from jellybean.pipeline.torch_graph import graph_facts  # noqa: E402
+from jellybean.pipeline.torch_profile import ProfileTarget, profile_traced  # noqa: E402
 from jellybean.pipeline.torch_trace import TRACERS, CallArguments, trace  # noqa: E402
 from jellybean.training.stages.cut import cut_module  # noqa: E402
-from jellybean.training.stages.placement import move_stage  # noqa: E402
 from jellybean.training.stages.stage import StageSettings  # noqa: E402
 
 META = torch.device("meta")
@@ -93,7 +94,56 @@ def test_moving_back_computes_the_same():
     x = torch.ones(3, 4)
     values: tuple = (x,)
     for stage in cut.stages:
-        values = move_stage(stage.module, torch.device("cpu"))(*values)
+        values = move_module(stage.module, torch.device("cpu"))(*values)
         values = values if isinstance(values, tuple) else (values,)
     assert torch.equal(values[0], module(x))
     assert all(isinstance(stage.module, fx.GraphModule) for stage in cut.stages)
+
+
+class _UnderSettings(nn.Module):
+    """Has parts under autocast and no_grad, which torch.export makes graphs of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        with torch.no_grad():
+            added = torch.arange(4) * 2.0
+        with torch.autocast(device_type="cpu", enabled=False):
+            x = self.first(x) * 2
+        return self.second(x) + added
+
+
+class _UnderNoGrad(_UnderSettings):
+    """Autocast has no meta device, so without it."""
+
+    def forward(self, x):
+        with torch.no_grad():
+            added = torch.arange(4) * 2.0 + x
+        return self.second(self.first(x)) + added
+
+
+def _autocast_devices(module: nn.Module) -> set[str]:
+    graphs = [part.graph for part in module.modules() if isinstance(part, fx.GraphModule)]
+    nodes = [node for graph in graphs for node in graph.nodes]
+    return {node.args[0] for node in nodes if getattr(node.target, "__name__", "") == "wrap_with_autocast"}
+
+
+def test_parts_under_other_settings_move_too():
+    traced = trace(_UnderSettings(), CallArguments.of((torch.ones(3, 4),)), tracer="torch.export")
+    assert _autocast_devices(traced.graph) == {"cpu"}
+    for part in traced.graph.modules():
+        if isinstance(part, fx.GraphModule):
+            for node in part.graph.nodes:
+                node.target, node.args, node.kwargs = operation_on(node, torch.device("cuda", 0))
+                assert torch.device("cpu") not in tree_leaves((node.args, node.kwargs))
+    assert _autocast_devices(traced.graph) == {"cuda"}
+
+
+def test_a_profile_moves_parts_under_other_settings():
+    arguments = CallArguments.of((torch.ones(3, 4),))
+    traced = trace(_UnderNoGrad(), arguments, tracer="torch.export")
+    facts = graph_facts(traced, arguments.tensors)
+    profile = profile_traced(traced, facts, arguments.tensors, runs=1, target=ProfileTarget(META))
+    assert sum(layer.parameter_bytes for layer in profile.graph.layers) == 2 * 4 * 20
