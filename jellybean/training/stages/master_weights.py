@@ -19,7 +19,7 @@ class MasterWeights:
         self._copies: dict[int, torch.Tensor] = {}
 
     def shorten(self, parameter: nn.Parameter) -> torch.Tensor | None:
-        """Round a parameter. Returns its master copy; None if it needs none: a vector, or not trained."""
+        """Round a parameter. Returns its master copy; None for vectors, and for frozen matrices, which stay rounded."""
         if parameter.dim() < 2 or not parameter.is_floating_point():
             return None
         if id(parameter) not in self._copies:

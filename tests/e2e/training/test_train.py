@@ -22,7 +22,7 @@ from jellybean.cli import run  # noqa: E402
 from tests.support.paths import EXAMPLES  # noqa: E402
 
 EXAMPLE = EXAMPLES / "pipeline"
-QUICK = ("lr_schedule.name=constant", "lr_schedule.warmup=0", "batch=240", "optimizer.lr=0.005")
+QUICK = ("device=cpu", "lr_schedule.name=constant", "lr_schedule.warmup=0", "batch=240", "optimizer.lr=0.005")
 
 
 @pytest.fixture

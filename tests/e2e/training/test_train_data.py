@@ -17,6 +17,7 @@ from jellybean.cli import run  # noqa: E402
 
 DOCUMENT = """\
 kind: Training
+device: cpu
 model: nets.py:net
 data: {csv: rows.csv, target: kind}
 epochs: 3

@@ -19,6 +19,7 @@ pytest.importorskip("torch", reason="training needs torch: pip install 'jellybea
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
 DOCUMENT = """\
 kind: Training
+device: cpu
 model: nets.py:net
 data: nets.py:data
 loss: nets.py:loss

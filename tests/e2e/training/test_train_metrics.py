@@ -16,6 +16,7 @@ from jellybean.cli import run  # noqa: E402
 
 DOCUMENT = """\
 kind: Training
+device: cpu
 model: nets.py:net
 data: nets.py:data
 epochs: 8

@@ -19,6 +19,7 @@ from jellybean.cli import run as command
 
 DOCUMENT = """\
 kind: Training
+device: cpu
 model: nets.py:net
 data: {function: nets.py:data, rows_per_epoch: 320, workers: 1}
 loss: nets.py:loss

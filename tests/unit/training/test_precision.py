@@ -98,6 +98,16 @@ def test_a_checkpoint_holds_the_masters():
     assert torch.equal(other.module.weight, stage.versions.exact["weight"])
 
 
+def test_frozen_matrices_are_rounded_without_a_copy():
+    module = nn.Linear(3, 3)
+    module.weight.requires_grad_(False)
+    before = module.weight.detach().clone()
+    versions = StageCopy(module, StageSettings(masters=MasterWeights(torch.bfloat16))).versions
+    assert not versions.is_rounded("weight")
+    assert torch.equal(versions.exact["weight"], before.bfloat16())
+    assert versions.exact["bias"].dtype is torch.float32
+
+
 @pytest.mark.parametrize("pattern", ["1" * 9, "0110111110", "0000", "1110111011101"])
 def test_the_scale_follows_grad_scaler(pattern):
     parameter = nn.Parameter(torch.ones(1))
