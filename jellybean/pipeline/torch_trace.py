@@ -13,8 +13,9 @@ import logging
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -218,7 +219,7 @@ def _trace_export(module: nn.Module, arguments: CallArguments) -> TracedModule:
     free = tuple({0: torch.export.Dim.AUTO} if value.dim() else {} for value in arguments.tensors)
     try:
         logging.disable(logging.CRITICAL)  # torch.export logs its failures; trace() reports them in one line
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):  # it prints graphs
             warnings.simplefilter("ignore")
             program = torch.export.export(call, arguments.tensors, dynamic_shapes=(free,), strict=False)
             exported = program.module()

@@ -55,7 +55,8 @@ def _traced(module: nn.Module, arguments: CallArguments, where: str) -> TracedMo
     try:
         return stage_graph(module, arguments) if isinstance(module, StageChain) else trace(module, arguments)
     except JellyBeanError as error:
-        raise TrainingError(f"{where}{error}") from error
+        hint = "" if isinstance(module, StageChain) else "\nA model that cannot be changed can be given as `stages`."
+        raise TrainingError(f"{where}{error}{hint}") from error
 
 
 def _repeated(module: nn.Module, arguments: CallArguments, tracer: str) -> TracedModule:

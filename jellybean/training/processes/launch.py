@@ -117,20 +117,30 @@ def _attempt(arguments: Sequence[str], count: int, folder: Path) -> str | None:
         final = _reported_reason(folder, "final")
         if final:
             raise TrainingError(final) from failed
-        killed = [
-            f"rank {rank} was killed by {signal.Signals(-failure.exitcode).name}"
-            for rank, failure in sorted(failed.failures.items())
-            if failure.exitcode < 0
-        ]
-        rank, failure = failed.get_first_failure()
-        return (
-            _reported_reason(folder, "still")
-            or ", ".join(killed)
-            or _reported_reason(folder, "crash")
-            or _reported_reason(folder, "lost")
-            or f"rank {rank} ended with status {failure.exitcode}"
-        )
+        return _reason(folder, failed)
     return None
+
+
+def _reason(folder: Path, failed: ChildFailedError) -> str:
+    """Why processes failed: what caused it, before what followed from it.
+
+    When one ends, the others lose its connection, and the launcher ends them with SIGTERM.
+    """
+    killed = {
+        rank: signal.Signals(-failure.exitcode)
+        for rank, failure in sorted(failed.failures.items())
+        if failure.exitcode < 0
+    }
+    told = {rank: f"rank {rank} was killed by {number.name}" for rank, number in killed.items()}
+    rank, failure = failed.get_first_failure()
+    return (
+        _reported_reason(folder, "still")
+        or ", ".join(text for rank, text in told.items() if killed[rank] != signal.SIGTERM)
+        or _reported_reason(folder, "crash")
+        or _reported_reason(folder, "lost")
+        or ", ".join(told.values())
+        or f"rank {rank} ended with status {failure.exitcode}"
+    )
 
 
 def _reported_reason(folder: Path, kind: str) -> str:

@@ -179,11 +179,12 @@ def test_another_batch_size():
         (OnlyThisSize(), "with a batch of 2"),
     ],
 )
-def test_the_message_says_why(module, told):
+def test_the_message_says_why(module, told, capsys):
     with pytest.raises(JellyBeanError, match=r"neither torch\.fx nor") as raised:
         _traced(module, torch.randn(3, 4))
     assert raised.match(told)
     assert len(str(raised.value).splitlines()) == 3
+    assert capsys.readouterr() == ("", "")  # torch.export prints its graph
 
 
 def test_names_of_nested_arguments():
