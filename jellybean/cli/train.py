@@ -75,9 +75,11 @@ def train(
     if render:
         _render(document, directory, tuple(overrides or ()), (image, claim, folder, pods, gpu), memory)
         return
-    missing = [name for name in ("torch", "safetensors") if importlib.util.find_spec(name) is None]
+    needed = {"torch": "train", "safetensors": "train", **({"peft": "lora"} if document.lora is not None else {})}
+    missing = {name: extra for name, extra in needed.items() if importlib.util.find_spec(name) is None}
     if missing:
-        raise JellyBeanError(f"{' and '.join(missing)} not installed: pip install 'jellybean-serving[train]'")
+        extras = ",".join(dict.fromkeys(missing.values()))
+        raise JellyBeanError(f"{' and '.join(missing)} not installed: pip install 'jellybean-serving[{extras}]'")
     from jellybean.training.errors import ReportedError
     from jellybean.training.export import check_export
     from jellybean.training.processes.launch import die_with_launcher, lock_folder
@@ -197,10 +199,9 @@ def _launch(document: TrainingDocument, directory: Path, overrides: list[str], *
 
 
 def _train(document: TrainingDocument, directory: Path, *, json: bool) -> None:
-    from jellybean.training.checkpoints.checkpoint import save_model
     from jellybean.training.epoch import EpochResult, epoch_json
-    from jellybean.training.export import EXPORT_ROWS, export_variant, one_input
-    from jellybean.training.hand_back import trained_model
+    from jellybean.training.export import EXPORT_ROWS, export_variant, served_arguments
+    from jellybean.training.hand_back import trained_model, write_model
     from jellybean.training.logs import TrainingLogs, headline, idle_note, line, measured
     from jellybean.training.processes.launch import lock_folder
     from jellybean.training.processes.ranks import process_group
@@ -230,12 +231,11 @@ def _train(document: TrainingDocument, directory: Path, *, json: bool) -> None:
         if logs is None or module is None:
             return
         logs.close()
-        save_model(module, run_folder(directory))
+        module = write_model(module, run_folder(directory))
         exported = None
         if document.export is not None:
-            exported = export_variant(
-                module, document.export, directory, one_input(run.data.test.example(EXPORT_ROWS).inputs)
-            )
+            rows = served_arguments(run.data.test.example(EXPORT_ROWS).inputs, document.loss)
+            exported = export_variant(module, document.export, directory, rows)
             say(
                 f"wrote {exported.path} (differs from torch by at most {exported.max_difference:.1g}) "
                 "and its variant in "

@@ -30,6 +30,7 @@ AUTO = "auto"
 LOSSES = ("cross_entropy", "mse", "model")
 METRICS = {"accuracy": "max", "perplexity": "min"}  # name -> what is better
 LR_SCHEDULES = ("constant", "linear", "cosine")
+ALL_LINEAR = "all-linear"  # as a target of LoRA: every linear layer
 _TEMPLATE = (
     "write it; a few lines are enough: `kind: Training`, `model: nets.py:FUNCTION`, `data: nets.py:FUNCTION`, "
     "`epochs: 5`, `batch: 64`, `optimizer: {name: adam, lr: 0.001}` (docs/training.md)"
@@ -167,6 +168,26 @@ class LrSpec(DocumentModel):
         return self
 
 
+class LoraSpec(DocumentModel):
+    """Low-rank adapters beside frozen weights (LoRA). The keys are peft's `r`, `lora_alpha`, and so on."""
+
+    rank: Count = 8
+    alpha: Positive = Field(default=16.0, description="What the adapters add is multiplied by alpha / rank.")
+    dropout: Annotated[float, Field(strict=False, ge=0, lt=1)] = 0.0
+    targets: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(min_length=1, strict=False)] | None = (
+        Field(
+            default=None,
+            description="Layers that get adapters: patterns of names (*.q_proj), or all-linear. By default peft's "
+            "choice for the type of the model, of transformers.",
+        )
+    )
+
+    @field_validator("targets", mode="before")
+    @classmethod
+    def _listed(cls, value: object) -> object:
+        return [value] if isinstance(value, str) else value
+
+
 class CheckpointSpec(DocumentModel):
     """Checkpoints, from which a run can resume."""
 
@@ -220,6 +241,9 @@ class TrainingDocument(DocumentModel):
         min_length=1,
         description="Pretrained weights: a safetensors file or a folder of them. The function then only builds the "
         "model, and each process reads the weights of its own stages.",
+    )
+    lora: LoraSpec | None = Field(
+        default=None, description="Train low-rank adapters of the model, and freeze its own weights."
     )
     data: DataSpec = Field(
         description="Function that returns arrays {train: (inputs, targets), test: (inputs, targets)}, where inputs "

@@ -41,8 +41,8 @@ RUNS = 5
 class TorchProfile:
     """Layer costs of a torch module.
 
-    `tied`: parameter -> the layers that share it (each of their stages needs a copy). `tracer`: what traced the module.
-    `members`: names of each layer's nodes in the traced graph. `trained_bytes`: of each layer's trained parameters.
+    `tied`: trained parameter -> the layers that share it. `tracer`: what traced the module. `members`: names
+    of each layer's nodes in the traced graph. `trained_bytes`: of each layer's trained parameters.
     """
 
     graph: LayerGraph
@@ -306,6 +306,8 @@ class _Layers:
         users: dict[str, dict[str, None]] = {}
         for node, number in self._layer_of.items():
             for value in self._weights[node]:
+                if not value.requires_grad:
+                    continue
                 users.setdefault(self._parameter_names[id(value)], {})[names[number]] = None
         return {name: tuple(layers) for name, layers in users.items() if len(layers) > 1}
 

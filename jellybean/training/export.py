@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import re
 import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,8 +20,9 @@ from jellybean.documents.schema.reader import Tree, read_file
 from jellybean.documents.schema.validation import validate_tree
 from jellybean.documents.schema.workflow import WorkflowDocument
 from jellybean.documents.training import ExportSpec
-from jellybean.pipeline.torch_trace import CallArguments
+from jellybean.pipeline.torch_trace import CallArguments, CallForm
 from jellybean.training.errors import TrainingError
+from jellybean.training.losses import MODEL, class_scores
 
 WORKFLOW = "workflow.yaml"
 MAX_DIFFERENCE = 1e-4  # between torch's and onnxruntime's outputs, relative to max(1, |output|)
@@ -36,6 +39,14 @@ class OnnxPort:
 
 
 @dataclass(frozen=True)
+class OnnxPorts:
+    """Inputs, in the order of the model's arguments, and the output."""
+
+    inputs: tuple[OnnxPort, ...]
+    output: OnnxPort
+
+
+@dataclass(frozen=True)
 class ExportedModel:
     """The exported file. `max_difference`: largest relative difference of its outputs from torch's."""
 
@@ -44,8 +55,10 @@ class ExportedModel:
     max_difference: float
 
 
-def export_variant(module: nn.Module, spec: ExportSpec, directory: Path, rows: torch.Tensor) -> ExportedModel:
+def export_variant(module: nn.Module, spec: ExportSpec, directory: Path, inputs: CallArguments) -> ExportedModel:
     """Write the model file and the variant's line. TrainingError if the workflow has no place for it.
+
+    `inputs`: rows on which the file is compared with torch.
 
     The line is validated before an earlier model file is replaced, so the sha256 in the workflow always matches the
     file. If the line cannot be inserted, the model is stored beside the old file under a different name.
@@ -57,7 +70,7 @@ def export_variant(module: nn.Module, spec: ExportSpec, directory: Path, rows: t
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
     try:
-        max_difference = _export(module, spec, rows, partial, like)
+        max_difference = _export(module, spec, inputs, partial, like)
         digest = hashlib.sha256(partial.read_bytes()).hexdigest()
         line = _workflow_with_line(directory / WORKFLOW, spec, digest)
         if line is None:
@@ -72,14 +85,12 @@ def export_variant(module: nn.Module, spec: ExportSpec, directory: Path, rows: t
     return ExportedModel(path, digest, max_difference)
 
 
-def one_input(inputs: CallArguments) -> torch.Tensor:
-    """The only input of a model. TrainingError if it takes several."""
-    if len(inputs.tensors) > 1:
-        raise TrainingError(
-            f"the model takes {', '.join(inputs.names)}, and `export` writes models of one input: remove it, and "
-            "export training/model.safetensors yourself"
-        )
-    return inputs.tensors[0]
+def served_arguments(inputs: CallArguments, loss: str) -> CallArguments:
+    """The arguments that the exported model takes: all, but the labels of a model that computes its loss."""
+    args, kwargs = inputs.form.nest(inputs.tensors)
+    if loss == MODEL:
+        kwargs = {name: value for name, value in kwargs.items() if name != "labels"}
+    return CallArguments.of(args, kwargs)
 
 
 def check_export(spec: ExportSpec | None, directory: Path) -> None:
@@ -108,30 +119,44 @@ def _workflow(directory: Path) -> Tree:
     return tree
 
 
-def _export(module: nn.Module, spec: ExportSpec, rows: torch.Tensor, path: Path, like: Path | None) -> float:
+class _Scores(nn.Module):  # type: ignore[misc]  # mypy does not follow torch
+    """Calls a model with its tensors one by one; returns its scores only, as a variant has one output."""
+
+    def __init__(self, module: nn.Module, form: CallForm) -> None:
+        super().__init__()
+        self.module, self._form = module, form
+
+    def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
+        return class_scores(self._form.call(self.module, tensors))
+
+
+def _export(module: nn.Module, spec: ExportSpec, inputs: CallArguments, path: Path, like: Path | None) -> float:
     """Export to `path`, with the port names of the model `like`. Returns the largest difference from torch."""
-    ports = _ports(like) if like is not None else (OnnxPort("input", 0, ()), OnnxPort("output", 0, ()))
-    names = [port.name for port in ports]
-    module = module.cpu().eval()
-    rows = rows[:EXPORT_ROWS].cpu()
-    with warnings.catch_warnings(), torch.no_grad():
+    wanted = _wanted_ports(inputs.names, like)
+    names = [port.name for port in wanted.inputs]
+    scores = _Scores(module.cpu(), inputs.form).eval()
+    tensors = [value[:EXPORT_ROWS].cpu() for value in inputs.tensors]
+    with warnings.catch_warnings(), torch.no_grad(), _plain_attention(module):
         warnings.simplefilter("ignore")  # the TorchScript exporter, which needs no further package, is deprecated
         torch.onnx.export(
-            module,
-            (rows[:2],),
+            scores,
+            tuple(value[:2] for value in tensors),
             str(path),
-            input_names=names[:1],
-            output_names=names[1:],
-            dynamic_axes={name: {0: "n"} for name in names},
+            input_names=names,
+            output_names=[wanted.output.name],
+            dynamic_axes={name: {0: "n"} for name in (*names, wanted.output.name)},
             opset_version=spec.opset,
             dynamo=False,
         )
-        expected = module(rows).numpy()
+    with torch.no_grad():
+        expected = scores(*tensors).numpy()
     module.train()
     if like is not None:
-        _check_ports(ports, _ports(path), like)
+        _check_ports(wanted, _ports(path), like)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    found = session.run(None, {names[0]: rows.numpy()})[0]
+    read = {port.name for port in session.get_inputs()}  # the exporter leaves out what the model does not read
+    given = {name: value.numpy() for name, value in zip(names, tensors, strict=True) if name in read}
+    found = session.run(None, given)[0]
     if found.shape != expected.shape:
         raise TrainingError(f"the exported model gives {found.shape} in place of {expected.shape}")
     max_difference = float(np.max(np.abs(found - expected) / np.maximum(1.0, np.abs(expected))))
@@ -142,15 +167,48 @@ def _export(module: nn.Module, spec: ExportSpec, rows: torch.Tensor, path: Path,
     return max_difference
 
 
-def _ports(path: Path) -> tuple[OnnxPort, OnnxPort]:
-    """Input and output port of a model that has one of each; else TrainingError."""
+@contextmanager
+def _plain_attention(module: nn.Module) -> Iterator[None]:
+    """Context in which a model of transformers computes attention by matrix products.
+
+    The exporter cannot convert torch's fused attention with grouped queries.
+    """
+    if not hasattr(module, "set_attn_implementation"):
+        yield
+        return
+    before = module.config._attn_implementation
+    module.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        module.set_attn_implementation(before)
+
+
+def _wanted_ports(arguments: Sequence[str], like: Path | None) -> OnnxPorts:
+    """Ports for these arguments: those of the model `like`. TrainingError if it does not take the same inputs."""
+    if like is None:
+        names = ["input"] if len(arguments) == 1 else arguments
+        return OnnxPorts(tuple(OnnxPort(name, 0, ()) for name in names), OnnxPort("output", 0, ()))
+    found = _ports(like)
+    by_name = {port.name: port for port in found.inputs}
+    if len(found.inputs) == len(arguments) == 1:
+        return found
+    if by_name.keys() != set(arguments):
+        raise TrainingError(
+            f"the trained model takes {', '.join(arguments)}, and {like} {', '.join(by_name)}: variants of an operator "
+            "must take the same"
+        )
+    return OnnxPorts(tuple(by_name[name] for name in arguments), found.output)
+
+
+def _ports(path: Path) -> OnnxPorts:
+    """The ports of a model. TrainingError if it has several outputs."""
     graph = onnx.load(str(path), load_external_data=False).graph
     constants = {constant.name for constant in graph.initializer}
-    inputs = [value for value in graph.input if value.name not in constants]
-    if len(inputs) != 1 or len(graph.output) != 1:
-        raise TrainingError(f"{path} has {len(inputs)} inputs and {len(graph.output)} outputs; one of each is needed")
-    first, second = (_port(value) for value in (inputs[0], graph.output[0]))
-    return first, second
+    if len(graph.output) != 1:
+        raise TrainingError(f"{path} has {len(graph.output)} outputs; one is needed")
+    inputs = tuple(_port(value) for value in graph.input if value.name not in constants)
+    return OnnxPorts(inputs, _port(graph.output[0]))
 
 
 def _port(value: onnx.ValueInfoProto) -> OnnxPort:
@@ -159,9 +217,14 @@ def _port(value: onnx.ValueInfoProto) -> OnnxPort:
     return OnnxPort(value.name, tensor.elem_type, sizes[1:])
 
 
-def _check_ports(wanted: tuple[OnnxPort, OnnxPort], found: tuple[OnnxPort, OnnxPort], like: Path) -> None:
+def _check_ports(wanted: OnnxPorts, found: OnnxPorts, like: Path) -> None:
     """TrainingError if the ports differ from those of the operator's other variant."""
-    for what, one, other in zip(("takes", "gives"), wanted, found, strict=True):
+    own = {port.name: port for port in found.inputs}
+    unread = [port.name for port in wanted.inputs if port.name not in own]
+    if unread:
+        raise TrainingError(f"the trained model does not read {', '.join(unread)}, which {like} takes")
+    pairs = [("takes", port, own[port.name]) for port in wanted.inputs]
+    for what, one, other in [*pairs, ("gives", wanted.output, found.output)]:
         if one.dtype != other.dtype or len(one.sizes) != len(other.sizes):
             kinds = [onnx.TensorProto.DataType.Name(port.dtype).lower() for port in (other, one)]
             raise TrainingError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,28 +11,68 @@ import torch.distributed as dist
 from torch import nn
 
 from jellybean.documents.training import TrainingDocument
+from jellybean.training.checkpoints.checkpoint import save_model
+from jellybean.training.checkpoints.frozen import fingerprint
+from jellybean.training.errors import TrainingError
 from jellybean.training.models.building import fill, load_model, load_skeleton
+from jellybean.training.models.lora import merged, save_adapter, trained_module, with_adapters
+from jellybean.training.models.pretrained import open_weights
 from jellybean.training.setup import RankRun
 
 
 def trained_model(run: RankRun, document: TrainingDocument, directory: Path) -> nn.Module | None:
     """On rank 0 the model with the trained weights, in host memory; None on other ranks. A collective call.
 
-    The run ends here: optimizer states are freed first.
+    Frozen weights come from the model's function or file. A model with adapters is a PeftModel. The run ends here:
+    optimizer states are freed first.
     """
     run.updates.optimizers.clear()
+    frozen: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(frozen, run.frozen.fingerprints())
+    expected = {name: digest for own in frozen for name, digest in own.items()}
     tensors = _gather(run)
     if tensors is None:
         return None
-    try:
-        module = load_skeleton(document, directory)
-    except Exception:  # noqa: BLE001  # a constructor that computes with its parameters; then with memory for them
+    module = with_adapters(_model(document, directory, has_frozen=bool(expected)), document)
+    _check_frozen(trained_module(module), expected, document)
+    fill(trained_module(module), {**run.untrained, **tensors})
+    return module
+
+
+def write_model(module: nn.Module, folder: Path) -> nn.Module:
+    """Write `model.safetensors`, with adapters merged, and `adapter/`. Returns the model that was written."""
+    save_adapter(module, folder)
+    module = merged(module)
+    save_model(module, folder)
+    return module
+
+
+def _model(document: TrainingDocument, directory: Path, *, has_frozen: bool) -> nn.Module:
+    """The document's model; without memory for its weights if all of them are trained, and if it can be built so."""
+    if has_frozen:
         module = load_model(document, directory)
-    return fill(module, {**run.untrained, **tensors})
+        if document.weights is not None:
+            open_weights(directory / document.weights, module).fill((*module.parameters(), *module.buffers()))
+        return module
+    try:
+        return load_skeleton(document, directory)
+    except Exception:  # noqa: BLE001  # a constructor that computes with its parameters; then with memory for them
+        return load_model(document, directory)
+
+
+def _check_frozen(module: nn.Module, expected: Mapping[str, str], document: TrainingDocument) -> None:
+    """TrainingError if the model has other frozen weights than it had when training started."""
+    changed = [n for n, value in module.named_parameters() if n in expected and fingerprint(value) != expected[n]]
+    if changed:
+        given = document.weights or document.model_name
+        raise TrainingError(
+            f"{given} gave other frozen weights when training started than now: {changed[0]} differs; let it give the "
+            "same ones each time, and start over with --fresh"
+        )
 
 
 def _gather(run: RankRun) -> dict[str, torch.Tensor] | None:
-    """On rank 0 all stages' weights and updated buffers by name; None on the other ranks. A collective call."""
+    """On rank 0 all stages' trained weights and updated buffers by name; None on the other ranks. A collective call."""
     own = _own_tensors(run)
     told: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(told, {name: (tuple(value.shape), value.dtype) for name, value in own.items()})
@@ -51,7 +92,7 @@ def _own_tensors(run: RankRun) -> dict[str, torch.Tensor]:
     averages = run.updates.averages
     for copy, stage in run.held.items():
         if copy[1] == 0 and run.rank.replica == 0:
-            weights = stage.versions.exact | (averages.of(copy) if averages is not None else {})
+            weights = stage.versions.learned | (averages.of(copy) if averages is not None else {})
             found |= {name: value.detach().cpu() for name, value in weights.items()}
             found |= {name: value.detach().cpu() for name, value in stage.buffers.items()}
     return found

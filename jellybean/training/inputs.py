@@ -17,6 +17,7 @@ from jellybean.training.errors import TrainingError
 from jellybean.training.losses import class_dimension, class_scores, load_loss, row_weights
 from jellybean.training.metrics import Measures, check_metrics, load_metrics
 from jellybean.training.models.building import load_model
+from jellybean.training.models.lora import trained_module, with_adapters
 from jellybean.training.models.pretrained import PretrainedWeights, open_weights
 from jellybean.training.optimizers import OptimizerPlan, plan_optimizer
 from jellybean.training.samples import Samples
@@ -70,6 +71,7 @@ def read_inputs(document: TrainingDocument, directory: Path) -> TrainingInputs:
     module, pretrained = load_model(document, directory), None
     if document.weights is not None:
         pretrained = open_weights(directory / document.weights, module)
+    module = trained_module(with_adapters(module, document))
     optimizer = plan_optimizer(document.optimizer, module)
     data, loss = load_data(document, directory), load_loss(document, directory)
     return TrainingInputs(module, data, loss, load_metrics(document, directory, loss), optimizer, pretrained)

@@ -53,21 +53,24 @@ def save_checkpoint(run: RankRun, document: TrainingDocument, directory: Path, p
     """Write a checkpoint; if one rank fails, TrainingError on all ranks. A collective call."""
     folder, position = run_folder(directory) / "checkpoints", progress.position
     hashed: str | None = None
+    frozen: dict[str, str] = {}
     error = ""
     try:
         if run.rank.replica == 0:
             with run.rank.busy("writing a checkpoint"):
+                frozen = run.frozen.fingerprints()
                 hashed = write_rank_file(folder, position, run.rank.rank, collect_state(run.held, run.updates))
     except TrainingError as failure:
         error = str(failure)
     told: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(told, (run.rank.rank, hashed, error))
+    dist.all_gather_object(told, (run.rank.rank, hashed, error, frozen))
     errors = [one[2] for one in told if one[2]]
     if not errors and run.rank.is_first:
         hashes = {one[0]: one[1] for one in told if one[1]}
+        facts = _facts(run, document, progress) | {"frozen": {n: own for one in told for n, own in one[3].items()}}
         try:
             with run.rank.busy("writing a checkpoint"):
-                finish_checkpoint(folder, position, hashes, _facts(run, document, progress), document.checkpoint.keep)
+                finish_checkpoint(folder, position, hashes, facts, document.checkpoint.keep)
         except TrainingError as failure:
             errors.append(str(failure))
     outcome = [errors[0] if errors else ""]
@@ -110,7 +113,10 @@ def resume(run: RankRun, document: TrainingDocument, directory: Path, warn: Call
         for line in found.skipped:
             warn(line)
         warn(f"resuming from {found.path}, after {found.position}")
-    restore_state(found.tensors, run.held, run.updates)
+    frozen = found.manifest.get("frozen", {})
+    with run.rank.busy("reading a checkpoint"):
+        run.frozen.check(found.path, frozen, found.tensors)
+        restore_state(found.tensors, run.held, run.updates, frozen)
     scale = run.updates.loss_scale
     if scale is not None and found.manifest.get("loss_scale"):
         scale.restore(found.manifest["loss_scale"])

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from jellybean.documents.training import TrainingDocument
 from jellybean.pipeline.torch_devices import move_module
 from jellybean.pipeline.torch_trace import CallForm
+from jellybean.training.checkpoints.frozen import FrozenWeights
 from jellybean.training.data.agreement import check_same_rows
 from jellybean.training.data.loading import TrainingData
 from jellybean.training.data.rows import RowDigest
@@ -64,6 +65,7 @@ class RankRun:
     result: CallForm
     untrained: dict[str, torch.Tensor]
     copies: dict[int, dist.ProcessGroup | None]
+    frozen: FrozenWeights
 
 
 @dataclass(frozen=True)
@@ -160,6 +162,7 @@ class _RunBuilder:
             self._graphs.evaluation.result,
             self._untrained(training),
             dict(groups.copies),
+            FrozenWeights(held),
         )
 
     def _held(self, cut: CutModule) -> dict[tuple[int, int], StageCopy]:

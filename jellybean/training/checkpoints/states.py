@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 
 import torch
 
@@ -15,13 +15,16 @@ HeldStages = Mapping[tuple[int, int], StageCopy]
 
 
 def collect_state(held: HeldStages, updates: WeightUpdates) -> dict[str, torch.Tensor]:
-    """All training state of a rank. A stage that is held once per pipe is taken from the first pipe."""
+    """All training state of a rank, without frozen weights that the model's function or file gives.
+
+    A stage that is held once per pipe is taken from the first pipe.
+    """
     found: dict[str, torch.Tensor] = {}
     for copy, stage in held.items():
         if copy[1]:
             continue
         names = {id(value): name for name, value in stage.versions.parameters.items()}
-        found |= {WEIGHT + name: value for name, value in stage.versions.exact.items()}
+        found |= {WEIGHT + name: value for name, value in stage.versions.learned.items()}
         found |= {BUFFER + name: value for name, value in stage.buffers.items()}
         if updates.averages is not None:
             found |= {AVERAGE + name: value for name, value in updates.averages.of(copy).items()}
@@ -46,8 +49,13 @@ def belongs_to(held: HeldStages) -> Callable[[str], bool]:
     return belongs
 
 
-def restore_state(tensors: Mapping[str, torch.Tensor], held: HeldStages, updates: WeightUpdates) -> None:
-    """Restore the state of the stages that this rank holds. TrainingError if the checkpoint is of another model."""
+def restore_state(
+    tensors: Mapping[str, torch.Tensor], held: HeldStages, updates: WeightUpdates, frozen: Container[str] = ()
+) -> None:
+    """Restore the state of the stages that this rank holds. TrainingError if the checkpoint is of another model.
+
+    `frozen`: names of the weights that were frozen, so that the checkpoint may lack them.
+    """
     keys: dict[str, list[str]] = {}
     for name in tensors:
         if name.startswith(STATE):
@@ -55,12 +63,15 @@ def restore_state(tensors: Mapping[str, torch.Tensor], held: HeldStages, updates
             keys.setdefault(parameter, []).append(key)
     for copy, stage in held.items():
         for name, weight in stage.versions.exact.items():
+            if WEIGHT + name not in tensors and name in frozen:
+                continue
             stage.versions.restore(name, _like(weight, tensors, WEIGHT + name))
         for name, buffer in stage.buffers.items():
             buffer.copy_(_like(buffer, tensors, BUFFER + name))
         for name, average in updates.averages.of(copy).items() if updates.averages is not None else ():
-            kept = AVERAGE + name if AVERAGE + name in tensors else WEIGHT + name  # the run had no averages so far
-            average.copy_(_like(average, tensors, kept))
+            # The run may have had no averages so far; then they begin with the weights.
+            kept = AVERAGE + name
+            average.copy_(_like(average, tensors, kept) if kept in tensors else stage.versions.exact[name])
         optimizer = updates.optimizers.get(copy)
         if optimizer is None:
             continue

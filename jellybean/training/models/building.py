@@ -16,6 +16,7 @@ from jellybean.errors import JellyBeanError
 from jellybean.pipeline.torch_stages import StageChain
 from jellybean.pipeline.user_functions import load_function
 from jellybean.training.errors import TrainingError
+from jellybean.training.models.lora import check_own_adapters
 
 
 def load_model(document: TrainingDocument, directory: Path) -> nn.Module:
@@ -42,6 +43,7 @@ def _construct(document: TrainingDocument, directory: Path) -> nn.Module:
     torch.manual_seed(document.seed)
     made = load_function(place, name, directory)()
     module = _module(made, document.model_name) if document.stages is None else _chain(made, document.stages)
+    check_own_adapters(module, document)
     lazy = [name for name, value in module.named_parameters() if isinstance(value, UninitializedParameter)]
     if lazy:
         raise TrainingError(

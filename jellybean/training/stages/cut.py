@@ -40,7 +40,7 @@ class CutStage:
 
 @dataclass(frozen=True)
 class CutModule:
-    """A module cut into `stages`, in order. `tied`: parameters in several stages."""
+    """A module cut into `stages`, in order. `tied`: trained parameters in several stages."""
 
     stages: tuple[CutStage, ...]
     tied: TiedWeights
@@ -164,9 +164,10 @@ class _Cutter:
 
 
 def _tied_parameters(stages: Sequence[nn.Module]) -> TiedWeights:
-    """Parameters in several stages: name -> stage -> name in that stage."""
+    """Trained parameters in several stages: name -> stage -> name in that stage. Frozen copies stay equal."""
     users: dict[int, dict[int, str]] = {}
     for number, stage in enumerate(stages):
         for name, value in stage.named_parameters():
-            users.setdefault(id(value), {})[number] = name
+            if value.requires_grad:
+                users.setdefault(id(value), {})[number] = name
     return {next(iter(own.values())): own for own in users.values() if len(own) > 1}

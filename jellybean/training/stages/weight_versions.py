@@ -26,6 +26,7 @@ class WeightVersions:
         self.parameters: dict[str, nn.Parameter] = dict(module.named_parameters())
         copies = {n: masters.shorten(p) for n, p in self.parameters.items()} if masters is not None else {}
         self._masters = {name: copy for name, copy in copies.items() if copy is not None}
+        self._given = {name for name, value in self.parameters.items() if not value.requires_grad}
         self._aliases: dict[int, dict[str, torch.Tensor]] = {}
         self._latest = 0
         self._last_use: Mapping[int, int] = {}
@@ -33,12 +34,23 @@ class WeightVersions:
 
     @property
     def exact(self) -> dict[str, torch.Tensor]:
-        """The newest weights by name, as the optimizer has them: what checkpoints and exported models hold."""
+        """The newest weights by name, as the optimizer has them."""
         return {name: self._masters.get(name, value.data) for name, value in self.parameters.items()}
+
+    @property
+    def given(self) -> dict[str, torch.Tensor]:
+        """The frozen weights as the model's function or file gives them."""
+        return {name: value for name, value in self.exact.items() if name in self._given}
+
+    @property
+    def learned(self) -> dict[str, torch.Tensor]:
+        """All other exact weights, trained or restored: what checkpoints and the trained model take from here."""
+        return {name: value for name, value in self.exact.items() if name not in self._given}
 
     def restore(self, name: str, value: torch.Tensor) -> None:
         """Replace one of the newest weights."""
         self.exact[name].copy_(value)
+        self._given.discard(name)
         if name in self._masters:
             self.parameters[name].data.copy_(value)
 

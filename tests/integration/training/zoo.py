@@ -25,7 +25,7 @@ class Entry:
 
 
 @cache
-def _torchvision() -> None:
+def declare_torchvision() -> None:
     """Declare the compiled operators of torchvision, whose wheel for GPUs does not load beside a torch without them.
 
     timm and transformers import it; none of these models calls its operators.
@@ -42,7 +42,7 @@ def _torchvision() -> None:
 
 
 def _transformers() -> Any:
-    _torchvision()
+    declare_torchvision()
     import transformers
 
     transformers.logging.set_verbosity_error()
@@ -145,7 +145,7 @@ def _t5() -> nn.Module:
 
 def _timm(name: str, **options: Any) -> Callable[[], nn.Module]:
     def make() -> nn.Module:
-        _torchvision()
+        declare_torchvision()
         import timm
 
         return timm.create_model(name, num_classes=CLASSES, **options)

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch", reason="training needs torch: pip install '
 
 from jellybean.documents.schema.reader import read_file  # noqa: E402
 from jellybean.documents.training import ExportSpec  # noqa: E402
+from jellybean.pipeline.torch_trace import CallArguments  # noqa: E402
 from jellybean.training.errors import TrainingError  # noqa: E402
 from jellybean.training.export import export_variant  # noqa: E402
 
@@ -41,6 +42,10 @@ def _net(width: int = 4) -> torch.nn.Module:
     return torch.nn.Sequential(torch.nn.Linear(width, 3), torch.nn.Dropout(0.5), torch.nn.Tanh())
 
 
+def _rows(dtype: torch.dtype = torch.float32) -> CallArguments:
+    return CallArguments.of([torch.randn(9, 4, dtype=dtype)])
+
+
 @pytest.fixture
 def project(tmp_path):
     (tmp_path / "models").mkdir()
@@ -59,13 +64,13 @@ def project(tmp_path):
 
 
 def test_one_more_variant(project):
-    first = export_variant(_net(), SPEC, project, torch.randn(9, 4))
+    first = export_variant(_net(), SPEC, project, _rows())
     assert first.max_difference <= 1e-4
     line = f"      tuned: {{model: models/tuned.onnx, sha256: {first.sha256}}}\n"
     small = "      small: {model: models/small.onnx}\n"
     assert (project / "workflow.yaml").read_text() == WORKFLOW.replace(small, small + line)
     assert hashlib.sha256((project / "models/tuned.onnx").read_bytes()).hexdigest() == first.sha256
-    again = export_variant(_net(), SPEC, project, torch.randn(9, 4))
+    again = export_variant(_net(), SPEC, project, _rows())
     assert again.sha256 != first.sha256
     variants = read_file(project / "workflow.yaml").data["operators"]["shape"]["variants"]
     assert variants["tuned"]["sha256"] == again.sha256
@@ -75,7 +80,7 @@ def test_one_more_variant(project):
 
 def test_another_shape_is_refused(project):
     with pytest.raises(TrainingError, match="takes double"):
-        export_variant(_net().double(), SPEC, project, torch.randn(9, 4, dtype=torch.float64))
+        export_variant(_net().double(), SPEC, project, _rows(torch.float64))
     assert (project / "workflow.yaml").read_text() == WORKFLOW
     assert not (project / "models/tuned.onnx").exists()
 
@@ -85,15 +90,15 @@ def test_a_line_that_cannot_be_put_is_told(project):
     text = WORKFLOW.replace("variants:\n      small: {model: models/small.onnx}\n", inline)
     (project / "workflow.yaml").write_text(text)
     with pytest.raises(TrainingError, match=r"by hand: tuned: \{model: models/tuned.onnx, sha256: "):
-        export_variant(_net(), SPEC, project, torch.randn(9, 4))
+        export_variant(_net(), SPEC, project, _rows())
     assert (project / "workflow.yaml").read_text() == text
     with pytest.raises(TrainingError, match="no operator nothing"):
-        export_variant(_net(), SPEC.model_copy(update={"operator": "nothing"}), project, torch.randn(9, 4))
+        export_variant(_net(), SPEC.model_copy(update={"operator": "nothing"}), project, _rows())
 
 
 def test_what_cannot_be_put_replaces_nothing(project):
     """Trained again after the variants were rewritten in one line: the old file keeps its sha256."""
-    first = export_variant(_net(), SPEC, project, torch.randn(9, 4))
+    first = export_variant(_net(), SPEC, project, _rows())
     text = (project / "workflow.yaml").read_text()
     tuned = f"tuned: {{model: models/tuned.onnx, sha256: {first.sha256}}}"
     lines = f"variants:\n      small: {{model: models/small.onnx}}\n      {tuned}\n"
@@ -101,7 +106,7 @@ def test_what_cannot_be_put_replaces_nothing(project):
     text = text.replace(lines, f"variants: {{small: {{model: models/small.onnx}}, {tuned}}}\n")
     (project / "workflow.yaml").write_text(text)
     with pytest.raises(TrainingError, match="by hand") as told:
-        export_variant(_net(), SPEC, project, torch.randn(9, 4))
+        export_variant(_net(), SPEC, project, _rows())
     assert (project / "workflow.yaml").read_text() == text
     assert hashlib.sha256((project / "models/tuned.onnx").read_bytes()).hexdigest() == first.sha256
     line = re.search(r"tuned: \{model: (\S+), sha256: (\w+)\}", str(told.value))
@@ -112,6 +117,6 @@ def test_what_cannot_be_put_replaces_nothing(project):
 def test_a_variant_without_a_model_is_passed_over(project):
     """Variants without a model are valid for planning; the port names come from another variant."""
     (project / "workflow.yaml").write_text(WORKFLOW.replace("      small:", "      planned: {}\n      small:"))
-    found = export_variant(_net(), SPEC, project, torch.randn(9, 4))
+    found = export_variant(_net(), SPEC, project, _rows())
     assert onnx.load(found.path).graph.input[0].name == "crops"
     assert list(read_file(project / "workflow.yaml").data["operators"]["shape"]["variants"])[-1] == "tuned"

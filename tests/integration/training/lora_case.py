@@ -1,0 +1,101 @@
+"""Low-rank adapters of a small Llama, trained by a pipeline and by one process."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from jellybean.documents.training import LoraSpec, OptimizerSpec, TrainingDocument
+from jellybean.training.data.feed import IterationFeed
+from jellybean.training.data.rows import MemoryRows, ReadPlan
+from jellybean.training.hand_back import trained_model
+from jellybean.training.inputs import load_training_inputs
+from jellybean.training.models.lora import trained_module
+from jellybean.training.processes.links import GroupCommunicator
+from jellybean.training.processes.ranks import Rank
+from jellybean.training.setup import set_up_run
+from tests.integration.training.zoo import ROWS
+
+LR, UPDATES, MICROBATCHES = 0.01, 3, 4
+LAST = ("model.layers.3.mlp.*",)  # the model has layers 0 to 3
+
+
+@dataclass(frozen=True)
+class LoraUpdates:
+    """Updates by a schedule on `devices` ranks; returns the rank's adapters, bytes sent by peer, and the whole model.
+
+    `model`: of the zoo. `targets`: of the adapters; None if the model has its own.
+    """
+
+    schedule: str
+    devices: int
+    targets: tuple[str, ...] | None
+    model: str = "llama"
+
+    @property
+    def document(self) -> TrainingDocument:
+        zoo = "tests.integration.training.zoo"
+        return TrainingDocument(
+            kind="Training",
+            model=f"{zoo}:{self.model}",
+            lora=None if self.targets is None else LoraSpec(rank=4, targets=self.targets),
+            data=f"{zoo}:{self.model}_data",
+            loss="model",
+            epochs=1,
+            batch=ROWS,
+            microbatches=MICROBATCHES,
+            optimizer=OptimizerSpec(name="adamw", lr=LR),
+            devices=self.devices,
+            schedule=self.schedule,
+        )
+
+    def __call__(self, rank: int) -> dict[str, Any]:
+        sent: Counter[int] = Counter()
+        original = GroupCommunicator.send
+
+        def send(own: GroupCommunicator, message: torch.Tensor, peer: int, *rest: Any) -> Any:
+            sent[peer] += message.nbytes
+            return original(own, message, peer, *rest)
+
+        GroupCommunicator.send = send  # type: ignore[method-assign]
+        try:
+            run = set_up_run(self.document, Path(), Rank(rank, self.devices, torch.device("cpu")))
+            for _ in range(UPDATES):
+                reader = run.data.train.read(ReadPlan(run.sampler))
+                run.interpreter.run(IterationFeed(reader, 0, torch.device("cpu"), 0, 0, 0))
+            counted = dict(sent)
+            run.transport.close()
+        finally:
+            GroupCommunicator.send = original  # type: ignore[method-assign]
+        names = [
+            name
+            for stage in run.held.values()
+            for name, value in stage.versions.parameters.items()
+            if value.requires_grad
+        ]
+        module = trained_model(run, self.document, Path())
+        weights = {} if module is None else dict(trained_module(module).state_dict())
+        return {"sent": counted, "trained": names, "weights": {n: v.detach().clone() for n, v in weights.items()}}
+
+
+def one_process(case: LoraUpdates) -> dict[str, torch.Tensor]:
+    """All weights after the same updates without a pipeline, a micro-batch at a time."""
+    material = load_training_inputs(case.document, Path())
+    assert isinstance(material.data.train, MemoryRows)
+    module, samples = material.module, material.data.train.samples
+    trained = [value for value in module.parameters() if value.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=LR, weight_decay=0.0)
+    parts = torch.randperm(ROWS, generator=torch.Generator().manual_seed(0)).tensor_split(MICROBATCHES)
+    total = sum(samples.weight(rows) for rows in parts)
+    for _ in range(UPDATES):
+        for rows in parts:
+            arguments = samples.arguments(rows)
+            outputs = arguments.form.call(module, arguments.tensors)
+            (material.loss(outputs, samples.target(rows)) * samples.weight(rows) / total).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return {name: value.detach().clone() for name, value in module.state_dict().items()}
