@@ -62,12 +62,7 @@ def restore_state(
             parameter, _, key = name.removeprefix(STATE).rpartition("/")
             keys.setdefault(parameter, []).append(key)
     for copy, stage in held.items():
-        for name, weight in stage.versions.exact.items():
-            if WEIGHT + name not in tensors and name in frozen:
-                continue
-            stage.versions.restore(name, _like(weight, tensors, WEIGHT + name))
-        for name, buffer in stage.buffers.items():
-            buffer.copy_(_like(buffer, tensors, BUFFER + name))
+        _restore_weights(tensors, stage, frozen)
         for name, average in updates.averages.of(copy).items() if updates.averages is not None else ():
             # The run may have had no averages so far; then they begin with the weights.
             kept = AVERAGE + name
@@ -84,6 +79,14 @@ def restore_state(
                     key: value.clone() if key == "step" else value.to(parameter.device, copy=True)
                     for key, value in states.items()
                 }
+
+
+def _restore_weights(tensors: Mapping[str, torch.Tensor], stage: StageCopy, frozen: Container[str]) -> None:
+    for name, weight in stage.versions.exact.items():
+        if WEIGHT + name in tensors or name not in frozen:
+            stage.versions.restore(name, _like(weight, tensors, WEIGHT + name))
+    for name, buffer in stage.buffers.items():
+        buffer.copy_(_like(buffer, tensors, BUFFER + name))
 
 
 def _like(place: torch.Tensor, tensors: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from jellybean.documents.training import ALL_LINEAR, TrainingDocument
+from jellybean.documents.training import ALL_LINEAR, LoraSpec, TrainingDocument
 from jellybean.quantities import did_you_mean
 from jellybean.training.errors import TrainingError
 from jellybean_agent import describe_error
@@ -35,15 +35,21 @@ def with_adapters(module: nn.Module, document: TrainingDocument) -> nn.Module:
     Adapters have memory and the same values on all ranks, even if the model is a skeleton. TrainingError if targets do
     not fit the model.
     """
-    if document.lora is None:
-        return module
+    if document.lora is not None:
+        module = _add_adapters(module, document, document.lora)
+    if is_adapted(module):
+        _leave_out_casts(module)
+    return module
+
+
+def _add_adapters(module: nn.Module, document: TrainingDocument, spec: LoraSpec) -> nn.Module:
     peft = _import_peft()
-    names = _target_layers(module, document.lora.targets)
+    names = _target_layers(module, spec.targets)
     _check_not_tied(module, names)
     config = peft.LoraConfig(
-        r=document.lora.rank,
-        lora_alpha=document.lora.alpha,
-        lora_dropout=document.lora.dropout,
+        r=spec.rank,
+        lora_alpha=spec.alpha,
+        lora_dropout=spec.dropout,
         target_modules=names,
     )
     torch.manual_seed(document.seed)
@@ -53,6 +59,17 @@ def with_adapters(module: nn.Module, document: TrainingDocument) -> nn.Module:
             return peft.get_peft_model(module, config).train()
         except (ValueError, TypeError, RuntimeError) as error:
             raise TrainingError(f"lora: peft cannot adapt {document.model_name}: {error}") from error
+
+
+def _leave_out_casts(module: nn.Module) -> None:
+    """Turn off casts of inputs to the adapters' type where all weights of a layer have it: torch.fx cannot follow them.
+
+    They would change nothing there: the layer itself takes inputs of its type only, or autocast casts them.
+    """
+    for part in module.modules():
+        if isinstance(part, _import_peft().tuners.lora.LoraLayer):
+            types = {value.dtype for value in part.parameters()}
+            part.cast_input_dtype_enabled = len(types) > 1
 
 
 def is_adapted(module: nn.Module) -> bool:
