@@ -204,11 +204,12 @@ def _train(document: TrainingDocument, directory: Path, *, json: bool) -> None:
     from jellybean.training.hand_back import trained_model, write_model
     from jellybean.training.logs import TrainingLogs, headline, idle_note, line, measured
     from jellybean.training.processes.launch import lock_folder
-    from jellybean.training.processes.ranks import process_group
+    from jellybean.training.processes.ranks import fit_to_processes, process_group
     from jellybean.training.saving import run_folder
     from jellybean.training.setup import set_up_run
     from jellybean.training.train import train as run_epochs
 
+    document = fit_to_processes(document)
     with process_group(document) as rank, lock_folder(directory) if rank.is_first else nullcontext():
         run = set_up_run(document, directory, rank)
         logs = TrainingLogs(run_folder(directory) / "logs", warn) if rank.is_first else None

@@ -263,6 +263,10 @@ class TrainingDocument(DocumentModel):
     devices: Processes = Field(
         default=1, description="Pipeline devices: processes among which the stages are distributed."
     )
+    min_devices: Processes | None = Field(
+        default=None,
+        description="Smallest number of devices with which a run goes on that torchrun restarts with fewer processes.",
+    )
     replicas: Processes = Field(
         default=1, description="Data-parallel copies of the pipeline; each processes its part of the batch."
     )
@@ -355,6 +359,31 @@ class TrainingDocument(DocumentModel):
             told = "both model and stages" if self.model is not None else "no model"
             raise InvalidValueError(f"the document names {told}", "write `model: FILE.py:FUNCTION`, or `stages`")
         return self
+
+    @model_validator(mode="after")
+    def _check_devices(self) -> Self:
+        if self.min_devices is not None and self.min_devices > self.devices:
+            raise InvalidValueError(
+                f"min_devices is {self.min_devices} and devices {self.devices}", "write at most as many as devices"
+            )
+        return self
+
+    def on(self, processes: int) -> Self:
+        """The document for a run of so many processes, where `min_devices` allows other numbers of devices.
+
+        Replicas stay: a run has the same updates with any number of devices. InvalidValueError if it cannot run so.
+        """
+        if processes == self.ranks:
+            return self
+        devices, left = divmod(processes, self.replicas)
+        least = self.devices if self.min_devices is None else self.min_devices
+        if left or not least <= devices <= self.devices:
+            allowed = f"{least} to {self.devices}" if least < self.devices else f"{self.devices}"
+            raise InvalidValueError(
+                f"{processes} processes, and the document asks for {allowed} devices x {self.replicas} replicas",
+                f"torchrun --nproc-per-node {self.ranks}, or change `devices` or `min_devices`",
+            )
+        return self.model_copy(update={"devices": devices})
 
     @property
     def model_name(self) -> str:

@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from jellybean.documents.training import TrainingDocument
 from jellybean.errors import JellyBeanError
+from jellybean.quantities import InvalidValueError
 from jellybean.training.errors import RankCrashError, RankLostError, ReportedError, TrainingError
 from jellybean.training.processes.devices import check_same_kind, choose_device, set_device
 from jellybean.training.processes.heartbeats import Heartbeats
@@ -127,18 +128,25 @@ def _crash(error: Exception) -> str:
     return f"{type(error).__name__} at {device_index.filename}:{device_index.lineno}: {told}"
 
 
+def _world() -> int:
+    return int(os.environ["WORLD_SIZE"]) if started_by_launcher() else 1
+
+
+def fit_to_processes(document: TrainingDocument) -> TrainingDocument:
+    """The document for the processes that the launcher started. TrainingError if there are too few or too many."""
+    try:
+        return document.on(_world())
+    except InvalidValueError as error:
+        raise TrainingError(f"{error}: {error.hint}") from error
+
+
 @contextmanager
 def process_group(document: TrainingDocument) -> Iterator[Rank]:
     """Context with the run's process group; yields this process's rank.
 
-    TrainingError unless there are as many processes as the document asks for.
+    The document is of this number of processes (`fit_to_processes`).
     """
-    world = int(os.environ["WORLD_SIZE"]) if started_by_launcher() else 1
-    if world != document.ranks:
-        raise TrainingError(
-            f"{world} processes, and the document asks for {document.devices} devices x {document.replicas} replicas: "
-            f"torchrun --nproc-per-node {document.ranks}, or change `devices`"
-        )
+    world = _world()
     local = int(os.environ.get("LOCAL_RANK", "0"))
     local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     patience = timedelta(seconds=document.timeout_s)

@@ -1,0 +1,115 @@
+"""torchrun's elastic launch: a machine is lost for good, and the run goes on with fewer devices, by a new cut."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
+
+from jellybean.cli import run as command
+
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
+DOCUMENT = """\
+kind: Training
+model: nets.py:net
+data: nets.py:data
+loss: nets.py:loss
+epochs: 3
+batch: 16
+microbatches: 2
+optimizer: {name: adam, lr: 0.01}
+devices: 2
+min_devices: 1
+schedule: 1f1b
+checkpoint: {updates: 4}
+"""
+NETS = """\
+import os
+import time
+
+import torch
+
+def net():
+    return torch.nn.Sequential(torch.nn.Linear(9, 64), torch.nn.Tanh(), torch.nn.Linear(64, 3)).double()
+
+def data():
+    rows = torch.randn(320, 9, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    return {"train": (rows, rows[:, :3].argmax(1)), "test": (rows, rows[:, :3].argmax(1))}
+
+def loss(outputs, targets):
+    time.sleep(float(os.environ.get("SLOWLY", "0")))
+    return torch.nn.functional.cross_entropy(outputs, targets)
+"""
+
+
+def _project(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "training.yaml").write_text(DOCUMENT)
+    (folder / "nets.py").write_text(NETS)
+    return folder
+
+
+def _agent(project: Path, port: int) -> subprocess.Popen[str]:
+    """One machine's torchrun, with one process; 1 or 2 machines take part."""
+    rendezvous = [
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint=127.0.0.1:{port}",
+        "--rdzv-id=elastic",
+        "--rdzv-conf=last_call_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=3",
+    ]
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--nnodes=1:2", "--nproc-per-node=1", *rendezvous),
+            *("--max-restarts=5", "--monitor-interval=0.2", "-m", "jellybean", "train", str(project)),
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={"OMP_NUM_THREADS": "1", **os.environ, "SLOWLY": "0.03", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
+    )
+
+
+def _epochs(project: Path) -> list[tuple[int, list[float]]]:
+    lines = (project / "training" / "logs" / "epochs.jsonl").read_text().splitlines()
+    return [(one["number"], one["losses"]) for one in map(json.loads, lines)]
+
+
+def test_goes_on_with_fewer_devices(tmp_path):
+    whole = _project(tmp_path / "whole")
+    assert command(["train", str(whole), "--set", "devices=1"]) == 0
+    project = _project(tmp_path / "elastic")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    stays = _agent(project, port)
+    lost = _agent(project, port)
+    try:
+        until = time.monotonic() + 300
+        while not list((project / "training").glob("checkpoints/epoch-1-update-*")):
+            assert stays.poll() is None, stays.communicate()
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        for process in [*psutil.Process(lost.pid).children(recursive=True), psutil.Process(lost.pid)]:
+            process.send_signal(signal.SIGKILL)
+        _, said = stays.communicate(timeout=500)
+    finally:
+        stays.kill()
+        _, before = lost.communicate()
+    assert stays.returncode == 0, said
+    said = " ".join(said.split())
+    assert "2 stages on 2 devices" in f"{before} {said}"  # rank 0 tells, on either machine
+    assert "1 stage on 1 device" in said
+    assert "resuming from" in said
+    for (number, losses), expected in zip(_epochs(project), _epochs(whole), strict=True):
+        assert number == expected[0]
+        assert losses == pytest.approx(expected[1], rel=1e-9)
