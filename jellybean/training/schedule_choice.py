@@ -11,7 +11,7 @@ from jellybean.pipeline.torch_graph import GraphFacts
 from jellybean.pipeline.torch_profile import ProfileTarget, TorchProfile, profile_traced
 from jellybean.pipeline.torch_trace import TracedModule
 from jellybean.training.errors import TrainingError
-from jellybean.training.precision import PRECISIONS, Precision
+from jellybean.training.stages.precision import PRECISIONS, Precision
 from jellybean_solver import SolverError
 from jellybean_solver.pipeline import (
     SCHEDULES,

@@ -24,7 +24,6 @@ from jellybean.training.graphs import GraphRecipe, ModelGraphs, find_graphs, rep
 from jellybean.training.inputs import CheckedInputs, TrainingInputs, check_inputs, read_inputs
 from jellybean.training.metrics import Measures
 from jellybean.training.optimizers import OptimizerPlan
-from jellybean.training.precision import PRECISIONS
 from jellybean.training.processes.links import GroupCommunicator, Link, StagedLink, device_links
 from jellybean.training.processes.ranks import NO_TIMEOUT, Rank
 from jellybean.training.processes.transport import StageTransport
@@ -36,6 +35,7 @@ from jellybean.training.stages.evaluation_cut import EvaluationCut, cut_for_eval
 from jellybean.training.stages.evaluation_pass import EvaluationPass, EvaluationStage
 from jellybean.training.stages.interpreter import Interpreter, Place, neighbours, peers_of
 from jellybean.training.stages.master_weights import MasterWeights
+from jellybean.training.stages.precision import PRECISIONS
 from jellybean.training.stages.stage import LossFunction, StageCopy, StageSettings
 from jellybean.training.stages.updates import UpdateSettings, WeightUpdates, check_tied_weights
 from jellybean_solver.pipeline import Schedule

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from jellybean.training.errors import TrainingError
 
 # Hardware queues of a GPU. Streams beyond their number share one, and a stream that waits for a message then holds up
-# another that would send. In the model of tests/integration/training/nccl_model.py, 4 ranks deadlock in up to 7 of 10
+# another that would send. In the model of tests/integration/training/nccl/model.py, 4 ranks deadlock in up to 7 of 10
 # executions with CUDA's default of 8, and in none with 16. 32 is the most that CUDA has.
 _HARDWARE_QUEUES = 32
 

@@ -14,11 +14,11 @@ from torch import nn  # noqa: E402
 from jellybean.documents.training import TrainingDocument  # noqa: E402
 from jellybean.training.checkpoints.states import collect_state, restore_state  # noqa: E402
 from jellybean.training.errors import TrainingError  # noqa: E402
-from jellybean.training.precision import PRECISIONS  # noqa: E402
 from jellybean.training.stages.all_reduce import ProcessGroups  # noqa: E402
 from jellybean.training.stages.evaluation_pass import EvaluationPass, EvaluationStage  # noqa: E402
 from jellybean.training.stages.loss_scale import LossScale  # noqa: E402
 from jellybean.training.stages.master_weights import MasterWeights  # noqa: E402
+from jellybean.training.stages.precision import PRECISIONS  # noqa: E402
 from jellybean.training.stages.stage import StageCopy, StageSettings  # noqa: E402
 from jellybean.training.stages.updates import UpdateSettings, WeightUpdates  # noqa: E402
 from jellybean_solver.pipeline import Action, ActionKind  # noqa: E402

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="training needs torch: pip install '
 from jellybean.training.processes.devices import _HARDWARE_QUEUES  # noqa: E402
 from jellybean.training.processes.links import MAX_PENDING_MESSAGES  # noqa: E402
 from jellybean_solver.pipeline import SCHEDULES, make_schedule  # noqa: E402
-from tests.integration.training.nccl_model import (  # noqa: E402
+from tests.integration.training.nccl.model import (  # noqa: E402
     Collective,
     Compute,
     DeadlockError,
@@ -19,7 +19,7 @@ from tests.integration.training.nccl_model import (  # noqa: E402
     Post,
     Transfer,
 )
-from tests.integration.training.nccl_recorder import record  # noqa: E402
+from tests.integration.training.nccl.recorder import record  # noqa: E402
 
 SPEEDS = range(2)  # random seeds
 MACHINE = Machine(MAX_PENDING_MESSAGES, _HARDWARE_QUEUES)

@@ -24,7 +24,7 @@ from jellybean.training.stages.interpreter import Interpreter, Place, peers_of
 from jellybean.training.stages.stage import StageCopy, StageSettings
 from jellybean.training.stages.updates import UpdateSettings, WeightUpdates
 from jellybean_solver.pipeline import Action, Schedule
-from tests.integration.training.nccl_model import (
+from tests.integration.training.nccl.model import (
     Await,
     Collective,
     Compute,
