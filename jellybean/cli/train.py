@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import os
 import re
 import shutil
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path, PurePosixPath
@@ -94,8 +96,8 @@ def train(
         die_with_launcher()
         try:
             _train(document, directory, json=json)
-        except ReportedError as error:
-            raise typer.Exit(EXIT_FAILURE) from error
+        except ReportedError:
+            _end_process(EXIT_FAILURE)
         return
     with _stoppable(run_folder(directory) / "checkpoints", json=json, fresh=fresh):
         with lock_folder(directory):
@@ -106,6 +108,13 @@ def train(
             _launch(document, directory, overrides or [], json=json)
         else:
             _train(document, directory, json=json)
+
+
+def _end_process(status: int) -> None:
+    """End at once: threads that wait for messages of other ranks abort a process that ends in the usual way."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 @contextmanager

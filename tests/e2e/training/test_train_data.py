@@ -49,6 +49,18 @@ def stream():
     test = torch.randn(100, 3, generator=torch.Generator().manual_seed(9))
     return {"train": rows, "test": (test, (test[:, 0] > 0).long())}
 
+class Unreadable(torch.utils.data.Dataset):
+    def __len__(self):
+        return 96
+
+    def __getitem__(self, row):
+        if row == 77:
+            raise OSError("the disk is gone")
+        return torch.zeros(3), 0
+
+def unreadable():
+    return {"train": Unreadable(), "test": (torch.zeros(4, 3), torch.zeros(4, dtype=torch.long))}
+
 def _tell_memory():
     folder = Path(__file__).parent / "memory"
     folder.mkdir(exist_ok=True)
@@ -69,21 +81,38 @@ def test_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert epochs[-1]["samples"] == 160
 
 
-def _peaks(folder: Path, rows: int, schedule: str) -> tuple[dict[str, Any], list[int]]:
-    """The run's result, and the peak memory of each rank in KiB."""
+def _run(folder: Path, data: str, *values: str, rows: int = 0) -> subprocess.CompletedProcess[str]:
+    """On two processes."""
     folder.mkdir()
     (folder / "nets.py").write_text(NETS)
-    data = f"{{function: nets.py:stream, rows_per_epoch: {rows}, workers: 1}}"
     (folder / "training.yaml").write_text(DOCUMENT.replace("{csv: rows.csv, target: kind}", data))
-    values = ("epochs=1", "batch=1000", "microbatches=4", "devices=2", f"schedule={schedule}")
-    options = [part for value in values for part in ("--set", value)]
-    done = subprocess.run(
+    options = [part for value in ("devices=2", *values) for part in ("--set", value)]
+    return subprocess.run(
         [sys.executable, "-m", "jellybean", "train", str(folder), "--json", *options],
         capture_output=True,
         text=True,
         env={"OMP_NUM_THREADS": "1", **os.environ, "ROWS": str(rows)},
         check=False,
     )
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_row_that_cannot_be_read_ends_the_run_after_a_second_try(tmp_path: Path, workers: int):
+    done = _run(tmp_path / "project", f"{{function: nets.py:unreadable, workers: {workers}}}", "schedule=1f1b")
+    assert done.returncode == 1
+    told = json.loads(done.stdout)["error"]["message"]
+    assert "nets.py:unreadable, train: reading row 77 failed at " in told
+    assert told.endswith("the disk is gone (twice)")
+    assert "terminate called" not in done.stderr
+    assert "SIGABRT" not in done.stderr
+
+
+def _peaks(folder: Path, rows: int, schedule: str) -> tuple[dict[str, Any], list[int]]:
+    """The run's result, and the peak memory of each rank in KiB."""
+    data = f"{{function: nets.py:stream, rows_per_epoch: {rows}, workers: 1}}"
+    done = _run(folder, data, "epochs=1", "batch=1000", "microbatches=4", f"schedule={schedule}", rows=rows)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout), [int((folder / "memory" / str(rank)).read_text()) for rank in range(2)]
 
