@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch", reason="training needs torch: pip install '
 
 from jellybean.training.errors import TrainingError  # noqa: E402
 from jellybean.training.processes.devices import check_same_kind, choose_device  # noqa: E402
+from jellybean.training.processes.ranks import translated_errors  # noqa: E402
 
 
 def test_a_gpu_for_each_process():
@@ -46,3 +47,13 @@ def test_ranks_on_different_kinds_of_devices_are_refused():
     with pytest.raises(TrainingError, match="rank 0 computes on a GPU of its own and rank 1 on the CPU: all need the"):
         check_same_kind(store, 1, 2, cpu)
     check_same_kind(store, 1, 2, gpu)
+
+
+def test_a_full_gpu_is_reported_and_not_retried():
+    with (
+        pytest.raises(TrainingError, match="the GPU's memory is full: use more devices") as caught,
+        translated_errors(1.0),
+    ):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+    assert caught.type is TrainingError  # of which a restart would not help
+    assert "Tried to allocate" in str(caught.value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 from collections import deque
 from typing import Any
 
@@ -215,3 +216,42 @@ def test_a_transport_that_releases_memory_early_is_found():
     with pytest.raises(MemoryViolation):
         for seed in SEEDS:
             _transport_exchange(_ReleasesAtOnce, seed)
+
+
+class _SlowLink:
+    """Message n is complete only when `lag` more were attempted; counts messages in flight."""
+
+    def __init__(self, max_pending: int | None, lag: int) -> None:
+        self.max_pending, self._lag = max_pending, lag
+        self._changed = threading.Condition()
+        self._attempted = self._sent = self._complete = self.most = 0
+
+    def attempt(self, count: int = 1) -> None:
+        with self._changed:
+            self._attempted += count
+            self._changed.notify_all()
+
+    def send(self, tensors):
+        with self._changed:
+            number, self._sent = self._sent, self._sent + 1
+            self.most = max(self.most, self._sent - self._complete)
+        return lambda: self._finish(number)
+
+    def _finish(self, number: int) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._attempted > number + self._lag, 60.0)
+            self._complete += 1
+
+
+@pytest.mark.parametrize(("max_pending", "most"), [(1, 1), (2, 2), (None, 4)])
+def test_sending_waits_for_messages_in_flight(max_pending, most):
+    """As many as the link allows; with no limit, as many as are sent before the first is complete."""
+    link, mail = _SlowLink(max_pending, lag=max_pending or 4), _mail()
+    transport = StageTransport([1], mail[0], links={1: link}, patience_s=60.0)
+    transport.start()
+    for number in range(20):
+        link.attempt()
+        transport.send(1, MessageKey(number, 0, 0, 0, 0), (torch.ones(2),))
+    link.attempt(100)
+    assert link.most == most if max_pending else link.most >= most
+    transport._raise_failure()
