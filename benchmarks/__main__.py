@@ -11,6 +11,7 @@ from benchmarks import (  # noqa: F401  (each registers itself)
     latency,
     learning,
     pipelines,
+    preparing,
     serving_overhead,
     stages,
     training,
