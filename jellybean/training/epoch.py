@@ -18,7 +18,7 @@ from jellybean.training.data.prefetch import PrefetchedFeed, Read
 from jellybean.training.data.rows import MicrobatchReader, ReadPlan
 from jellybean.training.errors import TrainingError
 from jellybean.training.evaluation import evaluate
-from jellybean.training.lr_schedules import LrSchedule
+from jellybean.training.optimization.lr_schedules import LrSchedule
 from jellybean.training.setup import RankRun
 from jellybean.training.stages.interpreter import ActionLog, MicrobatchFeed
 from jellybean_solver.pipeline import ActionKind, Timeline, bubble_fraction

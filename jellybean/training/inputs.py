@@ -19,7 +19,7 @@ from jellybean.training.metrics import Measures, check_metrics, load_metrics
 from jellybean.training.models.building import load_model
 from jellybean.training.models.lora import trained_module, with_adapters
 from jellybean.training.models.pretrained import PretrainedWeights, open_weights
-from jellybean.training.optimizers import OptimizerPlan, plan_optimizer
+from jellybean.training.optimization.optimizers import OptimizerPlan, plan_optimizer
 from jellybean.training.samples import Samples
 from jellybean.training.stages.stage import LossFunction
 

@@ -23,7 +23,7 @@ from jellybean.training.errors import TrainingError
 from jellybean.training.graphs import GraphRecipe, ModelGraphs, find_graphs, repeat_graphs
 from jellybean.training.inputs import CheckedInputs, TrainingInputs, check_inputs, read_inputs
 from jellybean.training.metrics import Measures
-from jellybean.training.optimizers import OptimizerPlan
+from jellybean.training.optimization.optimizers import OptimizerPlan
 from jellybean.training.processes.links import GroupCommunicator, Link, StagedLink, device_links
 from jellybean.training.processes.ranks import NO_TIMEOUT, Rank
 from jellybean.training.processes.transport import StageTransport

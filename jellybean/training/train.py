@@ -11,7 +11,7 @@ from jellybean.documents.training import TrainingDocument
 from jellybean.training.early_stop import reason_to_stop
 from jellybean.training.epoch import EpochResult, EpochStart, run_epoch
 from jellybean.training.errors import TrainingError
-from jellybean.training.lr_schedules import make_lr_schedule
+from jellybean.training.optimization.lr_schedules import make_lr_schedule
 from jellybean.training.saving import resume, save_checkpoint
 from jellybean.training.setup import RankRun
 

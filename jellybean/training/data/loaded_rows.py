@@ -173,6 +173,8 @@ class LoadedReader:
 
     def update_weight(self, place: Place) -> float:
         """How much all rows of the micro-batch's update count."""
+        if self._weigh is None:
+            return float(len(self._plan.update(place)))
         return sum(self._weight(place.iteration, number) for number in self._plan.division.update(place.microbatch))
 
     def digest(self) -> RowDigest | None:

@@ -47,9 +47,11 @@ class ReadPlan:
         """Number of a micro-batch among those of all replicas."""
         return place.microbatch * self.division.replicas + self.replica
 
-    def update(self, place: Place) -> list[range]:
-        """Positions of all micro-batches of the update to which a micro-batch belongs."""
-        return [self.division.part(place.iteration, number) for number in self.division.update(place.microbatch)]
+    def update(self, place: Place) -> range:
+        """Positions of all rows of the update to which a micro-batch belongs; its micro-batches follow each other."""
+        numbers = self.division.update(place.microbatch)
+        first, last = (self.division.part(place.iteration, number) for number in (numbers[0], numbers[-1]))
+        return range(first.start, last.stop)
 
 
 @dataclass(frozen=True)
@@ -168,7 +170,7 @@ class MemoryReader:
 
     source: MemoryRows
     plan: ReadPlan
-    _weights: dict[tuple[int, range], float] = field(default_factory=dict)
+    _weights: dict[range, float] = field(default_factory=dict)
 
     def prepare(self) -> None:
         """All rows are there."""
@@ -188,13 +190,11 @@ class MemoryReader:
 
     def update_weight(self, place: Place) -> float:
         """How much all rows of the micro-batch's update count."""
-        parts = self.plan.update(place)
-        key = (place.iteration, self.plan.division.update(place.microbatch))
-        if key not in self._weights:
+        positions = self.plan.update(place)
+        if positions not in self._weights:
             self._weights.clear()  # updates follow each other
-            rows = self._rows(range(parts[0].start, parts[-1].stop))
-            self._weights[key] = self.source.samples.weight(rows)
-        return self._weights[key]
+            self._weights[positions] = self.source.samples.weight(self._rows(positions))
+        return self._weights[positions]
 
     def digest(self) -> RowDigest | None:
         """None: the rows are compared once, before training."""

@@ -13,7 +13,7 @@ from jellybean.pipeline.user_functions import load_function
 from jellybean.training.data.rows import MemoryRows
 from jellybean.training.data.sampler import MicrobatchSampler
 from jellybean.training.inputs import load_training_inputs
-from jellybean.training.lr_schedules import lr_factor
+from jellybean.training.optimization.lr_schedules import lr_factor
 from jellybean.training.processes.ranks import Rank
 from jellybean.training.setup import set_up_run
 from jellybean.training.train import train

@@ -10,8 +10,8 @@ torch = pytest.importorskip("torch", reason="training needs torch: pip install '
 
 from jellybean.documents.training import LrSpec, OptimizerSpec  # noqa: E402
 from jellybean.training.errors import TrainingError  # noqa: E402
-from jellybean.training.lr_schedules import make_lr_schedule  # noqa: E402
-from jellybean.training.optimizers import plan_optimizer  # noqa: E402
+from jellybean.training.optimization.lr_schedules import make_lr_schedule  # noqa: E402
+from jellybean.training.optimization.optimizers import plan_optimizer  # noqa: E402
 from jellybean.training.stages.updates import GROUP  # noqa: E402
 
 nn = torch.nn

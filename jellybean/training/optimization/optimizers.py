@@ -18,8 +18,8 @@ from torch import nn
 from jellybean.documents.training import OptimizerSpec
 from jellybean.quantities import did_you_mean
 from jellybean.training.errors import TrainingError
+from jellybean.training.optimization.torch_classes import check_arguments, find_class, without_lists
 from jellybean.training.stages.updates import GROUP
-from jellybean.training.torch_classes import check_arguments, find_class, without_lists
 
 Arguments = Mapping[str, Any]
 _REFUSED = {

@@ -14,9 +14,9 @@ from torch.optim import lr_scheduler
 
 from jellybean.documents.training import LrSpec
 from jellybean.training.errors import TrainingError
-from jellybean.training.optimizers import OptimizerPlan
+from jellybean.training.optimization.optimizers import OptimizerPlan
+from jellybean.training.optimization.torch_classes import check_arguments, find_class, without_lists
 from jellybean.training.stages.updates import GroupSettings
-from jellybean.training.torch_classes import check_arguments, find_class, without_lists
 
 _PER_UPDATE = ("OneCycleLR", "CyclicLR")  # torch steps these after every batch
 _REFUSED = {
