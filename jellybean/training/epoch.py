@@ -14,14 +14,14 @@ import torch.distributed as dist
 from jellybean.documents.training import TrainingDocument
 from jellybean.training.data.agreement import check_same_rows
 from jellybean.training.data.feed import IterationFeed
-from jellybean.training.data.prefetch import PrefetchedFeed, Read
+from jellybean.training.data.prefetch import PrefetchedFeed, Read, feed_reads
 from jellybean.training.data.rows import MicrobatchReader, ReadPlan
 from jellybean.training.errors import TrainingError
 from jellybean.training.evaluation import evaluate
 from jellybean.training.optimization.lr_schedules import LrSchedule
 from jellybean.training.setup import RankRun
 from jellybean.training.stages.interpreter import ActionLog, MicrobatchFeed
-from jellybean_solver.pipeline import ActionKind, Timeline, bubble_fraction
+from jellybean_solver.pipeline import Timeline, bubble_fraction
 
 
 @dataclass(frozen=True)
@@ -153,14 +153,7 @@ def _on_device(feed: IterationFeed, run: RankRun) -> MicrobatchFeed:
 
 
 def _reads(run: RankRun) -> list[Read]:
-    """What this rank's stages read in an iteration, in order: their inputs, and the targets of the loss."""
-    found = []
-    for action in run.schedule.actions[run.rank.device_index]:
-        if action.kind is ActionKind.FORWARD:
-            stage = run.held[action.stage, action.pipe]
-            found.append(Read(action.microbatch, stage.inputs.arguments))
-            found += [Read(action.microbatch, None)] if stage.loss is not None else []
-    return found
+    return feed_reads(run.schedule, run.rank.device_index, run.held)
 
 
 def _uses(run: RankRun) -> Counter[int]:

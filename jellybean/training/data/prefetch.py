@@ -12,7 +12,8 @@ import torch.utils._pytree as pytree
 
 from jellybean.training.processes.streams import Event, Streams
 from jellybean.training.processes.tensor_messages import StageTensors
-from jellybean.training.stages.interpreter import MicrobatchFeed
+from jellybean.training.stages.interpreter import HeldStages, MicrobatchFeed
+from jellybean_solver.pipeline import ActionKind, Schedule
 
 _AHEAD = 2  # reads under way: usually the inputs and the targets of the next micro-batch
 
@@ -23,6 +24,17 @@ class Read:
 
     microbatch: int
     arguments: tuple[int, ...] | None
+
+
+def feed_reads(schedule: Schedule, device: int, held: HeldStages) -> list[Read]:
+    """What the interpreter of a device reads in an iteration, in order: inputs of its stages, targets of the loss."""
+    found = []
+    for action in schedule.actions[device]:
+        if action.kind is ActionKind.FORWARD:
+            stage = held[action.stage, action.pipe]
+            found.append(Read(action.microbatch, stage.inputs.arguments))
+            found += [Read(action.microbatch, None)] if stage.loss is not None else []
+    return found
 
 
 @dataclass(frozen=True)

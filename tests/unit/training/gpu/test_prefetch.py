@@ -6,7 +6,17 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.training.data.prefetch import PrefetchedFeed, Read  # noqa: E402
+from pathlib import Path  # noqa: E402
+
+import torch.distributed as dist  # noqa: E402
+
+from jellybean.documents.training import OptimizerSpec, TrainingDocument  # noqa: E402
+from jellybean.training.data.feed import IterationFeed  # noqa: E402
+from jellybean.training.data.prefetch import PrefetchedFeed, Read, feed_reads  # noqa: E402
+from jellybean.training.data.rows import ReadPlan  # noqa: E402
+from jellybean.training.processes.ranks import Rank  # noqa: E402
+from jellybean.training.processes.streams import HostStreams  # noqa: E402
+from jellybean.training.setup import set_up_run  # noqa: E402
 from tests.support.delayed_device import DelayedDevice, DelayedStreams, MemoryViolation  # noqa: E402
 
 READS = [Read(m, arguments) for m in range(5) for arguments in ((0, 1), None)]
@@ -73,6 +83,37 @@ def test_the_rules_are_needed():
     with pytest.raises(MemoryViolation):
         for seed in range(20):
             _run(seed, _ForgetsUsers)
+
+
+def _losses(schedule: str, *, ahead: bool) -> dict[int, float]:
+    """Of an update of a run on one process, which has all stages."""
+    document = TrainingDocument(
+        kind="Training",
+        model="tests.integration.training.evaluation_case:two_modes",
+        data="tests.integration.training.evaluation_case:rows_of_three_classes",
+        epochs=1,
+        batch=16,
+        microbatches=4,
+        optimizer=OptimizerSpec(name="sgd", lr=0.1),
+        schedule=schedule,
+    )
+    run = set_up_run(document, Path(), Rank(0, 1, torch.device("cpu")))
+    feed = IterationFeed(run.data.train.read(ReadPlan(run.sampler)), 0, torch.device("cpu"), 0, 0, 0)
+    prefetched = PrefetchedFeed(feed, feed_reads(run.schedule, 0, run.held), HostStreams())
+    log = run.interpreter.run(prefetched if ahead else feed)
+    run.transport.close()
+    assert len(log.losses) == 4
+    return {number: float(loss) for number, loss in log.losses.items()}
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "zb-v"])
+def test_the_announced_reads_are_the_interpreters(schedule):
+    """In order: another read than the announced one would be an error."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        assert _losses(schedule, ahead=True) == _losses(schedule, ahead=False)
+    finally:
+        dist.destroy_process_group()
 
 
 def test_reads_are_begun_ahead_and_once():
