@@ -54,7 +54,14 @@ def _in_one_line(function: Callable[..., Any], what: str) -> Callable[..., Any]:
 
 
 def _reason(error: BaseException) -> str:
-    return f"it exits with {error.code}" if isinstance(error, SystemExit) else describe_error(error, name=True)
+    """The error in one line, with the first of those that it was raised from: libraries hide what failed."""
+    if isinstance(error, SystemExit):
+        return f"it exits with {error.code}"
+    first = error
+    while first.__cause__ is not None:
+        first = first.__cause__
+    told = describe_error(error, name=True)
+    return told if first is error or str(first) in told else f"{told} (because of {describe_error(first, name=True)})"
 
 
 def _import_file(path: Path) -> ModuleType:

@@ -47,6 +47,11 @@ def test_good(tmp_path):
     [
         ("import torch", "import torhc", "nets.py cannot be imported.*torhc"),
         ("def net", "def ent", "nets.py has no function 'net'"),
+        (
+            "import torch",
+            "try:\n    1 / 0\nexcept Exception as error:\n    raise ImportError('the library hides it') from error",
+            r"nets.py cannot be imported: .*the library hides it \(because of ZeroDivisionError: division by zero\)",
+        ),
         ("import torch", "import sys; sys.exit(3)", "nets.py cannot be imported: it exits with 3"),
         ("def net()", "def net(width)", "nets.py:net failed: net.. missing 1 required"),
         ("return torch.nn.Linear(3, 2)", "return 1 / 0", r"nets.py:net failed at .*nets.py:4: .*division"),
