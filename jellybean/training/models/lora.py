@@ -30,7 +30,7 @@ _SHOWN = 4  # names shown of a list
 
 
 def with_adapters(module: nn.Module, document: TrainingDocument) -> nn.Module:
-    """The document's model as a PeftModel, if the document has `lora`; otherwise as it is.
+    """The document's model with the adapters of `lora`, as a PeftModel; without `lora` as it is.
 
     Adapters have memory and the same values on all ranks, even if the model is a skeleton. TrainingError if targets do
     not fit the model.
@@ -54,7 +54,7 @@ def _add_adapters(module: nn.Module, document: TrainingDocument, spec: LoraSpec)
     )
     torch.manual_seed(document.seed)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # peft tells what it corrects by itself, such as the orientation of Conv1D
+        warnings.simplefilter("ignore")  # peft reports what it corrects by itself, such as the orientation of Conv1D
         try:
             return peft.get_peft_model(module, config).train()
         except (ValueError, TypeError, RuntimeError) as error:
@@ -62,9 +62,9 @@ def _add_adapters(module: nn.Module, document: TrainingDocument, spec: LoraSpec)
 
 
 def _leave_out_casts(module: nn.Module) -> None:
-    """Turn off casts of inputs to the adapters' type where all weights of a layer have it: torch.fx cannot follow them.
+    """Turn off casts of inputs to the adapters' type where a layer's weights have it, as torch.fx cannot trace them.
 
-    They would change nothing there: the layer itself takes inputs of its type only, or autocast casts them.
+    They would change nothing there: the layer takes inputs of its own type only, or autocast casts them.
     """
     for part in module.modules():
         if isinstance(part, _import_peft().tuners.lora.LoraLayer):

@@ -43,6 +43,9 @@ def net(seed=0):
 def other_net():
     return net(seed=1)
 
+def single_net():
+    return net().float()
+
 def adapted_net():
     import peft
 
@@ -53,6 +56,9 @@ def adapted_net():
 def data():
     rows = torch.randn(96, 9, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     return {"train": (rows, rows[:, :3].argmax(1)), "test": (rows, rows[:, :3].argmax(1))}
+
+def single_data():
+    return {part: (rows.float(), own) for part, (rows, own) in data().items()}
 """
 DOCUMENT = """\
 kind: Training
@@ -131,6 +137,18 @@ def test_a_run_on_one_and_two_processes(project, tmp_path_factory, capsys):
         a, b = (adapter[f"base_model.model.2.lora_{part}.weight"] for part in "AB")
         assert torch.allclose(model["2.weight"], _base(project)["2.weight"] + 16 / 8 * b @ a)
         assert torch.equal(model["4.weight"], _base(project)["4.weight"])
+
+
+def test_rounded_frozen_weights_are_handed_back_exactly(project, capsys):
+    """In a short type the computation uses rounded ones; the run resumes in another precision."""
+    single = ("model=nets.py:single_net", "data=nets.py:single_data")
+    _train(capsys, project, *single, "precision=bfloat16-weights")
+    model = load_file(project / "training" / "model.safetensors")
+    base = {name: value.float() for name, value in _base(project).items()}
+    assert torch.equal(model["4.weight"], base["4.weight"])
+    assert 0 < (model["2.weight"] - base["2.weight"]).abs().max() < 0.1
+    _train(capsys, project, *single, "epochs=2")
+    assert _weights(_checkpoint(project, 2)) == TRAINED
 
 
 def test_other_frozen_weights_are_refused(project, capsys):

@@ -18,32 +18,52 @@ from jellybean.training.models.lora import trained_module
 from jellybean.training.processes.links import GroupCommunicator
 from jellybean.training.processes.ranks import Rank
 from jellybean.training.setup import set_up_run
+from tests.integration.training import zoo
 from tests.integration.training.zoo import ROWS
 
 LR, UPDATES, MICROBATCHES = 0.01, 3, 4
-LAST = ("model.layers.3.mlp.*",)  # the model has layers 0 to 3
+DEFAULT = LoraSpec(rank=4)
+LAST = LoraSpec(rank=4, targets=("lm_head",))
+
+
+def llama() -> torch.nn.Module:
+    return zoo.SMALL_LLAMA.model().to(zoo.DTYPE)
+
+
+llama_data = zoo.SMALL_LLAMA.data
+
+
+def adapted_bert() -> Any:
+    """The user's own PeftModel, which also trains the classifier."""
+    model = zoo.bert()
+    import peft
+
+    torch.manual_seed(1)
+    return peft.get_peft_model(model, peft.LoraConfig(task_type="SEQ_CLS", r=4, modules_to_save=["classifier"]))
+
+
+adapted_bert_data = zoo.bert_data
 
 
 @dataclass(frozen=True)
 class LoraUpdates:
     """Updates by a schedule on `devices` ranks; returns the rank's adapters, bytes sent by peer, and the whole model.
 
-    `model`: of the zoo. `targets`: of the adapters; None if the model has its own.
+    `lora`: None if the model has adapters already. `model`: a function; its rows come from `MODEL_data`.
     """
 
     schedule: str
     devices: int
-    targets: tuple[str, ...] | None
-    model: str = "llama"
+    lora: LoraSpec | None = DEFAULT
+    model: str = f"{__name__}:llama"
 
     @property
     def document(self) -> TrainingDocument:
-        zoo = "tests.integration.training.zoo"
         return TrainingDocument(
             kind="Training",
-            model=f"{zoo}:{self.model}",
-            lora=None if self.targets is None else LoraSpec(rank=4, targets=self.targets),
-            data=f"{zoo}:{self.model}_data",
+            model=self.model,
+            lora=self.lora,
+            data=f"{self.model}_data",
             loss="model",
             epochs=1,
             batch=ROWS,

@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch", reason="training needs torch: pip install '
 pytest.importorskip("transformers", reason="the models: pip install transformers")
 pytest.importorskip("tokenizers", reason="the models: pip install transformers")
 
+from jellybean.documents.training import LoraSpec  # noqa: E402
 from jellybean.pipeline.torch_profile import profile_traced  # noqa: E402
 from jellybean.training.graphs import find_graphs  # noqa: E402
 from jellybean.training.inputs import load_training_inputs  # noqa: E402
@@ -49,12 +50,22 @@ ASYNCHRONOUS = {  # the version that a stage's gradient is of, from the papers, 
 @pytest.mark.nightly
 @pytest.mark.parametrize("model", [name for name in ZOO if name not in ("gpt2", "t5")])  # these share weights
 def test_asynchronous(model):
-    cases = [ZooUpdate(model, name, 2) for name in ASYNCHRONOUS]
+    _check_asynchronous([ZooUpdate(model, name, 2) for name in ASYNCHRONOUS])
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("model", ["llama", "gpt2"])  # gpt2's shared weight is frozen, so that it may be in two stages
+def test_asynchronous_with_adapters(model):
+    pytest.importorskip("peft", reason="LoRA: pip install 'jellybean-serving[lora]'")
+    _check_asynchronous([ZooUpdate(model, name, 2, lora=LoraSpec(rank=4)) for name in ASYNCHRONOUS])
+
+
+def _check_asynchronous(cases):
     for case, found in zip(cases, run_ranks(2, cases, seconds=600.0), strict=True):
         stage_of = found[0]["stage_of"] | found[1]["stage_of"]
         rule = ASYNCHRONOUS[case.schedule]
         expected = in_sequence(case, found[0]["period"], rule, stage_of)
-        exact = 1e-6 if ZOO[model].loss == "model" else 1e-10  # transformers computes its losses in float32
+        exact = 1e-6 if ZOO[case.model].loss == "model" else 1e-10  # transformers computes its losses in float32
         start = dict(load_training_inputs(case.document, Path()).module.named_parameters())
         moved = max(float((value - start[name].detach()).abs().max()) for name, value in expected.items())
         for name, value in expected.items():

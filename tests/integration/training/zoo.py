@@ -93,12 +93,12 @@ def _gpt2(*, tied: bool) -> nn.Module:
     )  # fmt: skip
 
 
-def _llama() -> nn.Module:
+def _llama(layers: int) -> nn.Module:
     own = _transformers()
     return own.LlamaForCausalLM(
         own.LlamaConfig(
-            hidden_size=16, intermediate_size=32, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
-            vocab_size=WORDS, max_position_embeddings=32, bos_token_id=0, eos_token_id=0,
+            hidden_size=16, intermediate_size=32, num_hidden_layers=layers, num_attention_heads=4,
+            num_key_value_heads=2, vocab_size=WORDS, max_position_embeddings=32, bos_token_id=0, eos_token_id=0,
         )
     )  # fmt: skip
 
@@ -176,7 +176,7 @@ class Recurrent(nn.Module):
 ZOO = {
     "gpt2": Entry(lambda: _gpt2(tied=True), _tokens(), "model"),
     "gpt2_untied": Entry(lambda: _gpt2(tied=False), _tokens(), "model"),
-    "llama": Entry(_llama, _tokens(mask=False), "model"),
+    "llama": Entry(lambda: _llama(4), _tokens(mask=False), "model"),
     "bert": Entry(_bert, _tokens(classes=True), "model"),
     "distilbert": Entry(_distilbert, _tokens(classes=True), "model"),
     "vit": Entry(_vit, _pictures(16, "pixel_values"), "model"),
@@ -191,6 +191,7 @@ ZOO = {
     "densenet121": Entry(_timm("densenet121"), _pictures(64), "cross_entropy"),
     "lstm": Entry(Recurrent, _words, "cross_entropy"),
 }
+SMALL_LLAMA = Entry(lambda: _llama(2), _tokens(mask=False), "model")
 
 
 def __getattr__(name: str) -> Callable[[], Any]:

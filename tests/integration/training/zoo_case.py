@@ -11,12 +11,13 @@ from typing import Any
 import torch
 from torch.func import functional_call
 
-from jellybean.documents.training import OptimizerSpec, TrainingDocument
+from jellybean.documents.training import LoraSpec, OptimizerSpec, TrainingDocument
 from jellybean.training.data.feed import IterationFeed
 from jellybean.training.data.rows import MemoryRows, ReadPlan
 from jellybean.training.evaluation import evaluate
 from jellybean.training.hand_back import trained_model
 from jellybean.training.inputs import load_training_inputs
+from jellybean.training.models.lora import trained_module
 from jellybean.training.processes.ranks import Rank
 from jellybean.training.setup import set_up_run
 from tests.integration.training.whole_model import measured
@@ -35,6 +36,7 @@ class ZooUpdate:
     schedule: str
     devices: int
     microbatches: int = 4
+    lora: LoraSpec | None = None
 
     @property
     def document(self) -> TrainingDocument:
@@ -42,6 +44,7 @@ class ZooUpdate:
             kind="Training",
             model=f"tests.integration.training.zoo:{self.model}",
             data=f"tests.integration.training.zoo:{self.model}_data",
+            lora=self.lora,
             loss=ZOO[self.model].loss,
             epochs=1,
             batch=ROWS,
@@ -60,9 +63,10 @@ class ZooUpdate:
         evaluation = evaluate(run)
         run.transport.close()
         module = trained_model(run, self.document, Path())
+        weights = {} if module is None else trained_module(module).state_dict()
         return {
             "losses": losses,
-            "weights": {} if module is None else {n: v.detach().clone() for n, v in module.state_dict().items()},
+            "weights": {name: value.detach().clone() for name, value in weights.items()},
             "evaluation": (evaluation.metrics["accuracy"], evaluation.loss),
             "period": run.schedule.period,
             "stage_of": {name: number for (number, _), stage in run.held.items() for name in stage.versions.parameters},
@@ -79,17 +83,19 @@ def in_sequence(case: ZooUpdate, period: int, version: Version, stage_of: Mappin
     module, samples = inputs.module, inputs.data.train.samples
     parts = torch.randperm(ROWS, generator=torch.Generator().manual_seed(0)).tensor_split(case.microbatches)
     history = [{name: value.detach().clone() for name, value in module.named_parameters()}]
+    trained = [name for name, value in module.named_parameters() if value.requires_grad]
     for update in range(len(parts) // period):
         own = parts[update * period : (update + 1) * period]
-        seen = {name: history[version(stage_of.get(name, 0), update)][name].requires_grad_() for name in history[0]}
+        seen = {name: history[version(stage_of.get(name, 0), update)][name] for name in history[0]}
+        seen |= {name: seen[name].requires_grad_() for name in trained}
         whole, total = sum(samples.weight(rows) for rows in own), torch.zeros((), dtype=torch.float64)
         for rows in own:
             arguments = samples.arguments(rows)
             outputs = arguments.form.call(partial(_with_weights, module, seen), arguments.tensors)
             total = total + inputs.loss(outputs, samples.target(rows)) * samples.weight(rows) / whole
-        gradients = torch.autograd.grad(total, list(seen.values()), allow_unused=True)
-        pairs = zip(history[-1].items(), gradients, strict=True)
-        history.append({n: (v if g is None else v - LR * g).detach().clone() for (n, v), g in pairs})
+        gradients = torch.autograd.grad(total, [seen[name] for name in trained], allow_unused=True)
+        steps = {n: LR * g for n, g in zip(trained, gradients, strict=True) if g is not None}
+        history.append({n: (v - steps.get(n, 0.0)).detach().clone() for n, v in history[-1].items()})
     return history[-1]
 
 

@@ -29,6 +29,13 @@ def test_defaults(tmp_path):
     assert (document.devices, document.ranks, document.schedule, document.optimizer.lr) == (2, 2, "auto", 0.5)
 
 
+@pytest.mark.parametrize("targets", ["'*.q_proj'", "['*.q_proj']"])
+def test_one_target_may_be_a_text(tmp_path, targets):
+    document = load_training(_written(tmp_path, GOOD + f"lora: {{targets: {targets}}}\n"))
+    assert document.lora.targets == ("*.q_proj",)
+    assert (document.lora.rank, document.lora.alpha) == (8, 16.0)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
@@ -43,6 +50,9 @@ def test_defaults(tmp_path):
         ),
         ("batch: 64", "batch: 64\nlr_schedule: {name: StepLR, step_size: 1, warmup: 2}", "StepLR takes no warmup"),
         ("name: adam,", "name: adam, groups: [{lr: 0.1}],", "optimizer.groups.0.*missing key 'match'"),
+        ("epochs: 2", "epochs: 2\nlora: {r: 4}", "lora.*unknown key 'r'"),
+        ("epochs: 2", "epochs: 2\nlora: {dropout: 1}", "lora.dropout"),
+        ("epochs: 2", "epochs: 2\nlora: {targets: []}", "lora.targets"),
         ("epochs: 2", "epochs: 2\nmemory: 4", "memory"),
         ("epochs: 2", "epoch: 2", "epoch"),
         ("kind: Training", "kind: Workflow", "Workflow"),

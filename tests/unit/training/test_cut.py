@@ -32,3 +32,17 @@ def test_every_place():
         assert all(isinstance(value, torch.Tensor) for value in crossing)
         own = [inputs[index] for index in cut.stages[1].inputs.arguments]
         assert torch.equal(cut.stages[1].module(*crossing, *own)[0], expected)
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_a_shared_weight_is_reduced_if_it_is_trained(trained):
+    """Frozen copies in several stages stay equal without a message."""
+    first, last = torch.nn.Linear(4, 4, bias=False), torch.nn.Linear(4, 4, bias=False)
+    last.weight = first.weight.requires_grad_(trained)
+    inputs = (torch.randn(3, 4),)
+    traced = trace(torch.nn.Sequential(first, torch.nn.Linear(4, 4), last), CallArguments.of(inputs))
+    facts = graph_facts(traced, inputs)
+    stage_of = {name: number for number, unit in enumerate(facts.units) for name in unit}
+    cut = cut_module(traced, facts, stage_of)
+    assert len(cut.stages) == 3
+    assert bool(cut.tied) == trained
