@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +40,9 @@ def adapted_bert() -> Any:
     import peft
 
     torch.manual_seed(1)
-    return peft.get_peft_model(model, peft.LoraConfig(task_type="SEQ_CLS", r=4, modules_to_save=["classifier"]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # peft asks transformers in a deprecated way
+        return peft.get_peft_model(model, peft.LoraConfig(task_type="SEQ_CLS", r=4, modules_to_save=["classifier"]))
 
 
 adapted_bert_data = zoo.bert_data
