@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from safetensors.torch import load_file  # noqa: E402
+from safetensors.torch import load_file, save_file  # noqa: E402
 
 from jellybean.cli import run  # noqa: E402
 
@@ -89,3 +91,42 @@ def test_averages_resume_exactly_and_are_what_is_handed_back(project, capsys):
     assert (resumed["losses"], resumed["metrics"]) == (whole[1]["losses"], whole[1]["metrics"])
     again = load_file(project / "training" / "model.safetensors")
     assert all(torch.equal(handed_back[name], again[name]) for name in again)
+
+
+def _train(project: Path, capsys: pytest.CaptureFixture[str], *values: str) -> list[dict[str, Any]]:
+    """The epochs of a run with other settings: a rate that learns, no early stop."""
+    text = DOCUMENT.replace("early_stop", "description: no # ").replace("0.000000000001", "0.1")
+    (project / "training.yaml").write_text(text)
+    options = [part for value in values for part in ("--set", value)]
+    assert run(["train", str(project), "--json", *options]) == 0
+    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["epochs"]
+    return found
+
+
+def test_a_rate_that_follows_the_test_loss_resumes_exactly(project, capsys):
+    """The rate falls after each epoch, as no epoch is better by 100 %."""
+    plateau = ("lr_schedule={name: ReduceLROnPlateau, patience: 0, threshold: 1.0, factor: 0.5}",)
+    whole = _train(project, capsys, *plateau, "epochs=4")
+    shutil.rmtree(project / "training")
+    begun = _train(project, capsys, *plateau, "epochs=2")
+    ended = _train(project, capsys, *plateau, "epochs=4")
+    assert [one["losses"] for one in begun + ended] == [one["losses"] for one in whole]
+    shutil.rmtree(project / "training")
+    assert _train(project, capsys, "epochs=4")[3]["losses"] != whole[3]["losses"]
+
+
+def test_a_checkpoint_of_version_1_resumes(project, capsys):
+    """It has no history and no averages: these begin with its weights."""
+    whole = _train(project, capsys, "epochs=3")
+    for path in sorted((project / "training" / "checkpoints").iterdir())[1:]:
+        shutil.rmtree(path)
+    (folder,) = (project / "training" / "checkpoints").iterdir()
+    tensors = load_file(folder / "rank-0.safetensors")
+    save_file({n: v for n, v in tensors.items() if not n.startswith("average/")}, folder / "rank-0.safetensors")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    digest = hashlib.sha256((folder / "rank-0.safetensors").read_bytes()).hexdigest()
+    old = {key: manifest[key] for key in ("epochs", "schedule", "devices", "optimizer")}
+    old |= {"version": 1, "files": {"rank-0.safetensors": digest}}
+    (folder / "manifest.json").write_text(json.dumps(old))
+    resumed = _train(project, capsys, "epochs=3")
+    assert [one["losses"] for one in resumed] == [one["losses"] for one in whole[old["epochs"] :]]

@@ -174,3 +174,23 @@ def test_the_rest_of_an_epoch_keeps_its_batch(tmp_path, capsys):
     assert "checkpoint.updates: pipedream runs an epoch without" in " ".join(capsys.readouterr().err.split())
     assert _run_here(project, *values) == 0
     assert _epochs(project) == before
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("schedule", ["gpipe", "zb-h1"])
+def test_the_rest_of_an_epoch_on_other_devices(tmp_path, schedule):
+    project, whole = _project(tmp_path / "project"), _project(tmp_path / "whole")
+    values = ("epochs=1", "checkpoint.updates=8", "data.workers=0")
+    for place in (project, whole):
+        assert _run_here(place, *values) == 0
+    folder = project / "training" / "checkpoints"
+    (folder / "epoch-1").rename(tmp_path / "away")
+    run = _start(project, *values, f"schedule={schedule}")
+    _, said = run.communicate(timeout=300)
+    assert run.returncode == 0, said
+    assert "after update 16 of epoch 1" in " ".join(said.split())
+    ((_, losses, _, test_loss),), ((_, expected, _, expected_test),) = _epochs(project), _epochs(whole)
+    assert losses[:16] == expected[:16]
+    assert losses == pytest.approx(expected, rel=1e-4)
+    assert test_loss == pytest.approx(expected_test, rel=1e-4)
