@@ -140,7 +140,7 @@ def test_a_stream_keeps_no_more_than_an_update():
             yield torch.full((2,), float(number)), 0
             number += 1
 
-    source = find_source(stream, _settings(stated=10_000))
+    source = find_source(stream, _settings(stated=2_000))
     sampler = MicrobatchSampler(source.rows, BATCH, 2, 1, period=2)
     reader = source.read(ReadPlan(sampler))
     for microbatch in range(sampler.run):
