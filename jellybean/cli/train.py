@@ -24,6 +24,9 @@ from jellybean.quantities import SIZE, InvalidValueError, parse_quantity
 
 if TYPE_CHECKING:
     from jellybean.documents.training import TrainingDocument
+    from jellybean.training.epoch import EpochResult
+    from jellybean.training.export import ExportedModel
+    from jellybean.training.setup import RankRun
 
 _CLAIM = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _RESOURCE = re.compile(r"[a-z0-9][-a-z0-9.]*/[A-Za-z0-9][-._A-Za-z0-9]*")
@@ -208,10 +211,9 @@ def _launch(document: TrainingDocument, directory: Path, overrides: list[str], *
 
 
 def _train(document: TrainingDocument, directory: Path, *, json: bool) -> None:
-    from jellybean.training.epoch import EpochResult, epoch_json
-    from jellybean.training.export import EXPORT_ROWS, export_variant, served_arguments
+    from jellybean.training.export import EXPORT_ROWS, check_export, export_variant, served_arguments
     from jellybean.training.hand_back import trained_model, write_model
-    from jellybean.training.logs import TrainingLogs, headline, idle_note, line, measured
+    from jellybean.training.logs import TrainingLogs, headline, idle_note, line
     from jellybean.training.processes.launch import lock_folder
     from jellybean.training.processes.ranks import fit_to_processes, process_group
     from jellybean.training.saving import run_folder
@@ -220,6 +222,8 @@ def _train(document: TrainingDocument, directory: Path, *, json: bool) -> None:
 
     document = fit_to_processes(document)
     with process_group(document) as rank, lock_folder(directory) if rank.is_first else nullcontext():
+        if rank.is_first:
+            check_export(document.export, directory)
         run = set_up_run(document, directory, rank)
         logs = TrainingLogs(run_folder(directory) / "logs", warn) if rank.is_first else None
         if rank.is_first:
@@ -251,6 +255,15 @@ def _train(document: TrainingDocument, directory: Path, *, json: bool) -> None:
                 "and its variant in "
                 "workflow.yaml"
             )
+    _print_result(run, epochs, exported, json=json)
+    if exported is not None:
+        say(f"next: jellybean profile {directory}; jellybean plan {directory}")
+
+
+def _print_result(run: RankRun, epochs: list[EpochResult], exported: ExportedModel | None, *, json: bool) -> None:
+    from jellybean.training.epoch import epoch_json
+    from jellybean.training.logs import measured
+
     if json:
         print_json(
             {
@@ -266,5 +279,3 @@ def _train(document: TrainingDocument, directory: Path, *, json: bool) -> None:
         out.print(f"trained {len(epochs)} epochs: loss {epochs[-1].loss:.4f}{measured(epochs[-1])}")
     else:
         out.print("all epochs are done; for more: --set epochs=N, from scratch: --fresh")
-    if exported is not None:
-        say(f"next: jellybean profile {directory}; jellybean plan {directory}")

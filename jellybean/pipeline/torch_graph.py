@@ -93,7 +93,7 @@ def graph_facts(traced: TracedModule, tensors: Iterable[torch.Tensor]) -> GraphF
     kept = {name: value.clone() for name, value in graph.named_buffers()}
     observer = _Observer(graph)
     try:
-        with torch.no_grad(), torch.random.fork_rng():
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
             observer.run(*(value.clone() for value in tensors))
     except Exception as error:  # the module's operations may raise anything
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__

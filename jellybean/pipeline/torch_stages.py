@@ -66,7 +66,7 @@ def _results(chain: StageChain, arguments: CallArguments) -> list[tuple[str, Any
     found: list[tuple[str, Any]] = []
     args, kwargs = arguments.form.nest([value.clone() for value in arguments.tensors])
     try:
-        with torch.no_grad(), torch.random.fork_rng():
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
             for name, module in chain.named_children():
                 if found:
                     args, kwargs = _passed_on(*found[-1]), {}

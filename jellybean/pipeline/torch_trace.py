@@ -316,7 +316,7 @@ def _results(
     kept = {name: value.clone() for name, value in module.named_buffers()}
     weights = [value for value in module.parameters() if value.requires_grad and module.training]
     try:
-        with torch.random.fork_rng(), torch.set_grad_enabled(bool(weights)):
+        with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(bool(weights)):
             torch.manual_seed(0)
             outputs = _flat(run([value.clone() for value in tensors]))
         roots = [value for value in outputs if value.requires_grad]

@@ -15,6 +15,8 @@ from typing import Any
 from jellybean.errors import JellyBeanError
 from jellybean_agent import describe_error
 
+_USER_MODULES: dict[str, Path] = {}  # module name -> file of the user; names of other modules are not taken
+
 
 def load_function(place: str, name: str, directory: Path = Path()) -> Callable[..., Any]:
     """The function `name` of `place`, a module or a file relative to `directory`. JellyBeanError if there is none.
@@ -57,9 +59,10 @@ def _reason(error: BaseException) -> str:
     """The error in one line, with the first of those that it was raised from: libraries hide what failed."""
     if isinstance(error, SystemExit):
         return f"it exits with {error.code}"
-    first = error
-    while first.__cause__ is not None:
-        first = first.__cause__
+    chain = [error]
+    while chain[-1].__cause__ is not None and chain[-1].__cause__ not in chain:
+        chain.append(chain[-1].__cause__)
+    first = chain[-1]
     told = describe_error(error, name=True)
     return told if first is error or str(first) in told else f"{told} (because of {describe_error(first, name=True)})"
 
@@ -73,14 +76,30 @@ def _import_file(path: Path) -> ModuleType:
 
 @lru_cache(maxsize=64)
 def _run_file(path: Path, _version: tuple[int, int]) -> ModuleType:
-    """Import a file, once per version: its model and its data see the same classes, and register operators once."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    """Import a file, once per version: its model and its data see the same classes, and register operators once.
+
+    It stays importable by its name, for dataclasses and for processes that data loaders start.
+    """
+    own = _USER_MODULES.get(path.stem) is not None or path.stem not in sys.modules
+    name = path.stem if own else f"jellybean_user_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise JellyBeanError(f"there is no file {path}")
     module = importlib.util.module_from_spec(spec)
+    before = sys.modules.get(name)
+    sys.modules[name] = module
     sys.path.insert(0, str(path.parent))
     try:
         spec.loader.exec_module(module)
+    except BaseException:
+        if before is None:
+            del sys.modules[name]
+        else:
+            sys.modules[name] = before
+        raise
     finally:
         sys.path.remove(str(path.parent))
+    _USER_MODULES[name] = path
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
     return module

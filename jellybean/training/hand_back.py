@@ -26,17 +26,18 @@ def trained_model(run: RankRun, document: TrainingDocument, directory: Path) -> 
     Frozen weights come from the model's function or file. A model with adapters is a PeftModel. The run ends here:
     optimizer states are freed first.
     """
-    run.updates.optimizers.clear()
-    frozen: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(frozen, run.frozen.fingerprints())
-    expected = {name: digest for own in frozen for name, digest in own.items()}
-    tensors = _gather(run)
-    if tensors is None:
-        return None
-    module = with_adapters(_model(document, directory, has_frozen=bool(expected)), document)
-    _check_frozen(trained_module(module), expected, document)
-    fill(trained_module(module), {**run.untrained, **tensors})
-    return module
+    with run.rank.busy("collecting the trained model"):
+        run.updates.optimizers.clear()
+        frozen: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(frozen, run.frozen.fingerprints())
+        expected = {name: digest for own in frozen for name, digest in own.items()}
+        tensors = _gather(run)
+        if tensors is None:
+            return None
+        module = with_adapters(_model(document, directory, has_frozen=bool(expected)), document)
+        _check_frozen(trained_module(module), expected, document)
+        fill(trained_module(module), {**run.untrained, **tensors})
+        return module
 
 
 def write_model(module: nn.Module, folder: Path) -> nn.Module:

@@ -97,7 +97,7 @@ def _tried(inputs: TrainingInputs, document: TrainingDocument, rows: int | None)
     arguments, target = example.inputs, example.target(slice(None))
     buffers = [(value, value.clone()) for value in module.buffers()]
     try:
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(devices=[]):
             outputs = arguments.form.call(module, arguments.tensors)
             rules = _rules(document, outputs, example)
             told = inputs.loss(outputs, target)

@@ -98,10 +98,10 @@ def set_up_run(document: TrainingDocument, directory: Path, rank: Rank) -> RankR
     if decided is None:
         raise TrainingError("rank 0 told no choice of a schedule")
     check_same_rows(digests, document.data_name, "before training")
-    with rank.busy("tracing the model"):
+    with rank.busy("tracing the model and reading its weights"):
         arguments = inputs.example(document, decided.checked.trial_rows).inputs
         graphs = graphs or repeat_graphs(inputs.module, arguments, decided.recipes)
-    run = _RunBuilder(document, rank, inputs.ruled(decided.checked.rules), decided.choice, graphs).build()
+        run = _RunBuilder(document, rank, inputs.ruled(decided.checked.rules), decided.choice, graphs).build()
     del inputs, graphs
     gc.collect()  # graphs are in reference cycles, and hold the whole model
     return run
@@ -146,23 +146,23 @@ class _RunBuilder:
         place = Place(rank.device_index, rank.first, rank.streams)
         interpreter = Interpreter(schedule, held, transport, updates, place, rank.step)
         return RankRun(
-            rank,
-            self._inputs.data,
-            self._inputs.loss,
-            self._inputs.metrics,
-            self._inputs.optimizer,
-            choice,
-            schedule,
-            self._sampler,
-            held,
-            updates,
-            transport,
-            interpreter,
-            self._evaluation(evaluation, transport),
-            self._graphs.evaluation.result,
-            self._untrained(training),
-            dict(groups.copies),
-            FrozenWeights(held),
+            rank=rank,
+            data=self._inputs.data,
+            loss=self._inputs.loss,
+            metrics=self._inputs.metrics,
+            optimizer=self._inputs.optimizer,
+            choice=choice,
+            schedule=schedule,
+            sampler=self._sampler,
+            held=held,
+            updates=updates,
+            transport=transport,
+            interpreter=interpreter,
+            evaluation=self._evaluation(evaluation, transport),
+            result=self._graphs.evaluation.result,
+            untrained=self._untrained(training),
+            copies=dict(groups.copies),
+            frozen=FrozenWeights(held),
         )
 
     def _held(self, cut: CutModule) -> dict[tuple[int, int], StageCopy]:

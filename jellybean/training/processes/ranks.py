@@ -123,9 +123,9 @@ def translated_errors(timeout_s: float) -> Iterator[None]:
 def _crash(error: Exception) -> str:
     """Message with the exception and the code line that raised it, preferably a line outside torch."""
     places = traceback.extract_tb(error.__traceback__)
-    device_index = next((one for one in reversed(places) if f"{os.sep}torch{os.sep}" not in one.filename), places[-1])
-    told = str(error).strip() or "no message"
-    return f"{type(error).__name__} at {device_index.filename}:{device_index.lineno}: {told}"
+    frame = next((one for one in reversed(places) if f"{os.sep}torch{os.sep}" not in one.filename), places[-1])
+    message = str(error).strip() or "no message"
+    return f"{type(error).__name__} at {frame.filename}:{frame.lineno}: {message}"
 
 
 def _world() -> int:
