@@ -96,16 +96,20 @@ class Perplexity(MeanLoss):
 
 @dataclass
 class Accuracy:
-    """Percent of the targets that the highest score names; None if targets are no classes."""
+    """Percent of the targets that the highest score names; None if targets are no classes of the scores."""
 
     right: int = 0
     counted: int = 0
 
     def add(self, outputs: Any, target: Any, weight: float) -> None:
-        if isinstance(target, torch.Tensor) and not target.is_floating_point():
+        if not isinstance(target, torch.Tensor) or target.is_floating_point():
+            return
+        try:
             right, counted = correct(class_scores(outputs), target)
-            self.right += right
-            self.counted += counted
+        except TrainingError:  # integers that a loss of one's own takes need not be classes
+            return
+        self.right += right
+        self.counted += counted
 
     def totals(self) -> list[float]:
         return [float(self.right), float(self.counted)]

@@ -172,6 +172,39 @@ def test_padded_rows_count_by_their_tokens():
         assert period is not None or list(updates.values()) == pytest.approx([1.0] * len(updates))
 
 
+class Named(Rows):
+    """Rows with arguments by name, in a tuple, or with labels for a model that computes its loss."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def __getitem__(self, row: int) -> Any:
+        inputs, target = super().__getitem__(row)
+        if self.kind == "tuple":
+            return (inputs, inputs.numpy() * 2), target
+        if self.kind == "model":
+            return {"x": inputs, "labels": int(target)}
+        return {"x": inputs, "mask": inputs > 3}, target
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"), [("tuple", ("input_0", "input_1")), ("dict", ("x", "mask")), ("model", ("x", "labels"))]
+)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_rows_with_several_arguments(kind, names, workers):
+    source = find_source(Named(kind), _settings("test", targets=kind != "model", workers=workers))
+    assert source.example(3).inputs.names == names
+    reader = source.read(ReadPlan(TestSampler(source.rows, 8, 1), uses=lambda microbatch: 2))
+    first, second = reader.inputs(Place(0, 1), (0, 1))
+    inputs, targets = (value[8:16] for value in _arrays())
+    assert torch.equal(first, inputs)
+    expected = {"tuple": inputs * 2, "dict": inputs > 3, "model": targets}[kind]
+    assert torch.equal(second, expected)
+    target = reader.target(Place(0, 1), CPU)
+    assert target is None if kind == "model" else torch.equal(target, targets)
+    reader.close()
+
+
 def test_a_loader_has_its_own_sampler_and_collate():
     chosen = SubsetRandomSampler([1, 2, 3, 5, 7, 11, 13, 17, 19, 23])
     source = find_source(DataLoader(Rows(), sampler=chosen), _settings())

@@ -92,6 +92,16 @@ def test_sums_of_two_ranks_are_those_of_the_whole(tmp_path):
     assert found["F1"] == pytest.approx(2 * hits / both)
 
 
+def test_accuracy_is_not_defined_where_targets_are_no_classes(tmp_path):
+    """As with a loss of one's own: several labels a row, or outputs without scores."""
+    make = _metrics(tmp_path, "accuracy")["accuracy"]
+    several, boxes = (torch.randn(4, 5), torch.ones(4, 5).long()), ({"boxes": torch.randn(4)}, torch.zeros(4).long())
+    for outputs, targets in (several, boxes):
+        measure = make()
+        measure.add(outputs, targets, 4.0)
+        assert measure.value(measure.totals()) is None
+
+
 def test_perplexity_is_of_valid_tokens(tmp_path):
     scores = torch.randn(4, 5, 7)
     targets = torch.randint(0, 7, (4, 5)).masked_fill(torch.rand(4, 5) < 0.5, -100)
