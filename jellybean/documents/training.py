@@ -15,12 +15,13 @@ from pydantic import (
     model_validator,
 )
 
-from jellybean.documents.checks.function_references import check_reference
 from jellybean.documents.overrides import apply_override
 from jellybean.documents.schema.fields import Bandwidth, DocumentModel, Duration, Name, Size
-from jellybean.documents.schema.reader import DocPath, Tree, read_file
+from jellybean.documents.schema.reader import read_file
 from jellybean.documents.schema.validation import validate_tree
 from jellybean.documents.training_data import FUNCTION, Count, DataSpec, TrainingFunction, data_name
+from jellybean.documents.training_lora import LoraSpec
+from jellybean.documents.training_references import check_references
 from jellybean.errors import DocumentError, DocumentProblem
 from jellybean.quantities import InvalidValueError, did_you_mean, quoted
 from jellybean_solver.pipeline import SCHEDULES
@@ -30,7 +31,6 @@ AUTO = "auto"
 LOSSES = ("cross_entropy", "mse", "model")
 METRICS = {"accuracy": "max", "perplexity": "min"}  # name -> what is better
 LR_SCHEDULES = ("constant", "linear", "cosine")
-ALL_LINEAR = "all-linear"  # as a target of LoRA: every linear layer
 _TEMPLATE = (
     "write it; a few lines are enough: `kind: Training`, `model: nets.py:FUNCTION`, `data: nets.py:FUNCTION`, "
     "`epochs: 5`, `batch: 64`, `optimizer: {name: adam, lr: 0.001}` (docs/training.md)"
@@ -166,26 +166,6 @@ class LrSpec(DocumentModel):
                 "remove it, or use OneCycleLR",
             )
         return self
-
-
-class LoraSpec(DocumentModel):
-    """Low-rank adapters beside frozen weights (LoRA). The keys are peft's `r`, `lora_alpha`, and so on."""
-
-    rank: Count = 8
-    alpha: Positive = Field(default=16.0, description="What the adapters add is multiplied by alpha / rank.")
-    dropout: Annotated[float, Field(strict=False, ge=0, lt=1)] = 0.0
-    targets: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(min_length=1, strict=False)] | None = (
-        Field(
-            default=None,
-            description="Layers that get adapters: patterns of names (*.q_proj), or all-linear. By default peft's "
-            "choice for the type of the model, of transformers.",
-        )
-    )
-
-    @field_validator("targets", mode="before")
-    @classmethod
-    def _listed(cls, value: object) -> object:
-        return [value] if isinstance(value, str) else value
 
 
 class CheckpointSpec(DocumentModel):
@@ -408,38 +388,7 @@ def load_training(directory: Path, overrides: Sequence[str] = (), *, references:
     problems = [problem for text in overrides if (problem := apply_override(tree, text, "epochs=3")) is not None]
     document = validate_tree(TrainingDocument, tree).document
     if references:
-        _check_references(tree, directory)
+        check_references(tree, directory)
     if problems or tree.problems or document is None:
         raise DocumentError([*problems, *tree.problems])
     return document
-
-
-def _check_references(tree: Tree, directory: Path) -> None:
-    """Add missing functions and data folders to the tree's problems, even if the document has other problems."""
-    data = tree.data if isinstance(tree.data, dict) else {}
-    weights = data.get("weights")
-    if isinstance(weights, str) and ("\0" in weights or not (directory / weights).exists()):
-        tree.add(("weights",), f"there is no file or folder {quoted(weights)}", f"looked in {directory}")
-    spec = data.get("data")
-    settings = spec if isinstance(spec, dict) else {}
-    functions: dict[DocPath, object] = {(key,): data.get(key) for key in ("model", "stages", "data", "loss")}
-    functions["data", "function"] = settings.get("function")
-    metrics = data.get("metrics")
-    functions |= {("metrics", place): text for place, text in enumerate(metrics if isinstance(metrics, list) else ())}
-    for path, value in functions.items():
-        if isinstance(value, str) and FUNCTION.fullmatch(value):
-            try:
-                check_reference(directory, value)
-            except InvalidValueError as error:
-                tree.add(path, str(error), error.hint)
-    folder, table = settings.get("folder"), settings.get("csv")
-    if isinstance(folder, str) and "\0" not in folder and not (directory / folder).is_dir():
-        siblings = [item.name for item in directory.iterdir() if item.is_dir()]
-        _add_missing(tree, ("data", "folder"), f"there is no folder {quoted(folder)}", did_you_mean(folder, siblings))
-    if isinstance(table, str) and "\0" not in table and not (directory / table).is_file():
-        siblings = [item.name for item in directory.glob("*.csv")]
-        _add_missing(tree, ("data", "csv"), f"there is no file {quoted(table)}", did_you_mean(table, siblings))
-
-
-def _add_missing(tree: Tree, path: DocPath, message: str, hint: str) -> None:
-    tree.add(path, message, hint or f"looked in {Path(tree.file).parent}")

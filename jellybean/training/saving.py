@@ -10,6 +10,7 @@ from typing import Any
 import torch.distributed as dist
 
 from jellybean.documents.training import TrainingDocument
+from jellybean.documents.training_references import RUN_FOLDER
 from jellybean.training.checkpoints.checkpoint import (
     LoadedCheckpoint,
     check_writable,
@@ -29,7 +30,7 @@ from jellybean.training.setup import RankRun
 
 def run_folder(directory: Path) -> Path:
     """The folder of a run's checkpoints, logs and model."""
-    return directory / "training"
+    return directory / RUN_FOLDER
 
 
 @dataclass

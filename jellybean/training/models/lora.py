@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from jellybean.documents.training import ALL_LINEAR, LoraSpec, TrainingDocument
+from jellybean.documents.training import TrainingDocument
+from jellybean.documents.training_lora import ALL_LINEAR, LoraSpec
 from jellybean.quantities import did_you_mean
 from jellybean.training.errors import TrainingError
 from jellybean_agent import describe_error

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from jellybean.documents.training import LoraSpec, OptimizerSpec, TrainingDocument
+from jellybean.documents.training import OptimizerSpec, TrainingDocument
+from jellybean.documents.training_lora import LoraSpec
 from jellybean.training.data.feed import IterationFeed
 from jellybean.training.data.rows import MemoryRows, ReadPlan
 from jellybean.training.hand_back import trained_model

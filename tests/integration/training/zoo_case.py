@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch.func import functional_call
 
-from jellybean.documents.training import LoraSpec, OptimizerSpec, TrainingDocument
+from jellybean.documents.training import OptimizerSpec, TrainingDocument
+from jellybean.documents.training_lora import LoraSpec
 from jellybean.training.data.feed import IterationFeed
 from jellybean.training.data.rows import MemoryRows, ReadPlan
 from jellybean.training.evaluation import evaluate

@@ -162,3 +162,13 @@ def test_functions_and_files_of_the_data_are_looked_for(tmp_path):
 def test_a_file_whose_names_cannot_be_seen_is_left_to_its_import(tmp_path, text):
     (tmp_path / "nets.py").write_text(text)
     load_training(_written(tmp_path, GOOD), references=True)
+
+
+def test_weights_that_the_run_writes_are_refused(tmp_path):
+    (tmp_path / "training").mkdir()
+    for name in ("model.safetensors", "training/model.safetensors"):
+        (tmp_path / name).touch()
+    (tmp_path / "nets.py").write_text("def net():\n    pass\n\ndef data():\n    pass\n")
+    assert load_training(_written(tmp_path, GOOD + "weights: model.safetensors\n"), references=True).weights
+    with pytest.raises(DocumentError, match=r"this run itself writes.*move it out of training/, which --fresh deletes"):
+        load_training(_written(tmp_path, GOOD + "weights: ./training/model.safetensors\n"), references=True)
