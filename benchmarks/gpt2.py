@@ -60,7 +60,7 @@ def model() -> Any:
     """GPT-2 that returns its scores."""
     from torch import nn
 
-    from tests.integration.training.zoo import _transformers
+    from tests.integration.training.models.zoo import _transformers
 
     own = _transformers()
     config = own.GPT2Config(

@@ -16,7 +16,7 @@ def preparing(smoke: bool) -> Result:
     """Seconds from a loaded model to its stages on four devices."""
     import torch
 
-    from tests.integration.training.zoo import ZOO
+    from tests.integration.training.models.zoo import ZOO
 
     torch.set_num_threads(1)
     names = list(ZOO)[:1] if smoke else list(ZOO)
@@ -37,7 +37,7 @@ def _row(name: str) -> tuple[str, ...]:
     from jellybean.training.inputs import check_inputs, read_inputs
     from jellybean.training.schedule_choice import choose_schedule
     from jellybean.training.stages.cut import cut_module
-    from tests.integration.training.zoo_case import ZooUpdate
+    from tests.integration.training.models.zoo_case import ZooUpdate
 
     document = ZooUpdate(name, "auto", DEVICES).document
     inputs = read_inputs(document, Path())

@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 pytest.importorskip("transformers", reason="peft needs it")
 
-from tests.integration.training.zoo import declare_torchvision  # noqa: E402
+from tests.integration.training.models.zoo import declare_torchvision  # noqa: E402
 
 declare_torchvision()
 pytest.importorskip("peft", reason="LoRA: pip install 'jellybean-serving[lora]'")
@@ -31,7 +31,7 @@ from tests.integration.training.ranks import run_ranks  # noqa: E402
 
 NETS = """\
 import torch
-from tests.integration.training.zoo import declare_torchvision
+from tests.integration.training.models.zoo import declare_torchvision
 
 declare_torchvision()
 

@@ -16,7 +16,7 @@ from jellybean.training.processes.ranks import Rank
 from jellybean.training.setup import set_up_run
 from jellybean.training.train import train
 from tests.integration.training.data_cases import arrays
-from tests.integration.training.whole_model import measured
+from tests.integration.training.models.whole_model import measured
 
 DECAY, LR, BATCH, EPOCHS = 0.9, 0.1, 12, 2
 

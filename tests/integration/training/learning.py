@@ -17,7 +17,7 @@ from jellybean.training.optimization.lr_schedules import lr_factor
 from jellybean.training.processes.ranks import Rank
 from jellybean.training.setup import set_up_run
 from jellybean.training.train import train
-from tests.integration.training.whole_model import measured
+from tests.integration.training.models.whole_model import measured
 from tests.support.paths import EXAMPLES
 
 EXAMPLE = EXAMPLES / "pipeline"

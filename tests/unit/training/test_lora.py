@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 pytest.importorskip("transformers", reason="peft needs it")
 
-from tests.integration.training.zoo import declare_torchvision  # noqa: E402
+from tests.integration.training.models.zoo import declare_torchvision  # noqa: E402
 
 declare_torchvision()
 peft = pytest.importorskip("peft", reason="LoRA: pip install 'jellybean-serving[lora]'")

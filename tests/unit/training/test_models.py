@@ -8,11 +8,11 @@ torch = pytest.importorskip("torch", reason="training needs torch: pip install '
 
 from jellybean.documents.training import OptimizerSpec, TrainingDocument  # noqa: E402
 from jellybean.training.models.building import fill, load_model, load_skeleton  # noqa: E402
-from tests.integration.training.evaluation_case import TwoModes  # noqa: E402
+from tests.integration.training.models.evaluation_case import TwoModes  # noqa: E402
 
 
 def _document() -> TrainingDocument:
-    name = "tests.integration.training.evaluation_case"
+    name = "tests.integration.training.models.evaluation_case"
     optimizer = OptimizerSpec(name="sgd", lr=0.1)
     return TrainingDocument(
         kind="Training", model=f"{name}:two_modes", data=f"{name}:rows_of_three_classes", epochs=1, batch=4,

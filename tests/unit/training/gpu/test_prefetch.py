@@ -89,8 +89,8 @@ def _losses(schedule: str, *, ahead: bool) -> dict[int, float]:
     """Of an update of a run on one process, which has all stages."""
     document = TrainingDocument(
         kind="Training",
-        model="tests.integration.training.evaluation_case:two_modes",
-        data="tests.integration.training.evaluation_case:rows_of_three_classes",
+        model="tests.integration.training.models.evaluation_case:two_modes",
+        data="tests.integration.training.models.evaluation_case:rows_of_three_classes",
         epochs=1,
         batch=16,
         microbatches=4,

@@ -21,8 +21,8 @@ from jellybean.training.inputs import load_training_inputs
 from jellybean.training.models.lora import trained_module
 from jellybean.training.processes.ranks import Rank
 from jellybean.training.setup import set_up_run
-from tests.integration.training.whole_model import measured
-from tests.integration.training.zoo import ROWS, ZOO
+from tests.integration.training.models.whole_model import measured
+from tests.integration.training.models.zoo import ROWS, ZOO
 
 LR = 0.1
 Weights = dict[str, torch.Tensor]
@@ -43,8 +43,8 @@ class ZooUpdate:
     def document(self) -> TrainingDocument:
         return TrainingDocument(
             kind="Training",
-            model=f"tests.integration.training.zoo:{self.model}",
-            data=f"tests.integration.training.zoo:{self.model}_data",
+            model=f"tests.integration.training.models.zoo:{self.model}",
+            data=f"tests.integration.training.models.zoo:{self.model}_data",
             lora=self.lora,
             loss=ZOO[self.model].loss,
             epochs=1,

@@ -19,7 +19,7 @@ FILE = "pretrained.safetensors"
 
 
 def document(weights: str | None, devices: int = 2, seed: int = 0) -> TrainingDocument:
-    place = "tests.integration.training.evaluation_case"
+    place = "tests.integration.training.models.evaluation_case"
     return TrainingDocument(
         kind="Training",
         model=f"{place}:two_modes",

@@ -20,8 +20,8 @@ from jellybean.training.models.lora import trained_module
 from jellybean.training.processes.links import GroupCommunicator
 from jellybean.training.processes.ranks import Rank
 from jellybean.training.setup import set_up_run
-from tests.integration.training import zoo
-from tests.integration.training.zoo import ROWS
+from tests.integration.training.models import zoo
+from tests.integration.training.models.zoo import ROWS
 
 LR, UPDATES, MICROBATCHES = 0.01, 3, 4
 DEFAULT = LoraSpec(rank=4)

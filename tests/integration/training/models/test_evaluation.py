@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from tests.integration.training.evaluation_case import MeasureTwoModes, two_modes  # noqa: E402
+from tests.integration.training.models.evaluation_case import MeasureTwoModes, two_modes  # noqa: E402
 from tests.integration.training.ranks import run_ranks  # noqa: E402
 
 CASES = [

@@ -16,9 +16,9 @@ from jellybean.training.data.rows import Place, ReadPlan  # noqa: E402
 from jellybean.training.data.sampler import MicrobatchSampler  # noqa: E402
 from jellybean.training.graphs import find_graphs  # noqa: E402
 from jellybean.training.inputs import load_training_inputs  # noqa: E402
+from tests.integration.training.models.stages_case import LR, ROWS, TrainStages, data, document, stages  # noqa: E402
+from tests.integration.training.models.whole_model import measured  # noqa: E402
 from tests.integration.training.ranks import run_ranks  # noqa: E402
-from tests.integration.training.stages_case import LR, ROWS, TrainStages, data, document, stages  # noqa: E402
-from tests.integration.training.whole_model import measured  # noqa: E402
 
 CASES = [TrainStages("1f1b", 2), TrainStages("zb-v", 2), TrainStages("chimera", 2)]
 

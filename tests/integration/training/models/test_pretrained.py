@@ -12,8 +12,8 @@ from safetensors.torch import save_file  # noqa: E402
 
 from jellybean.training.errors import TrainingError  # noqa: E402
 from jellybean.training.inputs import load_training_inputs, read_inputs  # noqa: E402
+from tests.integration.training.models.weights_case import FILE, TrainFromFile, document, write_weights  # noqa: E402
 from tests.integration.training.ranks import run_ranks  # noqa: E402
-from tests.integration.training.weights_case import FILE, TrainFromFile, document, write_weights  # noqa: E402
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs fork")

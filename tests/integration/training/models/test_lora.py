@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch", reason="training needs torch: pip install '
 pytest.importorskip("transformers", reason="the models: pip install transformers")
 pytest.importorskip("tokenizers", reason="the models: pip install transformers")
 
-from tests.integration.training import lora_case, zoo  # noqa: E402
+from tests.integration.training.models import lora_case, zoo  # noqa: E402
 
 zoo.declare_torchvision()
 pytest.importorskip("peft", reason="LoRA: pip install 'jellybean-serving[lora]'")
@@ -23,12 +23,12 @@ from jellybean.pipeline.torch_trace import CallArguments  # noqa: E402
 from jellybean.training.export import export_variant, served_arguments  # noqa: E402
 from jellybean.training.hand_back import write_model  # noqa: E402
 from jellybean.training.models.lora import with_adapters  # noqa: E402
-from tests.integration.training.lora_case import LoraUpdates, one_process  # noqa: E402
+from tests.integration.training.models.lora_case import LoraUpdates, one_process  # noqa: E402
 from tests.integration.training.ranks import run_ranks  # noqa: E402
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "chimera", "zb-h1", "zb-v")
-ZOO = "tests.integration.training.zoo"
-OWN = "tests.integration.training.lora_case:adapted_bert"
+ZOO = "tests.integration.training.models.zoo"
+OWN = "tests.integration.training.models.lora_case:adapted_bert"
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="needs fork")
 WORKFLOW = """\
 kind: Workflow

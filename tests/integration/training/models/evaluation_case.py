@@ -18,7 +18,7 @@ from jellybean.training.hand_back import trained_model
 from jellybean.training.inputs import load_training_inputs
 from jellybean.training.processes.ranks import Rank
 from jellybean.training.setup import set_up_run
-from tests.integration.training.whole_model import measured
+from tests.integration.training.models.whole_model import measured
 
 ROWS = 48
 
