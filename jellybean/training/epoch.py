@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -20,8 +21,14 @@ from jellybean.training.errors import TrainingError
 from jellybean.training.evaluation import evaluate
 from jellybean.training.optimization.lr_schedules import LrSchedule
 from jellybean.training.setup import RankRun
+from jellybean.training.stages.all_reduce import all_finite
 from jellybean.training.stages.interpreter import ActionLog, MicrobatchFeed
 from jellybean_solver.pipeline import Timeline, bubble_fraction
+
+_WHEN_NOT_FINITE = (
+    "lower optimizer.lr, set clip, or look for nan in the data; the previous checkpoint is intact, and the same "
+    "command resumes from it"
+)
 
 
 @dataclass(frozen=True)
@@ -29,8 +36,9 @@ class EpochResult:
     """Results of one epoch.
 
     `losses`: per update. `accuracy`: percent of the test rows; None if targets are no classes. `samples`: training
-    rows. `idle`, `predicted_idle`: bubble fractions, measured in the epoch's last iteration and simulated. `left_s`:
-    estimated seconds until the end of the run. `metrics`: on the test rows, by name.
+    rows. `idle`, `predicted_idle`: bubble fractions, measured in the epoch's last iteration (0 if a resumed epoch had
+    no update left) and simulated. `left_s`: estimated seconds until the end of the run. `metrics`: on the test rows, by
+    name.
     """
 
     number: int
@@ -84,6 +92,8 @@ def run_epoch(
     average_statistics(run)
     with run.rank.busy("measuring the test rows"):
         measured = evaluate(run)
+    if not math.isfinite(measured.loss):
+        raise TrainingError(f"the test loss is {measured.loss} after epoch {start.number + 1}: {_WHEN_NOT_FINITE}")
     return EpochResult(
         start.number + 1,
         run.sampler.samples,
@@ -133,7 +143,11 @@ def _run_iterations(
 def _checked_losses(
     run: RankRun, document: TrainingDocument, start: EpochStart, own: torch.Tensor, reader: MicrobatchReader
 ) -> list[float]:
-    """Losses of all ranks. TrainingError if one is not finite or ranks read different rows, before that is saved."""
+    """Losses of all ranks, of updates that may be saved.
+
+    TrainingError if a loss is not finite, or the weights after the last update, whose loss was computed before it; or
+    if ranks read different rows.
+    """
     losses = own.clone()
     dist.all_reduce(losses)
     check_same_rows([reader.digest()], run.data.name, f"in epoch {start.number + 1}")
@@ -141,9 +155,13 @@ def _checked_losses(
     if len(wrong):
         update = int(wrong[0])
         raise TrainingError(
-            f"the loss is {float(losses[update])} at update {update + 1} of epoch {start.number + 1}: lower "
-            "optimizer.lr, set clip, or look for nan in the data; the previous checkpoint is intact, and the same "
-            "command resumes from it"
+            f"the loss is {float(losses[update])} at update {update + 1} of epoch {start.number + 1}: "
+            + _WHEN_NOT_FINITE
+        )
+    trained = [stage.versions.trained for stage in run.held.values()]
+    if not all_finite(trained, dist.group.WORLD, torch.device("cpu")):
+        raise TrainingError(
+            f"weights are not finite after update {len(losses)} of epoch {start.number + 1}: {_WHEN_NOT_FINITE}"
         )
     return [float(loss) for loss in losses]
 
@@ -162,8 +180,13 @@ def _uses(run: RankRun) -> Counter[int]:
 
 
 def _idle(run: RankRun, log: ActionLog) -> float:
-    """Measured bubble fraction of the first replica. Assumes that its ranks share a clock, as on one machine."""
+    """Measured bubble fraction of the first replica; 0 if nothing ran, which is so on all ranks or on none.
+
+    Assumes that its ranks share a clock, as on one machine.
+    """
     starts_s, ends_s = log.times_s()
+    if not starts_s:
+        return 0.0
     first = starts_s[0]
     own = ([s - first for s in starts_s], [s - first for s in ends_s], first)
     told: list[Any] = [None] * dist.get_world_size()

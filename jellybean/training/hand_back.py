@@ -93,7 +93,9 @@ def _own_tensors(run: RankRun) -> dict[str, torch.Tensor]:
     averages = run.updates.averages
     for copy, stage in run.held.items():
         if copy[1] == 0 and run.rank.replica == 0:
-            weights = stage.versions.learned | (averages.of(copy) if averages is not None else {})
+            weights = stage.versions.learned
+            for name, average in averages.of(copy).items() if averages is not None else ():
+                weights[name] = average.to(weights[name].dtype)
             found |= {name: value.detach().cpu() for name, value in weights.items()}
             found |= {name: value.detach().cpu() for name, value in stage.buffers.items()}
     return found

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,11 +14,13 @@ from typing import Any, Protocol
 import torch
 
 from jellybean.documents.training import TrainingDocument, metric_name
+from jellybean.errors import JellyBeanError
 from jellybean.pipeline.user_functions import load_function, load_object
 from jellybean.training.errors import TrainingError
 from jellybean.training.losses import class_dimension, class_scores
 from jellybean.training.samples import IGNORED
 from jellybean.training.stages.stage import LossFunction
+from jellybean_agent import describe_error
 
 
 class Measure(Protocol):
@@ -128,12 +132,9 @@ class UserMean:
     weight: float = 0.0
 
     def add(self, outputs: Any, target: Any, weight: float) -> None:
-        value = self.function(outputs, target)
-        try:
-            number = float(value)
-        except (TypeError, ValueError, RuntimeError) as error:
-            told = type(value).__name__
-            raise TrainingError(f"the metric {self.name} gives {told}; it must give a number") from error
+        with _named_errors(self.name):
+            value = self.function(outputs, target)
+        number = _number(value, self.name)
         if weight:
             self.total += number * weight
             self.weight += weight
@@ -150,16 +151,43 @@ class UserSums:
     """A user's class that keeps sums, for what is no mean over micro-batches (F1)."""
 
     own: Any
+    name: str
 
     def add(self, outputs: Any, target: Any, weight: float) -> None:
-        self.own.add(outputs, target)
+        with _named_errors(self.name):
+            self.own.add(outputs, target)
 
     def totals(self) -> list[float]:
-        return [float(value) for value in self.own.totals()]
+        with _named_errors(self.name):
+            found = list(self.own.totals())
+        return [_number(value, self.name) for value in found]
 
     def value(self, totals: Sequence[float]) -> float | None:
-        found = self.own.value(list(totals))
-        return None if found is None else float(found)
+        with _named_errors(self.name):
+            found = self.own.value(list(totals))
+        return None if found is None else _number(found, self.name)
+
+
+@contextmanager
+def _named_errors(name: str) -> Iterator[None]:
+    """Context in which exceptions of a user's metric become TrainingErrors with the metric's name and the line."""
+    try:
+        yield
+    except TrainingError:
+        raise
+    except JellyBeanError as error:  # of a loaded function; it has the name and the line
+        raise TrainingError(f"the metric {error}") from error
+    except Exception as error:  # user code may raise anything
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        reason = describe_error(error, name=True)
+        raise TrainingError(f"the metric {name} failed at {place.filename}:{place.lineno}: {reason}") from error
+
+
+def _number(value: Any, name: str) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TrainingError(f"the metric {name} gives {type(value).__name__}; it must give a number") from error
 
 
 def _of_user(text: str, directory: Path) -> Callable[[], Measure]:
@@ -174,7 +202,7 @@ def _of_user(text: str, directory: Path) -> Callable[[], Measure]:
             f"the metric {text} is a class without {missing[0]}(): it needs add(outputs, targets), totals() and "
             "value(totals)"
         )
-    return lambda: UserSums(make())
+    return lambda: UserSums(make(), text)
 
 
 def correct(scores: torch.Tensor, targets: torch.Tensor) -> tuple[int, int]:

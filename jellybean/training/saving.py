@@ -93,8 +93,16 @@ def _facts(run: RankRun, document: TrainingDocument, progress: Progress) -> dict
 
 
 def _division(run: RankRun, document: TrainingDocument) -> dict[str, int]:
-    """What decides which rows the updates of an epoch take, and which are left after some of them."""
-    return {"batch": document.batch, "rows": run.sampler.samples, "seed": document.seed}
+    """What decides which rows the updates of an epoch take, and which are left after some of them.
+
+    The number of updates depends on microbatches x replicas, too: left-over rows make an update if they are as many.
+    """
+    return {
+        "batch": document.batch,
+        "rows": run.sampler.samples,
+        "seed": document.seed,
+        "updates": run.sampler.updates,
+    }
 
 
 def resume(run: RankRun, document: TrainingDocument, directory: Path, warn: Callable[[str], None]) -> Progress:
@@ -133,11 +141,13 @@ def _check_division(found: LoadedCheckpoint, run: RankRun, document: TrainingDoc
             f"with --set schedule={found.manifest['schedule']}, or delete the folder to resume from an earlier one"
         )
     now = _division(run, document)
-    for key, value in found.manifest["division"].items():
-        if now[key] != value:
+    before = found.manifest["division"]
+    for key, value in now.items():
+        if before.get(key, value) != value:  # an early version did not record `updates`
+            same = "as many microbatches x replicas as before" if key == "updates" else f"{key} {before[key]}"
             raise TrainingError(
-                f"{found.path} is in the middle of an epoch with {key} {value:,}, which is {now[key]:,} now, so that "
-                f"samples would be repeated or left out: end the epoch with {key} {value}, or delete the folder to "
+                f"{found.path} is in the middle of an epoch with {key} {before[key]:,}, which is {value:,} now, so "
+                f"that samples would be repeated or left out: end the epoch with {same}, or delete the folder to "
                 "resume from an earlier one"
             )
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from jellybean.documents.training import TrainingDocument
-from jellybean.training.early_stop import reason_to_stop
+from jellybean.training.early_stop import reason_to_stop, why_undefined
 from jellybean.training.epoch import EpochResult, EpochStart, run_epoch
 from jellybean.training.errors import TrainingError
 from jellybean.training.optimization.lr_schedules import make_lr_schedule
@@ -25,11 +25,7 @@ def train(
     run: RankRun, document: TrainingDocument, directory: Path, on_epoch: OnEpoch, warn: Callable[[str], None]
 ) -> list[EpochResult]:
     """Train the remaining epochs and return their results. A collective call; only rank 0 calls `on_epoch`."""
-    if document.checkpoint.updates is not None and not run.schedule.flushes:
-        raise TrainingError(
-            f"checkpoint.updates: {run.choice.name} runs an epoch without interruption: remove it, or take a schedule "
-            "with a flush"
-        )
+    _check_updates(run, document)
     lr = make_lr_schedule(document.lr_schedule, run.optimizer, run.sampler.updates, document.epochs)
     progress = resume(run, document, directory, warn)
     for metrics in progress.history:
@@ -55,12 +51,24 @@ def train(
         reason = reason_to_stop(document.early_stop, progress.history)
         if run.rank.is_first:
             on_epoch(epoch)
-        if reason or number + 1 == document.epochs or (number + 1) % document.checkpoint.every == 0:
+        undefined = why_undefined(document.early_stop, progress.history)
+        if reason or undefined or number + 1 == document.epochs or (number + 1) % document.checkpoint.every == 0:
             save_checkpoint(run, document, directory, progress)
+        if undefined:
+            raise TrainingError(undefined)
     if reason and run.rank.is_first:
         warn(reason)
     run.transport.close()
     return told
+
+
+def _check_updates(run: RankRun, document: TrainingDocument) -> None:
+    """TrainingError if checkpoints within an epoch are asked of a schedule that does not stop there."""
+    if document.checkpoint.updates is not None and not run.schedule.flushes:
+        raise TrainingError(
+            f"checkpoint.updates: {run.choice.name} runs an epoch without interruption: remove it, or take a schedule "
+            "with a flush"
+        )
 
 
 def left_s(ends_s: Sequence[float], epochs: int) -> float:

@@ -80,9 +80,14 @@ def global_norm(
     return total.sqrt()
 
 
-def all_finite(gradients: Sequence[NamedGradients], group: dist.ProcessGroup | None, device: torch.device) -> bool:
-    """Whether no gradient of a pipeline is infinite or nan. The host waits for the answer."""
-    largest = get_total_norm([value for own in gradients for value in own.values()], norm_type=float("inf"))
+def all_finite(
+    tensors: Sequence[Mapping[str, torch.Tensor]], group: dist.ProcessGroup | None, device: torch.device
+) -> bool:
+    """Whether no gradient or weight of the group's ranks is infinite or nan. The host waits for the answer.
+
+    `device`: of the all-reduced flag.
+    """
+    largest = get_total_norm([value for own in tensors for value in own.values()], norm_type=float("inf"))
     wrong = (~torch.isfinite(largest)).to(device, torch.float32)
     if group is not None:
         dist.all_reduce(wrong, group=group)

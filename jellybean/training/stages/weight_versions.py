@@ -47,6 +47,11 @@ class WeightVersions:
         """All other exact weights, trained or restored: what checkpoints and the trained model take from here."""
         return {name: value for name, value in self.exact.items() if name not in self._given}
 
+    @property
+    def trained(self) -> dict[str, torch.Tensor]:
+        """The exact weights that the optimizer updates."""
+        return {name: value for name, value in self.exact.items() if self.parameters[name].requires_grad}
+
     def restore(self, name: str, value: torch.Tensor) -> None:
         """Replace one of the newest weights."""
         self.exact[name].copy_(value)

@@ -10,8 +10,7 @@ torch = pytest.importorskip("torch", reason="training needs torch: pip install '
 
 from jellybean.documents.training import EarlyStopSpec, TrainingDocument  # noqa: E402
 from jellybean.errors import JellyBeanError  # noqa: E402
-from jellybean.training.early_stop import reason_to_stop  # noqa: E402
-from jellybean.training.errors import TrainingError  # noqa: E402
+from jellybean.training.early_stop import reason_to_stop, why_undefined  # noqa: E402
 from jellybean.training.losses import cross_entropy  # noqa: E402
 from jellybean.training.metrics import check_metrics, load_metrics  # noqa: E402
 
@@ -43,6 +42,14 @@ def text(outputs, targets):
 
 def broken(outputs, targets):
     return 1 / 0
+
+class Ratio(F1):
+    def value(self, totals):
+        return totals[0] / 0
+
+class Listed(F1):
+    def value(self, totals):
+        return []
 
 class NoTotals:
     def add(self, outputs, targets): ...
@@ -118,7 +125,9 @@ def test_perplexity_is_of_valid_tokens(tmp_path):
     ("name", "told"),
     [
         ("nets.py:text", "the metric nets.py:text gives str; it must give a number"),
-        ("nets.py:broken", r"nets.py:broken failed at .*nets.py:\d+: division by zero"),
+        ("nets.py:broken", r"the metric nets.py:broken failed at .*nets.py:\d+: division by zero"),
+        ("nets.py:Ratio", r"the metric nets.py:Ratio failed at .*nets.py:\d+: .*division by zero"),
+        ("nets.py:Listed", "the metric nets.py:Listed gives list; it must give a number"),
         ("nets.py:NoTotals", r"is a class without totals\(\): it needs add"),
         ("nets.py:Growing", "has 0 totals before it has seen rows and"),
         ("nets.py:f1", "nets.py has no function 'f1'"),
@@ -146,6 +155,12 @@ def _losses(*values: float | None) -> list[dict[str, float | None]]:
         ({"metric": "accuracy", "mode": "min"}, [1.0, 3.0, 4.0], True),
         ({}, [None, None, None, 5.0], False),
         ({}, [], False),
+        ({}, [3.0, 2.0, None], False),
+        ({}, [3.0, None, None], True),
+        ({}, [float("nan"), 3.0, 2.0], False),
+        ({}, [float("nan"), 3.0, 4.0, 5.0], True),
+        ({"metric": "accuracy"}, [float("nan"), 3.0, 4.0], False),
+        ({}, [float("inf"), 3.0, 2.0], False),
     ],
 )
 def test_a_run_stops_when_a_metric_does_not_improve(spec, history, stops):
@@ -156,5 +171,12 @@ def test_a_run_stops_when_a_metric_does_not_improve(spec, history, stops):
 def test_the_reason_names_the_best_epoch():
     found = reason_to_stop(EarlyStopSpec(metric="loss", patience=2), _losses(3.0, 1.0, 1.5, 1.2))
     assert found == "stopped after epoch 4: loss has not improved for 2 epochs; the best, 1, was that of epoch 2"
-    with pytest.raises(TrainingError, match="perplexity is not defined for this data"):
-        reason_to_stop(EarlyStopSpec(metric="perplexity", patience=2), _losses(3.0))
+
+
+def test_a_metric_without_any_value_cannot_end_a_run():
+    """An epoch of a resumed run may lack it: it was measured later, or not recorded by version 1."""
+    spec = EarlyStopSpec(metric="perplexity", patience=2)
+    assert reason_to_stop(spec, [{}] * 3) == reason_to_stop(spec, _losses(3.0, 2.0, 1.0)) == ""
+    assert "perplexity is not defined for this data" in why_undefined(spec, _losses(3.0))
+    assert why_undefined(spec, [{"perplexity": float("nan")}])
+    assert not why_undefined(spec, [{}, {"perplexity": 2.0}, {"perplexity": None}])
