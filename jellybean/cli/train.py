@@ -136,7 +136,7 @@ def _stoppable(checkpoints: Path, *, json: bool, fresh: bool) -> Iterator[None]:
         done = newest_position(checkpoints)
         command = "the same command without --fresh" if fresh and done else "the same command"
         message = (
-            f"stopped after epoch {done}; {command} resumes from it"
+            f"stopped after {done}; {command} resumes from it"
             if done
             else f"stopped before the first checkpoint; {command} starts from scratch"
         )
