@@ -120,6 +120,7 @@ class DelayedStreams(HostStreams):
     def __init__(self, device: DelayedDevice, name: str) -> None:
         self.device, self._name = device, name
         self._made, self._current = itertools.count(1), threading.local()
+        self.inputs = self.new()
 
     def _of(self, stream: Any) -> str:
         return stream or f"{self._name} computation"

@@ -75,8 +75,10 @@ def restore_state(
             for parameter in group["params"]:
                 name = own[id(parameter)]
                 states = {key: tensors[f"{STATE}{name}/{key}"] for key in keys.get(name, ())}
+                # As torch's load_state_dict: fused and capturable steps run on the device.
+                on_device = group.get("fused") or group.get("capturable")
                 optimizer.state[parameter] = {
-                    key: value.clone() if key == "step" else value.to(parameter.device, copy=True)
+                    key: value.clone() if key == "step" and not on_device else value.to(parameter.device, copy=True)
                     for key, value in states.items()
                 }
 

@@ -68,7 +68,7 @@ class MapSource:
     def example(self, size: int) -> Samples:
         """The first rows."""
         order = self.order(0)
-        numbers = range(size) if order is None else sorted(order.tolist())[:size]
+        numbers = range(size) if order is None else order.topk(size, largest=False, sorted=True).values.tolist()
         return MapBatches(self.dataset, self.form, self.seed).example(numbers)
 
 

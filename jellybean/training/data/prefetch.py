@@ -53,7 +53,7 @@ class PrefetchedFeed:
     """
 
     def __init__(self, feed: MicrobatchFeed, reads: Sequence[Read], streams: Streams) -> None:
-        self._feed, self._streams, self._stream = feed, streams, streams.new()
+        self._feed, self._streams = feed, streams
         self._coming = deque(reads)
         self._copied: deque[_Copied] = deque()
         self._begin()
@@ -92,9 +92,9 @@ class PrefetchedFeed:
                 value = self._feed.target(read.microbatch)
             else:
                 value = self._feed.inputs(read.microbatch, read.arguments)
-            with self._streams.current(self._stream):
+            with self._streams.current(self._streams.inputs):
                 value = pytree.tree_map_only(torch.Tensor, self._copy, value)
-            self._copied.append(_Copied(read, value, self._streams.mark(self._stream)))
+            self._copied.append(_Copied(read, value, self._streams.mark(self._streams.inputs)))
 
     def _copy(self, value: torch.Tensor) -> torch.Tensor:
         pinned = self._streams.host_empty(value.shape, value.dtype)

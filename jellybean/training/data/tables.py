@@ -21,6 +21,9 @@ from jellybean.training.errors import TrainingError
 from jellybean.training.samples import Samples
 from jellybean_agent import describe_error
 
+_LARGEST = torch.finfo(torch.float32).max
+_CLASS_DIGITS = 18  # every number of so many digits is below 2^63
+
 
 @dataclass(frozen=True)
 class Table:
@@ -39,7 +42,7 @@ def read_csv(spec: CsvSpec, directory: Path, *, classes: bool) -> Table:
     with _opened(path) as lines:
         header = [name.strip() for name in next(lines, [])]
         target, inputs = _columns(spec, header, path)
-        values, targets = array("f"), list[str]()
+        values, targets, numbers = array("f"), list[str](), array("q")
         for cells in lines:
             if not cells:
                 continue  # csv gives an empty list for an empty line
@@ -48,6 +51,7 @@ def read_csv(spec: CsvSpec, directory: Path, *, classes: bool) -> Table:
                 raise TrainingError(f"{where}: it has {len(cells)} cells, and the header {len(header)}")
             values.extend(_number(cells[place], header[place], where) for place in inputs)
             targets.append(cells[target].strip())
+            numbers.append(lines.line_num)
             if not targets[-1]:
                 raise TrainingError(f"{where}: {spec.target} is empty")
             if not classes:
@@ -55,6 +59,8 @@ def read_csv(spec: CsvSpec, directory: Path, *, classes: bool) -> Table:
     if len(targets) < 2:
         raise TrainingError(f"{path}: it has {len(targets)} rows below the header; at least 2 are needed")
     rows = torch.from_numpy(np.frombuffer(values, np.float32).reshape(len(targets), len(inputs)).copy())
+    if classes:
+        _check_class_numbers(targets, numbers, path, spec.target)
     found, labels = _classes(targets) if classes else (torch.tensor([[float(text)] for text in targets]), ())
     return Table(Samples(CallArguments.of([rows]), CallArguments.of([found])), labels)
 
@@ -93,12 +99,32 @@ def _number(text: str, column: str, where: str) -> float:
     if not math.isfinite(found):
         what = "is empty" if not text.strip() else f"is {text!r}, not a finite number"
         raise TrainingError(f"{where}: {column} {what}: fill or leave out such rows, or name `columns` of numbers")
+    if abs(found) > _LARGEST:
+        raise TrainingError(
+            f"{where}: {column} is {text.strip()!r}, and 32-bit numbers end at {_LARGEST:.4g}: divide the column by a "
+            "constant"
+        )
     return found
+
+
+def _are_class_numbers(texts: Sequence[str]) -> bool:
+    return all(text.isdecimal() for text in texts)
+
+
+def _check_class_numbers(texts: Sequence[str], numbers: Sequence[int], path: Path, column: str) -> None:
+    """TrainingError if class numbers are too large for 64 bits. `numbers`: lines of the texts."""
+    for text, number in zip(texts, numbers, strict=True) if _are_class_numbers(texts) else ():
+        if len(text.lstrip("0")) > _CLASS_DIGITS:
+            told = text if len(text) <= 2 * _CLASS_DIGITS else f"{text[:_CLASS_DIGITS]}..."
+            raise TrainingError(
+                f"{path}:{number}: {column} is {told}, and a class is a number from 0 of at most {_CLASS_DIGITS} "
+                "digits: number the classes from 0, or put a letter before each, which makes them labels"
+            )
 
 
 def _classes(texts: Sequence[str]) -> tuple[torch.Tensor, tuple[str, ...]]:
     """Class numbers: the texts themselves if all are whole numbers from 0, otherwise places among the sorted texts."""
-    if all(text.isdecimal() for text in texts):
+    if _are_class_numbers(texts):
         return torch.tensor([int(text) for text in texts]), ()
     labels = sorted(set(texts))
     places = {label: place for place, label in enumerate(labels)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +15,8 @@ from jellybean.training.errors import TrainingError
 # another that would send. In the model of tests/integration/training/nccl/model.py, 4 ranks deadlock in up to 7 of 10
 # executions with CUDA's default of 8, and in none with 16. 32 is the most that CUDA has.
 _HARDWARE_QUEUES = 32
+_LEAST_QUEUES = 16
+_QUEUES_VARIABLE = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 
 @dataclass(frozen=True)
@@ -54,10 +57,25 @@ def choose_device(asked: str, local_rank: int, local_ranks: int, gpus: int) -> D
     return DeviceChoice(torch.device("cuda", local_rank % gpus), shared=True)
 
 
+def hardware_queues(given: str | None) -> str:
+    """CUDA's number of hardware queues: as the environment has it, if they are enough."""
+    enough = given is not None and given.isdecimal() and int(given) >= _LEAST_QUEUES
+    return given if enough and given is not None else str(_HARDWARE_QUEUES)
+
+
 def set_device(choice: DeviceChoice) -> None:
     """Make the device this process's current one. Call before anything else uses the GPU."""
     if choice.device.type == "cuda":
-        os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", str(_HARDWARE_QUEUES))
+        before = os.environ.get(_QUEUES_VARIABLE)
+        queues = hardware_queues(before)
+        os.environ[_QUEUES_VARIABLE] = queues
+        if before not in (None, queues) and choice.device.index == 0:  # once per machine
+            print(
+                f"warning: {_QUEUES_VARIABLE} is {before}, with which transfers between GPUs may wait for each other "
+                f"forever; this run uses {queues}: unset it",
+                file=sys.stderr,
+                flush=True,
+            )
         torch.cuda.set_device(choice.device)
 
 

@@ -28,6 +28,10 @@ class Event(Protocol):
 class Streams(Protocol):
     """The streams of one device. Work goes to the calling thread's current stream."""
 
+    @property
+    def inputs(self) -> Stream:
+        """The stream on which inputs are copied to the device; always the same, so that its memory is reused."""
+
     def new(self) -> Stream:
         """A stream beside the computation."""
 
@@ -69,6 +73,8 @@ class _Complete:
 class HostStreams:
     """The CPU: work is done when the call returns, so there is nothing to order."""
 
+    inputs: Stream = None
+
     def new(self) -> Stream:
         return None
 
@@ -106,6 +112,7 @@ class CudaStreams:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._compute = torch.cuda.current_stream(device)
+        self.inputs: Stream = torch.cuda.Stream(device)
 
     def new(self) -> Stream:
         return torch.cuda.Stream(self._device)

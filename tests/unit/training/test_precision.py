@@ -123,3 +123,22 @@ def test_the_scale_follows_grad_scaler(pattern):
         again.restore(own.state())
         assert own.scale == again.scale == scaler.get_scale()
         own = again
+
+
+def test_a_step_is_restored_where_the_optimizer_counts_it():
+    """On the parameter's device if capturable (or fused), otherwise on the host. The meta device stands for a GPU."""
+    stage, updates = _stage(None)
+    _update(stage, updates)
+    saved = collect_state({(0, 0): stage}, updates)
+    for capturable in (False, True):
+        other = {(0, 0): StageCopy(nn.Linear(3, 3, device="meta"), device=torch.device("meta"))}
+        again = WeightUpdates(
+            other,
+            lambda own, capturable=capturable: torch.optim.Adam(own.values(), capturable=capturable),
+            ProcessGroups(),
+            UpdateSettings(True),
+        )
+        restore_state(saved, other, again)
+        states = again.optimizers[0, 0].state.values()
+        assert {own["step"].device.type for own in states} == {"meta" if capturable else "cpu"}
+        assert {own["exp_avg"].device.type for own in states} == {"meta"}

@@ -37,12 +37,20 @@ def test_targets_are_classes_or_numbers(tmp_path):
     assert _read(tmp_path, text, columns=["b"]).samples.inputs.tensors[0].tolist() == [[2.0], [5.0]]
 
 
+def test_long_numbers_among_texts_are_labels(tmp_path):
+    assert _read(tmp_path, GOOD.replace("dog", "9" * 30)).labels == ("9" * 30, "cat")
+
+
 @pytest.mark.parametrize(
     ("text", "more", "told"),
     [
         (GOOD.replace("4e1", "four"), {}, "rows.csv:3: height is 'four', not a finite number"),
         (GOOD.replace("4e1", ""), {}, "rows.csv:3: height is empty"),
         (GOOD.replace("4e1", "nan"), {}, "rows.csv:3: height is 'nan'"),
+        (GOOD.replace("4e1", "1e39"), {}, "rows.csv:3: height is '1e39', and 32-bit numbers end at 3.403e"),
+        ("a,kind\n1,2\n\n2,-1e39\n", {"classes": False}, "rows.csv:4: kind is '-1e39', and 32-bit"),
+        ("a,kind\n1,2\n\n2,99999999999999999999\n", {}, "rows.csv:4: kind is 99999999999999999999, and a class is"),
+        (f"a,kind\n1,2\n2,{'9' * 5000}\n", {}, "rows.csv:3: kind is 999999999999999999..., and a class is"),
         (GOOD.replace("5,6,cat", "5,6"), {}, "rows.csv:5: it has 2 cells, and the header 3"),
         (GOOD.replace("5,6,cat", "5,6, "), {}, "rows.csv:5: kind is empty"),
         (GOOD, {"target": "knd"}, "rows.csv:1: the header has no column 'knd'; did you mean 'kind'"),

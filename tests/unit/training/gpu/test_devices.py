@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
 from jellybean.training.errors import TrainingError  # noqa: E402
-from jellybean.training.processes.devices import check_same_kind, choose_device  # noqa: E402
+from jellybean.training.processes.devices import DeviceChoice, check_same_kind, choose_device, set_device  # noqa: E402
 from jellybean.training.processes.ranks import translated_errors  # noqa: E402
 
 
@@ -47,6 +49,22 @@ def test_ranks_on_different_kinds_of_devices_are_refused():
     with pytest.raises(TrainingError, match="rank 0 computes on a GPU of its own and rank 1 on the CPU: all need the"):
         check_same_kind(store, 1, 2, cpu)
     check_same_kind(store, 1, 2, gpu)
+
+
+@pytest.mark.parametrize(
+    ("given", "used", "warns"), [(None, "32", False), ("16", "16", False), ("1", "32", True), ("many", "32", True)]
+)
+def test_too_few_hardware_queues_are_raised(monkeypatch, capsys, given, used, warns):
+    """torch.cuda.set_device needs a GPU, and the variable must be there before."""
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", given or "")
+    if given is None:
+        monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS")
+    found = []
+    monkeypatch.setattr(torch.cuda, "set_device", lambda own: found.append(os.environ["CUDA_DEVICE_MAX_CONNECTIONS"]))
+    set_device(DeviceChoice(torch.device("cuda", 0)))
+    assert found == [used]
+    told = capsys.readouterr().err
+    assert (f"CUDA_DEVICE_MAX_CONNECTIONS is {given}, with" in told) == ("this run uses 32: unset it" in told) == warns
 
 
 def test_a_full_gpu_is_reported_and_not_retried():

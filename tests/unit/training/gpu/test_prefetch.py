@@ -116,6 +116,27 @@ def test_the_announced_reads_are_the_interpreters(schedule):
         dist.destroy_process_group()
 
 
+class _Named(DelayedStreams):
+    """Records the streams on which memory is allocated."""
+
+    def __init__(self, device, name):
+        super().__init__(device, name)
+        self.used = []
+
+    def empty(self, shape, dtype):
+        self.used.append(self.stream)
+        return super().empty(shape, dtype)
+
+
+def test_every_iteration_copies_on_the_same_stream():
+    """torch's allocator reuses memory on the stream that allocated it."""
+    streams = _Named(DelayedDevice(0), "rank 0")
+    for _ in range(3):
+        PrefetchedFeed(_Feed(), READS, streams)
+    assert len(streams.used) == 9
+    assert set(streams.used) == {streams.inputs}
+
+
 def test_reads_are_begun_ahead_and_once():
     inner = _Feed()
     feed = PrefetchedFeed(inner, READS, DelayedStreams(DelayedDevice(0), "rank 0"))
