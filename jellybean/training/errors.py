@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from jellybean.errors import JellyBeanError
+
+_SHOWN = 4  # names of a list in a message
 
 
 class TrainingError(JellyBeanError):
@@ -31,3 +35,9 @@ class SignalledError(KeyboardInterrupt):
     def __init__(self, number: int) -> None:
         self.number = number
         super().__init__(number)
+
+
+def first_names(names: Sequence[str]) -> str:
+    """The first names of a list, and how many more there are, for messages."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more

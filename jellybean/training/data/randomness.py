@@ -20,6 +20,16 @@ def seed_generators(*parts: int) -> None:
     random.seed(seed)
 
 
+def epoch_seed(seed: int, epoch: int) -> int:
+    """The seed of an epoch's order; different for each pair of a seed and an epoch below 2^20."""
+    return (seed << 20) + epoch
+
+
+def epoch_order(rows: int, seed: int, epoch: int) -> torch.Tensor:
+    """Row numbers in the order of an epoch, the same on all ranks, from memory and from data sets."""
+    return torch.randperm(rows, generator=torch.Generator().manual_seed(epoch_seed(seed, epoch)))
+
+
 class Randomness:
     """A state of the generators of torch, numpy and Python, used while it is `active`."""
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from jellybean.training.data.digests import digest_of
+from jellybean.training.data.randomness import epoch_order
 from jellybean.training.data.rules import RowRules
 from jellybean.training.data.sampler import Division
 from jellybean.training.samples import Samples
@@ -158,10 +159,7 @@ class MemoryRows:
 
     def order(self, epoch: int) -> torch.Tensor | None:
         """Row numbers in the order of an epoch; None if that is their own."""
-        if self.seed is None:
-            return None
-        generator = torch.Generator().manual_seed((self.seed << 20) + epoch)
-        return torch.randperm(self.rows, generator=generator)
+        return epoch_order(self.rows, self.seed, epoch) if self.seed is not None else None
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from jellybean.documents.training import TrainingDocument
 from jellybean.documents.training_data import FunctionSpec
 from jellybean.training.data.batches import RowFormat, Stream
 from jellybean.training.data.loaded_rows import LoadedRows, MapSource, Order, StreamSource
-from jellybean.training.data.randomness import Randomness, seed_generators
+from jellybean.training.data.randomness import Randomness, epoch_order, epoch_seed, seed_generators
 from jellybean.training.data.rows import MemoryRows, RowSource
 from jellybean.training.errors import TrainingError
 from jellybean.training.losses import MODEL
@@ -159,7 +159,7 @@ class _Shuffle:
     seed: int
 
     def __call__(self, epoch: int) -> torch.Tensor:
-        return torch.randperm(self.rows, generator=torch.Generator().manual_seed((self.seed << 20) + epoch))
+        return epoch_order(self.rows, self.seed, epoch)
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ class _SamplerOrder:
             if hasattr(self.sampler, "set_epoch"):
                 self.sampler.set_epoch(epoch)
             if isinstance(getattr(self.sampler, "generator", None), torch.Generator):
-                self.sampler.generator.manual_seed((self.seed << 20) + epoch)
+                self.sampler.generator.manual_seed(epoch_seed(self.seed, epoch))
             seed_generators(self.seed, epoch)
             found = torch.tensor(list(self.sampler), dtype=torch.long)
         if len(found) != len(self.sampler):

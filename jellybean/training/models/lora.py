@@ -20,14 +20,13 @@ from torch import nn
 from jellybean.documents.training import TrainingDocument
 from jellybean.documents.training_lora import ALL_LINEAR, LoraSpec
 from jellybean.quantities import did_you_mean
-from jellybean.training.errors import TrainingError
+from jellybean.training.errors import TrainingError, first_names
 from jellybean_agent import describe_error
 
 ADAPTER_FOLDER = "adapter"
 _LAYERS = (nn.Linear, nn.Embedding, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _NAMED_LAYERS = ("Conv1D",)  # of transformers: a linear layer with a transposed weight
 _NOT_CALLED = ("NonDynamicallyQuantizableLinear",)  # of nn.MultiheadAttention, which reads its weight only
-_SHOWN = 4  # names shown of a list
 
 
 def with_adapters(module: nn.Module, document: TrainingDocument) -> nn.Module:
@@ -183,7 +182,7 @@ def _nothing_like(pattern: str, module: nn.Module, layers: Mapping[str, nn.Modul
             f"{pattern!r} names only {', '.join(sorted(others))}; LoRA adapts Linear, Embedding and convolution layers"
         )
     ends = dict.fromkeys(name.rpartition(".")[2] for name in layers)
-    near = did_you_mean(pattern.removeprefix("*."), [*ends, *layers]) or f"it has {_some(list(ends))}"
+    near = did_you_mean(pattern.removeprefix("*."), [*ends, *layers]) or f"it has {first_names(list(ends))}"
     return f"no layer is named like {pattern!r}; {near}"
 
 
@@ -200,8 +199,3 @@ def _check_not_tied(module: nn.Module, names: Sequence[str]) -> None:
                     f"lora.targets: {name} has the weight of {others[0]}, so that an adapter cannot be merged into one "
                     "of them; leave it out"
                 )
-
-
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more

@@ -10,10 +10,8 @@ from safetensors import SafetensorError
 from torch import nn
 
 from jellybean.training.checkpoints.tensor_files import TensorFiles
-from jellybean.training.errors import TrainingError
+from jellybean.training.errors import TrainingError, first_names
 from jellybean_agent import describe_error
-
-_SHOWN = 3  # names shown of a list
 
 
 class PretrainedWeights:
@@ -67,16 +65,12 @@ def _check(path: Path, module: nn.Module, shapes: dict[str, tuple[int, ...]]) ->
     missing = [own[0] for own in names.values() if not any(name in shapes for name in own)]
     if missing:
         raise TrainingError(
-            f"weights: {path} lacks {_some(missing)} of the model; it has {_some(list(shapes))}. Names must be those "
-            "of the model's state_dict(); for a model with new layers remove `weights`, and load them in the function"
+            f"weights: {path} lacks {first_names(missing)} of the model; it has {first_names(list(shapes))}. Names "
+            "must be those of the model's state_dict(); for a model with new layers remove `weights`, and load them in "
+            "the function"
         )
     for name, value in module.state_dict().items():
         if name in shapes and shapes[name] != tuple(value.shape):
             raise TrainingError(
                 f"weights: {name} has the shape {list(shapes[name])} in {path} and {list(value.shape)} in the model"
             )
-
-
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
@@ -312,3 +313,26 @@ def test_digests_tell_what_was_read():
     assert digest(Augmented(), 1, workers=1) == whole  # up to the end of the iteration
     assert digest(Augmented(), 0) is None
     assert digest(Augmented(), 2, seed=4) != whole
+
+
+class Many:
+    """A data set of many rows, which is not read for its length."""
+
+    def __len__(self) -> int:
+        return 200_000
+
+    def __getitem__(self, row: int) -> Any:
+        return torch.full((2,), float(row)), row % 3
+
+
+def test_the_first_rows_need_no_list_of_all():
+    """Of a shuffled data set: its order is a tensor, whose memory tracemalloc does not count."""
+    source = find_source(Many(), _settings())
+    tracemalloc.start()
+    try:
+        rows = source.example(3)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert rows.inputs.tensors[0][:, 0].tolist() == [0.0, 1.0, 2.0]
+    assert peak < len(Many())  # a list has at least 8 bytes a row
