@@ -153,6 +153,10 @@ class _Tracer(fx.Tracer):  # type: ignore[misc]  # mypy does not follow torch
         super().__init__()
         self._names = names
 
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        """True for layers of torch, but for a model that is one itself: parameters keep their names in the model."""
+        return module_qualified_name != _INNER.rstrip(".") and bool(super().is_leaf_module(m, module_qualified_name))
+
     def create_args_for_root(
         self, root_fn: Callable[..., Any], is_module: bool, concrete_args: Any = None
     ) -> tuple[Callable[..., Any], list[Any]]:

@@ -192,3 +192,13 @@ def test_names_of_nested_arguments():
     assert arguments.names == ("input_0_0", "input_0_1_a", "more_0")
     args, kwargs = arguments.form.nest([1, 2, 3])
     assert (args, kwargs) == (((1, {"a": 2}),), {"more": [3], "flag": True})
+
+
+@pytest.mark.parametrize(
+    ("module", "tracer"), [(nn.Linear(4, 2), "torch.fx"), (nn.LSTM(4, 2, batch_first=True), "torch.export")]
+)
+def test_a_model_that_is_a_single_layer_keeps_its_names(module, tracer):
+    x = torch.randn(3, 5, 4) if isinstance(module, nn.LSTM) else torch.randn(3, 4)
+    traced, _ = _traced(module, x)
+    assert traced.tracer == tracer
+    assert {name for name, _ in traced.graph.named_parameters()} == {name for name, _ in module.named_parameters()}
