@@ -1,0 +1,1 @@
+"""Whole training runs: speed, memory and preparation of models."""
