@@ -14,7 +14,7 @@ from jellybean.pipeline.torch_gradients import gradient_digests
 from jellybean.training.data.loading import TrainingData, load_data
 from jellybean.training.data.rules import RowRules
 from jellybean.training.errors import TrainingError
-from jellybean.training.losses import class_dimension, class_scores, load_loss, row_weights
+from jellybean.training.losses import class_dimension, class_scores, cross_entropy, find_label_targets, load_loss
 from jellybean.training.metrics import Measures, check_metrics, load_metrics
 from jellybean.training.models.building import load_model
 from jellybean.training.models.lora import trained_module, with_adapters
@@ -41,7 +41,7 @@ class TrainingInputs:
     pretrained: PretrainedWeights | None = None
 
     def ruled(self, rules: RowRules) -> TrainingInputs:
-        """The same with rows weighed and checked."""
+        """The same with the rows' targets and weights, checked."""
         return replace(
             self, data=replace(self.data, train=self.data.train.ruled(rules), test=self.data.test.ruled(rules))
         )
@@ -99,11 +99,11 @@ def _tried(inputs: TrainingInputs, document: TrainingDocument, rows: int | None)
     try:
         with torch.random.fork_rng(devices=[]):
             outputs = arguments.form.call(module, arguments.tensors)
-            rules = _rules(document, outputs, example)
-            told = inputs.loss(outputs, target)
-            _check_loss(told, document)
-            _check_metrics(inputs, example)
-        gradient_digests([told], [torch.ones_like(told)], [own for own in module.parameters() if own.requires_grad])
+            rules = _rules(inputs, document, outputs, example)
+            loss = inputs.loss(outputs, target)
+            _check_loss(loss, document)
+            _check_metrics(inputs, rules.apply(example))
+        gradient_digests([loss], [torch.ones_like(loss)], [own for own in module.parameters() if own.requires_grad])
     except TrainingError:
         raise
     except Exception as error:  # user code may raise anything
@@ -115,7 +115,7 @@ def _tried(inputs: TrainingInputs, document: TrainingDocument, rows: int | None)
         with torch.no_grad():
             for value, before in buffers:
                 value.copy_(before)
-    return replace(rules, weigh=row_weights(inputs.loss, arguments, outputs, target))
+    return rules
 
 
 def _check_metrics(inputs: TrainingInputs, example: Samples) -> None:
@@ -129,10 +129,10 @@ def _check_metrics(inputs: TrainingInputs, example: Samples) -> None:
         inputs.module.train()
 
 
-def _check_loss(told: Any, document: TrainingDocument) -> None:
-    if not isinstance(told, torch.Tensor) or told.numel() != 1:
+def _check_loss(loss: Any, document: TrainingDocument) -> None:
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         raise TrainingError(f"the loss {document.loss} gave no single number; it must be a mean over samples")
-    if not told.requires_grad:
+    if not loss.requires_grad:
         raise TrainingError(
             f"there is nothing to train: the loss {document.loss} depends on no weights of {document.model_name} "
             "that take gradients"
@@ -152,9 +152,11 @@ def _types(module: nn.Module, tensors: tuple[torch.Tensor, ...]) -> str:
     return f"; the inputs are {told[0]} and the weights {told[1]}: return inputs.astype('{told[1]}')"
 
 
-def _rules(document: TrainingDocument, outputs: Any, example: Samples) -> RowRules:
-    """What the built-in losses demand of targets. TrainingError if they cannot take these outputs."""
-    rules = RowRules(document.model_name)
+def _rules(inputs: TrainingInputs, document: TrainingDocument, outputs: Any, example: Samples) -> RowRules:
+    """What the loss demands of rows. TrainingError if a built-in one cannot take these outputs."""
+    labels = find_label_targets(inputs.loss, example.inputs, outputs)
+    by_targets = labels is not None or (inputs.loss is cross_entropy and example.classes is not None)
+    rules = RowRules(document.model_name, labels, by_targets)
     if document.loss not in ("cross_entropy", "mse"):
         return rules
     scores = outputs if document.loss == "mse" else class_scores(outputs)

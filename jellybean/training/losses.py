@@ -1,4 +1,4 @@
-"""Losses: built in, a user's, or computed by the model; and how much a row counts in them.
+"""Losses: built in, a user's, or computed by the model; their targets, and how much a row counts in them.
 
 A mean loss over valid tokens weighs a micro-batch by its number of them, so that the sum over micro-batches is the loss
 of the whole batch on one device.
@@ -6,7 +6,8 @@ of the whole batch on one device.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -80,56 +81,59 @@ def class_dimension(scores: torch.Tensor, targets: torch.Tensor) -> int:
     )
 
 
-def row_weights(loss: LossFunction, example: CallArguments, outputs: Any, target: Any) -> RowWeights | None:
-    """How much a row of these shapes counts in the loss; None: all rows the same.
+@dataclass(frozen=True)
+class LabelTargets:
+    """The argument `labels` of a model that computes its loss, as targets of the scores that it returns.
 
-    `outputs`, `target`: of the example. For `loss: model` it is found by comparing the model's loss with the mean over
-    the labels, and over the labels shifted by one as language models do.
+    `shifted`: the scores at a token are of the next one, as those of a causal language model.
     """
-    if loss is cross_entropy and isinstance(target, torch.Tensor) and not target.is_floating_point():
-        return _valid_targets
-    labels = dict(zip(example.names, example.tensors, strict=True)).get("labels")
+
+    shifted: bool
+
+    def of(self, inputs: CallArguments) -> CallArguments:
+        """The targets: the same shape as the labels. The last score of a shifted row has none, so it gets IGNORED."""
+        labels = _labels(inputs)
+        if labels is None:
+            raise AssertionError(f"{', '.join(inputs.names)} have no labels")
+        if self.shifted:
+            labels = torch.cat([labels[:, 1:], torch.full_like(labels[:, :1], IGNORED)], dim=1)
+        return CallArguments.of([labels.long()])
+
+
+def find_label_targets(loss: LossFunction, example: CallArguments, outputs: Any) -> LabelTargets | None:
+    """How the labels among the arguments are the targets of a model's own loss; None if they are not.
+
+    `outputs`: of the example. The model's loss is compared with the mean over the labels, and over the labels shifted
+    by one as language models do.
+    """
+    labels = _labels(example)
     if loss is not model_loss or labels is None or labels.is_floating_point() or isinstance(outputs, torch.Tensor):
         return None
     scores = class_scores(outputs)
     if scores.dim() != labels.dim() + 1 or scores.shape[:-1] != labels.shape:
         return None
-    own = float(model_loss(outputs, None).detach())
-    if _is_same(own, cross_entropy(scores, labels)):
-        return _valid_labels
-    if labels.dim() > 1 and _is_same(own, cross_entropy(scores[:, :-1], labels[:, 1:])):
-        return _valid_shifted_labels
+    computed = float(model_loss(outputs, None).detach())
+    for targets in (LabelTargets(shifted=False), *([LabelTargets(shifted=True)] if labels.dim() > 1 else [])):
+        if _is_same(computed, cross_entropy(scores, targets.of(example).tensors[0])):
+            return targets
     return None
 
 
-RowWeights = Callable[[Samples], torch.Tensor]
-
-
-def _valid_targets(samples: Samples) -> torch.Tensor:
+def valid_targets(samples: Samples) -> torch.Tensor:
+    """Number of targets of each row that count in a mean cross-entropy; 1 where targets are no classes."""
     classes = samples.classes
-    return torch.ones(len(samples)) if classes is None else _valid(classes)
+    if classes is None:
+        return torch.ones(len(samples))
+    return (classes.reshape(len(classes), -1) != IGNORED).sum(1).double()
 
 
-def _valid_labels(samples: Samples) -> torch.Tensor:
-    return _valid(_labels(samples))
-
-
-def _valid_shifted_labels(samples: Samples) -> torch.Tensor:
-    return _valid(_labels(samples)[:, 1:])
-
-
-def _labels(samples: Samples) -> torch.Tensor:
-    return samples.inputs.tensors[samples.inputs.names.index("labels")]
-
-
-def _valid(targets: torch.Tensor) -> torch.Tensor:
-    """Number of targets of each row that count."""
-    return (targets.reshape(len(targets), -1) != IGNORED).sum(1).double()
+def _labels(inputs: CallArguments) -> torch.Tensor | None:
+    return dict(zip(inputs.names, inputs.tensors, strict=True)).get("labels")
 
 
 def _part(outputs: Any, name: str) -> Any:
     return outputs.get(name) if isinstance(outputs, Mapping) else getattr(outputs, name, None)
 
 
-def _is_same(own: float, other: torch.Tensor) -> bool:
-    return abs(own - float(other.detach())) <= _SAME * max(1e-6, abs(own))
+def _is_same(one: float, other: torch.Tensor) -> bool:
+    return abs(one - float(other.detach())) <= _SAME * max(1e-6, abs(one))

@@ -140,8 +140,8 @@ class LoadedReader:
 
     def __init__(self, rows: LoadedRows, plan: ReadPlan) -> None:
         self._rows, self._plan = rows, plan
-        self._weigh = rows.rules.weigh if rows.rules is not None else None
-        own_only = rows.source.skips and self._weigh is None and plan.division.replicas > 1
+        self._by_targets = rows.rules is not None and rows.rules.by_targets
+        own_only = rows.source.skips and not self._by_targets and plan.division.replicas > 1
         self._reading = Reading(plan, own_only)
         self._first = rows.example(2)
         self._kinds = kinds_of(self._first)
@@ -173,7 +173,7 @@ class LoadedReader:
 
     def update_weight(self, place: Place) -> float:
         """How much all rows of the micro-batch's update count."""
-        if self._weigh is None:
+        if not self._by_targets:
             return float(len(self._plan.update(place)))
         return sum(self._weight(place.iteration, number) for number in self._plan.division.update(place.microbatch))
 
@@ -192,7 +192,7 @@ class LoadedReader:
         self._kept.clear()
 
     def _weight(self, iteration: int, number: int) -> float:
-        if self._weigh is None:
+        if not self._by_targets:
             return float(len(self._plan.division.part(iteration, number)))
         self._read_until((iteration, number), self._weights)
         return self._weights[iteration, number]
@@ -216,28 +216,29 @@ class LoadedReader:
         if self._batches is None:
             self._batches = self._rows.source.batches(self._reading, self._rows.options)
         batch = next(self._batches)
-        samples = batch.samples(self._first)
-        self._check(samples, batch.kinds)
+        samples = self._checked(batch.samples(self._first), batch.kinds)
         self._last, self._next = key[0], next(self._keys, None)
         self._digest.update(batch.digest)
-        if self._weigh is not None:
+        if self._by_targets:
             if key[1] == 0:  # a new iteration; a rank reads ahead by at most one
                 self._weights = {other: value for other, value in self._weights.items() if other[0] >= key[0] - 1}
-            self._weights[key] = float(self._weigh(samples).sum())
+            self._weights[key] = samples.weight(slice(None))
         microbatch, replica = divmod(key[1], self._plan.division.replicas)
         uses = self._plan.uses(microbatch) if replica == self._plan.replica else 0
         if uses:
             self._kept[key] = samples, uses
 
-    def _check(self, samples: Samples, kinds: str) -> None:
-        form = self._rows.form
+    def _checked(self, samples: Samples, kinds: str) -> Samples:
+        form, rules = self._rows.form, self._rows.rules
         if kinds != self._kinds:
             raise TrainingError(
                 f"{form.name}, {form.part}: a row is {kinds}, and the first rows are {self._kinds}: rows must have the "
                 "same sizes and types"
             )
-        if self._rows.rules is not None:
-            self._rows.rules.check(samples, form.part)
+        if rules is None:
+            return samples
+        rules.check(samples, form.part)
+        return rules.apply(samples)
 
 
 def _load(rows: Any, options: LoaderOptions, sampler: Any = None) -> Iterator[Batch]:

@@ -121,7 +121,7 @@ class RowSource(Protocol):
         """Digest of what can be known before training: equal on all ranks."""
 
     def ruled(self, rules: RowRules) -> RowSource:
-        """The same rows, weighed and checked. TrainingError if a row breaks a rule, or later when it is read."""
+        """The rows with targets and weights, checked; a row that breaks a rule is a TrainingError, now or when read."""
 
     def read(self, plan: ReadPlan) -> MicrobatchReader:
         """Begin a pass."""
@@ -149,9 +149,9 @@ class MemoryRows:
         return digest_of(self.samples).hex()
 
     def ruled(self, rules: RowRules) -> MemoryRows:
-        """The same rows, weighed; all are checked."""
+        """The same rows with targets and weights; all are checked."""
         rules.check(self.samples, self.part)
-        return replace(self, samples=replace(self.samples, weights=rules.weights(self.samples)))
+        return replace(self, samples=rules.apply(self.samples))
 
     def read(self, plan: ReadPlan) -> MemoryReader:
         """Begin a pass."""

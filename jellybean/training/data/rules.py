@@ -1,13 +1,11 @@
-"""What the model demands of rows: how they count in the loss, and which targets are possible."""
+"""What the model demands of rows: what their targets are, which are possible, and how they count in the loss."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import torch
+from dataclasses import dataclass, replace
 
 from jellybean.training.errors import TrainingError
-from jellybean.training.losses import RowWeights
+from jellybean.training.losses import LabelTargets, valid_targets
 from jellybean.training.samples import IGNORED, Samples
 
 
@@ -15,18 +13,22 @@ from jellybean.training.samples import IGNORED, Samples
 class RowRules:
     """Found on one micro-batch by rank 0, for all rows on all ranks.
 
-    `model`: its name, for messages. `weigh`: how much a row counts in a mean loss; None: all the same. `classes`:
+    `model`: its name, for messages. `labels`: how its labels are the targets, if it computes its loss. `by_targets`:
+    whether a row counts in a mean loss by its number of valid targets; otherwise all rows count the same. `classes`:
     number of classes that the model scores, for cross_entropy. `sizes`: of what it gives of a sample, for mse.
     """
 
     model: str
-    weigh: RowWeights | None = None
+    labels: LabelTargets | None = None
+    by_targets: bool = False
     classes: int | None = None
     sizes: tuple[int, ...] | None = None
 
-    def weights(self, samples: Samples) -> torch.Tensor | None:
-        """How much each row counts; None: all the same."""
-        return None if self.weigh is None else self.weigh(samples)
+    def apply(self, samples: Samples) -> Samples:
+        """The samples with their targets and weights."""
+        if self.labels is not None:
+            samples = replace(samples, targets=self.labels.of(samples.inputs))
+        return replace(samples, weights=valid_targets(samples)) if self.by_targets else samples
 
     def check(self, samples: Samples, part: str) -> None:
         """TrainingError if the loss would fail on a target. `part`: train or test."""

@@ -155,10 +155,7 @@ def test_padded_rows_count_by_their_tokens():
         for row in range(ROWS):
             yield torch.tensor([row, row]), torch.tensor([1, -100 if row % 3 else 2])
 
-    def valid(samples: Any) -> Any:
-        return (samples.classes != -100).sum(1).double()
-
-    rules = RowRules("net", weigh=valid)
+    rules = RowRules("net", by_targets=True)
     arrays = [torch.stack(part) for part in zip(*tokens(), strict=True)]
     in_memory = find_source(tuple(arrays), _settings("test")).ruled(rules)
     for replicas, period in ((1, None), (2, None), (2, 2)):

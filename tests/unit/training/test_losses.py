@@ -1,4 +1,4 @@
-"""A batch of padded rows has the same loss in micro-batches as whole; targets of -100 do not count."""
+"""Padded rows have the same loss in micro-batches as whole: targets of -100 do not count. Labels as targets."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from jellybean.training.data.rows import MemoryRows, Place, ReadPlan  # noqa: E4
 from jellybean.training.data.rules import RowRules  # noqa: E402
 from jellybean.training.data.sampler import MicrobatchSampler  # noqa: E402
 from jellybean.training.losses import (  # noqa: E402
+    LabelTargets,
     class_dimension,
     class_scores,
     cross_entropy,
+    find_label_targets,
     model_loss,
-    row_weights,
 )
 from jellybean.training.metrics import correct  # noqa: E402
 from jellybean.training.samples import IGNORED, Samples, read_samples  # noqa: E402
@@ -63,9 +64,9 @@ def test_padded_rows_in_micro_batches(shift, with_targets):
 
     example = samples.arguments(torch.arange(4))
     outputs = example.form.call(module, example.tensors)
-    weigh = row_weights(loss, example, outputs, samples.target(torch.arange(4)))
-    assert weigh is not None
-    rows = MemoryRows(samples, seed=0).ruled(RowRules("net", weigh))
+    labels = find_label_targets(loss, example, outputs)
+    assert labels == (None if with_targets else LabelTargets(shift))
+    rows = MemoryRows(samples, seed=0).ruled(RowRules("net", labels, by_targets=True))
     plan = ReadPlan(MicrobatchSampler(ROWS, ROWS, 3, 1))
     feed, order = IterationFeed(rows.read(plan), 0, torch.device("cpu"), 0, 0, 0), rows.order(0)
     parts = sum(run(order[list(plan.part(Place(0, number)))]) * feed.factor(number) for number in range(3))
@@ -79,7 +80,25 @@ def test_a_loss_that_is_no_mean_over_labels_counts_samples():
             return {**found, "loss": found["loss"] * 1.5}
 
     module, example = Smooth(shift=False), _rows(with_targets=False).arguments(torch.arange(4))
-    assert row_weights(model_loss, example, example.form.call(module, example.tensors), None) is None
+    assert find_label_targets(model_loss, example, example.form.call(module, example.tensors)) is None
+
+
+@pytest.mark.parametrize("shift", [True, False])
+def test_labels_are_the_targets_of_the_scores(shift):
+    """Their mean cross-entropy is the model's own loss; the last score of a shifted row has no target."""
+    torch.manual_seed(0)
+    module, samples = Language(shift=shift), _rows(with_targets=False)
+    outputs = samples.inputs.form.call(module, samples.inputs.tensors)
+    labelled = RowRules("net", LabelTargets(shift), by_targets=True).apply(samples)
+    targets = labelled.target(slice(None))
+    tokens, labels = samples.inputs.tensors
+    assert torch.allclose(cross_entropy(outputs, targets), outputs["loss"])
+    valid = (labels[:, 1:] if shift else labels) != IGNORED
+    assert labelled.weights.tolist() == valid.sum(1).tolist()
+    right = (class_scores(outputs).argmax(2)[:, : LENGTH - shift] == tokens[:, int(shift) :]) & valid
+    assert correct(class_scores(outputs), targets) == (int(right.sum()), int(valid.sum()))
+    with pytest.raises(JellyBeanError, match="which has no scores"):
+        find_label_targets(model_loss, samples.inputs, {"loss": outputs["loss"]})
 
 
 def test_class_scores_of_tokens_and_pictures():
