@@ -8,6 +8,8 @@ operations without weight matrices join the layer before them, as in ONNX graphs
 from __future__ import annotations
 
 import copy
+import resource
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -321,18 +323,42 @@ def _name(node: fx.Node) -> str:
     return deepest or node.name
 
 
+@dataclass(frozen=True)
+class _HostInstant:
+    """The wall clock, this thread's CPU time, and how often the thread was preempted so far."""
+
+    wall_s: float
+    thread_s: float
+    preemptions: int
+
+    @staticmethod
+    def now() -> _HostInstant:
+        return _HostInstant(time.perf_counter(), time.thread_time(), _preemptions())
+
+    def seconds_to(self, later: _HostInstant) -> float:
+        """Wall time, or the CPU time if other programs took the thread's core meanwhile and it computes alone."""
+        if later.preemptions > self.preemptions and torch.get_num_threads() == 1:
+            return later.thread_s - self.thread_s
+        return later.wall_s - self.wall_s
+
+
+def _preemptions() -> int:
+    """How often the scheduler took the core from this thread; 0 where the system does not count it by thread."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw if sys.platform == "linux" else 0
+
+
 def _now(device: torch.device) -> Any:
-    """The time when the device gets here: an event on a GPU, else seconds."""
+    """The time when the device gets here: an event on a GPU, else an instant of the host."""
     if device.type != "cuda":
-        return time.perf_counter()
+        return _HostInstant.now()
     event = torch.cuda.Event(enable_timing=True)
     event.record(torch.cuda.current_stream(device))
     return event
 
 
 def _seconds(began: Any, ended: Any) -> float:
-    if isinstance(began, float):
-        return float(ended - began)
+    if isinstance(began, _HostInstant):
+        return began.seconds_to(ended)
     ended.synchronize()
     return float(began.elapsed_time(ended)) / 1e3
 

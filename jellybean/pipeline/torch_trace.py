@@ -13,7 +13,7 @@ import logging
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -25,6 +25,7 @@ from torch.utils import _pytree as pytree
 
 from jellybean.errors import JellyBeanError
 from jellybean.pipeline.torch_gradients import gradient_digests
+from jellybean.pipeline.torch_saved import activations_in_file
 
 MAX_DIFFERENCE = 1e-4  # between the graph's and the module's outputs and gradients, relative to the largest value
 TRACERS = ("torch.fx", "torch.export")
@@ -319,15 +320,17 @@ def _results(
     """
     kept = {name: value.clone() for name, value in module.named_buffers()}
     weights = [value for value in module.parameters() if value.requires_grad and module.training]
+    saved = activations_in_file((*module.parameters(), *module.buffers())) if weights else nullcontext()
     try:
-        with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(bool(weights)):
-            torch.manual_seed(0)
-            outputs = _flat(run([value.clone() for value in tensors]))
-        roots = [value for value in outputs if value.requires_grad]
-        gradients: list[torch.Tensor | None] = []
-        if roots and weights:
-            coming = [torch.linspace(0.5, 1.5, one.numel(), dtype=one.dtype).reshape(one.shape) for one in roots]
-            gradients = gradient_digests(roots, coming, weights)
+        with saved:
+            with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(bool(weights)):
+                torch.manual_seed(0)
+                outputs = _flat(run([value.clone() for value in tensors]))
+            roots = [value for value in outputs if value.requires_grad]
+            gradients: list[torch.Tensor | None] = []
+            if roots and weights:
+                coming = [torch.linspace(0.5, 1.5, one.numel(), dtype=one.dtype).reshape(one.shape) for one in roots]
+                gradients = gradient_digests(roots, coming, weights)
         return [value.detach() for value in outputs], gradients, [value.clone() for value in module.buffers()]
     finally:
         with torch.no_grad():

@@ -11,6 +11,7 @@ from torch import nn
 
 from jellybean.documents.training import TrainingDocument
 from jellybean.pipeline.torch_gradients import gradient_digests
+from jellybean.pipeline.torch_saved import activations_in_file
 from jellybean.training.data.loading import TrainingData, load_data
 from jellybean.training.data.rules import RowRules
 from jellybean.training.errors import TrainingError
@@ -96,14 +97,16 @@ def _tried(inputs: TrainingInputs, document: TrainingDocument, rows: int | None)
     example, module = inputs.example(document, rows), inputs.module
     arguments, target = example.inputs, example.target(slice(None))
     buffers = [(value, value.clone()) for value in module.buffers()]
+    weights = list(module.parameters())
     try:
-        with torch.random.fork_rng(devices=[]):
-            outputs = arguments.form.call(module, arguments.tensors)
-            rules = _rules(inputs, document, outputs, example)
-            loss = inputs.loss(outputs, target)
-            _check_loss(loss, document)
-            _check_metrics(inputs, rules.apply(example))
-        gradient_digests([loss], [torch.ones_like(loss)], [own for own in module.parameters() if own.requires_grad])
+        with activations_in_file((*weights, *module.buffers())):
+            with torch.random.fork_rng(devices=[]):
+                outputs = arguments.form.call(module, arguments.tensors)
+                rules = _rules(inputs, document, outputs, example)
+                loss = inputs.loss(outputs, target)
+                _check_loss(loss, document)
+                _check_metrics(inputs, rules.apply(example))
+            gradient_digests([loss], [torch.ones_like(loss)], [own for own in weights if own.requires_grad])
     except TrainingError:
         raise
     except Exception as error:  # user code may raise anything

@@ -24,6 +24,7 @@ from jellybean.training.graphs import GraphRecipe, ModelGraphs, find_graphs, rep
 from jellybean.training.inputs import CheckedInputs, TrainingInputs, check_inputs, read_inputs
 from jellybean.training.metrics import Measures
 from jellybean.training.optimization.optimizers import OptimizerPlan
+from jellybean.training.processes.host_memory import return_freed_memory
 from jellybean.training.processes.links import GroupCommunicator, Link, StagedLink, device_links
 from jellybean.training.processes.ranks import NO_TIMEOUT, Rank
 from jellybean.training.processes.transport import StageTransport
@@ -104,6 +105,7 @@ def set_up_run(document: TrainingDocument, directory: Path, rank: Rank) -> RankR
         run = _RunBuilder(document, rank, inputs.ruled(decided.checked.rules), decided.choice, graphs).build()
     del inputs, graphs
     gc.collect()  # graphs are in reference cycles, and hold the whole model
+    return_freed_memory()
     return run
 
 

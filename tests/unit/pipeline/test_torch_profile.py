@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +14,7 @@ torch = pytest.importorskip("torch")
 from jellybean.errors import JellyBeanError  # noqa: E402
 from jellybean.pipeline.model_profile import profile_model  # noqa: E402
 from jellybean.pipeline.profile_file import read_profile  # noqa: E402
-from jellybean.pipeline.torch_profile import profile_module  # noqa: E402
+from jellybean.pipeline.torch_profile import _HostInstant, profile_module  # noqa: E402
 from jellybean_solver.pipeline import TopologyLevel, partition  # noqa: E402
 
 nn = torch.nn
@@ -175,3 +178,33 @@ def test_arguments_by_name(tmp_path: Path) -> None:
     )
     (layer,) = profile_model(f"{tmp_path}/nets.py:make", seconds=0.05).graph.layers
     assert layer.parameter_bytes == 4 * (4 * 4 + 4)
+
+
+def test_time_in_which_others_have_the_core_does_not_count():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        waited, preempted = _HostInstant(5.0, 1.0, 0), _HostInstant(5.0, 1.0, 1)
+        assert _HostInstant(0.0, 0.0, 0).seconds_to(preempted) == 1.0
+        assert _HostInstant(0.0, 0.0, 0).seconds_to(waited) == 5.0  # an operation may wait for something else
+        torch.set_num_threads(2)
+        assert _HostInstant(0.0, 0.0, 0).seconds_to(preempted) == 5.0  # its other threads compute meanwhile
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not count preemptions by thread")
+def test_preemptions_are_counted():
+    """On one core with another process that computes, the thread is preempted; waiting is none."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    rival = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        began = _HostInstant.now()
+        while (ended := _HostInstant.now()).preemptions == began.preemptions:
+            pass
+        assert ended.thread_s - began.thread_s < ended.wall_s - began.wall_s
+    finally:
+        rival.kill()
+        rival.wait()
+        os.sched_setaffinity(0, cores)

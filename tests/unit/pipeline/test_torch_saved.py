@@ -1,0 +1,67 @@
+"""Activations that autograd saves, in a file. Needs torch."""
+
+from __future__ import annotations
+
+import weakref
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from jellybean.pipeline.torch_saved import activations_in_file  # noqa: E402
+
+nn = torch.nn
+ROWS, SIDE = 8, 256  # a row of activations of one layer: 256 KiB; 8 rows: 2 MiB
+
+
+class Net(nn.Module):
+    """Values that are transposed, read twice, broadcast, and of another type."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(SIDE, SIDE) for _ in range(3))
+        self.made: list[weakref.ref] = []
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x.transpose(1, 2)).tanh() * x.abs().sqrt() + (x > 0).to(x.dtype)
+            self.made.append(weakref.ref(x))
+        return x.bfloat16().exp().sum()
+
+
+def _gradients(net, x):
+    net.zero_grad()
+    net(x).backward()
+    return [value.grad for value in net.parameters()]
+
+
+def test_gradients_are_the_same():
+    net, x = Net(), torch.randn(ROWS, SIDE, SIDE)
+    expected = _gradients(net, x)
+    with activations_in_file(net.parameters()):
+        assert all(torch.equal(one, other) for one, other in zip(_gradients(net, x), expected, strict=True))
+
+
+def test_memory_is_freed_before_the_backward_pass():
+    net, x = Net(), torch.randn(ROWS, SIDE, SIDE)
+    loss = net(x)
+    assert all(made() is not None for made in net.made[:-1])
+    del loss
+    net.made.clear()
+    with activations_in_file(net.parameters()):
+        loss = net(x)
+        assert all(made() is None for made in net.made)
+        loss.backward()
+
+
+def test_weights_and_small_tensors_stay_in_memory(monkeypatch):
+    wide = nn.Linear(1024, 1024)  # 4 MiB
+    net = nn.Sequential(wide, nn.Tanh(), wide)
+    written = []
+    monkeypatch.setattr("jellybean.pipeline.torch_saved._write", lambda tensor, file: written.append(tensor.shape))
+    with activations_in_file(net.parameters()):
+        net(torch.randn(4, 1024))
+    assert written == []
+    with activations_in_file(net.parameters()):
+        net(torch.randn(512, 1024))
+    assert set(written) == {(512, 1024)}
