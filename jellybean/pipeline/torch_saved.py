@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BufferedRandom
 from tempfile import TemporaryFile
-from typing import BinaryIO
 
 import torch
 
@@ -37,7 +37,7 @@ def activations_in_file(weights: Iterable[torch.Tensor]) -> Iterator[None]:
 class _InFile:
     """Where a tensor's elements are in the file, row by row, and the strides that it had."""
 
-    file: BinaryIO
+    file: BufferedRandom
     offset: int
     shape: torch.Size
     stride: tuple[int, ...]
@@ -53,7 +53,7 @@ def _stays(tensor: torch.Tensor, kept: set[int]) -> bool:
     return storage.nbytes() < _SMALL_BYTES or storage.nbytes() < tensor.nbytes or storage.data_ptr() in kept
 
 
-def _write(tensor: torch.Tensor, file: BinaryIO) -> _InFile:
+def _write(tensor: torch.Tensor, file: BufferedRandom) -> _InFile:
     offset = file.seek(0, 2)
     file.write(_bytes(tensor.detach().resolve_neg().contiguous()))
     dense = torch.empty_like(tensor, device="meta")  # its strides are without gaps
@@ -65,7 +65,7 @@ def _unpacked(saved: torch.Tensor | _InFile) -> torch.Tensor:
         return saved
     values = torch.empty(saved.shape, dtype=saved.dtype)
     saved.file.seek(saved.offset)
-    saved.file.readinto(_bytes(values))  # type: ignore[attr-defined]
+    saved.file.readinto(_bytes(values))
     if values.stride() == saved.stride:
         return values
     return torch.empty_strided(saved.shape, saved.stride, dtype=saved.dtype).copy_(values)
