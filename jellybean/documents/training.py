@@ -187,6 +187,9 @@ class EarlyStopSpec(DocumentModel):
         default=None, description="What is better; needed for a metric of your own."
     )
     min_delta: NotNegative = Field(default=0.0, description="Smallest change that counts as an improvement.")
+    restore: Literal["best", "last"] = Field(
+        default="best", description="The epoch whose weights the run ends with; its checkpoint is kept."
+    )
 
     @property
     def minimizes(self) -> bool:

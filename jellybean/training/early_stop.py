@@ -1,9 +1,10 @@
-"""Early stopping: whether a run ends because a metric on the test rows no longer improves."""
+"""Early stopping: whether a run ends as a metric on the test rows no longer improves, and with which weights."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from jellybean.documents.training import EarlyStopSpec
 
@@ -15,20 +16,22 @@ def reason_to_stop(spec: EarlyStopSpec | None, history: Sequence[Metrics]) -> st
 
     An epoch without a value (None or nan) is no improvement. Epochs before the first value do not count.
     """
-    values = _values(spec, history)
-    if spec is None or not values:
-        return ""
-    sign = -1.0 if spec.minimizes else 1.0
-    place, best = values[0]
-    for number, value in values[1:]:
-        if sign * (value - best) > spec.min_delta:
-            place, best = number, value
-    if len(history) - 1 - place < spec.patience:
+    best = _best(spec, history)
+    if spec is None or best is None or len(history) - best.epoch < spec.patience:
         return ""
     return (
         f"stopped after epoch {len(history)}: {spec.metric} has not improved for {spec.patience} epochs; the best, "
-        f"{best:.4g}, was that of epoch {place + 1}"
+        f"{best.value:.4g}, was that of epoch {best.epoch}"
     )
+
+
+def epoch_to_restore(spec: EarlyStopSpec | None, history: Sequence[Metrics]) -> int | None:
+    """The epoch, counted from 1, whose weights the run would end with now; None: those that it has.
+
+    A function of the history, so a resumed run agrees.
+    """
+    best = _best(spec, history)
+    return best.epoch if spec is not None and spec.restore == "best" and best is not None else None
 
 
 def why_undefined(spec: EarlyStopSpec | None, history: Sequence[Metrics]) -> str:
@@ -39,6 +42,24 @@ def why_undefined(spec: EarlyStopSpec | None, history: Sequence[Metrics]) -> str
         f"early_stop: {spec.metric} is not defined for this data: it had no value after epoch {len(history)}, nor "
         "before. Name another metric; the epoch is saved, and the same command resumes after it"
     )
+
+
+class _Best(NamedTuple):
+    epoch: int  # counted from 1
+    value: float
+
+
+def _best(spec: EarlyStopSpec | None, history: Sequence[Metrics]) -> _Best | None:
+    """The last epoch that improved on the best before it; None if no epoch has a value."""
+    values = _values(spec, history)
+    if spec is None or not values:
+        return None
+    sign = -1.0 if spec.minimizes else 1.0
+    best = _Best(values[0][0] + 1, values[0][1])
+    for index, value in values[1:]:
+        if sign * (value - best.value) > spec.min_delta:
+            best = _Best(index + 1, value)
+    return best
 
 
 def _values(spec: EarlyStopSpec | None, history: Sequence[Metrics]) -> list[tuple[int, float]]:

@@ -16,13 +16,14 @@ from jellybean.training.checkpoints.checkpoint import (
     check_writable,
     clear_partial,
     finish_checkpoint,
+    load_at,
     load_exact,
     load_newest,
     write_rank_file,
 )
 from jellybean.training.checkpoints.position import Position
 from jellybean.training.checkpoints.states import belongs_to, collect_state, restore_state
-from jellybean.training.early_stop import Metrics
+from jellybean.training.early_stop import Metrics, epoch_to_restore
 from jellybean.training.errors import TrainingError
 from jellybean.training.processes.ranks import Rank
 from jellybean.training.setup import RankRun
@@ -71,13 +72,19 @@ def save_checkpoint(run: RankRun, document: TrainingDocument, directory: Path, p
         facts = _facts(run, document, progress) | {"frozen": {n: own for one in told for n, own in one[3].items()}}
         try:
             with run.rank.busy("writing a checkpoint"):
-                finish_checkpoint(folder, position, hashes, facts, document.checkpoint.keep)
+                finish_checkpoint(folder, position, hashes, facts, document.checkpoint.keep, _best(document, progress))
         except TrainingError as failure:
             errors.append(str(failure))
     outcome = [errors[0] if errors else ""]
     dist.broadcast_object_list(outcome, src=0)
     if outcome[0]:
         raise TrainingError(f"{outcome[0]}; the previous checkpoint is intact, and the same command resumes from it")
+
+
+def _best(document: TrainingDocument, progress: Progress) -> Position | None:
+    """Position of the checkpoint whose weights the run would end with."""
+    epoch = epoch_to_restore(document.early_stop, progress.history)
+    return Position(epoch) if epoch is not None else None
 
 
 def _facts(run: RankRun, document: TrainingDocument, progress: Progress) -> dict[str, Any]:
@@ -122,15 +129,40 @@ def resume(run: RankRun, document: TrainingDocument, directory: Path, warn: Call
         for line in found.skipped:
             warn(line)
         warn(f"resuming from {found.path}, after {found.position}")
-    frozen = found.manifest.get("frozen", {})
-    with run.rank.busy("reading a checkpoint"):
-        run.frozen.check(found.path, frozen, found.tensors)
-        restore_state(found.tensors, run.held, run.updates, frozen)
+    _restore(run, found)
     scale = run.updates.loss_scale
     if scale is not None and found.manifest.get("loss_scale"):
         scale.restore(found.manifest["loss_scale"])
     history = found.manifest.get("history", [{}] * found.position.epochs)
     return Progress(list(history), list(found.manifest.get("losses", ())))
+
+
+def restore_best(run: RankRun, document: TrainingDocument, directory: Path, progress: Progress) -> int | None:
+    """Restore the weights that the run ends with; returns their epoch, None if it has them. A collective call.
+
+    TrainingError if the checkpoint of the best epoch is gone or broken.
+    """
+    best = _best(document, progress)
+    if best is None or best == progress.position:
+        return None
+    try:
+        found = agree_on_checkpoint(run.rank, run_folder(directory) / "checkpoints", belongs_to(run.held), best)
+    except TrainingError as error:
+        raise TrainingError(
+            f"the weights of the best epoch cannot be restored: {error}\n--set early_stop.restore=last ends with those "
+            "of the last epoch"
+        ) from error
+    if found is None:
+        raise AssertionError(f"no checkpoint was loaded for {best}, and no error was raised")
+    _restore(run, found)
+    return best.epochs
+
+
+def _restore(run: RankRun, found: LoadedCheckpoint) -> None:
+    frozen = found.manifest.get("frozen", {})
+    with run.rank.busy("reading a checkpoint"):
+        run.frozen.check(found.path, frozen, found.tensors)
+        restore_state(found.tensors, run.held, run.updates, frozen)
 
 
 def _check_division(found: LoadedCheckpoint, run: RankRun, document: TrainingDocument) -> None:
@@ -153,9 +185,9 @@ def _check_division(found: LoadedCheckpoint, run: RankRun, document: TrainingDoc
 
 
 def agree_on_checkpoint(
-    rank: Rank, folder: Path, needs: Callable[[str], bool] = lambda name: True
+    rank: Rank, folder: Path, needs: Callable[[str], bool] = lambda name: True, position: Position | None = None
 ) -> LoadedCheckpoint | None:
-    """The newest checkpoint that rank 0 can read, on all ranks. TrainingError on all if one cannot read it.
+    """The newest checkpoint that rank 0 can read, or that at `position`. TrainingError on all if one cannot read it.
 
     `needs`: whether this rank will read a tensor, by name. Rank 0 verifies all files, others those that they need.
     """
@@ -165,7 +197,7 @@ def agree_on_checkpoint(
             with rank.busy("reading a checkpoint"):
                 check_writable(folder)
                 clear_partial(folder)
-                found = load_newest(folder)
+                found = load_newest(folder) if position is None else load_at(folder, position)
         except TrainingError as failure:
             error = str(failure)
     chosen: list[Any] = [(found.path.name, found.sha256) if found is not None else None]

@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from jellybean.documents.training import TrainingDocument
-from jellybean.training.early_stop import reason_to_stop, why_undefined
+from jellybean.training.early_stop import epoch_to_restore, reason_to_stop, why_undefined
 from jellybean.training.epoch import EpochResult, EpochStart, run_epoch
 from jellybean.training.errors import TrainingError
 from jellybean.training.optimization.lr_schedules import make_lr_schedule
-from jellybean.training.saving import resume, save_checkpoint
+from jellybean.training.saving import Progress, restore_best, resume, save_checkpoint
 from jellybean.training.setup import RankRun
 
 _RECENT = 5  # number of last epochs over which the remaining time is estimated
@@ -35,7 +35,7 @@ def train(
     def save(losses: list[float]) -> None:
         save_checkpoint(run, document, directory, replace(progress, losses=losses))
 
-    told: list[EpochResult] = []
+    results: list[EpochResult] = []
     ends_s = [time.perf_counter()]
     reason = reason_to_stop(document.early_stop, progress.history)
     for number in range(progress.position.epochs, document.epochs):
@@ -45,21 +45,37 @@ def train(
         progress.losses = []
         ends_s.append(time.perf_counter())
         epoch = replace(measured, left_s=left_s(ends_s, document.epochs - number - 1))
-        told.append(epoch)
+        results.append(epoch)
         progress.history.append({**epoch.metrics, "loss": epoch.test_loss})
         lr.end_epoch(epoch.test_loss)
         reason = reason_to_stop(document.early_stop, progress.history)
         if run.rank.is_first:
             on_epoch(epoch)
         undefined = why_undefined(document.early_stop, progress.history)
-        if reason or undefined or number + 1 == document.epochs or (number + 1) % document.checkpoint.every == 0:
+        if reason or undefined or _is_saved(document, progress):
             save_checkpoint(run, document, directory, progress)
         if undefined:
             raise TrainingError(undefined)
     if reason and run.rank.is_first:
         warn(reason)
+    _end_with_best(run, document, directory, progress, warn)
     run.transport.close()
-    return told
+    return results
+
+
+def _is_saved(document: TrainingDocument, progress: Progress) -> bool:
+    """Whether there is a checkpoint after the last epoch done: if it is due, or for its weights, which are the best."""
+    epochs = progress.position.epochs
+    is_best = epoch_to_restore(document.early_stop, progress.history) == epochs
+    return is_best or epochs == document.epochs or epochs % document.checkpoint.every == 0
+
+
+def _end_with_best(
+    run: RankRun, document: TrainingDocument, directory: Path, progress: Progress, warn: Callable[[str], None]
+) -> None:
+    restored = restore_best(run, document, directory, progress)
+    if restored is not None and run.rank.is_first:
+        warn(f"the trained model has the weights of epoch {restored}, the best")
 
 
 def _check_updates(run: RankRun, document: TrainingDocument) -> None:

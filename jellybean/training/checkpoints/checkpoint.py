@@ -79,11 +79,17 @@ def write_rank_file(folder: Path, position: Position, rank: int, tensors: NamedT
 
 
 def finish_checkpoint(
-    folder: Path, position: Position, hashes: Mapping[int, str], manifest: Mapping[str, Any], keep: int
+    folder: Path,
+    position: Position,
+    hashes: Mapping[int, str],
+    manifest: Mapping[str, Any],
+    keep: int,
+    best: Position | None = None,
 ) -> Path:
-    """Write the manifest, rename the folder, delete all but `keep` checkpoints; returns the checkpoint's folder.
+    """Write the manifest, rename the folder, delete old checkpoints; returns the checkpoint's folder.
 
-    Called by one rank after all have written. Only older checkpoints are deleted; newer ones were found broken.
+    The `keep` newest ones stay, and the one at `best`. Called by one rank after all have written. Only older
+    checkpoints are deleted; newer ones were found broken.
     """
     place, final = partial_folder(folder, position), folder / position.name
     try:
@@ -102,8 +108,10 @@ def finish_checkpoint(
         raise TrainingError(
             f"the checkpoint of {position} cannot be written to {place}: {describe_error(error)}"
         ) from error
-    for old in [path for other, path in _checkpoints(folder) if other < position][keep - 1 :]:
-        shutil.rmtree(old, ignore_errors=True)
+    older = [(other, path) for other, path in _checkpoints(folder) if other < position]
+    for other, path in older[keep - 1 :]:
+        if other != best:
+            shutil.rmtree(path, ignore_errors=True)
     return final
 
 
@@ -169,6 +177,15 @@ def load_newest(folder: Path) -> LoadedCheckpoint | None:
     if skipped:
         raise TrainingError("no checkpoint can be used; --fresh starts over\n" + "\n".join(skipped))
     return None
+
+
+def load_at(folder: Path, position: Position) -> LoadedCheckpoint:
+    """The checkpoint at a position. TrainingError if it is gone or broken."""
+    path = folder / position.name
+    try:
+        return _load(path, ())
+    except _READ_ERRORS as error:
+        raise TrainingError(f"{path} cannot be read: {_why(error)}") from error
 
 
 def load_exact(path: Path, sha256: str, needs: Callable[[str], bool]) -> LoadedCheckpoint:

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch", reason="training needs torch: pip install '
 from jellybean.training.checkpoints.checkpoint import (  # noqa: E402
     clear_partial,
     finish_checkpoint,
+    load_at,
     load_newest,
     newest_position,
     rank_file,
@@ -21,12 +22,12 @@ from jellybean.training.checkpoints.position import Position  # noqa: E402
 from jellybean.training.errors import TrainingError  # noqa: E402
 
 
-def _kept(folder, epochs, keep=5):
+def _kept(folder, epochs, keep=5, best=None):
     hashes = {
         rank: write_rank_file(folder, Position(epochs), rank, {f"weight/{rank}": torch.full((9,), float(epochs))})
         for rank in range(2)
     }
-    return finish_checkpoint(folder, Position(epochs), hashes, {"optimizer": "sgd"}, keep)
+    return finish_checkpoint(folder, Position(epochs), hashes, {"optimizer": "sgd"}, keep, best)
 
 
 def test_the_newest_of_all_ranks(tmp_path):
@@ -36,6 +37,17 @@ def test_the_newest_of_all_ranks(tmp_path):
     assert sorted(found.tensors) == ["weight/0", "weight/1"]
     assert float(found.tensors["weight/1"][0]) == 10
     assert sorted(path.name for path in tmp_path.iterdir()) == ["epoch-10", "epoch-2"]
+
+
+def test_the_best_one_stays_beside_the_newest(tmp_path):
+    for epochs in range(1, 6):
+        _kept(tmp_path, epochs, keep=2, best=Position(min(epochs, 2)))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["epoch-2", "epoch-4", "epoch-5"]
+    _kept(tmp_path, 6, keep=2, best=Position(6))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["epoch-5", "epoch-6"]
+    assert load_at(tmp_path, Position(5)).position == Position(5)
+    with pytest.raises(TrainingError, match="epoch-2 cannot be read"):
+        load_at(tmp_path, Position(2))
 
 
 def test_what_was_just_written_stays(tmp_path):

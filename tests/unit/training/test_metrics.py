@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch", reason="training needs torch: pip install '
 
 from jellybean.documents.training import EarlyStopSpec, TrainingDocument  # noqa: E402
 from jellybean.errors import JellyBeanError  # noqa: E402
-from jellybean.training.early_stop import reason_to_stop, why_undefined  # noqa: E402
+from jellybean.training.early_stop import epoch_to_restore, reason_to_stop, why_undefined  # noqa: E402
 from jellybean.training.losses import cross_entropy  # noqa: E402
 from jellybean.training.metrics import check_metrics, load_metrics  # noqa: E402
 
@@ -171,6 +171,26 @@ def test_a_run_stops_when_a_metric_does_not_improve(spec, history, stops):
 def test_the_reason_names_the_best_epoch():
     found = reason_to_stop(EarlyStopSpec(metric="loss", patience=2), _losses(3.0, 1.0, 1.5, 1.2))
     assert found == "stopped after epoch 4: loss has not improved for 2 epochs; the best, 1, was that of epoch 2"
+
+
+@pytest.mark.parametrize(
+    ("spec", "history", "epoch"),
+    [
+        ({}, [3.0, 1.0, 1.5, 1.2], 2),
+        ({}, [3.0, 2.0, 1.0], 3),
+        ({}, [None, 2.0, float("nan")], 2),
+        ({}, [1.0, 1.0], 1),
+        ({"min_delta": 0.5}, [3.0, 2.9, 2.8], 1),
+        ({"metric": "accuracy"}, [1.0, 3.0, 2.0], 2),
+        ({"restore": "last"}, [3.0, 1.0, 1.5], None),
+        ({}, [None], None),
+        ({}, [], None),
+    ],
+)
+def test_the_epoch_whose_weights_the_run_ends_with(spec, history, epoch):
+    spec = EarlyStopSpec(**{"metric": "loss", "patience": 2, **spec})
+    assert epoch_to_restore(spec, _losses(*history)) == epoch
+    assert epoch_to_restore(None, _losses(*history)) is None
 
 
 def test_a_metric_without_any_value_cannot_end_a_run():

@@ -1,0 +1,154 @@
+"""`jellybean train` with early stopping ends with the weights of the best epoch, whose checkpoint is kept for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
+
+from safetensors.torch import load_file  # noqa: E402
+
+from jellybean.cli import run  # noqa: E402
+
+# The rate rises until the loss gets worse: the second epoch is the best, and the run stops after the fifth.
+DOCUMENT = """\
+kind: Training
+device: cpu
+model: nets.py:net
+data: nets.py:data
+loss: nets.py:loss
+epochs: 10
+batch: 16
+microbatches: 2
+optimizer: {name: sgd, lr: 0.1}
+lr_schedule: {name: OneCycleLR, max_lr: 4.0, pct_start: 0.9, div_factor: 1000}
+early_stop: {metric: loss, patience: 3}
+checkpoint: {every: 4, keep: 1}
+schedule: 1f1b
+"""
+NETS = """\
+import os
+import time
+
+import torch
+
+def net():
+    norm = torch.nn.BatchNorm1d(16)
+    return torch.nn.Sequential(torch.nn.Linear(9, 16), norm, torch.nn.Tanh(), torch.nn.Linear(16, 3))
+
+def data():
+    rows = torch.randn(96, 9, generator=torch.Generator().manual_seed(1))
+    return {"train": (rows, rows[:, :3].argmax(1)), "test": (rows, rows[:, :3].argmax(1))}
+
+def loss(outputs, targets):
+    time.sleep(float(os.environ.get("SLOWLY", "0")))
+    return torch.nn.functional.cross_entropy(outputs, targets)
+"""
+Weights = dict[str, Any]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    torch.set_num_threads(1)
+    (tmp_path / "training.yaml").write_text(DOCUMENT)
+    (tmp_path / "nets.py").write_text(NETS)
+    return tmp_path
+
+
+def _model(project: Path) -> Weights:
+    return dict(load_file(project / "training" / "model.safetensors"))
+
+
+def _saved(checkpoint: Path) -> Weights:
+    """Weights and buffers in a checkpoint."""
+    found = {name: value for path in checkpoint.glob("*.safetensors") for name, value in load_file(path).items()}
+    return {name.partition("/")[2]: v for name, v in found.items() if name.startswith(("weight/", "buffer/"))}
+
+
+def _are_equal(one: Weights, other: Weights) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def _checkpoints(project: Path) -> Path:
+    return project / "training" / "checkpoints"
+
+
+def _best(project: Path) -> int:
+    """The epoch with the smallest test loss, of all that were trained."""
+    lines = (project / "training" / "logs" / "epochs.jsonl").read_text().splitlines()
+    losses = [json.loads(line)["test_loss"] for line in lines]
+    return 1 + losses.index(min(losses))
+
+
+def test_a_run_that_gets_worse_ends_with_its_best_epoch(project, capsys):
+    assert run(["train", str(project)]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "stopped after epoch 5" in said
+    assert "the trained model has the weights of epoch 2, the best" in said
+    assert _best(project) == 2
+    folder = _checkpoints(project)
+    assert sorted(path.name for path in folder.iterdir()) == ["epoch-2", "epoch-5"]
+    assert _are_equal(_model(project), _saved(folder / "epoch-2"))
+    assert not _are_equal(_model(project), _saved(folder / "epoch-5"))
+    assert run(["train", str(project), "--set", "early_stop.restore=last"]) == 0
+    assert _are_equal(_model(project), _saved(folder / "epoch-5"))
+    assert run(["train", str(project)]) == 0
+    assert _are_equal(_model(project), _saved(folder / "epoch-2"))
+    shutil.rmtree(folder / "epoch-2")
+    capsys.readouterr()
+    assert run(["train", str(project)]) == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert "the weights of the best epoch cannot be restored" in said
+    assert "early_stop.restore=last ends with those of the last epoch" in said
+
+
+def test_a_run_that_does_all_its_epochs_ends_with_the_best(project):
+    assert run(["train", str(project), "--set", "early_stop.patience=20"]) == 0
+    folder = _checkpoints(project)
+    assert sorted(path.name for path in folder.iterdir()) == ["epoch-10", "epoch-2"]
+    assert _best(project) == 2
+    assert _are_equal(_model(project), _saved(folder / "epoch-2"))
+
+
+def _start(project: Path, slowly: float) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "jellybean", "train", str(project), "--set", "devices=2"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "SLOWLY": str(slowly)},
+        start_new_session=True,
+    )
+
+
+def test_a_run_that_is_killed_after_its_best_epoch(project):
+    """All its processes, on two devices; the resumed run does not train the best epoch again."""
+    killed = _start(project, slowly=0.05)
+    try:
+        until = time.monotonic() + 300
+        while not (_checkpoints(project) / "epoch-4").exists():
+            assert killed.poll() is None, killed.communicate()
+            assert time.monotonic() < until
+            time.sleep(0.01)
+    finally:
+        os.killpg(killed.pid, signal.SIGKILL)
+        killed.communicate()
+    best = _checkpoints(project) / "epoch-2"
+    manifest = (best / "manifest.json").stat().st_mtime_ns
+    resumed = _start(project, slowly=0.0)
+    _, said = resumed.communicate(timeout=300)
+    assert resumed.returncode == 0, said
+    assert "the trained model has the weights of epoch 2, the best" in " ".join(said.split())
+    assert _best(project) == 2
+    assert (best / "manifest.json").stat().st_mtime_ns == manifest
+    assert _are_equal(_model(project), _saved(best))
