@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 
 from jellybean.documents.training import TrainingDocument
+from jellybean.training.checkpoints.finite import not_finite
+from jellybean.training.checkpoints.states import collect_state
 from jellybean.training.data.agreement import check_same_rows
 from jellybean.training.data.feed import IterationFeed
 from jellybean.training.data.prefetch import PrefetchedFeed, Read, feed_reads
@@ -21,7 +23,6 @@ from jellybean.training.errors import TrainingError
 from jellybean.training.evaluation import evaluate
 from jellybean.training.optimization.lr_schedules import LrSchedule
 from jellybean.training.setup import RankRun
-from jellybean.training.stages.all_reduce import all_finite
 from jellybean.training.stages.interpreter import ActionLog, MicrobatchFeed
 from jellybean_solver.pipeline import Timeline, bubble_fraction
 
@@ -89,7 +90,6 @@ def run_epoch(
         took_s = time.perf_counter() - began
     finally:
         reader.close()
-    average_statistics(run)
     with run.rank.busy("measuring the test rows"):
         measured = evaluate(run)
     if not math.isfinite(measured.loss):
@@ -134,19 +134,15 @@ def _run_iterations(
         for microbatch, loss in log.losses.items():
             own[iteration * per_iteration + microbatch // period] += float(loss) * feed.factor(microbatch)
         if every is not None and (iteration + 1) % every == 0 and not last:
-            losses = _checked_losses(run, document, start, own[: iteration + 1], reader)
-            average_statistics(run)
-            save(losses)
-    return _checked_losses(run, document, start, own, reader), log
+            save(_end_updates(run, start, own[: iteration + 1], reader))
+    return _end_updates(run, start, own, reader), log
 
 
-def _checked_losses(
-    run: RankRun, document: TrainingDocument, start: EpochStart, own: torch.Tensor, reader: MicrobatchReader
-) -> list[float]:
-    """Losses of all ranks, of updates that may be saved.
+def _end_updates(run: RankRun, start: EpochStart, own: torch.Tensor, reader: MicrobatchReader) -> list[float]:
+    """Losses of all ranks, after which the run can be saved: statistics are averaged, and everything is finite.
 
-    TrainingError if a loss is not finite, or the weights after the last update, whose loss was computed before it; or
-    if ranks read different rows.
+    TrainingError if a loss is not finite, or anything that a checkpoint would hold, as the last update comes after its
+    loss; or if ranks read different rows.
     """
     losses = own.clone()
     dist.all_reduce(losses)
@@ -158,10 +154,13 @@ def _checked_losses(
             f"the loss is {float(losses[update])} at update {update + 1} of epoch {start.number + 1}: "
             + _WHEN_NOT_FINITE
         )
-    trained = [stage.versions.trained for stage in run.held.values()]
-    if not all_finite(trained, dist.group.WORLD, torch.device("cpu")):
+    average_statistics(run)
+    broken: list[str] = [""] * dist.get_world_size()
+    dist.all_gather_object(broken, not_finite(collect_state(run.held, run.updates)))
+    if any(broken):
         raise TrainingError(
-            f"weights are not finite after update {len(losses)} of epoch {start.number + 1}: {_WHEN_NOT_FINITE}"
+            f"{next(filter(None, broken))} is not finite after update {len(losses)} of epoch {start.number + 1}: "
+            + _WHEN_NOT_FINITE
         )
     return [float(loss) for loss in losses]
 
@@ -189,9 +188,9 @@ def _idle(run: RankRun, log: ActionLog) -> float:
         return 0.0
     first = starts_s[0]
     own = ([s - first for s in starts_s], [s - first for s in ends_s], first)
-    told: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(told, own)
-    ranks = told[: run.schedule.devices]
+    by_rank: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(by_rank, own)
+    ranks = by_rank[: run.schedule.devices]
     origin = min(one[2] for one in ranks)
     starts = tuple(tuple(s + one[2] - origin for s in one[0]) for one in ranks)
     ends = tuple(tuple(s + one[2] - origin for s in one[1]) for one in ranks)

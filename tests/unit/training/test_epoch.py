@@ -13,6 +13,7 @@ import torch.distributed as dist  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 
 from jellybean.documents.training import TrainingDocument  # noqa: E402
+from jellybean.training.checkpoints.finite import not_finite  # noqa: E402
 from jellybean.training.errors import TrainingError  # noqa: E402
 from jellybean.training.hand_back import trained_model  # noqa: E402
 from jellybean.training.processes.ranks import Rank  # noqa: E402
@@ -35,6 +36,23 @@ def short_net():
 
 def short_data():
     return {part: tuple(own.bfloat16() for own in both) for part, both in data().items()}
+
+def steep(outputs, targets):
+    return 1e22 * (outputs - targets).mean()
+
+class Overflowing(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 1)
+        self.register_buffer("total", torch.tensor(1e38))
+
+    def forward(self, rows):
+        if self.training:
+            self.total.mul_(100.0)
+        return self.layer(rows)
+
+def overflowing():
+    return Overflowing()
 
 class Undefined:
     def add(self, outputs, targets): ...
@@ -81,7 +99,10 @@ def _checkpoints(folder):
 
 @pytest.mark.parametrize(
     ("lr", "told"),
-    [(1e38, "weights are not finite after update 1 of epoch 2"), (1e30, "the test loss is inf after epoch 2")],
+    [
+        (1e38, "the weight 0.weight is not finite after update 1 of epoch 2"),
+        (1e30, "the test loss is inf after epoch 2"),
+    ],
 )
 def test_what_the_last_update_broke_is_not_saved(tmp_path, lr, told):
     """The loss of the epoch's only update is finite: it was computed before the update."""
@@ -93,9 +114,49 @@ def test_what_the_last_update_broke_is_not_saved(tmp_path, lr, told):
 
 
 def test_nor_within_an_epoch(tmp_path):
-    with pytest.raises(TrainingError, match="weights are not finite after update 1 of epoch 1"):
+    with pytest.raises(TrainingError, match=r"the weight 0\.weight is not finite after update 1 of epoch 1"):
         _train(tmp_path, optimizer={"name": "sgd", "lr": 1e38}, checkpoint={"updates": 1})
     assert _checkpoints(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "broken"),
+    [
+        (
+            {"optimizer": {"name": "adam", "lr": 0.1}, "loss": "nets.py:steep"},
+            r"the optimizer's exp_avg_sq of 0\.weight",
+        ),
+        ({"model": "nets.py:overflowing"}, r"the buffer total"),
+    ],
+)
+@pytest.mark.parametrize("updates", [None, 1])
+def test_nor_what_is_no_weight(tmp_path, changes, broken, updates):
+    """Weights and losses are finite: Adam divides by an infinite average, and the buffer is not used."""
+    with pytest.raises(TrainingError, match=f"{broken} is not finite after update . of epoch 1"):
+        _train(tmp_path, **changes, checkpoint={"updates": updates})
+    assert _checkpoints(tmp_path) == []
+
+
+def test_each_tensor_of_a_checkpoint_is_looked_at():
+    state = {
+        "buffer/count": torch.tensor([3]),
+        "buffer/none": torch.zeros(0),
+        "weight/a.b": torch.ones(3, dtype=torch.bfloat16),
+        "buffer/large": torch.full((9,), 3e38),  # their sum is infinite
+        "average/a.b": torch.ones(3, dtype=torch.float64),
+        "state/a.b/exp_avg": torch.ones(3),
+        "state/a.b/step": torch.tensor(1.0),
+    }
+    assert not_finite(state) == not_finite({}) == ""
+    for value in (float("inf"), float("-inf"), float("nan")):
+        for name, told in {
+            "weight/a.b": "the weight a.b",
+            "average/a.b": "the average of the weight a.b",
+            "state/a.b/exp_avg": "the optimizer's exp_avg of a.b",
+        }.items():
+            wrong = state[name].clone()
+            wrong[1] = value
+            assert not_finite({**state, name: wrong}) == told
 
 
 def test_an_epoch_whose_metric_is_undefined_is_saved(tmp_path):
