@@ -339,8 +339,8 @@ class TrainingDocument(DocumentModel):
     @model_validator(mode="after")
     def _check_model(self) -> Self:
         if (self.model is None) == (self.stages is None):
-            told = "both model and stages" if self.model is not None else "no model"
-            raise InvalidValueError(f"the document names {told}", "write `model: FILE.py:FUNCTION`, or `stages`")
+            given = "both model and stages" if self.model is not None else "no model"
+            raise InvalidValueError(f"the document names {given}", "write `model: FILE.py:FUNCTION`, or `stages`")
         return self
 
     @model_validator(mode="after")

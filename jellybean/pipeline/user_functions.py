@@ -63,8 +63,10 @@ def _reason(error: BaseException) -> str:
     while chain[-1].__cause__ is not None and chain[-1].__cause__ not in chain:
         chain.append(chain[-1].__cause__)
     first = chain[-1]
-    told = describe_error(error, name=True)
-    return told if first is error or str(first) in told else f"{told} (because of {describe_error(first, name=True)})"
+    reason = describe_error(error, name=True)
+    if first is error or str(first) in reason:
+        return reason
+    return f"{reason} (because of {describe_error(first, name=True)})"
 
 
 def _import_file(path: Path) -> ModuleType:

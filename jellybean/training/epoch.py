@@ -22,6 +22,7 @@ from jellybean.training.data.rows import MicrobatchReader, ReadPlan
 from jellybean.training.errors import TrainingError
 from jellybean.training.evaluation import evaluate
 from jellybean.training.optimization.lr_schedules import LrSchedule
+from jellybean.training.processes.ranks import gather_from_ranks
 from jellybean.training.setup import RankRun
 from jellybean.training.stages.interpreter import ActionLog, MicrobatchFeed
 from jellybean_solver.pipeline import Timeline, bubble_fraction
@@ -155,12 +156,10 @@ def _end_updates(run: RankRun, start: EpochStart, own: torch.Tensor, reader: Mic
             + _WHEN_NOT_FINITE
         )
     average_statistics(run)
-    broken: list[str] = [""] * dist.get_world_size()
-    dist.all_gather_object(broken, not_finite(collect_state(run.held, run.updates)))
-    if any(broken):
+    broken = list(filter(None, gather_from_ranks(not_finite(collect_state(run.held, run.updates)))))
+    if broken:
         raise TrainingError(
-            f"{next(filter(None, broken))} is not finite after update {len(losses)} of epoch {start.number + 1}: "
-            + _WHEN_NOT_FINITE
+            f"{broken[0]} is not finite after update {len(losses)} of epoch {start.number + 1}: {_WHEN_NOT_FINITE}"
         )
     return [float(loss) for loss in losses]
 
@@ -188,9 +187,7 @@ def _idle(run: RankRun, log: ActionLog) -> float:
         return 0.0
     first = starts_s[0]
     own = ([s - first for s in starts_s], [s - first for s in ends_s], first)
-    by_rank: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(by_rank, own)
-    ranks = by_rank[: run.schedule.devices]
+    ranks = gather_from_ranks(own)[: run.schedule.devices]
     origin = min(one[2] for one in ranks)
     starts = tuple(tuple(s + one[2] - origin for s in one[0]) for one in ranks)
     ends = tuple(tuple(s + one[2] - origin for s in one[1]) for one in ranks)

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from jellybean.training.data.agreement import check_same_rows
 from jellybean.training.data.feed import IterationFeed
-from jellybean.training.data.rows import Place, ReadPlan
+from jellybean.training.data.rows import MicrobatchIndex, ReadPlan
 from jellybean.training.data.sampler import TestSampler
 from jellybean.training.metrics import MeanLoss, Measure
 from jellybean.training.setup import RankRun
@@ -40,7 +40,7 @@ def evaluate(run: RankRun) -> Evaluation:
 
     def collect(microbatch: int, tensors: Any) -> None:
         outputs, target = run.result.nest(tensors), feed.target(microbatch)
-        weight = reader.weight(Place(0, microbatch))
+        weight = reader.weight(MicrobatchIndex(0, microbatch))
         for measure in (loss, *measures.values()):
             measure.add(outputs, target, weight)
 

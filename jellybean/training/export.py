@@ -114,8 +114,8 @@ def _variants(directory: Path, spec: ExportSpec) -> dict[str, object]:
 def _workflow(directory: Path) -> Tree:
     tree = read_file(directory / WORKFLOW)
     if tree.problems or not isinstance(tree.data, dict) or not isinstance(tree.data.get("operators"), dict):
-        told = str(tree.problems[0]) if tree.problems else "it has no operators"
-        raise TrainingError(f"{directory / WORKFLOW} has no place for the trained model: {told}")
+        reason = str(tree.problems[0]) if tree.problems else "it has no operators"
+        raise TrainingError(f"{directory / WORKFLOW} has no place for the trained model: {reason}")
     return tree
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -17,6 +16,7 @@ from jellybean.training.errors import TrainingError
 from jellybean.training.models.building import fill, load_model, load_skeleton
 from jellybean.training.models.lora import merged, save_adapter, trained_module, with_adapters
 from jellybean.training.models.pretrained import open_weights
+from jellybean.training.processes.ranks import gather_from_ranks
 from jellybean.training.setup import RankRun
 
 
@@ -28,8 +28,7 @@ def trained_model(run: RankRun, document: TrainingDocument, directory: Path) -> 
     """
     with run.rank.busy("collecting the trained model"):
         run.updates.optimizers.clear()
-        frozen: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(frozen, run.frozen.fingerprints())
+        frozen = gather_from_ranks(run.frozen.fingerprints())
         expected = {name: digest for own in frozen for name, digest in own.items()}
         tensors = _gather(run)
         if tensors is None:
@@ -75,10 +74,9 @@ def _check_frozen(module: nn.Module, expected: Mapping[str, str], document: Trai
 def _gather(run: RankRun) -> dict[str, torch.Tensor] | None:
     """On rank 0 all stages' trained weights and updated buffers by name; None on the other ranks. A collective call."""
     own = _own_tensors(run)
-    told: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(told, {name: (tuple(value.shape), value.dtype) for name, value in own.items()})
+    kinds_of_ranks = gather_from_ranks({name: (tuple(value.shape), value.dtype) for name, value in own.items()})
     found = dict(own) if run.rank.is_first else None
-    for owner, kinds in enumerate(told[1 : run.schedule.devices], start=1):
+    for owner, kinds in enumerate(kinds_of_ranks[1 : run.schedule.devices], start=1):
         for name, (shape, dtype) in kinds.items():
             if found is not None:
                 found[name] = torch.empty(shape, dtype=dtype)

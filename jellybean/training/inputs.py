@@ -55,16 +55,10 @@ class TrainingInputs:
 
 @dataclass(frozen=True)
 class CheckedInputs:
-    """What trying the model told. `trial_rows`: samples with which it was tried; None: a whole micro-batch."""
+    """What trying the model showed. `trial_rows`: samples with which it was tried; None: a whole micro-batch."""
 
     rules: RowRules
     trial_rows: int | None
-
-
-def load_training_inputs(document: TrainingDocument, directory: Path) -> TrainingInputs:
-    """Load model with all weights, data and loss, and check them. TrainingError if they do not fit together."""
-    found = read_inputs(document, directory)
-    return found.ruled(check_inputs(found, document).rules)
 
 
 def read_inputs(document: TrainingDocument, directory: Path) -> TrainingInputs:
@@ -151,8 +145,8 @@ def _types(module: nn.Module, tensors: tuple[torch.Tensor, ...]) -> str:
     own = next((value.dtype for value in module.parameters() if value.is_floating_point()), given)
     if given is None or given == own:
         return ""
-    told = [str(dtype).removeprefix("torch.") for dtype in (given, own)]
-    return f"; the inputs are {told[0]} and the weights {told[1]}: return inputs.astype('{told[1]}')"
+    dtypes = [str(dtype).removeprefix("torch.") for dtype in (given, own)]
+    return f"; the inputs are {dtypes[0]} and the weights {dtypes[1]}: return inputs.astype('{dtypes[1]}')"
 
 
 def _rules(inputs: TrainingInputs, document: TrainingDocument, outputs: Any, example: Samples) -> RowRules:

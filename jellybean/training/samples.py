@@ -82,12 +82,11 @@ def read_samples(given: Any, name: str, part: str, *, targets: bool, numbers: Se
     if not found.inputs.tensors:
         raise TrainingError(f"{where}: the inputs have no arrays; {SHAPE}")
     if any(not value.dim() for value in tensors) or not len(tensors[0]) or len({len(value) for value in tensors}) > 1:
-        shapes = [list(value.shape) for value in tensors]
-        told = " and ".join(str(shape) for shape in shapes[: len(found.inputs.tensors)])
-        rest = ", ".join(str(shape) for shape in shapes[len(found.inputs.tensors) :])
-        raise TrainingError(
-            f"{where}: inputs of shape {told}{f' and targets of shape {rest}' if rest else ''}; {SHAPE}"
-        )
+        shapes = [str(list(value.shape)) for value in tensors]
+        inputs_shapes = " and ".join(shapes[: len(found.inputs.tensors)])
+        targets_shapes = ", ".join(shapes[len(found.inputs.tensors) :])
+        of_targets = f" and targets of shape {targets_shapes}" if targets_shapes else ""
+        raise TrainingError(f"{where}: inputs of shape {inputs_shapes}{of_targets}; {SHAPE}")
     for value in found.inputs.tensors:
         if value.is_floating_point() and not torch.isfinite(value).all():
             row = int(torch.nonzero(~torch.isfinite(value.flatten(1)).all(1))[0])

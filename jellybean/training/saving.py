@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
 
@@ -25,7 +25,7 @@ from jellybean.training.checkpoints.position import Position
 from jellybean.training.checkpoints.states import belongs_to, collect_state, restore_state
 from jellybean.training.early_stop import Metrics, epoch_to_restore
 from jellybean.training.errors import TrainingError
-from jellybean.training.processes.ranks import Rank
+from jellybean.training.processes.ranks import Rank, gather_from_ranks
 from jellybean.training.setup import RankRun
 
 
@@ -51,6 +51,15 @@ class Progress:
         return Position(len(self.history), len(self.losses))
 
 
+class _RankFile(NamedTuple):
+    """What a rank has written of a checkpoint. `sha256`: None if it writes no file. `frozen`: fingerprints by name."""
+
+    rank: int
+    sha256: str | None
+    frozen: dict[str, str]
+    error: str
+
+
 def save_checkpoint(run: RankRun, document: TrainingDocument, directory: Path, progress: Progress) -> None:
     """Write a checkpoint; if one rank fails, TrainingError on all ranks. A collective call."""
     folder, position = run_folder(directory) / "checkpoints", progress.position
@@ -64,12 +73,12 @@ def save_checkpoint(run: RankRun, document: TrainingDocument, directory: Path, p
                 hashed = write_rank_file(folder, position, run.rank.rank, collect_state(run.held, run.updates))
     except TrainingError as failure:
         error = str(failure)
-    told: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(told, (run.rank.rank, hashed, error, frozen))
-    errors = [one[2] for one in told if one[2]]
+    written = gather_from_ranks(_RankFile(run.rank.rank, hashed, frozen, error))
+    errors = [file.error for file in written if file.error]
     if not errors and run.rank.is_first:
-        hashes = {one[0]: one[1] for one in told if one[1]}
-        facts = _facts(run, document, progress) | {"frozen": {n: own for one in told for n, own in one[3].items()}}
+        hashes = {file.rank: file.sha256 for file in written if file.sha256 is not None}
+        fingerprints = {name: digest for file in written for name, digest in file.frozen.items()}
+        facts = _facts(run, document, progress) | {"frozen": fingerprints}
         try:
             with run.rank.busy("writing a checkpoint"):
                 finish_checkpoint(folder, position, hashes, facts, document.checkpoint.keep, _best(document, progress))
@@ -212,8 +221,7 @@ def agree_on_checkpoint(
                 f"rank {rank.rank} does not have the checkpoint that rank 0 resumes from: {failure}; all machines "
                 "must see the same folder"
             )
-    told: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(told, error)
-    if any(told):
-        raise TrainingError(next(text for text in told if text))
+    errors = list(filter(None, gather_from_ranks(error)))
+    if errors:
+        raise TrainingError(errors[0])
     return found

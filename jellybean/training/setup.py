@@ -85,7 +85,7 @@ def set_up_run(document: TrainingDocument, directory: Path, rank: Rank) -> RankR
         parts = {"train": inputs.data.train, "test": inputs.data.test}
         digests = [RowDigest(part, rows.digest()) for part, rows in parts.items()]
         graphs: ModelGraphs | None = None
-        told: list[_Decisions | None] = [None]
+        decisions: list[_Decisions | None] = [None]
         if rank.is_first:
             checked = check_inputs(inputs, document)
             graphs = find_graphs(inputs.module, inputs.example(document, checked.trial_rows).inputs)
@@ -93,11 +93,11 @@ def set_up_run(document: TrainingDocument, directory: Path, rank: Rank) -> RankR
             states = inputs.optimizer.states_per_weight(inputs.module) + (document.ema is not None)
             tensors = inputs.example(document).inputs.tensors
             choice = choose_schedule(graphs.training, facts, tensors, document, states, rank.device)
-            told = [_Decisions(checked, graphs.recipes, choice)]
-    dist.broadcast_object_list(told, src=0)
-    decided = told[0]
+            decisions = [_Decisions(checked, graphs.recipes, choice)]
+    dist.broadcast_object_list(decisions, src=0)
+    decided = decisions[0]
     if decided is None:
-        raise TrainingError("rank 0 told no choice of a schedule")
+        raise TrainingError("rank 0 sent no choice of a schedule")
     check_same_rows(digests, document.data_name, "before training")
     with rank.busy("tracing the model and reading its weights"):
         arguments = inputs.example(document, decided.checked.trial_rows).inputs

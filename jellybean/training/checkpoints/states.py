@@ -95,6 +95,6 @@ def _like(place: torch.Tensor, tensors: Mapping[str, torch.Tensor], name: str) -
     """A tensor of a checkpoint. TrainingError unless it has the shape of `place`."""
     value = tensors.get(name)
     if value is None or value.shape != place.shape:
-        told = "is missing" if value is None else f"has the shape {list(value.shape)} in place of {list(place.shape)}"
-        raise TrainingError(f"the checkpoint is of another model: {name} {told}; --fresh starts over")
+        reason = "is missing" if value is None else f"has the shape {list(value.shape)} in place of {list(place.shape)}"
+        raise TrainingError(f"the checkpoint is of another model: {name} {reason}; --fresh starts over")
     return value

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
-import torch.distributed as dist
 
 from jellybean.training.data.rows import RowDigest
 from jellybean.training.errors import TrainingError
+from jellybean.training.processes.ranks import gather_from_ranks
 
 
 def check_same_rows(own: Sequence[RowDigest | None], name: str, when: str) -> None:
@@ -16,10 +14,8 @@ def check_same_rows(own: Sequence[RowDigest | None], name: str, when: str) -> No
 
     `own`: this rank's digests. `name`: of the data source.
     """
-    told: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(told, [one for one in own if one is not None])
     first: dict[str, tuple[int, str]] = {}
-    for rank, digests in enumerate(told):
+    for rank, digests in enumerate(gather_from_ranks([one for one in own if one is not None])):
         for readers, digest in digests:
             before = first.setdefault(readers, (rank, digest))
             if before[1] != digest:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from jellybean.training.data.rows import MicrobatchReader, Place
+from jellybean.training.data.rows import MicrobatchIndex, MicrobatchReader
 
 
 @dataclass(frozen=True)
@@ -25,17 +25,17 @@ class IterationFeed:
         """The model's tensors with these indices."""
         if not arguments:
             return ()
-        found = self.reader.inputs(Place(self.iteration, microbatch), arguments)
+        found = self.reader.inputs(MicrobatchIndex(self.iteration, microbatch), arguments)
         return tuple(value.to(self.device) for value in found)
 
     def target(self, microbatch: int) -> Any:
         """Second argument of the loss."""
-        return self.reader.target(Place(self.iteration, microbatch), self.device)
+        return self.reader.target(MicrobatchIndex(self.iteration, microbatch), self.device)
 
     def factor(self, microbatch: int) -> float:
         """Weight of the micro-batch's mean loss in the loss of its update: its share of what counts in it."""
-        place = Place(self.iteration, microbatch)
-        return self.reader.weight(place) / max(1.0, self.reader.update_weight(place))
+        index = MicrobatchIndex(self.iteration, microbatch)
+        return self.reader.weight(index) / max(1.0, self.reader.update_weight(index))
 
     def seed(self, microbatch: int, stage: int) -> int:
         """Random seed of a stage's forward; the same when the forward is recomputed."""

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from jellybean.training.data.batches import Batch, MapBatches, RowFormat, Stream, StreamBatches, kinds_of
 from jellybean.training.data.digests import digest_of
-from jellybean.training.data.rows import Place, Reading, ReadPlan, RowDigest
+from jellybean.training.data.rows import MicrobatchIndex, Reading, ReadPlan, RowDigest
 from jellybean.training.data.rules import RowRules
 from jellybean.training.errors import TrainingError
 from jellybean.training.samples import Samples
@@ -158,24 +158,24 @@ class LoadedReader:
         if self._batches is None and self._next is not None:
             self._read()
 
-    def inputs(self, place: Place, arguments: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
+    def inputs(self, index: MicrobatchIndex, arguments: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
         """The model's tensors with these indices."""
-        tensors = self._use(place).inputs.tensors
-        return tuple(tensors[index] for index in arguments)
+        tensors = self._use(index).inputs.tensors
+        return tuple(tensors[argument] for argument in arguments)
 
-    def target(self, place: Place, device: torch.device) -> Any:
+    def target(self, index: MicrobatchIndex, device: torch.device) -> Any:
         """Second argument of the loss."""
-        return self._use(place).target(slice(None), device)
+        return self._use(index).target(slice(None), device)
 
-    def weight(self, place: Place) -> float:
+    def weight(self, index: MicrobatchIndex) -> float:
         """How much the rows of a micro-batch count."""
-        return self._weight(place.iteration, self._plan.number(place))
+        return self._weight(index.iteration, self._plan.number(index))
 
-    def update_weight(self, place: Place) -> float:
+    def update_weight(self, index: MicrobatchIndex) -> float:
         """How much all rows of the micro-batch's update count."""
         if not self._by_targets:
-            return float(len(self._plan.update(place)))
-        return sum(self._weight(place.iteration, number) for number in self._plan.division.update(place.microbatch))
+            return float(len(self._plan.update(index)))
+        return sum(self._weight(index.iteration, number) for number in self._plan.division.update(index.microbatch))
 
     def digest(self) -> RowDigest | None:
         """Of all rows up to the end of the iteration that was read last."""
@@ -197,8 +197,8 @@ class LoadedReader:
         self._read_until((iteration, number), self._weights)
         return self._weights[iteration, number]
 
-    def _use(self, place: Place) -> Samples:
-        key = (place.iteration, self._plan.number(place))
+    def _use(self, index: MicrobatchIndex) -> Samples:
+        key = (index.iteration, self._plan.number(index))
         self._read_until(key, self._kept)
         samples, left = self._kept.pop(key)
         if left > 1:

@@ -68,11 +68,11 @@ def _check_alike(name: str, what: str, train: CallArguments | None, test: CallAr
     """TrainingError if a row of the test samples has other arrays, shapes or types than one of the training samples."""
     if train is None or test is None:
         return
-    told = [
+    formats = [
         ", ".join(f"{value.dtype} {list(value.shape[1:])}".removeprefix("torch.") for value in part.tensors)
         for part in (train, test)
     ]
     if train.names != test.names:
-        told = [", ".join(part.names) for part in (train, test)]
-    if told[0] != told[1]:
-        raise TrainingError(f"{name}: a row of {what} is {told[0]} in train and {told[1]} in test")
+        formats = [", ".join(part.names) for part in (train, test)]
+    if formats[0] != formats[1]:
+        raise TrainingError(f"{name}: a row of {what} is {formats[0]} in train and {formats[1]} in test")

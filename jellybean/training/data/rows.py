@@ -19,7 +19,7 @@ from jellybean.training.data.sampler import Division
 from jellybean.training.samples import Samples
 
 
-class Place(NamedTuple):
+class MicrobatchIndex(NamedTuple):
     """A micro-batch of this replica in an epoch."""
 
     iteration: int
@@ -40,18 +40,18 @@ class ReadPlan:
     replica: int = 0
     uses: Callable[[int], int] = lambda microbatch: 1
 
-    def part(self, place: Place) -> range:
+    def part(self, index: MicrobatchIndex) -> range:
         """Positions of a micro-batch in the order of the epoch."""
-        return self.division.part(place.iteration, self.number(place))
+        return self.division.part(index.iteration, self.number(index))
 
-    def number(self, place: Place) -> int:
+    def number(self, index: MicrobatchIndex) -> int:
         """Number of a micro-batch among those of all replicas."""
-        return place.microbatch * self.division.replicas + self.replica
+        return index.microbatch * self.division.replicas + self.replica
 
-    def update(self, place: Place) -> range:
+    def update(self, index: MicrobatchIndex) -> range:
         """Positions of all rows of the update to which a micro-batch belongs; its micro-batches follow each other."""
-        numbers = self.division.update(place.microbatch)
-        first, last = (self.division.part(place.iteration, number) for number in (numbers[0], numbers[-1]))
+        numbers = self.division.update(index.microbatch)
+        first, last = (self.division.part(index.iteration, number) for number in (numbers[0], numbers[-1]))
         return range(first.start, last.stop)
 
 
@@ -88,16 +88,16 @@ class MicrobatchReader(Protocol):
     def prepare(self) -> None:
         """Read up to the first micro-batch, which may take long where a pass begins in the middle of a stream."""
 
-    def inputs(self, place: Place, arguments: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
+    def inputs(self, index: MicrobatchIndex, arguments: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
         """The model's tensors with these indices; at least one."""
 
-    def target(self, place: Place, device: torch.device) -> Any:
+    def target(self, index: MicrobatchIndex, device: torch.device) -> Any:
         """Second argument of the loss."""
 
-    def weight(self, place: Place) -> float:
+    def weight(self, index: MicrobatchIndex) -> float:
         """How much the rows of a micro-batch count in a mean loss."""
 
-    def update_weight(self, place: Place) -> float:
+    def update_weight(self, index: MicrobatchIndex) -> float:
         """How much all rows of the micro-batch's update count, over all replicas."""
 
     def digest(self) -> RowDigest | None:
@@ -173,22 +173,22 @@ class MemoryReader:
     def prepare(self) -> None:
         """All rows are there."""
 
-    def inputs(self, place: Place, arguments: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
+    def inputs(self, index: MicrobatchIndex, arguments: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
         """The model's tensors with these indices."""
-        rows = self._rows(self.plan.part(place))
-        return tuple(self.source.samples.inputs.tensors[index][rows] for index in arguments)
+        rows = self._rows(self.plan.part(index))
+        return tuple(self.source.samples.inputs.tensors[argument][rows] for argument in arguments)
 
-    def target(self, place: Place, device: torch.device) -> Any:
+    def target(self, index: MicrobatchIndex, device: torch.device) -> Any:
         """Second argument of the loss."""
-        return self.source.samples.target(self._rows(self.plan.part(place)), device)
+        return self.source.samples.target(self._rows(self.plan.part(index)), device)
 
-    def weight(self, place: Place) -> float:
+    def weight(self, index: MicrobatchIndex) -> float:
         """How much the rows of a micro-batch count."""
-        return self.source.samples.weight(self._rows(self.plan.part(place)))
+        return self.source.samples.weight(self._rows(self.plan.part(index)))
 
-    def update_weight(self, place: Place) -> float:
+    def update_weight(self, index: MicrobatchIndex) -> float:
         """How much all rows of the micro-batch's update count."""
-        positions = self.plan.update(place)
+        positions = self.plan.update(index)
         if positions not in self._weights:
             self._weights.clear()  # updates follow each other
             self._weights[positions] = self.source.samples.weight(self._rows(positions))

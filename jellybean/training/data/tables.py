@@ -115,9 +115,9 @@ def _check_class_numbers(texts: Sequence[str], numbers: Sequence[int], path: Pat
     """TrainingError if class numbers are too large for 64 bits. `numbers`: lines of the texts."""
     for text, number in zip(texts, numbers, strict=True) if _are_class_numbers(texts) else ():
         if len(text.lstrip("0")) > _CLASS_DIGITS:
-            told = text if len(text) <= 2 * _CLASS_DIGITS else f"{text[:_CLASS_DIGITS]}..."
+            shown = text if len(text) <= 2 * _CLASS_DIGITS else f"{text[:_CLASS_DIGITS]}..."
             raise TrainingError(
-                f"{path}:{number}: {column} is {told}, and a class is a number from 0 of at most {_CLASS_DIGITS} "
+                f"{path}:{number}: {column} is {shown}, and a class is a number from 0 of at most {_CLASS_DIGITS} "
                 "digits: number the classes from 0, or put a letter before each, which makes them labels"
             )
 

@@ -159,9 +159,9 @@ def _default_patterns(module: nn.Module) -> Sequence[str]:
     kind = getattr(getattr(module, "config", None), "model_type", None)
     found = known.get(kind)
     if found is None or isinstance(found, str):
-        told = f"models of type {kind}" if kind is not None else f"a {type(module).__name__}"
+        model = f"models of type {kind}" if kind is not None else f"a {type(module).__name__}"
         raise TrainingError(
-            f"lora: peft knows no targets for {told}: write `targets`, names of layers such as ['*.q_proj'], or "
+            f"lora: peft knows no targets for {model}: write `targets`, names of layers such as ['*.q_proj'], or "
             f"{ALL_LINEAR}"
         )
     return list(found)

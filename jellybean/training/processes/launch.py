@@ -131,14 +131,14 @@ def _reason(folder: Path, failed: ChildFailedError) -> str:
         for rank, failure in sorted(failed.failures.items())
         if failure.exitcode < 0
     }
-    told = {rank: f"rank {rank} was killed by {number.name}" for rank, number in killed.items()}
+    reasons = {rank: f"rank {rank} was killed by {number.name}" for rank, number in killed.items()}
     rank, failure = failed.get_first_failure()
     return (
         _reported_reason(folder, "still")
-        or ", ".join(text for rank, text in told.items() if killed[rank] != signal.SIGTERM)
+        or ", ".join(text for rank, text in reasons.items() if killed[rank] != signal.SIGTERM)
         or _reported_reason(folder, "crash")
         or _reported_reason(folder, "lost")
-        or ", ".join(told.values())
+        or ", ".join(reasons.values())
         or f"rank {rank} ended with status {failure.exitcode}"
     )
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -23,6 +24,7 @@ from jellybean.training.processes.heartbeats import Heartbeats
 from jellybean.training.processes.launch import report_to_launcher
 from jellybean.training.processes.streams import HostStreams, Streams, streams_of
 
+T = TypeVar("T")
 NO_TIMEOUT = timedelta(days=365)  # timeout of collectives: heartbeats end waits instead
 
 
@@ -94,6 +96,13 @@ def _stores(world: int, patience: timedelta) -> tuple[dist.Store, dist.Store]:
 _GONE = re.compile(r"connection (closed|reset|refused)|broken pipe|socket|peer", re.IGNORECASE)
 
 
+def gather_from_ranks(value: T) -> list[T]:
+    """The values of all ranks, in their order, on every rank. A collective call; values are pickled."""
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
 @contextmanager
 def translated_errors(timeout_s: float) -> Iterator[None]:
     """Translate torch's errors: timeouts, lost connections to RankLostError; unexpected ones to RankCrashError."""
@@ -105,14 +114,14 @@ def translated_errors(timeout_s: float) -> Iterator[None]:
             "batch; `memory`, set to the GPU's, lets the choice of the schedule respect it\n" + str(error)
         ) from error
     except RuntimeError as error:
-        told = next(iter(str(error).splitlines()), "")
-        if "timed out" in told.lower():
+        reason = next(iter(str(error).splitlines()), "")
+        if "timed out" in reason.lower():
             raise RankLostError(
                 f"a rank waited {timeout_s:g} s for the others: one hangs, or is slow to start; in that case raise "
-                "`timeout`: --set timeout=2h\n" + told
+                "`timeout`: --set timeout=2h\n" + reason
             ) from error
-        if isinstance(error, dist.DistError) or _GONE.search(told):
-            raise RankLostError(f"lost the connection to another rank: {told}") from error
+        if isinstance(error, dist.DistError) or _GONE.search(reason):
+            raise RankLostError(f"lost the connection to another rank: {reason}") from error
         raise RankCrashError(_crash(error)) from error
     except (JellyBeanError, OSError):
         raise

@@ -121,9 +121,9 @@ class StageCopy:
             return flight.outputs if flight.loss is None else _counted_loss(flight)
         with torch.no_grad():
             self._run(flight)
-        told = flight.outputs if flight.loss is None else _counted_loss(flight)
+        result = flight.outputs if flight.loss is None else _counted_loss(flight)
         flight.outputs, flight.loss, flight.leaves = (), None, ()
-        return told
+        return result
 
     def backward(self, microbatch: int, gradients: StageTensors) -> StageTensors:
         """Gradients of the received values, None where none is needed; weight gradients are added to `gradient`."""

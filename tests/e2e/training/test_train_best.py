@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ torch = pytest.importorskip("torch", reason="training needs torch: pip install '
 from safetensors.torch import load_file  # noqa: E402
 
 from jellybean.cli import run  # noqa: E402
+from tests.support.training_runs import checkpoints, logged_epochs, wait_while_it_runs, write_project  # noqa: E402
 
 # The rate rises until the loss gets worse: the second epoch is the best, and the run stops after the fifth.
 DOCUMENT = """\
@@ -60,9 +59,7 @@ Weights = dict[str, Any]
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     torch.set_num_threads(1)
-    (tmp_path / "training.yaml").write_text(DOCUMENT)
-    (tmp_path / "nets.py").write_text(NETS)
-    return tmp_path
+    return write_project(tmp_path, DOCUMENT, NETS)
 
 
 def _model(project: Path) -> Weights:
@@ -79,14 +76,9 @@ def _are_equal(one: Weights, other: Weights) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-def _checkpoints(project: Path) -> Path:
-    return project / "training" / "checkpoints"
-
-
 def _best(project: Path) -> int:
     """The epoch with the smallest test loss, of all that were trained."""
-    lines = (project / "training" / "logs" / "epochs.jsonl").read_text().splitlines()
-    losses = [json.loads(line)["test_loss"] for line in lines]
+    losses = [epoch["test_loss"] for epoch in logged_epochs(project)]
     return 1 + losses.index(min(losses))
 
 
@@ -96,7 +88,7 @@ def test_a_run_that_gets_worse_ends_with_its_best_epoch(project, capsys):
     assert "stopped after epoch 5" in said
     assert "the trained model has the weights of epoch 2, the best" in said
     assert _best(project) == 2
-    folder = _checkpoints(project)
+    folder = checkpoints(project)
     assert sorted(path.name for path in folder.iterdir()) == ["epoch-2", "epoch-5"]
     assert _are_equal(_model(project), _saved(folder / "epoch-2"))
     assert not _are_equal(_model(project), _saved(folder / "epoch-5"))
@@ -114,7 +106,7 @@ def test_a_run_that_gets_worse_ends_with_its_best_epoch(project, capsys):
 
 def test_a_run_that_does_all_its_epochs_ends_with_the_best(project):
     assert run(["train", str(project), "--set", "early_stop.patience=20"]) == 0
-    folder = _checkpoints(project)
+    folder = checkpoints(project)
     assert sorted(path.name for path in folder.iterdir()) == ["epoch-10", "epoch-2"]
     assert _best(project) == 2
     assert _are_equal(_model(project), _saved(folder / "epoch-2"))
@@ -135,15 +127,11 @@ def test_a_run_that_is_killed_after_its_best_epoch(project):
     """All its processes, on two devices; the resumed run does not train the best epoch again."""
     killed = _start(project, slowly=0.05)
     try:
-        until = time.monotonic() + 300
-        while not (_checkpoints(project) / "epoch-4").exists():
-            assert killed.poll() is None, killed.communicate()
-            assert time.monotonic() < until
-            time.sleep(0.01)
+        wait_while_it_runs(killed, (checkpoints(project) / "epoch-4").exists)
     finally:
         os.killpg(killed.pid, signal.SIGKILL)
         killed.communicate()
-    best = _checkpoints(project) / "epoch-2"
+    best = checkpoints(project) / "epoch-2"
     manifest = (best / "manifest.json").stat().st_mtime_ns
     resumed = _start(project, slowly=0.0)
     _, said = resumed.communicate(timeout=300)

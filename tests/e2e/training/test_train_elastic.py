@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -17,6 +15,7 @@ import pytest
 pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
 from jellybean.cli import run as command
+from tests.support.training_runs import checkpoints, logged_epochs, wait_while_it_runs, write_project
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
 DOCUMENT = """\
@@ -52,13 +51,6 @@ def loss(outputs, targets):
 """
 
 
-def _project(folder: Path) -> Path:
-    folder.mkdir()
-    (folder / "training.yaml").write_text(DOCUMENT)
-    (folder / "nets.py").write_text(NETS)
-    return folder
-
-
 def _agent(project: Path, port: int) -> subprocess.Popen[str]:
     """One machine's torchrun, with one process; 1 or 2 machines take part."""
     rendezvous = [
@@ -79,26 +71,23 @@ def _agent(project: Path, port: int) -> subprocess.Popen[str]:
     )
 
 
-def _epochs(project: Path) -> list[tuple[int, list[float]]]:
-    lines = (project / "training" / "logs" / "epochs.jsonl").read_text().splitlines()
-    return [(one["number"], one["losses"]) for one in map(json.loads, lines)]
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def test_goes_on_with_fewer_devices(tmp_path):
-    whole = _project(tmp_path / "whole")
+    whole = write_project(tmp_path / "whole", DOCUMENT, NETS)
     assert command(["train", str(whole), "--set", "devices=1"]) == 0
-    project = _project(tmp_path / "elastic")
+    project = write_project(tmp_path / "elastic", DOCUMENT, NETS)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     stays = _agent(project, port)
+    wait_while_it_runs(stays, lambda: _listens(port))  # the first agent keeps the store of the rendezvous
     lost = _agent(project, port)
     try:
-        until = time.monotonic() + 300
-        while not list((project / "training").glob("checkpoints/epoch-1-update-*")):
-            assert stays.poll() is None, stays.communicate()
-            assert time.monotonic() < until
-            time.sleep(0.02)
+        wait_while_it_runs(stays, lambda: list(checkpoints(project).glob("epoch-1-update-*")))
         for process in [*psutil.Process(lost.pid).children(recursive=True), psutil.Process(lost.pid)]:
             process.send_signal(signal.SIGKILL)
         _, said = stays.communicate(timeout=500)
@@ -110,6 +99,6 @@ def test_goes_on_with_fewer_devices(tmp_path):
     assert "2 stages on 2 devices" in f"{before} {said}"  # rank 0 tells, on either machine
     assert "1 stage on 1 device" in said
     assert "resuming from" in said
-    for (number, losses), expected in zip(_epochs(project), _epochs(whole), strict=True):
-        assert number == expected[0]
-        assert losses == pytest.approx(expected[1], rel=1e-9)
+    for epoch, expected in zip(logged_epochs(project), logged_epochs(whole), strict=True):
+        assert epoch["number"] == expected["number"]
+        assert epoch["losses"] == pytest.approx(expected["losses"], rel=1e-9)

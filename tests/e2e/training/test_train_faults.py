@@ -8,13 +8,14 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 
 pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
+
+from tests.support.training_runs import checkpoints, logged_epochs, wait_while_it_runs, write_project
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
 DOCUMENT = """\
@@ -52,9 +53,7 @@ def loss(outputs, targets):
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    (tmp_path / "training.yaml").write_text(DOCUMENT)
-    (tmp_path / "nets.py").write_text(NETS)
-    return tmp_path
+    return write_project(tmp_path, DOCUMENT, NETS)
 
 
 def _start(project: Path, *options: str, slowly: float = 0.0, most: int | None = None) -> subprocess.Popen[str]:
@@ -79,10 +78,9 @@ def _end(run: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 def _whole(project: Path) -> list[list[float]]:
     """Losses by epoch, from the log of all that was done."""
-    lines = (project / "training" / "logs" / "epochs.jsonl").read_text().splitlines()
-    told = [json.loads(line) for line in lines]
-    assert [one["number"] for one in told] == list(range(1, len(told) + 1))
-    return [one["losses"] for one in told]
+    epochs = logged_epochs(project)
+    assert [epoch["number"] for epoch in epochs] == list(range(1, len(epochs) + 1))
+    return [epoch["losses"] for epoch in epochs]
 
 
 def _ranks(run: subprocess.Popen[str]) -> list[psutil.Process]:
@@ -91,19 +89,13 @@ def _ranks(run: subprocess.Popen[str]) -> list[psutil.Process]:
 
 def _wait_for_epoch(project: Path, number: int, run: subprocess.Popen[str]) -> None:
     """Its checkpoint is there, or one after it."""
-    until = time.monotonic() + 300
-    folder = project / "training" / "checkpoints"
-    while max((int(path.name[6:]) for path in folder.glob("epoch-*")), default=0) < number:
-        assert run.poll() is None, run.communicate()
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    folder = checkpoints(project)
+    wait_while_it_runs(run, lambda: any(int(path.name[6:]) >= number for path in folder.glob("epoch-*")))
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[list[float]]:
-    folder = tmp_path_factory.mktemp("undisturbed")
-    (folder / "training.yaml").write_text(DOCUMENT)
-    (folder / "nets.py").write_text(NETS)
+    folder = write_project(tmp_path_factory.mktemp("undisturbed"), DOCUMENT, NETS)
     status, out, _ = _end(_start(folder))
     assert status == 0
     assert [one["losses"] for one in json.loads(out)["epochs"]] == _whole(folder)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -16,6 +15,7 @@ import pytest
 pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
 from jellybean.cli import run as command
+from tests.support.training_runs import checkpoints, logged_epochs, wait_while_it_runs, write_project
 
 DOCUMENT = """\
 kind: Training
@@ -60,10 +60,7 @@ def loss(outputs, targets):
 
 
 def _project(folder: Path) -> Path:
-    folder.mkdir()
-    (folder / "training.yaml").write_text(DOCUMENT)
-    (folder / "nets.py").write_text(NETS)
-    return folder
+    return write_project(folder, DOCUMENT, NETS)
 
 
 def _start(
@@ -84,14 +81,12 @@ def _start(
 
 def _epochs(project: Path) -> list[tuple[int, list[float], float, float]]:
     """(number, losses, accuracy, test loss) of each epoch, from the log."""
-    lines = (project / "training" / "logs" / "epochs.jsonl").read_text().splitlines()
-    found = [json.loads(line) for line in lines]
-    return [(one["number"], one["losses"], one["accuracy"], one["test_loss"]) for one in found]
+    return [(one["number"], one["losses"], one["accuracy"], one["test_loss"]) for one in logged_epochs(project)]
 
 
 def _within_an_epoch(project: Path) -> set[str]:
     """Names of the checkpoints within an epoch."""
-    return {path.name for path in (project / "training" / "checkpoints").glob("epoch-*-update-*")}
+    return {path.name for path in checkpoints(project).glob("epoch-*-update-*")}
 
 
 def _ranks(run: subprocess.Popen[str]) -> list[psutil.Process]:
@@ -112,11 +107,7 @@ def test_a_rank_is_killed_in_the_middle_of_an_epoch(tmp_path):
     assert _run_here(whole, "data.workers=0") == 0
     project = _project(tmp_path / "killed")
     run = _start(project, slowly=0.02)
-    until = time.monotonic() + 300
-    while not {"epoch-1-update-4", "epoch-1-update-8"} & _within_an_epoch(project):
-        assert run.poll() is None, run.communicate()
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    wait_while_it_runs(run, lambda: {"epoch-1-update-4", "epoch-1-update-8"} & _within_an_epoch(project))
     _ranks(run)[1].send_signal(signal.SIGKILL)
     _, said = run.communicate(timeout=300)
     assert run.returncode == 0, said
@@ -163,7 +154,7 @@ def test_the_rest_of_an_epoch_keeps_its_batch(tmp_path, capsys):
     project = _project(tmp_path / "project")
     values = ("epochs=1", "checkpoint.updates=8", "data.workers=0")
     assert _run_here(project, *values) == 0
-    folder = project / "training" / "checkpoints"
+    folder = checkpoints(project)
     assert sorted(path.name for path in folder.iterdir()) == ["epoch-0-update-16", "epoch-1"]
     (folder / "epoch-1").rename(tmp_path / "away")
     before = _epochs(project)
@@ -184,7 +175,7 @@ def test_the_rest_of_an_epoch_on_other_devices(tmp_path, schedule):
     values = ("epochs=1", "checkpoint.updates=8", "data.workers=0")
     for place in (project, whole):
         assert _run_here(place, *values) == 0
-    folder = project / "training" / "checkpoints"
+    folder = checkpoints(project)
     (folder / "epoch-1").rename(tmp_path / "away")
     run = _start(project, *values, f"schedule={schedule}")
     _, said = run.communicate(timeout=300)

@@ -11,12 +11,12 @@ from torch import nn
 
 from jellybean.documents.training import OptimizerSpec, TrainingDocument
 from jellybean.training.hand_back import trained_model
-from jellybean.training.inputs import load_training_inputs
 from jellybean.training.processes.ranks import Rank
 from jellybean.training.setup import set_up_run
 from jellybean.training.train import train
 from tests.integration.training.data_cases import arrays
 from tests.integration.training.models.whole_model import measured
+from tests.support.training_inputs import load_training_inputs
 
 DECAY, LR, BATCH, EPOCHS = 0.9, 0.1, 12, 2
 

@@ -12,13 +12,13 @@ from jellybean.documents.training import LrSpec, OptimizerSpec, TrainingDocument
 from jellybean.pipeline.user_functions import load_function
 from jellybean.training.data.rows import MemoryRows
 from jellybean.training.data.sampler import MicrobatchSampler
-from jellybean.training.inputs import load_training_inputs
 from jellybean.training.optimization.lr_schedules import lr_factor
 from jellybean.training.processes.ranks import Rank
 from jellybean.training.setup import set_up_run
 from jellybean.training.train import train
 from tests.integration.training.models.whole_model import measured
 from tests.support.paths import EXAMPLES
+from tests.support.training_inputs import load_training_inputs
 
 EXAMPLE = EXAMPLES / "pipeline"
 DEVICES = 2

@@ -23,7 +23,7 @@ from torch.utils.data import (  # noqa: E402
 )
 from torch.utils.data.distributed import DistributedSampler  # noqa: E402
 
-from jellybean.training.data.rows import Place, ReadPlan, RowSource  # noqa: E402
+from jellybean.training.data.rows import MicrobatchIndex, ReadPlan, RowSource  # noqa: E402
 from jellybean.training.data.rules import RowRules  # noqa: E402
 from jellybean.training.data.sampler import MicrobatchSampler, TestSampler  # noqa: E402
 from jellybean.training.data.sources import SourceSettings, find_source  # noqa: E402
@@ -81,11 +81,11 @@ def _read(source: RowSource, first: int = 0, epoch: int = 1, replicas: int = 1, 
         reader = source.read(ReadPlan(sampler, epoch, first, replica, uses=lambda microbatch: 3))
         for iteration in range(first, sampler.iterations):
             for microbatch in range(sampler.run):
-                place = Place(iteration, microbatch)
-                (inputs,) = reader.inputs(place, (0,))
-                assert torch.equal(reader.inputs(place, (0,))[0], inputs)
-                target = reader.target(place, CPU)
-                factor = reader.weight(place) / reader.update_weight(place)
+                index = MicrobatchIndex(iteration, microbatch)
+                (inputs,) = reader.inputs(index, (0,))
+                assert torch.equal(reader.inputs(index, (0,))[0], inputs)
+                target = reader.target(index, CPU)
+                factor = reader.weight(index) / reader.update_weight(index)
                 found[iteration, microbatch * replicas + replica] = inputs.tolist(), target.tolist(), factor
         reader.close()
     return found
@@ -105,7 +105,7 @@ def test_a_data_set_gives_what_arrays_give(replicas, period, first):
 def test_test_rows_come_in_order(given):
     source = find_source(given, _settings("test"))
     reader = source.read(ReadPlan(TestSampler(source.rows, 8, 1)))
-    found = torch.cat([reader.inputs(Place(0, number), (0,))[0] for number in range(4)])
+    found = torch.cat([reader.inputs(MicrobatchIndex(0, number), (0,))[0] for number in range(4)])
     assert torch.equal(found, _arrays()[0])
 
 
@@ -145,7 +145,7 @@ def test_a_stream_keeps_no_more_than_an_update():
     sampler = MicrobatchSampler(source.rows, BATCH, 2, 1, period=2)
     reader = source.read(ReadPlan(sampler))
     for microbatch in range(sampler.run):
-        reader.inputs(Place(0, microbatch), (0,))
+        reader.inputs(MicrobatchIndex(0, microbatch), (0,))
         alive.add(len(reader._kept))
     assert alive == {0}
 
@@ -193,12 +193,12 @@ def test_rows_with_several_arguments(kind, names, workers):
     source = find_source(Named(kind), _settings("test", targets=kind != "model", workers=workers))
     assert source.example(3).inputs.names == names
     reader = source.read(ReadPlan(TestSampler(source.rows, 8, 1), uses=lambda microbatch: 2))
-    first, second = reader.inputs(Place(0, 1), (0, 1))
+    first, second = reader.inputs(MicrobatchIndex(0, 1), (0, 1))
     inputs, targets = (value[8:16] for value in _arrays())
     assert torch.equal(first, inputs)
     expected = {"tuple": inputs * 2, "dict": inputs > 3, "model": targets}[kind]
     assert torch.equal(second, expected)
-    target = reader.target(Place(0, 1), CPU)
+    target = reader.target(MicrobatchIndex(0, 1), CPU)
     assert target is None if kind == "model" else torch.equal(target, targets)
     reader.close()
 
@@ -303,7 +303,7 @@ def test_digests_tell_what_was_read():
     def digest(given: Any, reads: int, **more: Any) -> Any:
         reader = find_source(given, _settings(**more)).read(ReadPlan(sampler))
         for microbatch in range(reads):
-            reader.inputs(Place(0, microbatch), (0,))
+            reader.inputs(MicrobatchIndex(0, microbatch), (0,))
         return reader.digest()
 
     whole = digest(Augmented(), 2)

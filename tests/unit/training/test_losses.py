@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch", reason="training needs torch: pip install '
 
 from jellybean.errors import JellyBeanError  # noqa: E402
 from jellybean.training.data.feed import IterationFeed  # noqa: E402
-from jellybean.training.data.rows import MemoryRows, Place, ReadPlan  # noqa: E402
+from jellybean.training.data.rows import MemoryRows, MicrobatchIndex, ReadPlan  # noqa: E402
 from jellybean.training.data.rules import RowRules  # noqa: E402
 from jellybean.training.data.sampler import MicrobatchSampler  # noqa: E402
 from jellybean.training.losses import (  # noqa: E402
@@ -69,7 +69,7 @@ def test_padded_rows_in_micro_batches(shift, with_targets):
     rows = MemoryRows(samples, seed=0).ruled(RowRules("net", labels, by_targets=True))
     plan = ReadPlan(MicrobatchSampler(ROWS, ROWS, 3, 1))
     feed, order = IterationFeed(rows.read(plan), 0, torch.device("cpu"), 0, 0, 0), rows.order(0)
-    parts = sum(run(order[list(plan.part(Place(0, number)))]) * feed.factor(number) for number in range(3))
+    parts = sum(run(order[list(plan.part(MicrobatchIndex(0, number)))]) * feed.factor(number) for number in range(3))
     assert torch.allclose(parts, run(torch.arange(ROWS)))
 
 

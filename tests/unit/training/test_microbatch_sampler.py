@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
 from jellybean.pipeline.torch_trace import CallArguments  # noqa: E402
-from jellybean.training.data.rows import MemoryRows, Place, ReadPlan  # noqa: E402
+from jellybean.training.data.rows import MemoryRows, MicrobatchIndex, ReadPlan  # noqa: E402
 from jellybean.training.data.sampler import MicrobatchSampler, TestSampler  # noqa: E402
 from jellybean.training.samples import Samples  # noqa: E402
 
@@ -18,10 +18,10 @@ def _read(rows: MemoryRows, sampler: MicrobatchSampler, epoch: int, iteration: i
     """Row numbers as [replica][micro-batch]."""
     readers = [rows.read(ReadPlan(sampler, epoch, replica=replica)) for replica in range(sampler.replicas)]
     for microbatch in range(sampler.run):
-        place = Place(iteration, microbatch)
-        assert len({reader.update_weight(place) for reader in readers}) == 1
+        index = MicrobatchIndex(iteration, microbatch)
+        assert len({reader.update_weight(index) for reader in readers}) == 1
     return [
-        [reader.inputs(Place(iteration, microbatch), (0,))[0].tolist() for microbatch in range(sampler.run)]
+        [reader.inputs(MicrobatchIndex(iteration, microbatch), (0,))[0].tolist() for microbatch in range(sampler.run)]
         for reader in readers
     ]
 
@@ -41,7 +41,7 @@ def test_with_a_flush(samples, microbatches, replicas, extra, epoch):
         assert len(sizes) == microbatches * replicas
         assert min(sizes) >= 1
         assert max(sizes) - min(sizes) <= 1
-        assert rows.read(ReadPlan(sampler, epoch)).update_weight(Place(iteration, 0)) == sum(sizes)
+        assert rows.read(ReadPlan(sampler, epoch)).update_weight(MicrobatchIndex(iteration, 0)) == sum(sizes)
         assert sampler.rows(iteration) == sum(sizes)
         seen += [row for own in every for part in own for row in part]
         assert _read(_rows(samples), sampler, epoch, iteration) == every
@@ -59,7 +59,7 @@ def test_without_a_flush(samples, period, replicas, size):
     assert len(set(seen)) == len(seen) == sampler.run * replicas * size
     assert samples - len(seen) < period * size * replicas
     assert sampler.updates * period == sampler.run
-    weights = {_rows(samples).read(ReadPlan(sampler)).update_weight(Place(0, m)) for m in range(sampler.run)}
+    weights = {_rows(samples).read(ReadPlan(sampler)).update_weight(MicrobatchIndex(0, m)) for m in range(sampler.run)}
     assert weights == {period * size * replicas}
 
 

@@ -10,7 +10,7 @@ from jellybean.documents.training import load_training  # noqa: E402
 from jellybean.documents.training_data import FolderSpec  # noqa: E402
 from jellybean.errors import JellyBeanError  # noqa: E402
 from jellybean.training.data.loading import load_data  # noqa: E402
-from jellybean.training.inputs import load_training_inputs  # noqa: E402
+from tests.support.training_inputs import load_training_inputs  # noqa: E402
 
 DOCUMENT = """\
 kind: Training

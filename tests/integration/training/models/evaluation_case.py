@@ -15,10 +15,10 @@ from jellybean.training.data.rows import ReadPlan
 from jellybean.training.epoch import average_statistics
 from jellybean.training.evaluation import evaluate
 from jellybean.training.hand_back import trained_model
-from jellybean.training.inputs import load_training_inputs
 from jellybean.training.processes.ranks import Rank
 from jellybean.training.setup import set_up_run
 from tests.integration.training.models.whole_model import measured
+from tests.support.training_inputs import load_training_inputs
 
 ROWS = 48
 

@@ -15,13 +15,13 @@ from jellybean.documents.training_lora import LoraSpec
 from jellybean.training.data.feed import IterationFeed
 from jellybean.training.data.rows import MemoryRows, ReadPlan
 from jellybean.training.hand_back import trained_model
-from jellybean.training.inputs import load_training_inputs
 from jellybean.training.models.lora import trained_module
 from jellybean.training.processes.links import GroupCommunicator
 from jellybean.training.processes.ranks import Rank
 from jellybean.training.setup import set_up_run
 from tests.integration.training.models import zoo
 from tests.integration.training.models.zoo import ROWS
+from tests.support.training_inputs import load_training_inputs
 
 LR, UPDATES, MICROBATCHES = 0.01, 3, 4
 DEFAULT = LoraSpec(rank=4)

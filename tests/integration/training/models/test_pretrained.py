@@ -11,9 +11,10 @@ torch = pytest.importorskip("torch", reason="training needs torch: pip install '
 from safetensors.torch import save_file  # noqa: E402
 
 from jellybean.training.errors import TrainingError  # noqa: E402
-from jellybean.training.inputs import load_training_inputs, read_inputs  # noqa: E402
+from jellybean.training.inputs import read_inputs  # noqa: E402
 from tests.integration.training.models.weights_case import FILE, TrainFromFile, document, write_weights  # noqa: E402
 from tests.integration.training.ranks import run_ranks  # noqa: E402
+from tests.support.training_inputs import load_training_inputs  # noqa: E402
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs fork")

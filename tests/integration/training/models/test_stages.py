@@ -12,13 +12,13 @@ torch = pytest.importorskip("torch", reason="training needs torch: pip install '
 from jellybean.errors import JellyBeanError  # noqa: E402
 from jellybean.pipeline.torch_stages import StageChain, stage_graph  # noqa: E402
 from jellybean.pipeline.torch_trace import CallArguments  # noqa: E402
-from jellybean.training.data.rows import Place, ReadPlan  # noqa: E402
+from jellybean.training.data.rows import MicrobatchIndex, ReadPlan  # noqa: E402
 from jellybean.training.data.sampler import MicrobatchSampler  # noqa: E402
 from jellybean.training.graphs import find_graphs  # noqa: E402
-from jellybean.training.inputs import load_training_inputs  # noqa: E402
 from tests.integration.training.models.stages_case import LR, ROWS, TrainStages, data, document, stages  # noqa: E402
 from tests.integration.training.models.whole_model import measured  # noqa: E402
 from tests.integration.training.ranks import run_ranks  # noqa: E402
+from tests.support.training_inputs import load_training_inputs  # noqa: E402
 
 CASES = [TrainStages("1f1b", 2), TrainStages("zb-v", 2), TrainStages("chimera", 2)]
 
@@ -68,10 +68,10 @@ def _one_process():
     sampler = MicrobatchSampler(ROWS, ROWS, 4, 1)
     reader, total = inputs.data.train.read(ReadPlan(sampler)), 0.0
     for microbatch in range(4):
-        place = Place(0, microbatch)
-        outputs = module(*reader.inputs(place, (0, 1)))
-        share = reader.weight(place) / reader.update_weight(place)
-        loss = inputs.loss(outputs, reader.target(place, torch.device("cpu"))) * share
+        index = MicrobatchIndex(0, microbatch)
+        outputs = module(*reader.inputs(index, (0, 1)))
+        share = reader.weight(index) / reader.update_weight(index)
+        loss = inputs.loss(outputs, reader.target(index, torch.device("cpu"))) * share
         loss.backward()
         total += float(loss.detach())
     with torch.no_grad():

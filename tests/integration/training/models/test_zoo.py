@@ -16,12 +16,12 @@ pytest.importorskip("tokenizers", reason="the models: pip install transformers")
 from jellybean.documents.training_lora import LoraSpec  # noqa: E402
 from jellybean.pipeline.torch_profile import profile_traced  # noqa: E402
 from jellybean.training.graphs import find_graphs  # noqa: E402
-from jellybean.training.inputs import load_training_inputs  # noqa: E402
 from jellybean.training.schedule_choice import cut_layers  # noqa: E402
 from jellybean.training.stages.cut import cut_module  # noqa: E402
 from tests.integration.training.models.zoo import ZOO  # noqa: E402
 from tests.integration.training.models.zoo_case import ZooUpdate, in_sequence, one_process  # noqa: E402
 from tests.integration.training.ranks import run_ranks  # noqa: E402
+from tests.support.training_inputs import load_training_inputs  # noqa: E402
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "chimera", "zb-h1", "zb-v")
 SOME = [ZooUpdate("gpt2", "1f1b", 2), ZooUpdate("t5", "zb-v", 2), ZooUpdate("timm_vit", "chimera", 2)]

@@ -17,12 +17,12 @@ from jellybean.training.data.feed import IterationFeed
 from jellybean.training.data.rows import MemoryRows, ReadPlan
 from jellybean.training.evaluation import evaluate
 from jellybean.training.hand_back import trained_model
-from jellybean.training.inputs import load_training_inputs
 from jellybean.training.models.lora import trained_module
 from jellybean.training.processes.ranks import Rank
 from jellybean.training.setup import set_up_run
 from tests.integration.training.models.whole_model import measured
 from tests.integration.training.models.zoo import ROWS, ZOO
+from tests.support.training_inputs import load_training_inputs
 
 LR = 0.1
 Weights = dict[str, torch.Tensor]
