@@ -50,12 +50,15 @@ def rate(per_s: float | None) -> str:
 
 def byte_rate(bytes_per_s: float | None) -> str:
     """A byte rate in decimal units: B/s, kB/s, MB/s, GB/s."""
-    if bytes_per_s is None:
-        return MISSING
-    for unit, size in (("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3)):
-        if bytes_per_s >= size:
-            return f"{number(bytes_per_s / size)} {unit}"
-    return f"{number(bytes_per_s)} B/s"
+    return MISSING if bytes_per_s is None else f"{traffic(bytes_per_s)}/s"
+
+
+def traffic(sent_bytes: float) -> str:
+    """Bytes that are sent, in decimal units as bandwidths: B, kB, MB, GB, TB."""
+    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if sent_bytes >= factor:
+            return f"{number(sent_bytes / factor)} {unit}"
+    return f"{number(sent_bytes)} B"
 
 
 def size(size_bytes: float | None) -> str:

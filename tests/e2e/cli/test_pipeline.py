@@ -120,3 +120,30 @@ def test_a_model_is_cut_into_stages(tmp_path: Path) -> None:
         assert "finite" in jellybean("pipeline", "plan", str(profile), "--workers", number, status=2).stderr
     assert "finite" in jellybean("pipeline", "compare", "--backward-s", "inf", status=2).stderr
     jellybean("pipeline", "compare", "--schedules", "chimera", "--forward-s", "1e-9")  # an order for any ratio
+
+
+SUM = ("pipeline", "collectives", "--workers", "4", "--bytes", "4e8", "--bandwidth", "1.25e9")
+
+
+def test_collectives(tmp_path: Path) -> None:
+    answer = json.loads(jellybean(*SUM, "--json").stdout)
+    totals = {way["way"]: way["total_bytes"] for way in answer["ways"]}
+    assert totals == {"parameter-server": 3.2e9, "naive": 4.8e9, "ring": 2.4e9, "tree": 2.4e9, "butterfly": 3.2e9}
+    assert {way["way"]: way["rounds"] for way in answer["ways"]}["tree"] == 4
+    assert answer["duplex"] == "full"
+    half = json.loads(jellybean(*SUM, "--duplex", "half", "--latency", "0.001", "--json").stdout)
+    ring = next(way for way in half["ways"] if way["way"] == "ring")
+    assert (ring["busiest"], ring["busiest_bytes"]) == ("every worker", 1.2e9)
+    assert ring["time_s"] == pytest.approx(6 * (0.001 + 2e8 / 1.25e9))
+    picture = tmp_path / "sums.svg"
+    text = jellybean(*SUM, "--plot", str(picture)).stdout
+    assert "full-duplex" in text and "4.80 GB" in text
+    drawn = picture.read_text(encoding="utf-8")
+    assert all(name in drawn for name in totals)
+    assert "bytes over the busiest link" in drawn
+
+
+def test_collectives_of_impossible_sizes() -> None:
+    assert "--bytes -1: write a number" in jellybean(*SUM[:4], "--bytes", "-1", "--bandwidth", "1", status=2).stderr
+    assert "--latency nan" in jellybean(*SUM, "--latency", "nan", status=2).stderr
+    assert "'--workers'" in jellybean(*SUM, "--workers", "513", status=2).stderr

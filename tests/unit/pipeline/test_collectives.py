@@ -1,4 +1,4 @@
-"""Cost table of one all-reduce of M bytes over N workers."""
+"""Closed forms and counts of one all-reduce of M bytes over N workers."""
 
 from __future__ import annotations
 
@@ -7,8 +7,18 @@ import math
 import pytest
 
 from jellybean_solver.errors import SolverError
-from jellybean_solver.pipeline import Layer, LayerGraph, TopologyLevel, partition
-from jellybean_solver.pipeline.partitioning.collectives import COLLECTIVES, collective
+from jellybean_solver.pipeline import (
+    Duplex,
+    Layer,
+    LayerGraph,
+    Link,
+    TopologyLevel,
+    count_traffic,
+    make_all_reduce,
+    partition,
+)
+from jellybean_solver.pipeline.collectives.closed_forms import COLLECTIVES, collective
+from jellybean_solver.pipeline.collectives.ways import parameter_server
 
 M, B, A = 8e6, 1e9, 1e-3
 
@@ -28,6 +38,60 @@ def test_bytes_and_seconds(n: int) -> None:
         found = (way.total(n) * M, way.bottleneck(n) * M, way.seconds(M, n, B, A))
         assert found == pytest.approx(figures), name
         assert way.seconds(M, 1, B, A) == 0
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 6, 8, 64])
+def test_counts_equal_the_closed_forms_where_these_are_exact(n: int) -> None:
+    """Tree and butterfly only for powers of two; the server's closed form counts both directions, and no latency."""
+    power = n & (n - 1) == 0
+    for name, form in COLLECTIVES.items():
+        full, half = (count_traffic(make_all_reduce(name, n), M, duplex) for duplex in (Duplex.FULL, Duplex.HALF))
+        if not power and name == "butterfly":
+            assert full.total_bytes < form.total(n) * M
+            continue
+        assert full.total_bytes == pytest.approx(form.total(n) * M), name
+        of_a_round = name in ("tree", "butterfly")
+        bottleneck = half.busiest_bytes if name == "parameter-server" else full.busiest_bytes
+        assert (max(full.round_bytes) if of_a_round else bottleneck) == pytest.approx(form.bottleneck(n) * M), name
+        if name == "tree" and not power:
+            continue
+        assert full.rounds == (2 if name == "parameter-server" else form.latencies(n)), name
+        latency_s = 0.0 if name == "parameter-server" else A
+        assert full.seconds(Link(B, latency_s)) == pytest.approx(form.seconds(M, n, B, latency_s)), name
+
+
+def test_half_duplex_links_carry_both_directions_in_turn() -> None:
+    """A tree's links are used in one direction in each round; a ring's and a butterfly's in both."""
+    for name, factor in {"parameter-server": 1, "naive": 2, "ring": 2, "tree": 1, "butterfly": 2}.items():
+        full, half = (count_traffic(make_all_reduce(name, 8), M, duplex) for duplex in (Duplex.FULL, Duplex.HALF))
+        assert half.seconds(Link(B)) == pytest.approx(factor * full.seconds(Link(B))), name
+        assert half.total_bytes == full.total_bytes
+
+
+def test_five_workers_by_hand() -> None:
+    """One worker more than a power of two: it folds into a neighbour; the tree has a third level."""
+    counts = {name: count_traffic(make_all_reduce(name, 5), 5.0) for name in ("tree", "butterfly")}
+    assert counts["butterfly"].total_bytes == 5.0 * (1 + 4 * 2 + 1)
+    assert counts["butterfly"].rounds == 4
+    assert counts["tree"].total_bytes == 5.0 * 2 * 4
+    assert counts["tree"].rounds == 6
+    assert counts["tree"].sent == (15.0, 5.0, 10.0, 5.0, 5.0)
+
+
+def test_a_sharded_server_spreads_the_traffic() -> None:
+    one, four = (count_traffic(parameter_server(4, servers), M) for servers in (1, 4))
+    assert four.total_bytes == one.total_bytes == 8 * M
+    assert (one.busiest, one.busiest_bytes) == (4, 4 * M)
+    assert four.busiest_bytes == M
+    with pytest.raises(SolverError, match="at least 1 server"):
+        parameter_server(4, 0)
+
+
+def test_unknown_ways_and_too_few_workers() -> None:
+    with pytest.raises(SolverError, match="unknown all-reduce star; there are parameter-server, naive"):
+        make_all_reduce("star", 4)
+    with pytest.raises(SolverError, match="ring needs at least 1 worker, not 0"):
+        make_all_reduce("ring", 0)
 
 
 def test_a_partition_by_each_of_them() -> None:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from jellybean_solver.pipeline.collectives.closed_forms import collective
 from jellybean_solver.pipeline.partitioning.candidate_stages import Floats
-from jellybean_solver.pipeline.partitioning.collectives import collective
 
 Indices = npt.NDArray[np.integer]
 # (compute seconds T, parameter bytes W per worker, replicas m, bandwidth B) -> seconds per micro-batch; arrays are

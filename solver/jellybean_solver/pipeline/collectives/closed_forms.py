@@ -3,7 +3,8 @@
 N workers sum M bytes over links of bandwidth b (bytes per second) and latency a (seconds). A parameter server receives
 and sends everything over its own link; in the naive all-reduce every worker sends everything to every other; the ring
 sends parts of size M / N around twice; the tree reduces and broadcasts; the butterfly (recursive doubling) exchanges
-everything with partners at doubling distances.
+everything with partners at doubling distances. These are the textbook forms; for tree and butterfly they hold for
+powers of two, for other numbers `traffic.py` counts. The parameter server's has no latency.
 """
 
 from __future__ import annotations

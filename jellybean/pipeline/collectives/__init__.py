@@ -1,0 +1,1 @@
+"""Compares all-reduces: table, JSON record and picture."""
