@@ -87,16 +87,14 @@ Directory = Annotated[
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set", metavar="PATH=VALUE", help="Override a value, e.g. --set slo.accuracy=57. May be override_options."
-    ),
+    typer.Option("--set", metavar="PATH=VALUE", help="Override a value, e.g. --set slo.accuracy=57. May be repeated."),
 ]
 AllowPython = Annotated[
     list[str] | None,
     typer.Option(
         "--allow-python",
         metavar="MODULE:FUNCTION",
-        help="A Python step that agents may run here, in addition to the built-in ones. May be override_options.",
+        help="A Python step that agents may run here, in addition to the built-in ones. May be repeated.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -21,7 +21,8 @@ _USER_MODULES: dict[str, Path] = {}  # module name -> file of the user; names of
 def load_function(place: str, name: str, directory: Path = Path()) -> Callable[..., Any]:
     """The function `name` of `place`, a module or a file relative to `directory`. JellyBeanError if there is none.
 
-    Exceptions that the function raises become JellyBeanErrors of one line, with the file and line that raised them.
+    Exceptions that the function raises become JellyBeanErrors of one line, with the last file and line outside of
+    installed libraries.
     """
     return _in_one_line(load_object(place, name, directory), f"{place}:{name}")
 
@@ -49,7 +50,8 @@ def _in_one_line(function: Callable[..., Any], what: str) -> Callable[..., Any]:
             return function(*given)
         except (Exception, SystemExit) as error:
             places = traceback.extract_tb(error.__traceback__)[1:]  # without the first frame, which is `call` itself
-            where = f" at {places[-1].filename}:{places[-1].lineno}" if places else ""
+            users = [place for place in places if "site-packages" not in place.filename] or places
+            where = f" at {users[-1].filename}:{users[-1].lineno}" if users else ""
             raise JellyBeanError(f"{what} failed{where}: {_reason(error)}") from error
 
     return call

@@ -24,7 +24,7 @@ def run(
     kubeconfig: Kubeconfig = None,
     watch: Annotated[
         list[str] | None,
-        typer.Option("--watch", help="Namespace to watch; --namespace by default. May be override_options."),
+        typer.Option("--watch", help="Namespace to watch; --namespace by default. May be repeated."),
     ] = None,
     everywhere: Annotated[bool, typer.Option("--all-namespaces", help="Watch all namespaces.")] = False,
     health_port: Annotated[

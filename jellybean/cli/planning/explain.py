@@ -30,7 +30,7 @@ def explain(
         typer.Option(
             "--why-not",
             metavar="QUESTION",
-            help="Why not OPERATOR=VARIANT, a TIER or POOL, or OPERATOR@TIER (or @POOL)? May be override_options.",
+            help="Why not OPERATOR=VARIANT, a TIER or POOL, or OPERATOR@TIER (or @POOL)? May be repeated.",
         ),
     ] = None,
     json: Json = False,

@@ -28,13 +28,13 @@ def certs(
     ] = None,
     hosts: Annotated[
         list[str] | None,
-        typer.Option("--host", help="DNS name or IP address of the gateway. May be override_options."),
+        typer.Option("--host", help="DNS name or IP address of the gateway. May be repeated."),
     ] = None,
     clients: Annotated[
-        list[str] | None, typer.Option("--client", help="Client that may send requests. May be override_options.")
+        list[str] | None, typer.Option("--client", help="Client that may send requests. May be repeated.")
     ] = None,
     admins: Annotated[
-        list[str] | None, typer.Option("--admin", help="Client that may also drain. May be override_options.")
+        list[str] | None, typer.Option("--admin", help="Client that may also drain. May be repeated.")
     ] = None,
     hours: Annotated[float, typer.Option(min=0.01, max=8760.0, help="Validity of the certificates.")] = 168.0,
     new_ca: Annotated[

@@ -40,8 +40,10 @@ def load_data(document: TrainingDocument, directory: Path) -> TrainingData:
     spec = document.data if isinstance(document.data, FunctionSpec) else FunctionSpec(function=document.data)
     place, _, name = spec.function.rpartition(":")
     given = load_function(place, name, directory)()
-    if not isinstance(given, dict) or not {"train", "test"} <= set(given):
+    if not isinstance(given, dict):
         raise TrainingError(f"{spec.function} returned {type(given).__name__}; {SHAPE}")
+    if missing := [part for part in ("train", "test") if part not in given]:
+        raise TrainingError(f"{spec.function} returned a dict without {' and '.join(map(repr, missing))}; {SHAPE}")
     train, test = (find_source(given[part], SourceSettings.of(document, spec, part)) for part in ("train", "test"))
     if spec.workers and isinstance(train, MemoryRows) and isinstance(test, MemoryRows):
         raise TrainingError(f"data.workers is for data sets and streams, and {spec.function} returns arrays: remove it")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
+import typer
+
 import jellybean.cli
 from jellybean.cli.app import MODULES, app, load_commands
 
@@ -24,3 +26,14 @@ def test_modules_names_the_module_of_every_command() -> None:
     assert [command.name or command.callback.__name__ for command in app.registered_commands if command.callback] == [
         command for command in MODULES if command not in groups
     ]
+
+
+def test_help_says_which_options_may_be_repeated() -> None:
+    load_commands([])
+    command = typer.main.get_command(app)
+    assert isinstance(command, typer.core.TyperGroup)
+    for name in ("plan", "explain", "certs"):
+        repeated = [option for option in command.commands[name].params if getattr(option, "multiple", False)]
+        assert repeated
+        for option in repeated:
+            assert "May be repeated." in str(getattr(option, "help", "")), (name, option.name)
