@@ -14,12 +14,12 @@ from tempfile import TemporaryFile
 
 import torch
 
-_SMALL_BYTES = 2**20  # a smaller tensor stays in memory: a model has at most some thousands of them
+_SMALL_BYTES = 2**16  # a smaller tensor stays in memory: a model saves some thousands of them at most
 
 
 @contextmanager
 def activations_in_file(weights: Iterable[torch.Tensor]) -> Iterator[None]:
-    """Keep activations of 1 MiB and more in a file while this is entered. `weights` and their views stay in memory.
+    """Keep activations of 64 KiB and more in a file while this is entered. `weights` and their views stay in memory.
 
     Backward passes must end before the context does. OSError if the folder of temporary files is full.
     """

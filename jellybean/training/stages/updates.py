@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import nn
 
 from jellybean.training.errors import TrainingError
+from jellybean.training.processes.host_memory import return_freed_memory
 from jellybean.training.stages.all_reduce import (
     PendingAllReduce,
     ProcessGroups,
@@ -64,7 +65,7 @@ class WeightUpdates:
         self.averages = averages
         self._settings: Sequence[GroupSettings] = ()
         self._pending: dict[int, PendingAllReduce | None] = {}
-        self._ready = self._skipped = False
+        self._ready = self._skipped = self._stepped = False
         self._owned: dict[tuple[int, int], dict[str, nn.Parameter]] = {}
         self.optimizers: dict[tuple[int, int], torch.optim.Optimizer] = {}
         owned: set[int] = set()
@@ -118,6 +119,9 @@ class WeightUpdates:
             with stage.versions.exact_parameters():
                 for name, value in self._owned[action.stage, action.pipe].items():
                     value.grad = stage.gradient.get(name)
+                if not self._stepped:
+                    return_freed_memory()  # the first step allocates the optimizer's states, and they stay
+                    self._stepped = True
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
         if self.averages is not None and not self._skipped:
