@@ -50,15 +50,15 @@ def rate(per_s: float | None) -> str:
 
 def byte_rate(bytes_per_s: float | None) -> str:
     """A byte rate in decimal units: B/s, kB/s, MB/s, GB/s."""
-    return MISSING if bytes_per_s is None else f"{traffic(bytes_per_s)}/s"
+    return MISSING if bytes_per_s is None else f"{decimal_size(bytes_per_s)}/s"
 
 
-def traffic(sent_bytes: float) -> str:
-    """Bytes that are sent, in decimal units as bandwidths: B, kB, MB, GB, TB."""
+def decimal_size(size_bytes: float) -> str:
+    """A size in decimal units, as papers, data sheets and bandwidths have them: B, kB, MB, GB, TB."""
     for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if sent_bytes >= factor:
-            return f"{number(sent_bytes / factor)} {unit}"
-    return f"{number(sent_bytes)} B"
+        if size_bytes >= factor:
+            return f"{number(size_bytes / factor)} {unit}"
+    return f"{number(size_bytes)} B"
 
 
 def size(size_bytes: float | None) -> str:

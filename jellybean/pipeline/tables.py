@@ -13,6 +13,7 @@ from jellybean_solver.pipeline import (
     PartitionStage,
     Timeline,
     bubble_fraction,
+    bubble_over_ideal,
     schedule_memory,
 )
 
@@ -49,6 +50,7 @@ def schedule_json(timeline: Timeline) -> dict[str, Any]:
         "weights": schedule.weights.value,
         "makespan_s": timeline.makespan_s,
         "bubble_fraction": bubble_fraction(timeline),
+        "bubble_over_ideal": bubble_over_ideal(timeline),
         "microbatches_per_s": schedule.microbatches / timeline.makespan_s if timeline.makespan_s else None,
         "devices": devices,
     }
@@ -59,6 +61,7 @@ def device_table(timeline: Timeline) -> Table:
     record = schedule_json(timeline)
     idle = "idle" if record["flushes"] else "idle in the steady state"
     title = f"{record['schedule']}: {record['makespan_s']:.6g} s, {record['bubble_fraction']:.1%} {idle}"
+    title += f" ({record['bubble_over_ideal']:.1%} of the ideal time)"
     table = Table("device", "stages", "busy", "activations", "weight versions", "update delay", title=title)
     table.title_justify = "left"
     for device in record["devices"]:
@@ -82,7 +85,8 @@ def comparison_table(timelines: list[Timeline]) -> Table:
     Peak activations are those of the worst device, in units of the activations of one micro-batch in one device's share
     of the model.
     """
-    table = Table("schedule", "time", "idle", "activations", "weight versions", "update delay", title_justify="left")
+    columns = ("time", "idle", "idle / ideal", "activations", "weight versions", "update delay")
+    table = Table("schedule", *columns, title_justify="left")
     for timeline in sorted(timelines, key=lambda one: one.makespan_s):
         schedule = timeline.schedule
         memory = schedule_memory(schedule)
@@ -91,6 +95,7 @@ def comparison_table(timelines: list[Timeline]) -> Table:
             schedule.name,
             f"{timeline.makespan_s:.6g} s",
             f"{bubble_fraction(timeline):.1%}" + ("" if schedule.flushes else " (steady)"),
+            f"{bubble_over_ideal(timeline):.1%}",
             f"{max(device.peak_activations for device in memory) / parts:g}",
             str(max(device.weight_versions for device in memory)),
             str(max(device.update_delay for device in memory)),

@@ -8,7 +8,8 @@ from jellybean.cli.app import app
 
 pipeline = typer.Typer(
     name="pipeline",
-    help="Pipeline parallelism: partition a model into stages; simulate, draw and compare schedules.",
+    help="Pipeline parallelism: estimate memory and FLOPs; partition a model into stages; simulate, draw and compare "
+    "schedules.",
     no_args_is_help=True,
 )
 app.add_typer(pipeline)

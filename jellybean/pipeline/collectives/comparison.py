@@ -72,7 +72,7 @@ def comparison_table(comparison: Comparison) -> Table:
     record = comparison_json(comparison)
     workers = "1 worker" if comparison.workers == 1 else f"{comparison.workers} workers"
     title = (
-        f"sum of {formats.traffic(comparison.size_bytes)} over {workers}, {record['duplex']}-duplex links of "
+        f"sum of {formats.decimal_size(comparison.size_bytes)} over {workers}, {record['duplex']}-duplex links of "
         f"{formats.byte_rate(comparison.link.bandwidth_bytes_per_s)}, latency {formats.duration(record['latency_s'])}"
     )
     table = Table("way", "total traffic", "busiest link", "its bytes", "a round at most", "rounds", "time", title=title)
@@ -80,10 +80,10 @@ def comparison_table(comparison: Comparison) -> Table:
     for way in record["ways"]:
         table.add_row(
             way["way"],
-            formats.traffic(way["total_bytes"]),
+            formats.decimal_size(way["total_bytes"]),
             way["busiest"],
-            formats.traffic(way["busiest_bytes"]),
-            formats.traffic(way["busiest_round_bytes"]),
+            formats.decimal_size(way["busiest_bytes"]),
+            formats.decimal_size(way["busiest_round_bytes"]),
             str(way["rounds"]),
             formats.duration(way["time_s"]),
         )

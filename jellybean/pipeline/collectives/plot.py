@@ -56,7 +56,7 @@ def plotted_workers(workers: int) -> list[int]:
 def _title(comparison: Comparison) -> str:
     link = comparison.link
     return (
-        f"one sum of {formats.traffic(comparison.size_bytes)}, {link.duplex.value}-duplex links of "
+        f"one sum of {formats.decimal_size(comparison.size_bytes)}, {link.duplex.value}-duplex links of "
         f"{formats.byte_rate(link.bandwidth_bytes_per_s)}, latency {formats.duration(link.latency_s)}"
     )
 
@@ -78,5 +78,5 @@ def _panel(axes: Any, counts: list[int], lines: dict[str, list[float]], *, secon
 
 def _tick(value: float, *, seconds: bool) -> str:
     if not seconds:
-        return formats.traffic(value).replace(".00", "").replace(".0 ", " ")
+        return formats.decimal_size(value).replace(".00", "").replace(".0 ", " ")
     return f"{value:g} s" if value >= 1 else f"{value * 1e3:g} ms" if value >= 1e-3 else f"{value * 1e6:g} µs"

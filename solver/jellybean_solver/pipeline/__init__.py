@@ -2,8 +2,9 @@
 
 Public surface of this package; other packages import from here only. Rooms: `schedule` (a schedule as data),
 `schedules` (one generator per published schedule), `partitioning` (layer graph to stages), `collectives` (all-reduces
-as data). Symbols in the docstrings: D devices, M micro-batches, s a stage (from 0), v stages per device, F and B
-forward and backward times.
+as data), `estimates` (a transformer's training from its size). Symbols in the docstrings: D devices, M micro-batches,
+s a stage (from 0), v stages per device, F and B forward and backward times; in `estimates` those of the published
+formulas.
 """
 
 from jellybean_solver.pipeline.collectives.all_reduce import (
@@ -17,6 +18,21 @@ from jellybean_solver.pipeline.collectives.closed_forms import COLLECTIVES
 from jellybean_solver.pipeline.collectives.traffic import Duplex, Link, Traffic, count_traffic
 from jellybean_solver.pipeline.collectives.validate import all_reduce_violations
 from jellybean_solver.pipeline.collectives.ways import WAYS, make_all_reduce
+from jellybean_solver.pipeline.estimates.device_memory import (
+    DeviceMemory,
+    device_memory,
+    layer_activation_bytes,
+    model_state_memory,
+)
+from jellybean_solver.pipeline.estimates.fitting import (
+    DEVICE_MEMORY_BYTES,
+    devices_for_states,
+    largest_parameters,
+    smallest_setup,
+)
+from jellybean_solver.pipeline.estimates.flops import iteration_flops
+from jellybean_solver.pipeline.estimates.training_setup import RECOMPUTATIONS, TRAINING_PRECISIONS, TrainingSetup
+from jellybean_solver.pipeline.estimates.transformer import Transformer
 from jellybean_solver.pipeline.partitioning.device_memory import MEMORY_SCHEDULES, MemoryLimit
 from jellybean_solver.pipeline.partitioning.layer_graph import Layer, LayerGraph, enumerate_cuts, layer_graph
 from jellybean_solver.pipeline.partitioning.partition import (
@@ -36,6 +52,7 @@ from jellybean_solver.pipeline.schedule.simulator import (
     StageSeconds,
     Timeline,
     bubble_fraction,
+    bubble_over_ideal,
     simulate,
     stage_seconds,
 )
@@ -44,14 +61,18 @@ from jellybean_solver.pipeline.schedules import SCHEDULES, make_schedule
 
 __all__ = [
     "COLLECTIVES",
+    "DEVICE_MEMORY_BYTES",
     "ITERATION_OBJECTIVES",
     "MEMORY_SCHEDULES",
     "OBJECTIVES",
+    "RECOMPUTATIONS",
     "SCHEDULES",
+    "TRAINING_PRECISIONS",
     "WAYS",
     "Action",
     "ActionKind",
     "AllReduce",
+    "DeviceMemory",
     "Duplex",
     "Layer",
     "LayerGraph",
@@ -68,20 +89,30 @@ __all__ = [
     "Timeline",
     "TopologyLevel",
     "Traffic",
+    "TrainingSetup",
     "Transfer",
+    "Transformer",
     "all_reduce_violations",
     "bubble_fraction",
+    "bubble_over_ideal",
     "chunk_bounds",
     "count_traffic",
+    "device_memory",
+    "devices_for_states",
     "enumerate_cuts",
+    "iteration_flops",
+    "largest_parameters",
+    "layer_activation_bytes",
     "layer_graph",
     "make_all_reduce",
     "make_schedule",
+    "model_state_memory",
     "participant_rounds",
     "partition",
     "partition_line",
     "schedule_memory",
     "schedule_violations",
     "simulate",
+    "smallest_setup",
     "stage_seconds",
 ]

@@ -19,11 +19,12 @@ def test_simulate_prints_what_the_paper_says() -> None:
     answer = json.loads(jellybean("pipeline", "simulate", *ONE_F_ONE_B, *TIMES, "--json", "--actions").stdout)
     assert answer["makespan_s"] == 33
     assert answer["bubble_fraction"] == pytest.approx(3 / 11)
+    assert answer["bubble_over_ideal"] == pytest.approx(3 / 8)
     assert [device["peak_activations"] for device in answer["devices"]] == [4, 3, 2, 1]
     assert {(device["weight_versions"], device["update_delay"]) for device in answer["devices"]} == {(1, 0)}
     assert parse_actions("\n".join(answer["actions"])) == make_schedule("1f1b", 4, 8).actions
     text = jellybean("pipeline", "simulate", *ONE_F_ONE_B, *TIMES).stdout
-    assert "27.3% idle" in text
+    assert "27.3% idle (37.5% of the ideal time)" in text
 
 
 def test_uneven_stages_and_parts_of_a_backward() -> None:
@@ -53,6 +54,7 @@ def test_compare_ranks_all_that_are_possible() -> None:
     answer = json.loads(jellybean("pipeline", "compare", "--devices", "4", "--microbatches", "8", "--json").stdout)
     found = {item["schedule"]: item["makespan_s"] for item in answer["schedules"]}
     assert set(found) == set(SCHEDULES)
+    assert next(item["bubble_over_ideal"] for item in answer["schedules"] if item["schedule"] == "naive") == 3
     assert found["zb-v"] < found["zb-h1"] < found["interleaved"] < found["1f1b"] < found["naive"]
     odd = jellybean("pipeline", "compare", "--devices", "3", "--microbatches", "4")
     assert "chimera is omitted: chimera needs an even number of devices, not 3" in odd.stderr

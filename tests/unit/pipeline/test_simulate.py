@@ -7,7 +7,7 @@ import pytest
 from jellybean_solver.errors import SolverError
 from jellybean_solver.pipeline.schedule.actions import Action, ActionKind, parse_action
 from jellybean_solver.pipeline.schedule.schedule import Schedule, WeightPolicy, parse_actions, round_robin_stages
-from jellybean_solver.pipeline.schedule.simulator import ScheduleCosts, bubble_fraction, simulate
+from jellybean_solver.pipeline.schedule.simulator import ScheduleCosts, bubble_fraction, bubble_over_ideal, simulate
 from jellybean_solver.pipeline.schedules import make_schedule
 
 
@@ -31,6 +31,20 @@ def test_two_unequal_stages() -> None:
     assert [(s.start_s, s.end_s) for s in timeline.timed_actions(0)] == [(0, 1), (1, 2), (6, 8), (11, 13)]
     assert [(s.start_s, s.end_s) for s in timeline.timed_actions(1)] == [(1, 3), (3, 6), (6, 8), (8, 11)]
     assert bubble_fraction(timeline) == pytest.approx(1 - (6 + 10) / 26)
+
+
+@pytest.mark.parametrize(("devices", "microbatches"), [(2, 1), (4, 8), (8, 32)])
+@pytest.mark.parametrize("name", ["gpipe", "1f1b"])
+def test_both_published_forms_of_the_bubble(name: str, devices: int, microbatches: int) -> None:
+    timeline = simulate(make_schedule(name, devices, microbatches))
+    assert bubble_fraction(timeline) == pytest.approx((devices - 1) / (devices - 1 + microbatches))
+    assert bubble_over_ideal(timeline) == pytest.approx((devices - 1) / microbatches)
+
+
+def test_a_bubble_without_computation_is_infinite() -> None:
+    sending = simulate(make_schedule("gpipe", 2, 1), ScheduleCosts(0.0, 0.0, transfer_s=1.0))
+    assert bubble_over_ideal(sending) == float("inf")
+    assert bubble_over_ideal(simulate(make_schedule("wpipe", 4, 64))) == 0
 
 
 def test_a_crossing_delays_or_occupies() -> None:

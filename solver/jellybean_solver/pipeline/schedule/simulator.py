@@ -6,6 +6,7 @@ devices takes `transfer_s`; without overlap, both devices are blocked for that t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -250,6 +251,17 @@ def bubble_fraction(timeline: Timeline) -> float:
             total += length
             idle += length - timeline.busy_s(device, marks[0] + 1, marks[-1] + 1)
     return max(0.0, idle / total) if total > 0 else 0.0
+
+
+def bubble_over_ideal(timeline: Timeline) -> float:
+    """The devices' time without computation, as a multiple of the time with computation: f / (1 - f).
+
+    f is `bubble_fraction`, whose denominator is all of the devices' time. Papers state either: for GPipe and 1F1B with
+    equal stages (D - 1) / (D - 1 + M) (Huang et al. 2019) and (D - 1) / M (Narayanan et al. 2021). Infinite if nothing
+    is computed.
+    """
+    idle = bubble_fraction(timeline)
+    return idle / (1.0 - idle) if idle < 1.0 else math.inf
 
 
 def _end_of(timeline: Timeline, device: int, kind: ActionKind, step: int) -> float:

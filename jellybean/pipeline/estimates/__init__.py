@@ -1,0 +1,1 @@
+"""Tables and JSON records of estimates that need no model: sizes alone."""
