@@ -47,7 +47,7 @@ MODULES = {  # command or group -> module of this package that defines it, in th
     "rollback": "kubernetes.cluster",
     "undeploy": "kubernetes.cluster",
     "discover": "kubernetes.discover",
-    "train": "train",
+    "train": "training.train",
     "diff": "planning.diff",
     "dashboard": "serving.top",
     "schema": "documents",

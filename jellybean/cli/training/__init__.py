@@ -1,0 +1,1 @@
+"""Command train: a run on this machine or with torchrun, and its Kubernetes objects."""
