@@ -8,8 +8,6 @@ from __future__ import annotations
 import csv
 import json
 
-import pytest
-
 from jellybean_solver import (
     Edge,
     EndToEnd,
@@ -23,17 +21,15 @@ from jellybean_solver import (
     Source,
     Variant,
 )
-from tests.support.paths import SHARED_DATA
+from tests.support.paths import PUBLISHED
 
-DATA = SHARED_DATA / "vqa_medium"
+DATA = PUBLISHED / "jellybean"
 USD_PER_GIB = 0.1
 NAMES = {"ExtractImageFeature": "image_features", "SpeechRecognition": "speech_to_text", "VQA": "answer"}
 
 
 def vqa_problem(rate_per_s: float = 40.0, accuracy: float | None = 56.0, sharing: Sharing = Sharing.SHARED) -> Problem:
-    """The instance at another rate, accuracy target or sharing. Skips the test when the data are absent."""
-    if not DATA.is_dir():
-        pytest.skip(f"the published profiles are not in {DATA}")
+    """The instance at another rate, accuracy target or sharing."""
     low, high = json.loads((DATA / "workers_partition.json").read_text())
     tier = dict.fromkeys(low, "edge") | dict.fromkeys(high, "cloud")
     short = {name: name.removeprefix("workflow-compute-") for name in tier}

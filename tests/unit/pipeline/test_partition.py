@@ -20,12 +20,11 @@ from jellybean_solver.pipeline import (
     TopologyLevel,
     partition,
 )
+from tests.support.paths import PUBLISHED
 
-PROFILES = Path(__file__).parents[4] / "shared" / "data" / "pipedream_profiles"
-published = pytest.mark.skipif(not PROFILES.exists(), reason="the published profiles are not here")
+PROFILES = PUBLISHED / "pipedream"
 
 
-@published
 @pytest.mark.parametrize(
     ("model", "levels", "seconds", "replicas"),
     [
@@ -44,13 +43,11 @@ def test_never_slower_than_the_published_optimizer(
     assert [stage.replicas for stage in found.stages] == replicas
 
 
-@published
 def test_the_papers_own_recurrence() -> None:
     found = partition(read_profile(PROFILES / "resnet50.txt"), [TopologyLevel(4, 1e9)], objective="pipedream-paper")
     assert [stage.replicas for stage in found.stages] == [3, 1]
 
 
-@published
 @pytest.mark.parametrize(("workers", "seconds"), [(4, 0.025868), (8, 0.019285)])
 def test_layers_without_time_may_stand_anywhere(workers: int, seconds: float) -> None:
     """6,820 down-sets, of which 27 matter: those of one order give 0.025166 s on 8 workers."""
