@@ -2,9 +2,9 @@
 
 Public surface of this package; other packages import from here only. Rooms: `schedule` (a schedule as data),
 `schedules` (one generator per published schedule), `partitioning` (layer graph to stages), `collectives` (all-reduces
-as data), `estimates` (a transformer's training from its size). Symbols in the docstrings: D devices, M micro-batches,
-s a stage (from 0), v stages per device, F and B forward and backward times; in `estimates` those of the published
-formulas.
+as data), `estimates` (a transformer's training from its size), `layer_parallelism` (bytes that layers send under data
+and tensor parallelism). Symbols in the docstrings: D devices, M micro-batches, s a stage (from 0), v stages per device,
+F and B forward and backward times; in `estimates` those of the published formulas.
 """
 
 from jellybean_solver.pipeline.collectives.all_reduce import (
@@ -33,6 +33,8 @@ from jellybean_solver.pipeline.estimates.fitting import (
 from jellybean_solver.pipeline.estimates.flops import iteration_flops
 from jellybean_solver.pipeline.estimates.training_setup import RECOMPUTATIONS, TRAINING_PRECISIONS, TrainingSetup
 from jellybean_solver.pipeline.estimates.transformer import Transformer
+from jellybean_solver.pipeline.layer_parallelism.network import LayerKind, LayerStrategy, NetworkLayer, sent_bytes
+from jellybean_solver.pipeline.layer_parallelism.published_networks import PUBLISHED_NETWORKS
 from jellybean_solver.pipeline.partitioning.device_memory import MEMORY_SCHEDULES, MemoryLimit
 from jellybean_solver.pipeline.partitioning.layer_graph import Layer, LayerGraph, enumerate_cuts, layer_graph
 from jellybean_solver.pipeline.partitioning.partition import (
@@ -65,6 +67,7 @@ __all__ = [
     "ITERATION_OBJECTIVES",
     "MEMORY_SCHEDULES",
     "OBJECTIVES",
+    "PUBLISHED_NETWORKS",
     "RECOMPUTATIONS",
     "SCHEDULES",
     "TRAINING_PRECISIONS",
@@ -76,8 +79,11 @@ __all__ = [
     "Duplex",
     "Layer",
     "LayerGraph",
+    "LayerKind",
+    "LayerStrategy",
     "Link",
     "MemoryLimit",
+    "NetworkLayer",
     "NothingFitsError",
     "ParticipantRound",
     "Partition",
@@ -112,6 +118,7 @@ __all__ = [
     "partition_line",
     "schedule_memory",
     "schedule_violations",
+    "sent_bytes",
     "simulate",
     "smallest_setup",
     "stage_seconds",

@@ -1,0 +1,1 @@
+"""Tables, JSON records and pictures of what layers send under data and tensor parallelism."""

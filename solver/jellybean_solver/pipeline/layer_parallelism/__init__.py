@@ -1,0 +1,1 @@
+"""Bytes that single layers send in training under data and tensor parallelism."""
