@@ -7,8 +7,8 @@ import sys
 import typer
 
 from jellybean.cli.app import app, load_commands
-from jellybean.cli.console import EXIT_BAD_INPUT, EXIT_FAILURE, errors, print_json
-from jellybean.cli.failures import error_json, failure, status_of, text_of
+from jellybean.cli.console import EXIT_BAD_INPUT, EXIT_FAILURE, EXIT_INTERRUPTED, errors, print_json
+from jellybean.cli.failures import error_json, failure, interrupt_behind, status_of, text_of
 from jellybean.errors import JellyBeanError
 from jellybean_agent import AgentError
 
@@ -26,7 +26,14 @@ def run(arguments: list[str]) -> int:
     as_json = "--json" in arguments
     try:
         return _run(arguments, as_json=as_json)
-    except (JellyBeanError, AgentError, OSError) as error:
+    except BaseException as error:
+        if interrupt_behind(error) is not None:
+            if as_json:
+                print_json(error_json("interrupted", "interrupted"))
+            errors.print("interrupted", style="yellow")
+            return EXIT_INTERRUPTED
+        if not isinstance(error, JellyBeanError | AgentError | OSError):
+            raise
         if as_json:
             print_json(failure(error))
         errors.print(text_of(error), style="red", soft_wrap=True)

@@ -20,6 +20,7 @@ EXIT_INFEASIBLE = 3
 EXIT_OVERLOAD = 4
 EXIT_MISSED = 5
 EXIT_WOULD_BREAK = 6
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as in a shell
 
 _PIPED_WIDTH = 160  # width of the output without a terminal, in characters, so that tables in a log are not cut
 _HEARTBEAT_S = 30.0

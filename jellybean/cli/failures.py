@@ -26,6 +26,22 @@ def text_of(error: BaseException) -> str:
     return describe_error(error, name=True) if isinstance(error, OSError) else str(error) or type(error).__name__
 
 
+def interrupt_behind(error: BaseException) -> KeyboardInterrupt | None:
+    """The KeyboardInterrupt that an exception is or was raised from; None if there is none.
+
+    Ctrl-C while a library is imported may end as its ImportError (onnxruntime's does). Errors of other types that were
+    raised during the handling of an interrupt, such as those of a failed clean-up, are errors of their own.
+    """
+    chain: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in chain:
+        if isinstance(cause, KeyboardInterrupt):
+            return cause
+        chain.append(cause)
+        cause = cause.__cause__ or (cause.__context__ if isinstance(cause, ImportError) else None)
+    return None
+
+
 def failure(error: BaseException) -> dict[str, Any]:
     """JSON output of a command that failed with this error."""
     problems = error.problems if isinstance(error, DocumentError) else ()

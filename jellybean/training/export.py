@@ -93,10 +93,9 @@ def served_arguments(inputs: CallArguments, loss: str) -> CallArguments:
     return CallArguments.of(args, kwargs)
 
 
-def check_export(spec: ExportSpec | None, directory: Path) -> None:
+def check_export(spec: ExportSpec, directory: Path) -> None:
     """TrainingError if the workflow has no place for the trained model; checked before training starts."""
-    if spec is not None:
-        _variants(directory, spec)
+    _variants(directory, spec)
 
 
 def _variants(directory: Path, spec: ExportSpec) -> dict[str, object]:

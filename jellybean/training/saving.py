@@ -21,7 +21,7 @@ from jellybean.training.checkpoints.checkpoint import (
     load_newest,
     write_rank_file,
 )
-from jellybean.training.checkpoints.position import Position
+from jellybean.training.checkpoints.position import Position, checkpoint_folder
 from jellybean.training.checkpoints.states import belongs_to, collect_state, restore_state
 from jellybean.training.early_stop import Metrics, epoch_to_restore
 from jellybean.training.errors import TrainingError
@@ -62,7 +62,7 @@ class _RankFile(NamedTuple):
 
 def save_checkpoint(run: RankRun, document: TrainingDocument, directory: Path, progress: Progress) -> None:
     """Write a checkpoint; if one rank fails, TrainingError on all ranks. A collective call."""
-    folder, position = run_folder(directory) / "checkpoints", progress.position
+    folder, position = checkpoint_folder(directory), progress.position
     hashed: str | None = None
     frozen: dict[str, str] = {}
     error = ""
@@ -123,7 +123,7 @@ def _division(run: RankRun, document: TrainingDocument) -> dict[str, int]:
 
 def resume(run: RankRun, document: TrainingDocument, directory: Path, warn: Callable[[str], None]) -> Progress:
     """Restore the newest checkpoint, if any, and tell how far it is. A collective call."""
-    found = agree_on_checkpoint(run.rank, run_folder(directory) / "checkpoints", belongs_to(run.held))
+    found = agree_on_checkpoint(run.rank, checkpoint_folder(directory), belongs_to(run.held))
     if found is None:
         return Progress()
     before, now = found.manifest["optimizer"], document.optimizer.name
@@ -155,7 +155,7 @@ def restore_best(run: RankRun, document: TrainingDocument, directory: Path, prog
     if best is None or best == progress.position:
         return None
     try:
-        found = agree_on_checkpoint(run.rank, run_folder(directory) / "checkpoints", belongs_to(run.held), best)
+        found = agree_on_checkpoint(run.rank, checkpoint_folder(directory), belongs_to(run.held), best)
     except TrainingError as error:
         raise TrainingError(
             f"the weights of the best epoch cannot be restored: {error}\n--set early_stop.restore=last ends with those "

@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING
 import typer
 
 from jellybean.cli.console import EXIT_FAILURE, out, print_json, say, warn
-from jellybean.cli.failures import error_json
+from jellybean.cli.failures import error_json, interrupt_behind
+from jellybean.documents.training_references import RUN_FOLDER
 from jellybean.errors import JellyBeanError
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from jellybean.documents.training import TrainingDocument
     from jellybean.training.epoch import EpochResult
     from jellybean.training.export import ExportedModel
@@ -40,15 +43,13 @@ def train_here(
     document: TrainingDocument, directory: Path, overrides: Sequence[str], *, fresh: bool, json: bool
 ) -> None:
     """Train in this process, or in one per rank. `overrides`: for their command lines."""
-    from jellybean.training.export import check_export
-    from jellybean.training.processes.launch import lock_folder
-    from jellybean.training.saving import run_folder
+    with _stoppable(directory, json=json, fresh=fresh):
+        from jellybean.training.processes.launch import lock_folder
 
-    with _stoppable(run_folder(directory) / "checkpoints", json=json, fresh=fresh):
         with lock_folder(directory):
             if fresh:
-                shutil.rmtree(run_folder(directory), ignore_errors=True)
-        check_export(document.export, directory)
+                shutil.rmtree(directory / RUN_FOLDER, ignore_errors=True)
+        _check_export(document, directory)
         if document.ranks > 1:
             _launch(document, directory, overrides, json=json)
         else:
@@ -75,9 +76,12 @@ def _end_process(status: int) -> None:
 
 
 @contextmanager
-def _stoppable(checkpoints: Path, *, json: bool, fresh: bool) -> Iterator[None]:
-    """On Ctrl-C or SIGTERM, print where the run resumes; exit status 128 + signal number, as in a shell."""
-    from jellybean.training.checkpoints.checkpoint import newest_position
+def _stoppable(directory: Path, *, json: bool, fresh: bool) -> Iterator[None]:
+    """On Ctrl-C or SIGTERM, print where the run resumes; exit status 128 + signal number, as in a shell.
+
+    Begins before torch is imported, which takes seconds, and imports nothing that needs torch itself.
+    """
+    from jellybean.training.checkpoints.position import checkpoint_folder, newest_position
     from jellybean.training.errors import SignalledError
 
     def stop(number: int, _: object) -> None:
@@ -86,8 +90,11 @@ def _stoppable(checkpoints: Path, *, json: bool, fresh: bool) -> Iterator[None]:
     before = signal.signal(signal.SIGTERM, stop)
     try:
         yield
-    except KeyboardInterrupt as stopped:
-        done = newest_position(checkpoints)
+    except BaseException as error:
+        stopped = interrupt_behind(error)
+        if stopped is None:
+            raise
+        done = newest_position(checkpoint_folder(directory))
         command = "the same command without --fresh" if fresh and done else "the same command"
         message = (
             f"stopped after {done}; {command} resumes from it"
@@ -97,7 +104,7 @@ def _stoppable(checkpoints: Path, *, json: bool, fresh: bool) -> Iterator[None]:
         if json:
             print_json(error_json("interrupted", message))
         warn(message)
-        raise typer.Exit(128 + (stopped.number if isinstance(stopped, SignalledError) else signal.SIGINT)) from stopped
+        raise typer.Exit(128 + (stopped.number if isinstance(stopped, SignalledError) else signal.SIGINT)) from error
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -115,7 +122,6 @@ def _launch(document: TrainingDocument, directory: Path, overrides: Sequence[str
 
 
 def _train(document: TrainingDocument, directory: Path, *, json: bool) -> None:
-    from jellybean.training.export import EXPORT_ROWS, check_export, export_variant, served_arguments
     from jellybean.training.hand_back import trained_model, write_model
     from jellybean.training.logs import TrainingLogs, headline, idle_note, line
     from jellybean.training.processes.launch import lock_folder
@@ -127,7 +133,7 @@ def _train(document: TrainingDocument, directory: Path, *, json: bool) -> None:
     document = fit_to_processes(document)
     with process_group(document) as rank, lock_folder(directory) if rank.is_first else nullcontext():
         if rank.is_first:
-            check_export(document.export, directory)
+            _check_export(document, directory)
         run = set_up_run(document, directory, rank)
         logs = TrainingLogs(run_folder(directory) / "logs", warn) if rank.is_first else None
         if rank.is_first:
@@ -150,18 +156,33 @@ def _train(document: TrainingDocument, directory: Path, *, json: bool) -> None:
             return
         logs.close()
         module = write_model(module, run_folder(directory))
-        exported = None
-        if document.export is not None:
-            rows = served_arguments(run.data.test.example(EXPORT_ROWS).inputs, document.loss)
-            exported = export_variant(module, document.export, directory, rows)
-            say(
-                f"wrote {exported.path} (differs from torch by at most {exported.max_difference:.1g}) "
-                "and its variant in "
-                "workflow.yaml"
-            )
+        exported = _export(module, run, document, directory)
     _print_result(run, epochs, exported, json=json)
     if exported is not None:
         say(f"next: jellybean profile {directory}; jellybean plan {directory}")
+
+
+def _check_export(document: TrainingDocument, directory: Path) -> None:
+    """TrainingError if the workflow has no place for the trained model. onnxruntime is imported only for `export`."""
+    if document.export is not None:
+        from jellybean.training.export import check_export
+
+        check_export(document.export, directory)
+
+
+def _export(module: nn.Module, run: RankRun, document: TrainingDocument, directory: Path) -> ExportedModel | None:
+    """Write the trained model as a variant of the workflow; None if the document has no `export`."""
+    if document.export is None:
+        return None
+    from jellybean.training.export import EXPORT_ROWS, export_variant, served_arguments
+
+    rows = served_arguments(run.data.test.example(EXPORT_ROWS).inputs, document.loss)
+    exported = export_variant(module, document.export, directory, rows)
+    say(
+        f"wrote {exported.path} (differs from torch by at most {exported.max_difference:.1g}) and its variant in "
+        "workflow.yaml"
+    )
+    return exported
 
 
 def _print_result(run: RankRun, epochs: list[EpochResult], exported: ExportedModel | None, *, json: bool) -> None:

@@ -59,7 +59,7 @@ def train(
         print_job(document, directory, overrides or (), job)
         return
     check_installed(document)
-    from jellybean.training.processes.ranks import started_by_launcher
+    from jellybean.training.processes.environment import started_by_launcher
 
     if not started_by_launcher():
         train_here(document, directory, overrides or (), fresh=fresh, json=json)

@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from jellybean.training.checkpoints.position import Position
+from jellybean.training.checkpoints.position import Position, checkpoints_in
 from jellybean.training.checkpoints.tensor_files import TensorFiles
 from jellybean.training.errors import TrainingError
 from jellybean_agent import describe_error
@@ -108,7 +108,7 @@ def finish_checkpoint(
         raise TrainingError(
             f"the checkpoint of {position} cannot be written to {place}: {describe_error(error)}"
         ) from error
-    older = [(other, path) for other, path in _checkpoints(folder) if other < position]
+    older = [(other, path) for other, path in checkpoints_in(folder) if other < position]
     for other, path in older[keep - 1 :]:
         if other != best:
             shutil.rmtree(path, ignore_errors=True)
@@ -158,18 +158,13 @@ def clear_partial(folder: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def newest_position(folder: Path) -> Position | None:
-    """Position of the newest checkpoint, by its name; None if there is none."""
-    return next((position for position, _ in _checkpoints(folder)), None)
-
-
 def load_newest(folder: Path) -> LoadedCheckpoint | None:
     """The newest valid checkpoint; None if there is none. TrainingError if all are broken.
 
     Called by rank 0 only, which broadcasts its choice: other ranks might be able to read a different one.
     """
     skipped: list[str] = []
-    for _, path in _checkpoints(folder):
+    for _, path in checkpoints_in(folder):
         try:
             return _load(path, tuple(skipped))
         except _READ_ERRORS as error:
@@ -226,12 +221,6 @@ def _load(path: Path, skipped: tuple[str, ...], needs: Callable[[str], bool] = l
             raise ValueError(f"{name} is truncated or was changed (its sha256 differs)")
         found |= dict.fromkeys(own, path / name)
     return LoadedCheckpoint(path, hashlib.sha256(raw).hexdigest(), TensorFiles(found), manifest, skipped)
-
-
-def _checkpoints(folder: Path) -> Iterator[tuple[Position, Path]]:
-    """(position, folder) of each complete checkpoint, newest first."""
-    paths = [(position, path) for path in folder.glob("epoch-*") if (position := Position.of(path.name)) is not None]
-    yield from sorted(paths, reverse=True)
 
 
 def _sha256(path: Path) -> str:

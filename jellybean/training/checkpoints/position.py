@@ -1,9 +1,15 @@
-"""How far a run is, and how its checkpoint is named."""
+"""How far a run is, how its checkpoint is named, and which checkpoints there are.
+
+Without torch, so that a run that is interrupted while torch is imported can report its position.
+"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
+
+from jellybean.documents.training_references import RUN_FOLDER
 
 _NAME = re.compile(r"epoch-(\d+)(?:-update-(\d+))?")
 
@@ -28,3 +34,19 @@ class Position:
 
     def __str__(self) -> str:
         return f"update {self.updates} of epoch {self.epochs + 1}" if self.updates else f"epoch {self.epochs}"
+
+
+def checkpoint_folder(directory: Path) -> Path:
+    """The folder of the checkpoints of the project in `directory`."""
+    return directory / RUN_FOLDER / "checkpoints"
+
+
+def checkpoints_in(folder: Path) -> list[tuple[Position, Path]]:
+    """(position, folder) of each complete checkpoint, newest first."""
+    paths = [(position, path) for path in folder.glob("epoch-*") if (position := Position.of(path.name)) is not None]
+    return sorted(paths, reverse=True)
+
+
+def newest_position(folder: Path) -> Position | None:
+    """Position of the newest checkpoint, by its name; None if there is none."""
+    return next((position for position, _ in checkpoints_in(folder)), None)

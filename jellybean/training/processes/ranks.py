@@ -20,6 +20,7 @@ from jellybean.errors import JellyBeanError
 from jellybean.quantities import InvalidValueError
 from jellybean.training.errors import RankCrashError, RankLostError, ReportedError, TrainingError
 from jellybean.training.processes.devices import check_same_kind, choose_device, set_device
+from jellybean.training.processes.environment import started_by_launcher
 from jellybean.training.processes.heartbeats import Heartbeats
 from jellybean.training.processes.launch import report_to_launcher
 from jellybean.training.processes.streams import HostStreams, Streams, streams_of
@@ -67,11 +68,6 @@ class Rank:
     def is_first(self) -> bool:
         """True for the rank that reports and writes shared files."""
         return self.rank == 0
-
-
-def started_by_launcher() -> bool:
-    """True if torchrun (or our launcher) started this process."""
-    return "WORLD_SIZE" in os.environ and "RANK" in os.environ
 
 
 def _stores(world: int, patience: timedelta) -> tuple[dist.Store, dist.Store]:

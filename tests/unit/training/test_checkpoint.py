@@ -14,11 +14,10 @@ from jellybean.training.checkpoints.checkpoint import (  # noqa: E402
     finish_checkpoint,
     load_at,
     load_newest,
-    newest_position,
     rank_file,
     write_rank_file,
 )
-from jellybean.training.checkpoints.position import Position  # noqa: E402
+from jellybean.training.checkpoints.position import Position, newest_position  # noqa: E402
 from jellybean.training.errors import TrainingError  # noqa: E402
 
 

@@ -1,0 +1,45 @@
+"""`jellybean train` that is interrupted before training begins: one line, and the signal's status."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
+
+from tests.support.training_runs import wait_while_it_runs, write_project
+
+DOCUMENT = """\
+kind: Training
+device: cpu
+model: nets.py:net
+data: nets.py:data
+epochs: 2
+batch: 32
+microbatches: 2
+optimizer: {name: adam, lr: 0.01}
+"""
+NETS = "raise AssertionError('interrupted before the model is loaded')\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_while_torch_is_imported(tmp_path: Path, number: signal.Signals) -> None:
+    project = write_project(tmp_path, DOCUMENT, NETS)
+    run = subprocess.Popen(
+        [sys.executable, "-m", "jellybean", "train", str(project)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    maps = Path(f"/proc/{run.pid}/maps")
+    wait_while_it_runs(run, lambda: "libtorch_cpu" in maps.read_text())
+    os.killpg(run.pid, number)
+    out, said = run.communicate(timeout=60)
+    assert (run.returncode, out) == (128 + number, "")
+    assert said == "stopped before the first checkpoint; the same command starts from scratch\n"

@@ -1,0 +1,38 @@
+"""Ctrl-C ends a command with status 130 and without a traceback, whatever a library makes of the interrupt."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from jellybean.cli import run
+from jellybean.cli.failures import interrupt_behind
+from jellybean.errors import JellyBeanError
+
+INTERRUPTED = """\
+try:
+    raise KeyboardInterrupt
+except KeyboardInterrupt as interrupt:
+    raise ImportError("_ARRAY_API is not PyCapsule object") from interrupt  # as pybind11 translates it
+"""
+
+
+@pytest.mark.parametrize("json_option", [[], ["--json"]])
+def test_an_interrupted_import_ends_the_command(
+    json_option: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
+    (tmp_path / "nets.py").write_text(INTERRUPTED)
+    status = run(["pipeline", "profile", f"{tmp_path / 'nets.py'}:net", *json_option])
+    shown = capsys.readouterr()
+    assert (status, shown.err) == (130, "interrupted\n")
+    assert not json_option or json.loads(shown.out)["error"]["kind"] == "interrupted"
+
+
+def test_a_failed_clean_up_after_an_interrupt_is_an_error_of_its_own() -> None:
+    failed = JellyBeanError("the workers still run")
+    failed.__context__ = KeyboardInterrupt()
+    assert interrupt_behind(failed) is None
+    assert interrupt_behind(ImportError("no module")) is None
