@@ -2,8 +2,8 @@
 
 The description is that of Mesh-TensorFlow (Shazeer et al. 2018). A matrix product is an operator of the dimensions
 sample, in and out: its input has (sample, in), its weight (in, out), its output (sample, out). Splitting `sample` is
-data parallelism; `out` splits the weight's columns, `in` its rows. In the words of FlexFlow (Jia et al. 2019) these two are
-parameter dimensions; the height of a picture is an attribute dimension.
+data parallelism; `out` splits the weight's columns, `in` its rows. FlexFlow (Jia et al. 2019) calls these two
+parameter dimensions; the height of a picture would be an attribute dimension.
 """
 
 from __future__ import annotations
