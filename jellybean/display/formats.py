@@ -61,6 +61,12 @@ def decimal_size(size_bytes: float) -> str:
     return f"{number(size_bytes)} B"
 
 
+def axis_size(size_bytes: float) -> str:
+    """A decimal size without trailing zeros, for axes: 10 MB."""
+    value, unit = decimal_size(size_bytes).split()
+    return f"{value.rstrip('0').rstrip('.') if '.' in value else value} {unit}"
+
+
 def size(size_bytes: float | None) -> str:
     """A size in binary units: B, KiB, MiB, GiB."""
     if size_bytes is None:

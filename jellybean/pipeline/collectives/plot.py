@@ -78,5 +78,5 @@ def _panel(axes: Any, counts: list[int], lines: dict[str, list[float]], *, secon
 
 def _tick(value: float, *, seconds: bool) -> str:
     if not seconds:
-        return formats.decimal_size(value).replace(".00", "").replace(".0 ", " ")
+        return formats.axis_size(value)
     return f"{value:g} s" if value >= 1 else f"{value * 1e3:g} ms" if value >= 1e-3 else f"{value * 1e6:g} µs"

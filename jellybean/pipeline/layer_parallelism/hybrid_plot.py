@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from jellybean.display.formats import decimal_size
+from jellybean.display.formats import axis_size, decimal_size
 from jellybean.display.pictures import ACCENT, INK, LINE, PAID, SOFT, STYLE, require_picture, save_figure
 from jellybean.pipeline.layer_parallelism.hybrid import HybridTraffic
 from jellybean_solver.pipeline import LayerStrategy
@@ -58,9 +58,7 @@ def _axes(axes: Any, traffic: HybridTraffic) -> None:
     axes.set_yticks(range(len(traffic.layers)), [layer.name for layer in traffic.layers])
     axes.tick_params(axis="y", length=0)
     axes.tick_params(axis="x", which="minor", length=0)
-    axes.xaxis.set_major_formatter(
-        FuncFormatter(lambda value, _: decimal_size(value).replace(".00", "").replace(".0", ""))
-    )
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: axis_size(value)))
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("bytes sent by each worker per step (logarithmic)")
     axes.grid(axis="x", color=LINE, linewidth=0.5)

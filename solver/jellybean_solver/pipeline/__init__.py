@@ -33,6 +33,13 @@ from jellybean_solver.pipeline.estimates.fitting import (
 from jellybean_solver.pipeline.estimates.flops import iteration_flops
 from jellybean_solver.pipeline.estimates.training_setup import RECOMPUTATIONS, TRAINING_PRECISIONS, TrainingSetup
 from jellybean_solver.pipeline.estimates.transformer import Transformer
+from jellybean_solver.pipeline.layer_parallelism.linear_layer import (
+    LinearLayer,
+    LinearStrategy,
+    data_from_batch,
+    least_sending,
+    sent_values,
+)
 from jellybean_solver.pipeline.layer_parallelism.network import LayerKind, LayerStrategy, NetworkLayer, sent_bytes
 from jellybean_solver.pipeline.layer_parallelism.published_networks import PUBLISHED_NETWORKS
 from jellybean_solver.pipeline.partitioning.device_memory import MEMORY_SCHEDULES, MemoryLimit
@@ -81,6 +88,8 @@ __all__ = [
     "LayerGraph",
     "LayerKind",
     "LayerStrategy",
+    "LinearLayer",
+    "LinearStrategy",
     "Link",
     "MemoryLimit",
     "NetworkLayer",
@@ -103,6 +112,7 @@ __all__ = [
     "bubble_over_ideal",
     "chunk_bounds",
     "count_traffic",
+    "data_from_batch",
     "device_memory",
     "devices_for_states",
     "enumerate_cuts",
@@ -110,6 +120,7 @@ __all__ = [
     "largest_parameters",
     "layer_activation_bytes",
     "layer_graph",
+    "least_sending",
     "make_all_reduce",
     "make_schedule",
     "model_state_memory",
@@ -119,6 +130,7 @@ __all__ = [
     "schedule_memory",
     "schedule_violations",
     "sent_bytes",
+    "sent_values",
     "simulate",
     "smallest_setup",
     "stage_seconds",
