@@ -24,7 +24,11 @@ batch: 32
 microbatches: 2
 optimizer: {name: adam, lr: 0.01}
 """
-NETS = "raise AssertionError('interrupted before the model is loaded')\n"
+NETS = """\
+def net(): ...
+def data(): ...
+raise AssertionError("interrupted before the model is loaded")
+"""
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
