@@ -26,6 +26,7 @@ class Example(StrEnum):
     SPLIT = "split"
     VQA = "vqa"
     TWO_WORKFLOWS = "two-workflows"
+    PIPELINE = "pipeline"
 
 
 _STEPS = {
@@ -55,6 +56,10 @@ _STEPS = {
         ("plan", "plan both workflows together on one fleet; its profiles are included"),
         ("simulate", "predict latency and throughput of each"),
     ),
+    Example.PIPELINE: (
+        ("train", "train a small transformer on this machine; needs the extra `train` and scikit-learn"),
+        ("train --fresh --set devices=2", "the same as a pipeline of two processes"),
+    ),
 }
 
 
@@ -73,7 +78,8 @@ def init(
         Example,
         typer.Argument(
             metavar="EXAMPLE",
-            help="digits or split (can be served on this machine), vqa or two-workflows (planning only).",
+            help="digits or split (can be served on this machine), vqa or two-workflows (planning only), "
+            "or pipeline (training only).",
         ),
     ],
     directory: Annotated[
@@ -92,7 +98,7 @@ def copy_example(name: Example, directory: Path) -> None:
     """Copy an example project to `directory`. JellyBeanError if that is not empty."""
     if directory.exists() and any(directory.iterdir() if directory.is_dir() else [directory]):
         raise JellyBeanError(f"{directory} exists and is not empty; choose another folder")
-    ignored = shutil.ignore_patterns("__pycache__", ".jellybean", "plan.json")
+    ignored = shutil.ignore_patterns("__pycache__", ".jellybean", "plan.json", "training")
     shutil.copytree(_examples() / name.value, directory, dirs_exist_ok=True, ignore=ignored)
 
 
