@@ -125,9 +125,10 @@ class TrainingEstimate:
         transformer, setup = self.transformer, self.setup
         whole, first = self.whole_model(), self.first_stage()
         table = Table("memory", "whole model", f"a device of {_shape(setup)}", title_justify="left")
+        embedding = parameter_count(transformer.embedding_parameters)
         table.title = (
-            f"{billions(transformer.parameters)} parameters ({billions(transformer.embedding_parameters)} in the "
-            f"embedding), {plain(setup.bytes_per_parameter)} bytes each with gradients and optimizer states"
+            f"{parameter_count(transformer.parameters)} parameters ({embedding} in the embedding), "
+            f"{plain(setup.bytes_per_parameter)} bytes each with gradients and optimizer states"
         )
         for use, field in _USES.items():
             model_bytes = "" if use == "activations" else decimal_size(getattr(whole, field))
@@ -161,14 +162,16 @@ class TrainingEstimate:
                 f"{share:.0%} full" if share <= 1 else "no",
                 f"{fit.devices_for_states:,}",
                 smallest,
-                billions(fit.largest_parameters),
+                parameter_count(fit.largest_parameters),
             )
         return table
 
 
-def billions(parameters: float) -> str:
-    """A number of parameters, in billions: 1.5 B."""
-    return f"{plain(parameters / 1e9)} B"
+def parameter_count(parameters: float) -> str:
+    """A number of parameters in billions, small ones in millions or as they are: 0.35 B, 12 M, 52."""
+    if parameters >= 1e8:
+        return f"{plain(parameters / 1e9)} B"
+    return f"{plain(parameters / 1e6)} M" if parameters >= 1e6 else f"{parameters:,.0f}"
 
 
 def _shape(setup: TrainingSetup) -> str:

@@ -122,19 +122,33 @@ def test_published_days_of_training(
 
 
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
-@pytest.mark.parametrize("memory_bytes", [3e9, 6e9, 24e9])
-def test_the_smallest_setup_is_that_of_an_exhaustive_search(memory_bytes: float, recompute: str) -> None:
+@pytest.mark.parametrize(
+    ("transformer", "memory_bytes"),
+    [(SMALL, 3e9), (SMALL, 6e9), (SMALL, 24e9), (GPT3, 24e9), (GPT3, 32e9), (GPT3, 80e9)],
+)
+def test_the_smallest_setup_is_that_of_an_exhaustive_search(
+    transformer: Transformer, memory_bytes: float, recompute: str
+) -> None:
     setup = replace(MIXED, replicas=2, zero=1, recompute=recompute)
     fits = [
         (tensor * stages * 2, tensor)
-        for tensor in (1, 2, 4, 8)
-        for stages in range(1, 25)
-        if device_memory(SMALL, replace(setup, tensor=tensor, pipeline=stages)).total_bytes <= memory_bytes
+        for tensor in range(1, 9)
+        for stages in range(1, transformer.layers + 1)
+        if transformer.heads % tensor == 0
+        if device_memory(transformer, replace(setup, tensor=tensor, pipeline=stages)).total_bytes <= memory_bytes
     ]
-    smallest = smallest_setup(SMALL, memory_bytes, setup)
+    smallest = smallest_setup(transformer, memory_bytes, setup)
+    assert (smallest and (smallest.devices, smallest.tensor)) == min(fits, default=None)
+    assert smallest_setup(transformer, 1e8, setup) is None
+
+
+def test_fewer_devices_count_more_than_a_smaller_tensor_size() -> None:
+    """GPT-3 with full recomputation on 32 GB: 6 x 20 devices, though 4 devices per layer would do with more stages."""
+    full = replace(MIXED, recompute="full")
+    smallest = smallest_setup(GPT3, 32e9, full)
     assert smallest is not None
-    assert (smallest.devices, smallest.tensor) == min(fits)
-    assert smallest_setup(SMALL, 1e8, setup) is None
+    assert (smallest.tensor, smallest.pipeline) == (6, 20)
+    assert device_memory(GPT3, replace(full, tensor=4, pipeline=32)).total_bytes <= 32e9
 
 
 def test_devices_that_states_alone_need() -> None:
