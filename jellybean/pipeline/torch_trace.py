@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import inspect
 import logging
-import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
@@ -26,12 +24,12 @@ from torch.utils import _pytree as pytree
 from jellybean.errors import JellyBeanError
 from jellybean.pipeline.torch_gradients import gradient_digests
 from jellybean.pipeline.torch_saved import activations_in_file
+from jellybean.pipeline.user_errors import user_frame
 
 MAX_DIFFERENCE = 1e-4  # between the graph's and the module's outputs and gradients, relative to the largest value
 TRACERS = ("torch.fx", "torch.export")
 _INNER = "module."  # prefix of the user's module in the traced call
 _Results: TypeAlias = tuple[list[torch.Tensor], list[torch.Tensor | None], list[torch.Tensor]]  # `_results`
-_TORCH = str(Path(torch.__file__).parent)
 
 
 @dataclass(frozen=True)
@@ -356,9 +354,8 @@ def _difference(one: torch.Tensor | None, other: torch.Tensor | None) -> float:
 def _reason(error: Exception) -> str:
     """The error in one line, with the line of the user's code that caused it."""
     text = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [one for one in frames if not one.filename.startswith((_TORCH, "<")) and one.filename != __file__]
-    return f"{text} ({own[-1].filename}:{own[-1].lineno}: {own[-1].line})" if own else text
+    frame = user_frame(error, libraries=True)
+    return f"{text} ({frame.filename}:{frame.lineno}: {frame.line})" if frame is not None else text
 
 
 def _argument_name(path: Sequence[Any]) -> str:

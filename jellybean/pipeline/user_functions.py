@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-import traceback
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -13,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from jellybean.errors import JellyBeanError
-from jellybean_agent import describe_error
+from jellybean.pipeline.user_errors import place_and_reason, reason_of
 
 _USER_MODULES: dict[str, Path] = {}  # module name -> file of the user; names of other modules are not taken
 
@@ -36,7 +35,7 @@ def load_object(place: str, name: str, directory: Path = Path()) -> Callable[...
     except JellyBeanError:
         raise
     except (Exception, SystemExit) as error:  # user code may raise anything
-        raise JellyBeanError(f"{place} cannot be imported: {_reason(error)}") from error
+        raise JellyBeanError(f"{place} cannot be imported: {reason_of(error)}") from error
     function = getattr(module, name, None)
     if not callable(function):
         raise JellyBeanError(f"{place} has no function {name!r}")
@@ -49,26 +48,9 @@ def _in_one_line(function: Callable[..., Any], what: str) -> Callable[..., Any]:
         try:
             return function(*given)
         except (Exception, SystemExit) as error:
-            places = traceback.extract_tb(error.__traceback__)[1:]  # without the first frame, which is `call` itself
-            users = [place for place in places if "site-packages" not in place.filename] or places
-            where = f" at {users[-1].filename}:{users[-1].lineno}" if users else ""
-            raise JellyBeanError(f"{what} failed{where}: {_reason(error)}") from error
+            raise JellyBeanError(f"{what} failed{place_and_reason(error)}") from error
 
     return call
-
-
-def _reason(error: BaseException) -> str:
-    """The error in one line, with the first of those that it was raised from: libraries hide what failed."""
-    if isinstance(error, SystemExit):
-        return f"it exits with {error.code}"
-    chain = [error]
-    while chain[-1].__cause__ is not None and chain[-1].__cause__ not in chain:
-        chain.append(chain[-1].__cause__)
-    first = chain[-1]
-    reason = describe_error(error, name=True)
-    if first is error or str(first) in reason:
-        return reason
-    return f"{reason} (because of {describe_error(first, name=True)})"
 
 
 def _import_file(path: Path) -> ModuleType:

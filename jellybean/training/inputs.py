@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from torch import nn
 from jellybean.documents.training import TrainingDocument
 from jellybean.pipeline.torch_gradients import gradient_digests
 from jellybean.pipeline.torch_saved import activations_in_file
+from jellybean.pipeline.torch_trace import CallArguments
+from jellybean.pipeline.user_errors import place_and_reason
 from jellybean.training.data.loading import TrainingData, load_data
 from jellybean.training.data.rules import RowRules
 from jellybean.training.errors import TrainingError
@@ -90,6 +93,7 @@ def check_inputs(inputs: TrainingInputs, document: TrainingDocument) -> CheckedI
 def _tried(inputs: TrainingInputs, document: TrainingDocument, rows: int | None) -> RowRules:
     example, module = inputs.example(document, rows), inputs.module
     arguments, target = example.inputs, example.target(slice(None))
+    _check_arguments(module, arguments, document)
     buffers = [(value, value.clone()) for value in module.buffers()]
     weights = list(module.parameters())
     try:
@@ -105,8 +109,8 @@ def _tried(inputs: TrainingInputs, document: TrainingDocument, rows: int | None)
         raise
     except Exception as error:  # user code may raise anything
         raise TrainingError(
-            f"{document.model_name} cannot be trained on {document.data_name} with the loss {document.loss}: "
-            f"{_said(error)}{_types(module, arguments.tensors)}"
+            f"{document.model_name} cannot be trained on {document.data_name} with the loss {document.loss}; it failed"
+            f"{place_and_reason(error)}{_types(module, arguments.tensors)} (inputs: {_sizes(arguments)})"
         ) from error
     finally:
         with torch.no_grad():
@@ -136,8 +140,26 @@ def _check_loss(loss: Any, document: TrainingDocument) -> None:
         )
 
 
-def _said(error: Exception) -> str:
-    return str(error) or type(error).__name__
+def _check_arguments(module: nn.Module, arguments: CallArguments, document: TrainingDocument) -> None:
+    """TrainingError if `forward` does not take the arguments that the data give, by number and name."""
+    args, kwargs = arguments.form.nest(arguments.tensors)
+    try:
+        signature = inspect.signature(module.forward)
+    except ValueError:  # of compiled code, which has none
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise TrainingError(
+            f"{document.data_name}: {error}; the inputs are {_sizes(arguments)}, and forward of "
+            f"{type(module).__name__} takes {', '.join(signature.parameters) or 'nothing'}"
+        ) from error
+
+
+def _sizes(arguments: CallArguments) -> str:
+    """Names, types and shapes of the inputs, for messages."""
+    pairs = zip(arguments.names, arguments.tensors, strict=True)
+    return ", ".join(f"{name} {value.dtype} {list(value.shape)}".replace("torch.", "") for name, value in pairs)
 
 
 def _types(module: nn.Module, tensors: tuple[torch.Tensor, ...]) -> str:
@@ -147,6 +169,17 @@ def _types(module: nn.Module, tensors: tuple[torch.Tensor, ...]) -> str:
         return ""
     dtypes = [str(dtype).removeprefix("torch.") for dtype in (given, own)]
     return f"; the inputs are {dtypes[0]} and the weights {dtypes[1]}: return inputs.astype('{dtypes[1]}')"
+
+
+def _check_probabilities(scores: torch.Tensor, example: Samples, document: TrainingDocument) -> None:
+    """TrainingError if targets that are not whole numbers are no probabilities of the classes either."""
+    targets = example.targets.tensors if example.targets is not None else ()
+    if len(targets) == 1 and targets[0].is_floating_point() and targets[0].shape != scores.shape:
+        dtype = str(targets[0].dtype).removeprefix("torch.")
+        raise TrainingError(
+            f"{document.data_name}: the targets are {dtype}, and cross_entropy takes classes as whole numbers: return "
+            "targets.astype('int64'), or name another loss, such as mse"
+        )
 
 
 def _rules(inputs: TrainingInputs, document: TrainingDocument, outputs: Any, example: Samples) -> RowRules:
@@ -162,7 +195,9 @@ def _rules(inputs: TrainingInputs, document: TrainingDocument, outputs: Any, exa
         raise TrainingError(f"{document.model_name} gives {shape}; {document.loss} takes a tensor of a row per sample")
     if document.loss == "mse":
         rules = replace(rules, sizes=tuple(scores.shape[1:]))
-    elif example.classes is not None:
+    elif example.classes is None:
+        _check_probabilities(scores, example, document)
+    else:
         rules = replace(rules, classes=scores.shape[class_dimension(scores, example.classes)])
     rules.check(example, "train")
     return rules

@@ -75,9 +75,10 @@ def class_dimension(scores: torch.Tensor, targets: torch.Tensor) -> int:
     for place in dict.fromkeys((1, int(scores.dim()) - 1)):
         if scores.dim() > 1 and scores.shape[:place] + scores.shape[place + 1 :] == targets.shape:
             return place
+    column = scores.dim() == targets.dim() == 2 and targets.shape[1] == 1
     raise TrainingError(
         f"scores of shape {list(scores.shape)} and targets of shape {list(targets.shape)} do not fit: cross_entropy "
-        "takes a score per class and target"
+        f"takes a score per class and target{'; return targets.reshape(-1)' if column else ''}"
     )
 
 

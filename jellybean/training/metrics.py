@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,12 +14,12 @@ import torch
 
 from jellybean.documents.training import TrainingDocument, metric_name
 from jellybean.errors import JellyBeanError
+from jellybean.pipeline.user_errors import place_and_reason
 from jellybean.pipeline.user_functions import load_function, load_object
 from jellybean.training.errors import TrainingError
 from jellybean.training.losses import class_dimension, class_scores
 from jellybean.training.samples import IGNORED
 from jellybean.training.stages.stage import LossFunction
-from jellybean_agent import describe_error
 
 
 class Measure(Protocol):
@@ -178,9 +177,7 @@ def _named_errors(name: str) -> Iterator[None]:
     except JellyBeanError as error:  # of a loaded function; it has the name and the line
         raise TrainingError(f"the metric {error}") from error
     except Exception as error:  # user code may raise anything
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        reason = describe_error(error, name=True)
-        raise TrainingError(f"the metric {name} failed at {place.filename}:{place.lineno}: {reason}") from error
+        raise TrainingError(f"the metric {name} failed{place_and_reason(error)}") from error
 
 
 def _number(value: Any, name: str) -> float:

@@ -123,7 +123,21 @@ def _tensor(value: Any, where: str) -> torch.Tensor:
     try:
         return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
+        if text := _first_text(value):
+            raise TrainingError(
+                f"{where}: there are texts in place of numbers, such as '{text:.40}': number classes by "
+                "numpy.unique(texts, return_inverse=True)[1], and turn inputs into tokens"
+            ) from error
         raise TrainingError(f"{where}: {SHAPE}, as arrays of numbers: {error}") from error
+
+
+def _first_text(value: Any) -> str:
+    """The first item of an array, if it is a text; otherwise empty."""
+    try:
+        items = np.asarray(value)
+    except ValueError:  # rows of different lengths
+        return ""
+    return str(items.flat[0]) if items.size and isinstance(items.flat[0], str) else ""
 
 
 def _class_numbers(value: torch.Tensor) -> torch.Tensor:

@@ -6,7 +6,6 @@ and row, whatever the number of workers, and wherever a resumed run begins.
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,11 +15,11 @@ from typing import Any, TypeAlias
 import torch
 from torch.utils.data import Dataset, IterableDataset
 
+from jellybean.pipeline.user_errors import place_and_reason
 from jellybean.training.data.digests import digest_of
 from jellybean.training.data.randomness import Randomness, seed_generators
 from jellybean.training.errors import RankCrashError, TrainingError
 from jellybean.training.samples import Samples, read_samples
-from jellybean_agent import describe_error
 
 Stream: TypeAlias = Callable[[int], Iterable[Any]]  # epoch -> rows
 
@@ -80,7 +79,7 @@ class RowFormat:
         except Exception as error:  # rows of any kind; a user's collate_fn
             raise TrainingError(
                 f"{where}: {_span(numbers)} do not make a micro-batch: rows must have the same sizes and types, or "
-                f"come by a DataLoader with a collate_fn{_reason(error)}"
+                f"come by a DataLoader with a collate_fn{place_and_reason(error)}"
             ) from error
         found = read_samples(_with_tuples(given), self.name, self.part, targets=self.targets, numbers=numbers)
         if len(found) != len(numbers):
@@ -91,7 +90,7 @@ class RowFormat:
 
     def unreadable(self, numbers: Sequence[int], error: Exception) -> RankCrashError:
         """User code raised while it gave some rows."""
-        return RankCrashError(f"{self.name}, {self.part}: reading {_span(numbers)} failed{_reason(error)}")
+        return RankCrashError(f"{self.name}, {self.part}: reading {_span(numbers)} failed{place_and_reason(error)}")
 
 
 class MapBatches(Dataset):  # type: ignore[misc]  # mypy does not follow torch
@@ -203,11 +202,3 @@ def _span(numbers: Sequence[int]) -> str:
     if isinstance(numbers, range):
         return f"rows {numbers[0]} to {numbers[-1]}"
     return f"rows {', '.join(map(str, numbers[:4]))}{', ...' if len(numbers) > 4 else ''}"
-
-
-def _reason(error: Exception) -> str:
-    """Where user code raised, and what."""
-    places = traceback.extract_tb(error.__traceback__)
-    own = [place for place in places if place.filename != __file__]
-    where = f" at {own[-1].filename}:{own[-1].lineno}" if own else ""
-    return f"{where}: {describe_error(error, name=True)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from jellybean.training.errors import TrainingError
@@ -34,9 +35,11 @@ class RowRules:
         """TrainingError if the loss would fail on a target. `part`: train or test."""
         targets = samples.targets.tensors[0] if samples.targets is not None else None
         if self.sizes is not None and targets is not None and self.sizes != tuple(targets.shape[1:]):
+            same_count = math.prod(self.sizes) == math.prod(targets.shape[1:])
+            hint = f"; return targets.reshape({', '.join(map(str, (-1, *self.sizes)))})" if same_count else ""
             raise TrainingError(
                 f"{self.model} gives {list(self.sizes)} of a sample and the targets in {part} have "
-                f"{list(targets.shape[1:])}: mse needs the same"
+                f"{list(targets.shape[1:])}: mse needs the same{hint}"
             )
         if self.classes is None or samples.classes is None:
             return

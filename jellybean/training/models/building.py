@@ -56,7 +56,9 @@ def _construct(document: TrainingDocument, directory: Path) -> nn.Module:
 def _module(made: object, name: str) -> nn.Module:
     made = made[0] if isinstance(made, tuple) else made  # (module, inputs), as for `pipeline profile`
     if not isinstance(made, nn.Module):
-        raise TrainingError(f"{name} returned {type(made).__name__}; it must return a torch.nn.Module")
+        listed = isinstance(made, list) and made and all(isinstance(one, nn.Module) for one in made)
+        hint = f": for a list of modules write `stages: {name}` in place of `model`" if listed else ""
+        raise TrainingError(f"{name} returned {type(made).__name__}; it must return a torch.nn.Module{hint}")
     return made
 
 

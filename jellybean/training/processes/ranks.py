@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from jellybean.documents.training import TrainingDocument
 from jellybean.errors import JellyBeanError
+from jellybean.pipeline.user_errors import user_frame
 from jellybean.quantities import InvalidValueError
 from jellybean.training.errors import RankCrashError, RankLostError, ReportedError, TrainingError
 from jellybean.training.processes.devices import check_same_kind, choose_device, set_device
@@ -126,9 +127,8 @@ def translated_errors(timeout_s: float) -> Iterator[None]:
 
 
 def _crash(error: Exception) -> str:
-    """Message with the exception and the code line that raised it, preferably a line outside torch."""
-    places = traceback.extract_tb(error.__traceback__)
-    frame = next((one for one in reversed(places) if f"{os.sep}torch{os.sep}" not in one.filename), places[-1])
+    """Message with the exception and the user's line that raised it, or the last one if no code of the user ran."""
+    frame = user_frame(error) or traceback.extract_tb(error.__traceback__)[-1]
     message = str(error).strip() or "no message"
     return f"{type(error).__name__} at {frame.filename}:{frame.lineno}: {message}"
 

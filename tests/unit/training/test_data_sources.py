@@ -272,7 +272,11 @@ class Broken(Rows):
             RankCrashError,
             r"reading row 17 failed at .*_sources.py:\d+: odd row",
         ),
-        ("larger", TrainingError, "do not make a micro-batch: rows must have the same sizes"),
+        (
+            "larger",
+            TrainingError,
+            r"rows must have the same sizes and types, or come by a DataLoader with a collate_fn: ",
+        ),
         ("nan", TrainingError, "row 17 of the inputs has nan"),
         ("class", TrainingError, "the targets in train are 0 to 9, and net gives scores of 3 classes"),
     ],

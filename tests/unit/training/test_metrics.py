@@ -51,6 +51,10 @@ class Listed(F1):
     def value(self, totals):
         return []
 
+class InTorch(F1):
+    def value(self, totals):
+        return torch.nn.functional.relu("not a tensor")
+
 class NoTotals:
     def add(self, outputs, targets): ...
 
@@ -127,6 +131,7 @@ def test_perplexity_is_of_valid_tokens(tmp_path):
         ("nets.py:text", "the metric nets.py:text gives str; it must give a number"),
         ("nets.py:broken", r"the metric nets.py:broken failed at .*nets.py:\d+: division by zero"),
         ("nets.py:Ratio", r"the metric nets.py:Ratio failed at .*nets.py:\d+: .*division by zero"),
+        ("nets.py:InTorch", r"the metric nets.py:InTorch failed at [^ ]*/nets.py:\d+: relu"),
         ("nets.py:Listed", "the metric nets.py:Listed gives list; it must give a number"),
         ("nets.py:NoTotals", r"is a class without totals\(\): it needs add"),
         ("nets.py:Growing", "has 0 totals before it has seen rows and"),

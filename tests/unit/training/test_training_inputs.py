@@ -9,6 +9,8 @@ torch = pytest.importorskip("torch", reason="training needs torch: pip install '
 from jellybean.documents.training import load_training  # noqa: E402
 from jellybean.documents.training_data import FolderSpec  # noqa: E402
 from jellybean.errors import JellyBeanError  # noqa: E402
+from jellybean.pipeline.user_errors import place_and_reason  # noqa: E402
+from jellybean.pipeline.user_functions import load_function  # noqa: E402
 from jellybean.training.data.loading import load_data  # noqa: E402
 from tests.support.training_inputs import load_training_inputs  # noqa: E402
 
@@ -29,6 +31,15 @@ def net():
 def data():
     rows = (torch.randn(8, 3), torch.zeros(8, dtype=torch.long))
     return {"train": rows, "test": rows}
+"""
+
+
+OWN = """\
+class Own(torch.nn.Linear):
+    def __init__(self):
+        super().__init__(3, 2)
+    def forward(self, x):
+        return super().forward(torch.nn.functional.relu(x + torch.zeros(5)))
 """
 
 
@@ -56,7 +67,31 @@ def test_good(tmp_path):
         ("def net()", "def net(width)", "nets.py:net failed: net.. missing 1 required"),
         ("return torch.nn.Linear(3, 2)", "return 1 / 0", r"nets.py:net failed at .*nets.py:4: .*division"),
         ("return torch.nn.Linear(3, 2)", "return 7", "returned int; it must return a torch.nn.Module"),
-        ("Linear(3, 2)", "Linear(4, 2)", "cannot be trained on nets.py:data"),
+        (
+            "Linear(3, 2)",
+            "Linear(4, 2)",
+            r"cannot be trained on nets.py:data with the loss cross_entropy; it failed: .*\(inputs: input_0 float32 "
+            r"\[\d, 3\]\)$",
+        ),
+        (
+            "return torch.nn.Linear(3, 2)",
+            f"return Own()\n\n{OWN}",
+            r"it failed at [^ ]*/nets.py:10: .*must match.*\(inputs: input_0 float32 \[\d, 3\]\)$",
+        ),
+        (
+            "(torch.randn(8, 3)",
+            "({'picture': torch.randn(8, 3)}",
+            r"missing a required argument: 'input'; the inputs are picture float32 \[\d, 3\], and forward of "
+            "Linear takes input$",
+        ),
+        (
+            "return torch.nn.Linear(3, 2)",
+            "return [torch.nn.Linear(3, 2)]",
+            "write `stages: nets.py:net` in place of `mod",
+        ),
+        ("dtype=torch.long", "dtype=torch.float", r"the targets are float32, .*: return targets.astype\('int64'\)"),
+        ("zeros(8,", "zeros(8, 1,", r"scores of shape \[\d, 2\] and targets .* return targets.reshape\(-1\)"),
+        ("torch.zeros(8, dtype=torch.long)", "['cat', 'dog'] * 4", "such as 'cat': number classes by numpy.unique"),
         ("torch.nn.Linear(3, 2)", "torch.nn.LazyLinear(2)", "uninitialized parameter"),
         ("torch.nn.Linear(3, 2)", "torch.nn.Linear(3, 2).requires_grad_(False)", "there is nothing to train"),
         ("torch.nn.Linear(3, 2)", "torch.nn.Flatten(0)", r"gives the shape \[12\]; cross_entropy takes"),
@@ -65,7 +100,8 @@ def test_good(tmp_path):
         ("torch.zeros(8,", "torch.zeros(7,", r"inputs of shape \[8, 3\] and targets of shape \[7\]"),
         ("torch.randn(8, 3)", "torch.randn(8, 3).double()", "float64 and the weights float32: return inputs.astype"),
         ("torch.randn(8, 3)", "torch.randn(8, 3).log()", "row 0 of the inputs has nan"),
-        ("torch.randn(8, 3)", "['a'] * 8", "as arrays of numbers"),
+        ("torch.randn(8, 3)", "['a'] * 8", "train: there are texts in place of numbers, such as 'a'"),
+        ("torch.randn(8, 3)", "[[1], [2, 3]]", "as arrays of numbers"),
         ("torch.randn(8, 3)", "torch.randn(0, 3)", r"inputs of shape \[0, 3\]"),
         ("torch.zeros(8,", "2 + torch.zeros(8,", "targets in train are 2 to 2, and .* scores of 2 classes, 0 to 1"),
         ('"test": rows', '"test": (rows[0][:, :2], rows[1])', r"float32 \[3\] in train and float32 \[2\] in test"),
@@ -102,3 +138,23 @@ def test_a_labelled_folder(tmp_path):
     (tmp_path / "pictures" / "dark" / "notes.png").write_text("no picture")
     with pytest.raises(JellyBeanError, match="is no picture"):
         load_data(document, tmp_path)
+
+
+def test_targets_of_mse_that_lack_a_dimension(tmp_path):
+    nets = NETS.replace("Linear(3, 2)", "Linear(3, 1)").replace("dtype=torch.long", "dtype=torch.float")
+    with pytest.raises(JellyBeanError, match=r"mse needs the same; return targets.reshape\(-1, 1\)$"):
+        load_training_inputs(*_folder(tmp_path, nets, DOCUMENT + "loss: mse\n"))
+
+
+def test_the_line_of_a_user_is_named_when_a_library_fails(tmp_path):
+    """An error that a library raises from another module's code, below the user's line."""
+    (tmp_path / "nets.py").write_text("import json\n\ndef net():\n    return json.loads('{')\n")
+    with pytest.raises(JellyBeanError, match=r"nets.py:net failed at [^ ]*/nets.py:4: Expecting"):
+        load_function("nets.py", "net", tmp_path)()
+
+
+def test_no_line_is_named_where_no_code_of_a_user_ran():
+    with pytest.raises(RuntimeError) as raised:
+        torch.utils.data.default_collate([torch.zeros(2), torch.zeros(3)])
+    raised.value.__traceback__ = raised.value.__traceback__.tb_next
+    assert place_and_reason(raised.value).startswith(": stack expects each tensor")
