@@ -22,6 +22,7 @@ from jellybean.documents.schema.validation import validate_tree
 from jellybean.documents.training_data import FUNCTION, Count, DataSpec, TrainingFunction, data_name
 from jellybean.documents.training_lora import LoraSpec
 from jellybean.documents.training_references import check_references
+from jellybean.documents.training_run import CheckpointSpec, SyncSpec
 from jellybean.errors import DocumentError, DocumentProblem
 from jellybean.quantities import InvalidValueError, did_you_mean, quoted
 from jellybean_solver.pipeline import SCHEDULES
@@ -168,16 +169,6 @@ class LrSpec(DocumentModel):
         return self
 
 
-class CheckpointSpec(DocumentModel):
-    """Checkpoints, from which a run can resume."""
-
-    every: Count = Field(default=1, description="Epochs between checkpoints.")
-    keep: Count = Field(default=2, description="Number of newest checkpoints kept.")
-    updates: Count | None = Field(
-        default=None, description="Updates between checkpoints within an epoch, for schedules with a flush."
-    )
-
-
 class EarlyStopSpec(DocumentModel):
     """Ends a run when a metric on the test rows no longer improves."""
 
@@ -253,6 +244,7 @@ class TrainingDocument(DocumentModel):
     replicas: Processes = Field(
         default=1, description="Data-parallel copies of the pipeline; each processes its part of the batch."
     )
+    sync: SyncSpec = SyncSpec()
     schedule: Annotated[str, AfterValidator(_schedule)] = Field(
         default=AUTO,
         description="A pipeline schedule, or auto: the fastest that fits into memory and keeps synchronous updates.",

@@ -40,7 +40,7 @@ class EpochResult:
     `losses`: per update. `accuracy`: percent of the test rows; None if targets are no classes. `samples`: training
     rows. `idle`, `predicted_idle`: bubble fractions, measured in the epoch's last iteration (0 if a resumed epoch had
     no update left) and simulated. `left_s`: estimated seconds until the end of the run. `metrics`: on the test rows, by
-    name.
+    name. `sync_bytes`: bytes that each rank has sent to sum gradients; None if `sync` does not count them.
     """
 
     number: int
@@ -53,6 +53,7 @@ class EpochResult:
     predicted_idle: float
     left_s: float
     metrics: dict[str, float | None] = field(default_factory=dict)
+    sync_bytes: list[int] | None = None
 
     @property
     def loss(self) -> float:
@@ -80,6 +81,7 @@ def run_epoch(
     run: RankRun, document: TrainingDocument, start: EpochStart, lr: LrSchedule, save: SaveUpdates
 ) -> EpochResult:
     """Train to the end of an epoch and measure the test rows. `save` is called within it. A collective call."""
+    sent_before = run.updates.sent_bytes
     began, uses = time.perf_counter(), _uses(run)
     first = len(start.losses) if run.schedule.flushes else 0
     reader = run.data.train.read(ReadPlan(run.sampler, start.number, first, run.rank.replica, uses.__getitem__))
@@ -106,6 +108,7 @@ def run_epoch(
         run.choice.bubble,
         left_s=0.0,  # placeholder; the caller sets it
         metrics=measured.metrics,
+        sync_bytes=_sync_bytes(run, sent_before),
     )
 
 
@@ -192,6 +195,16 @@ def _idle(run: RankRun, log: ActionLog) -> float:
     starts = tuple(tuple(s + one[2] - origin for s in one[0]) for one in ranks)
     ends = tuple(tuple(s + one[2] - origin for s in one[1]) for one in ranks)
     return bubble_fraction(Timeline(run.schedule, starts, ends))
+
+
+def _sync_bytes(run: RankRun, sent_before: int | None) -> list[int] | None:
+    """Bytes that each rank has sent to sum gradients since it had sent `sent_before`; None if they are not counted."""
+    if run.updates.sent_bytes is None or sent_before is None:
+        return None
+    sent = torch.zeros(dist.get_world_size(), dtype=torch.int64)
+    sent[dist.get_rank()] = run.updates.sent_bytes - sent_before
+    dist.all_reduce(sent)
+    return [int(one) for one in sent]
 
 
 def average_statistics(run: RankRun) -> None:

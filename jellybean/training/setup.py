@@ -12,9 +12,11 @@ import torch
 import torch.distributed as dist
 
 from jellybean.documents.training import TrainingDocument
+from jellybean.documents.training_run import TORCH
 from jellybean.pipeline.torch_devices import move_module
 from jellybean.pipeline.torch_trace import CallForm
 from jellybean.training.checkpoints.frozen import FrozenWeights
+from jellybean.training.collectives.message_sums import MessageSums
 from jellybean.training.data.agreement import check_same_rows
 from jellybean.training.data.loading import TrainingData
 from jellybean.training.data.rows import RowDigest
@@ -29,11 +31,12 @@ from jellybean.training.processes.links import GroupCommunicator, Link, StagedLi
 from jellybean.training.processes.ranks import NO_TIMEOUT, Rank
 from jellybean.training.processes.transport import StageTransport
 from jellybean.training.schedule_choice import ScheduleChoice, choose_schedule
-from jellybean.training.stages.all_reduce import make_process_groups
+from jellybean.training.stages.all_reduce import ProcessGroups, TiedWeights, make_process_groups
 from jellybean.training.stages.averages import AveragedWeights
 from jellybean.training.stages.cut import CutModule, cut_module
 from jellybean.training.stages.evaluation_cut import EvaluationCut, cut_for_evaluation
 from jellybean.training.stages.evaluation_pass import EvaluationPass, EvaluationStage
+from jellybean.training.stages.gradient_sums import GradientSums, TorchSums
 from jellybean.training.stages.interpreter import Interpreter, Place, neighbours, peers_of
 from jellybean.training.stages.master_weights import MasterWeights
 from jellybean.training.stages.precision import PRECISIONS
@@ -143,6 +146,7 @@ class _RunBuilder:
                 schedule.flushes, training.tied, document.clip, rank.replica == 0, self._precision.loss_scale()
             ),
             AveragedWeights(held, document.ema) if document.ema is not None else None,
+            self._sums(groups, training.tied),
         )
         transport = self._transport()
         place = Place(rank.device_index, rank.first, rank.streams)
@@ -166,6 +170,15 @@ class _RunBuilder:
             copies=dict(groups.copies),
             frozen=FrozenWeights(held),
         )
+
+    def _sums(self, groups: ProcessGroups, tied: TiedWeights) -> GradientSums:
+        """How this rank sums gradients. A collective call: messages in host memory may need groups of their own."""
+        sync = self._document.sync
+        if sync.way == TORCH:
+            return TorchSums(groups)
+        if dist.get_backend() != "gloo":
+            groups = make_process_groups(self._schedule, self._document.replicas, tied, "gloo")
+        return MessageSums(sync.way, sync.bucket_bytes, groups.copies, groups.ties)
 
     def _held(self, cut: CutModule) -> dict[tuple[int, int], StageCopy]:
         short = self._precision.weights

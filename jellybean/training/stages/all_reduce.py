@@ -1,13 +1,9 @@
-"""All-reduces of gradients before an update: over copies of a stage, replicas, and stages that share weights.
-
-Also the global gradient norm, for clipping.
-"""
+"""Process groups of sums over copies of a stage, replicas and shared weights; norm and finiteness of all gradients."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -18,31 +14,6 @@ from jellybean_solver.pipeline import Schedule
 
 NamedGradients = dict[str, torch.Tensor]
 TiedWeights = dict[str, dict[int, str]]  # shared weight -> stage -> parameter name in that stage
-
-
-@dataclass
-class PendingAllReduce:
-    """An all-reduce in flight. `finish` waits and writes the sums into the gradients."""
-
-    gradients: NamedGradients
-    flat: torch.Tensor
-    work: Any
-
-    def finish(self) -> None:
-        """Wait; the gradients then hold the sum over all ranks."""
-        self.work.wait()
-        place = 0
-        for value in self.gradients.values():
-            value.copy_(self.flat[place : place + value.numel()].view_as(value))
-            place += value.numel()
-
-
-def start_all_reduce(gradients: NamedGradients, group: dist.ProcessGroup) -> PendingAllReduce | None:
-    """Start an all-reduce of gradients, whose names and sizes are equal on all ranks of the group; None if empty."""
-    if not gradients:
-        return None
-    flat = torch.cat([value.reshape(-1) for value in gradients.values()])
-    return PendingAllReduce(gradients, flat, dist.all_reduce(flat, group=group, async_op=True))
 
 
 @dataclass(frozen=True)
@@ -102,8 +73,13 @@ def clip_gradients(gradients: Sequence[NamedGradients], norm: torch.Tensor, most
             value.mul_(factor.to(value.dtype))
 
 
-def make_process_groups(schedule: Schedule, replicas: int, tied: TiedWeights) -> ProcessGroups:
-    """Create the process groups of this rank. A collective call: all ranks must make it."""
+def make_process_groups(
+    schedule: Schedule, replicas: int, tied: TiedWeights, backend: str | None = None
+) -> ProcessGroups:
+    """Create the process groups of this rank. A collective call: all ranks must make it.
+
+    `backend`: of the groups; None for that of the run.
+    """
     rank, size = dist.get_rank(), schedule.devices
     made: dict[tuple[int, ...], dist.ProcessGroup] = {}
 
@@ -111,7 +87,7 @@ def make_process_groups(schedule: Schedule, replicas: int, tied: TiedWeights) ->
         """The group of these ranks; None unless this rank is in it with others."""
         key = tuple(ranks)
         if len(key) > 1 and key not in made:
-            made[key] = dist.new_group(list(key), timeout=NO_TIMEOUT)
+            made[key] = dist.new_group(list(key), timeout=NO_TIMEOUT, backend=backend)
         return made.get(key) if rank in key else None
 
     stages = {stage: group(_holders(schedule, replicas, [stage])) for stage in range(schedule.stages)}

@@ -6,6 +6,7 @@ One interpreter runs all schedules (ADR 10): an action's kind defines the operat
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Protocol
@@ -85,6 +86,7 @@ class Interpreter:
         for index, action in enumerate(self._actions):
             if action.kind not in (ActionKind.UPDATE, ActionKind.REDUCE):
                 self._last_use[action.stage, action.pipe][action.version] = index
+        self._last_backwards = _last_backwards(self._actions)
 
     def run(self, feed: MicrobatchFeed, settings: Sequence[GroupSettings] = ()) -> ActionLog:
         """Run one iteration. `settings[i]`: optimizer settings of its i-th update; empty: unchanged."""
@@ -94,7 +96,9 @@ class Interpreter:
         log = ActionLog(self._place.streams)
         for index, action in enumerate(self._actions):
             stage = self._held[action.stage, action.pipe]
-            self._step(index, action, stage, feed, log)
+            summed = index in self._last_backwards
+            with self._updates.last_backward(action.stage, stage) if summed else nullcontext():
+                self._step(index, action, stage, feed, log)
             self._done()
         self._iteration += 1
         return log
@@ -166,6 +170,18 @@ class Interpreter:
     def _key(self, action: Action, receiver: int) -> MessageKey:
         kind = ACTIVATIONS if action.kind is ActionKind.FORWARD else GRADIENTS
         return MessageKey(self._iteration, kind, receiver, action.microbatch, action.pipe)
+
+
+def _last_backwards(actions: Sequence[Action]) -> frozenset[int]:
+    """Indices of the actions that complete a stage's gradient for an update."""
+    last: dict[tuple[int, int], int] = {}
+    found = set()
+    for index, action in enumerate(actions):
+        if action.kind in (ActionKind.BACKWARD, ActionKind.WEIGHT_GRADIENT):
+            last[action.stage, action.pipe] = index
+        elif action.kind is ActionKind.UPDATE and (action.stage, action.pipe) in last:
+            found.add(last.pop((action.stage, action.pipe)))
+    return frozenset(found)
 
 
 def neighbours(schedule: Schedule, replicas: int = 1) -> list[tuple[int, int]]:

@@ -17,6 +17,7 @@ from jellybean.training.stages.split_backward import DeferredWeightGradients, in
 from jellybean.training.stages.weight_versions import WeightVersions
 
 LossFunction = Callable[[Any, Any], torch.Tensor]  # outputs, targets -> mean over samples
+Watcher = Callable[[str, torch.Tensor], None]  # name and value of a gradient
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class StageCopy:
     """A stage on `device`. `module` maps tensors to tensors; `loss`, a mean over samples, only at the last stage.
 
     `state`: names of the buffers that it updates; None: all of them. `gradient`: accumulated for the next update, by
-    parameter name.
+    parameter name. `watcher`: is called within `backward` with each gradient that this backward has accumulated.
     """
 
     module: nn.Module
@@ -89,6 +90,7 @@ class StageCopy:
     state: frozenset[str] | None = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     gradient: dict[str, torch.Tensor] = field(default_factory=dict)
+    watcher: Watcher | None = None
 
     def __post_init__(self) -> None:
         self.versions = WeightVersions(self.module, self.settings.masters)
@@ -135,7 +137,7 @@ class StageCopy:
         leaves, weights = _wanted(flight.leaves), _trained(flight.weights)
         if not roots or not (leaves or weights):
             return (None,) * self._received(flight)
-        with self._accumulating(weights):
+        with self._accumulating(weights), self._watched(weights):
             torch.autograd.backward(roots, coming, inputs=[*leaves, *weights.values()])
         return _by_leaf(flight.leaves, [leaf.grad for leaf in leaves])[: self._received(flight)]
 
@@ -196,9 +198,34 @@ class StageCopy:
                     self.gradient[name] = self._sum(name, value.grad) if name in rounded else value.grad
                     value.grad = None
 
+    @contextmanager
+    def _watched(self, weights: Mapping[str, torch.Tensor]) -> Iterator[None]:
+        """Context in which the watcher is called as soon as a gradient is accumulated.
+
+        Gradients that are added up outside autograd, in the master copies' type, are left out.
+        """
+        watcher = self.watcher
+        exact = {n: w for n, w in weights.items() if watcher is not None and not self.versions.is_rounded(n)}
+        hooks = [weight.register_post_accumulate_grad_hook(_calls(watcher, name)) for name, weight in exact.items()]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
     def _sum(self, name: str, gradient: torch.Tensor) -> torch.Tensor:
         total = self.gradient.get(name)
         return gradient.float() if total is None else total.add_(gradient)
+
+
+def _calls(watcher: Watcher | None, name: str) -> Callable[[torch.Tensor], None]:
+    """A hook of autograd that passes an accumulated gradient to the watcher."""
+
+    def call(weight: torch.Tensor) -> None:
+        if watcher is not None and weight.grad is not None:
+            watcher(name, weight.grad)
+
+    return call
 
 
 def _seed(device: torch.device, seed: int) -> None:

@@ -6,26 +6,25 @@ the whole model, as on one device. Without a flush, every stage updates alone an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from jellybean.training.errors import TrainingError
 from jellybean.training.processes.host_memory import return_freed_memory
 from jellybean.training.stages.all_reduce import (
-    PendingAllReduce,
     ProcessGroups,
     TiedWeights,
     all_finite,
     clip_gradients,
     global_norm,
-    start_all_reduce,
 )
 from jellybean.training.stages.averages import AveragedWeights
+from jellybean.training.stages.gradient_sums import GradientSums, PendingSum, TorchSums
 from jellybean.training.stages.loss_scale import LossScale
 from jellybean.training.stages.stage import StageCopy
 from jellybean_solver.pipeline import Action, Schedule
@@ -51,7 +50,10 @@ class UpdateSettings:
 
 
 class WeightUpdates:
-    """Updates of the stages that a rank holds. `held`: (stage, pipe) -> copy. `averages`: of the weights, or None."""
+    """Updates of the stages that a rank holds. `held`: (stage, pipe) -> copy. `averages`: of the weights, or None.
+
+    `sums`: how gradients are summed over ranks; None: by torch's all_reduce.
+    """
 
     def __init__(
         self,
@@ -60,11 +62,13 @@ class WeightUpdates:
         groups: ProcessGroups,
         rules: UpdateSettings,
         averages: AveragedWeights | None = None,
+        sums: GradientSums | None = None,
     ) -> None:
         self._held, self._groups, self._rules = held, groups, rules
+        self._sums: GradientSums = sums or TorchSums(groups)
         self.averages = averages
         self._settings: Sequence[GroupSettings] = ()
-        self._pending: dict[int, PendingAllReduce | None] = {}
+        self._pending: dict[int, PendingSum | None] = {}
         self._ready = self._skipped = self._stepped = False
         self._owned: dict[tuple[int, int], dict[str, nn.Parameter]] = {}
         self.optimizers: dict[tuple[int, int], torch.optim.Optimizer] = {}
@@ -92,12 +96,29 @@ class WeightUpdates:
         self._settings, self._pending = settings, {}
         self._ready = self._skipped = False
 
+    @property
+    def sent_bytes(self) -> int | None:
+        """Bytes that this rank has sent so far for sums of gradients; None if they are not counted."""
+        return self._sums.sent_bytes
+
+    @contextmanager
+    def last_backward(self, number: int, stage: StageCopy) -> Iterator[None]:
+        """Context of the last backward before a stage's update: its gradients are summed as they become complete."""
+        stage.watcher = self._sums.watcher(number, stage.versions.trained)
+        if stage.watcher is None:
+            yield
+            return
+        try:
+            yield
+        finally:
+            stage.watcher = None
+        self.reduce(number, stage)
+
     def reduce(self, number: int, stage: StageCopy) -> None:
-        """Start the all-reduce of a stage's gradient over its copies."""
-        group = self._groups.copies.get(number)
-        if group is not None:
+        """Start the sum of a stage's gradient over its copies, unless it has started."""
+        if number not in self._pending and self._groups.copies.get(number) is not None:
             _fill_missing(stage)
-            self._pending[number] = start_all_reduce(stage.gradient, group)
+            self._pending[number] = self._sums.start(number, stage.gradient)
 
     def update(self, action: Action, stage: StageCopy, place: int) -> None:
         """Apply a stage's accumulated gradient to its weights. `place`: index of the action in the device's order."""
@@ -131,11 +152,9 @@ class WeightUpdates:
     def _prepare_all(self) -> None:
         """Finish all all-reduces, sum the gradients of tied weights, unscale them, clip by the global norm."""
         for (number, _), stage in self._held.items():
-            if number not in self._pending:
-                self.reduce(number, stage)
-        for pending in self._pending.values():
-            if pending is not None:
-                pending.finish()
+            self.reduce(number, stage)
+        for (number, _), stage in self._held.items():
+            self._finish_sum(number, stage)
         self._reduce_tied()
         if self._rules.loss_scale is not None:
             self._unscale(self._rules.loss_scale)
@@ -159,9 +178,12 @@ class WeightUpdates:
 
     def _reduce_now(self, number: int, stage: StageCopy) -> None:
         self.reduce(number, stage)
+        self._finish_sum(number, stage)
+
+    def _finish_sum(self, number: int, stage: StageCopy) -> None:
         pending = self._pending.pop(number, None)
         if pending is not None:
-            pending.finish()
+            pending.finish(stage.gradient)
 
     def _reduce_tied(self) -> None:
         """Replace each tied weight's gradient by the sum over the stages that share the weight."""
@@ -175,9 +197,7 @@ class WeightUpdates:
             for pipe, stage, name in holders:
                 if pipe == 0 and self._rules.first_replica and name in stage.gradient:
                     total += stage.gradient[name]
-            group = self._groups.ties.get(tie)
-            if group is not None:
-                dist.all_reduce(total, group=group)
+            self._sums.sum_tie(tie, total)
             for _, stage, name in holders:
                 stage.gradient[name] = total.clone()
 

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from jellybean.training.collectives.message_sums import MessageSums
 from jellybean.training.errors import TrainingError
 from jellybean.training.processes.links import GroupCommunicator, Link, StagedLink, device_links
 from jellybean.training.processes.ranks import Rank, translated_errors
@@ -23,7 +24,8 @@ from jellybean.training.processes.streams import HostStreams
 from jellybean.training.processes.tensor_messages import MessageKey
 from jellybean.training.processes.transport import StageTransport
 from jellybean.training.saving import agree_on_checkpoint
-from jellybean.training.stages.all_reduce import make_process_groups
+from jellybean.training.stages.all_reduce import ProcessGroups, make_process_groups
+from jellybean.training.stages.gradient_sums import GradientSums, TorchSums
 from jellybean.training.stages.interpreter import ActionLog, Interpreter, Place, neighbours, peers_of
 from jellybean.training.stages.loss_scale import LossScale
 from jellybean.training.stages.master_weights import MasterWeights
@@ -77,6 +79,8 @@ class Train:
     short: torch.dtype | None = None  # type of weight matrices, with master copies
     loss_scale: LossScale | None = None
     dropout: float = 0.0
+    sync: str = "torch"  # how copies sum their gradients
+    bucket_bytes: float = 200.0  # a gradient or two
     optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD
     options: dict[str, Any] = field(default_factory=lambda: {"lr": LR, "momentum": MOMENTUM})
 
@@ -101,6 +105,11 @@ class Train:
         sums = [sum(sum(own[first : first + period]) for own in every) for first in range(0, len(every[0]), period)]
         counted = [sums[number // period] for number in range(len(every[replica]))]
         return Given(self.data(iteration)[replica], counted)
+
+    def _sums(self, groups: ProcessGroups) -> GradientSums:
+        if self.sync == "torch":
+            return TorchSums(groups)
+        return MessageSums(self.sync, self.bucket_bytes, groups.copies, groups.ties)
 
     def _links(self, rank: int, peers: list[int]) -> Mapping[int, Link] | None:
         """The links that GPUs use, here in host memory, where gloo's `wait` blocks the host."""
@@ -145,6 +154,9 @@ class Train:
             lambda own: self.optimizer(own.values(), **self.options),
             groups,
             UpdateSettings(schedule.flushes, cut.tied, self.clip, replica == 0, loss_scale),
+            sums=MessageSums(self.sync, self.bucket_bytes, groups.copies, groups.ties)
+            if self.sync != "torch"
+            else None,
         )
         transport = StageTransport(peers, GroupCommunicator(headers), links=links, compress=self.compress)
         transport.start()
@@ -170,6 +182,7 @@ class Train:
             "buffers": {n: b.clone() for s in held.values() for n, b in s.buffers.items()},
             "losses": [{m: float(v) for m, v in record.losses.items()} for record in told],
             "versions": {copy: stage.versions.peak for copy, stage in held.items()},
+            "sent_bytes": updates.sent_bytes,
             "left": sum(stage.live for stage in held.values()),
         }
 

@@ -27,6 +27,13 @@ def _written(folder: Path, text: str) -> Path:
 def test_defaults(tmp_path):
     document = load_training(_written(tmp_path, GOOD), ["devices=2", "optimizer.lr=0.5"])
     assert (document.devices, document.ranks, document.schedule, document.optimizer.lr) == (2, 2, "auto", 0.5)
+    assert document.sync.way == "torch"
+
+
+def test_ways_to_sum_gradients(tmp_path):
+    text = GOOD.replace("batch: 64", "batch: 64\nsync: {way: ring, bucket: 3 MiB}")
+    sync = load_training(_written(tmp_path, text)).sync
+    assert (sync.way, sync.bucket_bytes) == ("ring", 3 * 2**20)
 
 
 @pytest.mark.parametrize("targets", ["'*.q_proj'", "['*.q_proj']"])
@@ -69,6 +76,18 @@ def test_one_target_may_be_a_text(tmp_path, targets):
             "write mode: max, or min$",
         ),
         ("batch: 64", "batch: 64\nema: 1.0", "ema: must be below 1"),
+        (
+            "batch: 64",
+            "batch: 64\nsync: {way: rign}",
+            "unknown way to sum gradients 'rign'; did you mean 'ring'",
+        ),
+        ("batch: 64", "batch: 64\nsync: {way: star}", "known ways: torch, naive, ring, tree, butterfly$"),
+        (
+            "batch: 64",
+            "batch: 64\nsync: {bucket: 3 MiB}",
+            "gradients at once; remove `bucket`, or choose a way",
+        ),
+        ("batch: 64", "batch: 64\nsync: {way: ring, bucket: 0 B}", "sync.bucket: must be above 0"),
         ("data: nets.py:data", "data: {folder: x, size: 0}", r"data.size: must be at least 1, not 0$"),
         ("data: nets.py:data", "data: {csv: x.csv}", "data.*missing key 'target'"),
         (

@@ -55,14 +55,14 @@ class ParticipantRound:
 
 
 def participant_rounds(way: AllReduce, participant: int) -> tuple[ParticipantRound, ...]:
-    """The rounds of one participant; rounds in which it transfers nothing are left out."""
-    rounds = []
-    for transfers in way.rounds:
-        sends = tuple(one for one in transfers if one.sender == participant)
-        receives = tuple(one for one in transfers if one.receiver == participant)
-        if sends or receives:
-            rounds.append(ParticipantRound(sends, receives))
-    return tuple(rounds)
+    """All rounds of one participant; also those in which it transfers nothing, so that all count rounds alike."""
+    return tuple(
+        ParticipantRound(
+            tuple(one for one in transfers if one.sender == participant),
+            tuple(one for one in transfers if one.receiver == participant),
+        )
+        for transfers in way.rounds
+    )
 
 
 def chunk_bounds(size: int, chunks: int) -> tuple[tuple[int, int], ...]:
