@@ -176,7 +176,7 @@ class _Updates(WeightUpdates):
 
     def reduce(self, number: int, stage: StageCopy) -> None:
         members = tuple(sorted({places[number] for places in self._schedule.device_of}))
-        if len(members) > 1:  # one communicator per set of ranks, as make_process_groups makes them
+        if len(members) > 1 and number not in self._pending:  # a communicator per set of ranks, as in training
             operation = Collective(f"copies {members}", members, f"stage {number}")
             self._events.append(self._recorder.enqueue_on_communicator(operation))
             self._pending[number] = None
