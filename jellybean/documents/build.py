@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from jellybean.documents.flow import Flow, follow_requests
-from jellybean.documents.layout import PROFILES_FILE, WORKFLOW_FILE, WORKFLOWS_FOLDER
+from jellybean.documents.layout import PROFILES_FILE, WORKFLOW_FILE, WORKFLOWS_FOLDER, profile_command
 from jellybean.documents.multi_workflow import AnyProject, MultiWorkflowProject
 from jellybean.documents.schema.infrastructure import InfrastructureDocument, WorkerPoolSpec
 from jellybean.documents.schema.profiles import (
@@ -55,7 +55,7 @@ def build_problem(project: AnyProject) -> Problem:
     workflow, infrastructure = project.workflow, project.infrastructure
     if project.profiles is None:
         path = project.directory / PROFILES_FILE
-        hint = f"run: jellybean profile {project.directory}"
+        hint = f"run: {profile_command(path)}"
         raise DocumentError([DocumentProblem(str(path), 1, 1, "", "planning needs profiles", hint)])
     flow = follow_requests(workflow, infrastructure.sites)
     if flow.problems:

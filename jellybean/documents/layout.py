@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 WORKFLOW_FILE = "workflow.yaml"
@@ -18,6 +19,11 @@ def document_files(directory: Path) -> dict[str, Path]:
         "infrastructure": directory / INFRASTRUCTURE_FILE if shared is None else shared,
         "profiles": directory / PROFILES_FILE,
     }
+
+
+def profile_command(file: str | Path) -> str:
+    """The command that profiles the project of a workflow.yaml or profiles.yaml, for hints."""
+    return f"jellybean profile {shlex.quote(str(Path(file).parent))}"
 
 
 def shared_infrastructure_file(directory: Path) -> Path | None:

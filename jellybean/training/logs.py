@@ -6,33 +6,43 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from jellybean.documents.training import TrainingDocument
+from jellybean.training.data.sampler import MicrobatchSampler
 from jellybean.training.epoch import EpochResult, epoch_json
 from jellybean.training.setup import RankRun
 from jellybean_agent import describe_error
 
-_NOTABLE_IDLE = 0.2  # print a note if the measured idle fraction exceeds the predicted one by more
+_NOTABLE_IDLE = 0.3  # print a note if the measured idle fraction exceeds the predicted one by more
+_NOTABLE_LOAD = 1.25  # load per core above which idle time is put down to other programs
 
 
 def line(epoch: EpochResult, epochs: int) -> str:
     """Terminal line of an epoch."""
     return (
-        f"epoch {epoch.number}/{epochs}: loss {epoch.loss:.4f}{measured(epoch)}, {epoch.samples_per_s:,.0f} samples/s, "
+        f"epoch {epoch.number}/{epochs}: {measured(epoch)}, {epoch.samples_per_s:,.0f} samples/s, "
         f"idle {epoch.idle:.0%} (predicted {epoch.predicted_idle:.0%}), {epoch.left_s:.0f} s left"
     )
 
 
 def measured(epoch: EpochResult) -> str:
-    """The metrics on the test rows: `, accuracy 97.50, perplexity 3.142`."""
+    """Losses and metrics: `training loss 0.0571, test loss 0.1023, accuracy 97.50, perplexity 3.142`."""
     digits = {"accuracy": ".2f"}
-    return "".join(
-        f", {name} {value:{digits.get(name, '.4g')}}" for name, value in epoch.metrics.items() if value is not None
-    )
+    metrics = [
+        f"{name} {value:{digits.get(name, '.4g')}}" for name, value in epoch.metrics.items() if value is not None
+    ]
+    return ", ".join([f"training loss {epoch.loss:.4f}", f"test loss {epoch.test_loss:.4f}", *metrics])
+
+
+def summary(epochs: Sequence[EpochResult], model: Path) -> str:
+    """Terminal line after the last epoch; `model`: file of the trained model."""
+    if not epochs:
+        return f"all epochs are done; the model is {model}; for more: --set epochs=N, from scratch: --fresh"
+    return f"trained {_count(len(epochs), 'epoch')}: {measured(epochs[-1])}; the model is {model}"
 
 
 def headline(run: RankRun, document: TrainingDocument) -> str:
@@ -46,14 +56,26 @@ def headline(run: RankRun, document: TrainingDocument) -> str:
     )
 
 
-def idle_note(epoch: EpochResult) -> str:
-    """Why devices idle far more than predicted; empty if they do not."""
-    if epoch.idle - epoch.predicted_idle <= _NOTABLE_IDLE:
+def batch_note(sampler: MicrobatchSampler) -> str:
+    """That a batch is larger than the training data; empty if it is not, or if updates take no whole batches."""
+    if sampler.period is not None or sampler.batch <= sampler.samples:
         return ""
     return (
-        f"devices are idle {epoch.idle:.0%} in place of {epoch.predicted_idle:.0%}: the prediction has the layers' own "
-        "times and `bandwidth`, and leaves out hops between processes (about 1 ms an action) and other load on these "
-        "cores; larger micro-batches make hops count less"
+        f"batch is {sampler.batch:,} and there are {sampler.samples:,} training rows: each epoch is one update of them"
+    )
+
+
+def idle_note(epoch: EpochResult, load: float, cores: int) -> str:
+    """Why devices idle far more than predicted; empty if they do not, or if other programs take their cores.
+
+    `load`: number of threads that run or wait for one of the `cores` of this machine.
+    """
+    if epoch.idle - epoch.predicted_idle <= _NOTABLE_IDLE or load > _NOTABLE_LOAD * cores:
+        return ""
+    return (
+        f"devices wait for {epoch.idle:.0%} of the time, and {epoch.predicted_idle:.0%} is predicted: passing a "
+        "micro-batch to the next process takes about 1 ms, which the prediction leaves out; a larger `batch` or fewer "
+        "`microbatches` reduce its share"
     )
 
 

@@ -122,8 +122,9 @@ def _launch(document: TrainingDocument, directory: Path, overrides: Sequence[str
 
 
 def _train(document: TrainingDocument, directory: Path, *, json: bool) -> None:
+    from jellybean.training.checkpoints.checkpoint import MODEL_FILE
     from jellybean.training.hand_back import trained_model, write_model
-    from jellybean.training.logs import TrainingLogs, headline, idle_note, line
+    from jellybean.training.logs import TrainingLogs, batch_note, headline, idle_note, line, summary
     from jellybean.training.processes.launch import lock_folder
     from jellybean.training.processes.ranks import fit_to_processes, process_group
     from jellybean.training.saving import run_folder
@@ -138,13 +139,15 @@ def _train(document: TrainingDocument, directory: Path, *, json: bool) -> None:
         logs = TrainingLogs(run_folder(directory) / "logs", warn) if rank.is_first else None
         if rank.is_first:
             say(headline(run, document))
+            if large := batch_note(run.sampler):
+                warn(large)
         notes_left = _IDLE_NOTE_EPOCHS
 
         def report(epoch: EpochResult) -> None:
             nonlocal notes_left
             say(line(epoch, document.epochs))
             notes_left -= 1
-            if notes_left >= 0 and (more := idle_note(epoch)):
+            if notes_left >= 0 and (more := idle_note(epoch, os.getloadavg()[0], os.cpu_count() or 1)):
                 say(more)
                 notes_left = 0
             if logs is not None:
@@ -157,7 +160,10 @@ def _train(document: TrainingDocument, directory: Path, *, json: bool) -> None:
         logs.close()
         module = write_model(module, run_folder(directory))
         exported = _export(module, run, document, directory)
-    _print_result(run, epochs, exported, json=json)
+    if json:
+        _print_json(run, epochs, exported)
+    else:
+        out.print(summary(epochs, run_folder(directory) / MODEL_FILE), soft_wrap=True)
     if exported is not None:
         say(f"next: jellybean profile {directory}; jellybean plan {directory}")
 
@@ -185,22 +191,16 @@ def _export(module: nn.Module, run: RankRun, document: TrainingDocument, directo
     return exported
 
 
-def _print_result(run: RankRun, epochs: list[EpochResult], exported: ExportedModel | None, *, json: bool) -> None:
+def _print_json(run: RankRun, epochs: list[EpochResult], exported: ExportedModel | None) -> None:
     from jellybean.training.epoch import epoch_json
-    from jellybean.training.logs import measured
 
-    if json:
-        print_json(
-            {
-                "schedule": run.choice.name,
-                "stages": run.schedule.stages,
-                "predicted_idle": run.choice.bubble,
-                "rejected": run.choice.rejected,
-                "epochs": [epoch_json(epoch) for epoch in epochs],
-                "exported": None if exported is None else {"model": str(exported.path), "sha256": exported.sha256},
-            }
-        )
-    elif epochs:
-        out.print(f"trained {len(epochs)} epochs: loss {epochs[-1].loss:.4f}{measured(epochs[-1])}")
-    else:
-        out.print("all epochs are done; for more: --set epochs=N, from scratch: --fresh")
+    print_json(
+        {
+            "schedule": run.choice.name,
+            "stages": run.schedule.stages,
+            "predicted_idle": run.choice.bubble,
+            "rejected": run.choice.rejected,
+            "epochs": [epoch_json(epoch) for epoch in epochs],
+            "exported": None if exported is None else {"model": str(exported.path), "sha256": exported.sha256},
+        }
+    )

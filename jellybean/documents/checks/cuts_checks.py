@@ -7,13 +7,12 @@ from pathlib import Path
 from jellybean.documents.checks.checked import CheckedInfrastructure, CheckedProfiles, CheckedWorkflow
 from jellybean.documents.checks.files import inside, sha256_of
 from jellybean.documents.checks.profile_checks import check_latency
+from jellybean.documents.layout import profile_command
 from jellybean.documents.schema.infrastructure import InfrastructureDocument
 from jellybean.documents.schema.profiles import CutProfile, StageProfile, VariantProfile
 from jellybean.documents.schema.reader import DocPath
 from jellybean.quantities import InvalidValueError
 from jellybean_solver import head_name
-
-_MEASURE = "run: jellybean profile"
 
 
 def check_cuts(
@@ -56,18 +55,19 @@ class _Check:
 
     def __init__(self, profiles: CheckedProfiles, fleet: InfrastructureDocument, directory: Path | None) -> None:
         self.profiles, self.fleet, self.directory = profiles, fleet, directory
+        self.measure = f"run: {profile_command(profiles.tree.file)}"
 
     def variant(self, path: DocPath, profile: VariantProfile, sha256: str, upstreams: set[str]) -> None:
         if profile.cuts is None:
             message = "the workflow allows cuts of this variant, but none was measured"
-            self.profiles.tree.add(path, message, f"{_MEASURE}, or set cuts: 0", key=True)
+            self.profiles.tree.add(path, message, f"{self.measure}, or set cuts: 0", key=True)
         for index, cut in enumerate(profile.cuts or ()):
             self._cut((*path, "cuts", index), cut, sha256, upstreams)
 
     def _cut(self, path: DocPath, cut: CutProfile, sha256: str, upstreams: set[str]) -> None:
         if cut.whole != sha256:
             message = f"this is a cut of another model (SHA-256 {cut.whole[:12]}..., the workflow's {sha256[:12]}...)"
-            self.profiles.tree.add((*path, "whole"), message, _MEASURE)
+            self.profiles.tree.add((*path, "whole"), message, self.measure)
             return
         for unknown in sorted(set(cut.inputs) - upstreams):
             message = f"the operator has no input {unknown!r}"
@@ -82,8 +82,8 @@ class _Check:
         try:
             digest = sha256_of(inside(self.directory, stage.model))
         except InvalidValueError as error:
-            self.profiles.tree.add((*path, "model"), error.message, error.hint or _MEASURE)
+            self.profiles.tree.add((*path, "model"), error.message, error.hint or self.measure)
             return
         if digest != stage.sha256:
             message = f"the file has SHA-256 {digest[:12]}..., the profile says {stage.sha256[:12]}..."
-            self.profiles.tree.add((*path, "sha256"), message, _MEASURE)
+            self.profiles.tree.add((*path, "sha256"), message, self.measure)

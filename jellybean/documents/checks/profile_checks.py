@@ -13,6 +13,7 @@ from jellybean.documents.checks.checked import (
 )
 from jellybean.documents.checks.files import Models
 from jellybean.documents.flow import Flow
+from jellybean.documents.layout import profile_command
 from jellybean.documents.schema.infrastructure import InfrastructureDocument
 from jellybean.documents.schema.profiles import (
     ANY_DOWNSTREAM,
@@ -27,7 +28,6 @@ from jellybean.quantities import did_you_mean, nearest_name
 
 # Names in the profiles that the workflow does not have: operator -> variants; the key None -> operators.
 UnknownNames = dict[str | None, list[str]]
-_PROFILE_HINT = "run `jellybean profile`, or write its latency"
 
 
 def check_profiles(
@@ -92,6 +92,7 @@ def _check_variants(
     unknown: UnknownNames,
 ) -> None:
     """Check that each variant has a profile with a message size for every downstream operator."""
+    hint = f"run `{profile_command(workflow.tree.file)}`, or write its latency"
     known = {*declared.sources, *declared.operators}
     # Downstream operators are known only if all upstream names exist and the graph has no cycle.
     linked = bool(flow.order) and all(e.upstream in known for spec in declared.operators.values() for e in spec.inputs)
@@ -102,7 +103,7 @@ def _check_variants(
         if not profiled:
             if nearest_name(operator, unknown[None]) is None:
                 message = f"operator {operator!r} has no profile"
-                workflow.tree.add(("operators", operator), message, _PROFILE_HINT, key=True)
+                workflow.tree.add(("operators", operator), message, hint, key=True)
             continue
         readers = [
             name for name, other in declared.operators.items() if any(e.upstream == operator for e in other.inputs)
@@ -114,7 +115,7 @@ def _check_variants(
                 path: DocPath = ("operators", operator, "variants")
                 listed = (*path, list(spec.variants).index(variant))  # variants may be a list of names
                 where = listed if listed in workflow.tree.values else (*path, variant)
-                workflow.tree.add(where, f"variant {variant!r} of {operator} has no profile", _PROFILE_HINT)
+                workflow.tree.add(where, f"variant {variant!r} of {operator} has no profile", hint)
                 continue
             if linked and not declared.sources.keys() & declared.operators.keys():
                 _check_messages(workflow, profiles, profiled[variant], ("operators", operator, variant), readers)
@@ -146,7 +147,8 @@ def _check_measured_ratios(
                 if profile is None or profile.mean_children > 0:
                     continue  # a missing profile is reported elsewhere
                 path: DocPath = ("operators", edge.upstream, variant)
-                hint = "run `jellybean profile`, or write for example children: [0, 20 %, 80 %]"
+                command = profile_command(profiles.tree.file)
+                hint = f"run `{command}`, or write for example children: [0, 20 %, 80 %]"
                 if profile.children:
                     message = f"all outputs have no rows, but the ratio to {name} must be above 0"
                     profiles.tree.add((*path, "children"), message, "remove the variant, or write the ratio")

@@ -28,6 +28,7 @@ from ruamel.yaml.events import (
 )
 from ruamel.yaml.reader import ReaderError
 
+from jellybean.documents.layout import profile_command
 from jellybean.errors import DocumentProblem
 from jellybean.quantities import quoted
 from jellybean_agent import describe_error
@@ -153,7 +154,7 @@ def _events(text: str) -> Iterator[Event]:
 
 def _missing_hint(path: Path) -> str:
     if path.name == "profiles.yaml":
-        return f"run: jellybean profile {path.parent}"
+        return f"run: {profile_command(path)}"
     return "`jellybean init` copies an example to start from"
 
 

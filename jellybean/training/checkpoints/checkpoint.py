@@ -29,6 +29,7 @@ from jellybean_agent import describe_error
 VERSION = 2
 _READ_VERSIONS = (1, VERSION)  # version 1 has no updates within an epoch
 MANIFEST = "manifest.json"
+MODEL_FILE = "model.safetensors"  # the trained model, beside the folder of checkpoints
 NamedTensors = dict[str, torch.Tensor]
 _READ_ERRORS = (OSError, ValueError, KeyError, SafetensorError)
 
@@ -117,7 +118,7 @@ def finish_checkpoint(
 
 def save_model(module: torch.nn.Module, folder: Path) -> Path:
     """Write the whole model's weights and buffers to `model.safetensors`; tied weights under each name."""
-    path = folder / "model.safetensors"
+    path = folder / MODEL_FILE
     partial = path.with_name(f".{path.name}.partial")
     tensors = _separate(module.state_dict())
     try:

@@ -305,6 +305,13 @@ def test_a_problem_names_file_line_column_and_path(breaking: Callable[..., tuple
     assert problem.to_dict()["column"] == 34
 
 
+def test_a_missing_profile_says_which_folder_to_profile(
+    folder: Path, breaking: Callable[..., tuple[DocumentProblem, ...]]
+) -> None:
+    (problem,) = breaking(W, "[cnn]", "[cnn, mlp]")
+    assert problem.hint == f"run `jellybean profile {folder}`, or write its latency"
+
+
 def test_missing_profiles_say_how_to_make_them(folder: Path) -> None:
     (folder / P).unlink()
     with pytest.raises(DocumentError, match="jellybean profile"):

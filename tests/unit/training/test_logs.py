@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
+from jellybean.training.data.sampler import MicrobatchSampler
 from jellybean.training.epoch import EpochResult
-from jellybean.training.logs import TrainingLogs, idle_note
+from jellybean.training.logs import TrainingLogs, batch_note, idle_note, line, summary
 from jellybean.training.train import left_s
 
 
@@ -55,10 +57,31 @@ def test_what_cannot_be_written_is_said_once(tmp_path):
     assert "training goes on without these logs" in told
 
 
-def test_idle_time_far_above_the_prediction_is_explained():
-    epoch = replace(_epoch(1, 9.0), predicted_idle=0.01)
-    assert not idle_note(replace(epoch, idle=0.2))
-    assert "idle 45% in place of 1%" in idle_note(replace(epoch, idle=0.45))
+def test_idle_time_far_above_the_prediction_is_explained_unless_other_programs_run():
+    epoch = replace(_epoch(1, 9.0), predicted_idle=0.02)
+    assert not idle_note(replace(epoch, idle=0.25), load=2.0, cores=2)
+    assert not idle_note(replace(epoch, idle=0.45), load=4.0, cores=2)
+    assert "wait for 45% of the time, and 2% is predicted" in idle_note(replace(epoch, idle=0.45), load=2.0, cores=2)
+
+
+def test_an_epoch_names_both_losses_and_the_end_names_the_model():
+    epoch = replace(_epoch(1, 9.0), test_loss=5.5, metrics={"accuracy": 51.0, "f1": None})
+    assert line(epoch, 3).startswith("epoch 1/3: training loss 6.7500, test loss 5.5000, accuracy 51.00, 10 samples/s,")
+    model = Path("net/training/model.safetensors")
+    assert summary([epoch], model) == (
+        "trained 1 epoch: training loss 6.7500, test loss 5.5000, accuracy 51.00; the model is "
+        "net/training/model.safetensors"
+    )
+    assert summary([epoch, epoch], model).startswith("trained 2 epochs: ")
+    assert "net/training/model.safetensors" in summary([], model)
+
+
+def test_a_batch_of_more_rows_than_there_are():
+    assert batch_note(MicrobatchSampler(1200, 2000, 4, 1)) == (
+        "batch is 2,000 and there are 1,200 training rows: each epoch is one update of them"
+    )
+    assert not batch_note(MicrobatchSampler(1200, 1200, 4, 1))
+    assert not batch_note(MicrobatchSampler(1200, 2000, 4, 1, period=1))
 
 
 def test_time_left_is_of_the_last_five_epochs():
