@@ -101,10 +101,10 @@ def test_alpa_is_the_least_of_all(
     event("none" if math.isinf(expected) else "some")
     if math.isinf(expected):
         with pytest.raises(SolverError):
-            partition(graph, levels, objective="alpa", microbatches=microbatches, limit=limit)
+            partition(graph, levels, objective="alpa-inter", microbatches=microbatches, limit=limit)
         return
     settings = PartitionSettings(coarse_cuts=(few,))
-    found = partition(graph, levels, objective="alpa", microbatches=microbatches, limit=limit, settings=settings)
+    found = partition(graph, levels, objective="alpa-inter", microbatches=microbatches, limit=limit, settings=settings)
     assert found.objective_s == pytest.approx(expected)
     assert sum(stage.replicas for stage in found.stages) == math.prod(level.count for level in levels)
     times = [stage.time_s for stage in found.stages]

@@ -109,5 +109,5 @@ def test_names_and_objectives_that_do_not_go() -> None:
     graph = LayerGraph((Layer("a", 1, 3, 1, 8),), ())
     with pytest.raises(SolverError, match="there are parameter-server, naive, ring"):
         partition(graph, [TopologyLevel(2, 2.0)], all_reduce="star")
-    with pytest.raises(SolverError, match="goes with slowest-stage, alpa, not with pipedream-paper"):
+    with pytest.raises(SolverError, match="goes with slowest-stage, alpa-inter, not with pipedream-paper"):
         partition(graph, [TopologyLevel(2, 2.0)], objective="pipedream-paper", all_reduce="ring")

@@ -1,5 +1,7 @@
 """Alpa's inter-operator pass: minimises the sum of stage times plus (B - 1) times the slowest, for B micro-batches.
 
+The time of a stage on a submesh is an argument (`StageTimes`): of replicas, or of Alpa's intra-operator pass.
+
 Zheng et al., OSDI 2022, section 5. Every stage gets a submesh of the cluster: a power of two of one host's devices, or
 several whole hosts; all devices are used. Alpa enumerates the slowest stage's time in ascending order. Here the sum is
 minimised under descending limits on the slowest stage's time, each just below that of the previous solution, so only
@@ -11,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -19,21 +22,33 @@ from jellybean_solver.pipeline.partitioning.candidate_stages import CandidateSta
 from jellybean_solver.pipeline.partitioning.device_memory import MemoryLimit
 from jellybean_solver.pipeline.partitioning.stage_costs import Indices, StageCost, sequential_cost
 from jellybean_solver.pipeline.partitioning.stages import PartitionStage, TopologyLevel
+from jellybean_solver.pipeline.sharding.mesh import Mesh, MeshAxis
+from jellybean_solver.pipeline.sharding.plan import ShardingPlan
 
 StageChoice = tuple[int, int]  # index of the stage's end cut, index of its submesh
 
 
 @dataclass(frozen=True, slots=True)
 class Submesh:
-    """A submesh of `hosts` x `devices` per host, with the bandwidth of its slowest link in bytes per second."""
+    """A submesh of `hosts` x `devices` per host, with the bandwidth of its slowest link in bytes per second.
+
+    `inner_bandwidth`: between the devices of a host.
+    """
 
     hosts: int
     devices: int
     bandwidth: float
+    inner_bandwidth: float
 
     @property
     def size(self) -> int:
         return self.hosts * self.devices
+
+    @property
+    def axes(self) -> Mesh:
+        """The submesh as a mesh of hosts and of devices of a host; axes of one device are left out."""
+        hosts = (MeshAxis(self.hosts, self.bandwidth),) if self.hosts > 1 else ()
+        return (*hosts, MeshAxis(self.devices, self.inner_bandwidth))
 
 
 def submeshes(levels: Sequence[TopologyLevel]) -> tuple[Submesh, ...]:
@@ -43,30 +58,67 @@ def submeshes(levels: Sequence[TopologyLevel]) -> tuple[Submesh, ...]:
         raise SolverError("submeshes have two levels: devices of a host, and hosts")
     if devices & (devices - 1):
         raise SolverError(f"{devices} devices per host: submeshes need a power of two")
-    within = [Submesh(1, 1 << power, levels[0].bandwidth) for power in range(devices.bit_length())]
-    return (*within, *(Submesh(count, devices, levels[1].bandwidth) for count in range(2, hosts + 1)))
+    inner = levels[0].bandwidth
+    within = [Submesh(1, 1 << power, inner, inner) for power in range(devices.bit_length())]
+    return (*within, *(Submesh(count, devices, levels[1].bandwidth, inner) for count in range(2, hosts + 1)))
+
+
+class StageTimes(Protocol):
+    """Times of all candidate stages on all submeshes."""
+
+    @property
+    def meshes(self) -> Sequence[Submesh]:
+        """The submeshes that a stage may get."""
+
+    @property
+    def counted(self) -> bool:
+        """True if memory is limited, so that times depend on the number of later stages."""
+
+    def seconds(self, mesh: int, stages_behind: int) -> Floats:
+        """Seconds per micro-batch of each candidate stage on a submesh; infinite where it does not fit."""
+
+    def sharding(self, mesh: int, stages_behind: int, start: int, end: int) -> ShardingPlan | None:
+        """How a candidate stage is split over a submesh; None if each device is a replica."""
+
+
+class ReplicatedStages:
+    """Stages whose devices are replicas that share each micro-batch."""
+
+    def __init__(
+        self,
+        candidates: CandidateStages,
+        meshes: Sequence[Submesh],
+        limit: MemoryLimit | None = None,
+        stage_cost: StageCost = sequential_cost,
+    ) -> None:
+        self.meshes, self.counted = meshes, limit is not None
+        self._candidates, self._limit, self._times = candidates, limit, []
+        for mesh in meshes:
+            times = stage_cost(candidates.compute_s, candidates.parameters, mesh.size, mesh.bandwidth)
+            self._times.append(np.where(candidates.invalid, np.inf, times))
+
+    def seconds(self, mesh: int, stages_behind: int) -> Floats:
+        """Computation and the sum of gradients."""
+        times = self._times[mesh]
+        if self._limit is None:
+            return times
+        activations = self._candidates.activations / self.meshes[mesh].size
+        in_flight = self._limit.in_flight_sharded(stages_behind)
+        fits = self._limit.fits(self._limit.needed_bytes(self._candidates.parameters, activations, in_flight))
+        return np.where(fits, times, np.inf)
+
+    def sharding(self, mesh: int, stages_behind: int, start: int, end: int) -> ShardingPlan | None:
+        """None: nothing is split but the samples."""
 
 
 class AlpaPartitioner:
     """The dynamic program for one graph, cluster and number of micro-batches."""
 
-    def __init__(
-        self,
-        candidates: CandidateStages,
-        levels: Sequence[TopologyLevel],
-        microbatches: int,
-        limit: MemoryLimit | None = None,
-        stage_cost: StageCost = sequential_cost,
-    ) -> None:
-        self.candidates, self.microbatches, self.limit = candidates, microbatches, limit
-        self.meshes = submeshes(levels)
-        self.devices = math.prod(level.count for level in levels)
+    def __init__(self, candidates: CandidateStages, times: StageTimes, devices: int, microbatches: int) -> None:
+        self.candidates, self.times, self.microbatches = candidates, times, microbatches
+        self.devices = devices
         # The number of later stages matters only to memory: without a limit, one table serves every number of stages.
-        self.max_stages = min(self.devices, candidates.size - 1) if limit is not None else 1
-        self.times = []
-        for mesh in self.meshes:
-            times = stage_cost(candidates.compute_s, candidates.parameters, mesh.size, mesh.bandwidth)
-            self.times.append(np.where(candidates.invalid, np.inf, times))
+        self.max_stages = min(self.devices, candidates.size - 1) if times.counted else 1
 
     def solve(self, bound_s: float = math.inf) -> tuple[float, tuple[PartitionStage, ...]]:
         """Seconds of an iteration and the stages; infinite and empty if nothing fits or none is within `bound_s`.
@@ -90,22 +142,12 @@ class AlpaPartitioner:
             if total + (self.microbatches - 1) * balanced_s >= best:
                 return best, stages
 
-    def _memory_penalty(self, mesh: int, stages_behind: int) -> Floats | None:
-        """Per candidate stage: infinite if it does not fit into a submesh's memory, else 0; None without a limit."""
-        if self.limit is None:
-            return None
-        activations = self.candidates.activations / self.meshes[mesh].size
-        in_flight = self.limit.in_flight_sharded(stages_behind)
-        fits = self.limit.fits(self.limit.needed_bytes(self.candidates.parameters, activations, in_flight))
-        return np.where(fits, 0.0, np.inf)
-
     def _least_sum(self, below_s: float) -> tuple[PartitionStage, ...]:
         """The stages of least total time, each of them faster than `below_s`; empty if there are none.
 
         `sums[s][d]`: by cut, the least total of the stages behind it on d devices; with a memory limit, of s stages.
         """
-        size, counted = self.candidates.size, self.limit is not None
-        allowed = [np.where(times < below_s, times, np.inf) for times in self.times]
+        size, counted, meshes = self.candidates.size, self.times.counted, self.times.meshes
         sums = np.full((self.max_stages + 1, self.devices + 1, size), np.inf)
         sums[0, 0, -1] = 0.0
         if not counted:
@@ -114,13 +156,11 @@ class AlpaPartitioner:
         cuts = self._relevant_cuts(below_s)
         for stages in range(1, self.max_stages + 1):
             behind = sums[stages - 1] if counted else sums[stages]
-            costs = [
-                times if (penalty := self._memory_penalty(mesh, stages - 1)) is None else times + penalty
-                for mesh, times in enumerate(allowed)
-            ]
+            every = [self.times.seconds(mesh, stages - 1) for mesh in range(len(meshes))]
+            costs = [np.where(times < below_s, times, np.inf) for times in every]
             for devices in range(1, self.devices + 1):
                 for mesh, cost in enumerate(costs):
-                    left, rows = devices - self.meshes[mesh].size, cuts[devices]
+                    left, rows = devices - meshes[mesh].size, cuts[devices]
                     if left < 0 or not len(rows):
                         continue
                     stops = cuts[left][np.isfinite(behind[left][cuts[left]])]
@@ -154,9 +194,13 @@ class AlpaPartitioner:
         stages, cut, devices = [], 0, self.devices
         while cut != self.candidates.size - 1:
             end, mesh = choices[count, devices, cut]
-            shape = self.meshes[mesh]
-            layers, seconds = self.candidates.layers(cut, end), float(self.times[mesh][cut, end])
-            stages.append(PartitionStage(layers, shape.size, seconds, submesh=(shape.hosts, shape.devices)))
+            shape, behind = self.times.meshes[mesh], count - 1
+            seconds, sharding = (
+                float(self.times.seconds(mesh, behind)[cut, end]),
+                self.times.sharding(mesh, behind, cut, end),
+            )
+            layers, place = self.candidates.layers(cut, end), (shape.hosts, shape.devices)
+            stages.append(PartitionStage(layers, shape.size, seconds, submesh=place, sharding=sharding))
             cut, devices = end, devices - shape.size
-            count -= self.limit is not None
+            count -= self.times.counted
         return tuple(stages)

@@ -71,13 +71,17 @@ class MemoryLimit:
         """In-flight micro-batches of a stage whose devices split each micro-batch. `stages_behind`: later stages."""
         return self.in_flight(stages_behind, 1)
 
+    def weight_copies(self, in_flight: Counts) -> Floats:
+        """Bytes per byte of parameters: weight versions, the gradient and optimizer states."""
+        copies: Floats = np.asarray(_WEIGHT_VERSIONS[self.schedule](in_flight) + 1 + self.states, float)
+        return copies
+
     def needed_bytes(self, parameters: Floats, activations: Floats, in_flight: Counts) -> Floats:
         """Bytes per device for weight versions, gradient, optimizer state and activations.
 
         `parameters`: bytes on the device. `activations`: bytes of one micro-batch.
         """
-        weights = _WEIGHT_VERSIONS[self.schedule](in_flight) + 1 + self.states
-        needed: Floats = weights * parameters + in_flight * activations
+        needed: Floats = self.weight_copies(in_flight) * parameters + in_flight * activations
         return needed
 
     def fits(self, needed_bytes: Floats) -> npt.NDArray[np.bool_]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jellybean_solver.errors import SolverError
-from jellybean_solver.pipeline.partitioning.alpa import AlpaPartitioner
+from jellybean_solver.pipeline.partitioning.alpa import AlpaPartitioner, ReplicatedStages, submeshes
 from jellybean_solver.pipeline.partitioning.bottleneck_search import BottleneckSearch
 from jellybean_solver.pipeline.partitioning.candidate_stages import CandidateStages
 from jellybean_solver.pipeline.partitioning.cut_pruning import CutCosts, pruned_candidates, spread_cuts
@@ -18,6 +18,7 @@ from jellybean_solver.pipeline.partitioning.layer_graph import LayerGraph, enume
 from jellybean_solver.pipeline.partitioning.pipedream import PipeDreamPartitioner, least_memory
 from jellybean_solver.pipeline.partitioning.placement import place, placed_stages
 from jellybean_solver.pipeline.partitioning.settings import DEFAULT_SETTINGS, PartitionSettings
+from jellybean_solver.pipeline.partitioning.sharded_stages import ShardedStages
 from jellybean_solver.pipeline.partitioning.stage_costs import (
     StageCost,
     collective_cost,
@@ -27,9 +28,9 @@ from jellybean_solver.pipeline.partitioning.stage_costs import (
 from jellybean_solver.pipeline.partitioning.stages import Partition, PartitionStage, TopologyLevel
 
 STAGE_COSTS: dict[str, StageCost] = {"slowest-stage": sequential_cost, "pipedream-paper": overlapped_cost}
-COLLECTIVE_OBJECTIVES = ("slowest-stage", "alpa")  # accept `all_reduce`
-MEMORY_OBJECTIVES = (*STAGE_COSTS, "alpa", "dapple")  # accept a memory `limit`
-ITERATION_OBJECTIVES = ("dapple", "alpa")  # require `microbatches`, the number per iteration
+COLLECTIVE_OBJECTIVES = ("slowest-stage", "alpa-inter")  # accept `all_reduce`
+MEMORY_OBJECTIVES = (*STAGE_COSTS, "alpa", "alpa-inter", "dapple")  # accept a memory `limit`
+ITERATION_OBJECTIVES = ("dapple", "alpa", "alpa-inter")  # require `microbatches`, the number per iteration
 LINE_OBJECTIVES = ("slowest-stage", "latency")  # accepted by `partition_line`
 OBJECTIVES = (*STAGE_COSTS, *ITERATION_OBJECTIVES, "balance", "latency", "branches")
 MAX_WORKERS = 4096
@@ -63,7 +64,9 @@ def partition(
     if objective in STAGE_COSTS:
         return _slowest_stage(request, cost)
     if objective == "alpa":
-        return _alpa(request, cost, microbatches or 1)
+        return _alpa(request, microbatches or 1)
+    if objective == "alpa-inter":
+        return _alpa_inter(request, cost, microbatches or 1)
     if objective == "dapple":
         return _dapple(request, microbatches or 1)
     return _placed(request) if objective == "branches" else _balanced(request)
@@ -123,19 +126,47 @@ def _slowest_stage(request: _Request, cost: StageCost) -> Partition:
     return result if exact else request.bounded(result, request.balanced_s)
 
 
-def _alpa(request: _Request, cost: StageCost, microbatches: int) -> Partition:
-    """Minimise the sum of the stages plus (B - 1) times the slowest, for B micro-batches (Alpa).
+def _alpa(request: _Request, microbatches: int) -> Partition:
+    """Alpa's two passes together: stages on submeshes, each with its operators split over the submesh.
 
-    A preliminary solve over few cuts gives an upper bound.
+    The alternatives are what either pass costs alone: one stage on all devices, and stages of one device each.
+    """
+    graph, levels, limit, settings = request.graph, request.levels, request.limit, request.settings
+    cuts, exact = enumerate_cuts(graph, settings.max_cuts, free_idle=limit is None)
+    if len(cuts) > settings.sharded_cuts:
+        cuts, exact = tuple(spread_cuts(CutCosts(graph, cuts), settings.sharded_cuts)), False
+    candidates, meshes = CandidateStages(graph, cuts), submeshes(levels)
+    devices = math.prod(level.count for level in levels)
+    sharded = ShardedStages(graph, candidates, meshes, microbatches, limit)
+    found = AlpaPartitioner(candidates, sharded, devices, microbatches).solve()
+    result = request.result(found, candidates, len(cuts), exact=exact)
+    result = result if exact else request.bounded(result, microbatches * request.balanced_s)
+    single = ReplicatedStages(candidates, meshes[:1], limit)
+    return replace(
+        result,
+        alternatives={
+            "intra-operator": microbatches * float(sharded.seconds(len(meshes) - 1, 0)[0, -1]),
+            "inter-operator": AlpaPartitioner(candidates, single, devices, microbatches).solve()[0],
+        },
+    )
+
+
+def _alpa_inter(request: _Request, cost: StageCost, microbatches: int) -> Partition:
+    """Alpa's inter-operator pass: the sum of the stages plus (B - 1) times the slowest, for B micro-batches.
+
+    The devices of a submesh are replicas. A preliminary solve over few cuts gives an upper bound.
     """
     graph, levels, limit, settings = request.graph, request.levels, request.limit, request.settings
     cuts, exact = enumerate_cuts(graph, settings.max_cuts, free_idle=limit is None)
     bound_s, coarse = math.inf, settings.coarse_cuts[0]
+    devices = math.prod(level.count for level in levels)
     if len(cuts) > coarse:
         few = CandidateStages(graph, spread_cuts(CutCosts(graph, cuts), coarse))
-        bound_s, _ = AlpaPartitioner(few, levels, microbatches, limit, cost).solve()
+        times = ReplicatedStages(few, submeshes(levels), limit, cost)
+        bound_s, _ = AlpaPartitioner(few, times, devices, microbatches).solve()
     candidates = CandidateStages(graph, cuts)
-    found = AlpaPartitioner(candidates, levels, microbatches, limit, cost).solve(bound_s)
+    times = ReplicatedStages(candidates, submeshes(levels), limit, cost)
+    found = AlpaPartitioner(candidates, times, devices, microbatches).solve(bound_s)
     result = request.result(found, candidates, len(cuts), exact=exact)
     return result if exact else request.bounded(result, microbatches * request.balanced_s)
 

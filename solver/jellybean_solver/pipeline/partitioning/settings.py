@@ -17,6 +17,7 @@ class PartitionSettings:
     them, only evenly spread cuts are kept, and the result is not proven optimal.
     `binary_search_workers`: single-level clusters of at least so many workers are solved by a search over the
     bottleneck time; below, the dynamic program over all worker counts is faster.
+    `sharded_cuts`: number of cuts between which Alpa's intra-operator pass plans stages; with more, evenly spread ones.
     `dapple_coarse_cuts`: number of cuts in each of DAPPLE's preliminary solves. `dapple_max_states`: partial partitions
     that each later solve may expand before it gives up.
     """
@@ -28,6 +29,7 @@ class PartitionSettings:
     max_paired_cuts: int = 1_800
     max_pairs: float = 1e9
     binary_search_workers: int = 32
+    sharded_cuts: int = 20
     dapple_coarse_cuts: tuple[int, ...] = (8, 15, 30, 60)
     dapple_max_states: int = 6_000
 

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
+from jellybean_solver.pipeline.partitioning.alpa import Submesh
+from jellybean_solver.pipeline.partitioning.candidate_stages import CandidateStages, Floats
+from jellybean_solver.pipeline.partitioning.device_memory import MemoryLimit
 from jellybean_solver.pipeline.partitioning.layer_graph import Layer, LayerGraph
 from jellybean_solver.pipeline.sharding.operators import (
     IN,
@@ -14,6 +19,54 @@ from jellybean_solver.pipeline.sharding.operators import (
     OperatorGraph,
     TensorEdge,
 )
+from jellybean_solver.pipeline.sharding.plan import ShardingPlan, plan_sharding
+from jellybean_solver.pipeline.sharding.strategies import MemoryRule
+
+
+class ShardedStages:
+    """Stages whose operators are split over their submesh. Each is planned once, when its time is first needed."""
+
+    def __init__(
+        self,
+        graph: LayerGraph,
+        candidates: CandidateStages,
+        meshes: Sequence[Submesh],
+        microbatches: int,
+        limit: MemoryLimit | None = None,
+    ) -> None:
+        self.meshes, self.counted = meshes, limit is not None
+        self._operators, self._candidates = operators_of(graph), candidates
+        self._microbatches, self._limit = microbatches, limit
+        self._plans: dict[tuple[int, MemoryRule | None], dict[tuple[int, int], ShardingPlan]] = {}
+
+    def seconds(self, mesh: int, stages_behind: int) -> Floats:
+        """Computation and communication of the best plan."""
+        times = np.full((self._candidates.size, self._candidates.size), np.inf)
+        for (start, end), plan in self._planned(mesh, stages_behind).items():
+            times[start, end] = plan.seconds
+        return times
+
+    def sharding(self, mesh: int, stages_behind: int, start: int, end: int) -> ShardingPlan | None:
+        """The plan of a candidate stage; None if none fits."""
+        return self._planned(mesh, stages_behind).get((start, end))
+
+    def _planned(self, mesh: int, stages_behind: int) -> dict[tuple[int, int], ShardingPlan]:
+        rule = self._memory_rule(stages_behind)
+        if (mesh, rule) not in self._plans:
+            pairs = np.argwhere(~self._candidates.invalid).tolist()
+            plans = {(start, end): self._plan(mesh, rule, start, end) for start, end in pairs}
+            self._plans[mesh, rule] = {pair: plan for pair, plan in plans.items() if plan is not None}
+        return self._plans[mesh, rule]
+
+    def _plan(self, mesh: int, rule: MemoryRule | None, start: int, end: int) -> ShardingPlan | None:
+        operators = self._operators.part(self._candidates.layers(start, end))
+        return plan_sharding(operators, self.meshes[mesh].axes, microbatches=self._microbatches, memory=rule)
+
+    def _memory_rule(self, stages_behind: int) -> MemoryRule | None:
+        if self._limit is None:
+            return None
+        in_flight = self._limit.in_flight_sharded(stages_behind)
+        return MemoryRule(self._limit.limit_bytes, float(self._limit.weight_copies(in_flight)), float(in_flight))
 
 
 def operators_of(graph: LayerGraph) -> OperatorGraph:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from jellybean_solver.pipeline.sharding.plan import ShardingPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +23,7 @@ class PartitionStage:
     A replica is a group of the next lower topology level, which is itself split into the stages `inside`; empty at the
     lowest level. `time_s`: seconds per micro-batch by the objective's cost model. `submesh`: (hosts, devices per host),
     for Alpa, where `replicas` counts all devices of the submesh. `device`: position in a line of unequal devices, or
-    device number for device placement.
+    device number for device placement. `sharding`: how each layer is split over the submesh, with Alpa's both passes.
     """
 
     layers: tuple[int, ...]
@@ -29,6 +32,7 @@ class PartitionStage:
     inside: tuple[PartitionStage, ...] = ()
     submesh: tuple[int, int] | None = None
     device: int | None = None
+    sharding: ShardingPlan | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +40,8 @@ class Partition:
     """The best partition found, with its objective in seconds (of a micro-batch or an iteration).
 
     `bound_s`: lower bound of the objective over all partitions; below `objective_s` only if not all cuts (or
-    placements) were evaluated. `cuts`: number of cuts (or placements) evaluated.
+    placements) were evaluated. `cuts`: number of cuts (or placements) evaluated. `alternatives`: name -> objective of
+    restricted searches, for comparison; infinite if there is no such partition.
     """
 
     objective_s: float
@@ -44,6 +49,7 @@ class Partition:
     stages: tuple[PartitionStage, ...]
     cuts: int
     objective: str = "slowest-stage"
+    alternatives: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def gap(self) -> float:
