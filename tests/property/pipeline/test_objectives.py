@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -24,6 +25,10 @@ from jellybean_solver.pipeline import (
     partition_line,
     simulate,
 )
+from jellybean_solver.pipeline.partitioning.sharded_stages import operators_of
+from jellybean_solver.pipeline.sharding.mesh import MeshAxis
+from jellybean_solver.pipeline.sharding.plan import plan_sharding
+from jellybean_solver.pipeline.sharding.strategies import MemoryRule
 from tests.property.pipeline.test_partition import graphs
 
 Layers = tuple[int, ...]
@@ -56,27 +61,51 @@ def parameters(graph: LayerGraph, layers: Layers) -> float:
     return sum(graph.layers[i].parameter_bytes for i in layers)
 
 
-def by_alpa(graph: LayerGraph, levels: Levels, microbatches: int, limit: MemoryLimit | None) -> float:
+StageSeconds = Callable[[Layers, tuple[int, int], int], float]  # layers, (hosts, devices of each), stages behind
+
+
+def by_alpa(graph: LayerGraph, levels: Levels, microbatches: int, seconds: StageSeconds) -> float:
+    """The least sum of stages plus (B - 1) times the slowest, over all stages and submeshes."""
     devices, hosts = levels[0].count, levels[1].count if len(levels) > 1 else 1
-    shapes = [(1 << power, levels[0].bandwidth) for power in range(devices.bit_length())]
-    shapes += [(hosts_ * devices, levels[-1].bandwidth) for hosts_ in range(2, hosts + 1)]
-    best = math.inf
+    shapes = [(1, 1 << power) for power in range(devices.bit_length())]
+    shapes += [(count, devices) for count in range(2, hosts + 1)]
+    best, kept = math.inf, functools.cache(seconds)
     for count in range(1, len(graph.layers) + 1):
         for meshes in itertools.product(shapes, repeat=count):
-            if sum(size for size, _ in meshes) != devices * hosts:
+            if sum(math.prod(shape) for shape in meshes) != devices * hosts:
                 continue
             for cut in chains(graph, count):
-                times = []
-                for position, (layers, (m, bandwidth)) in enumerate(zip(cut, meshes, strict=True)):
-                    work, weights = forward(graph, layers) + backward(graph, layers), parameters(graph, layers)
-                    times.append((work + 4 * (m - 1) * weights / (bandwidth * m)) / m)
-                    if limit is not None:
-                        kept = min(count - position, limit.microbatches or 99)
-                        held = sum(graph.layers[i].activation_bytes for i in layers) / m
-                        if 2 * weights + kept * held > limit.limit_bytes * (1 + 1e-12):
-                            times.append(math.inf)
+                times = [kept(cut[i], meshes[i], count - i - 1) for i in range(count)]
                 best = min(best, sum(times) + (microbatches - 1) * max(times))
     return best
+
+
+def replicated(graph: LayerGraph, levels: Levels, limit: MemoryLimit | None) -> StageSeconds:
+    def seconds(layers: Layers, shape: tuple[int, int], behind: int) -> float:
+        m, bandwidth = math.prod(shape), levels[-1 if shape[0] > 1 else 0].bandwidth
+        work, weights = forward(graph, layers) + backward(graph, layers), parameters(graph, layers)
+        if limit is not None:
+            kept = min(behind + 1, limit.microbatches or 99)
+            held = sum(graph.layers[i].activation_bytes for i in layers) / m
+            if 2 * weights + kept * held > limit.limit_bytes * (1 + 1e-12):
+                return math.inf
+        return (work + 4 * (m - 1) * weights / (bandwidth * m)) / m
+
+    return seconds
+
+
+def sharded(graph: LayerGraph, levels: Levels, microbatches: int, limit: MemoryLimit | None) -> StageSeconds:
+    def seconds(layers: Layers, shape: tuple[int, int], behind: int) -> float:
+        mesh = tuple(MeshAxis(count, level.bandwidth) for count, level in zip(shape, levels[::-1], strict=False))
+        if len(levels) == 1:
+            mesh = (MeshAxis(shape[1], levels[0].bandwidth),)
+        rule = None
+        if limit is not None:
+            rule = MemoryRule(limit.limit_bytes, 2.0, min(behind + 1, limit.microbatches or 99))
+        plan = plan_sharding(operators_of(graph).part(layers), mesh, microbatches=microbatches, memory=rule)
+        return math.inf if plan is None else plan.seconds
+
+    return seconds
 
 
 @settings(max_examples=60)
@@ -97,7 +126,7 @@ def test_alpa_is_the_least_of_all(
     few: int,
 ) -> None:
     levels = [TopologyLevel(*inner[0])] + ([TopologyLevel(*outer)] if outer else [])
-    expected = by_alpa(graph, levels, microbatches, limit)
+    expected = by_alpa(graph, levels, microbatches, replicated(graph, levels, limit))
     event("none" if math.isinf(expected) else "some")
     if math.isinf(expected):
         with pytest.raises(SolverError):
@@ -109,6 +138,36 @@ def test_alpa_is_the_least_of_all(
     assert sum(stage.replicas for stage in found.stages) == math.prod(level.count for level in levels)
     times = [stage.time_s for stage in found.stages]
     assert found.objective_s == pytest.approx(sum(times) + (microbatches - 1) * max(times))
+
+
+@settings(max_examples=25)
+@given(
+    graphs(most=4),
+    st.lists(st.tuples(st.sampled_from([1, 2, 4]), BANDWIDTHS), min_size=1, max_size=1),
+    st.one_of(st.none(), st.tuples(st.just(2), BANDWIDTHS)),
+    st.integers(1, 9),
+    st.one_of(st.none(), st.builds(MemoryLimit, st.sampled_from([20.0, 60.0]), st.just("1f1b"), st.integers(1, 9))),
+)
+def test_alpas_passes_are_planned_together(
+    graph: LayerGraph,
+    inner: list[tuple[int, float]],
+    outer: tuple[int, float] | None,
+    microbatches: int,
+    limit: MemoryLimit | None,
+) -> None:
+    levels = [TopologyLevel(*inner[0])] + ([TopologyLevel(*outer)] if outer else [])
+    expected = by_alpa(graph, levels, microbatches, sharded(graph, levels, microbatches, limit))
+    event("none" if math.isinf(expected) else "some")
+    if math.isinf(expected):
+        with pytest.raises(SolverError):
+            partition(graph, levels, objective="alpa", microbatches=microbatches, limit=limit)
+        return
+    found = partition(graph, levels, objective="alpa", microbatches=microbatches, limit=limit)
+    assert found.objective_s == pytest.approx(expected, rel=1e-6)
+    for stage in found.stages:
+        assert stage.sharding is not None
+        assert stage.time_s == stage.sharding.seconds
+        assert len(stage.sharding.strategies) == len(stage.layers)
 
 
 @dataclass(frozen=True)

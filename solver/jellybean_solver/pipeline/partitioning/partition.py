@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -129,26 +130,30 @@ def _slowest_stage(request: _Request, cost: StageCost) -> Partition:
 def _alpa(request: _Request, microbatches: int) -> Partition:
     """Alpa's two passes together: stages on submeshes, each with its operators split over the submesh.
 
-    The alternatives are what either pass costs alone: one stage on all devices, and stages of one device each.
+    The alternatives are what either pass costs alone: one stage on all devices, and stages of one device each. With
+    more cuts than the limit, those of the inter-operator pass and evenly spread ones are searched.
     """
     graph, levels, limit, settings = request.graph, request.levels, request.limit, request.settings
-    cuts, exact = enumerate_cuts(graph, settings.max_cuts, free_idle=limit is None)
+    cuts, exact = enumerate_cuts(graph, settings.max_cuts)
+    devices, meshes = math.prod(level.count for level in levels), submeshes(levels)
+    every = CandidateStages(graph, cuts)
+    alone_s, alone = AlpaPartitioner(every, ReplicatedStages(every, meshes[:1], limit), devices, microbatches).solve()
     if len(cuts) > settings.sharded_cuts:
-        cuts, exact = tuple(spread_cuts(CutCosts(graph, cuts), settings.sharded_cuts)), False
-    candidates, meshes = CandidateStages(graph, cuts), submeshes(levels)
-    devices = math.prod(level.count for level in levels)
+        few = {*spread_cuts(CutCosts(graph, cuts), settings.sharded_cuts), *_stage_cuts(alone)}
+        cuts, exact = tuple(sorted(few, key=int.bit_count)), False
+    candidates = CandidateStages(graph, cuts)
     sharded = ShardedStages(graph, candidates, meshes, microbatches, limit)
     found = AlpaPartitioner(candidates, sharded, devices, microbatches).solve()
     result = request.result(found, candidates, len(cuts), exact=exact)
     result = result if exact else request.bounded(result, microbatches * request.balanced_s)
-    single = ReplicatedStages(candidates, meshes[:1], limit)
-    return replace(
-        result,
-        alternatives={
-            "intra-operator": microbatches * float(sharded.seconds(len(meshes) - 1, 0)[0, -1]),
-            "inter-operator": AlpaPartitioner(candidates, single, devices, microbatches).solve()[0],
-        },
-    )
+    whole_s = microbatches * float(sharded.seconds(len(meshes) - 1, 0)[0, -1])
+    return replace(result, alternatives={"intra-operator": whole_s, "inter-operator": alone_s})
+
+
+def _stage_cuts(stages: Sequence[PartitionStage]) -> list[int]:
+    """The cuts after each stage, as bit sets."""
+    bits = [sum(1 << layer for layer in stage.layers) for stage in stages]
+    return list(itertools.accumulate(bits))
 
 
 def _alpa_inter(request: _Request, cost: StageCost, microbatches: int) -> Partition:
