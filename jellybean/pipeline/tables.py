@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.table import Table
 
+from jellybean.pipeline.sharding.layer_groups import sharding_json, sharding_lines
 from jellybean_solver.pipeline import (
     ITERATION_OBJECTIVES,
     LayerGraph,
@@ -112,6 +113,7 @@ def partition_json(graph: LayerGraph, result: Partition) -> dict[str, Any]:
         "gap": result.gap,
         "cuts": result.cuts,
         "stages": [_stage_json(graph, stage) for stage in result.stages],
+        **({"alternatives": dict(result.alternatives)} if result.alternatives else {}),
     }
 
 
@@ -123,6 +125,7 @@ def _stage_json(graph: LayerGraph, stage: PartitionStage) -> dict[str, Any]:
     }
     if stage.submesh is not None:
         record["submesh"] = list(stage.submesh)
+    record |= sharding_json(graph, stage)
     if stage.device is not None:
         record["device"] = stage.device
     if stage.inside:
@@ -158,7 +161,7 @@ def _stage_rows(table: Table, graph: LayerGraph, stages: tuple[PartitionStage, .
 
 def partition_notes(graph: LayerGraph, result: Partition, *, line: bool) -> tuple[str, ...]:
     """Notes below the table on what the objective includes. `line`: the partition is for a line of unequal devices."""
-    notes = []
+    notes = list(sharding_lines(graph, result))
     if line:
         sent_s = max(0.0, result.objective_s - sum(stage.time_s for stage in result.stages))
         sending = f"{sent_s:.6g} s are sending; " if result.objective == "latency" else ""
@@ -182,5 +185,6 @@ def _training_only(objective: str, *, line: bool) -> str:
         return "" if objective == "latency" else both_ways
     sums = "gradient sums between replicas"
     also = f"{sums} and {both_ways}"
-    counted = {"slowest-stage": also, "pipedream-paper": also, "dapple": also, "alpa": sums, "branches": both_ways}
+    counted = dict.fromkeys(("slowest-stage", "pipedream-paper", "dapple"), also)
+    counted |= {"alpa": "sums of gradients and of parts of layers", "alpa-inter": sums, "branches": both_ways}
     return counted.get(objective, "")

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from jellybean.cli.app import Json, example
+from jellybean.cli.app import Json, checked_picture, example
 from jellybean.cli.console import out, print_json, say
 from jellybean.cli.pipeline.group import MAX_ACTIONS, pipeline
 from jellybean.errors import InfeasibleError
@@ -110,6 +110,7 @@ def profile_command(
         "jellybean pipeline plan vgg16.txt --workers 8 --bandwidth 1e10 --all-reduce ring",
         "jellybean pipeline plan vgg16.txt --workers 4 --memory 12e9 --schedule pipedream-2bw --states 2",
         "jellybean pipeline plan vgg16.txt --workers 8,2 --bandwidth 1e10,1e9 --objective dapple --microbatches 16",
+        "jellybean pipeline plan vgg16.txt --workers 4 --objective alpa --microbatches 8 --plot shards.svg",
         "jellybean pipeline plan inception.txt --workers 2 --bandwidth 1e10 --objective branches",
         "jellybean pipeline plan vgg16.txt --speeds 0.05,0.2,1 --bandwidth 2e6,1e8 --objective latency",
     ),
@@ -132,23 +133,39 @@ def plan_command(
     schedule: _Schedule = None,
     microbatches: Annotated[
         int | None,
-        typer.Option(min=1, max=MAX_ACTIONS, help="Micro-batches per iteration, for alpa, dapple and --memory."),
+        typer.Option(
+            min=1,
+            max=MAX_ACTIONS,
+            help=f"Micro-batches per iteration, for {', '.join(ITERATION_OBJECTIVES)}.",
+        ),
     ] = None,
     states: Annotated[
         float, typer.Option(min=0, help="Optimizer state per byte of parameters, with --memory: momentum 1, Adam 2.")
     ] = 0.0,
     all_reduce: _AllReduce = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="With alpa: draw how layers are split: .svg, .png, .pdf."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Partition a model into pipeline stages with replication; prints the optimum, or the best found and its gap."""
     from jellybean.pipeline.profile_file import read_profile
+    from jellybean.pipeline.sharding.plot import save_sharding
     from jellybean.pipeline.tables import partition_json, partition_notes, partition_table
 
+    if plot is not None:
+        if objective != "alpa":
+            raise typer.BadParameter(f"--plot draws how alpa splits layers; {objective} splits none")
+        checked_picture(plot)
     graph = read_profile(profile)
     links = _numbers("--bandwidth", bandwidth)
     options = _Options(objective, speeds, workers, memory, schedule, microbatches, states, all_reduce)
     options.check()
     partitioned = options.partition(graph, links)
+    if plot is not None:
+        save_sharding(graph, partitioned, plot)
+        say(f"wrote {plot}")
     if json:
         print_json(partition_json(graph, partitioned))
         return

@@ -3,7 +3,8 @@
 Public surface of this package; other packages import from here only. Rooms: `schedule` (a schedule as data),
 `schedules` (one generator per published schedule), `partitioning` (layer graph to stages), `collectives` (all-reduces
 as data), `estimates` (a transformer's training from its size), `layer_parallelism` (bytes that layers send under data
-and tensor parallelism). Symbols in the docstrings: D devices, M micro-batches, s a stage (from 0), v stages per device,
+and tensor parallelism), `sharding` (which dimension of each operator a mesh splits). Symbols in the docstrings: D
+devices, M micro-batches, s a stage (from 0), v stages per device,
 F and B forward and backward times; in `estimates` those of the published formulas.
 """
 
@@ -67,6 +68,8 @@ from jellybean_solver.pipeline.schedule.simulator import (
 )
 from jellybean_solver.pipeline.schedule.validate import schedule_violations
 from jellybean_solver.pipeline.schedules import SCHEDULES, make_schedule
+from jellybean_solver.pipeline.sharding.plan import ShardingPlan
+from jellybean_solver.pipeline.sharding.strategies import Strategy
 
 __all__ = [
     "COLLECTIVES",
@@ -100,7 +103,9 @@ __all__ = [
     "PartitionStage",
     "Schedule",
     "ScheduleCosts",
+    "ShardingPlan",
     "StageSeconds",
+    "Strategy",
     "Timeline",
     "TopologyLevel",
     "Traffic",

@@ -109,7 +109,7 @@ def test_a_model_is_cut_into_stages(tmp_path: Path) -> None:
     assert "--schedule and --states" in unused.stderr
     assert "would do" in jellybean("pipeline", "plan", str(profile), *flat, "--memory", "1", status=3).stderr
     assert "say how many" in jellybean("pipeline", "plan", str(profile), *flat, "--objective", "alpa", status=2).stderr
-    for objective in ("alpa", "dapple"):
+    for objective in ("alpa", "alpa-inter", "dapple"):
         iteration = ("--objective", objective, "--microbatches", "8", "--json")
         answer = json.loads(jellybean("pipeline", "plan", str(profile), *flat, *iteration).stdout)
         assert answer["objective"] == objective

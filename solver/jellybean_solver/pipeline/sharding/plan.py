@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from jellybean_solver.errors import SolverError
-from jellybean_solver.milp.highs_program import Program
+from jellybean_solver.milp.highs_program import Floats, Program
+from jellybean_solver.milp.pulp_program import FEASIBILITY_TOLERANCE
 from jellybean_solver.pipeline.sharding.mesh import Mesh
 from jellybean_solver.pipeline.sharding.operators import OperatorGraph, TensorEdge
 from jellybean_solver.pipeline.sharding.strategies import Layout, MemoryRule, Strategy, resharding_s, strategies
@@ -55,7 +56,8 @@ def plan_sharding(
     if not graph.operators or not mesh or microbatches < 1:
         raise SolverError("a sharding plan needs operators, a mesh of at least one axis and micro-batches")
     choices = [strategies(operator, mesh) for operator in graph.operators]
-    chosen = _Choice(graph, mesh, choices, microbatches, memory).solve()
+    only = all(len(each) == 1 for each in choices) and memory is None
+    chosen = [each[0] for each in choices] if only else _Choice(graph, mesh, choices, microbatches, memory).solve()
     return None if chosen is None else score(graph, mesh, chosen, microbatches=microbatches, memory=memory)
 
 
@@ -120,13 +122,19 @@ class _Choice:
             self._add_edge(edge)
         if self._memory is not None and math.isfinite(self._memory.limit_bytes):
             self._add_memory(self._memory)
-        found = program.solve()
+        found = program.solve(relaxed=True)  # whole on trees of operators (the polytope of a tree has whole corners)
+        if found.values is not None and not self._whole(found.values):
+            found = program.solve()
         if found.values is None:
             return None
         return [
             each[int(found.values[columns].argmax())]
             for each, columns in zip(self._choices, self._columns, strict=True)
         ]
+
+    def _whole(self, values: Floats) -> bool:
+        """True if every operator has one strategy."""
+        return all(values[columns].max() > 1.0 - FEASIBILITY_TOLERANCE for columns in self._columns)
 
     def _add_edge(self, edge: TensorEdge) -> None:
         """Columns for pairs of layouts; each layout's pairs sum to the strategies that have it."""
