@@ -43,7 +43,9 @@ def train_here(
     document: TrainingDocument, directory: Path, overrides: Sequence[str], *, fresh: bool, json: bool
 ) -> None:
     """Train in this process, or in one per rank. `overrides`: for their command lines."""
-    with _stoppable(directory, json=json, fresh=fresh):
+    from jellybean.training.processes.threads import chosen_threads
+
+    with _stoppable(directory, json=json, fresh=fresh), chosen_threads(document.ranks, say):
         from jellybean.training.processes.launch import lock_folder
 
         with lock_folder(directory):

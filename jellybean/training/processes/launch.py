@@ -15,7 +15,7 @@ import signal
 import sys
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,6 +24,8 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from jellybean.training.errors import RankCrashError, RankLostError, SignalledError, StalledError, TrainingError
+from jellybean.training.processes.environment import environment_with
+from jellybean.training.processes.threads import THREADS
 
 REASONS_FOLDER = "JELLYBEAN_TRAINING_TOLD"  # environment variable: folder where processes write why they end
 RESTARTS = 3
@@ -107,7 +109,7 @@ def _attempt(arguments: Sequence[str], count: int, folder: Path) -> str | None:
     signals_received: list[int] = []
     try:
         with (
-            _environment({"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), REASONS_FOLDER: str(folder)}),
+            environment_with({THREADS: os.environ.get(THREADS, "1"), REASONS_FOLDER: str(folder)}),
             _signals_end_launcher(signals_received),
         ):
             elastic_launch(config, sys.executable)(*arguments)
@@ -147,21 +149,6 @@ def _reported_reason(folder: Path, kind: str) -> str:
     """The reason of the lowest rank that reported one of this kind; empty if none did."""
     found = {int(match[1]): path for path in folder.iterdir() if (match := re.fullmatch(rf"{kind}-(\d+)", path.name))}
     return found[min(found)].read_text(encoding="utf-8") if found else ""
-
-
-@contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Context with environment variables set for child processes."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 @contextmanager

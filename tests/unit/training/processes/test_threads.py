@@ -1,0 +1,45 @@
+"""A process computes with its share of the cores that other programs leave free."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from jellybean.training.processes.threads import THREADS, ThreadChoice, chosen_threads
+
+
+@pytest.mark.parametrize(
+    ("processes", "cores", "busy", "threads"),
+    [
+        (1, 2, 0.0, 2),
+        (1, 2, 0.4, 2),
+        (1, 2, 0.7, 1),
+        (1, 2, 2.0, 1),
+        (2, 2, 0.0, 1),
+        (2, 16, 0.2, 8),
+        (3, 16, 5.1, 3),
+        (4, 2, 0.0, 1),
+    ],
+)
+def test_free_cores_are_divided_among_the_processes(processes, cores, busy, threads):
+    assert ThreadChoice(processes, cores, busy).threads == threads
+
+
+def test_fewer_threads_than_cores_are_explained():
+    assert not ThreadChoice(1, 2, 0.1).note
+    assert not ThreadChoice(2, 2, 2.0).note
+    assert ThreadChoice(1, 2, 1.64).note == (
+        "other programs use 1.6 of 2 cores: torch computes with 1 thread; for another number set OMP_NUM_THREADS"
+    )
+    assert "torch computes with 2 threads in each process;" in ThreadChoice(4, 16, 7.0).note
+
+
+def test_the_environment_decides(monkeypatch):
+    monkeypatch.setenv(THREADS, "3")
+    with chosen_threads(1, pytest.fail):
+        assert os.environ[THREADS] == "3"
+    monkeypatch.delenv(THREADS)
+    with chosen_threads(10**6, pytest.fail):  # too many for more than one thread each, whatever runs here
+        assert os.environ[THREADS] == "1"
+    assert THREADS not in os.environ
