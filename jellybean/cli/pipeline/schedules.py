@@ -84,8 +84,8 @@ def simulate_command(
     json: Json = False,
 ) -> None:
     """Simulate a schedule: makespan, bubble ratio and peak memory of each device."""
-    from jellybean.pipeline.chrome_trace import chrome_trace
     from jellybean.pipeline.tables import device_table, schedule_json
+    from jellybean.pipeline.timelines.chrome_trace import chrome_trace
 
     if trace is not None:
         checked_file("--trace", trace)
@@ -126,8 +126,8 @@ def draw_command(
     ] = None,
 ) -> None:
     """Draw a schedule's timeline."""
-    from jellybean.pipeline.timeline_plot import save_timeline
-    from jellybean.pipeline.timeline_text import draw_timeline
+    from jellybean.pipeline.timelines.plot import save_timeline
+    from jellybean.pipeline.timelines.text import draw_timeline
 
     if plot is not None:
         checked_picture(plot)

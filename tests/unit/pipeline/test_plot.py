@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from jellybean.pipeline.timeline_plot import save_timeline
-from jellybean.pipeline.timeline_text import draw_timeline
+from jellybean.pipeline.timelines.plot import save_timeline
+from jellybean.pipeline.timelines.text import draw_timeline
 from jellybean_solver.pipeline.schedule.simulator import ScheduleCosts, simulate
 from jellybean_solver.pipeline.schedules import make_schedule
 
