@@ -28,8 +28,8 @@ from jellybean.training.stages.interpreter import ActionLog, MicrobatchFeed
 from jellybean_solver.pipeline import Timeline, bubble_fraction
 
 _WHEN_NOT_FINITE = (
-    "lower optimizer.lr, set clip, or look for nan in the data; the previous checkpoint is intact, and the same "
-    "command resumes from it"
+    "lower optimizer.lr, set clip, or look for nan in the data; earlier checkpoints are intact, and the same command "
+    " resumes from the newest"
 )
 
 

@@ -110,7 +110,8 @@ def _tried(inputs: TrainingInputs, document: TrainingDocument, rows: int | None)
     except Exception as error:  # user code may raise anything
         raise TrainingError(
             f"{document.model_name} cannot be trained on {document.data_name} with the loss {document.loss}; it failed"
-            f"{place_and_reason(error)}{_types(module, arguments.tensors)} (inputs: {_sizes(arguments)})"
+            f"{place_and_reason(error)}{_types(module, arguments.tensors)} (inputs: {_sizes(arguments)}"
+            f"{_unknown_names(module, arguments)})"
         ) from error
     finally:
         with torch.no_grad():
@@ -143,9 +144,8 @@ def _check_loss(loss: Any, document: TrainingDocument) -> None:
 def _check_arguments(module: nn.Module, arguments: CallArguments, document: TrainingDocument) -> None:
     """TrainingError if `forward` does not take the arguments that the data give, by number and name."""
     args, kwargs = arguments.form.nest(arguments.tensors)
-    try:
-        signature = inspect.signature(module.forward)
-    except ValueError:  # of compiled code, which has none
+    signature = _signature(module)
+    if signature is None:
         return
     try:
         signature.bind(*args, **kwargs)
@@ -154,6 +154,26 @@ def _check_arguments(module: nn.Module, arguments: CallArguments, document: Trai
             f"{document.data_name}: {error}; the inputs are {_sizes(arguments)}, and forward of "
             f"{type(module).__name__} takes {', '.join(signature.parameters) or 'nothing'}"
         ) from error
+
+
+def _signature(module: nn.Module) -> inspect.Signature | None:
+    """The arguments of `forward`; None for compiled code, which does not state them."""
+    try:
+        return inspect.signature(module.forward)
+    except ValueError:
+        return None
+
+
+def _unknown_names(module: nn.Module, arguments: CallArguments) -> str:
+    """Which inputs `forward` takes by no name of its own, but as `**kwargs`, and the names that it has."""
+    signature = _signature(module)
+    if signature is None:
+        return ""
+    named = [name for name, one in signature.parameters.items() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+    unknown = [name for name in arguments.form.nest(arguments.tensors)[1] if name not in named]
+    if not unknown:
+        return ""
+    return f"; forward of {type(module).__name__} has no {', '.join(unknown)}: it takes {', '.join(named)}"
 
 
 def _sizes(arguments: CallArguments) -> str:

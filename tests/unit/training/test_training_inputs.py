@@ -43,6 +43,15 @@ class Own(torch.nn.Linear):
 """
 
 
+ANYTHING = """\
+class Anything(torch.nn.Linear):
+    def __init__(self):
+        super().__init__(3, 2)
+    def forward(self, x, mask=None, **others):
+        return super().forward(x) * mask
+"""
+
+
 def _folder(tmp_path, nets=NETS, document=DOCUMENT):
     (tmp_path / "nets.py").write_text(nets)
     (tmp_path / "training.yaml").write_text(document)
@@ -66,6 +75,12 @@ def test_good(tmp_path):
         ("import torch", "import sys; sys.exit(3)", "nets.py cannot be imported: it exits with 3"),
         ("def net()", "def net(width)", "nets.py:net failed: net.. missing 1 required"),
         ("return torch.nn.Linear(3, 2)", "return 1 / 0", r"nets.py:net failed at .*nets.py:4: .*division"),
+        (
+            "return torch.nn.Linear(3, 2)\n\ndef data():\n    rows = (torch.randn(8, 3)",
+            f"return Anything()\n\n{ANYTHING}\n"
+            "def data():\n    rows = ({'x': torch.randn(8, 3), 'maks': torch.ones(8)}",
+            r"; forward of Anything has no maks: it takes x, mask\)$",
+        ),
         ("return torch.nn.Linear(3, 2)", "return 7", "returned int; it must return a torch.nn.Module"),
         (
             "Linear(3, 2)",
