@@ -35,6 +35,7 @@ def _row(name: str) -> tuple[str, ...]:
 
     from jellybean.training.graphs import find_graphs
     from jellybean.training.inputs import check_inputs, read_inputs
+    from jellybean.training.processes.link_speed import LinkSpeed
     from jellybean.training.schedule_choice import choose_schedule
     from jellybean.training.stages.cut import cut_module
     from tests.integration.training.models.zoo_case import ZooUpdate
@@ -48,7 +49,8 @@ def _row(name: str) -> tuple[str, ...]:
     traced_s = time.perf_counter()
     facts, tensors = graphs.recipes[0].facts, inputs.example(document).inputs.tensors
     states = inputs.optimizer.states_per_weight(inputs.module)
-    choice = choose_schedule(graphs.training, facts, tensors, document, states, torch.device("cpu"))
+    device, link = torch.device("cpu"), LinkSpeed(1.25e9)
+    choice = choose_schedule(graphs.training, facts, tensors, document, states, device, link)
     cut_module(graphs.training, facts, choice.stage_of)
     seconds = (checked_s - began, traced_s - checked_s, time.perf_counter() - traced_s)
     return (name, graphs.training.tracer, *(f"{value:.1f}" for value in seconds))

@@ -269,8 +269,8 @@ class TrainingDocument(DocumentModel):
     memory_bytes: Size | None = Field(
         default=None, alias="memory", description="Memory of a device, for schedule: auto."
     )
-    bandwidth_bytes_per_s: Bandwidth = Field(
-        default=1.25e9, alias="bandwidth", description="Bandwidth between devices."
+    bandwidth_bytes_per_s: Bandwidth | None = Field(
+        default=None, alias="bandwidth", description="Bandwidth between devices; measured by default."
     )
     timeout_s: Duration = Field(
         default=600.0, alias="timeout", gt=0, description="Longest time without progress of a rank."

@@ -11,6 +11,7 @@ from jellybean.pipeline.torch_graph import GraphFacts
 from jellybean.pipeline.torch_profile import ProfileTarget, TorchProfile, profile_traced
 from jellybean.pipeline.torch_trace import TracedModule
 from jellybean.training.errors import TrainingError
+from jellybean.training.processes.link_speed import LinkSpeed
 from jellybean.training.stages.precision import PRECISIONS, Precision
 from jellybean_solver import SolverError
 from jellybean_solver.pipeline import (
@@ -66,26 +67,29 @@ def choose_schedule(
     document: TrainingDocument,
     states_per_weight: float,
     device: torch.device,
+    link: LinkSpeed,
 ) -> ScheduleChoice:
     """Profile the model on one micro-batch; take the document's schedule, or the fastest that fits into memory.
 
-    `states_per_weight`: size of the optimizer's state. `device`: where layers are timed. SolverError or TrainingError
-    if there is no such schedule.
+    `states_per_weight`: size of the optimizer's state. `device`: where layers are timed. `link`: between two devices.
+    SolverError or TrainingError if there is no such schedule.
     """
     target = ProfileTarget(device, PRECISIONS[document.precision].computation)
     profile = profile_traced(traced, facts, tensors, runs=3, target=target)
-    return choose_from_profile(profile, document, states_per_weight)
+    return choose_from_profile(profile, document, states_per_weight, link)
 
 
-def choose_from_profile(profile: TorchProfile, document: TrainingDocument, states_per_weight: float) -> ScheduleChoice:
+def choose_from_profile(
+    profile: TorchProfile, document: TrainingDocument, states_per_weight: float, link: LinkSpeed
+) -> ScheduleChoice:
     """As `choose_schedule`, from an existing profile; equal profiles give equal choices."""
     if document.schedule != AUTO:
-        return _choice(document.schedule, profile, document, states_per_weight)
+        return _choice(document.schedule, profile, document, states_per_weight, link)
     found: list[ScheduleChoice] = []
     rejected: dict[str, str] = {}
     for name in SCHEDULES:
         try:
-            found.append(_choice(name, profile, document, states_per_weight))
+            found.append(_choice(name, profile, document, states_per_weight, link))
         except (SolverError, TrainingError) as error:
             rejected[name] = str(error)
     if not found:
@@ -102,7 +106,9 @@ def choose_from_profile(profile: TorchProfile, document: TrainingDocument, state
     return replace(best, rejected={**rejected, **slower})
 
 
-def _choice(name: str, profile: TorchProfile, document: TrainingDocument, states_per_weight: float) -> ScheduleChoice:
+def _choice(
+    name: str, profile: TorchProfile, document: TrainingDocument, states_per_weight: float, link: LinkSpeed
+) -> ScheduleChoice:
     asked, devices = name == document.schedule, document.devices
     chunks = document.chunks if name == "interleaved" else None
     sample = make_schedule(name, devices, devices, chunks)
@@ -114,7 +120,7 @@ def _choice(name: str, profile: TorchProfile, document: TrainingDocument, states
     PRECISIONS[document.precision].check_schedule(name, flushes=sample.flushes)
     layers = cut_layers(profile.graph, sample.stages)
     check_tied_layers(name, sample, profile, layers)
-    costs = _costs(profile.graph, layers, document)
+    costs = _costs(profile.graph, layers, document, link)
     ratio = _mean(costs.backward_s) / max(_mean(costs.forward_s), 1e-9)
     schedule = make_schedule(name, devices, count, chunks, backward_ratio=ratio)
     needed = _memory_bytes(profile, layers, schedule, states_per_weight, PRECISIONS[document.precision])
@@ -157,7 +163,9 @@ def check_tied_layers(
             raise TrainingError(f"{weight} is shared by several stages, which {name} updates at different times")
 
 
-def _costs(graph: LayerGraph, layers: tuple[tuple[int, ...], ...], document: TrainingDocument) -> ScheduleCosts:
+def _costs(
+    graph: LayerGraph, layers: tuple[tuple[int, ...], ...], document: TrainingDocument, link: LinkSpeed
+) -> ScheduleCosts:
     forward = tuple(sum(graph.layers[layer].forward_s for layer in own) for own in layers)
     backward = tuple(sum(graph.layers[layer].backward_s for layer in own) for own in layers)
     if document.recompute:
@@ -165,7 +173,7 @@ def _costs(graph: LayerGraph, layers: tuple[tuple[int, ...], ...], document: Tra
     done, crossing = 0, []
     for own in layers[:-1]:
         done |= sum(1 << layer for layer in own)
-        crossing.append(graph.crossing_bytes(done) / document.bandwidth_bytes_per_s)
+        crossing.append(link.seconds(graph.crossing_bytes(done)))
     return ScheduleCosts(forward, backward, transfer_s=tuple(crossing) if crossing else 0.0)
 
 

@@ -27,6 +27,7 @@ from jellybean.training.inputs import CheckedInputs, TrainingInputs, check_input
 from jellybean.training.metrics import Measures
 from jellybean.training.optimization.optimizers import OptimizerPlan
 from jellybean.training.processes.host_memory import return_freed_memory
+from jellybean.training.processes.link_speed import LinkSpeed, measure_links
 from jellybean.training.processes.links import GroupCommunicator, Link, StagedLink, device_links
 from jellybean.training.processes.ranks import NO_TIMEOUT, Rank
 from jellybean.training.processes.transport import StageTransport
@@ -43,6 +44,8 @@ from jellybean.training.stages.precision import PRECISIONS
 from jellybean.training.stages.stage import LossFunction, StageCopy, StageSettings
 from jellybean.training.stages.updates import UpdateSettings, WeightUpdates, check_tied_weights
 from jellybean_solver.pipeline import Schedule
+
+GPU_BYTES_PER_S = 1.25e9  # between GPUs, unless the document says more: 10 Gbit/s
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,7 @@ def set_up_run(document: TrainingDocument, directory: Path, rank: Rank) -> RankR
         inputs = read_inputs(document, directory)
         parts = {"train": inputs.data.train, "test": inputs.data.test}
         digests = [RowDigest(part, rows.digest()) for part, rows in parts.items()]
+        link = _link_speed(document, rank)
         graphs: ModelGraphs | None = None
         decisions: list[_Decisions | None] = [None]
         if rank.is_first:
@@ -95,7 +99,7 @@ def set_up_run(document: TrainingDocument, directory: Path, rank: Rank) -> RankR
             facts = graphs.recipes[0].facts
             states = inputs.optimizer.states_per_weight(inputs.module) + (document.ema is not None)
             tensors = inputs.example(document).inputs.tensors
-            choice = choose_schedule(graphs.training, facts, tensors, document, states, rank.device)
+            choice = choose_schedule(graphs.training, facts, tensors, document, states, rank.device, link)
             decisions = [_Decisions(checked, graphs.recipes, choice)]
     dist.broadcast_object_list(decisions, src=0)
     decided = decisions[0]
@@ -110,6 +114,18 @@ def set_up_run(document: TrainingDocument, directory: Path, rank: Rank) -> RankR
     gc.collect()  # graphs are in reference cycles, and hold the whole model
     return_freed_memory()
     return run
+
+
+def _link_speed(document: TrainingDocument, rank: Rank) -> LinkSpeed:
+    """The document's bandwidth, or what is measured between CPU processes. A collective call.
+
+    Links between GPUs are not measured yet.
+    """
+    if document.bandwidth_bytes_per_s is not None:
+        return LinkSpeed(document.bandwidth_bytes_per_s)
+    if rank.device.type != "cpu" or document.devices == 1:
+        return LinkSpeed(GPU_BYTES_PER_S)
+    return measure_links(rank)
 
 
 class _RunBuilder:

@@ -13,12 +13,14 @@ from jellybean.pipeline.torch_graph import graph_facts  # noqa: E402
 from jellybean.pipeline.torch_profile import TorchProfile, profile_traced  # noqa: E402
 from jellybean.pipeline.torch_trace import CallArguments, trace  # noqa: E402
 from jellybean.training.errors import TrainingError  # noqa: E402
+from jellybean.training.processes.link_speed import LinkSpeed  # noqa: E402
 from jellybean.training.schedule_choice import choose_from_profile, choose_schedule, cut_layers  # noqa: E402
 from jellybean.training.stages.cut import cut_module  # noqa: E402
 from jellybean_solver.pipeline import Layer, LayerGraph  # noqa: E402
 from jellybean_solver.pipeline.schedules import SCHEDULES, make_schedule  # noqa: E402
 
 nn = torch.nn
+LINK = LinkSpeed(1.25e9)
 
 
 def _asked(**more: object) -> TrainingDocument:
@@ -43,29 +45,29 @@ def profile(traced) -> TorchProfile:
 
 
 def test_the_fastest_with_a_flush(profile):
-    found = choose_from_profile(profile, _asked(), 1.0)
+    found = choose_from_profile(profile, _asked(), 1.0, LINK)
     assert SCHEDULES.keys() - {found.name} == found.rejected.keys()
     assert "staleness" in found.rejected["pipedream"]
     assert found.period is None
     assert found.name not in ("naive", "gpipe")
-    late = choose_from_profile(profile, _asked(staleness=True), 1.0)
+    late = choose_from_profile(profile, _asked(staleness=True), 1.0, LINK)
     assert not any("staleness" in why for why in late.rejected.values())
 
 
 def test_memory_binds(profile):
-    free = choose_from_profile(profile, _asked(schedule="gpipe"), 1.0)
-    fits = choose_from_profile(profile, _asked(memory_bytes=free.memory_bytes - 1.0), 1.0)
+    free = choose_from_profile(profile, _asked(schedule="gpipe"), 1.0, LINK)
+    fits = choose_from_profile(profile, _asked(memory_bytes=free.memory_bytes - 1.0), 1.0, LINK)
     assert "gpipe" in fits.rejected
     assert "needs" in fits.rejected["gpipe"]
     with pytest.raises(TrainingError, match="no schedule can be used"):
-        choose_from_profile(profile, _asked(memory_bytes=1000.0), 1.0)
+        choose_from_profile(profile, _asked(memory_bytes=1000.0), 1.0, LINK)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_the_stages_are_the_model(traced, name):
     """Every chosen schedule can be cut, and its stages compute what the module does."""
     graph, facts, inputs = traced
-    found = choose_schedule(graph, facts, inputs, _asked(schedule=name), 1.0, torch.device("cpu"))
+    found = choose_schedule(graph, facts, inputs, _asked(schedule=name), 1.0, torch.device("cpu"), LINK)
     cut = cut_module(graph, facts, found.stage_of)
     assert len(cut.stages) == make_schedule(name, 2, 8).stages
     values = inputs
@@ -79,3 +81,12 @@ def test_no_stage_is_empty():
     assert sorted(sum(cut_layers(graph, 4), ())) == [0, 1, 2, 3]
     with pytest.raises(TrainingError, match="too few for 5 stages"):
         cut_layers(graph, 5)
+
+
+def test_slow_links_count(profile):
+    """Where a message takes longer than all layers together, the fewest messages win; the prediction has its time."""
+    fast = choose_from_profile(profile, _asked(), 1.0, LINK)
+    slow = choose_from_profile(profile, _asked(), 1.0, LinkSpeed(1.25e9, latency_s=1.0))
+    assert slow.microbatch_s > fast.microbatch_s + 0.1
+    assert slow.costs.transfer_s[0] > 1.0
+    assert len(slow.layers) == 2  # schedules with several stages a device send more often

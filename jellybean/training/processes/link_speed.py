@@ -1,0 +1,74 @@
+"""Latency and bandwidth between ranks, measured with the messages that training sends.
+
+A raw ping would be faster: here a message passes the threads, headers and buffers of the transport, as activations do.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from jellybean.training.processes.links import GroupCommunicator
+from jellybean.training.processes.ranks import NO_TIMEOUT, Rank
+from jellybean.training.processes.tensor_messages import ACTIVATIONS, MessageKey
+from jellybean.training.processes.transport import StageTransport
+
+_SMALL_BYTES, _LARGE_BYTES = 4 * 2**10, 4 * 2**20  # inline with its header, and as a message of its own
+_SMALL_ROUNDS, _LARGE_ROUNDS = 32, 4  # the fastest counts: a slower one waited for a core
+
+
+@dataclass(frozen=True)
+class LinkSpeed:
+    """A message of n bytes takes `latency_s` + n / `bytes_per_s`."""
+
+    bytes_per_s: float
+    latency_s: float = 0.0
+
+    def seconds(self, size_bytes: float) -> float:
+        """Seconds from the sender's `send` until the receiver has the tensor."""
+        return self.latency_s + size_bytes / self.bytes_per_s
+
+
+def measure_links(rank: Rank) -> LinkSpeed:
+    """The slowest latency and bandwidth of neighbouring ranks in host memory. A collective call.
+
+    Neighbours exchange messages in pairs: 0 with 1, 2 with 3.
+    """
+    world = dist.get_world_size()
+    peer = rank.rank ^ 1
+    group = dist.new_group(backend="gloo", timeout=NO_TIMEOUT)
+    transport = StageTransport(
+        [peer] if peer < world else [], GroupCommunicator(group), patience_s=NO_TIMEOUT.total_seconds()
+    )
+    transport.start()
+    own = (0.0, 0.0)
+    if peer < world:
+        small_s = _one_way_s(transport, rank, peer, _SMALL_BYTES, _SMALL_ROUNDS)
+        large_s = _one_way_s(transport, rank, peer, _LARGE_BYTES, _LARGE_ROUNDS)
+        own = (small_s, max(large_s - small_s, 1e-9) / (_LARGE_BYTES - _SMALL_BYTES))
+    transport.close()
+    slowest = torch.tensor(own, dtype=torch.float64)
+    dist.all_reduce(slowest, dist.ReduceOp.MAX, group=group)
+    dist.destroy_process_group(group)
+    latency_s, s_per_byte = slowest.tolist()
+    return LinkSpeed(1.0 / s_per_byte, latency_s)
+
+
+def _one_way_s(transport: StageTransport, rank: Rank, peer: int, size_bytes: int, rounds: int) -> float:
+    """Half of the fastest round trip of a message of that size; the even rank begins."""
+    values, fastest_s = (torch.zeros(size_bytes // 4),), float("inf")
+    for number in range(rounds):
+        there = MessageKey(number, ACTIVATIONS, size_bytes, 0, 0)
+        back = MessageKey(number, ACTIVATIONS, size_bytes, 1, 0)
+        began = time.perf_counter()
+        if rank.rank < peer:
+            transport.send(peer, there, values)
+            transport.take(back)
+        else:
+            transport.take(there)
+            transport.send(peer, back, values)
+        fastest_s = min(fastest_s, time.perf_counter() - began)
+    return fastest_s / 2
