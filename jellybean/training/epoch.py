@@ -29,7 +29,7 @@ from jellybean_solver.pipeline import Timeline, bubble_fraction
 
 _WHEN_NOT_FINITE = (
     "lower optimizer.lr, set clip, or look for nan in the data; earlier checkpoints are intact, and the same command "
-    " resumes from the newest"
+    "resumes from the newest"
 )
 
 
