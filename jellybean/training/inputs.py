@@ -13,6 +13,7 @@ from torch import nn
 from jellybean.documents.training import TrainingDocument
 from jellybean.pipeline.torch_gradients import gradient_digests
 from jellybean.pipeline.torch_saved import activations_in_file
+from jellybean.pipeline.torch_stages import StageChain
 from jellybean.pipeline.torch_trace import CallArguments
 from jellybean.pipeline.user_errors import place_and_reason
 from jellybean.training.data.loading import TrainingData, load_data
@@ -152,14 +153,19 @@ def _check_arguments(module: nn.Module, arguments: CallArguments, document: Trai
     except TypeError as error:
         raise TrainingError(
             f"{document.data_name}: {error}; the inputs are {_sizes(arguments)}, and forward of "
-            f"{type(module).__name__} takes {', '.join(signature.parameters) or 'nothing'}"
+            f"{type(_entry(module)).__name__} takes {', '.join(signature.parameters) or 'nothing'}"
         ) from error
+
+
+def _entry(module: nn.Module) -> nn.Module:
+    """The module that takes the model's arguments: the first of `stages`."""
+    return next(module.children()) if isinstance(module, StageChain) else module
 
 
 def _signature(module: nn.Module) -> inspect.Signature | None:
     """The arguments of `forward`; None for compiled code, which does not state them."""
     try:
-        return inspect.signature(module.forward)
+        return inspect.signature(_entry(module).forward)
     except ValueError:
         return None
 
@@ -169,11 +175,12 @@ def _unknown_names(module: nn.Module, arguments: CallArguments) -> str:
     signature = _signature(module)
     if signature is None:
         return ""
-    named = [name for name, one in signature.parameters.items() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    named = [name for name, one in signature.parameters.items() if one.kind not in variadic]
     unknown = [name for name in arguments.form.nest(arguments.tensors)[1] if name not in named]
-    if not unknown:
+    if not unknown or not named:
         return ""
-    return f"; forward of {type(module).__name__} has no {', '.join(unknown)}: it takes {', '.join(named)}"
+    return f"; forward of {type(_entry(module)).__name__} has no {', '.join(unknown)}: it takes {', '.join(named)}"
 
 
 def _sizes(arguments: CallArguments) -> str:

@@ -173,3 +173,10 @@ def test_no_line_is_named_where_no_code_of_a_user_ran():
         torch.utils.data.default_collate([torch.zeros(2), torch.zeros(3)])
     raised.value.__traceback__ = raised.value.__traceback__.tb_next
     assert place_and_reason(raised.value).startswith(": stack expects each tensor")
+
+
+def test_the_first_of_stages_takes_the_inputs(tmp_path):
+    nets = NETS.replace("return torch.nn.Linear(3, 2)", "return [torch.nn.Linear(3, 2)]")
+    nets = nets.replace("(torch.randn(8, 3)", "({'picture': torch.randn(8, 3)}")
+    with pytest.raises(JellyBeanError, match=r"the inputs are picture .* and forward of Linear takes input$"):
+        load_training_inputs(*_folder(tmp_path, nets, DOCUMENT.replace("model:", "stages:")))
