@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,6 +32,19 @@ def test_an_interrupted_import_ends_the_command(
     shown = capsys.readouterr()
     assert (status, shown.err) == (130, "interrupted\n")
     assert not json_option or json.loads(shown.out)["error"]["kind"] == "interrupted"
+
+
+def test_an_interrupt_while_the_cli_itself_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt\n")
+    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    ended = subprocess.run(
+        [sys.executable, "-m", "jellybean", "--version"],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "interrupted\n")
 
 
 def test_a_failed_clean_up_after_an_interrupt_is_an_error_of_its_own() -> None:
