@@ -73,9 +73,9 @@ def idle_note(epoch: EpochResult, load: float, cores: int) -> str:
     if epoch.idle - epoch.predicted_idle <= _NOTABLE_IDLE or load > _NOTABLE_LOAD * cores:
         return ""
     return (
-        f"devices wait for {epoch.idle:.0%} of the time, and {epoch.predicted_idle:.0%} is predicted: passing a "
-        "micro-batch to the next process takes about 1 ms, which the prediction leaves out; a larger `batch` or fewer "
-        "`microbatches` reduce its share"
+        f"devices wait for {epoch.idle:.0%} of the time, and {epoch.predicted_idle:.0%} is predicted: the prediction "
+        "has the times of layers and messages, and leaves out up to 1 ms of other work per micro-batch and stage; a "
+        "larger `batch` or fewer `microbatches` reduce its share"
     )
 
 
