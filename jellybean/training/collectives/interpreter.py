@@ -7,41 +7,29 @@ up, the messages of the others are on their way.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from jellybean_solver.pipeline import AllReduce, ParticipantRound, Transfer, chunk_bounds, participant_rounds
+from jellybean_solver.pipeline import AllReduce, chunk_bounds, participant_rounds
+
+_ALIGNMENT = 16  # bytes of the largest numbers (complex128)
 
 
 @dataclass(frozen=True, slots=True)
 class MessageSettings:
     """`message_bytes`: largest message. `in_flight`: segments of an all-reduce that are on their way at once.
 
-    Smaller messages cost more calls and wake-ups; larger or fewer ones leave the processor idle while they travel. Of
-    1/4 to 16 MiB and 4 to 16 segments these were among the fastest for rings of 100 MB on 2 and 4 processes of one
-    machine. The receive buffers take `in_flight` messages per sender of a round.
+    Smaller messages cost more calls and wake-ups, larger ones leave less to do while others travel; with few in flight
+    a rank waits for each of them when the machine is busy. Of 1/4 to 16 MiB and 4 to 32 segments these are near the
+    best for rings of 100 MB on 2 and 4 processes, on idle cores and on busy ones (benchmark `all_reduce`). The receive
+    buffers take `in_flight` messages per sender of a round.
     """
 
-    message_bytes: int = 2**21
-    in_flight: int = 8
-
-
-@dataclass(frozen=True)
-class Members:
-    """The participants of an all-reduce: global ranks of `group`. `tag` separates it from others on the same group."""
-
-    ranks: Sequence[int]
-    group: dist.ProcessGroup
-    tag: int = 0
-
-    @classmethod
-    def of(cls, group: dist.ProcessGroup, tag: int = 0) -> Members:
-        """All ranks of a group."""
-        return cls(dist.get_process_group_ranks(group), group, tag)
+    message_bytes: int = 2 * 2**20
+    in_flight: int = 16
 
 
 @dataclass
@@ -51,30 +39,38 @@ class _Segment:
     chunks: list[torch.Tensor]
     buffers: list[torch.Tensor]
     round: int = 0
-    sends: list[Any] = field(default_factory=list)
+    sends: dict[int, list[Any]] = field(default_factory=dict)  # chunk -> messages that read it
     adds: dict[int, list[tuple[int, torch.Tensor]]] = field(default_factory=dict)  # chunk -> (sender, received values)
     receives: list[Any] = field(default_factory=list)
 
+    def release(self, chunk: int) -> None:
+        """Wait until no message reads the chunk any more, so that it may change."""
+        for work in self.sends.pop(chunk, ()):
+            work.wait()
+
 
 class AllReduceInterpreter:
-    """Runs this rank's part of an all-reduce. Keeps its receive buffers, so that later sums allocate nothing.
+    """Runs this rank's part of an all-reduce, whose participants are the ranks of `group` in their order.
 
-    Calls must not overlap, and all members must make them in the same order. `sent_bytes`: of all calls so far.
+    Keeps its receive buffers, so that later sums allocate nothing. Calls must not overlap, and all ranks must make them
+    in the same order. `tag`: separates it from others on the group. `sent_bytes`: of all calls so far.
     """
 
-    def __init__(self, way: AllReduce, members: Members, settings: MessageSettings = MessageSettings()) -> None:
-        self._chunks, self._members, self._settings = way.chunks, members, settings
-        self._participant = members.ranks.index(dist.get_rank())
+    def __init__(
+        self, way: AllReduce, group: dist.ProcessGroup, tag: int = 0, settings: MessageSettings = MessageSettings()
+    ) -> None:
+        self._chunks, self._group, self._tag, self._settings = way.chunks, group, tag, settings
+        self._participant = group.rank()
         self._rounds = participant_rounds(way, self._participant)
         self._most_adds = max((sum(one.reduce for one in each.receives) for each in self._rounds), default=0)
         self._buffers: list[list[torch.Tensor]] = []
         self.sent_bytes = 0
 
     def run(self, values: torch.Tensor) -> None:
-        """Replace a contiguous one-dimensional tensor in host memory by the sum over all members.
+        """Replace a contiguous one-dimensional tensor in host memory by the sum over the group.
 
-        All members work on segments and rounds in one order, so that every message meets its receive, and no member
-        waits for one that waits for it.
+        All ranks work on segments and rounds in one order, so that every message meets its receive, and no rank waits
+        for one that waits for it.
         """
         if not self._rounds or not values.numel():
             return
@@ -94,53 +90,49 @@ class AllReduceInterpreter:
                 self._finish(segment)
                 segment.round += 1
                 if segment.round == len(self._rounds):
+                    for chunk in list(segment.sends):
+                        segment.release(chunk)
                     free.append(segment.buffers)
                     continue
             self._post(segment)
             current.append(segment)
 
     def _provide_buffers(self, segments: int, size_bytes: int) -> None:
-        """Have receive buffers of this size for so many segments."""
-        size_bytes = max([size_bytes, *(one.numel() for each in self._buffers for one in each)])
-        if len(self._buffers) < segments or any(one.numel() < size_bytes for each in self._buffers for one in each):
+        """Have receive buffers of at least this size for so many segments, which numbers of any type fill."""
+        held = [one.numel() for each in self._buffers for one in each]
+        size_bytes = max([-(-size_bytes // _ALIGNMENT) * _ALIGNMENT, *held])
+        if len(self._buffers) < segments or min(held, default=size_bytes) < size_bytes:
             every, messages = range(max(segments, len(self._buffers))), range(self._most_adds)
             self._buffers = [[torch.empty(size_bytes, dtype=torch.uint8) for _ in messages] for _ in every]
 
     def _post(self, segment: _Segment) -> None:
         """Start the messages of a segment's round. Receives first: a send needs no wait when its receive is posted."""
-        current: ParticipantRound = self._rounds[segment.round]
+        current, group, tag = self._rounds[segment.round], self._group, self._tag
         buffers = iter(segment.buffers)
-        segment.adds, segment.receives, segment.sends = {}, [], []
+        segment.adds, segment.receives = {}, []
         for one in current.receives:
-            chunk = segment.chunks[one.chunk]
+            into = chunk = segment.chunks[one.chunk]
             if not chunk.numel():
                 continue
             if one.reduce:
                 into = next(buffers).view(chunk.dtype)[: chunk.numel()]
                 segment.adds.setdefault(one.chunk, []).append((one.sender, into))
             else:
-                into = chunk
-            segment.receives.append(self._receive(into, one))
+                segment.release(one.chunk)
+            segment.receives.append(group.recv([into], one.sender, tag))
         for one in current.sends:
             chunk = segment.chunks[one.chunk]
             if chunk.numel():
-                segment.sends.append(self._send(chunk, one))
-                self.sent_bytes += chunk.numel() * chunk.element_size()
-
-    def _send(self, values: torch.Tensor, one: Transfer) -> Any:
-        members = self._members
-        return dist.isend(values, members.ranks[one.receiver], members.group, members.tag)
-
-    def _receive(self, into: torch.Tensor, one: Transfer) -> Any:
-        members = self._members
-        return dist.irecv(into, members.ranks[one.sender], members.group, members.tag)
+                segment.sends.setdefault(one.chunk, []).append(group.send([chunk], one.receiver, tag))
+                self.sent_bytes += chunk.nbytes
 
     def _finish(self, segment: _Segment) -> None:
-        """Wait for the messages of a segment's round, and add what came once nothing sends the chunk any more."""
-        for work in (*segment.receives, *segment.sends):
+        """Wait for what a segment receives in its round, and add it."""
+        for work in segment.receives:
             work.wait()
-        for number, received in segment.adds.items():
-            self._add(segment.chunks[number], received)
+        for chunk, received in segment.adds.items():
+            segment.release(chunk)
+            self._add(segment.chunks[chunk], received)
 
     def _add(self, values: torch.Tensor, received: list[tuple[int, torch.Tensor]]) -> None:
         """Add in the order of participants, so that all get the same bits. Two addends have only one order."""

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from jellybean.training.collectives.buckets import make_buckets
-from jellybean.training.collectives.interpreter import AllReduceInterpreter, Members
+from jellybean.training.collectives.interpreter import AllReduceInterpreter
 from jellybean_solver.pipeline import make_all_reduce
 
 Gradients = Mapping[str, torch.Tensor]
@@ -86,7 +86,7 @@ class MessageSums:
         self._bucket_bytes = bucket_bytes
         tags = {key: FIRST_TAG + place for place, key in enumerate((*sorted(stages), *sorted(ties)))}
         self._interpreters = {
-            key: AllReduceInterpreter(make_all_reduce(way, dist.get_world_size(group)), Members.of(group, tags[key]))
+            key: AllReduceInterpreter(make_all_reduce(way, dist.get_world_size(group)), group, tags[key])
             for key, group in (*stages.items(), *ties.items())
             if group is not None
         }
