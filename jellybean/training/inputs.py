@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -86,19 +87,32 @@ def check_inputs(inputs: TrainingInputs, document: TrainingDocument) -> CheckedI
     if inputs.pretrained is not None:
         inputs.pretrained.fill((*inputs.module.parameters(), *inputs.module.buffers()))
     try:
-        return CheckedInputs(_tried(inputs, document, TRIAL_ROWS), TRIAL_ROWS)
+        checked = CheckedInputs(_tried(inputs, document, TRIAL_ROWS), TRIAL_ROWS)
     except TrainingError:
-        return CheckedInputs(_tried(inputs, document, None), None)
+        checked = CheckedInputs(_tried(inputs, document, None), None)
+    _check_saved_tensors(inputs, document, checked.trial_rows)
+    return checked
 
 
-def _tried(inputs: TrainingInputs, document: TrainingDocument, rows: int | None) -> RowRules:
+def _check_saved_tensors(inputs: TrainingInputs, document: TrainingDocument, rows: int | None) -> None:
+    """Repeat the trial in memory: only there does autograd notice that a tensor it needs was overwritten.
+
+    On one sample, or on as many as before if the model takes no single one.
+    """
+    try:
+        _tried(inputs, document, 1, in_file=False)
+    except TrainingError:
+        _tried(inputs, document, rows, in_file=False)
+
+
+def _tried(inputs: TrainingInputs, document: TrainingDocument, rows: int | None, *, in_file: bool = True) -> RowRules:
     example, module = inputs.example(document, rows), inputs.module
     arguments, target = example.inputs, example.target(slice(None))
     _check_arguments(module, arguments, document)
     buffers = [(value, value.clone()) for value in module.buffers()]
     weights = list(module.parameters())
     try:
-        with activations_in_file((*weights, *module.buffers())):
+        with activations_in_file((*weights, *module.buffers())) if in_file else nullcontext():
             with torch.random.fork_rng(devices=[]):
                 outputs = arguments.form.call(module, arguments.tensors)
                 rules = _rules(inputs, document, outputs, example)

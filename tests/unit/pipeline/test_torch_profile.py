@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -200,10 +201,11 @@ def test_preemptions_are_counted():
     os.sched_setaffinity(0, {min(cores)})
     rival = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
-        began = _HostInstant.now()
-        while (ended := _HostInstant.now()).preemptions == began.preemptions:
+        until_s = time.monotonic() + 60
+        before = _HostInstant.now().preemptions
+        while (preemptions := _HostInstant.now().preemptions) == before and time.monotonic() < until_s:
             pass
-        assert ended.thread_s - began.thread_s < ended.wall_s - began.wall_s
+        assert preemptions > before
     finally:
         rival.kill()
         rival.wait()

@@ -180,3 +180,17 @@ def test_the_first_of_stages_takes_the_inputs(tmp_path):
     nets = nets.replace("(torch.randn(8, 3)", "({'picture': torch.randn(8, 3)}")
     with pytest.raises(JellyBeanError, match=r"the inputs are picture .* and forward of Linear takes input$"):
         load_training_inputs(*_folder(tmp_path, nets, DOCUMENT.replace("model:", "stages:")))
+
+
+def test_a_tensor_that_autograd_needs_is_overwritten(tmp_path):
+    """Found before the run, although the first trial keeps activations in a file, where autograd checks nothing."""
+    nets = NETS.replace("torch.nn.Linear(3, 2)", "Overwrites(3, 2)").replace(
+        "def net", "class Overwrites(torch.nn.Linear):\n"
+        "    def forward(self, x):\n"
+        "        y = super().forward(x).sigmoid()\n"
+        "        y.mul_(2)\n"
+        "        return y\n\n\ndef net",
+    )  # fmt: skip
+    document, folder = _folder(tmp_path, nets)
+    with pytest.raises(JellyBeanError, match=r"nets.py:net cannot be trained.*inplace operation"):
+        load_training_inputs(document, folder)
