@@ -37,11 +37,7 @@ def all_reduce(smoke: bool) -> Result:
         f"medians of {rounds} rounds, each way in turn with gloo, from a barrier until all had ended. The two cores "
         "had other work too.",
         reference="gloo's all_reduce (a ring, in C++), as torch.distributed calls it: its time over ours.",
-        tables=(
-            Table.of(
-                ("processes", "way", "time (ms)", "gloo (ms)", "throughput over gloo's", "MB sent by process 0"), rows
-            ),
-        ),
+        tables=(Table.of(_COLUMNS, rows),),
     )
 
 
