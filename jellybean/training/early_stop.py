@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from jellybean.documents.training import EarlyStopSpec
@@ -25,12 +25,13 @@ def reason_to_stop(spec: EarlyStopSpec | None, history: Sequence[Metrics]) -> st
     )
 
 
-def epoch_to_restore(spec: EarlyStopSpec | None, history: Sequence[Metrics]) -> int | None:
+def epoch_to_restore(spec: EarlyStopSpec | None, history: Sequence[Metrics], lost: Collection[int] = ()) -> int | None:
     """The epoch, counted from 1, whose weights the run would end with now; None: those that it has.
 
-    A function of the history, so a resumed run agrees.
+    `lost`: epochs without a checkpoint, which do not compete. A function of what a manifest has, so a resumed run
+    agrees.
     """
-    best = _best(spec, history)
+    best = _best(spec, [{} if epoch in lost else metrics for epoch, metrics in enumerate(history, 1)])
     return best.epoch if spec is not None and spec.restore == "best" and best is not None else None
 
 

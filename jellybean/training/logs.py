@@ -6,15 +6,17 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from jellybean.documents.training import TrainingDocument
 from jellybean.training.data.sampler import MicrobatchSampler
+from jellybean.training.early_stop import Metrics
 from jellybean.training.epoch import EpochResult, epoch_json
 from jellybean.training.setup import RankRun
+from jellybean.training.train import TrainedRun
 from jellybean_agent import describe_error
 
 _NOTABLE_IDLE = 0.3  # print a note if the measured idle fraction exceeds the predicted one by more
@@ -31,18 +33,29 @@ def line(epoch: EpochResult, epochs: int) -> str:
 
 def measured(epoch: EpochResult) -> str:
     """Losses and metrics: `training loss 0.0571, test loss 0.1023, accuracy 97.50, perplexity 3.142`."""
-    digits = {"accuracy": ".2f"}
-    metrics = [
-        f"{name} {value:{digits.get(name, '.4g')}}" for name, value in epoch.metrics.items() if value is not None
-    ]
-    return ", ".join([f"training loss {epoch.loss:.4f}", f"test loss {epoch.test_loss:.4f}", *metrics])
+    return f"training loss {epoch.loss:.4f}, {_on_test_rows({'loss': epoch.test_loss, **epoch.metrics})}"
 
 
-def summary(epochs: Sequence[EpochResult], model: Path) -> str:
-    """Terminal line after the last epoch; `model`: file of the trained model."""
+def _on_test_rows(metrics: Metrics) -> str:
+    """The values that are defined; `loss` is the test loss."""
+    names, digits = {"loss": "test loss"}, {"loss": ".4f", "accuracy": ".2f"}
+    metrics = {"loss": metrics.get("loss"), **metrics}  # the loss first
+    return ", ".join(
+        f"{names.get(name, name)} {value:{digits.get(name, '.4g')}}"
+        for name, value in metrics.items()
+        if value is not None
+    )
+
+
+def summary(trained: TrainedRun, model: Path) -> str:
+    """Terminal line after the last epoch, with the figures of the weights in `model`, the trained model's file."""
+    epochs = trained.epochs
     if not epochs:
         return f"all epochs are done; the model is {model}; for more: --set epochs=N, from scratch: --fresh"
-    return f"trained {_count(len(epochs), 'epoch')}: {measured(epochs[-1])}; the model is {model}"
+    done = f"trained {_count(len(epochs), 'epoch')}"
+    if epochs[-1].number == trained.model_epoch:
+        return f"{done}: {measured(epochs[-1])}; the model is {model}"
+    return f"{done}; the model of epoch {trained.model_epoch} ({_on_test_rows(trained.model_metrics)}) is {model}"
 
 
 def headline(run: RankRun, document: TrainingDocument) -> str:

@@ -21,7 +21,7 @@ from jellybean.training.checkpoints.checkpoint import (
     load_newest,
     write_rank_file,
 )
-from jellybean.training.checkpoints.position import Position, checkpoint_folder
+from jellybean.training.checkpoints.position import Position, checkpoint_folder, checkpoints_in
 from jellybean.training.checkpoints.states import belongs_to, collect_state, restore_state
 from jellybean.training.early_stop import Metrics, epoch_to_restore
 from jellybean.training.errors import TrainingError
@@ -39,11 +39,12 @@ class Progress:
     """How far a run is, beside its tensors: what a checkpoint's manifest records.
 
     `history`: loss and metrics on the test rows after each epoch; empty where not recorded. `losses`: of the updates
-    done in the epoch that follows.
+    done in the epoch that follows. `lost`: epochs, counted from 1, whose weights `early_stop` cannot restore.
     """
 
     history: list[Metrics] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
+    lost: list[int] = field(default_factory=list)
 
     @property
     def position(self) -> Position:
@@ -79,9 +80,10 @@ def save_checkpoint(run: RankRun, document: TrainingDocument, directory: Path, p
         hashes = {file.rank: file.sha256 for file in written if file.sha256 is not None}
         fingerprints = {name: digest for file in written for name, digest in file.frozen.items()}
         facts = _facts(run, document, progress) | {"frozen": fingerprints}
+        best = best_position(document, progress)
         try:
             with run.rank.busy("writing a checkpoint"):
-                finish_checkpoint(folder, position, hashes, facts, document.checkpoint.keep, _best(document, progress))
+                finish_checkpoint(folder, position, hashes, facts, document.checkpoint.keep, best)
         except TrainingError as failure:
             errors.append(str(failure))
     outcome = [errors[0] if errors else ""]
@@ -90,9 +92,9 @@ def save_checkpoint(run: RankRun, document: TrainingDocument, directory: Path, p
         raise TrainingError(f"{outcome[0]}; the previous checkpoint is intact, and the same command resumes from it")
 
 
-def _best(document: TrainingDocument, progress: Progress) -> Position | None:
-    """Position of the checkpoint whose weights the run would end with."""
-    epoch = epoch_to_restore(document.early_stop, progress.history)
+def best_position(document: TrainingDocument, progress: Progress) -> Position | None:
+    """Position of the checkpoint whose weights the run would end with; None: those that it has."""
+    epoch = epoch_to_restore(document.early_stop, progress.history, progress.lost)
     return Position(epoch) if epoch is not None else None
 
 
@@ -103,6 +105,7 @@ def _facts(run: RankRun, document: TrainingDocument, progress: Progress) -> dict
         "devices": run.schedule.devices,
         "optimizer": document.optimizer.name,
         "history": progress.history,
+        "lost": progress.lost,
         "loss_scale": scale.state() if scale is not None else None,
     }
     return {**found, "losses": progress.losses, "division": _division(run, document)} if progress.losses else found
@@ -143,15 +146,42 @@ def resume(run: RankRun, document: TrainingDocument, directory: Path, warn: Call
     if scale is not None and found.manifest.get("loss_scale"):
         scale.restore(found.manifest["loss_scale"])
     history = found.manifest.get("history", [{}] * found.position.epochs)
-    return Progress(list(history), list(found.manifest.get("losses", ())))
+    progress = Progress(list(history), list(found.manifest.get("losses", ())), list(found.manifest.get("lost", ())))
+    progress.lost += _newly_lost(run.rank, document, directory, progress, warn)
+    return progress
+
+
+def _newly_lost(
+    rank: Rank, document: TrainingDocument, directory: Path, progress: Progress, warn: Callable[[str], None]
+) -> list[int]:
+    """Epochs without a checkpoint, if the best epoch is one of them. A collective call: rank 0 looks.
+
+    A run without `early_stop`, or with another metric, mode or min_delta, did not keep the checkpoint of what is the
+    best epoch now.
+    """
+    lost: list[int] = []
+    best = best_position(document, progress)
+    if best is not None and rank.is_first:
+        kept = {position for position, _ in checkpoints_in(checkpoint_folder(directory))}
+        if best not in kept:
+            epochs = range(1, len(progress.history) + 1)
+            lost = [epoch for epoch in epochs if Position(epoch) not in kept and epoch not in progress.lost]
+            rest = [str(epoch) for epoch in epochs if Position(epoch) in kept]
+            warn(
+                f"early_stop: the checkpoint of {best}, the best so far, was not kept; the run ends with the weights "
+                f"of the best of the epochs {', '.join([*rest, 'and those from now on'])}"
+            )
+    shared: list[Any] = [lost]
+    dist.broadcast_object_list(shared, src=0)
+    return list(shared[0])
 
 
 def restore_best(run: RankRun, document: TrainingDocument, directory: Path, progress: Progress) -> int | None:
     """Restore the weights that the run ends with; returns their epoch, None if it has them. A collective call.
 
-    TrainingError if the checkpoint of the best epoch is gone or broken.
+    TrainingError if the checkpoint of the best epoch is broken, or was deleted while the run went on.
     """
-    best = _best(document, progress)
+    best = best_position(document, progress)
     if best is None or best == progress.position:
         return None
     try:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jellybean.documents.training import TrainingDocument
-from jellybean.training.early_stop import epoch_to_restore, reason_to_stop, why_undefined
+from jellybean.training.checkpoints.position import Position
+from jellybean.training.early_stop import Metrics, reason_to_stop, why_undefined
 from jellybean.training.epoch import EpochResult, EpochStart, run_epoch
 from jellybean.training.errors import TrainingError
 from jellybean.training.optimization.lr_schedules import make_lr_schedule
-from jellybean.training.saving import Progress, restore_best, resume, save_checkpoint
+from jellybean.training.saving import Progress, best_position, restore_best, resume, save_checkpoint
 from jellybean.training.setup import RankRun
 
 _RECENT = 5  # number of last epochs over which the remaining time is estimated
@@ -21,10 +22,26 @@ _RECENT = 5  # number of last epochs over which the remaining time is estimated
 OnEpoch = Callable[[EpochResult], None]
 
 
+@dataclass(frozen=True)
+class TrainedRun:
+    """What a run did. `epochs`: those trained now, without those of earlier runs that it resumes.
+
+    `model_epoch`: the epoch, counted from 1, whose weights the model has: the last one, or the best by `early_stop`.
+    `model_metrics`: its test loss, as `loss`, and metrics on the test rows; empty where not recorded.
+    """
+
+    epochs: list[EpochResult]
+    model_epoch: int
+    model_metrics: Metrics
+
+
 def train(
     run: RankRun, document: TrainingDocument, directory: Path, on_epoch: OnEpoch, warn: Callable[[str], None]
-) -> list[EpochResult]:
-    """Train the remaining epochs and return their results. A collective call; only rank 0 calls `on_epoch`."""
+) -> TrainedRun:
+    """Train the remaining epochs, and end with the weights of the last one or of the best.
+
+    A collective call; only rank 0 calls `on_epoch`.
+    """
     _check_updates(run, document)
     lr = make_lr_schedule(document.lr_schedule, run.optimizer, run.sampler.updates, document.epochs)
     progress = resume(run, document, directory, warn)
@@ -58,24 +75,28 @@ def train(
             raise TrainingError(undefined)
     if reason and run.rank.is_first:
         warn(reason)
-    _end_with_best(run, document, directory, progress, warn)
+    model_epoch = _end_with_best(run, document, directory, progress, warn)
     run.transport.close()
-    return results
+    return TrainedRun(results, model_epoch, progress.history[model_epoch - 1])
 
 
 def _is_saved(document: TrainingDocument, progress: Progress) -> bool:
     """Whether there is a checkpoint after the last epoch done: if it is due, or for its weights, which are the best."""
     epochs = progress.position.epochs
-    is_best = epoch_to_restore(document.early_stop, progress.history) == epochs
+    is_best = best_position(document, progress) == Position(epochs)
     return is_best or epochs == document.epochs or epochs % document.checkpoint.every == 0
 
 
 def _end_with_best(
     run: RankRun, document: TrainingDocument, directory: Path, progress: Progress, warn: Callable[[str], None]
-) -> None:
+) -> int:
+    """Restore the weights of the best epoch, if there is one; returns the epoch whose weights the model has."""
     restored = restore_best(run, document, directory, progress)
-    if restored is not None and run.rank.is_first:
-        warn(f"the trained model has the weights of epoch {restored}, the best")
+    if restored is None:
+        return progress.position.epochs
+    if run.rank.is_first:
+        warn(f"the trained model has the weights of epoch {restored}, the best{' that was kept' * bool(progress.lost)}")
+    return restored
 
 
 def _check_updates(run: RankRun, document: TrainingDocument) -> None:

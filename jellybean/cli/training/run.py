@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from jellybean.training.epoch import EpochResult
     from jellybean.training.export import ExportedModel
     from jellybean.training.setup import RankRun
+    from jellybean.training.train import TrainedRun
 
 _IDLE_NOTE_EPOCHS = 3  # idle time above the prediction is explained once, in one of the first so many epochs
 
@@ -155,7 +156,7 @@ def _train(document: TrainingDocument, directory: Path, *, json: bool) -> None:
             if logs is not None:
                 logs.add(epoch)
 
-        epochs = run_epochs(run, document, directory, report, warn)
+        trained = run_epochs(run, document, directory, report, warn)
         module = trained_model(run, document, directory)
         if logs is None or module is None:
             return
@@ -163,9 +164,9 @@ def _train(document: TrainingDocument, directory: Path, *, json: bool) -> None:
         module = write_model(module, run_folder(directory))
         exported = _export(module, run, document, directory)
     if json:
-        _print_json(run, epochs, exported)
+        _print_json(run, trained, exported)
     else:
-        out.print(summary(epochs, run_folder(directory) / MODEL_FILE), soft_wrap=True)
+        out.print(summary(trained, run_folder(directory) / MODEL_FILE), soft_wrap=True)
     if exported is not None:
         say(f"next: jellybean profile {directory}; jellybean plan {directory}")
 
@@ -193,7 +194,7 @@ def _export(module: nn.Module, run: RankRun, document: TrainingDocument, directo
     return exported
 
 
-def _print_json(run: RankRun, epochs: list[EpochResult], exported: ExportedModel | None) -> None:
+def _print_json(run: RankRun, trained: TrainedRun, exported: ExportedModel | None) -> None:
     from jellybean.training.epoch import epoch_json
 
     print_json(
@@ -202,7 +203,8 @@ def _print_json(run: RankRun, epochs: list[EpochResult], exported: ExportedModel
             "stages": run.schedule.stages,
             "predicted_idle": run.choice.bubble,
             "rejected": run.choice.rejected,
-            "epochs": [epoch_json(epoch) for epoch in epochs],
+            "epochs": [epoch_json(epoch) for epoch in trained.epochs],
+            "model_epoch": trained.model_epoch,
             "exported": None if exported is None else {"model": str(exported.path), "sha256": exported.sha256},
         }
     )

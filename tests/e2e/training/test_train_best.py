@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -96,7 +96,7 @@ def test_a_run_that_gets_worse_ends_with_its_best_epoch(project, capsys):
     assert _are_equal(_model(project), _saved(folder / "epoch-5"))
     assert run(["train", str(project)]) == 0
     assert _are_equal(_model(project), _saved(folder / "epoch-2"))
-    shutil.rmtree(folder / "epoch-2")
+    (folder / "epoch-2" / "rank-0.safetensors").write_bytes(b"damaged")
     capsys.readouterr()
     assert run(["train", str(project)]) == 1
     said = " ".join(capsys.readouterr().err.split())
@@ -110,6 +110,39 @@ def test_a_run_that_does_all_its_epochs_ends_with_the_best(project):
     assert sorted(path.name for path in folder.iterdir()) == ["epoch-10", "epoch-2"]
     assert _best(project) == 2
     assert _are_equal(_model(project), _saved(folder / "epoch-2"))
+
+
+def test_the_end_reports_the_epoch_whose_weights_the_model_has(project, capsys):
+    """In the line and in --json; the losses rise after it."""
+    assert run(["train", str(project), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (len(found["epochs"]), found["model_epoch"]) == (5, 2)
+    best = found["epochs"][1]
+    assert run(["train", str(project), "--set", "epochs=6", "--set", "early_stop.patience=9"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"trained 1 epoch; the model of epoch 2 (test loss {best['test_loss']:.4f}, accuracy" in said
+    assert run(["train", str(project), "--json", "--set", "early_stop.restore=last"]) == 0
+    assert json.loads(capsys.readouterr().out)["model_epoch"] == 6
+
+
+def test_early_stopping_that_begins_after_the_best_epoch_was_deleted(project, capsys):
+    """It ends with the best epoch of those that have a checkpoint, on every resume."""
+    patient = ("--set", "early_stop.patience=9")
+    first = ("--set", "early_stop=null", "--set", "checkpoint={every: 1, keep: 2}")
+    assert run(["train", str(project), "--set", "epochs=5", *first]) == 0
+    assert _best(project) == 1
+    folder = checkpoints(project)
+    assert sorted(path.name for path in folder.iterdir()) == ["epoch-4", "epoch-5"]
+    for epochs in (7, 8):
+        capsys.readouterr()
+        assert run(["train", str(project), "--json", *patient, "--set", f"epochs={epochs}"]) == 0
+        printed = capsys.readouterr()
+        warned = "the checkpoint of epoch 1, the best so far, was not kept" in " ".join(printed.err.split())
+        assert warned == (epochs == 7)
+        losses = [epoch["test_loss"] for epoch in logged_epochs(project)]
+        kept = 4 + losses[3:].index(min(losses[3:]))
+        assert json.loads(printed.out)["model_epoch"] == kept
+        assert _are_equal(_model(project), _saved(folder / f"epoch-{kept}"))
 
 
 def _start(project: Path, slowly: float) -> subprocess.Popen[str]:

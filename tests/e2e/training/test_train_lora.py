@@ -107,9 +107,8 @@ class OnTwo:
     def __call__(self, rank: int) -> list[float]:
         document = load_training(Path(self.folder), ["epochs=2", "devices=2", "schedule=1f1b"])
         own = set_up_run(document, Path(self.folder), Rank(rank, 2, torch.device("cpu")))
-        return [
-            loss for e in train(own, document, Path(self.folder), lambda e: None, lambda t: None) for loss in e.losses
-        ]
+        trained = train(own, document, Path(self.folder), lambda e: None, lambda t: None)
+        return [loss for epoch in trained.epochs for loss in epoch.losses]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs fork")

@@ -79,7 +79,7 @@ class Averaged:
     def __call__(self, rank: int) -> tuple[Any, Any, Any]:
         document = self.document
         run = set_up_run(document, Path(), Rank(rank, document.devices, torch.device("cpu")))
-        epochs = train(run, document, Path(self.folder), lambda epoch: None, lambda text: None)
+        epochs = train(run, document, Path(self.folder), lambda epoch: None, lambda text: None).epochs
         found = [(epoch.test_loss, epoch.metrics) for epoch in epochs]
         module = trained_model(run, document, Path())
         if module is None:

@@ -150,7 +150,7 @@ class TrainOn:
         document = self.document
         try:
             run = set_up_run(document, Path(), Rank(rank, document.devices, torch.device("cpu")))
-            found = train(run, document, Path(self.folder), lambda epoch: None, lambda text: None)
+            found = train(run, document, Path(self.folder), lambda epoch: None, lambda text: None).epochs
         except TrainingError as error:
             return str(error)
         return [(epoch.losses, epoch.test_loss, epoch.accuracy) for epoch in found]

@@ -68,7 +68,7 @@ class Learn:
         asked = document(self.schedule, self.model, self.epochs, exact=self.exact)
         run = set_up_run(asked, EXAMPLE, Rank(rank, DEVICES, torch.device("cpu")))
         folder = Path(self.folder) / f"{self.schedule}-{self.model}-{self.exact}"
-        found = train(run, asked, folder, lambda epoch: None, lambda text: None)
+        found = train(run, asked, folder, lambda epoch: None, lambda text: None).epochs
         return [(epoch.loss, epoch.accuracy) for epoch in found]
 
 

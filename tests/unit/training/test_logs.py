@@ -13,7 +13,7 @@ pytest.importorskip("torch", reason="training needs torch: pip install 'jellybea
 from jellybean.training.data.sampler import MicrobatchSampler
 from jellybean.training.epoch import EpochResult
 from jellybean.training.logs import TrainingLogs, batch_note, idle_note, line, summary
-from jellybean.training.train import left_s
+from jellybean.training.train import TrainedRun, left_s
 
 
 def _epoch(number: int, loss: float) -> EpochResult:
@@ -68,12 +68,16 @@ def test_an_epoch_names_both_losses_and_the_end_names_the_model():
     epoch = replace(_epoch(1, 9.0), test_loss=5.5, metrics={"accuracy": 51.0, "f1": None})
     assert line(epoch, 3).startswith("epoch 1/3: training loss 6.7500, test loss 5.5000, accuracy 51.00, 10 samples/s,")
     model = Path("net/training/model.safetensors")
-    assert summary([epoch], model) == (
+    assert summary(TrainedRun([epoch], 1, {}), model) == (
         "trained 1 epoch: training loss 6.7500, test loss 5.5000, accuracy 51.00; the model is "
         "net/training/model.safetensors"
     )
-    assert summary([epoch, epoch], model).startswith("trained 2 epochs: ")
-    assert "net/training/model.safetensors" in summary([], model)
+    second = replace(epoch, number=2, test_loss=7.5)
+    assert summary(TrainedRun([epoch, second], 2, {}), model).startswith("trained 2 epochs: training loss 6.7500, test")
+    assert summary(TrainedRun([epoch, second], 1, {**epoch.metrics, "loss": 5.5}), model) == (
+        "trained 2 epochs; the model of epoch 1 (test loss 5.5000, accuracy 51.00) is net/training/model.safetensors"
+    )
+    assert "net/training/model.safetensors" in summary(TrainedRun([], 2, {}), model)
 
 
 def test_a_batch_of_more_rows_than_there_are():

@@ -198,6 +198,12 @@ def test_the_epoch_whose_weights_the_run_ends_with(spec, history, epoch):
     assert epoch_to_restore(None, _losses(*history)) is None
 
 
+def test_epochs_without_a_checkpoint_do_not_compete():
+    spec, history = EarlyStopSpec(metric="loss", patience=2), _losses(1.0, 3.0, 2.0, 2.5)
+    assert epoch_to_restore(spec, history, lost=[1]) == 3
+    assert epoch_to_restore(spec, history, lost=[1, 2, 3, 4]) is None
+
+
 def test_a_metric_without_any_value_cannot_end_a_run():
     """An epoch of a resumed run may lack it: it was measured later, or not recorded by version 1."""
     spec = EarlyStopSpec(metric="perplexity", patience=2)

@@ -89,7 +89,7 @@ class TrainPadded:
     def __call__(self, rank: int) -> list[Measured]:
         run = set_up_run(self.document, Path(), Rank(rank, self.devices, torch.device("cpu")))
         folder = Path(self.folder) / f"{self.loss}-{self.schedule}"
-        epochs = train(run, self.document, folder, lambda epoch: None, lambda text: None)
+        epochs = train(run, self.document, folder, lambda epoch: None, lambda text: None).epochs
         return [Measured(e.loss, e.test_loss, e.metrics["perplexity"], e.metrics["accuracy"]) for e in epochs]
 
 
