@@ -163,15 +163,15 @@ def plan_command(
     options = _Options(objective, speeds, workers, memory, schedule, microbatches, states, all_reduce)
     options.check()
     partitioned = options.partition(graph, links)
+    if json:
+        print_json(partition_json(graph, partitioned))
+    else:
+        out.print(partition_table(graph, partitioned))
+        for note in partition_notes(graph, partitioned, line=speeds is not None):
+            out.print(note, style="dim", soft_wrap=True, markup=False)
     if plot is not None:
         save_sharding(graph, partitioned, plot)
         say(f"wrote {plot}")
-    if json:
-        print_json(partition_json(graph, partitioned))
-        return
-    out.print(partition_table(graph, partitioned))
-    for note in partition_notes(graph, partitioned, line=speeds is not None):
-        out.print(note, style="dim", soft_wrap=True, markup=False)
 
 
 @dataclass(frozen=True)

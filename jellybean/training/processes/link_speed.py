@@ -35,30 +35,38 @@ class LinkSpeed:
 def measure_links(rank: Rank) -> LinkSpeed:
     """The slowest latency and bandwidth of neighbouring ranks in host memory. A collective call.
 
-    Neighbours exchange messages in pairs: 0 with 1, 2 with 3.
+    First 0 exchanges messages with 1, 2 with 3, and so on, then 1 with 2, 3 with 4, and so on.
     """
-    world = dist.get_world_size()
-    peer = rank.rank ^ 1
-    group = dist.new_group(backend="gloo", timeout=NO_TIMEOUT)
-    transport = StageTransport(
-        [peer] if peer < world else [], GroupCommunicator(group), patience_s=NO_TIMEOUT.total_seconds()
-    )
+    world, group = dist.get_world_size(), dist.new_group(backend="gloo", timeout=NO_TIMEOUT)
+    neighbours = [one for one in (rank.rank - 1, rank.rank + 1) if 0 <= one < world]
+    transport = StageTransport(neighbours, GroupCommunicator(group), patience_s=NO_TIMEOUT.total_seconds())
     transport.start()
-    own = (0.0, 0.0)
-    if peer < world:
-        small_s = _one_way_s(transport, rank, peer, _SMALL_BYTES, _SMALL_ROUNDS)
-        large_s = _one_way_s(transport, rank, peer, _LARGE_BYTES, _LARGE_ROUNDS)
-        own = (small_s, max(large_s - small_s, 1e-9) / (_LARGE_BYTES - _SMALL_BYTES))
+    slowest = torch.zeros(2, dtype=torch.float64)
+    for first in (0, 1):
+        peer = rank.rank + 1 if rank.rank % 2 == first else rank.rank - 1
+        if peer in neighbours:
+            small_s = _one_way_s(transport, rank, peer, _SMALL_BYTES, _SMALL_ROUNDS)
+            large_s = _one_way_s(transport, rank, peer, _LARGE_BYTES, _LARGE_ROUNDS)
+            slowest = torch.maximum(slowest, slowest.new_tensor(cost_of_messages(small_s, large_s)))
+        dist.barrier(group)  # so that no rank begins with its other neighbour, which still measures
     transport.close()
-    slowest = torch.tensor(own, dtype=torch.float64)
     dist.all_reduce(slowest, dist.ReduceOp.MAX, group=group)
     dist.destroy_process_group(group)
     latency_s, s_per_byte = slowest.tolist()
     return LinkSpeed(1.0 / s_per_byte, latency_s)
 
 
+def cost_of_messages(small_s: float, large_s: float) -> tuple[float, float]:
+    """Latency and seconds per byte from the times of a small and of a large message.
+
+    On a busy machine the large one may be no slower: then all of its time counts as bandwidth.
+    """
+    longer_s = large_s - small_s
+    return small_s, (longer_s if longer_s > 0 else large_s) / (_LARGE_BYTES - _SMALL_BYTES)
+
+
 def _one_way_s(transport: StageTransport, rank: Rank, peer: int, size_bytes: int, rounds: int) -> float:
-    """Half of the fastest round trip of a message of that size; the even rank begins."""
+    """Half of the fastest round trip of a message of that size; the lower rank begins."""
     values, fastest_s = (torch.zeros(size_bytes // 4),), float("inf")
     for number in range(rounds):
         there = MessageKey(number, ACTIVATIONS, size_bytes, 0, 0)

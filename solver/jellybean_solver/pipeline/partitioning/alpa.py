@@ -46,7 +46,7 @@ class Submesh:
 
     @property
     def axes(self) -> Mesh:
-        """The submesh as a mesh of hosts and of devices of a host; axes of one device are left out."""
+        """The submesh as a mesh of hosts, where it has several, and of devices of a host."""
         hosts = (MeshAxis(self.hosts, self.bandwidth),) if self.hosts > 1 else ()
         return (*hosts, MeshAxis(self.devices, self.inner_bandwidth))
 

@@ -10,6 +10,7 @@ from jellybean_solver.pipeline.partitioning.alpa import Submesh
 from jellybean_solver.pipeline.partitioning.candidate_stages import CandidateStages, Floats
 from jellybean_solver.pipeline.partitioning.device_memory import MemoryLimit
 from jellybean_solver.pipeline.partitioning.layer_graph import Layer, LayerGraph
+from jellybean_solver.pipeline.sharding.costs import strategy_costs
 from jellybean_solver.pipeline.sharding.operators import (
     IN,
     OUT,
@@ -19,7 +20,7 @@ from jellybean_solver.pipeline.sharding.operators import (
     OperatorGraph,
     TensorEdge,
 )
-from jellybean_solver.pipeline.sharding.plan import ShardingPlan, plan_sharding
+from jellybean_solver.pipeline.sharding.plan import ShardingPlan, plan_operators
 from jellybean_solver.pipeline.sharding.strategies import MemoryRule
 
 
@@ -35,8 +36,9 @@ class ShardedStages:
         limit: MemoryLimit | None = None,
     ) -> None:
         self.meshes, self.counted = meshes, limit is not None
-        self._operators, self._candidates = operators_of(graph), candidates
-        self._microbatches, self._limit = microbatches, limit
+        operators = operators_of(graph)
+        self._candidates, self._limit = candidates, limit
+        self._costs = [strategy_costs(operators, mesh.axes, microbatches) for mesh in meshes]
         self._plans: dict[tuple[int, MemoryRule | None], dict[tuple[int, int], ShardingPlan]] = {}
 
     def seconds(self, mesh: int, stages_behind: int) -> Floats:
@@ -59,8 +61,7 @@ class ShardedStages:
         return self._plans[mesh, rule]
 
     def _plan(self, mesh: int, rule: MemoryRule | None, start: int, end: int) -> ShardingPlan | None:
-        operators = self._operators.part(self._candidates.layers(start, end))
-        return plan_sharding(operators, self.meshes[mesh].axes, microbatches=self._microbatches, memory=rule)
+        return plan_operators(self._costs[mesh], self._candidates.layers(start, end), rule)
 
     def _memory_rule(self, stages_behind: int) -> MemoryRule | None:
         if self._limit is None:

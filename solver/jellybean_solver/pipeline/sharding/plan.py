@@ -1,8 +1,9 @@
 """Alpa's intra-operator pass: one strategy per operator, so that computation and communication take the least time.
 
-Zheng et al., OSDI 2022, section 4. An integer program: a binary per operator and strategy, and per edge the joint
-choice of the producer's and the consumer's layouts, which costs the change from one to the other, in both passes. Joint
-choices need no integrality, as they sum to the binaries on both sides.
+Zheng et al., OSDI 2022, section 4. Variables are eliminated one by one (`elimination.py`). Where that would need too
+large a table, or its plan does not fit into the memory, an integer program follows: a binary per operator and strategy,
+and per edge the joint choice of the producer's and the consumer's layouts, which costs the change from one to the
+other, in both passes. Joint choices need no integrality, as they sum to the binaries on both sides.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ import numpy as np
 from jellybean_solver.errors import SolverError
 from jellybean_solver.milp.highs_program import Floats, Program
 from jellybean_solver.milp.pulp_program import FEASIBILITY_TOLERANCE
+from jellybean_solver.pipeline.sharding.costs import StrategyCosts, strategy_costs
+from jellybean_solver.pipeline.sharding.elimination import CostTable, least_choices
 from jellybean_solver.pipeline.sharding.mesh import Mesh
 from jellybean_solver.pipeline.sharding.operators import OperatorGraph, TensorEdge
-from jellybean_solver.pipeline.sharding.strategies import Layout, MemoryRule, Strategy, resharding_s, strategies
+from jellybean_solver.pipeline.sharding.strategies import Layout, MemoryRule, Strategy
 
 
 @dataclass(frozen=True)
@@ -55,111 +58,112 @@ def plan_sharding(
     """
     if not graph.operators or not mesh or microbatches < 1:
         raise SolverError("a sharding plan needs operators, a mesh of at least one axis and micro-batches")
-    choices = [strategies(operator, mesh) for operator in graph.operators]
-    only = all(len(each) == 1 for each in choices) and memory is None
-    chosen = [each[0] for each in choices] if only else _Choice(graph, mesh, choices, microbatches, memory).solve()
-    return None if chosen is None else score(graph, mesh, chosen, microbatches=microbatches, memory=memory)
+    return plan_operators(strategy_costs(graph, mesh, microbatches), range(len(graph.operators)), memory)
 
 
-def score(
-    graph: OperatorGraph,
-    mesh: Mesh,
-    chosen: Sequence[Strategy],
-    *,
-    microbatches: int = 1,
-    memory: MemoryRule | None = None,
-) -> ShardingPlan:
-    """Seconds and memory of chosen strategies; what the program minimises is asserted against it in tests."""
-    moved = [
-        edge_s(graph, edge, chosen[edge.producer].output, chosen[edge.consumer].inputs[edge.input_index], mesh)
-        for edge in graph.edges
-    ]
+def plan_operators(
+    costs: StrategyCosts, numbers: Sequence[int], memory: MemoryRule | None = None
+) -> ShardingPlan | None:
+    """The plan of some operators of a graph alone; what they read from others comes to them in any layout."""
+    if memory is not None and _least_bytes(costs, numbers, memory) > memory.limit_bytes:
+        return None
+    free = _by_elimination(costs, numbers)
+    if free is not None:
+        plan = score(costs, free, memory)
+        if memory is None or plan.memory_bytes <= memory.limit_bytes:
+            return plan
+    chosen = _Choice(costs, numbers, memory).solve()
+    return None if chosen is None else score(costs, chosen, memory)
+
+
+def _least_bytes(costs: StrategyCosts, numbers: Sequence[int], rule: MemoryRule) -> float:
+    """Memory of a device if every operator had the strategy that needs least."""
+    return sum(min(strategy.memory_bytes(rule) for strategy in costs.choices[number]) for number in numbers)
+
+
+def score(costs: StrategyCosts, chosen: dict[int, int], memory: MemoryRule | None = None) -> ShardingPlan:
+    """Seconds and memory of a choice of strategies. `chosen`: operator -> index of its strategy."""
+    picked = [costs.choices[number][index] for number, index in sorted(chosen.items())]
     rule = memory or MemoryRule(math.inf)
     return ShardingPlan(
-        tuple(chosen),
-        sum(own.compute_s for own in chosen),
-        sum(own.activations_s + own.weights_s / microbatches for own in chosen),
-        sum(moved),
-        sum(own.memory_bytes(rule) for own in chosen),
+        tuple(picked),
+        sum(strategy.compute_s for strategy in picked),
+        sum(strategy.activations_s + strategy.weights_s / costs.microbatches for strategy in picked),
+        sum(float(costs.moved[edge][chosen[edge.producer], chosen[edge.consumer]]) for edge in _edges(costs, chosen)),
+        sum(strategy.memory_bytes(rule) for strategy in picked),
     )
 
 
-def edge_s(graph: OperatorGraph, edge: TensorEdge, given: Layout, wanted: Layout, mesh: Mesh) -> float:
-    """Seconds to change a tensor's layout in the forward pass, and its gradient's in the backward pass."""
-    size = graph.operators[edge.producer].output.size_bytes
-    forward = resharding_s(size, given, wanted, mesh)
-    if not graph.operators[edge.consumer].inputs[edge.input_index].gradient:
-        return forward
-    return forward + resharding_s(size, wanted, given, mesh)
+def _edges(costs: StrategyCosts, numbers: Sequence[int] | dict[int, int]) -> list[TensorEdge]:
+    members = set(numbers)
+    return [edge for edge in costs.graph.edges if edge.producer in members and edge.consumer in members]
+
+
+def _by_elimination(costs: StrategyCosts, numbers: Sequence[int]) -> dict[int, int] | None:
+    single = [CostTable((number,), costs.seconds[number]) for number in numbers]
+    pairs = [CostTable((edge.producer, edge.consumer), costs.moved[edge]) for edge in _edges(costs, numbers)]
+    return least_choices({number: len(costs.choices[number]) for number in numbers}, [*single, *pairs])
 
 
 class _Choice:
-    """The integer program of one graph and mesh."""
+    """The integer program of some operators."""
 
-    def __init__(
-        self,
-        graph: OperatorGraph,
-        mesh: Mesh,
-        choices: Sequence[Sequence[Strategy]],
-        microbatches: int,
-        memory: MemoryRule | None,
-    ) -> None:
-        self._graph, self._mesh, self._choices = graph, mesh, choices
-        self._microbatches, self._memory = microbatches, memory
+    def __init__(self, costs: StrategyCosts, numbers: Sequence[int], memory: MemoryRule | None) -> None:
+        self._costs, self._numbers, self._memory = costs, numbers, memory
         self._program = Program()
-        costs = [[own.seconds(microbatches) for own in each] for each in choices]
-        self._unit_s = max(itertools.chain.from_iterable(costs)) or 1.0  # so that costs are near 1 for HiGHS
-        self._columns = [
-            self._program.add_columns([cost / self._unit_s for cost in each], 1.0, integer=True) for each in costs
-        ]
+        seconds = {number: costs.seconds[number] for number in numbers}
+        self._unit_s = max(float(each.max()) for each in seconds.values()) or 1.0  # so that costs are near 1 for HiGHS
+        self._columns = {
+            number: self._program.add_columns(each / self._unit_s, 1.0, integer=True)
+            for number, each in seconds.items()
+        }
 
-    def solve(self) -> list[Strategy] | None:
-        """The strategies of the optimum; None if none fits into the memory."""
+    def solve(self) -> dict[int, int] | None:
+        """The optimum, by operator the index of its strategy; None if nothing fits into the memory."""
         program = self._program
-        for columns in self._columns:
+        for columns in self._columns.values():
             program.fill(np.repeat(program.add_rows(1.0, 1.0, 1), len(columns)), columns, 1.0)
-        for edge in self._graph.edges:
+        for edge in _edges(self._costs, self._numbers):
             self._add_edge(edge)
         if self._memory is not None and math.isfinite(self._memory.limit_bytes):
             self._add_memory(self._memory)
-        found = program.solve(relaxed=True)  # whole on trees of operators (the polytope of a tree has whole corners)
-        if found.values is not None and not self._whole(found.values):
-            found = program.solve()
-        if found.values is None:
+        solution = program.solve(relaxed=True)  # whole on trees of operators without a memory limit
+        if solution.values is not None and not self._whole(solution.values):
+            solution = program.solve()
+        if solution.values is None:
             return None
-        return [
-            each[int(found.values[columns].argmax())]
-            for each, columns in zip(self._choices, self._columns, strict=True)
-        ]
+        return {number: int(solution.values[columns].argmax()) for number, columns in self._columns.items()}
 
     def _whole(self, values: Floats) -> bool:
         """True if every operator has one strategy."""
-        return all(values[columns].max() > 1.0 - FEASIBILITY_TOLERANCE for columns in self._columns)
+        return all(values[columns].max() > 1.0 - FEASIBILITY_TOLERANCE for columns in self._columns.values())
 
     def _add_edge(self, edge: TensorEdge) -> None:
         """Columns for pairs of layouts; each layout's pairs sum to the strategies that have it."""
-        program = self._program
-        given = self._by_layout(edge.producer, [own.output for own in self._choices[edge.producer]])
-        wanted = self._by_layout(edge.consumer, [own.inputs[edge.input_index] for own in self._choices[edge.consumer]])
+        program, choices, moved = self._program, self._costs.choices, self._costs.moved[edge]
+        given = _by_layout([strategy.output for strategy in choices[edge.producer]])
+        wanted = _by_layout([strategy.inputs[edge.input_index] for strategy in choices[edge.consumer]])
         pairs = list(itertools.product(given, wanted))
-        seconds = [edge_s(self._graph, edge, source, target, self._mesh) / self._unit_s for source, target in pairs]
+        seconds = [float(moved[given[source][0], wanted[target][0]]) / self._unit_s for source, target in pairs]
         columns = program.add_columns(seconds, 1.0)
-        for side, layouts in enumerate((given, wanted)):
-            for layout, strategy_columns in layouts.items():
-                own = [column for pair, column in zip(pairs, columns.tolist(), strict=True) if pair[side] == layout]
+        for side, (layouts, operator) in enumerate(((given, edge.producer), (wanted, edge.consumer))):
+            for layout, indices in layouts.items():
+                joint = [column for pair, column in zip(pairs, columns.tolist(), strict=True) if pair[side] == layout]
                 row = int(program.add_rows(0.0, 0.0, 1)[0])
-                program.fill([row] * len(own), own, 1.0)
-                program.fill([row] * len(strategy_columns), strategy_columns, -1.0)
-
-    def _by_layout(self, operator: int, layouts: Sequence[Layout]) -> dict[Layout, list[int]]:
-        columns: dict[Layout, list[int]] = {}
-        for layout, column in zip(layouts, self._columns[operator].tolist(), strict=True):
-            columns.setdefault(layout, []).append(column)
-        return columns
+                program.fill([row] * len(joint), joint, 1.0)
+                program.fill([row] * len(indices), self._columns[operator][indices], -1.0)
 
     def _add_memory(self, rule: MemoryRule) -> None:
         program = self._program
         row = int(program.add_rows(-math.inf, 1.0, 1)[0])
-        for each, columns in zip(self._choices, self._columns, strict=True):
-            shares = [own.memory_bytes(rule) / rule.limit_bytes for own in each]
+        for number, columns in self._columns.items():
+            shares = [strategy.memory_bytes(rule) / rule.limit_bytes for strategy in self._costs.choices[number]]
             program.fill([row] * len(columns), columns, shares)
+
+
+def _by_layout(layouts: Sequence[Layout]) -> dict[Layout, list[int]]:
+    """Indices of strategies by their layout of a tensor."""
+    indices: dict[Layout, list[int]] = {}
+    for index, layout in enumerate(layouts):
+        indices.setdefault(layout, []).append(index)
+    return indices

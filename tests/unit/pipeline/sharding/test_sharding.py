@@ -11,6 +11,7 @@ import pytest
 from jellybean_solver.errors import SolverError
 from jellybean_solver.pipeline.partitioning.layer_graph import Layer, layer_graph
 from jellybean_solver.pipeline.partitioning.sharded_stages import operators_of
+from jellybean_solver.pipeline.sharding.costs import edge_s, strategy_costs
 from jellybean_solver.pipeline.sharding.mesh import Mesh, MeshAxis
 from jellybean_solver.pipeline.sharding.operators import (
     DimensionedTensor,
@@ -19,7 +20,7 @@ from jellybean_solver.pipeline.sharding.operators import (
     TensorEdge,
     matrix_product,
 )
-from jellybean_solver.pipeline.sharding.plan import ShardingPlan, edge_s, plan_sharding, score
+from jellybean_solver.pipeline.sharding.plan import ShardingPlan, _Choice, plan_sharding, score
 from jellybean_solver.pipeline.sharding.strategies import MemoryRule, resharding_s, strategies
 
 LINE = (MeshAxis(4, 1.0, 1.01),)  # Alpa's test: a byte per second, 1 s per collective and 0.01 s per all-reduce
@@ -67,6 +68,9 @@ def test_equals_brute_force(seed: int) -> None:
         assert expected_s == math.inf
         return
     assert plan.seconds == pytest.approx(expected_s, rel=1e-6)
+    program = _Choice(strategy_costs(graph, mesh, microbatches), range(len(graph.operators)), memory).solve()
+    assert program is not None  # also where the elimination's plan fits
+    assert score(strategy_costs(graph, mesh, microbatches), program).seconds == pytest.approx(expected_s, rel=1e-6)
     assert memory is None or plan.memory_bytes <= memory.limit_bytes * (1 + 1e-6)
 
 
@@ -193,6 +197,6 @@ def _brute_force(graph: OperatorGraph, mesh: Mesh, microbatches: int, memory: Me
         if seconds < best:
             best, chosen = seconds, picks
     if chosen is not None:
-        picked = [choices[i][pick] for i, pick in enumerate(chosen)]
-        assert score(graph, mesh, picked, microbatches=microbatches, memory=memory).seconds == pytest.approx(best)
+        costs = strategy_costs(graph, mesh, microbatches)
+        assert score(costs, dict(enumerate(chosen)), memory).seconds == pytest.approx(best)
     return best
