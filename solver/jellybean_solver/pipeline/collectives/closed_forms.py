@@ -3,8 +3,9 @@
 N workers sum M bytes over links of bandwidth b (bytes per second) and latency a (seconds). A parameter server receives
 and sends everything over its own link; in the naive all-reduce every worker sends everything to every other; the ring
 sends parts of size M / N around twice; the tree reduces and broadcasts; the butterfly (recursive doubling) exchanges
-everything with partners at doubling distances. These are the textbook forms; for tree and butterfly they hold for
-powers of two, for other numbers `traffic.py` counts. The parameter server's has no latency.
+everything with partners at doubling distances; unless N is a power of two, the workers above the next lower one give
+their gradients to a partner before and get the sum after. These forms equal the counts of `traffic.py` for every N;
+the parameter server's has no latency.
 """
 
 from __future__ import annotations
@@ -38,14 +39,34 @@ class Collective:
         return self.latencies(workers) * latency_s + self.sent(workers) * size / bandwidth
 
 
+def _levels(workers: int) -> int:
+    """Levels of a binomial tree: log2, rounded up."""
+    return (workers - 1).bit_length()
+
+
+def _paired(workers: int) -> int:
+    """Workers that exchange with partners: the largest power of two that is no larger than their number."""
+    return 1 << (workers.bit_length() - 1)
+
+
+def _exchanges(workers: int) -> int:
+    """Rounds of recursive doubling, with those before and after for the workers without a partner."""
+    return _paired(workers).bit_length() - 1 + (2 if workers > _paired(workers) else 0)
+
+
 COLLECTIVES = {
     "parameter-server": Collective(lambda n: 2 * n, lambda n: 2 * n, lambda n: 2 * n, lambda n: 0),
     "naive": Collective(lambda n: n * (n - 1), lambda n: n - 1, lambda n: n - 1, lambda n: 1),
     "ring": Collective(
         lambda n: 2 * (n - 1), lambda n: 2 * (n - 1) / n, lambda n: 2 * (n - 1) / n, lambda n: 2 * (n - 1)
     ),
-    "tree": Collective(lambda n: 2 * (n - 1), lambda n: 1, lambda n: 2 * math.log2(n), lambda n: 2 * math.log2(n)),
-    "butterfly": Collective(lambda n: n * math.log2(n), lambda n: 1, math.log2, math.log2),
+    "tree": Collective(lambda n: 2 * (n - 1), lambda n: 1, lambda n: 2 * _levels(n), lambda n: 2 * _levels(n)),
+    "butterfly": Collective(
+        lambda n: _paired(n) * math.log2(_paired(n)) + 2 * (n - _paired(n)),
+        lambda n: 1,
+        _exchanges,
+        _exchanges,
+    ),
 }
 
 
