@@ -20,7 +20,14 @@ from jellybean.pipeline.user_errors import place_and_reason
 from jellybean.training.data.loading import TrainingData, load_data
 from jellybean.training.data.rules import RowRules
 from jellybean.training.errors import TrainingError
-from jellybean.training.losses import class_dimension, class_scores, cross_entropy, find_label_targets, load_loss
+from jellybean.training.losses import (
+    class_dimension,
+    class_scores,
+    cross_entropy,
+    find_label_targets,
+    load_loss,
+    unmatched_labels,
+)
 from jellybean.training.metrics import Measures, check_metrics, load_metrics
 from jellybean.training.models.building import load_model
 from jellybean.training.models.lora import trained_module, with_adapters
@@ -60,10 +67,15 @@ class TrainingInputs:
 
 @dataclass(frozen=True)
 class CheckedInputs:
-    """What trying the model showed. `trial_rows`: samples with which it was tried; None: a whole micro-batch."""
+    """What trying the model showed.
+
+    `trial_rows`: samples with which it was tried; None: a whole micro-batch. `warning`: what the user must know; empty
+    if there is nothing.
+    """
 
     rules: RowRules
     trial_rows: int | None
+    warning: str
 
 
 def read_inputs(document: TrainingDocument, directory: Path) -> TrainingInputs:
@@ -86,12 +98,15 @@ def check_inputs(inputs: TrainingInputs, document: TrainingDocument) -> CheckedI
     """
     if inputs.pretrained is not None:
         inputs.pretrained.fill((*inputs.module.parameters(), *inputs.module.buffers()))
+    rows: int | None = TRIAL_ROWS
     try:
-        checked = CheckedInputs(_tried(inputs, document, TRIAL_ROWS), TRIAL_ROWS)
+        rules = _tried(inputs, document, rows)
     except TrainingError:
-        checked = CheckedInputs(_tried(inputs, document, None), None)
-    _check_saved_tensors(inputs, document, checked.trial_rows)
-    return checked
+        rows = None
+        rules = _tried(inputs, document, rows)
+    _check_saved_tensors(inputs, document, rows)
+    warning = unmatched_labels(inputs.loss, inputs.example(document, rows).inputs, rules.labels)
+    return CheckedInputs(rules, rows, warning)
 
 
 def _check_saved_tensors(inputs: TrainingInputs, document: TrainingDocument, rows: int | None) -> None:

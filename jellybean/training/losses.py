@@ -35,10 +35,10 @@ def load_loss(document: TrainingDocument, directory: Path) -> LossFunction:
 
 
 def cross_entropy(outputs: Any, targets: torch.Tensor) -> torch.Tensor:
-    """Mean over targets that are not IGNORED; 0 if all are."""
-    scores = class_scores(outputs)
+    """Mean over targets that are not IGNORED; 0 if all are. Of 16-bit scores in float32, as in transformers."""
+    scores = _at_least_float32(class_scores(outputs))
     if targets.is_floating_point():
-        return functional.cross_entropy(scores, targets)
+        return functional.cross_entropy(scores, _at_least_float32(targets))
     place = class_dimension(scores, targets)
     total = functional.cross_entropy(scores.movedim(place, 1), targets, ignore_index=IGNORED, reduction="sum")
     return total / (targets != IGNORED).sum().clamp(min=1)
@@ -120,6 +120,20 @@ def find_label_targets(loss: LossFunction, example: CallArguments, outputs: Any)
     return None
 
 
+def unmatched_labels(loss: LossFunction, example: CallArguments, targets: LabelTargets | None) -> str:
+    """Warning that the labels of a model that computes its loss are not used; empty if they are, or if it has none.
+
+    `targets`: what find_label_targets returned for the example.
+    """
+    labels = _labels(example)
+    if loss is not model_loss or targets is not None or labels is None or labels.is_floating_point():
+        return ""
+    return (
+        "loss: model: the model's loss is not the mean cross-entropy over its argument `labels`, as they are or "
+        "shifted by one, so metrics get no targets, and micro-batches count by samples, also where labels are -100"
+    )
+
+
 def valid_targets(samples: Samples) -> torch.Tensor:
     """Number of targets of each row that count in a mean cross-entropy; 1 where targets are no classes."""
     classes = samples.classes
@@ -130,6 +144,10 @@ def valid_targets(samples: Samples) -> torch.Tensor:
 
 def _labels(inputs: CallArguments) -> torch.Tensor | None:
     return dict(zip(inputs.names, inputs.tensors, strict=True)).get("labels")
+
+
+def _at_least_float32(values: torch.Tensor) -> torch.Tensor:
+    return values.float() if values.dtype in (torch.bfloat16, torch.float16) else values
 
 
 def _part(outputs: Any, name: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,8 @@ class RankRun:
     """Everything that one rank needs for a run. No rank keeps the whole model.
 
     `result`: how the tensors of the last stage nest in what the model returns in evaluation mode. `untrained`: on rank
-    0, parameters and buffers by name that no stage has.
+    0, parameters and buffers by name that no stage has. `warning`: about the model and its data, or
+    empty.
     """
 
     rank: Rank
@@ -73,6 +74,7 @@ class RankRun:
     untrained: dict[str, torch.Tensor]
     copies: dict[int, dist.ProcessGroup | None]
     frozen: FrozenWeights
+    warning: str = ""
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,7 @@ def set_up_run(document: TrainingDocument, directory: Path, rank: Rank) -> RankR
         arguments = inputs.example(document, decided.checked.trial_rows).inputs
         graphs = graphs or repeat_graphs(inputs.module, arguments, decided.recipes)
         run = _RunBuilder(document, rank, inputs.ruled(decided.checked.rules), decided.choice, graphs).build()
+        run = replace(run, warning=decided.checked.warning)
     del inputs, graphs
     gc.collect()  # graphs are in reference cycles, and hold the whole model
     return_freed_memory()

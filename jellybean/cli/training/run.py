@@ -142,8 +142,8 @@ def _train(document: TrainingDocument, directory: Path, *, json: bool) -> None:
         logs = TrainingLogs(run_folder(directory) / "logs", warn) if rank.is_first else None
         if rank.is_first:
             say(headline(run, document))
-            if large := batch_note(run.sampler):
-                warn(large)
+            for note in filter(None, (batch_note(run.sampler), run.warning)):
+                warn(note)
         notes_left = _IDLE_NOTE_EPOCHS
 
         def report(epoch: EpochResult) -> None:

@@ -130,3 +130,32 @@ def test_a_checkpoint_of_version_1_resumes(project, capsys):
     (folder / "manifest.json").write_text(json.dumps(old))
     resumed = _train(project, capsys, "epochs=3")
     assert [one["losses"] for one in resumed] == [one["losses"] for one in whole[old["epochs"] :]]
+
+
+@pytest.mark.parametrize("factor", ["1.0", "1.5"])
+def test_labels_that_are_not_the_targets_of_the_models_loss(project, capsys, factor):
+    """A model in bfloat16 that computes its loss in float32, as those of transformers do."""
+    (project / "nets.py").write_text(
+        f"""\
+import torch
+
+class Net(torch.nn.Linear):
+    def forward(self, rows, labels):
+        scores = super().forward(rows)
+        return {{"loss": {factor} * torch.nn.functional.cross_entropy(scores.float(), labels), "logits": scores}}
+
+def net():
+    return Net(9, 3).bfloat16()
+
+def data():
+    rows = torch.randn(96, 9, generator=torch.Generator().manual_seed(1))
+    part = {{"rows": rows.bfloat16(), "labels": rows[:, :3].argmax(1)}}
+    return {{"train": part, "test": part}}
+"""
+    )
+    settings = ("loss=model", "epochs=1", "metrics=[accuracy]", "early_stop=null", "ema=null")
+    assert run(["train", str(project), "--json", *(part for text in settings for part in ("--set", text))]) == 0
+    out, said = capsys.readouterr()
+    unmatched = factor != "1.0"
+    assert (json.loads(out)["epochs"][0]["accuracy"] is None) == unmatched
+    assert ("the model's loss is not the mean cross-entropy over its argument `labels`" in said) == unmatched

@@ -7,6 +7,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
 from jellybean.errors import JellyBeanError  # noqa: E402
+from jellybean.pipeline.torch_trace import CallArguments  # noqa: E402
 from jellybean.training.data.feed import IterationFeed  # noqa: E402
 from jellybean.training.data.rows import MemoryRows, MicrobatchIndex, ReadPlan  # noqa: E402
 from jellybean.training.data.rules import RowRules  # noqa: E402
@@ -18,6 +19,7 @@ from jellybean.training.losses import (  # noqa: E402
     cross_entropy,
     find_label_targets,
     model_loss,
+    unmatched_labels,
 )
 from jellybean.training.metrics import correct  # noqa: E402
 from jellybean.training.samples import IGNORED, Samples, read_samples  # noqa: E402
@@ -37,7 +39,7 @@ class Language(nn.Module):
         logits = self.scores(self.words(tokens))
         if labels is None:
             return {"logits": logits}
-        scores, wanted = (logits[:, :-1], labels[:, 1:]) if self.shift else (logits, labels)
+        scores, wanted = (logits[:, :-1].float(), labels[:, 1:]) if self.shift else (logits.float(), labels)
         loss = nn.functional.cross_entropy(scores.flatten(0, 1), wanted.flatten(), ignore_index=IGNORED)
         return {"loss": loss, "logits": logits}
 
@@ -81,6 +83,31 @@ def test_a_loss_that_is_no_mean_over_labels_counts_samples():
 
     module, example = Smooth(shift=False), _rows(with_targets=False).arguments(torch.arange(4))
     assert find_label_targets(model_loss, example, example.form.call(module, example.tensors)) is None
+    assert "metrics get no targets" in unmatched_labels(model_loss, example, None)
+    assert not unmatched_labels(model_loss, example, LabelTargets(shifted=False))
+    assert not unmatched_labels(cross_entropy, example, None)
+    assert not unmatched_labels(model_loss, CallArguments.of((), {"tokens": example.tensors[0]}), None)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shift", [True, False])
+def test_labels_of_a_model_in_16_bits(shift, dtype):
+    """It computes its loss in float32, as those of transformers do."""
+    for seed in range(5):
+        torch.manual_seed(seed)
+        module, example = Language(shift=shift).to(dtype), _rows(with_targets=False).arguments(torch.arange(4))
+        outputs = example.form.call(module, example.tensors)
+        assert outputs["logits"].dtype == dtype
+        assert find_label_targets(model_loss, example, outputs) == LabelTargets(shift)
+
+
+def test_cross_entropy_of_short_scores_is_computed_in_float32():
+    """Of classes and of probabilities; scores in double precision stay."""
+    scores, targets = torch.randn(64, 9, generator=torch.Generator().manual_seed(0)).bfloat16(), torch.arange(64) % 9
+    for given in (targets, nn.functional.one_hot(targets, 9).bfloat16()):
+        assert cross_entropy(scores, given).dtype == torch.float32
+        assert cross_entropy(scores, given) == pytest.approx(float(cross_entropy(scores.float(), targets)), rel=1e-6)
+    assert cross_entropy(scores.double(), targets).dtype == torch.float64
 
 
 @pytest.mark.parametrize("shift", [True, False])
