@@ -113,8 +113,8 @@ class TrainingEstimate:
     def notes(self) -> Iterable[str]:
         """What the figures include, and whose formulas they are."""
         yield (
-            "a device is one of the first pipeline stage (1F1B), the fullest; devices by states, largest model: "
-            "without activations"
+            "a device is one of the first pipeline stage (1F1B), the fullest; devices by states: without activations; "
+            "largest model: on one device alone, without activations and ZeRO"
         )
         yield (
             "activations: Korthikanti et al. 2022; FLOPs: Narayanan et al. 2021, whose figure has full recomputation; "

@@ -61,10 +61,10 @@ def layer_groups(graph: LayerGraph, stage: PartitionStage) -> tuple[LayerGroup, 
         return ()
     hosts, devices = stage.submesh
     axes = (hosts, devices) if hosts > 1 else (devices,)
-    pairs = zip(stage.layers, (own.split for own in stage.sharding.strategies), strict=True)
+    pairs = zip(stage.layers, (strategy.split for strategy in stage.sharding.strategies), strict=True)
     return tuple(
-        LayerGroup(tuple(graph.layers[layer].name for layer, _ in own), split, axes)
-        for split, own in ((split, list(group)) for split, group in itertools.groupby(pairs, key=lambda pair: pair[1]))
+        LayerGroup(tuple(graph.layers[layer].name for layer, _ in group), split, axes)
+        for split, group in itertools.groupby(pairs, key=lambda pair: pair[1])
     )
 
 
@@ -78,7 +78,8 @@ def sharding_json(graph: LayerGraph, stage: PartitionStage) -> dict[str, Any]:
         "all_reduce_s": stage.sharding.all_reduce_s,
         "resharding_s": stage.sharding.resharding_s,
         "split": [
-            {"layer": name, "axes": list(own.split)} for name, own in zip(names, stage.sharding.strategies, strict=True)
+            {"layer": name, "axes": list(strategy.split)}
+            for name, strategy in zip(names, stage.sharding.strategies, strict=True)
         ],
     }
 
@@ -89,10 +90,10 @@ def sharding_lines(graph: LayerGraph, partition: Partition) -> tuple[str, ...]:
     for number, stage in enumerate(partition.stages):
         if stage.sharding is None or stage.submesh is None:
             return ()
-        own, (hosts, devices) = stage.sharding, stage.submesh
+        sharding, (hosts, devices) = stage.sharding, stage.submesh
         lines.append(
-            f"stage {number}: {hosts} x {devices} devices; computation {own.compute_s:.4g} s, all-reduces "
-            f"{own.all_reduce_s:.4g} s, changes of layout {own.resharding_s:.4g} s"
+            f"stage {number}: {hosts} x {devices} devices; computation {sharding.compute_s:.4g} s, all-reduces "
+            f"{sharding.all_reduce_s:.4g} s, changes of layout {sharding.resharding_s:.4g} s"
         )
         lines += [f"  {group.title}: {group.words}" for group in layer_groups(graph, stage)]
     alone = [

@@ -35,12 +35,12 @@ def save_sharding(graph: LayerGraph, partition: Partition, path: Path) -> None:
         width = max(map(len, rows))
         figure = Figure(figsize=(max(6.0, 1.3 + 1.75 * width), 0.7 + 1.75 * len(rows)), facecolor="white")
         axes = figure.subplots(len(rows), width, squeeze=False)
-        for number, own in enumerate(rows):
+        for number, stage_groups in enumerate(rows):
             first = sum(stage.replicas for stage in partition.stages[:number])
             for place, cell in enumerate(axes[number]):
                 cell.set_axis_off()
-                if place < len(own):
-                    _draw_group(cell, own[place], first)
+                if place < len(stage_groups):
+                    _draw_group(cell, stage_groups[place], first)
             axes[number][0].text(-0.25, SIDE / 2, f"stage {number}", rotation=90, va="center", color=INK, fontsize=9)
         figure.suptitle(
             f"{partition.objective_s:.4g} s per iteration; batch (samples) and weights (rows x columns) by device",
@@ -75,12 +75,12 @@ def _tiles(
         devices.setdefault((row, column), []).append(device)
     rows, columns = (group.parts(name) if name else 1 for name in dimensions)
     height, width = SIDE / rows, place[1] / columns
-    for (row, column), own in devices.items():
-        colour = colormaps["Pastel1"](own[0] % 9) if len(own) < count or count == 1 else "#f2f3f6"
+    for (row, column), holders in devices.items():
+        colour = colormaps["Pastel1"](holders[0] % 9) if len(holders) < count or count == 1 else "#f2f3f6"
         corner = (place[0] + column * width, row * height)
         axes.add_patch(Rectangle(corner, width, height, facecolor=colour, edgecolor=LINE, linewidth=0.8))
         if rows * columns <= LABELLED:
-            label = _ranges([first + device for device in own])
+            label = _ranges([first + device for device in holders])
             axes.text(corner[0] + width / 2, corner[1] + height / 2, label, ha="center", va="center", fontsize=6.5)
 
 

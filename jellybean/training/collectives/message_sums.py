@@ -99,15 +99,15 @@ class MessageSums:
 
     def watcher(self, number: int, values: Gradients) -> Callable[[str, torch.Tensor], None] | None:
         """What to call with each gradient of a stage that is complete; None if the stage is not summed."""
-        own = self._sum_of(number, values)
-        return None if own is None else own.put
+        stage_sum = self._sum_of(number, values)
+        return None if stage_sum is None else stage_sum.put
 
     def start(self, number: int, gradients: Gradients) -> StageSum | None:
         """Start the sum of a stage's gradients as far as it has not started; None if the stage is not summed."""
-        own = self._sum_of(number, gradients)
-        if own is not None:
-            own.start(gradients)
-        return own
+        stage_sum = self._sum_of(number, gradients)
+        if stage_sum is not None:
+            stage_sum.start(gradients)
+        return stage_sum
 
     def sum_tie(self, name: str, total: torch.Tensor) -> None:
         """Replace a rank's part of a shared weight's gradient by the sum over the ranks that hold the weight."""

@@ -76,9 +76,9 @@ def _strategy(operator: Operator, mesh: Mesh, split: tuple[str | None, ...]) -> 
     devices = math.prod(axis.devices for axis, name in zip(mesh, split, strict=True) if name is not None)
 
     def summed_s(tensor: DimensionedTensor) -> float:
-        own = local_bytes(tensor.size_bytes, layout_of(tensor, split), mesh)
+        part_bytes = local_bytes(tensor.size_bytes, layout_of(tensor, split), mesh)
         axes = [axis for axis, name in zip(mesh, split, strict=True) if name and name not in tensor.dimensions]
-        return sum(axis.all_reduce_s(own) for axis in axes)
+        return sum(axis.all_reduce_s(part_bytes) for axis in axes)
 
     return Strategy(
         split,
