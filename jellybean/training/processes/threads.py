@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -56,10 +56,15 @@ def chosen_threads(processes: int, say: Callable[[str], None]) -> Iterator[None]
     if os.environ.get(THREADS):
         yield
         return
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    busy = psutil.cpu_percent(_SAMPLE_S) / 100 * (os.cpu_count() or 1)
-    choice = ThreadChoice(processes, cores, min(busy, cores))
+    choice = _choose(processes, psutil.cpu_percent(_SAMPLE_S, percpu=True))
     if choice.note:
         say(choice.note)
     with environment_with({THREADS: str(choice.threads)}):
         yield
+
+
+def _choose(processes: int, use: Sequence[float]) -> ThreadChoice:
+    """`use`: percent of each core of the machine. Only the cores that this process may run on count (its affinity)."""
+    allowed = set(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else set(range(len(use)))
+    busy = sum(percent for core, percent in enumerate(use) if core in allowed) / 100
+    return ThreadChoice(processes, len(allowed), busy)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import psutil
 import pytest
 
 from jellybean.training.processes.threads import THREADS, ThreadChoice, chosen_threads
@@ -43,3 +44,21 @@ def test_the_environment_decides(monkeypatch):
     with chosen_threads(10**6, pytest.fail):  # too many for more than one thread each, whatever runs here
         assert os.environ[THREADS] == "1"
     assert THREADS not in os.environ
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system has no affinity of processes")
+@pytest.mark.parametrize(("use", "threads"), [([0.0, 0.0, 100.0, 90.0], 2), ([100.0, 0.0, 0.0, 0.0], 1)])
+def test_only_the_cores_that_this_process_may_run_on_count(monkeypatch, use, threads):
+    """Of a machine with four, two are in the affinity set."""
+
+    def cpu_percent(interval, percpu=False):
+        return use if percpu else sum(use) / len(use)
+
+    monkeypatch.delenv(THREADS, raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
+    monkeypatch.setattr(os, "cpu_count", lambda: len(use))
+    monkeypatch.setattr(psutil, "cpu_percent", cpu_percent)
+    notes: list[str] = []
+    with chosen_threads(1, notes.append):
+        assert os.environ[THREADS] == str(threads)
+    assert [note.partition(":")[0] for note in notes] == ["other programs use 1.0 of 2 cores"] * (threads == 1)
