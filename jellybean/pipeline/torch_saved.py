@@ -6,31 +6,58 @@ check would decide its largest memory.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BufferedRandom
-from tempfile import TemporaryFile
 
 import torch
 
+from jellybean.errors import JellyBeanError
+from jellybean_agent import describe_error
+
 _SMALL_BYTES = 2**16  # a smaller tensor stays in memory: a model saves some thousands of them at most
+
+
+class TemporaryFileError(JellyBeanError):
+    """Activations cannot be written: the folder of temporary files is full or limited. The model is not to blame."""
 
 
 @contextmanager
 def activations_in_file(weights: Iterable[torch.Tensor]) -> Iterator[None]:
     """Keep activations of 64 KiB and more in a file while this is entered. `weights` and their views stay in memory.
 
-    Backward passes must end before the context does. OSError if the folder of temporary files is full.
+    Backward passes must end before the context does. TemporaryFileError if the file cannot be written.
     """
     kept = {value.untyped_storage().data_ptr() for value in weights}
-    with TemporaryFile(prefix="jellybean-activations-") as file:
+    with _temporary_file() as file:
 
         def pack(tensor: torch.Tensor) -> torch.Tensor | _InFile:
             return tensor if _stays(tensor, kept) else _write(tensor, file)
 
         with torch.autograd.graph.saved_tensors_hooks(pack, _unpacked):
             yield
+
+
+@contextmanager
+def _temporary_file() -> Iterator[BufferedRandom]:
+    try:
+        file = tempfile.TemporaryFile(prefix="jellybean-activations-")  # noqa: SIM115  # closed below
+    except OSError as error:
+        raise _cannot_write(error) from error
+    try:
+        yield file
+    finally:
+        with suppress(OSError):  # what could not be written is tried again, and was reported
+            file.close()
+
+
+def _cannot_write(error: OSError) -> TemporaryFileError:
+    return TemporaryFileError(
+        f"activations cannot be written to {tempfile.tempdir or 'a temporary file'}: {describe_error(error)}; free "
+        "space there, raise a limit on the size of files (ulimit -f), or set TMPDIR to another folder"
+    )
 
 
 @dataclass(frozen=True)
@@ -54,8 +81,13 @@ def _stays(tensor: torch.Tensor, kept: set[int]) -> bool:
 
 
 def _write(tensor: torch.Tensor, file: BufferedRandom) -> _InFile:
-    offset = file.seek(0, 2)
-    file.write(_bytes(tensor.detach().resolve_neg().contiguous()))
+    values = _bytes(tensor.detach().resolve_neg().contiguous())
+    try:
+        offset = file.seek(0, 2)
+        file.write(values)
+        file.flush()
+    except OSError as error:
+        raise _cannot_write(error) from error
     dense = torch.empty_like(tensor, device="meta")  # its strides are without gaps
     return _InFile(file, offset, tensor.shape, dense.stride(), tensor.dtype)
 

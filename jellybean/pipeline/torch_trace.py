@@ -23,7 +23,7 @@ from torch.utils import _pytree as pytree
 
 from jellybean.errors import JellyBeanError
 from jellybean.pipeline.torch_gradients import gradient_digests
-from jellybean.pipeline.torch_saved import activations_in_file
+from jellybean.pipeline.torch_saved import TemporaryFileError, activations_in_file
 from jellybean.pipeline.user_errors import user_frame
 
 MAX_DIFFERENCE = 1e-4  # between the graph's and the module's outputs and gradients, relative to the largest value
@@ -131,6 +131,8 @@ def trace(
         try:
             traced = _TRACE[name](module, arguments)
             difference = _trace_difference(module, traced, arguments, expected)
+        except TemporaryFileError:
+            raise
         except Exception as error:  # noqa: BLE001  # user code may raise anything when it is traced
             reasons.append(f"{name}: {_reason(error)}")
             continue
@@ -285,6 +287,8 @@ def _expected(module: nn.Module, arguments: CallArguments) -> dict[int, _Results
             found[size] = _results(
                 module, lambda given: _flat(arguments.form.call(module, given)), arguments.rows(size)
             )
+        except TemporaryFileError:
+            raise
         except Exception as error:  # a smaller batch may be too small, as for batch norm
             if size == whole:
                 raise JellyBeanError(f"the module cannot be run on these inputs: {_reason(error)}") from error

@@ -13,7 +13,7 @@ from torch import nn
 
 from jellybean.documents.training import TrainingDocument
 from jellybean.pipeline.torch_gradients import gradient_digests
-from jellybean.pipeline.torch_saved import activations_in_file
+from jellybean.pipeline.torch_saved import TemporaryFileError, activations_in_file
 from jellybean.pipeline.torch_stages import StageChain
 from jellybean.pipeline.torch_trace import CallArguments
 from jellybean.pipeline.user_errors import place_and_reason
@@ -135,7 +135,7 @@ def _tried(inputs: TrainingInputs, document: TrainingDocument, rows: int | None,
                 _check_loss(loss, document)
                 _check_metrics(inputs, rules.apply(example))
             gradient_digests([loss], [torch.ones_like(loss)], [own for own in weights if own.requires_grad])
-    except TrainingError:
+    except (TrainingError, TemporaryFileError):
         raise
     except Exception as error:  # user code may raise anything
         raise TrainingError(

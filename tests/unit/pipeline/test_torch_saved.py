@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import resource
+import tempfile
 import weakref
+from contextlib import contextmanager
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from jellybean.pipeline.torch_saved import activations_in_file  # noqa: E402
+from jellybean.pipeline.torch_saved import TemporaryFileError, activations_in_file  # noqa: E402
+from jellybean.pipeline.torch_trace import CallArguments, trace  # noqa: E402
 
 nn = torch.nn
 ROWS, SIDE = 8, 256  # activations of 2 MiB
@@ -65,3 +69,34 @@ def test_weights_and_small_tensors_stay_in_memory(monkeypatch):
     with activations_in_file(net.parameters()):
         net(torch.randn(512, 256))
     assert set(written) == {(512, 256)}
+
+
+@contextmanager
+def _files_limited(size):
+    """As by `ulimit -f`."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("size", [0, 60 * 1024, 2**21 + 100])
+def test_a_file_that_cannot_be_written_is_no_error_of_the_model(size):
+    """Also if the limit is within what is buffered. The smaller batch of a trace would otherwise be left out."""
+    net, x = Net(), torch.randn(ROWS, SIDE, SIDE)
+    told = f"cannot be written to {tempfile.gettempdir()}: .*set TMPDIR"
+    with _files_limited(size), pytest.raises(TemporaryFileError, match=told), activations_in_file(net.parameters()):
+        net(x)
+    with _files_limited(size), pytest.raises(TemporaryFileError, match=told):
+        trace(net, CallArguments.of([x]))
+
+
+def test_there_is_no_folder_of_temporary_files(monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    with (
+        pytest.raises(TemporaryFileError, match=r"cannot be written to /nowhere: .*set TMPDIR"),
+        activations_in_file([]),
+    ):
+        pass

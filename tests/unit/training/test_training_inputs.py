@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
@@ -194,3 +196,19 @@ def test_a_tensor_that_autograd_needs_is_overwritten(tmp_path):
     document, folder = _folder(tmp_path, nets)
     with pytest.raises(JellyBeanError, match=r"nets.py:net cannot be trained.*inplace operation"):
         load_training_inputs(document, folder)
+
+
+def test_a_limit_on_files_is_no_error_of_the_model(tmp_path):
+    """Activations of 96 KiB a layer are written to one."""
+    wide = NETS.replace(
+        "torch.nn.Linear(3, 2)",
+        "torch.nn.Sequential(torch.nn.Linear(3, 8192), torch.nn.Tanh(), torch.nn.Linear(8192, 2))",
+    )
+    document, folder = _folder(tmp_path, wide)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (60 * 1024, hard))
+    try:
+        with pytest.raises(JellyBeanError, match=r"^activations cannot be written to .*File too large; .*TMPDIR"):
+            load_training_inputs(document, folder)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
