@@ -40,6 +40,7 @@ def test_interrupted_while_torch_is_imported(tmp_path: Path, number: signal.Sign
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},  # else a busy machine is worth a line of its own
     )
     maps = Path(f"/proc/{run.pid}/maps")
     wait_while_it_runs(run, lambda: "libtorch_cpu" in maps.read_text())
