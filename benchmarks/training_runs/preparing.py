@@ -33,10 +33,10 @@ def preparing(smoke: bool) -> Result:
 def _row(name: str) -> tuple[str, ...]:
     import torch
 
+    from jellybean.training.choice.schedule_choice import choose_schedule
     from jellybean.training.graphs import find_graphs
     from jellybean.training.inputs import check_inputs, read_inputs
     from jellybean.training.processes.link_speed import LinkSpeed
-    from jellybean.training.schedule_choice import choose_schedule
     from jellybean.training.stages.cut import cut_module
     from tests.integration.training.models.zoo_case import ZooUpdate
 

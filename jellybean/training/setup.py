@@ -16,6 +16,7 @@ from jellybean.documents.training_run import TORCH
 from jellybean.pipeline.torch_devices import move_module
 from jellybean.pipeline.torch_trace import CallForm
 from jellybean.training.checkpoints.frozen import FrozenWeights
+from jellybean.training.choice.schedule_choice import ScheduleChoice, choose_schedule
 from jellybean.training.collectives.message_sums import MessageSums
 from jellybean.training.data.agreement import check_same_rows
 from jellybean.training.data.loading import TrainingData
@@ -31,7 +32,6 @@ from jellybean.training.processes.link_speed import LinkSpeed, measure_links
 from jellybean.training.processes.links import GroupCommunicator, Link, StagedLink, device_links
 from jellybean.training.processes.ranks import NO_TIMEOUT, Rank
 from jellybean.training.processes.transport import StageTransport
-from jellybean.training.schedule_choice import ScheduleChoice, choose_schedule
 from jellybean.training.stages.all_reduce import ProcessGroups, TiedWeights, make_process_groups
 from jellybean.training.stages.averages import AveragedWeights
 from jellybean.training.stages.cut import CutModule, cut_module

@@ -12,9 +12,10 @@ from jellybean.documents.training import OptimizerSpec, TrainingDocument  # noqa
 from jellybean.pipeline.torch_graph import graph_facts  # noqa: E402
 from jellybean.pipeline.torch_profile import TorchProfile, profile_traced  # noqa: E402
 from jellybean.pipeline.torch_trace import CallArguments, trace  # noqa: E402
+from jellybean.training.choice.cuts import cut_layers  # noqa: E402
+from jellybean.training.choice.schedule_choice import choose_from_profile, choose_schedule  # noqa: E402
 from jellybean.training.errors import TrainingError  # noqa: E402
 from jellybean.training.processes.link_speed import LinkSpeed  # noqa: E402
-from jellybean.training.schedule_choice import choose_from_profile, choose_schedule, cut_layers  # noqa: E402
 from jellybean.training.stages.cut import cut_module  # noqa: E402
 from jellybean_solver.pipeline import Layer, LayerGraph  # noqa: E402
 from jellybean_solver.pipeline.schedules import SCHEDULES, make_schedule  # noqa: E402

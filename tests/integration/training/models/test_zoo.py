@@ -15,8 +15,8 @@ pytest.importorskip("tokenizers", reason="the models: pip install transformers")
 
 from jellybean.documents.training_lora import LoraSpec  # noqa: E402
 from jellybean.pipeline.torch_profile import profile_traced  # noqa: E402
+from jellybean.training.choice.cuts import cut_layers  # noqa: E402
 from jellybean.training.graphs import find_graphs  # noqa: E402
-from jellybean.training.schedule_choice import cut_layers  # noqa: E402
 from jellybean.training.stages.cut import cut_module  # noqa: E402
 from tests.integration.training.models.zoo import ZOO  # noqa: E402
 from tests.integration.training.models.zoo_case import ZooUpdate, in_sequence, one_process  # noqa: E402

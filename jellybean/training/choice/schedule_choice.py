@@ -10,26 +10,23 @@ from jellybean.documents.training import AUTO, TrainingDocument
 from jellybean.pipeline.torch_graph import GraphFacts
 from jellybean.pipeline.torch_profile import ProfileTarget, TorchProfile, profile_traced
 from jellybean.pipeline.torch_trace import TracedModule
+from jellybean.training.choice.cuts import check_tied_layers, cut_layers
+from jellybean.training.choice.memory import device_memory_bytes
 from jellybean.training.errors import TrainingError
 from jellybean.training.processes.link_speed import LinkSpeed
-from jellybean.training.stages.precision import PRECISIONS, Precision
+from jellybean.training.stages.precision import PRECISIONS
 from jellybean_solver import SolverError
 from jellybean_solver.pipeline import (
     SCHEDULES,
-    ActionKind,
     LayerGraph,
     Schedule,
     ScheduleCosts,
     StageSeconds,
-    TopologyLevel,
     bubble_fraction,
     make_schedule,
-    partition,
-    schedule_memory,
     simulate,
 )
 
-_FLOAT_BYTES = 4  # of a weight, a gradient and a master copy
 COMPARED_ROUNDS = 12  # simulated rounds of a schedule without a flush, so that its warm-up and drain hardly count
 
 
@@ -123,7 +120,7 @@ def _choice(
     costs = _costs(profile.graph, layers, document, link)
     ratio = _mean(costs.backward_s) / max(_mean(costs.forward_s), 1e-9)
     schedule = make_schedule(name, devices, count, chunks, backward_ratio=ratio)
-    needed = _memory_bytes(profile, layers, schedule, states_per_weight, PRECISIONS[document.precision])
+    needed = device_memory_bytes(profile, layers, schedule, states_per_weight, PRECISIONS[document.precision])
     if document.memory_bytes is not None and needed > document.memory_bytes:
         raise TrainingError(f"{name} needs {needed:,.0f} bytes on a device that has {document.memory_bytes:,.0f}")
     timeline = simulate(schedule, costs)
@@ -141,28 +138,6 @@ def _choice(
     )
 
 
-def cut_layers(graph: LayerGraph, stages: int) -> tuple[tuple[int, ...], ...]:
-    """Layer indices per stage: contiguous, non-empty blocks that minimise the time of the slowest stage."""
-    if len(graph.layers) < stages:
-        raise TrainingError(f"the model has {len(graph.layers)} layers, too few for {stages} stages")
-    best = [stage.layers for stage in partition(graph, [TopologyLevel(stages, 1e12)], objective="balance").stages]
-    while len(best) < stages:  # the optimum may leave stages empty: split the longest block
-        place = max(range(len(best)), key=lambda i: len(best[i]))
-        half = len(best[place]) // 2
-        best[place : place + 1] = [best[place][:half], best[place][half:]]
-    return tuple(best)
-
-
-def check_tied_layers(
-    name: str, schedule: Schedule, profile: TorchProfile, layers: tuple[tuple[int, ...], ...]
-) -> None:
-    """TrainingError if a schedule without a flush would update a tied weight in several stages."""
-    home = {profile.graph.layers[layer].name: stage for stage, own in enumerate(layers) for layer in own}
-    for weight, users in profile.tied.items():
-        if not schedule.flushes and len({home[user] for user in users}) > 1:
-            raise TrainingError(f"{weight} is shared by several stages, which {name} updates at different times")
-
-
 def _costs(
     graph: LayerGraph, layers: tuple[tuple[int, ...], ...], document: TrainingDocument, link: LinkSpeed
 ) -> ScheduleCosts:
@@ -175,42 +150,6 @@ def _costs(
         done |= sum(1 << layer for layer in own)
         crossing.append(link.seconds(graph.crossing_bytes(done)))
     return ScheduleCosts(forward, backward, transfer_s=tuple(crossing) if crossing else 0.0)
-
-
-def _memory_bytes(
-    profile: TorchProfile,
-    layers: tuple[tuple[int, ...], ...],
-    schedule: Schedule,
-    states_per_weight: float,
-    precision: Precision,
-) -> float:
-    """Peak bytes of the fullest device: weights and activations in flight; versions, gradients and optimizer states of
-    trained weights. Weights in a short type have master copies beside.
-    """
-    share, masters = (precision.weights.itemsize / _FLOAT_BYTES, 1.0) if precision.weights is not None else (1.0, 0.0)
-    weights = [sum(profile.graph.layers[layer].parameter_bytes for layer in own) for own in layers]
-    trained = [sum(profile.trained_bytes[layer] for layer in own) for own in layers]
-    activation_bytes = [sum(profile.graph.layers[layer].activation_bytes for layer in own) for own in layers]
-    needed = []
-    for device, own in enumerate(schedule_memory(schedule)):
-        fixed = sum(
-            weights[one.stage] * share
-            + trained[one.stage] * ((one.weight_versions - 1) * share + 1 + masters + states_per_weight)
-            for one in own.stages
-        )
-        needed.append(fixed + _peak_activation_bytes(schedule, device, activation_bytes))
-    return max(needed)
-
-
-def _peak_activation_bytes(schedule: Schedule, device: int, activation_bytes: list[float]) -> float:
-    now = most = 0.0
-    for action in schedule.actions[device]:
-        if action.kind is ActionKind.FORWARD:
-            now += activation_bytes[action.stage]
-        elif action.kind in (ActionKind.BACKWARD, ActionKind.WEIGHT_GRADIENT):
-            now -= activation_bytes[action.stage]
-        most = max(most, now)
-    return most
 
 
 def _mean(seconds: StageSeconds) -> float:

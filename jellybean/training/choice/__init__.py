@@ -1,0 +1,1 @@
+"""The choice of a run's schedule and cuts: by times of layers and messages that are measured before it."""
