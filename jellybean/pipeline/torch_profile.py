@@ -44,7 +44,8 @@ class TorchProfile:
     """Layer costs of a torch module.
 
     `tied`: trained parameter -> the layers that share it. `tracer`: what traced the module. `members`: names
-    of each layer's nodes in the traced graph. `trained_bytes`: of each layer's trained parameters.
+    of each layer's nodes in the traced graph. `trained_bytes`: of each layer's trained parameters. `device`: where the
+    layers were timed.
     """
 
     graph: LayerGraph
@@ -52,6 +53,7 @@ class TorchProfile:
     tracer: str
     members: tuple[tuple[str, ...], ...]
     trained_bytes: tuple[float, ...]
+    device: torch.device
 
 
 @dataclass(frozen=True)
@@ -96,9 +98,10 @@ def profile_traced(
 
     `target`: another device than the module's is used by one operation at a time, so that the module need not fit.
     """
+    target = target or ProfileTarget()
     kept = {name: value.clone() for name, value in traced.graph.named_buffers()}
     try:
-        costs = _NodeTimer(traced.graph, facts, runs, target or ProfileTarget()).costs(*tensors)
+        costs = _NodeTimer(traced.graph, facts, runs, target).costs(*tensors)
     except Exception as error:  # the module's operators may raise anything
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise JellyBeanError(f"the module cannot be run on these inputs: {reason}") from error
@@ -106,7 +109,7 @@ def profile_traced(
         with torch.no_grad():
             for name, value in traced.graph.named_buffers():
                 value.copy_(kept[name])
-    return _Layers(traced, facts, costs).profile()
+    return _Layers(traced, facts, costs).profile(target.device)
 
 
 @dataclass(frozen=True)
@@ -232,7 +235,7 @@ class _Layers:
             raise JellyBeanError("no operation of the module depends on its inputs")
         self._layer_of = {node: number for number, own in enumerate(self._layers) for node in own}
 
-    def profile(self) -> TorchProfile:
+    def profile(self, device: torch.device) -> TorchProfile:
         names = self._names()
         layers = [(str(number), self._layer(number, name)) for number, name in enumerate(names)]
         graph = layer_graph(layers, [(str(up), str(down)) for up, down in sorted(self._edges())])
@@ -244,6 +247,7 @@ class _Layers:
             self._tracer,
             tuple(tuple(node.name for node in self._layers[number]) for number in order),
             tuple(self._bytes(number, trained=True) for number in order),
+            device,
         )
 
     def _joined(self) -> list[list[fx.Node]]:

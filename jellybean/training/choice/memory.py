@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from jellybean.documents.training import TrainingDocument
 from jellybean.pipeline.torch_profile import TorchProfile
-from jellybean.training.stages.precision import Precision
+from jellybean.training.collectives.buffer_memory import sum_buffer_bytes
+from jellybean.training.stages.precision import PRECISIONS
 from jellybean_solver.pipeline import ActionKind, Schedule, schedule_memory
 
 _FLOAT_BYTES = 4  # of a weight, a gradient and a master copy
@@ -14,11 +16,12 @@ def device_memory_bytes(
     layers: tuple[tuple[int, ...], ...],
     schedule: Schedule,
     states_per_weight: float,
-    precision: Precision,
+    document: TrainingDocument,
 ) -> float:
     """Peak bytes of the fullest device: weights and activations in flight; versions, gradients and optimizer states of
-    trained weights. Weights in a short type have master copies beside.
+    trained weights, and buffers for sums of their gradients. Weights in a short type have master copies beside.
     """
+    precision = PRECISIONS[document.precision]
     share, masters = (precision.weights.itemsize / _FLOAT_BYTES, 1.0) if precision.weights is not None else (1.0, 0.0)
     weights = [sum(profile.graph.layers[layer].parameter_bytes for layer in own) for own in layers]
     trained = [sum(profile.trained_bytes[layer] for layer in own) for own in layers]
@@ -30,8 +33,20 @@ def device_memory_bytes(
             + trained[one.stage] * ((one.weight_versions - 1) * share + 1 + masters + states_per_weight)
             for one in own.stages
         )
-        needed.append(fixed + _peak_activation_bytes(schedule, device, activation_bytes))
+        held = sorted({one.stage for one in own.stages})
+        buffers = sum(_sum_bytes(stage, profile, layers[stage], schedule, document) for stage in held)
+        needed.append(fixed + buffers + _peak_activation_bytes(schedule, device, activation_bytes))
     return max(needed)
+
+
+def _sum_bytes(
+    stage: int, profile: TorchProfile, layers: tuple[int, ...], schedule: Schedule, document: TrainingDocument
+) -> float:
+    """Buffers for the sum of a stage's gradients over its copies. Those of shared weights are left out."""
+    devices = {places[stage] for places in schedule.device_of}
+    gradient_bytes = [profile.trained_bytes[layer] for layer in layers]
+    ranks = len(devices) * document.replicas
+    return sum_buffer_bytes(document.sync, ranks, gradient_bytes, on_cpu=profile.device.type == "cpu")
 
 
 def _peak_activation_bytes(schedule: Schedule, device: int, activation_bytes: list[float]) -> float:

@@ -120,7 +120,7 @@ def _choice(
     costs = _costs(profile.graph, layers, document, link)
     ratio = _mean(costs.backward_s) / max(_mean(costs.forward_s), 1e-9)
     schedule = make_schedule(name, devices, count, chunks, backward_ratio=ratio)
-    needed = device_memory_bytes(profile, layers, schedule, states_per_weight, PRECISIONS[document.precision])
+    needed = device_memory_bytes(profile, layers, schedule, states_per_weight, document)
     if document.memory_bytes is not None and needed > document.memory_bytes:
         raise TrainingError(f"{name} needs {needed:,.0f} bytes on a device that has {document.memory_bytes:,.0f}")
     timeline = simulate(schedule, costs)

@@ -32,6 +32,17 @@ class MessageSettings:
     message_bytes: int = 2 * 2**20
     in_flight: int = 16
 
+    def longest(self, element_bytes: int) -> int:
+        """Elements of the largest message."""
+        return max(1, self.message_bytes // element_bytes)
+
+    def segments(self, elements: int, element_bytes: int, chunks: int) -> tuple[int, int]:
+        """(segments on their way at once, bytes of their largest message) of a sum of so many elements."""
+        longest = self.longest(element_bytes)
+        at_once = min(-(-elements // (longest * chunks)), self.in_flight)
+        size_bytes = min(longest, -(-elements // chunks)) * element_bytes
+        return at_once, -(-size_bytes // _ALIGNMENT) * _ALIGNMENT
+
 
 @dataclass
 class _Segment:
@@ -75,10 +86,9 @@ class AllReduceInterpreter:
         """
         if not self._rounds or not values.numel():
             return
-        longest = max(1, self._settings.message_bytes // values.element_size())
-        parts = deque(values.split(longest * self._chunks))
-        at_once = min(len(parts), self._settings.in_flight)
-        self._provide_buffers(at_once, min(longest, -(-values.numel() // self._chunks)) * values.element_size())
+        parts = deque(values.split(self._settings.longest(values.element_size()) * self._chunks))
+        at_once, size_bytes = self._settings.segments(values.numel(), values.element_size(), self._chunks)
+        self._provide_buffers(at_once, size_bytes)
         free = deque(self._buffers[:at_once])
         current: deque[_Segment] = deque()
         while parts or current:
@@ -101,7 +111,7 @@ class AllReduceInterpreter:
     def _provide_buffers(self, segments: int, size_bytes: int) -> None:
         """Have receive buffers of at least this size for so many segments, which numbers of any type fill."""
         held = [one.numel() for each in self._buffers for one in each]
-        size_bytes = max([-(-size_bytes // _ALIGNMENT) * _ALIGNMENT, *held])
+        size_bytes = max([size_bytes, *held])
         if len(self._buffers) < segments or min(held, default=size_bytes) < size_bytes:
             every, messages = range(max(segments, len(self._buffers))), range(self._most_adds)
             self._buffers = [[torch.empty(size_bytes, dtype=torch.uint8) for _ in messages] for _ in every]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -80,6 +81,39 @@ class TwoSumsAtOnce:
                     own.finish(gradients[stage])
             found.append([torch.stack(list(gradients[stage].values())) for stage in sorted(groups)])
         return found
+
+
+@dataclass(frozen=True)
+class BufferBytes:
+    """Sum a stage's gradients by messages, in buckets. Returns the bytes that the sums then hold beside the gradients.
+
+    `layers`: elements of each layer's one gradient.
+    """
+
+    way: str
+    workers: int
+    layers: tuple[int, ...]
+    bucket_bytes: int
+
+    def __call__(self, rank: int) -> int | None:
+        group = dist.new_group(list(range(self.workers)))
+        if rank >= self.workers:
+            return None
+        gradients = {str(number): torch.ones(size) for number, size in enumerate(self.layers)}
+        before = _storages()
+        sums = MessageSums(self.way, self.bucket_bytes, {0: group}, {})
+        pending = sums.start(0, gradients)
+        assert pending is not None
+        pending.finish(gradients)
+        held = _storages()
+        return sum(size_bytes for key, size_bytes in held.items() if key not in before)
+
+
+def _storages() -> dict[int, int]:
+    """Memory of all tensors that are alive: address -> bytes."""
+    gc.collect()
+    storages = [one.untyped_storage() for one in gc.get_objects() if isinstance(one, torch.Tensor)]
+    return {one.data_ptr(): one.nbytes() for one in storages}
 
 
 class _Gate(torch.autograd.Function):

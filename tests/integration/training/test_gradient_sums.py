@@ -6,13 +6,14 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.documents.training_run import SYNC_WAYS, TORCH  # noqa: E402
+from jellybean.documents.training_run import SYNC_WAYS, TORCH, SyncSpec  # noqa: E402
+from jellybean.training.collectives.buffer_memory import sum_buffer_bytes  # noqa: E402
 from jellybean_solver.pipeline import count_traffic, make_all_reduce  # noqa: E402
 from tests.integration.training.cases import Train, merged  # noqa: E402
 from tests.integration.training.nets import cut_evenly  # noqa: E402
 from tests.integration.training.ranks import run_ranks  # noqa: E402
 from tests.integration.training.reference import one_device, relative_error  # noqa: E402
-from tests.integration.training.sum_cases import Overlap, SumVectors, TwoSumsAtOnce  # noqa: E402
+from tests.integration.training.sum_cases import BufferBytes, Overlap, SumVectors, TwoSumsAtOnce  # noqa: E402
 
 torch.set_num_threads(1)
 BF16 = torch.bfloat16
@@ -27,6 +28,12 @@ AT_ONCE = {
     (way, name): TwoSumsAtOnce(way, members)
     for way in WAYS
     for name, members in {"overlapping": ((0, 1, 2), (1, 2, 3)), "same": ((0, 1, 2, 3), (0, 1, 2, 3))}.items()
+}
+BUFFERS = {
+    (way, workers, bucket_bytes): BufferBytes(way, workers, layers, bucket_bytes)
+    for way in WAYS
+    for workers in (2, 3, 4)
+    for bucket_bytes, layers in {4000: (1000, 400, 200), 4096: (1100,), 64 * 2**20: (6 * 2**20, 2 * 2**20)}.items()
 }
 OVERLAP = {way: Overlap(way) for way in WAYS}
 TWO_REPLICAS = [[[3, 1, 4, 2], [1, 2, 2, 6]], [[2, 2, 1, 5], [1, 1, 1, 1]]]
@@ -50,7 +57,7 @@ def _by(way: str, train: Train) -> Train:
 def found():
     """Results of all cases, run by one start of four ranks."""
     trained = {(way, name): _by(way, train) for name, train in TRAINED.items() for way in SYNC_WAYS}
-    groups = [VECTORS, AT_ONCE, OVERLAP, trained]
+    groups = [VECTORS, AT_ONCE, OVERLAP, trained, BUFFERS]
     results = iter(run_ranks(4, [case for group in groups for case in group.values()]))
     return [{key: next(results) for key in group} for group in groups]
 
@@ -78,6 +85,14 @@ def test_ranks_may_start_the_sums_of_two_groups_in_any_order(found, key):
             for stage, value in enumerate(sums):
                 ranks = members[stage] if rank in members[stage] else (rank,)
                 assert torch.equal(value, torch.full((3, 500), sum(10.0**one for one in ranks) * (1 + stage + turn)))
+
+
+@pytest.mark.parametrize("key", BUFFERS, ids=str)
+def test_the_predicted_memory_is_that_of_the_rank_with_most_buffers(found, key):
+    case = BUFFERS[key]
+    sync = SyncSpec(way=case.way, bucket=case.bucket_bytes)
+    predicted = sum_buffer_bytes(sync, case.workers, [4.0 * size for size in case.layers], on_cpu=True)
+    assert predicted == max(own for own in found[4][key] if own is not None)
 
 
 @pytest.mark.parametrize("way", WAYS)

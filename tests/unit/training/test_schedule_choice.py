@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
 from jellybean.documents.training import OptimizerSpec, TrainingDocument  # noqa: E402
+from jellybean.documents.training_run import SyncSpec  # noqa: E402
 from jellybean.pipeline.torch_graph import graph_facts  # noqa: E402
 from jellybean.pipeline.torch_profile import TorchProfile, profile_traced  # noqa: E402
 from jellybean.pipeline.torch_trace import CallArguments, trace  # noqa: E402
@@ -62,6 +63,31 @@ def test_memory_binds(profile):
     assert "needs" in fits.rejected["gpipe"]
     with pytest.raises(TrainingError, match="no schedule can be used"):
         choose_from_profile(profile, _asked(memory_bytes=1000.0), 1.0, LINK)
+
+
+def test_memory_has_the_buffers_of_sums(profile):
+    """1f1b on 2 devices: 4 layers of 64 x 64 weights and 64 biases each, which the copies of a stage sum."""
+    stage_bytes = 4 * 4 * (64 * 64 + 64)
+    host, gpu = profile, replace(profile, device=torch.device("cuda"))
+
+    def needed(where: TorchProfile, **more: object) -> float:
+        return choose_from_profile(where, _asked(schedule="1f1b", **more), 1.0, LINK).memory_bytes
+
+    ring = {"sync": SyncSpec(way="ring"), "replicas": 2}
+    assert needed(host, sync=SyncSpec(way="ring")) == needed(host)  # one copy of each stage: nothing to sum
+    assert needed(host, replicas=2) == needed(gpu, replicas=2) == needed(host) + stage_bytes
+    assert needed(host, **ring) == needed(host) + stage_bytes + stage_bytes / 2  # a message is half a bucket
+    assert needed(gpu, **ring) == needed(host)  # the buffers are in host memory
+
+
+def test_chimeras_copies_need_buffers(profile):
+    """Every device holds a copy of both stages."""
+    both_bytes = 2 * 4 * 4 * (64 * 64 + 64)
+    by_torch, by_naive = (
+        choose_from_profile(profile, _asked(schedule="chimera", sync=SyncSpec(way=way)), 1.0, LINK).memory_bytes
+        for way in ("torch", "naive")
+    )
+    assert by_naive == by_torch + both_bytes  # the whole bucket of the other copy, for each of the two stages
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
