@@ -26,8 +26,9 @@ from jellybean_solver.pipeline import (
     simulate,
 )
 from jellybean_solver.pipeline.partitioning.sharded_stages import operators_of
+from jellybean_solver.pipeline.sharding.costs import strategy_costs
 from jellybean_solver.pipeline.sharding.mesh import MeshAxis
-from jellybean_solver.pipeline.sharding.plan import plan_sharding
+from jellybean_solver.pipeline.sharding.plan import plan_operators
 from jellybean_solver.pipeline.sharding.strategies import MemoryRule
 from tests.property.pipeline.test_partition import graphs
 
@@ -102,7 +103,7 @@ def sharded(graph: LayerGraph, levels: Levels, microbatches: int, limit: MemoryL
         rule = None
         if limit is not None:
             rule = MemoryRule(limit.limit_bytes, 2.0, min(behind + 1, limit.microbatches or 99))
-        plan = plan_sharding(operators_of(graph).part(layers), mesh, microbatches=microbatches, memory=rule)
+        plan = plan_operators(strategy_costs(operators_of(graph), mesh, microbatches), sorted(layers), rule)
         return math.inf if plan is None else plan.seconds
 
     return seconds

@@ -8,7 +8,7 @@ parameter dimensions; the height of a picture would be an attribute dimension.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from jellybean_solver.errors import SolverError
@@ -82,15 +82,6 @@ class OperatorGraph:
                     f"{producer.name} gives a tensor of {len(producer.output.dimensions)} dimensions, and "
                     f"{consumer.name} takes one of {len(read)}"
                 )
-
-    def part(self, numbers: Iterable[int]) -> OperatorGraph:
-        """The graph of some operators alone; what they read from others comes to them in any layout."""
-        place = {number: index for index, number in enumerate(sorted(numbers))}
-        edges = [edge for edge in self.edges if edge.producer in place and edge.consumer in place]
-        return OperatorGraph(
-            tuple(self.operators[number] for number in place),
-            tuple(TensorEdge(place[edge.producer], place[edge.consumer], edge.input_index) for edge in edges),
-        )
 
 
 def matrix_product(
