@@ -54,12 +54,11 @@ def _exchanges(workers: int) -> int:
     return _paired(workers).bit_length() - 1 + (2 if workers > _paired(workers) else 0)
 
 
+RING = Collective(lambda n: 2 * (n - 1), lambda n: 2 * (n - 1) / n, lambda n: 2 * (n - 1) / n, lambda n: 2 * (n - 1))
 COLLECTIVES = {
     "parameter-server": Collective(lambda n: 2 * n, lambda n: 2 * n, lambda n: 2 * n, lambda n: 0),
     "naive": Collective(lambda n: n * (n - 1), lambda n: n - 1, lambda n: n - 1, lambda n: 1),
-    "ring": Collective(
-        lambda n: 2 * (n - 1), lambda n: 2 * (n - 1) / n, lambda n: 2 * (n - 1) / n, lambda n: 2 * (n - 1)
-    ),
+    "ring": RING,
     "tree": Collective(lambda n: 2 * (n - 1), lambda n: 1, lambda n: 2 * _levels(n), lambda n: 2 * _levels(n)),
     "butterfly": Collective(
         lambda n: _paired(n) * math.log2(_paired(n)) + 2 * (n - _paired(n)),

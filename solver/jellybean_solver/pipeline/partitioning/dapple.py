@@ -20,6 +20,7 @@ from typing import TypeVar
 import numpy as np
 
 from jellybean_solver.errors import SolverError
+from jellybean_solver.pipeline.collectives.closed_forms import RING
 from jellybean_solver.pipeline.partitioning.candidate_stages import CandidateStages, Floats
 from jellybean_solver.pipeline.partitioning.cut_pruning import CutCosts, spread_cuts
 from jellybean_solver.pipeline.partitioning.device_memory import MemoryLimit
@@ -263,7 +264,7 @@ class DapplePartitioner:
     def _all_reduce_s(self, parameter_bytes: FloatOrArray, allocation: _Allocation) -> FloatOrArray:
         """Seconds of a ring all-reduce of the gradients over a stage's replicas."""
         bandwidth, replicas = self.inner if allocation.one_machine else self.outer, allocation.replicas
-        return 2.0 * (replicas - 1) * parameter_bytes / (bandwidth * replicas)
+        return RING.seconds(1.0, replicas, bandwidth) * parameter_bytes
 
     def _stages(self, partial: _PartialPartition) -> tuple[PartitionStage, ...]:
         stages, start = [], 0

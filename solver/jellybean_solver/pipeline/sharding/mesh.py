@@ -6,11 +6,12 @@ import math
 from dataclasses import dataclass
 
 from jellybean_solver.errors import SolverError
+from jellybean_solver.pipeline.collectives.closed_forms import RING
 
 
 @dataclass(frozen=True, slots=True)
 class MeshAxis:
-    """`devices` along an axis; a collective takes `latency_s`, and its bytes at `bandwidth` bytes per second."""
+    """`devices` along an axis, in a ring. `bandwidth`: bytes per second of a link. `latency_s`: of a round."""
 
     devices: int
     bandwidth: float
@@ -24,21 +25,16 @@ class MeshAxis:
             )
 
     def all_reduce_s(self, size_bytes: float) -> float:
-        """Seconds to sum `size_bytes` on each device, by a ring: 2 (n - 1) / n of them pass each link."""
-        return self._seconds(2.0 * size_bytes)
+        """Seconds to sum `size_bytes` on each device."""
+        return RING.seconds(size_bytes, self.devices, self.bandwidth, self.latency_s)
 
     def all_gather_s(self, size_bytes: float) -> float:
-        """Seconds until every device has all of `size_bytes`, of which each had a part."""
-        return self._seconds(size_bytes)
+        """Seconds until every device has all of `size_bytes`, of which each had a part: the last half of a sum."""
+        return self.all_reduce_s(size_bytes) / 2
 
     def all_to_all_s(self, size_bytes: float) -> float:
-        """Seconds to exchange the `size_bytes` of each device, of which it keeps one part."""
-        return self._seconds(size_bytes)
-
-    def _seconds(self, size_bytes: float) -> float:
-        if self.devices == 1:
-            return 0.0
-        return self.latency_s + (self.devices - 1) / self.devices * size_bytes / self.bandwidth
+        """Seconds to exchange the `size_bytes` of each device, of which it keeps one part: rounds as to gather them."""
+        return self.all_gather_s(size_bytes)
 
 
 Mesh = tuple[MeshAxis, ...]
