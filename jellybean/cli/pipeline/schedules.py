@@ -15,12 +15,14 @@ from jellybean.cli.console import out, print_json, say, warn
 from jellybean.cli.pipeline.group import MAX_ACTIONS, pipeline
 from jellybean_solver import SolverError
 from jellybean_solver.pipeline import (
+    REPLICATED_SCHEDULES,
     SCHEDULES,
     Schedule,
     ScheduleCosts,
     StageSeconds,
     Timeline,
     make_schedule,
+    replicated_schedule,
     schedule_violations,
     simulate,
     stage_seconds,
@@ -32,6 +34,14 @@ Microbatches = Annotated[int, typer.Option(min=1, help="Micro-batches of the sim
 Chunks = Annotated[
     int | None, typer.Option(min=1, help="Stages per device, for interleaved; the other schedules determine it.")
 ]
+Replicas = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N,N",
+        help=f"Replicas of each stage, in place of --devices: 3,1. For {', '.join(REPLICATED_SCHEDULES)}.",
+    ),
+]
+PlainDevices = Annotated[int | None, typer.Option(min=1, help="Devices in the pipeline; 4 by default.")]
 Forward = Annotated[
     str,
     typer.Option(
@@ -70,9 +80,10 @@ Overlap = Annotated[bool, typer.Option("--overlap/--no-overlap", help="Devices c
 )
 def simulate_command(
     name: Name,
-    devices: Devices = 4,
+    devices: PlainDevices = None,
     microbatches: Microbatches = 8,
     chunks: Chunks = None,
+    replicas: Replicas = None,
     forward: Forward = "1",
     backward: Backward = "2",
     input_: Input = None,
@@ -90,7 +101,7 @@ def simulate_command(
     if trace is not None:
         checked_file("--trace", trace)
     times = _Times(forward, backward, input_, weight, transfer, overlap)
-    timeline = _simulate(_Size(name, devices, microbatches, chunks), times)
+    timeline = _simulate(_size(name, devices, microbatches, chunks, replicas), times)
     if trace is not None:
         trace.write_text(json_module.dumps(chrome_trace(timeline)), encoding="utf-8")
         say(f"wrote {trace}")
@@ -108,13 +119,15 @@ def simulate_command(
     epilog=example(
         "jellybean pipeline draw --schedule chimera --devices 4 --microbatches 8",
         "jellybean pipeline draw --schedule wpipe --devices 4 --microbatches 16 --plot wpipe.svg",
+        "jellybean pipeline draw --schedule pipedream --replicas 2,1 --microbatches 8 --forward-s 2,1 --backward-s 4,2",
     ),
 )
 def draw_command(
     name: Name,
-    devices: Devices = 4,
+    devices: PlainDevices = None,
     microbatches: Microbatches = 8,
     chunks: Chunks = None,
+    replicas: Replicas = None,
     forward: Forward = "1",
     backward: Backward = "2",
     input_: Input = None,
@@ -132,7 +145,7 @@ def draw_command(
     if plot is not None:
         checked_picture(plot)
     times = _Times(forward, backward, input_, weight, transfer, overlap)
-    timeline = _simulate(_Size(name, devices, microbatches, chunks), times)
+    timeline = _simulate(_size(name, devices, microbatches, chunks, replicas), times)
     if plot is None:
         out.print(draw_timeline(timeline, columns=out.width if out.is_terminal else None), soft_wrap=True)
         return
@@ -191,12 +204,32 @@ def compare_command(
 
 @dataclass(frozen=True)
 class _Size:
-    """Name and size of a schedule, as given by the options."""
+    """Name and size of a schedule, as given by the options. `replicas`: of each stage; empty: one."""
 
     name: str
     devices: int
     microbatches: int
     chunks: int | None = None
+    replicas: tuple[int, ...] = ()
+
+    def make(self, backward_ratio: float) -> Schedule:
+        """Generate the schedule. SolverError if it is not defined for these sizes."""
+        if self.replicas:
+            return replicated_schedule(self.name, self.replicas, self.microbatches)
+        return make_schedule(self.name, self.devices, self.microbatches, self.chunks, backward_ratio=backward_ratio)
+
+
+def _size(name: str, devices: int | None, microbatches: int, chunks: int | None, replicas: str | None) -> _Size:
+    """The size by the options; BadParameter for devices or chunks beside replicas."""
+    if replicas is None:
+        return _Size(name, devices or 4, microbatches, chunks)
+    if devices is not None or chunks is not None:
+        raise typer.BadParameter("--replicas says how many devices there are: leave out --devices and --chunks")
+    try:
+        counts = tuple(int(part) for part in replicas.split(","))
+    except ValueError as error:
+        raise typer.BadParameter(f"--replicas {replicas!r}: write a number for each stage, such as 3,1") from error
+    return _Size(name, sum(counts), microbatches, None, counts)
 
 
 @dataclass(frozen=True)
@@ -243,7 +276,7 @@ def _make_checked(size: _Size, backward_ratio: float) -> Schedule:
     """Generate a schedule and validate it. SolverError if it is too large or cannot be generated."""
     if (actions := 2 * size.devices * size.microbatches * max(size.chunks or 2, 2)) > MAX_ACTIONS:
         raise SolverError(f"about {actions:,} actions are too many to simulate; the limit is {MAX_ACTIONS:,}")
-    schedule = make_schedule(size.name, size.devices, size.microbatches, size.chunks, backward_ratio=backward_ratio)
+    schedule = size.make(backward_ratio)
     if violations := schedule_violations(schedule):
         raise SolverError(f"the schedule {size.name} is invalid ({violations[0]}); please report this error")
     return schedule

@@ -125,7 +125,7 @@ class _BoxStyle:
 
 
 def _is_second(timeline: Timeline, action: Action) -> bool:
-    return action.pipe > 0 or action.stage >= timeline.schedule.devices
+    return timeline.schedule.is_second(action)
 
 
 def _legend(axes: Any, timeline: Timeline) -> None:

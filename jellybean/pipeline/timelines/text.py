@@ -94,5 +94,4 @@ def _idle(width: int, slots: int) -> str:
 
 
 def _style(timeline: Timeline, action: Action) -> str:
-    second = action.pipe > 0 or action.stage >= timeline.schedule.devices
-    return _STYLES[action.kind][second] if action.kind in _STYLES else ""
+    return _STYLES[action.kind][timeline.schedule.is_second(action)] if action.kind in _STYLES else ""

@@ -68,6 +68,11 @@ from jellybean_solver.pipeline.schedule.simulator import (
 )
 from jellybean_solver.pipeline.schedule.validate import schedule_violations
 from jellybean_solver.pipeline.schedules import SCHEDULES, make_schedule
+from jellybean_solver.pipeline.schedules.replicated import (
+    REPLICATED_SCHEDULES,
+    replicated_schedule,
+    warm_up_forwards,
+)
 from jellybean_solver.pipeline.sharding.plan import ShardingPlan
 from jellybean_solver.pipeline.sharding.strategies import Strategy
 
@@ -79,6 +84,7 @@ __all__ = [
     "OBJECTIVES",
     "PUBLISHED_NETWORKS",
     "RECOMPUTATIONS",
+    "REPLICATED_SCHEDULES",
     "SCHEDULES",
     "TRAINING_PRECISIONS",
     "WAYS",
@@ -132,6 +138,7 @@ __all__ = [
     "participant_rounds",
     "partition",
     "partition_line",
+    "replicated_schedule",
     "schedule_memory",
     "schedule_violations",
     "sent_bytes",
@@ -139,4 +146,5 @@ __all__ = [
     "simulate",
     "smallest_setup",
     "stage_seconds",
+    "warm_up_forwards",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 
@@ -11,10 +12,12 @@ from hypothesis import strategies as st
 
 from jellybean_solver.errors import SolverError
 from jellybean_solver.pipeline.schedule.actions import Action, ActionKind
+from jellybean_solver.pipeline.schedule.memory import schedule_memory
 from jellybean_solver.pipeline.schedule.schedule import Schedule, parse_actions
-from jellybean_solver.pipeline.schedule.simulator import ScheduleCosts, simulate
+from jellybean_solver.pipeline.schedule.simulator import ScheduleCosts, bubble_fraction, simulate
 from jellybean_solver.pipeline.schedule.validate import schedule_violations
 from jellybean_solver.pipeline.schedules import SCHEDULES, make_schedule
+from jellybean_solver.pipeline.schedules.replicated import REPLICATED_SCHEDULES, replicated_schedule
 
 Key = tuple[ActionKind, int, int, int]  # kind, stage, micro-batch, pipe
 
@@ -32,6 +35,21 @@ def schedules(draw: st.DrawFn) -> Schedule:
     return make_schedule(name, devices, microbatches, chunks)
 
 
+@st.composite
+def replicated_schedules(draw: st.DrawFn) -> tuple[Schedule, list[int]]:
+    """A schedule of stages with unlike replica counts on devices in any order, and these counts."""
+    replicas = draw(st.lists(st.integers(1, 4), min_size=1, max_size=4) | st.just([13, 2, 1]))
+    name, rounds = draw(st.sampled_from(REPLICATED_SCHEDULES)), draw(st.integers(1, 4))
+    microbatches = rounds * math.lcm(*replicas) if name == "pipedream" else draw(st.integers(1, 20))
+    devices = iter(draw(st.permutations(range(sum(replicas)))))
+    placement = [[next(devices) for _ in range(count)] for count in replicas]
+    return replicated_schedule(name, replicas, microbatches, placement), replicas
+
+
+def any_schedule() -> st.SearchStrategy[Schedule]:
+    return schedules() | replicated_schedules().map(lambda made: made[0])
+
+
 def inputs(schedule: Schedule, action: Action, keys: list[Key]) -> list[Key]:
     """What an action needs, from the definition of forward and backward."""
     kind, stage, own = action.kind, action.stage, (action.microbatch, action.pipe)
@@ -41,7 +59,7 @@ def inputs(schedule: Schedule, action: Action, keys: list[Key]) -> list[Key]:
         case ActionKind.WEIGHT_GRADIENT:
             return [(ActionKind.INPUT_GRADIENT, stage, *own)]
         case ActionKind.UPDATE:
-            return [key for key in keys if key[0] is ActionKind.REDUCE and key[1] == stage]
+            return [key for key in keys if key[:3] == (ActionKind.REDUCE, stage, action.microbatch)]
         case ActionKind.REDUCE:
             return []
     after = [(kind, stage + 1, *own)] if stage + 1 < schedule.stages else []
@@ -77,7 +95,7 @@ def slow_ends(schedule: Schedule, costs: ScheduleCosts) -> list[list[float]]:
 
 
 @settings(max_examples=150)
-@given(schedules(), st.randoms(use_true_random=False))
+@given(any_schedule(), st.randoms(use_true_random=False))
 def test_the_simulator_equals_the_definition(schedule: Schedule, rng: random.Random) -> None:
     def times() -> tuple[float, ...]:
         return tuple(rng.choice((0.5, 1.0, 2.25)) for _ in range(schedule.stages))
@@ -90,14 +108,55 @@ def test_the_simulator_equals_the_definition(schedule: Schedule, rng: random.Ran
 
 
 @settings(max_examples=150)
-@given(schedules())
+@given(any_schedule())
 def test_rules_hold_and_text_round_trips(schedule: Schedule) -> None:
     assert schedule_violations(schedule) == ()
     assert parse_actions(schedule.to_text()) == schedule.actions
 
 
+@settings(max_examples=150)
+@given(replicated_schedules())
+def test_micro_batches_go_round_robin_over_replicas(made: tuple[Schedule, list[int]]) -> None:
+    """A replica has every r-th micro-batch, forward and backward; at the first stage at most NOAM are in flight."""
+    schedule, replicas = made
+    for actions, memory in zip(schedule.actions, schedule_memory(schedule), strict=True):
+        assert len(memory.stages) == 1
+        stage = memory.stages[0].stage
+        numbers = {action.microbatch for action in actions if action.kind is ActionKind.FORWARD}
+        assert len({number % replicas[stage] for number in numbers}) <= 1
+        in_flight = math.ceil(sum(replicas[stage:]) / replicas[stage])
+        assert memory.peak_activations == min(in_flight, len(numbers))
+        if not schedule.flushes:
+            updates = [action.microbatch for action in actions if action.kind is ActionKind.UPDATE]
+            rounds = math.lcm(*replicas)
+            assert updates == list(range(rounds - 1, schedule.microbatches, rounds))
+
+
+@pytest.mark.parametrize("name", REPLICATED_SCHEDULES)
+@pytest.mark.parametrize("devices", [1, 2, 5])
+def test_one_replica_each_is_the_plain_schedule(name: str, devices: int) -> None:
+    assert replicated_schedule(name, [1] * devices, 12) == make_schedule(name, devices, 12)
+
+
+@pytest.mark.parametrize("replicas", [(2, 1), (3, 1), (2, 2), (4, 1)])
+def test_balanced_replicas_without_a_flush_do_not_idle(replicas: tuple[int, ...]) -> None:
+    """Stages whose replicas are as many times slower: PipeDream's steady state has no bubble."""
+    schedule = replicated_schedule("pipedream", replicas, 8 * math.lcm(*replicas))
+    costs = ScheduleCosts(tuple(map(float, replicas)), tuple(2.0 * count for count in replicas))
+    assert bubble_fraction(simulate(schedule, costs)) == pytest.approx(0.0, abs=1e-9)
+
+
+def test_replicas_that_cannot_be_scheduled() -> None:
+    with pytest.raises(SolverError, match="zb-v has one replica of each stage"):
+        replicated_schedule("zb-v", [2, 1], 4)
+    with pytest.raises(SolverError, match="updates every 6 micro-batches, which must divide 8"):
+        replicated_schedule("pipedream", [3, 2], 8)
+    with pytest.raises(SolverError, match="one device each, and the devices are"):
+        replicated_schedule("1f1b", [2, 1], 4, [[0, 1], [1]])
+
+
 @settings(max_examples=300)
-@given(schedules(), st.randoms(use_true_random=False))
+@given(any_schedule(), st.randoms(use_true_random=False))
 def test_a_changed_schedule_is_reported(schedule: Schedule, rng: random.Random) -> None:
     """One action left out, done twice, on another device, of another micro-batch, or with other weights."""
     device = rng.randrange(schedule.devices)
@@ -124,7 +183,7 @@ def test_a_changed_schedule_is_reported(schedule: Schedule, rng: random.Random) 
 
 
 @settings(max_examples=150)
-@given(schedules(), st.randoms(use_true_random=False))
+@given(any_schedule(), st.randoms(use_true_random=False))
 def test_a_shuffled_order_deadlocks_or_keeps_the_definition(schedule: Schedule, rng: random.Random) -> None:
     orders = [list(actions) for actions in schedule.actions]
     rng.shuffle(orders[rng.randrange(len(orders))])

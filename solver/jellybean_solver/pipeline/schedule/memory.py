@@ -11,7 +11,7 @@ from jellybean_solver.pipeline.schedule.schedule import Schedule
 
 @dataclass(frozen=True, slots=True)
 class StageMemory:
-    """Peak memory of one replica of a stage.
+    """Peak memory of one copy of a stage. `pipe`: the first of the copy's pipes.
 
     `weight_versions`: the most that exist at once; a version that no later action uses is overwritten in place.
     `update_delay`: most updates between the weights that a gradient was computed with and those it is applied to.
@@ -46,11 +46,11 @@ class DeviceMemory:
 
 def schedule_memory(schedule: Schedule) -> tuple[DeviceMemory, ...]:
     """Peak memory of each device."""
-    found = []
+    found, first_pipes = [], schedule.first_pipes
     for actions in schedule.actions:
         own: dict[tuple[int, int], list[Action]] = {}
         for action in actions:
-            own.setdefault((action.stage, action.pipe), []).append(action)
+            own.setdefault((action.stage, first_pipes[action.pipe][action.stage]), []).append(action)
         stages = tuple(_stage(stage, pipe, own[stage, pipe]) for stage, pipe in sorted(own))
         found.append(DeviceMemory(*_activations(actions), stages))
     return tuple(found)
@@ -74,7 +74,7 @@ def _activations(actions: Sequence[Action]) -> tuple[int, int]:
 
 
 def _stage(stage: int, pipe: int, actions: Sequence[Action]) -> StageMemory:
-    last_use = {action.version: index for index, action in enumerate(actions) if action.kind is not ActionKind.UPDATE}
+    last_use = {action.version: index for index, action in enumerate(actions) if action.kind < ActionKind.REDUCE}
     kept, latest = {0}, 0
     versions, delay, oldest = 1, 0, None
     for index, action in enumerate(actions):

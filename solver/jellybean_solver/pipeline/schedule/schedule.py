@@ -7,7 +7,7 @@ the training runtime read nothing else.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from jellybean_solver.errors import SolverError
@@ -35,9 +35,9 @@ class WeightPolicy(Enum):
 class Schedule:
     """Actions of every device, with the placement of stages on devices. Micro-batches count from 0.
 
-    `device_of[pipe][stage]`: the device that holds a stage of a model replica ("pipe"; Chimera has two).
-    `pipes[microbatch]`: the replica that processes a micro-batch. `period`: micro-batches per weight update.
-    `actions[device]`: in execution order.
+    `device_of[pipe][stage]`: the device that holds a stage of a model replica ("pipe"; Chimera has two). Pipes may
+    share devices: a device holds one copy of a stage for all of them. `pipes[microbatch]`: the pipe that processes a
+    micro-batch. `period`: micro-batches per weight update. `actions[device]`: in execution order.
     """
 
     name: str
@@ -58,13 +58,41 @@ class Schedule:
 
     @property
     def chunks(self) -> int:
-        """Stages per device, replicas included (v in Megatron-LM)."""
-        return self.stages * len(self.device_of) // self.devices
+        """Most stages per device, replicas included (v in Megatron-LM)."""
+        return max(len(self.copies_on(device)) for device in range(self.devices))
+
+    @property
+    def first_pipes(self) -> tuple[tuple[int, ...], ...]:
+        """`[pipe][stage]`: the first pipe with the stage on the same device. It names the copy of the stage."""
+        first: dict[tuple[int, int], int] = {}
+        return tuple(
+            tuple(first.setdefault((stage, device), pipe) for stage, device in enumerate(places))
+            for pipe, places in enumerate(self.device_of)
+        )
+
+    def copies_on(self, device: int) -> tuple[tuple[int, int], ...]:
+        """The copies of stages that a device holds, as (stage, first pipe), in order of the pipes."""
+        return tuple(
+            (stage, pipe)
+            for pipe, places in enumerate(self.first_pipes)
+            for stage, first in enumerate(places)
+            if first == pipe and self.device_of[pipe][stage] == device
+        )
+
+    def copies_of(self, stage: int) -> int:
+        """Number of devices that hold a copy of a stage."""
+        return len({places[stage] for places in self.device_of})
 
     @property
     def flushes(self) -> bool:
         """True if the pipeline drains before every update, so that gradients equal those of one device."""
         return self.weights is WeightPolicy.FLUSHED
+
+    def is_second(self, action: Action) -> bool:
+        """True for an action of the second stage or replica that a device holds."""
+        device = self.device_of[action.pipe][action.stage]
+        first = self.device_of[0]
+        return action.stage >= self.devices or (device in first and first[action.stage] != device)
 
     def to_text(self) -> str:
         """The actions as text, one line per device."""
@@ -103,16 +131,24 @@ def synchronous_schedule(
     blocking collectives cannot deadlock.
     """
     last = microbatches - 1
-    held = sorted((stage, pipe, device) for pipe, places in enumerate(device_of) for stage, device in enumerate(places))
-    if len(device_of) > 1:
-        for stage, pipe, device in held:
-            compute_actions[device].append(Action(ActionKind.REDUCE, stage, last, 0, pipe))
-    for stage, pipe, device in held:
-        compute_actions[device].append(Action(ActionKind.UPDATE, stage, last, 1, pipe))
-    actions = tuple(map(tuple, compute_actions))
-    return Schedule(
-        name, WeightPolicy.FLUSHED, microbatches, microbatches, device_of, pipes or (0,) * microbatches, actions
+    whole = Schedule(
+        name,
+        WeightPolicy.FLUSHED,
+        microbatches,
+        microbatches,
+        device_of,
+        pipes or (0,) * microbatches,
+        tuple(map(tuple, compute_actions)),
     )
+    actions = []
+    for device, computing in enumerate(whole.actions):
+        held = sorted(whole.copies_on(device))
+        reduced = [(stage, pipe) for stage, pipe in held if whole.copies_of(stage) > 1]
+        reduces = [Action(ActionKind.REDUCE, stage, last, 0, pipe) for stage, pipe in reduced]
+        actions.append(
+            (*computing, *reduces, *(Action(ActionKind.UPDATE, stage, last, 1, pipe) for stage, pipe in held))
+        )
+    return replace(whole, actions=tuple(actions))
 
 
 def one_forward_one_backward(forwards: list[Action], backwards: list[Action], warm_up: int) -> list[Action]:

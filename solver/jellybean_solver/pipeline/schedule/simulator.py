@@ -15,7 +15,8 @@ from jellybean_solver.pipeline.schedule.actions import Action, ActionKind
 from jellybean_solver.pipeline.schedule.schedule import Schedule
 
 StageSeconds = float | tuple[float, ...]  # one value for all stages, or one per stage
-# A missing input: (0, slot) a forward output, (1, slot) an input gradient, (2, stage) the all-reduce of a stage.
+# A missing input: (0, slot) a forward output, (1, slot) an input gradient, (2, slot) the all-reduce of
+# a stage; its slot counts stages and the micro-batches of updates.
 Dependency = tuple[int, int]
 _FORWARD = int(ActionKind.FORWARD)
 _NO_INPUT = (0.0, 0.0, None)
@@ -109,7 +110,8 @@ class _ScheduleSimulation:
         self.schedule, self.costs = schedule, costs
         size = len(schedule.device_of) * schedule.stages * schedule.microbatches
         self.ended = ([-1.0] * size, [-1.0] * size)
-        self.reduced: dict[int, list[float]] = {}  # stage -> when each of its replicas joined the all-reduce
+        self.reduced: dict[int, list[float]] = {}  # slot -> when each replica of the stage joined the all-reduce
+        self.copies = [schedule.copies_of(stage) for stage in range(schedule.stages)]
         self.position = [0] * schedule.devices
         self.free = [0.0] * schedule.devices
         self.starts: list[list[float]] = [[] for _ in range(schedule.devices)]
@@ -166,7 +168,7 @@ class _ScheduleSimulation:
         if kind == ActionKind.WEIGHT_GRADIENT:
             return self._input_from(1, slot, 0.0)
         if kind >= ActionKind.REDUCE:
-            return self._all_reduced(kind, stage)
+            return self._all_reduced(action)
         if self.ended[0][slot] < 0:
             return 0.0, 0.0, (0, slot)
         return self._input_from(1, slot + step, transfer_s[stage]) if stage + 1 < self.schedule.stages else _NO_INPUT
@@ -175,13 +177,17 @@ class _ScheduleSimulation:
         ended = self.ended[direction][slot]
         return (ended + transfer_s, transfer_s, None) if ended >= 0 else (0.0, 0.0, (direction, slot))
 
-    def _all_reduced(self, kind: int, stage: int) -> tuple[float, float, Dependency | None]:
+    def _all_reduced(self, action: Action) -> tuple[float, float, Dependency | None]:
         """Inputs of a REDUCE or UPDATE, as in `_inputs`: an update waits until all replicas joined the all-reduce."""
-        copies = len(self.schedule.device_of)
-        if kind == ActionKind.REDUCE or copies == 1:
+        copies = self.copies[action.stage]
+        if action.kind is ActionKind.REDUCE or copies == 1:
             return _NO_INPUT
-        ready = self.reduced.get(stage, [])
-        return (max(ready), 0.0, None) if len(ready) == copies else (0.0, 0.0, (2, stage))
+        slot = self._reduce_slot(action)
+        ready = self.reduced.get(slot, [])
+        return (max(ready), 0.0, None) if len(ready) == copies else (0.0, 0.0, (2, slot))
+
+    def _reduce_slot(self, action: Action) -> int:
+        return action.stage * self.schedule.microbatches + action.microbatch
 
     def _record_end(self, action: Action, kind: int, stage: int, end: float) -> list[int]:
         """Record an action's end. Returns the devices that waited for its output."""
@@ -191,8 +197,9 @@ class _ScheduleSimulation:
             self.ended[direction][slot] = end
             return self.waiting.pop((direction, slot), []) if self.waiting else []
         if kind == ActionKind.REDUCE:
-            self.reduced.setdefault(stage, []).append(end)
-            return self.waiting.pop((2, stage), [])
+            slot = self._reduce_slot(action)
+            self.reduced.setdefault(slot, []).append(end)
+            return self.waiting.pop((2, slot), [])
         return []
 
     def _send_s(self, action: Action, kind: int, stage: int) -> float:
@@ -220,11 +227,8 @@ class _ScheduleSimulation:
     def _deadlock_message(self, blocked: list[int]) -> str:
         device = blocked[0]
         direction, slot = self.blocked[device]
-        if direction == 2:
-            missing = f"{slot}R"
-        else:
-            stage, microbatch = divmod(slot, self.schedule.microbatches)
-            missing = f"{stage % self.schedule.stages}{'FB'[direction]}{microbatch}"
+        stage, microbatch = divmod(slot, self.schedule.microbatches)
+        missing = f"{stage % self.schedule.stages}{'FBR'[direction]}{microbatch}"
         return (
             f"the schedule {self.schedule.name} deadlocks: {len(blocked)} of {self.schedule.devices} devices wait; "
             f"device {device} waits in {self.schedule.actions[device][self.position[device]]} for {missing}"
@@ -271,15 +275,11 @@ def _end_of(timeline: Timeline, device: int, kind: ActionKind, step: int) -> flo
 
 
 def _round_ends(timeline: Timeline, device: int, begins: float, ends: float) -> list[int]:
-    """Indices of the device's actions that end an update period between the times `begins` and `ends`.
-
-    Such an action is the backward of the period's last micro-batch in the device's first stage.
-    """
-    actions, period = timeline.schedule.actions[device], timeline.schedule.period
+    """Indices of the updates of the device's first stage between the times `begins` and `ends`."""
+    actions = timeline.schedule.actions[device]
     stage = actions[0].stage
     return [
         index
         for index, (action, end) in enumerate(zip(actions, timeline.ends_s[device], strict=True))
-        if action.kind is ActionKind.BACKWARD and action.stage == stage and begins <= end <= ends
-        if action.microbatch % period == period - 1
+        if action.kind is ActionKind.UPDATE and action.stage == stage and begins <= end <= ends
     ]

@@ -21,7 +21,9 @@ WEIGHT_GRADIENT_KINDS = (ActionKind.BACKWARD, ActionKind.WEIGHT_GRADIENT)  # the
 
 def schedule_violations(schedule: Schedule, *, max_activations: int | None = None) -> tuple[str, ...]:
     """All violations, as messages; empty if the schedule is valid. `max_activations`: most that fit on a device."""
-    checks = (_check_placement, _check_completeness, _check_versions, _check_updates)
+    if misplaced := tuple(_check_placement(schedule)):
+        return misplaced
+    checks = (_check_completeness, _check_versions, _check_updates, _check_copies)
     found = [violation for check in checks for violation in check(schedule)]
     if max_activations is not None:
         for device, own in enumerate(schedule_memory(schedule)):
@@ -82,11 +84,12 @@ def allowed_version(schedule: Schedule, stage: int, microbatch: int) -> int | No
 
 def _check_versions(schedule: Schedule) -> Iterator[str]:
     """A weight version must exist when it is used, and a micro-batch's forward and backward must use the same one."""
+    first_pipes = schedule.first_pipes
     for device, actions in enumerate(schedule.actions):
         latest: Counter[tuple[int, int]] = Counter()
         used: dict[tuple[int, int, int], int] = {}
         for action in actions:
-            stage = (action.pipe, action.stage)
+            stage = (first_pipes[action.pipe][action.stage], action.stage)
             if action.kind is ActionKind.UPDATE:
                 if action.version != latest[stage] + 1:
                     yield f"{action} on device {device} follows version {latest[stage]}"
@@ -105,10 +108,15 @@ def _check_versions(schedule: Schedule) -> Iterator[str]:
 
 def _check_updates(schedule: Schedule) -> Iterator[str]:
     """Each update must apply exactly the gradients of the `period` micro-batches before it; no gradient may be left."""
+    first_pipes = schedule.first_pipes
+
+    def copy_of(microbatch: int, stage: int) -> int:
+        return first_pipes[schedule.pipes[microbatch]][stage]
+
     for device, actions in enumerate(schedule.actions):
         waiting: dict[tuple[int, int], list[int]] = {}
         for action in actions:
-            stage = (action.pipe, action.stage)
+            stage = (first_pipes[action.pipe][action.stage], action.stage)
             if action.kind in WEIGHT_GRADIENT_KINDS:
                 waiting.setdefault(stage, []).append(action.microbatch)
             elif action.kind is ActionKind.UPDATE:
@@ -117,8 +125,19 @@ def _check_updates(schedule: Schedule) -> Iterator[str]:
                     yield f"{action} on device {device}: the schedule has {schedule.microbatches} micro-batches"
                     continue
                 first = max(0, action.microbatch + 1 - schedule.period)
-                expected = [m for m in range(first, action.microbatch + 1) if schedule.pipes[m] == action.pipe]
+                expected = [m for m in range(first, action.microbatch + 1) if copy_of(m, action.stage) == stage[0]]
                 if counted != expected:
                     yield f"{action} on device {device} applies micro-batches {counted} instead of {expected}"
         for (pipe, number), left in waiting.items():
             yield f"device {device}: gradients of stage {number} (pipe {pipe}) of micro-batches {left} reach no update"
+
+
+def _check_copies(schedule: Schedule) -> Iterator[str]:
+    """All copies of a stage must make the same updates, those without a micro-batch, too."""
+    made: dict[tuple[int, int], list[int]] = {}
+    for _, action in schedule:
+        if action.kind is ActionKind.UPDATE:
+            made.setdefault((action.stage, action.pipe), []).append(action.microbatch)
+    for stage, pipe in sorted({copy for places in schedule.first_pipes for copy in enumerate(places)}):
+        if made.get((stage, pipe)) != made.get((stage, 0)):
+            yield f"stage {stage}: its copies of pipes 0 and {pipe} make different updates"
