@@ -199,9 +199,7 @@ def _own(name: str, rank: int) -> Step:
             loss=mse_loss if stage == schedule.stages - 1 else None,
             inputs=StageInputs((0,) if stage == 0 else ()),
         )
-        for pipe, places in enumerate(schedule.device_of)
-        for stage, device in enumerate(places)
-        if device == rank
+        for stage, pipe in schedule.copies_on(rank)
     }
     updates = WeightUpdates(
         held, lambda own: _sgd(own.values()), make_process_groups(schedule, 1, {}), UpdateSettings(schedule.flushes)

@@ -211,9 +211,7 @@ class _RunBuilder:
         self._read_weights(cut)
         return {
             (number, pipe): cut.stages[number].copy(settings, loss_of if number == last else None, self._rank.device)
-            for pipe, places in enumerate(self._schedule.device_of)
-            for number, device in enumerate(places)
-            if device == self._rank.device_index
+            for number, pipe in self._schedule.copies_on(self._rank.device_index)
         }
 
     def _read_weights(self, cut: CutModule) -> None:
@@ -221,12 +219,7 @@ class _RunBuilder:
         pretrained = self._inputs.pretrained
         if pretrained is None or self._rank.is_first:
             return
-        own = {
-            number
-            for places in self._schedule.device_of
-            for number, device in enumerate(places)
-            if device == self._rank.device_index
-        }
+        own = {number for number, _ in self._schedule.copies_on(self._rank.device_index)}
         for number in sorted(own):
             module = cut.stages[number].module
             pretrained.fill((*module.parameters(), *module.buffers()))

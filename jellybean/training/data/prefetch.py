@@ -28,10 +28,10 @@ class Read:
 
 def feed_reads(schedule: Schedule, device: int, held: HeldStages) -> list[Read]:
     """What the interpreter of a device reads in an iteration, in order: inputs of its stages, targets of the loss."""
-    found = []
+    found, first_pipes = [], schedule.first_pipes
     for action in schedule.actions[device]:
         if action.kind is ActionKind.FORWARD:
-            stage = held[action.stage, action.pipe]
+            stage = held[action.stage, first_pipes[action.pipe][action.stage]]
             found.append(Read(action.microbatch, stage.inputs.arguments))
             found += [Read(action.microbatch, None)] if stage.loss is not None else []
     return found

@@ -20,7 +20,7 @@ from jellybean.training.stages.stage import StageCopy
 from jellybean.training.stages.updates import GroupSettings, WeightUpdates
 from jellybean_solver.pipeline import Action, ActionKind, Schedule
 
-HeldStages = Mapping[tuple[int, int], StageCopy]  # stage, pipe
+HeldStages = Mapping[tuple[int, int], StageCopy]  # stage, first pipe
 
 
 class MicrobatchFeed(Protocol):
@@ -67,7 +67,10 @@ class Place:
 
 
 class Interpreter:
-    """Interpreter of one rank. `held`: the stage copies on its device. `done` is called after each action."""
+    """Interpreter of one rank. `held`: the stage copies on its device, by stage and the first of the copy's pipes.
+
+    `done` is called after each action.
+    """
 
     def __init__(
         self,
@@ -82,11 +85,13 @@ class Interpreter:
         self._actions, self._place, self._done = schedule.actions[place.device], place, done
         self._iteration = 0
         self._local: dict[MessageKey, StageTensors] = {}
+        first_pipes = schedule.first_pipes
+        self._copies = [(action.stage, first_pipes[action.pipe][action.stage]) for action in self._actions]
         self._last_use: dict[tuple[int, int], dict[int, int]] = {copy: {} for copy in held}
         for index, action in enumerate(self._actions):
             if action.kind not in (ActionKind.UPDATE, ActionKind.REDUCE):
-                self._last_use[action.stage, action.pipe][action.version] = index
-        self._last_backwards = _last_backwards(self._actions)
+                self._last_use[self._copies[index]][action.version] = index
+        self._last_backwards = _last_backwards(self._actions, self._copies)
 
     def run(self, feed: MicrobatchFeed, settings: Sequence[GroupSettings] = ()) -> ActionLog:
         """Run one iteration. `settings[i]`: optimizer settings of its i-th update; empty: unchanged."""
@@ -95,7 +100,7 @@ class Interpreter:
         self._updates.begin_iteration(settings)
         log = ActionLog(self._place.streams)
         for index, action in enumerate(self._actions):
-            stage = self._held[action.stage, action.pipe]
+            stage = self._held[self._copies[index]]
             summed = index in self._last_backwards
             with self._updates.last_backward(action.stage, stage) if summed else nullcontext():
                 self._step(index, action, stage, feed, log)
@@ -105,6 +110,8 @@ class Interpreter:
 
     def _step(self, index: int, action: Action, stage: StageCopy, feed: MicrobatchFeed, log: ActionLog) -> None:
         inputs = self._inputs(action, stage, feed)
+        if action.kind is ActionKind.UPDATE:
+            self._updates.prepare(action.stage, stage)  # waits for other ranks, which is no time of the action
         log.starts.append(self._place.streams.timestamp())
         outputs: StageTensors | torch.Tensor | None = None
         match action.kind:
@@ -172,15 +179,15 @@ class Interpreter:
         return MessageKey(self._iteration, kind, receiver, action.microbatch, action.pipe)
 
 
-def _last_backwards(actions: Sequence[Action]) -> frozenset[int]:
-    """Indices of the actions that complete a stage's gradient for an update."""
+def _last_backwards(actions: Sequence[Action], copies: Sequence[tuple[int, int]]) -> frozenset[int]:
+    """Indices of the actions that complete a stage's gradient for an update. `copies`: the copy that each one uses."""
     last: dict[tuple[int, int], int] = {}
     found = set()
-    for index, action in enumerate(actions):
+    for index, (action, copy) in enumerate(zip(actions, copies, strict=True)):
         if action.kind in (ActionKind.BACKWARD, ActionKind.WEIGHT_GRADIENT):
-            last[action.stage, action.pipe] = index
-        elif action.kind is ActionKind.UPDATE and (action.stage, action.pipe) in last:
-            found.add(last.pop((action.stage, action.pipe)))
+            last[copy] = index
+        elif action.kind is ActionKind.UPDATE and copy in last:
+            found.add(last.pop(copy))
     return frozenset(found)
 
 

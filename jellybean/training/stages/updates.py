@@ -50,9 +50,9 @@ class UpdateSettings:
 
 
 class WeightUpdates:
-    """Updates of the stages that a rank holds. `held`: (stage, pipe) -> copy. `averages`: of the weights, or None.
+    """Updates of the stages that a rank holds. `held`: (stage, first pipe) -> copy.
 
-    `sums`: how gradients are summed over ranks; None: by torch's all_reduce.
+    `averages`: of the weights, or None. `sums`: how gradients are summed over ranks; None: by torch's all_reduce.
     """
 
     def __init__(
@@ -69,6 +69,7 @@ class WeightUpdates:
         self.averages = averages
         self._settings: Sequence[GroupSettings] = ()
         self._pending: dict[int, PendingSum | None] = {}
+        self._prepared: set[int] = set()  # stages whose gradient is ready for an update without a flush
         self._ready = self._skipped = self._stepped = False
         self._owned: dict[tuple[int, int], dict[str, nn.Parameter]] = {}
         self.optimizers: dict[tuple[int, int], torch.optim.Optimizer] = {}
@@ -120,18 +121,24 @@ class WeightUpdates:
             _fill_missing(stage)
             self._pending[number] = self._sums.start(number, stage.gradient)
 
-    def update(self, action: Action, stage: StageCopy, place: int) -> None:
-        """Apply a stage's accumulated gradient to its weights. `place`: index of the action in the device's order."""
+    def prepare(self, number: int, stage: StageCopy) -> None:
+        """Wait until a stage's gradient is what its update applies: summed over ranks and clipped."""
         clip = self._rules.clip
         if self._rules.flushes:
             if not self._ready:
                 self._prepare_all()
                 self._ready = True
-        else:
-            self._reduce_now(action.stage, stage)
+        elif number not in self._prepared:
+            self._reduce_now(number, stage)
             if clip is not None:
                 norm = global_norm([stage.gradient], {}, None, stage.device)
                 clip_gradients([stage.gradient], norm, clip)
+            self._prepared.add(number)
+
+    def update(self, action: Action, stage: StageCopy, place: int) -> None:
+        """Apply a stage's accumulated gradient to its weights. `place`: index of the action in the device's order."""
+        self.prepare(action.stage, stage)
+        self._prepared.discard(action.stage)
         stage.versions.before_update(place)
         optimizer = self.optimizers.get((action.stage, action.pipe))
         if optimizer is not None and not self._skipped:

@@ -33,6 +33,7 @@ from jellybean.training.stages.stage import StageSettings
 from jellybean.training.stages.updates import UpdateSettings, WeightUpdates, check_tied_weights
 from jellybean_solver.pipeline.schedule.schedule import Schedule
 from jellybean_solver.pipeline.schedules import make_schedule
+from jellybean_solver.pipeline.schedules.replicated import replicated_schedule
 from tests.integration.training.nets import Chain, batches, cut_evenly, loss
 
 Batches = list[tuple[torch.Tensor, torch.Tensor]]
@@ -61,12 +62,17 @@ class Given:
 
 @dataclass(frozen=True)
 class Train:
-    """Train a chain by a schedule. `sizes[iteration][replica]`: sizes of the micro-batches."""
+    """Train a chain by a schedule. `sizes[iteration][replica]`: sizes of the micro-batches.
+
+    `devices`: those of the pipeline, all replicas of its stages counted.
+    """
 
     name: str
     devices: int
     sizes: list[list[list[int]]]
     chunks: int | None = None
+    counts: tuple[int, ...] = ()  # replicas of each stage, if not one
+    placement: tuple[tuple[int, ...], ...] | None = None  # devices of each stage's replicas
     tied: bool = True
     norm: bool = False
     clip: float | None = None
@@ -86,6 +92,8 @@ class Train:
 
     @property
     def schedule(self) -> Schedule:
+        if self.counts:
+            return replicated_schedule(self.name, self.counts, len(self.sizes[0][0]), self.placement)
         return make_schedule(self.name, self.devices, len(self.sizes[0][0]), self.chunks)
 
     def chain(self) -> Chain:
@@ -135,7 +143,7 @@ class Train:
         masters = MasterWeights(self.short) if self.short is not None else None
         settings = StageSettings(self.precision, self.recompute, masters)
         loss_scale = copy.copy(self.loss_scale)
-        own = {number for places in schedule.device_of for number, at in enumerate(places) if at == device}
+        own = {number for number, _ in schedule.copies_on(device)}
         for number, stage in enumerate(cut.stages) if self.others_on_meta else ():
             if number not in own:
                 stage.module.to("meta")
@@ -145,9 +153,8 @@ class Train:
                 (lambda outputs, target: loss(outputs[0], target)) if number == schedule.stages - 1 else None,
                 torch.device("cpu"),
             )
-            for pipe, places in enumerate(schedule.device_of)
-            for number, stage in enumerate(cut.stages)
-            if places[number] == device
+            for number, pipe in schedule.copies_on(device)
+            for stage in [cut.stages[number]]
         }
         updates = WeightUpdates(
             held,

@@ -10,7 +10,7 @@ from torch.func import functional_call
 from tests.integration.training.cases import Train
 from tests.integration.training.nets import LAYERS, loss
 
-Version = Callable[[int, int], int]  # stage, update (or micro-batch) -> updates that its weights have had
+Version = Callable[[int, int], int]  # stage, micro-batch -> updates that the weights it uses have had
 
 
 def one_device(train: Train) -> list[dict[str, torch.Tensor]]:
@@ -35,7 +35,7 @@ def one_device(train: Train) -> list[dict[str, torch.Tensor]]:
 def in_sequence(train: Train, period: int, stages: int, version: Version) -> dict[str, torch.Tensor]:
     """One iteration without a flush: update by update, each stage's gradient on the weights that its rule names.
 
-    The optimizer steps on the latest weights; `version(stage, update)` is what forward and backward see.
+    The optimizer steps on the latest weights; `version(stage, microbatch)` is what forward and backward see.
     """
     chain = train.chain()
     history = [{name: value.detach().clone() for name, value in chain.named_parameters()}]
@@ -43,15 +43,19 @@ def in_sequence(train: Train, period: int, stages: int, version: Version) -> dic
     every = train.data(0)
     count = len(every[0])
     for update in range(count // period):
-        seen = {
-            name: history[version(stage_of(name, stages), update)][name].clone().requires_grad_() for name in history[0]
-        }
-        own = [batch for replica in every for batch in replica[update * period : (update + 1) * period]]
-        samples = sum(len(x) for x, _ in own)
-        total = sum(loss(functional_call(chain, seen, (x,)), y) * len(x) for x, y in own) / samples
-        gradients = torch.autograd.grad(total, list(seen.values()))
-        for value, gradient in zip(chain.parameters(), gradients, strict=True):
-            value.grad = gradient
+        numbers = range(update * period, (update + 1) * period)
+        samples = sum(len(replica[number][0]) for replica in every for number in numbers)
+        optimizer.zero_grad()
+        for number in numbers:
+            seen = {
+                name: history[version(stage_of(name, stages), number)][name].clone().requires_grad_()
+                for name in history[0]
+            }
+            own = [replica[number] for replica in every]
+            total = sum(loss(functional_call(chain, seen, (x,)), y) * len(x) for x, y in own) / samples
+            gradients = torch.autograd.grad(total, list(seen.values()))
+            for value, gradient in zip(chain.parameters(), gradients, strict=True):
+                value.grad = gradient if value.grad is None else value.grad + gradient
         optimizer.step()
         history.append({name: value.detach().clone() for name, value in chain.named_parameters()})
     return history[-1]

@@ -158,9 +158,7 @@ class Sleeping:
                 loss=loss if stage == schedule.stages - 1 else None,
                 inputs=StageInputs((0,) if stage == 0 else ()),
             )
-            for pipe, places in enumerate(schedule.device_of)
-            for stage, device in enumerate(places)
-            if device == rank
+            for stage, pipe in schedule.copies_on(rank)
         }
         updates = WeightUpdates(
             held, lambda own: torch.optim.SGD(own.values(), lr=0.0), groups, UpdateSettings(schedule.flushes)

@@ -139,10 +139,10 @@ def test_batch_norm_equals_one_device(found, name):
 def _rule(name: str, devices: int):
     """The weight versions behind an update's gradients, from the papers (not from the schedule itself)."""
     return {
-        "pipedream": lambda stage, update: max(0, update - (devices - 1 - stage)),
-        "pipedream-vertical": lambda stage, update: max(0, update - (devices - 1)),
-        "pipedream-2bw": lambda stage, update: max(0, update - 1),
-        "wpipe": lambda stage, update: update if stage >= devices else max(0, update - 1),
+        "pipedream": lambda stage, m: max(0, m - (devices - 1 - stage)),
+        "pipedream-vertical": lambda stage, m: max(0, m - (devices - 1)),
+        "pipedream-2bw": lambda stage, m: max(0, m // devices - 1),
+        "wpipe": lambda stage, m: m // devices if stage >= devices else max(0, m // devices - 1),
     }[name]
 
 

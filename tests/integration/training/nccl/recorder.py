@@ -259,9 +259,8 @@ def _held(schedule: Schedule, rank: int) -> dict[tuple[int, int], StageCopy]:
         (number, pipe): stage.copy(
             StageSettings(), _loss if number == schedule.stages - 1 else None, torch.device("cpu")
         )
-        for pipe, places in enumerate(schedule.device_of)
-        for number, stage in enumerate(cut.stages)
-        if places[number] == rank
+        for number, pipe in schedule.copies_on(rank)
+        for stage in [cut.stages[number]]
     }
 
 

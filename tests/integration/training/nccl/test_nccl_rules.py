@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch", reason="training needs torch: pip install '
 
 from jellybean.training.processes.devices import _HARDWARE_QUEUES  # noqa: E402
 from jellybean.training.processes.links import MAX_PENDING_MESSAGES  # noqa: E402
-from jellybean_solver.pipeline import SCHEDULES, make_schedule  # noqa: E402
+from jellybean_solver.pipeline import SCHEDULES, make_schedule, replicated_schedule  # noqa: E402
 from tests.integration.training.nccl.model import (  # noqa: E402
     Collective,
     Compute,
@@ -46,6 +46,14 @@ def test_messages_of_every_schedule_arrive(name, devices):
     for seed in SPEEDS:
         NcclModel(programs, MACHINE, seed).run()
     NcclModel(programs, Machine(1, _HARDWARE_QUEUES), seed=0).run()  # a host that waits for every message
+
+
+@pytest.mark.parametrize("replicas", [(2, 1), (3, 1), (2, 2), (1, 2, 1)], ids=str)
+@pytest.mark.parametrize("name", ["1f1b", "pipedream"])
+def test_messages_between_replicated_stages_arrive(name, replicas):
+    programs = record(replicated_schedule(name, replicas, 12))
+    for seed in SPEEDS:
+        NcclModel(programs, MACHINE, seed).run()
 
 
 def test_one_communicator_for_both_directions_deadlocks():
