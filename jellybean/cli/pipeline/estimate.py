@@ -23,6 +23,50 @@ MAX_COUNT = 1_000_000_000  # of options that are counts; keeps all figures in th
 MAX_LAYERS = 100_000
 
 
+_Layers = Annotated[int, typer.Option(min=1, max=MAX_LAYERS, help="Transformer layers.")]
+_Hidden = Annotated[int, typer.Option(min=1, max=MAX_COUNT, help="Width of a layer.")]
+_Vocab = Annotated[int, typer.Option(min=1, max=MAX_COUNT, help="Tokens of the vocabulary.")]
+_Seq = Annotated[int, typer.Option(min=1, max=MAX_COUNT, help="Tokens per sample.")]
+_Heads = Annotated[
+    int | None,
+    typer.Option(min=1, max=MAX_COUNT, help="Attention heads; by default 128 wide from --hidden 4096, 64 below."),
+]
+_States = Annotated[
+    float | None,
+    typer.Option(
+        min=0, max=1e6, help="Optimizer state per byte of weights; Adam's by default: 6 for 16-bit weights, else 2."
+    ),
+]
+_Precision = Annotated[
+    str, typer.Option(metavar="NAME", help=f"As in training.yaml: {', '.join(TRAINING_PRECISIONS)}.")
+]
+_Recompute = Annotated[
+    str, typer.Option(metavar="NAME", help=f"Activations computed twice: {', '.join(RECOMPUTATIONS)}.")
+]
+_MicroBatch = Annotated[int, typer.Option(min=1, max=MAX_COUNT, help="Samples per micro-batch.")]
+_Batch = Annotated[
+    int | None,
+    typer.Option(min=1, max=MAX_COUNT, help="Samples per iteration; by default a micro-batch per pipeline stage."),
+]
+_Tensor = Annotated[int, typer.Option(min=1, max=MAX_COUNT, help="Devices that share a layer.")]
+_Stages = Annotated[int, typer.Option("--pipeline", min=1, max=MAX_LAYERS, help="Pipeline stages.")]
+_Replicas = Annotated[int | None, typer.Option(min=1, max=MAX_COUNT, help="Data-parallel replicas; 1 by default.")]
+_Devices = Annotated[
+    int | None,
+    typer.Option(min=1, max=MAX_COUNT, help="All devices, instead of --replicas: tensor x pipeline x replicas."),
+]
+_Zero = Annotated[
+    int,
+    typer.Option(
+        min=0, max=3, help="ZeRO stage: replicas share optimizer states (1), also gradients (2), also weights (3)."
+    ),
+]
+_DeviceMemory = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help="Memory of a device, such as '24 GB'; by default well-known devices."),
+]
+
+
 @pipeline.command(
     "estimate",
     epilog=example(
@@ -33,52 +77,22 @@ MAX_LAYERS = 100_000
     ),
 )
 def estimate_command(
-    layers: Annotated[int, typer.Option(min=1, max=MAX_LAYERS, help="Transformer layers.")],
-    hidden: Annotated[int, typer.Option(min=1, max=MAX_COUNT, help="Width of a layer.")],
-    vocab: Annotated[int, typer.Option(min=1, max=MAX_COUNT, help="Tokens of the vocabulary.")],
-    seq: Annotated[int, typer.Option(min=1, max=MAX_COUNT, help="Tokens per sample.")] = 2048,
-    heads: Annotated[
-        int | None,
-        typer.Option(min=1, max=MAX_COUNT, help="Attention heads; by default 128 wide from --hidden 4096, 64 below."),
-    ] = None,
-    states: Annotated[
-        float | None,
-        typer.Option(
-            min=0, max=1e6, help="Optimizer state per byte of weights; Adam's by default: 6 for 16-bit weights, else 2."
-        ),
-    ] = None,
-    precision: Annotated[
-        str, typer.Option(metavar="NAME", help=f"As in training.yaml: {', '.join(TRAINING_PRECISIONS)}.")
-    ] = "bfloat16-weights",
-    recompute: Annotated[
-        str, typer.Option(metavar="NAME", help=f"Activations computed twice: {', '.join(RECOMPUTATIONS)}.")
-    ] = "none",
-    micro_batch: Annotated[int, typer.Option(min=1, max=MAX_COUNT, help="Samples per micro-batch.")] = 1,
-    batch: Annotated[
-        int | None,
-        typer.Option(min=1, max=MAX_COUNT, help="Samples per iteration; by default a micro-batch per pipeline stage."),
-    ] = None,
-    tensor: Annotated[int, typer.Option(min=1, max=MAX_COUNT, help="Devices that share a layer.")] = 1,
-    stages: Annotated[int, typer.Option("--pipeline", min=1, max=MAX_LAYERS, help="Pipeline stages.")] = 1,
-    replicas: Annotated[
-        int | None, typer.Option(min=1, max=MAX_COUNT, help="Data-parallel replicas; 1 by default.")
-    ] = None,
-    devices: Annotated[
-        int | None,
-        typer.Option(min=1, max=MAX_COUNT, help="All devices, instead of --replicas: tensor x pipeline x replicas."),
-    ] = None,
-    zero: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            max=3,
-            help="ZeRO stage: replicas share optimizer states (1), also gradients (2), also weights (3).",
-        ),
-    ] = 0,
-    device_memory: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help="Memory of a device, such as '24 GB'; by default well-known devices."),
-    ] = None,
+    layers: _Layers,
+    hidden: _Hidden,
+    vocab: _Vocab,
+    seq: _Seq = 2048,
+    heads: _Heads = None,
+    states: _States = None,
+    precision: _Precision = "bfloat16-weights",
+    recompute: _Recompute = "none",
+    micro_batch: _MicroBatch = 1,
+    batch: _Batch = None,
+    tensor: _Tensor = 1,
+    stages: _Stages = 1,
+    replicas: _Replicas = None,
+    devices: _Devices = None,
+    zero: _Zero = 0,
+    device_memory: _DeviceMemory = None,
     json: Json = False,
 ) -> None:
     """Estimate a transformer from its size: parameters, memory, FLOPs, which devices it fits and how many it needs."""
@@ -86,8 +100,6 @@ def estimate_command(
 
     if precision not in TRAINING_PRECISIONS:
         raise typer.BadParameter(f"unknown precision {precision}; there are {', '.join(TRAINING_PRECISIONS)}")
-    if devices is not None:
-        replicas = _replicas(devices, tensor * stages, replicas)
     try:
         transformer = Transformer(layers, hidden, vocab, _heads(hidden, heads), seq)
         setup = TrainingSetup(
@@ -95,7 +107,7 @@ def estimate_command(
             states=states,
             tensor=tensor,
             pipeline=stages,
-            replicas=replicas or 1,
+            replicas=_replicas(devices, tensor * stages, replicas),
             zero=zero,
             micro_batch=micro_batch,
             batch=batch,
@@ -123,7 +135,9 @@ def _heads(hidden: int, heads: int | None) -> int:
     return hidden // width
 
 
-def _replicas(devices: int, per_replica: int, replicas: int | None) -> int:
+def _replicas(devices: int | None, per_replica: int, replicas: int | None) -> int:
+    if devices is None:
+        return replicas or 1
     if replicas is not None:
         raise typer.BadParameter("--devices and --replicas exclude each other: devices = tensor x pipeline x replicas")
     if devices % per_replica:
