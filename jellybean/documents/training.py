@@ -21,6 +21,7 @@ from jellybean.documents.schema.reader import read_file
 from jellybean.documents.schema.validation import validate_tree
 from jellybean.documents.training_data import FUNCTION, Count, DataSpec, TrainingFunction, data_name
 from jellybean.documents.training_lora import LoraSpec
+from jellybean.documents.training_plan import PlanKeys, planned_devices
 from jellybean.documents.training_references import check_references
 from jellybean.documents.training_run import CheckpointSpec, SyncSpec
 from jellybean.errors import DocumentError, DocumentProblem
@@ -199,7 +200,7 @@ class ExportSpec(DocumentModel):
     opset: int = Field(default=17, ge=13, le=23)
 
 
-class TrainingDocument(DocumentModel):
+class TrainingDocument(PlanKeys):
     """training.yaml."""
 
     kind: Literal["Training"]
@@ -382,6 +383,9 @@ def load_training(directory: Path, overrides: Sequence[str] = (), *, references:
     tree = read_file(path)
     problems = [problem for text in overrides if (problem := apply_override(tree, text, "epochs=3")) is not None]
     document = validate_tree(TrainingDocument, tree).document
+    if document is not None and document.plan is not None:
+        given = document.devices if "devices" in document.model_fields_set else None
+        document = document.model_copy(update={"devices": planned_devices(tree, directory, document.plan, given)})
     if references:
         check_references(tree, directory)
     if problems or tree.problems or document is None:

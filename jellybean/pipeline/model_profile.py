@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
@@ -14,6 +14,9 @@ from jellybean.pipeline.onnx_graph import OnnxGraph
 from jellybean.pipeline.onnx_profile import OnnxProfile, profile_onnx, random_request, read_requests
 from jellybean.pipeline.user_functions import load_function
 from jellybean_solver.pipeline import LayerGraph, PartitionSettings, enumerate_cuts
+
+if TYPE_CHECKING:
+    from jellybean.pipeline.torch_profile import TorchProfile
 
 _SECONDS_PER_RUN = 0.1
 
@@ -147,7 +150,7 @@ def _of_torch(function: str, made: Any, seconds: float) -> ModelProfile:
     import torch
     from torch import nn
 
-    from jellybean.pipeline.torch_profile import RUNS, profile_module
+    from jellybean.pipeline.torch_profile import profile_module
 
     pair = made if isinstance(made, tuple) and len(made) == 2 else (None, None)
     module, inputs = pair
@@ -158,7 +161,18 @@ def _of_torch(function: str, made: Any, seconds: float) -> ModelProfile:
         )
     args, kwargs = ((), inputs) if isinstance(inputs, dict) else (inputs, {})
     torch.set_num_threads(1)  # as ONNX models are measured
-    found = profile_module(module, args, kwargs, runs=max(RUNS, round(seconds / _SECONDS_PER_RUN)))
+    return of_torch_profile(profile_module(module, args, kwargs, runs=runs_in(seconds)))
+
+
+def runs_in(seconds: float) -> int:
+    """Number of timed runs of each operation for about so many seconds of a small model."""
+    from jellybean.pipeline.torch_profile import RUNS
+
+    return max(RUNS, round(seconds / _SECONDS_PER_RUN))
+
+
+def of_torch_profile(found: TorchProfile) -> ModelProfile:
+    """The profile of a torch module with its legal cuts."""
     bits, complete = enumerate_cuts(found.graph, PartitionSettings().max_cuts)
     whole, total = (1 << len(found.graph.layers)) - 1, sum(layer.compute_s for layer in found.graph.layers)
     cuts = []

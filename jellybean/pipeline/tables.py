@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from rich.table import Table
@@ -12,10 +13,12 @@ from jellybean_solver.pipeline import (
     LayerGraph,
     Partition,
     PartitionStage,
+    StageDevices,
     Timeline,
     bubble_fraction,
     bubble_over_ideal,
     schedule_memory,
+    stage_devices,
 )
 
 
@@ -106,18 +109,20 @@ def comparison_table(timelines: list[Timeline]) -> Table:
 
 def partition_json(graph: LayerGraph, result: Partition) -> dict[str, Any]:
     """A partition as JSON values; docs/pipelines.md lists the keys."""
+    placed = iter(stage_devices(result.stages))
     return {
         "objective": result.objective,
         "objective_s": result.objective_s,
         "bound_s": result.bound_s,
         "gap": result.gap,
         "cuts": result.cuts,
-        "stages": [_stage_json(graph, stage) for stage in result.stages],
+        "stages": [_stage_json(graph, stage, placed) for stage in result.stages],
         **({"alternatives": dict(result.alternatives)} if result.alternatives else {}),
     }
 
 
-def _stage_json(graph: LayerGraph, stage: PartitionStage) -> dict[str, Any]:
+def _stage_json(graph: LayerGraph, stage: PartitionStage, placed: Iterator[StageDevices]) -> dict[str, Any]:
+    """A stage as JSON values. `placed`: the devices of the stages that have no inner ones, in order."""
     record: dict[str, Any] = {
         "layers": [graph.layers[index].name for index in stage.layers],
         "replicas": stage.replicas,
@@ -129,7 +134,9 @@ def _stage_json(graph: LayerGraph, stage: PartitionStage) -> dict[str, Any]:
     if stage.device is not None:
         record["device"] = stage.device
     if stage.inside:
-        record["stages"] = [_stage_json(graph, inner) for inner in stage.inside]
+        record["stages"] = [_stage_json(graph, inner, placed) for inner in stage.inside]
+    else:
+        record["devices"] = list(next(placed).devices)
     return record
 
 

@@ -62,11 +62,19 @@ def headline(run: RankRun, document: TrainingDocument) -> str:
     """Terminal line before the first epoch: schedule, stages, updates, predicted idle time."""
     replicas = f" x {document.replicas}" if document.replicas > 1 else ""
     each = "per update" + (" and replica" if replicas else "") if run.schedule.flushes else "without a break"
+    stages = f"{_count(run.schedule.stages, 'stage')}{_replicas(run)}"
     return (
-        f"{run.choice.name}: {_count(run.schedule.stages, 'stage')} on {_count(document.devices, 'device')}{replicas}, "
+        f"{run.choice.name}: {stages} on {_count(document.devices, 'device')}{replicas}, "
         f"{_count(run.sampler.updates, 'update')} an epoch, {_count(run.sampler.run, 'micro-batch', 'es')} {each}, "
         f"predicted idle {run.choice.bubble:.0%}"
     )
+
+
+def _replicas(run: RankRun) -> str:
+    """Replicas of each stage in one pipeline, such as (2-1); empty if it has one of each."""
+    if run.schedule.chunks > 1 or run.schedule.devices == run.schedule.stages:
+        return ""
+    return f" ({'-'.join(str(run.schedule.copies_of(stage)) for stage in range(run.schedule.stages))})"
 
 
 def batch_note(sampler: MicrobatchSampler) -> str:

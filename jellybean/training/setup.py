@@ -16,6 +16,7 @@ from jellybean.documents.training_run import TORCH
 from jellybean.pipeline.torch_devices import move_module
 from jellybean.pipeline.torch_trace import CallForm
 from jellybean.training.checkpoints.frozen import FrozenWeights
+from jellybean.training.choice.planned import PlannedStages
 from jellybean.training.choice.schedule_choice import ScheduleChoice, choose_schedule
 from jellybean.training.collectives.message_sums import MessageSums
 from jellybean.training.data.agreement import check_same_rows
@@ -101,7 +102,8 @@ def set_up_run(document: TrainingDocument, directory: Path, rank: Rank) -> RankR
             facts = graphs.recipes[0].facts
             states = inputs.optimizer.states_per_weight(inputs.module) + (document.ema is not None)
             tensors = inputs.example(document).inputs.tensors
-            choice = choose_schedule(graphs.training, facts, tensors, document, states, rank.device, link)
+            choose = PlannedStages(directory) if document.plan or document.objective else choose_schedule
+            choice = choose(graphs.training, facts, tensors, document, states, rank.device, link)
             decisions = [_Decisions(checked, graphs.recipes, choice)]
     dist.broadcast_object_list(decisions, src=0)
     decided = decisions[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json as json_module
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +10,10 @@ from typing import Annotated
 
 import typer
 
-from jellybean.cli.app import Json, checked_picture, example
+from jellybean.cli.app import Json, checked_file, checked_picture, example
 from jellybean.cli.console import out, print_json, say
 from jellybean.cli.pipeline.group import MAX_ACTIONS, pipeline
+from jellybean.documents.training import TRAINING_FILE
 from jellybean.errors import InfeasibleError
 from jellybean_solver import SolverError
 from jellybean_solver.pipeline import (
@@ -65,6 +67,7 @@ _AllReduce = Annotated[
         "jellybean pipeline profile model.onnx",
         "jellybean pipeline profile model.onnx --inputs data/heldout.npz --out layers.txt",
         "jellybean pipeline profile nets.py:resnet --json",
+        "jellybean pipeline profile my-digits --out layers.txt",
     ),
 )
 def profile_command(
@@ -72,9 +75,8 @@ def profile_command(
         str,
         typer.Argument(
             metavar="MODEL",
-            help="An ONNX file, or FILE.py:FUNCTION (or PACKAGE.MODULE:FUNCTION) that returns a torch module "
-            "and a tuple "
-            "of its inputs.",
+            help="An ONNX file, FILE.py:FUNCTION (or PACKAGE.MODULE:FUNCTION) that returns a torch module and a tuple "
+            "of its inputs, or a folder with training.yaml.",
         ),
     ],
     inputs: Annotated[
@@ -89,7 +91,14 @@ def profile_command(
     """Profile a model by layer: forward and backward time, activation and parameter bytes, and possible cuts."""
     from jellybean.pipeline.model_profile import profile_model
 
-    profiled = profile_model(model, inputs=inputs, seconds=seconds)
+    if (Path(model) / TRAINING_FILE).is_file():
+        from jellybean.training.model_profile import profile_training
+
+        if inputs is not None:
+            raise typer.BadParameter(f"--inputs are for ONNX models; {model} has its data in {TRAINING_FILE}")
+        profiled = profile_training(Path(model), seconds=seconds)
+    else:
+        profiled = profile_model(model, inputs=inputs, seconds=seconds)
     if out_ is not None:
         out_.write_text(profiled.to_text(), encoding="utf-8")
         say(f"wrote {out_}; next: jellybean pipeline plan {out_}")
@@ -111,6 +120,7 @@ def profile_command(
         "jellybean pipeline plan vgg16.txt --workers 4 --memory 12e9 --schedule pipedream-2bw --states 2",
         "jellybean pipeline plan vgg16.txt --workers 8,2 --bandwidth 1e10,1e9 --objective dapple --microbatches 16",
         "jellybean pipeline plan vgg16.txt --workers 4 --objective alpa --microbatches 8 --plot shards.svg",
+        "jellybean pipeline plan layers.txt --workers 4 --out my-digits/plan.json",
         "jellybean pipeline plan inception.txt --workers 2 --bandwidth 1e10 --objective branches",
         "jellybean pipeline plan vgg16.txt --speeds 0.05,0.2,1 --bandwidth 2e6,1e8 --objective latency",
     ),
@@ -147,6 +157,9 @@ def plan_command(
         Path | None,
         typer.Option(metavar="FILE", help="With alpa: draw how layers are split: .svg, .png, .pdf."),
     ] = None,
+    out_: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE.json", help="Write the plan for `plan` in training.yaml.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Partition a model into pipeline stages with replication; prints the optimum, or the best found and its gap."""
@@ -158,13 +171,19 @@ def plan_command(
         if objective != "alpa":
             raise typer.BadParameter(f"--plot draws how alpa splits layers; {objective} splits none")
         checked_picture(plot)
+    if out_ is not None:
+        checked_file("--out", out_)
     graph = read_profile(profile)
     links = _numbers("--bandwidth", bandwidth)
     options = _Options(objective, speeds, workers, memory, schedule, microbatches, states, all_reduce)
     options.check()
     partitioned = options.partition(graph, links)
+    record = partition_json(graph, partitioned)
+    if out_ is not None:
+        out_.write_text(json_module.dumps(record, indent=2) + "\n", encoding="utf-8")
+        say(f"wrote {out_}; to train it: `plan: {out_.name}` in training.yaml")
     if json:
-        print_json(partition_json(graph, partitioned))
+        print_json(record)
     else:
         out.print(partition_table(graph, partitioned))
         for note in partition_notes(graph, partitioned, line=speeds is not None):

@@ -53,6 +53,7 @@ from jellybean_solver.pipeline.partitioning.partition import (
     partition_line,
 )
 from jellybean_solver.pipeline.partitioning.settings import PartitionSettings
+from jellybean_solver.pipeline.partitioning.stage_devices import StageDevices, stage_devices
 from jellybean_solver.pipeline.partitioning.stages import Partition, PartitionStage, TopologyLevel
 from jellybean_solver.pipeline.schedule.actions import Action, ActionKind
 from jellybean_solver.pipeline.schedule.memory import schedule_memory
@@ -110,6 +111,7 @@ __all__ = [
     "Schedule",
     "ScheduleCosts",
     "ShardingPlan",
+    "StageDevices",
     "StageSeconds",
     "Strategy",
     "Timeline",
@@ -145,6 +147,7 @@ __all__ = [
     "sent_values",
     "simulate",
     "smallest_setup",
+    "stage_devices",
     "stage_seconds",
     "warm_up_forwards",
 ]

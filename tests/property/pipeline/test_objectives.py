@@ -303,6 +303,13 @@ def test_dapple_is_the_least_of_all(
         return
     found = solve()
     assert found.objective_s == pytest.approx(expected)
+    devices = [stage.devices for stage in found.stages]
+    taken = [device for own in devices for device in own]
+    assert len(taken) == len(set(taken))
+    assert set(taken) <= set(range(math.prod(counts)))
+    where = [tuple(sum(device // counts[0] == m for device in own) for m in range(counts[-1])) for own in devices]
+    stages = placed(graph, levels, [stage.layers for stage in found.stages], list(map(len, devices)), where)
+    assert iteration_s(stages, microbatches) == pytest.approx(expected)  # on the devices that the plan names
     assert sum(stage.replicas for stage in found.stages) <= math.prod(counts)
 
 

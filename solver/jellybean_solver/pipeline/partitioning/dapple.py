@@ -98,13 +98,17 @@ class _Machines:
 
 @dataclass(frozen=True, slots=True)
 class _PartialPartition:
-    """A partition of the layers from a cut on: its first stage has `replicas` and ends at cut `end`, `rest` follows."""
+    """A partition of the layers from a cut on: its first stage has `replicas` and ends at cut `end`, `rest` follows.
+
+    `counts`: its replicas by machine, in the order that the machines have in `rest`.
+    """
 
     tail: TailLatency
     machines: _Machines
     end: int
     replicas: int
     rest: _PartialPartition | None
+    counts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +223,7 @@ class DapplePartitioner:
                     longer = self._with_stage(tail, start, allocation)
                     if start or longer.whole_s <= bound_s * (1 + 1e-9):
                         front = fronts[start].setdefault(machines, [])
-                        _add_to_front(front, _PartialPartition(longer, machines, end, replicas, partial))
+                        _add_to_front(front, _PartialPartition(longer, machines, end, replicas, partial, counts))
 
     def _promising(self, tail: TailLatency, allocation: _Allocation, bound_s: float) -> list[int]:
         """Start cuts whose lower bound is within `bound_s`: earlier stages take at least their work over the devices
@@ -268,11 +272,32 @@ class DapplePartitioner:
 
     def _stages(self, partial: _PartialPartition) -> tuple[PartitionStage, ...]:
         stages, start = [], 0
+        devices = self._placement(partial)
         while partial.rest is not None:
             seconds = float(self.compute_s[start, partial.end]) / partial.replicas
-            stages.append(PartitionStage(self.candidates.layers(start, partial.end), partial.replicas, seconds))
+            layers, own = self.candidates.layers(start, partial.end), devices.pop()
+            stages.append(PartitionStage(layers, partial.replicas, seconds, devices=own))
             start, partial = partial.end, partial.rest
         return tuple(stages)
+
+    def _placement(self, partial: _PartialPartition) -> list[tuple[int, ...]]:
+        """The devices of each stage's replicas, last stage first; devices of a machine are taken in order."""
+        chain = [partial]
+        while chain[-1].rest is not None:
+            chain.append(chain[-1].rest)
+        order, taken = list(range(self.machines)), [0] * self.machines
+        found = []
+        for rest, stage in zip(chain[:0:-1], chain[-2::-1], strict=True):
+            own: list[int] = []
+            for machine, count in zip(order, stage.counts, strict=True):
+                first = machine * self.devices + taken[machine]
+                own += range(first, first + count)
+                taken[machine] += count
+            found.append(tuple(own))
+            pairs = zip(rest.machines.free, stage.counts, order, strict=True)
+            left = [((free - count, count > 0), machine) for (free, _), count, machine in pairs]
+            order = [machine for _, machine in sorted(left, key=lambda one: one[0], reverse=True)]
+        return found
 
 
 def least_iteration(

@@ -23,7 +23,8 @@ class PartitionStage:
     A replica is a group of the next lower topology level, which is itself split into the stages `inside`; empty at the
     lowest level. `time_s`: seconds per micro-batch by the objective's cost model. `submesh`: (hosts, devices per host),
     for Alpa, where `replicas` counts all devices of the submesh. `device`: position in a line of unequal devices, or
-    device number for device placement. `sharding`: how each layer is split over the submesh, with Alpa's both passes.
+    device number for device placement. `devices`: of the replicas, where the objective places them (DAPPLE); empty:
+    the next ones in order. `sharding`: how each layer is split over the submesh, with Alpa's both passes.
     """
 
     layers: tuple[int, ...]
@@ -32,6 +33,7 @@ class PartitionStage:
     inside: tuple[PartitionStage, ...] = ()
     submesh: tuple[int, int] | None = None
     device: int | None = None
+    devices: tuple[int, ...] = ()
     sharding: ShardingPlan | None = None
 
 

@@ -1,0 +1,118 @@
+"""Plans train as they were planned: profile, plan, train on real processes; resumed on other stages."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
+from safetensors.torch import load_file  # noqa: E402
+
+from jellybean.cli import run  # noqa: E402
+
+NETS = """\
+import torch
+
+def net():
+    torch.manual_seed(3)
+    return torch.nn.Sequential(
+        torch.nn.Linear(9, 32), torch.nn.Tanh(), torch.nn.Linear(32, 32), torch.nn.Tanh(), torch.nn.Linear(32, 3)
+    )
+
+def data():
+    rows = torch.randn(96, 9, generator=torch.Generator().manual_seed(1))
+    return {"train": (rows, rows[:, :3].argmax(1)), "test": (rows[:40], rows[:40, :3].argmax(1))}
+"""
+DOCUMENT = """\
+kind: Training
+model: nets.py:net
+data: nets.py:data
+epochs: 2
+batch: 24
+microbatches: 4
+optimizer: {name: adam, lr: 0.01}
+device: cpu
+ema: 0.5
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    torch.set_num_threads(1)
+    (tmp_path / "nets.py").write_text(NETS)
+    (tmp_path / "training.yaml").write_text(DOCUMENT)
+    return tmp_path
+
+
+def _train(project: Path, *values: str, fresh: bool = False) -> dict[str, Any]:
+    options = [part for value in values for part in ("--set", value)]
+    done = subprocess.run(
+        [sys.executable, "-m", "jellybean", "train", str(project), "--json", *options, *(["--fresh"] if fresh else [])],
+        capture_output=True,
+        text=True,
+        env={"OMP_NUM_THREADS": "1", **os.environ},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return {**json.loads(done.stdout), "said": done.stderr}
+
+
+def _losses(*runs: dict[str, Any]) -> list[float]:
+    return [loss for one in runs for epoch in one["epochs"] for loss in epoch["losses"]]
+
+
+def _two_one(project: Path) -> None:
+    """Write the plan 2-1 for the model's layers, as `pipeline profile` names them."""
+    assert run(["pipeline", "profile", str(project), "--seconds", "0.05", "--out", str(project / "layers.txt")]) == 0
+    plan = project / "plan.json"
+    assert run(["pipeline", "plan", str(project / "layers.txt"), "--workers", "1", "--out", str(plan)]) == 0
+    (whole,) = json.loads(plan.read_text())["stages"]
+    assert whole["devices"] == [0]
+    assert len(whole["layers"]) >= 3
+    stages = [{"layers": whole["layers"][:2], "devices": [0, 1]}, {"layers": whole["layers"][2:], "devices": [2]}]
+    plan.write_text(json.dumps({"stages": stages}))
+
+
+def test_a_plan_trains_as_one_process(project):
+    """2-1 on three processes; an epoch on them, then one on two by an objective; evaluated, saved and handed back."""
+    whole = _train(project, "devices=1")
+    expected = load_file(project / "training" / "model.safetensors")
+    _two_one(project)
+    begun = _train(project, "stages=plan.json", "epochs=1", fresh=True)
+    assert "1f1b: 2 stages (2-1) on 3 devices" in begun["said"]
+    ended = _train(project, "objective=alpa", "devices=2")
+    assert "resuming from" in ended["said"]
+    assert _losses(begun, ended) == pytest.approx(_losses(whole), rel=1e-4)
+    last, wanted = ended["epochs"][-1], whole["epochs"][-1]
+    assert last["test_loss"] == pytest.approx(wanted["test_loss"], rel=1e-4)
+    found = load_file(project / "training" / "model.safetensors")
+    assert found.keys() == expected.keys()
+    for name, value in found.items():
+        assert torch.allclose(value, expected[name], rtol=1e-3, atol=1e-5), name
+
+
+def test_a_plan_without_a_flush_learns(project):
+    _two_one(project)
+    trained = _train(project, "plan=plan.json", "schedule=pipedream", "epochs=3", "ema=null")
+    assert (
+        "pipedream: 2 stages (2-1) on 3 devices, 8 updates an epoch, 16 micro-batches without a break"
+        in trained["said"]
+    )
+    losses = _losses(trained)
+    assert len(losses) == 24
+    assert losses[-1] < losses[0]
+
+
+def test_a_plan_of_another_model_is_refused(project, capsys):
+    plan = {"stages": [{"layers": ["fc"], "devices": [0]}]}
+    (project / "plan.json").write_text(json.dumps(plan))
+    assert run(["train", str(project), "--set", "plan=plan.json"]) == 1
+    assert (
+        "plan.json is the plan of another model: the model has no fc, and the plan has no 0" in capsys.readouterr().err
+    )

@@ -1,0 +1,116 @@
+"""Planned stages: a plan's layers and devices become the run's, and what does not fit is named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
+
+from jellybean.documents.training import OptimizerSpec, TrainingDocument  # noqa: E402
+from jellybean.documents.training_plan import LayerSplit, PlannedStage, StagePlan  # noqa: E402
+from jellybean.pipeline.torch_graph import graph_facts  # noqa: E402
+from jellybean.pipeline.torch_profile import TorchProfile, profile_traced  # noqa: E402
+from jellybean.pipeline.torch_trace import CallArguments, trace  # noqa: E402
+from jellybean.training.choice.planned import (  # noqa: E402
+    PlannedChoice,
+    choose_for_stages,
+    stages_by_objective,
+    stages_of_plan,
+)
+from jellybean.training.errors import TrainingError  # noqa: E402
+from jellybean.training.processes.link_speed import LinkSpeed  # noqa: E402
+from jellybean_solver.pipeline import LayerGraph, schedule_violations  # noqa: E402
+
+nn = torch.nn
+FAST, SLOW = LinkSpeed(1e12), LinkSpeed(1e3)
+SECONDS = (3e-3, 3e-3, 3e-3, 1e-3, 1e-3, 1e-3)  # forward; a backward takes twice as long
+
+
+def _asked(**more: object) -> TrainingDocument:
+    own = {"kind": "Training", "model": "a:b", "data": "a:b", "epochs": 1, "batch": 64, "microbatches": 8}
+    return TrainingDocument(**{**own, "optimizer": OptimizerSpec(name="sgd", lr=0.1), "devices": 4, **more})
+
+
+@pytest.fixture(scope="module")
+def profile() -> TorchProfile:
+    """Six layers named 0 to 5, of which the first three have nine tenths of the work."""
+    inputs = (torch.randn(8, 16),)
+    traced = trace(nn.Sequential(*(nn.Linear(16, 16) for _ in SECONDS)), CallArguments.of(inputs))
+    measured = profile_traced(traced, graph_facts(traced, inputs), inputs, runs=1)
+    layers = tuple(
+        replace(layer, forward_s=seconds, backward_s=2 * seconds)
+        for layer, seconds in zip(measured.graph.layers, SECONDS, strict=True)
+    )
+    return replace(measured, graph=LayerGraph(layers, measured.graph.edges))
+
+
+def _plan(*stages: tuple[str, tuple[int, ...]], split: tuple[LayerSplit, ...] = ()) -> StagePlan:
+    """Stages as (layers, devices); `012` is three layers."""
+    return StagePlan(stages=tuple(PlannedStage(layers=tuple(names), devices=at, split=split) for names, at in stages))
+
+
+def _choose(profile: TorchProfile, plan: StagePlan, **more: object) -> PlannedChoice:
+    document = _asked(**more)
+    stages = stages_of_plan(plan, "plan.json", profile.graph, document)
+    return choose_for_stages(stages, profile, document, 1.0, FAST)
+
+
+def test_a_plan_is_trained_as_it_is(profile):
+    choice = _choose(profile, _plan(("012", (3, 0, 1)), ("345", (2,))))
+    assert (choice.name, choice.period) == ("1f1b", None)
+    assert choice.layers == ((0, 1, 2), (3, 4, 5))
+    assert {choice.stage_of[node] for layer in (0, 1, 2) for node in profile.members[layer]} == {0}
+    schedule = choice.schedule(4, 8)
+    assert schedule_violations(schedule) == ()
+    assert schedule.device_of == ((3, 2), (0, 2), (1, 2))
+    assert choice.costs.forward_s == pytest.approx((9e-3, 3e-3))
+
+
+def test_without_a_flush_only_if_it_is_allowed(profile):
+    plan = _plan(("012", (0, 1, 2)), ("345", (3,)))
+    late = _choose(profile, plan, staleness=True)
+    assert (late.name, late.period) == ("pipedream", 3)
+    assert late.bubble == pytest.approx(0.0, abs=1e-6)  # 3-1 of stages of 9 and 3 ms
+    assert "1f1b" in late.rejected
+    assert _choose(profile, plan, schedule="dapple").name == "dapple"
+    with pytest.raises(TrainingError, match="a plan trains by 1f1b, dapple, pipedream, not by zb-v"):
+        _choose(profile, plan, schedule="zb-v")
+
+
+def test_a_plan_of_another_model_or_number_of_processes(profile):
+    with pytest.raises(TrainingError, match="the model has no x, y, and the plan has no 4, 5"):
+        _choose(profile, _plan(("0123", (0, 1, 2)), ("xy", (3,))))
+    with pytest.raises(TrainingError, match=r"plan.json is for 2 devices \(1-1\), and the run has 4"):
+        _choose(profile, _plan(("012", (0,)), ("345", (1,))))
+    with pytest.raises(TrainingError, match="1 of stage 0 needs 0 of stage 1"):
+        _choose(profile, _plan(("1", (0, 1, 2)), ("02345", (3,))))
+    with pytest.raises(TrainingError, match="stage 0 has 3 replicas, and an update 2 micro-batches"):
+        _choose(profile, _plan(("012", (0, 1, 2)), ("345", (3,))), microbatches=2)
+
+
+def test_layers_of_which_devices_have_parts_are_no_replicas(profile):
+    split = (LayerSplit(layer="0", axes=("sample",)), LayerSplit(layer="1", axes=("out",)))
+    with pytest.raises(TrainingError, match="splits 1 over devices"):
+        _choose(profile, _plan(("012345", (0, 1, 2, 3)), split=split))
+
+
+@pytest.mark.parametrize("objective", ["pipedream", "dapple", "alpa"])
+def test_an_objective_plans_with_the_measured_times(profile, objective):
+    """Over links that cost nothing all devices are used."""
+    document = _asked(objective=objective)
+    stages = stages_by_objective(profile.graph, document, 1.0, FAST)
+    assert sorted(device for stage in stages for device in stage.devices) == [0, 1, 2, 3]
+    assert schedule_violations(choose_for_stages(stages, profile, document, 1.0, FAST).schedule(4, 8)) == ()
+
+
+@pytest.mark.parametrize("objective", ["pipedream", "dapple"])
+def test_devices_that_would_make_the_run_slower_are_refused(profile, objective):
+    with pytest.raises(TrainingError, match=r"1 of 4 devices are the fastest.*--set devices=1"):
+        stages_by_objective(profile.graph, _asked(objective=objective), 1.0, SLOW)
+
+
+def test_memory_binds_an_objective(profile):
+    with pytest.raises(TrainingError, match="objective: pipedream: no partition fits into 100 bytes"):
+        stages_by_objective(profile.graph, _asked(objective="pipedream", memory_bytes=100.0), 1.0, FAST)
