@@ -27,8 +27,15 @@ from jellybean.training.stages.interpreter import Interpreter, Place, peers_of
 from jellybean.training.stages.stage import StageCopy, StageInputs
 from jellybean.training.stages.updates import UpdateSettings, WeightUpdates
 from jellybean_solver.pipeline.schedule.schedule import Schedule
-from jellybean_solver.pipeline.schedule.simulator import ScheduleCosts, Timeline, bubble_fraction, simulate
+from jellybean_solver.pipeline.schedule.simulator import (
+    ScheduleCosts,
+    Timeline,
+    bubble_fraction,
+    simulate,
+    stage_seconds,
+)
 from jellybean_solver.pipeline.schedules import make_schedule
+from jellybean_solver.pipeline.schedules.replicated import replicated_schedule
 
 FORWARD_S, BACKWARD_S = 0.02, 0.04  # of a stage
 NO_FLUSH = ("pipedream", "pipedream-vertical", "pipedream-2bw", "wpipe")
@@ -122,7 +129,8 @@ class Slept:
 class Sleeping:
     """A schedule of sleeping stages, several times, after one that does not count, in turn with torch's own.
 
-    `scale`: of the times that stages take.
+    `scale`: of the times that stages take. `replicas`: of each stage, if not one; a stage of r replicas takes r times
+    as long, so that the work is divided evenly.
     """
 
     name: str
@@ -131,20 +139,33 @@ class Sleeping:
     rounds: int = 1
     scale: float = 1.0
     beside_torch: bool = False
+    replicas: tuple[int, ...] = ()
 
     @property
     def schedule(self) -> Schedule:
+        if self.replicas:
+            return replicated_schedule(self.name, self.replicas, self.microbatches)
         return make_schedule(self.name, self.devices, self.microbatches)
+
+    @property
+    def costs(self) -> ScheduleCosts:
+        """Seconds of each stage."""
+        shares = self.replicas or (1,) * self.schedule.stages
+        return ScheduleCosts(
+            tuple(FORWARD_S * self.scale * share for share in shares),
+            tuple(BACKWARD_S * self.scale * share for share in shares),
+        )
 
     @property
     def ideal_s(self) -> float:
         """Seconds of an iteration in the simulator."""
-        return simulate(self.schedule, ScheduleCosts(FORWARD_S, BACKWARD_S)).makespan_s * self.scale
+        return simulate(self.schedule, self.costs).makespan_s
 
     @property
     def alone_s(self) -> float:
         """Seconds of an iteration on one device, which has every stage once."""
-        return self.microbatches * self.schedule.stages * (FORWARD_S + BACKWARD_S) * self.scale
+        shares = self.replicas or (1,) * self.schedule.stages
+        return self.microbatches * sum(shares) * (FORWARD_S + BACKWARD_S) * self.scale
 
     def __call__(self, rank: int) -> Slept | None:
         schedule = self.schedule
@@ -154,7 +175,7 @@ class Sleeping:
             return None
         held = {
             (stage, pipe): StageCopy(
-                self._stage(),
+                self._stage(stage),
                 loss=loss if stage == schedule.stages - 1 else None,
                 inputs=StageInputs((0,) if stage == 0 else ()),
             )
@@ -187,14 +208,19 @@ class Sleeping:
         transport.close()
         return told
 
-    def _stage(self) -> Sleeper:
-        return Sleeper(FORWARD_S * self.scale, BACKWARD_S * self.scale)
+    def _stage(self, stage: int) -> Sleeper:
+        return Sleeper(
+            stage_seconds(self.costs.forward_s, stage),
+            stage_seconds(self.costs.backward_s, stage),
+        )
 
     def _torch(self, rank: int, everyone: dist.ProcessGroup) -> Callable[[], None]:
         """A function that runs an iteration of torch.distributed.pipelining, warmed up by one."""
         places = range(rank, self.schedule.stages, self.devices)
         stages = [
-            pipelining.PipelineStage(self._stage(), place, self.schedule.stages, torch.device("cpu"), group=everyone)
+            pipelining.PipelineStage(
+                self._stage(place), place, self.schedule.stages, torch.device("cpu"), group=everyone
+            )
             for place in places
         ]
         if self.name == "interleaved":
