@@ -8,7 +8,15 @@ from typing import Any
 
 from jellybean_solver import JellyBeanError, OutOfTimeError, SolverError
 
-__all__ = ["DocumentError", "DocumentProblem", "InfeasibleError", "JellyBeanError", "OutOfTimeError", "SolverError"]
+__all__ = [
+    "DocumentError",
+    "DocumentProblem",
+    "InfeasibleError",
+    "InputError",
+    "JellyBeanError",
+    "OutOfTimeError",
+    "SolverError",
+]
 
 _MAX_LINES = 6  # maximum number of line numbers that are listed for a repeated problem
 _DOCUMENTS = ("workflow.yaml", "infrastructure.yaml", "profiles.yaml")
@@ -59,6 +67,10 @@ class DocumentError(JellyBeanError):
         for problem in self.problems:
             alike.setdefault((problem.file, problem.message, problem.hint), []).append(problem)
         super().__init__("\n".join(_merge_repeated(group) for group in alike.values()))
+
+
+class InputError(JellyBeanError):
+    """A file or value given on the command line is missing or cannot be used."""
 
 
 class InfeasibleError(JellyBeanError):

@@ -55,7 +55,19 @@ class QuantityKind:
 
 DURATION = QuantityKind(
     "duration",
-    {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0},
+    {
+        "ns": 1e-9,
+        "us": 1e-6,
+        "µs": 1e-6,
+        "μs": 1e-6,
+        "ms": 1e-3,
+        "s": 1.0,
+        "min": 60.0,
+        "h": 3600.0,
+        "d": 86400.0,
+        "day": 86400.0,
+        "days": 86400.0,
+    },
     "ms",
     "20 ms",
     ("ns", "us", "ms", "s", "min", "h"),
@@ -72,14 +84,21 @@ BANDWIDTH = QuantityKind(
 )
 RATE = QuantityKind(
     "rate",
-    {"/s": 1.0, "/min": 1 / 60, "/h": 1 / 3600, "/d": 1 / 86400},
+    {"/s": 1.0, "/min": 1 / 60, "/h": 1 / 3600, "/d": 1 / 86400, "/day": 1 / 86400},
     "/s",
     "40/s",
     ("/d", "/h", "/min", "/s"),
     ("/s", "/min", "/h"),
 )
 PRICE = QuantityKind("price", {"USD": 1.0}, "USD", "0.02 USD", ("USD",), ("USD",))
-PRICE_PER_H = QuantityKind("price per hour", {"USD/h": 1.0}, "USD/h", "0.096 USD/h", ("USD/h",), ("USD/h",))
+PRICE_PER_H = QuantityKind(
+    "price per hour",
+    {"USD/h": 1.0, "USD/d": 1 / 24, "USD/day": 1 / 24, "USD/month": 1 / 730},  # 8,760 hours a year, as clouds count
+    "USD/h",
+    "0.096 USD/h",
+    ("USD/h",),
+    ("USD/h",),
+)
 PRICE_PER_GIB = QuantityKind(
     "price per GiB",
     {"USD/GiB": 1.0, "USD/GB": _GIB / 1e9, "USD/TiB": 1 / 1024, "USD/TB": _GIB / 1e12},
@@ -260,7 +279,8 @@ def _unit_hint(kind: QuantityKind, unit: str) -> str:
     for other in WITH_DISTINCT_UNITS:
         if other is not kind and unit in other.units and not (kind is PERCENT and other is PERCENT):
             return f"{unit!r} is the unit of a {other.name}; write for example {kind.example}"
-    near = did_you_mean(unit, kind.units)
+    whole = next((known for known in kind.suggested if known.startswith(f"{unit}/")), None)
+    near = f"did you mean {whole!r}?" if whole else did_you_mean(unit, kind.units)
     return near or f"the units of a {kind.name} are {', '.join(kind.units)}"
 
 

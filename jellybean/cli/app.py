@@ -34,7 +34,7 @@ MODULES = {  # command or group -> module of this package that defines it, in th
     "up": "serving.serve",
     "apply": "serving.serve",
     "top": "serving.top",
-    "infer": "serving.serve",
+    "infer": "serving.infer",
     "bench": "serving.measure",
     "report": "serving.measure",
     "down": "serving.serve",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jellybean.cli.console import EXIT_BAD_INPUT, EXIT_FAILURE, EXIT_INFEASIBLE
-from jellybean.errors import DocumentError, DocumentProblem, InfeasibleError, OutOfTimeError
+from jellybean.errors import DocumentError, DocumentProblem, InfeasibleError, InputError, OutOfTimeError
 from jellybean.serving.errors import RequestError
 from jellybean_agent import describe_error
 
@@ -61,5 +61,5 @@ def _kind(error: BaseException) -> str:
 
 
 def _is_input(error: BaseException) -> bool:
-    """True if the error says that the gateway rejected a request because of its input tensors."""
-    return isinstance(error, RequestError) and error.status == "INVALID_ARGUMENT"
+    """True for an unusable input file or value, and for a request that the gateway rejected because of its tensors."""
+    return isinstance(error, InputError) or (isinstance(error, RequestError) and error.status == "INVALID_ARGUMENT")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from jellybean.documents import AnyProject, build_cuts, build_problem
-from jellybean.errors import InfeasibleError, JellyBeanError
+from jellybean.errors import InfeasibleError, InputError, JellyBeanError
 from jellybean.folders import state_folder
 from jellybean.planning.simulated_deadline import SAME, InTime, cost_of, in_time
 from jellybean.planning.simulation import SEEDS, Judged, judged_latency, latency_breach, latency_targets
@@ -240,25 +240,29 @@ def load_plan(directory: Path) -> Plan:
 
 
 def read_plan(path: Path, hint: str = "") -> Plan:
-    """Load the plan in a file. JellyBeanError, with `hint` appended to its message, if the file is not a plan."""
+    """Load the plan in a file; without `hint` the file was named by the user.
+
+    JellyBeanError, with `hint` appended to its message, if the file is not a plan; InputError without a hint.
+    """
     return read_document(path, hint)[1]
 
 
 def read_document(path: Path, hint: str = "") -> tuple[dict[str, Any], Plan]:
     """The document in a plan file and the plan; errors as `read_plan`."""
+    kind = JellyBeanError if hint else InputError
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         missing = "there is no plan yet" if hint else "file not found"
-        raise JellyBeanError(f"{path}: {missing}{hint}") from error
+        raise kind(f"{path}: {missing}{hint}") from error
     except (OSError, ValueError) as error:
-        raise JellyBeanError(f"{path}: cannot be read as a plan: {describe_error(error)}{hint}") from error
+        raise kind(f"{path}: cannot be read as a plan: {describe_error(error)}{hint}") from error
     if not isinstance(document, dict):
-        raise JellyBeanError(f"{path}: is not a plan{hint}")
+        raise kind(f"{path}: is not a plan{hint}")
     try:
         return document, from_document(document)
     except PlanDocumentError as error:
-        raise JellyBeanError(f"{path}: {error}{hint}") from error
+        raise kind(f"{path}: {error}{hint}") from error
 
 
 def current_plan(project: AnyProject) -> tuple[Plan, str]:

@@ -48,12 +48,18 @@ def _cost(diff: PlanDiff) -> str:
 def _selection(diff: PlanDiff) -> list[str]:
     lines = [f"{item.operator}: {item.before or 'none'} -> {item.after or 'none'}" for item in diff.variants]
     for item in diff.placements:
-        workers = f"{item.workers_before} -> {item.workers_after} workers"
-        rates = f"{formats.rate(item.rate_before_per_s)} -> {formats.rate(item.rate_after_per_s)}"
+        workers = _change(str(item.workers_before), str(item.workers_after), "worker", item.workers_after)
+        rates = _change(formats.rate(item.rate_before_per_s), formats.rate(item.rate_after_per_s))
         batches = (max(item.batch_before, 1), max(item.batch_after, 1))
         batch = f", batches of {batches[0]} -> {batches[1]}" if batches[0] != batches[1] else ""
         lines.append(f"{item.operator} in {item.pool}: {workers}, {rates}{batch}")
     return lines
+
+
+def _change(before: str, after: str, unit: str = "", count: int = 1) -> str:
+    """`1 -> 2 workers`; where nothing changes `1 worker`."""
+    figures = after if before == after else f"{before} -> {after}"
+    return f"{figures} {unit}{'s' * (count != 1)}" if unit else figures
 
 
 def _fleet(diff: PlanDiff) -> list[str]:

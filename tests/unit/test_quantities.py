@@ -32,6 +32,8 @@ from jellybean.quantities import InvalidValueError, format_quantity, parse_quant
         (quantities.RATE, "2400/min", 40),
         (quantities.RATE, "3600 /h", 1),
         (quantities.PRICE_PER_H, "0.096 USD/h", 0.096),
+        (quantities.PRICE_PER_H, "1 USD/day", 1 / 24),
+        (quantities.PRICE_PER_H, "730 USD/month", 1),
         (quantities.PRICE_PER_GIB, "0.10 USD/GiB", 0.10),
         (quantities.PRICE_PER_GIB, "0.10 USD/GB", 0.10 * 2**30 / 1e9),
         (quantities.PERCENT, "3 %", 0.03),
@@ -67,6 +69,7 @@ def test_parsed_units(kind: quantities.QuantityKind, text: str, value: float) ->
         (quantities.SIZE, "9" * 5000, "is not a size", ""),
         (quantities.SIZE, "٣ KiB", "is not a size", ""),
         (quantities.PRICE_PER_H, "1 USD", "not have the unit of a price per hour", "did you mean 'USD/h'"),
+        (quantities.PRICE_PER_GIB, "8 USD", "not have the unit of a price per GiB", "did you mean 'USD/GiB'"),
         (quantities.PRICE_PER_H, "1 EUR/h", "not have the unit of a price per hour", ""),
     ],
 )

@@ -26,6 +26,7 @@ class AgentCollector(Collector):
     def __init__(self, view: PlanView, worker: WorkerView, driver: Callable[[], Driver | None]) -> None:
         self._view, self._worker, self._driver = view, worker, driver
         self._began_s = time.monotonic()
+        self._busy_s: dict[str, float] = {}  # operator -> what was reported last; a counter never decreases
 
     def collect(self) -> Iterator[Metric]:
         driver = self._driver()
@@ -52,6 +53,8 @@ class AgentCollector(Collector):
         expired = CounterMetricFamily("jellybean_expired", "Dropped as too late.", labels=("operator", "worker"))
         queue = GaugeMetricFamily("jellybean_queue", "Requests that wait.", labels=_LABELS)
         waiting, counters = driver.queued_by_operator(), driver.counters
+        for name, busy_s in driver.busy_s().items():  # with the run under way: a long run is not all of one window
+            self._busy_s[name] = max(self._busy_s.get(name, 0.0), busy_s)  # its end may be counted as a bit earlier
         for name in self._worker.operators:
             labels = self._labels(name)
             requests.add_metric(labels, counters.completed[name])
@@ -61,7 +64,7 @@ class AgentCollector(Collector):
             broken.add_metric(labels, counters.failed_batches[name])
             asked.add_metric((*labels, "completed"), counters.direct_calls[name])
             asked.add_metric((*labels, "failed"), counters.direct_calls_failed[name])
-            busy.add_metric(labels, counters.busy_s[name])
+            busy.add_metric(labels, self._busy_s[name])
             if self._worker.device_s is not None:
                 late.add_metric(labels, counters.late_s[name])
             queue.add_metric(labels, waiting[name])

@@ -16,6 +16,7 @@ from jellybean.cli.failures import text_of
 from jellybean.cli.planning.check import run_check
 from jellybean.cli.planning.plan_json import plan_json
 from jellybean.cli.planning.plan_latency import latency_lines
+from jellybean.cli.planning.rate_scale import with_scaled_rates
 from jellybean.cli.planning.replan import HORIZON, horizon_hours, run_replan
 from jellybean.documents import MultiWorkflowProject, load_any_project
 from jellybean.errors import InfeasibleError, OutOfTimeError
@@ -53,6 +54,7 @@ def profile(
     epilog=example(
         "jellybean plan my-digits",
         "jellybean plan my-vqa --set slo.accuracy=57 --json",
+        "jellybean plan my-digits --rate-scale 2",
         "jellybean plan my-digits --check my-digits/traces/day.csv --plot day.svg",
         "jellybean plan my-digits --from running --horizon 7d --set sources.strip.rate=12/s",
     )
@@ -70,6 +72,9 @@ def plan(
             help=f"Stop at this relative optimality gap; default: 0; for large fleets or a p99: {DEFAULT_GAP:g}.",
         ),
     ] = None,
+    rate_scale: Annotated[
+        float, typer.Option(min=0.001, max=1000, help="Plan for all sources' rates times this.")
+    ] = 1.0,
     check: Annotated[
         Path | None,
         typer.Option(
@@ -99,7 +104,8 @@ def plan(
 ) -> None:
     """Choose variants and place operators at minimum cost; writes plan.json. With --check: replay a rate trace."""
     if check is not None:
-        given = {"--time-limit": time_limit, "--gap": gap, "--from": start, "--horizon": horizon}
+        scale = None if rate_scale == 1.0 else rate_scale
+        given = {"--time-limit": time_limit, "--gap": gap, "--from": start, "--horizon": horizon, "--rate-scale": scale}
         for option in (name for name, value in given.items() if value is not None):
             raise typer.BadParameter(f"{option} cannot be combined with --check, which replays the current plan")
         run_check(directory, check, overrides or (), seed=seed, json=json, plot=plot)
@@ -108,6 +114,7 @@ def plan(
         raise typer.BadParameter("--plot needs --check TRACE")
     if horizon is not None and start is None:
         raise typer.BadParameter("--horizon needs --from PLAN")
+    overrides = with_scaled_rates(directory, overrides or (), rate_scale)
     try:
         if start is None:
             _plan(directory, overrides, gap=gap, time_limit_s=time_limit, json=json)

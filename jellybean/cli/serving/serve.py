@@ -1,4 +1,4 @@
-"""Commands up, apply, infer and down."""
+"""Commands up, apply and down."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
 import typer
-from PIL import Image, UnidentifiedImageError
 
 from jellybean.cli.app import (
     AllowPython,
     Directory,
     HedgeAfter,
-    Json,
     LogFormat,
     Overrides,
     app,
@@ -23,21 +20,18 @@ from jellybean.cli.app import (
     parse_allowed_python,
     parse_hedge_after,
 )
-from jellybean.cli.console import EXIT_FAILURE, errors, out, print_json, progress, say, warn
+from jellybean.cli.console import EXIT_FAILURE, errors, out, progress, say, warn
 from jellybean.cli.current_plan import load_current_plan, operators_without_model
 from jellybean.cli.documents import check_project
 from jellybean.documents import Project, load_project
 from jellybean.documents.layout import holds_several_workflows, workflow_folders
 from jellybean.errors import JellyBeanError
 from jellybean.planning.project_plan import unproven
-from jellybean.tensor_files import Array, read_npy, read_npz
-from jellybean_agent import describe_error
 from jellybean_solver import Plan, request_streams, to_document
 
 if TYPE_CHECKING:
     from jellybean.serving.local.settings import LaunchSettings
 
-MAX_INPUT_BYTES = 64 * 2**20
 MAX_WORKERS = 100  # worker processes on one machine
 
 
@@ -188,59 +182,3 @@ def down(
     out.print("stopped" if not left else f"stopped; {left} requests were still in flight after {timeout:g} s")
     if left:
         raise typer.Exit(EXIT_FAILURE)
-
-
-@app.command(epilog=example("jellybean infer my-digits --input strip=my-digits/samples/strip.png"))
-def infer(
-    directory: Directory,
-    inputs: Annotated[
-        list[str],
-        typer.Option("--input", metavar="SOURCE=FILE", help="An image, a .npy file, or file.npz#array[index]."),
-    ],
-    overrides: Overrides = None,
-    json: Json = False,
-) -> None:
-    """Send one request and print the answer."""
-    from jellybean.serving.client import Client
-
-    check_project(directory, overrides)
-    parsed = [_parse_input(text) for text in inputs]
-    tensors = dict(parsed)
-    if len(tensors) < len(parsed):
-        raise typer.BadParameter("--input is given twice for one source")
-    with Client.of(directory) as client:
-        answer = client.infer(tensors)
-    if json:
-        print_json({name: value.tolist() for name, value in answer.items()})
-        return
-    for name, value in answer.items():
-        out.print(f"{name}: {_readable(value)}")
-
-
-def _parse_input(text: str) -> tuple[str, Array]:
-    source, separator, file = text.partition("=")
-    if not separator:
-        raise typer.BadParameter(f"--input {text!r}: write SOURCE=FILE, e.g. --input image=x.png")
-    return source, load_tensor(file)
-
-
-def load_tensor(reference: str) -> Array:
-    """Load a request's tensor from an image (uint8, [1, H, W] grey or [1, H, W, 3]), .npy, or file.npz#array[index]."""
-    name, _, array = reference.partition("#")
-    path = Path(name)
-    try:
-        if path.stat().st_size > MAX_INPUT_BYTES:
-            raise JellyBeanError(f"{path}: larger than {MAX_INPUT_BYTES} bytes")
-        if path.suffix == ".npy":
-            return read_npy(path)
-        if path.suffix == ".npz":
-            return read_npz(path, array)
-        with Image.open(path) as image:
-            grey = image.mode in {"1", "L", "LA", "I;16"}
-            return np.asarray(image.convert("L" if grey else "RGB"))[np.newaxis]
-    except (UnidentifiedImageError, Image.DecompressionBombError, ValueError, OSError) as error:
-        raise JellyBeanError(f"{path}: cannot be read as an input: {describe_error(error)}") from error
-
-
-def _readable(value: Array) -> str:
-    return str(value.item()) if value.size == 1 else np.array2string(value, threshold=50)

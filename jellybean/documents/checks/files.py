@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import numpy as np
+from pydantic import ValidationError
 
-from jellybean.documents.checks.checked import CheckedWorkflow
+from jellybean.documents.checks.checked import CheckedWorkflow, as_written
 from jellybean.documents.checks.tensors import (
     ModelFileError,
     ModelSignature,
@@ -22,6 +23,7 @@ from jellybean.documents.checks.tensors import (
     read_model,
 )
 from jellybean.documents.flow import Flow
+from jellybean.documents.schema.fields import FROM_DOCUMENT
 from jellybean.documents.schema.reader import DocPath
 from jellybean.documents.schema.workflow import VariantSpec
 from jellybean.quantities import InvalidValueError, did_you_mean, quoted
@@ -123,6 +125,8 @@ def check_files(workflow: CheckedWorkflow, flow: Flow, directory: Path) -> Model
             model = _model(workflow, directory, ("operators", operator, "variants", variant), files)
             if model is not None:
                 models.setdefault(operator, {})[variant] = model
+    for path, files in _valid_variants(workflow):
+        _model(workflow, directory, path, files)
     for operator, edges in flow.edges.items():
         for variant, model in models.get(operator, {}).items():
             _check_fit(workflow, operator, variant, model, edges, models, arrays)
@@ -159,6 +163,18 @@ def _arrays(workflow: CheckedWorkflow, directory: Path) -> Mapping[str, ArrayHea
             message = f"{references[path]} has {count} rows, {references[first]} has {rows[first]}"
             workflow.tree.add(path, message, "row i of every array belongs to request i")
     return headers
+
+
+def _valid_variants(workflow: CheckedWorkflow) -> Iterator[tuple[DocPath, VariantSpec]]:
+    """The valid variants of operators that were dropped for an error elsewhere."""
+    for operator, raw in as_written(workflow, "operators"):
+        variants = raw.get("variants")
+        for variant, files in (variants if isinstance(variants, dict) else {}).items():
+            try:
+                spec = VariantSpec.model_validate(files, context=FROM_DOCUMENT, by_alias=True, by_name=False)
+            except ValidationError:
+                continue
+            yield ("operators", operator, "variants", variant), spec
 
 
 def _model(workflow: CheckedWorkflow, directory: Path, path: DocPath, files: VariantSpec) -> ModelSignature | None:

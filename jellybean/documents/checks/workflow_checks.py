@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
-from jellybean.documents.checks.checked import CheckedInfrastructure, CheckedWorkflow
+from jellybean.documents.checks.checked import CheckedInfrastructure, CheckedWorkflow, as_written
 from jellybean.documents.flow import RATES_DIFFER, Flow, follow_requests, total_rate
 from jellybean.documents.schema.infrastructure import InfrastructureDocument
 from jellybean.documents.schema.reader import DocPath
@@ -81,7 +81,7 @@ def _check_edges(workflow: CheckedWorkflow, document: WorkflowDocument, sources:
                 message = f"{edge.upstream} is a source: it has no model outputs"
                 workflow.tree.add(_edge_path(workflow, name, index, "output"), message, "remove output")
             _check_ratios(workflow, document, edge, ("operators", name, "inputs", index, "ratio"))
-    for name, raw in _as_written(workflow, "operators"):
+    for name, raw in as_written(workflow, "operators"):
         inputs = raw.get("inputs")
         for index, item in enumerate(inputs if isinstance(inputs, list) else ()):
             upstream = item.get("from") if isinstance(item, dict) else item
@@ -163,27 +163,31 @@ def check_infrastructure(infrastructure: CheckedInfrastructure) -> None:
         return
     tiers = document.tiers
     named = {name: pool.tier for name, pool in document.workers.items()}
-    named |= {name: raw["tier"] for name, raw in _as_written(infrastructure, "workers") if _is_name(raw, "tier")}
+    named |= {name: raw["tier"] for name, raw in as_written(infrastructure, "workers") if _is_name(raw, "tier")}
     for name, tier in named.items():
         if tier not in tiers:
             _no_tier(infrastructure, ("workers", name, "tier"), tier, tiers)
-    _check_links(infrastructure, document)
+    _check_links(infrastructure, tiers)
     _check_sites(infrastructure, document)
     if document.workers and not any(pool.count for pool in document.workers.values()):
         tree.add(("workers",), "all pools have count 0", "give at least one pool a worker", key=True)
 
 
-def _check_links(infrastructure: CheckedInfrastructure, document: InfrastructureDocument) -> None:
-    tree, tiers = infrastructure.tree, document.tiers
+def _check_links(infrastructure: CheckedInfrastructure, tiers: Names) -> None:
+    """Check the ends of all links as written: a link with an invalid price may go the wrong way, too."""
+    tree = infrastructure.tree
     seen: dict[tuple[str, str], int] = {}
-    for index, link in enumerate(document.links):
-        ends = {"from": link.upstream_tier, "to": link.downstream_tier}
+    written = tree.data.get("links") if isinstance(tree.data, dict) else None
+    for index, link in enumerate(written if isinstance(written, list) else ()):
+        if not isinstance(link, dict):
+            continue
+        ends = {key: link[key] for key in ("from", "to") if _is_name(link, key)}
         for key, tier in ends.items():
             if tier not in tiers:
                 _no_tier(infrastructure, ("links", index, key), tier, tiers)
-        if any(tier not in tiers for tier in ends.values()):
+        if len(ends) < 2 or any(tier not in tiers for tier in ends.values()):
             continue
-        up, down = link.upstream_tier, link.downstream_tier
+        up, down = ends["from"], ends["to"]
         if up == down:
             message = f"the link is inside tier {up}, where transfers are free and immediate"
             tree.add(("links", index), message, "remove it, or name two tiers")
@@ -218,19 +222,9 @@ def _divisible_counts(below: int, above: int, low: str, high: str) -> str:
     return f"write {fewer:,} sites of {high}, or {below - below % above:,} sites of {low}"
 
 
-def _as_written(checked: CheckedDocument[Any], section: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """(name, raw map) of each entry of a section that was dropped for an error; its other keys can still be checked."""
-    entries = checked.tree.data.get(section) if isinstance(checked.tree.data, dict) else None
-    for path in sorted(checked.broken, key=str):
-        if isinstance(entries, dict) and path[0] == section and len(path) == 2:
-            raw = entries.get(path[1])
-            if isinstance(raw, dict):
-                yield str(path[1]), raw
-
-
 def _tiers_as_written(workflow: CheckedWorkflow) -> Iterator[tuple[DocPath, str]]:
     for section, key in (("sources", "tier"), ("operators", "tiers")):
-        for name, raw in _as_written(workflow, section):
+        for name, raw in as_written(workflow, section):
             tiers = raw.get(key)
             if isinstance(tiers, str):
                 yield (section, name, key), tiers

@@ -146,7 +146,9 @@ def _ratio(value: object) -> float:
 
 
 def _speed(value: object) -> float:
-    return quantities.parse_number("speed", value, "0.1")
+    if isinstance(value, str):
+        return quantities.parse_fraction(value)
+    return quantities.parse_number("speed", value, "0.1 or 10 %")
 
 
 _PERCENT_SCHEMA: dict[str, Any] = {
@@ -159,6 +161,7 @@ _FRACTION_SCHEMA: dict[str, Any] = {
     "examples": [0.8, "80 %"],
     "description": "A share between 0 and 1, for example 0.8 or 80 %.",
 }
+_SPEED_SCHEMA: dict[str, Any] = {**_FRACTION_SCHEMA, "description": "A speed, for example 0.1 or 10 %."}
 _POSITIVE_SCHEMA: dict[str, Any] = {"type": "number", "exclusiveMinimum": 0, "examples": [4, 0.3]}
 
 Name = Annotated[str, AfterValidator(_name), WithJsonSchema({"type": "string", "pattern": NAME_PATTERN})]
@@ -213,4 +216,4 @@ PercentShare = Annotated[
 ]
 Percent = Annotated[float, _parsed_by(quantities.parse_percent), _number_formatter(), WithJsonSchema(_PERCENT_SCHEMA)]
 Ratio = Annotated[float, _parsed_by(_ratio), _number_formatter(), WithJsonSchema(_POSITIVE_SCHEMA)]
-Speed = Annotated[float, _parsed_by(_speed), _number_formatter(), WithJsonSchema(_POSITIVE_SCHEMA)]
+Speed = Annotated[float, _parsed_by(_speed), _number_formatter(), WithJsonSchema(_SPEED_SCHEMA)]

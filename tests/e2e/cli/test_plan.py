@@ -127,6 +127,18 @@ def test_unknown_command_and_option_are_bad_input() -> None:
     jellybean("plan", ".", "--nonsense", status=2)
 
 
+def test_a_missing_plan_file_is_bad_input(vqa: Path) -> None:
+    assert "no.json: file not found" in jellybean("plan", str(vqa), "--from", "no.json", status=2).stderr
+
+
+def test_rates_are_scaled_for_the_plan_and_for_the_next_commands(vqa: Path) -> None:
+    answer = jellybean("plan", str(vqa), "--rate-scale", "0.5")
+    assert "--set sources.image.rate=20/s --set sources.speech.rate=20/s" in answer.stderr
+    plan = json.loads((vqa / "plan.json").read_text())
+    assert [source["rate_per_s"] for source in plan["sources"]] == [20, 20]
+    jellybean("plan", str(vqa), "--rate-scale", "2", "--check", "trace.csv", status=2)
+
+
 def test_missing_project_is_bad_input(tmp_path: Path) -> None:
     assert "folder not found" in jellybean("plan", str(tmp_path / "nowhere"), status=2).stderr
 
@@ -180,7 +192,7 @@ def test_commands_without_a_running_plan_say_what_to_do(tmp_path: Path) -> None:
     jellybean("init", "digits", str(directory))
     sample = f"strip={directory / 'samples' / 'strip.png'}"
     assert "jellybean up" in jellybean("infer", str(directory), "--input", sample, status=1).stderr
-    assert "no.png" in jellybean("infer", str(directory), "--input", "strip=no.png", status=1).stderr
+    assert "no.png" in jellybean("infer", str(directory), "--input", "strip=no.png", status=2).stderr
     assert "SOURCE=FILE" in jellybean("infer", str(directory), "--input", "no.png", status=2).stderr
     assert "nothing is up" in jellybean("down", str(directory), status=1).stderr
 

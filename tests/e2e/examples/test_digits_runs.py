@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from jellybean.serving.client import Client
@@ -39,6 +40,18 @@ def test_answers_one_request_from_the_command_line(running: Path) -> None:
     sample = next((running / "samples").glob("*.png"))
     answer = json.loads(jellybean("infer", str(running), "--input", f"strip={sample}", "--json").stdout)
     assert answer == {"number": [24899]}  # the sample is the first held-out strip
+
+
+def test_rows_of_a_file_are_requests_of_their_own(running: Path) -> None:
+    file = f"strip={running}/data/heldout.npz#strips"
+    assert json.loads(jellybean("infer", str(running), "--input", f"{file}[0]", "--json").stdout) == {"number": [24899]}
+    with np.load(running / "data/heldout.npz") as data:
+        np.save(running / "three.npy", data["strips"][:3])
+    three = ("--input", f"strip={running}/three.npy")
+    answers = json.loads(jellybean("infer", str(running), *three, "--rows", "--json").stdout)
+    assert len(answers) == 3
+    assert answers[0] == {"number": [24899]}
+    assert "row 2, number: " in jellybean("infer", str(running), *three, "--rows").stdout
 
 
 def test_the_ten_line_client_works(running: Path) -> None:

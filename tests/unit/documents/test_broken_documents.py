@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from jellybean.cli.documents import Example, copy_example
 from jellybean.documents import load_project
 from jellybean.errors import DocumentError, DocumentProblem
 
@@ -326,3 +327,22 @@ def test_data_that_would_have_to_flow_down(folder: Path, breaking: Callable[...,
     assert [(problem.path, problem.line) for problem in problems] == [("operators.label", 13)]
     assert "camera in cloud" in problems[0].message
     assert "box in edge" in problems[0].message
+
+
+def test_other_variants_and_broken_links_are_checked_too(tmp_path: Path) -> None:
+    copy_example(Example.DIGITS, tmp_path / "digits")
+    folder = tmp_path / "digits"
+    text = (folder / W).read_text()
+    text = re.sub(r"sha256: 6ff2102447\w+", "sha256: 6ff21", text)  # malformed: the operator is dropped
+    (folder / W).write_text(re.sub(r", sha256: a721c17e\w+", "", text))  # missing, of the variant beside it
+    fleet = (folder / I).read_text()
+    (folder / I).write_text(
+        fleet.replace("from: edge, to: cloud, price: 8 USD/GiB", "from: cloud, to: edge, price: 8 USD")
+    )
+    with pytest.raises(DocumentError) as raised:
+        load_project(folder)
+    said = {problem.path: (problem.message, problem.hint) for problem in raised.value.problems}
+    assert "is not a SHA-256" in said["operators.shape.variants.mlp.sha256"][0]
+    assert said["operators.shape.variants.cnn-small"][1].startswith("write sha256: a721c17e")
+    assert said["links.0.price"][1] == "did you mean 'USD/GiB'?"
+    assert said["links.0"][0] == "the link goes from cloud back to edge"

@@ -132,6 +132,36 @@ def test_an_unforeseen_fault_where_the_loop_begins_a_run_fails_its_request_only(
     assert third == "(1, 4)"
 
 
+def test_a_run_under_way_counts_as_busy_and_the_counter_never_decreases(tmp_path: Path) -> None:
+    def busy_s(text: str) -> float:
+        line = next(line for line in text.splitlines() if line.startswith("jellybean_busy_seconds_total{"))
+        return float(line.rsplit(" ", 1)[1])
+
+    async def scraped() -> list[float]:
+        sha256 = scale(tmp_path / "models/double.onnx", 2.0)
+        view = view_of(tmp_path, sha256, 1)
+        executor = Gated(tmp_path / "models/double.onnx", sha256, ("x",))
+        gateway: Any = SimpleNamespace(expired=0, expire=lambda _: None, put=print, forget=print)
+        with EmulatedLinks(view.links, tmp_path / "links") as links:
+            driver = Driver(view, "edge-1", {"double": executor}, {GATEWAY: gateway}, links)
+            registry = CollectorRegistry()
+            registry.register(AgentCollector(view, view.workers["edge-1"], lambda: driver))
+            driver.start()
+            call = asyncio.create_task(driver.call_operator("double", [np.ones((1, 4), np.float32)], 20.0))
+            while not sum(driver.busy_s().values()):
+                await asyncio.sleep(0.001)
+            found = [busy_s(generate_latest(registry).decode()) for _ in range(3)]
+            executor.gate.set()
+            await call
+            found.append(busy_s(generate_latest(registry).decode()))
+            await asyncio.to_thread(driver.stop)
+        return found
+
+    found = asyncio.run(scraped())
+    assert found[0] > 0
+    assert found == sorted(found)
+
+
 def test_an_unforeseen_fault_fails_its_request_only(tmp_path: Path) -> None:
     sha256 = scale(tmp_path / "models/double.onnx", 2.0)
     executor = FailsOnce(tmp_path / "models/double.onnx", sha256, ("x",))

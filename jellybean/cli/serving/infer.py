@@ -1,0 +1,62 @@
+"""Command infer."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from jellybean.cli.app import Directory, Json, Overrides, app, example
+from jellybean.cli.console import out, print_json, progress
+from jellybean.cli.documents import check_project
+from jellybean.cli.serving.request_inputs import parse_inputs, requests_by_row
+from jellybean.tensor_files import Array
+
+
+@app.command(
+    epilog=example(
+        "jellybean infer my-digits --input strip=my-digits/samples/strip.png",
+        "jellybean infer my-digits --input 'strip=my-digits/data/heldout.npz#strips[3]' --json",
+        "jellybean infer my-flow --input rows=batch.npy --rows",
+        "jellybean infer my-flow --input 'meta=[0.5, 12]' --input 'flags=uint8:[1, 0]'",
+    )
+)
+def infer(
+    directory: Directory,
+    inputs: Annotated[
+        list[str],
+        typer.Option(
+            "--input",
+            metavar="SOURCE=VALUE",
+            help="An image, FILE.npy, FILE.npz#array, a row of these (FILE.npy[3]), or numbers as JSON: [0.5, 12].",
+        ),
+    ],
+    rows: Annotated[
+        bool, typer.Option("--rows", help="Send each row of the inputs as a request; an answer a row.")
+    ] = False,
+    overrides: Overrides = None,
+    json: Json = False,
+) -> None:
+    """Send one request, or one for each row of a file, and print the answers."""
+    from jellybean.serving.client import Client
+
+    check_project(directory, overrides)
+    tensors = parse_inputs(inputs)
+    requests = list(requests_by_row(tensors)) if rows else [tensors]
+    answers: list[dict[str, Array]] = []
+    with Client.of(directory) as client, progress("infer") as advance:
+        for number, request in enumerate(requests):
+            advance(number, len(requests), f"request {number + 1}")
+            answers.append(client.infer(request))
+    if json:
+        found = [{name: value.tolist() for name, value in answer.items()} for answer in answers]
+        print_json(found if rows else found[0])
+        return
+    for number, answer in enumerate(answers):
+        for name, value in answer.items():
+            out.print(f"{f'row {number}, ' if rows else ''}{name}: {_readable(value)}", soft_wrap=True)
+
+
+def _readable(value: Array) -> str:
+    return str(value.item()) if value.size == 1 else np.array2string(value, threshold=50)

@@ -1,0 +1,90 @@
+"""Requests from the command line: files, rows, literals, and what is said of unusable ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from jellybean.cli.failures import failure, status_of
+from jellybean.cli.serving.request_inputs import load_tensor, parse_inputs, requests_by_row
+from jellybean.errors import InputError
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    np.save(tmp_path / "x.npy", np.arange(6, dtype=np.float32).reshape(3, 2))
+    np.savez(tmp_path / "held.npz", meta=np.arange(8, dtype=np.int64).reshape(4, 2))
+    Image.fromarray(np.full((2, 3), 7, dtype=np.uint8)).save(tmp_path / "grey.png")
+    return tmp_path
+
+
+def test_files_and_their_rows(folder: Path) -> None:
+    assert load_tensor(f"{folder}/x.npy").shape == (3, 2)
+    assert load_tensor(f"{folder}/x.npy[2]").tolist() == [[4, 5]]
+    assert load_tensor(f"{folder}/held.npz#meta[3]").tolist() == [[6, 7]]
+    assert load_tensor(f"{folder}/grey.png").tolist() == [[[7, 7, 7], [7, 7, 7]]]
+
+
+@pytest.mark.parametrize(
+    ("text", "dtype", "values"),
+    [
+        ("[1.5, 2]", "float32", [[1.5, 2.0]]),
+        ("[[1, 2], [3, 4]]", "int64", [[[1, 2], [3, 4]]]),
+        ("3", "int64", [3]),
+        ("-0.5", "float32", [-0.5]),
+        ("true", "bool", [True]),
+        ("uint8:[1, 255]", "uint8", [[1, 255]]),
+        ("float64:3", "float64", [3.0]),
+    ],
+)
+def test_literals_are_one_requests_value(text: str, dtype: str, values: list[object]) -> None:
+    tensor = load_tensor(text)
+    assert (tensor.dtype.name, tensor.tolist()) == (dtype, values)
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("none.npy", "none.npy: there is no such file"),
+        ("none.npz#x", "none.npz: there is no such file"),
+        ("none.png", "none.png: there is no such file"),
+        ("{folder}/x.npy[3]", "has no row 3: its 3 rows are numbered from 0"),
+        ("{folder}/x.npy[-1]", "row number from 0"),
+        ("{folder}/held.npz", "name an array"),
+        ("{folder}/held.npz#mta", "arrays: meta"),
+        ("[1, ]", "is not a literal"),
+        ("[[1], [2, 3]]", "equal lengths"),
+        ('["a"]', "not a tensor of numbers"),
+        ("uint9:[1]", "did you mean 'uint8'"),
+        ("uint8:[300]", "outside the range of uint8"),
+        ("int32:[1.5]", "would lose the fractions"),
+    ],
+)
+def test_unusable_inputs_are_bad_input(folder: Path, text: str, part: str) -> None:
+    with pytest.raises(InputError) as raised:
+        load_tensor(text.format(folder=folder))
+    assert part in str(raised.value)
+    assert status_of(raised.value) == 2
+    assert failure(raised.value)["error"]["kind"] == "input"
+
+
+def test_each_row_is_a_request_and_a_single_row_goes_into_each() -> None:
+    requests = list(requests_by_row({"a": np.array([[1], [2], [3]]), "b": np.array([[9]])}))
+    assert [(request["a"].tolist(), request["b"].tolist()) for request in requests] == [
+        ([[1]], [[9]]),
+        ([[2]], [[9]]),
+        ([[3]], [[9]]),
+    ]
+    with pytest.raises(InputError, match=r"different numbers of rows \(a 3, b 2\)"):
+        list(requests_by_row({"a": np.zeros((3, 1)), "b": np.zeros((2, 1))}))
+
+
+def test_a_source_is_given_once_and_by_name() -> None:
+    with pytest.raises(InputError, match="twice for source a"):
+        parse_inputs(["a=1", "a=2"])
+    for text in ("a", "=1"):
+        with pytest.raises(InputError, match="write SOURCE=FILE"):
+            parse_inputs([text])
