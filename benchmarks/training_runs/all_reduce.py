@@ -69,10 +69,10 @@ class TimeSums:
     def __call__(self, rank: int) -> dict[str, TimedSums]:
         import torch
 
-        from jellybean.documents.training_run import SYNC_WAYS, TORCH
+        from jellybean.documents.training_run import MESSAGE_WAYS
 
         values = torch.empty(self.size_bytes // 4)
-        return {way: self._time(way, values, rank) for way in SYNC_WAYS if way != TORCH}
+        return {way: self._time(way, values, rank) for way in MESSAGE_WAYS}
 
     def _time(self, way: str, values: torch.Tensor, rank: int) -> TimedSums:
         import torch.distributed as dist

@@ -24,6 +24,7 @@ from jellybean.documents.training_lora import LoraSpec
 from jellybean.documents.training_plan import PlanKeys, planned_devices
 from jellybean.documents.training_references import check_references
 from jellybean.documents.training_run import CheckpointSpec, SyncSpec
+from jellybean.documents.training_servers import check_servers
 from jellybean.errors import DocumentError, DocumentProblem
 from jellybean.quantities import InvalidValueError, did_you_mean, quoted
 from jellybean_solver.pipeline import SCHEDULES
@@ -344,6 +345,11 @@ class TrainingDocument(PlanKeys):
             )
         return self
 
+    @model_validator(mode="after")
+    def _check_servers(self) -> Self:
+        check_servers(self)
+        return self
+
     def on(self, processes: int) -> Self:
         """The document for a run of so many processes, where `min_devices` allows other numbers of devices.
 
@@ -351,7 +357,7 @@ class TrainingDocument(PlanKeys):
         """
         if processes == self.ranks:
             return self
-        devices, left = divmod(processes, self.replicas)
+        devices, left = divmod(processes - self.sync.server_processes, self.replicas)
         least = self.devices if self.min_devices is None else self.min_devices
         if left or not least <= devices <= self.devices:
             allowed = f"{least} to {self.devices}" if least < self.devices else f"{self.devices}"
@@ -368,8 +374,8 @@ class TrainingDocument(PlanKeys):
 
     @property
     def ranks(self) -> int:
-        """Number of processes."""
-        return self.devices * self.replicas
+        """Number of processes: of all replicas, then the parameter servers."""
+        return self.devices * self.replicas + self.sync.server_processes
 
 
 def load_training(directory: Path, overrides: Sequence[str] = (), *, references: bool = False) -> TrainingDocument:

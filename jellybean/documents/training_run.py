@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+import ipaddress
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -12,7 +13,11 @@ from jellybean.quantities import InvalidValueError, did_you_mean, quoted
 from jellybean_solver.pipeline import WAYS
 
 TORCH = "torch"
-SYNC_WAYS = (TORCH, *(name for name in WAYS if name != "parameter-server"))  # a server is not one of the ranks
+PARAMETER_SERVER = "parameter-server"
+MESSAGE_WAYS = tuple(name for name in WAYS if name != PARAMETER_SERVER)  # all-reduces among the ranks
+SYNC_WAYS = (TORCH, *MESSAGE_WAYS, PARAMETER_SERVER)
+LOOPBACK = "127.0.0.1"
+_SERVER_KEYS = ("servers", "mode", "staleness", "address")
 
 
 def _way(text: str) -> str:
@@ -22,12 +27,36 @@ def _way(text: str) -> str:
     return text
 
 
+def _address(text: str) -> str:
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError as error:
+        raise InvalidValueError(
+            f"{quoted(text)} is no IP address", "write that of the machine with the servers, for example 10.0.0.5"
+        ) from error
+
+
 class SyncSpec(DocumentModel):
     """How replicas sum their gradients."""
 
     way: Annotated[str, AfterValidator(_way)] = Field(
         default=TORCH,
-        description="torch: all_reduce of torch.distributed. ring, tree, butterfly, naive: by messages, in buckets.",
+        description="torch: all_reduce of torch.distributed. ring, tree, butterfly, naive: by messages, in buckets. "
+        "parameter-server: further processes add them and keep the weights.",
+    )
+    servers: Annotated[int, Field(ge=1, le=64)] = Field(
+        default=1, description="Parameter servers, among which the weights are divided."
+    )
+    mode: Literal["bsp", "asp"] = Field(
+        default="bsp",
+        description="Of parameter servers. bsp: an update takes a gradient of every replica. asp: every gradient is an "
+        "update, and replicas do not wait for each other.",
+    )
+    staleness: Annotated[int, Field(ge=0)] | None = Field(
+        default=None, description="With asp: by how many updates the fastest replica may be ahead of the slowest."
+    )
+    address: Annotated[str, AfterValidator(_address)] = Field(
+        default=LOOPBACK, description="IP address at which parameter servers listen, of their machine."
     )
     bucket_bytes: Size = Field(
         default=25 * 2**20, alias="bucket", gt=0, description="Bytes of gradients that are summed together."
@@ -37,7 +66,30 @@ class SyncSpec(DocumentModel):
     def _check_bucket(self) -> Self:
         if self.way == TORCH and "bucket_bytes" in self.model_fields_set:
             raise InvalidValueError("torch sums a stage's gradients at once", "remove `bucket`, or choose a way")
+        if self.has_servers and "bucket_bytes" in self.model_fields_set:
+            raise InvalidValueError("a parameter server takes all gradients at once", "remove `bucket`")
         return self
+
+    @model_validator(mode="after")
+    def _check_server_keys(self) -> Self:
+        given = next((key for key in _SERVER_KEYS if key in self.model_fields_set), None)
+        if given is not None and not self.has_servers:
+            raise InvalidValueError(
+                f"`{given}` is of parameter servers", f"remove it, or write way: {PARAMETER_SERVER}"
+            )
+        if self.staleness is not None and self.mode == "bsp":
+            raise InvalidValueError("bsp has no staleness: every update waits for all replicas", "write mode: asp")
+        return self
+
+    @property
+    def has_servers(self) -> bool:
+        """True if processes beside the ranks of the replicas keep the weights."""
+        return self.way == PARAMETER_SERVER
+
+    @property
+    def server_processes(self) -> int:
+        """Number of processes beside those of the replicas."""
+        return self.servers if self.has_servers else 0
 
 
 class CheckpointSpec(DocumentModel):

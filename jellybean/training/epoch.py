@@ -20,7 +20,7 @@ from jellybean.training.data.feed import IterationFeed
 from jellybean.training.data.prefetch import PrefetchedFeed, Read, feed_reads
 from jellybean.training.data.rows import MicrobatchReader, ReadPlan
 from jellybean.training.errors import TrainingError
-from jellybean.training.evaluation import evaluate
+from jellybean.training.evaluation import Evaluation, evaluate
 from jellybean.training.optimization.lr_schedules import LrSchedule
 from jellybean.training.processes.ranks import gather_from_ranks
 from jellybean.training.setup import RankRun
@@ -39,8 +39,9 @@ class EpochResult:
 
     `losses`: per update. `accuracy`: percent of the test rows; None if targets are no classes. `samples`: training
     rows. `idle`, `predicted_idle`: bubble fractions, measured in the epoch's last iteration (0 if a resumed epoch had
-    no update left) and simulated. `left_s`: estimated seconds until the end of the run. `metrics`: on the test rows, by
-    name. `sync_bytes`: bytes that each rank has sent to sum gradients; None if `sync` does not count them.
+    no update left) and simulated; with parameter servers the share of the epoch in which workers wait, and None.
+    `left_s`: estimated seconds until the end of the run. `metrics`: on the test rows, by name. `sync_bytes`: bytes that
+    each process has sent to sum gradients; None if `sync` does not count them.
     """
 
     number: int
@@ -50,7 +51,7 @@ class EpochResult:
     test_loss: float
     samples_per_s: float
     idle: float
-    predicted_idle: float
+    predicted_idle: float | None
     left_s: float
     metrics: dict[str, float | None] = field(default_factory=dict)
     sync_bytes: list[int] | None = None
@@ -93,10 +94,7 @@ def run_epoch(
         took_s = time.perf_counter() - began
     finally:
         reader.close()
-    with run.rank.busy("measuring the test rows"):
-        measured = evaluate(run)
-    if not math.isfinite(measured.loss):
-        raise TrainingError(f"the test loss is {measured.loss} after epoch {start.number + 1}: {_WHEN_NOT_FINITE}")
+    measured = measure_test_rows(run, start.number)
     return EpochResult(
         start.number + 1,
         run.sampler.samples,
@@ -151,20 +149,37 @@ def _end_updates(run: RankRun, start: EpochStart, own: torch.Tensor, reader: Mic
     losses = own.clone()
     dist.all_reduce(losses)
     check_same_rows([reader.digest()], run.data.name, f"in epoch {start.number + 1}")
-    wrong = torch.nonzero(~torch.isfinite(losses))
-    if len(wrong):
-        update = int(wrong[0])
-        raise TrainingError(
-            f"the loss is {float(losses[update])} at update {update + 1} of epoch {start.number + 1}: "
-            + _WHEN_NOT_FINITE
-        )
+    check_finite_losses([float(loss) for loss in losses], start.number)
     average_statistics(run)
+    check_finite_state(run, start.number, len(losses))
+    return [float(loss) for loss in losses]
+
+
+def check_finite_losses(losses: Sequence[float], epoch: int) -> None:
+    """TrainingError if a loss of the first updates of an epoch (from 0) is not finite."""
+    wrong = next((update for update, loss in enumerate(losses) if not math.isfinite(loss)), None)
+    if wrong is not None:
+        raise TrainingError(
+            f"the loss is {losses[wrong]} at update {wrong + 1} of epoch {epoch + 1}: {_WHEN_NOT_FINITE}"
+        )
+
+
+def check_finite_state(run: RankRun, epoch: int, updates: int) -> None:
+    """TrainingError if anything that a checkpoint would hold is not finite on a rank. A collective call."""
     broken = list(filter(None, gather_from_ranks(not_finite(collect_state(run.held, run.updates)))))
     if broken:
         raise TrainingError(
-            f"{broken[0]} is not finite after update {len(losses)} of epoch {start.number + 1}: {_WHEN_NOT_FINITE}"
+            f"{broken[0]} is not finite after update {updates} of epoch {epoch + 1}: {_WHEN_NOT_FINITE}"
         )
-    return [float(loss) for loss in losses]
+
+
+def measure_test_rows(run: RankRun, epoch: int) -> Evaluation:
+    """Loss and metrics on the test rows. TrainingError if the loss is not finite. A collective call."""
+    with run.rank.busy("measuring the test rows"):
+        measured = evaluate(run)
+    if not math.isfinite(measured.loss):
+        raise TrainingError(f"the test loss is {measured.loss} after epoch {epoch + 1}: {_WHEN_NOT_FINITE}")
+    return measured
 
 
 def _on_device(feed: IterationFeed, run: RankRun) -> MicrobatchFeed:

@@ -25,9 +25,10 @@ _NOTABLE_LOAD = 1.25  # load per core above which idle time is put down to other
 
 def line(epoch: EpochResult, epochs: int) -> str:
     """Terminal line of an epoch."""
+    predicted = f" (predicted {epoch.predicted_idle:.0%})" if epoch.predicted_idle is not None else ""
     return (
         f"epoch {epoch.number}/{epochs}: {measured(epoch)}, {epoch.samples_per_s:,.0f} samples/s, "
-        f"idle {epoch.idle:.0%} (predicted {epoch.predicted_idle:.0%}), {epoch.left_s:.0f} s left"
+        f"idle {epoch.idle:.0%}{predicted}, {epoch.left_s:.0f} s left"
     )
 
 
@@ -60,6 +61,8 @@ def summary(trained: TrainedRun, model: Path) -> str:
 
 def headline(run: RankRun, document: TrainingDocument) -> str:
     """Terminal line before the first epoch: schedule, stages, updates, predicted idle time."""
+    if document.sync.has_servers:
+        return _headline_of_servers(run, document)
     replicas = f" x {document.replicas}" if document.replicas > 1 else ""
     each = "per update" + (" and replica" if replicas else "") if run.schedule.flushes else "without a break"
     stages = f"{_count(run.schedule.stages, 'stage')}{_replicas(run)}"
@@ -77,6 +80,15 @@ def _replicas(run: RankRun) -> str:
     return f" ({'-'.join(str(run.schedule.copies_of(stage)) for stage in range(run.schedule.stages))})"
 
 
+def _headline_of_servers(run: RankRun, document: TrainingDocument) -> str:
+    sync = document.sync
+    bound = f", at most {_count(sync.staleness, 'update')} ahead" if sync.staleness is not None else ""
+    return (
+        f"{sync.way} ({sync.mode}{bound}): {_count(document.replicas, 'worker')}, {_count(sync.servers, 'server')}, "
+        f"{_count(run.sampler.updates, 'update')} an epoch"
+    )
+
+
 def batch_note(sampler: MicrobatchSampler) -> str:
     """That a batch is larger than the training data; empty if it is not, or if updates take no whole batches."""
     if sampler.period is not None or sampler.batch <= sampler.samples:
@@ -91,7 +103,9 @@ def idle_note(epoch: EpochResult, load: float, cores: int) -> str:
 
     `load`: number of threads that run or wait for one of the `cores` of this machine.
     """
-    if epoch.idle - epoch.predicted_idle <= _NOTABLE_IDLE or load > _NOTABLE_LOAD * cores:
+    if epoch.predicted_idle is None or epoch.idle - epoch.predicted_idle <= _NOTABLE_IDLE:
+        return ""
+    if load > _NOTABLE_LOAD * cores:
         return ""
     return (
         f"devices wait for {epoch.idle:.0%} of the time, and {epoch.predicted_idle:.0%} is predicted: the prediction "

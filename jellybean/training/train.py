@@ -10,9 +10,9 @@ from pathlib import Path
 from jellybean.documents.training import TrainingDocument
 from jellybean.training.checkpoints.position import Position
 from jellybean.training.early_stop import Metrics, reason_to_stop, why_undefined
-from jellybean.training.epoch import EpochResult, EpochStart, run_epoch
+from jellybean.training.epoch import EpochResult, EpochStart, SaveUpdates, run_epoch
 from jellybean.training.errors import TrainingError
-from jellybean.training.optimization.lr_schedules import make_lr_schedule
+from jellybean.training.optimization.lr_schedules import LrSchedule, make_lr_schedule
 from jellybean.training.saving import Progress, best_position, restore_best, resume, save_checkpoint
 from jellybean.training.setup import RankRun
 
@@ -20,6 +20,7 @@ _RECENT = 5  # number of last epochs over which the remaining time is estimated
 
 
 OnEpoch = Callable[[EpochResult], None]
+RunEpoch = Callable[[RankRun, TrainingDocument, EpochStart, LrSchedule, SaveUpdates], EpochResult]
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,12 @@ class TrainedRun:
 
 
 def train(
-    run: RankRun, document: TrainingDocument, directory: Path, on_epoch: OnEpoch, warn: Callable[[str], None]
+    run: RankRun,
+    document: TrainingDocument,
+    directory: Path,
+    on_epoch: OnEpoch,
+    warn: Callable[[str], None],
+    train_epoch: RunEpoch = run_epoch,
 ) -> TrainedRun:
     """Train the remaining epochs, and end with the weights of the last one or of the best.
 
@@ -58,7 +64,7 @@ def train(
     for number in range(progress.position.epochs, document.epochs):
         if reason:
             break
-        measured = run_epoch(run, document, EpochStart(number, progress.losses), lr, save)
+        measured = train_epoch(run, document, EpochStart(number, progress.losses), lr, save)
         progress.losses = []
         ends_s.append(time.perf_counter())
         epoch = replace(measured, left_s=left_s(ends_s, document.epochs - number - 1))

@@ -73,6 +73,8 @@ def print_job(document: TrainingDocument, directory: Path, overrides: Sequence[s
     from jellybean.documents.training import TRAINING_FILE
     from jellybean_k8s import TrainingJob, training_objects, yaml_documents
 
+    if document.sync.has_servers:
+        raise typer.BadParameter("--render has no parameter servers: take another `sync.way`, or start it by torchrun")
     options.check(document.ranks)
     version = importlib.metadata.version("jellybean-serving")
     job = TrainingJob(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from jellybean.training.epoch import EpochResult
     from jellybean.training.export import ExportedModel
     from jellybean.training.setup import RankRun
-    from jellybean.training.train import TrainedRun
+    from jellybean.training.train import RunEpoch, TrainedRun
 
 _IDLE_NOTE_EPOCHS = 3  # idle time above the prediction is explained once, in one of the first so many epochs
 
@@ -69,6 +69,8 @@ def train_under_launcher(document: TrainingDocument, directory: Path, *, json: b
         _train(document, directory, json=json)
     except ReportedError:
         _end_process(EXIT_FAILURE)
+    if document.sync.has_servers:
+        _end_process(0)
 
 
 def _end_process(status: int) -> None:
@@ -113,7 +115,8 @@ def _stoppable(directory: Path, *, json: bool, fresh: bool) -> Iterator[None]:
 
 
 def _launch(document: TrainingDocument, directory: Path, overrides: Sequence[str], *, json: bool) -> None:
-    """Run this command in one process per rank; all are restarted if one dies."""
+    """Run this command in one process per rank; all are restarted if one dies, but for workers of a server."""
+    from jellybean.training.parameter_server.launch import run_server_processes
     from jellybean.training.processes.launch import run_processes
 
     arguments = [
@@ -121,24 +124,26 @@ def _launch(document: TrainingDocument, directory: Path, overrides: Sequence[str
         *(part for text in overrides for part in ("--set", text)),
         *(["--json"] if json else []),
     ]
-    run_processes(arguments, document.ranks, warn)
+    if document.sync.has_servers:
+        run_server_processes(arguments, document.replicas, document.sync.servers, warn)
+    else:
+        run_processes(arguments, document.ranks, warn)
 
 
 def _train(document: TrainingDocument, directory: Path, *, json: bool) -> None:
     from jellybean.training.checkpoints.checkpoint import MODEL_FILE
     from jellybean.training.hand_back import trained_model, write_model
     from jellybean.training.logs import TrainingLogs, batch_note, headline, idle_note, line, summary
-    from jellybean.training.processes.launch import lock_folder
-    from jellybean.training.processes.ranks import fit_to_processes, process_group
+    from jellybean.training.processes.ranks import fit_to_processes
     from jellybean.training.saving import run_folder
-    from jellybean.training.setup import set_up_run
     from jellybean.training.train import train as run_epochs
 
     document = fit_to_processes(document)
-    with process_group(document) as rank, lock_folder(directory) if rank.is_first else nullcontext():
-        if rank.is_first:
-            _check_export(document, directory)
-        run = set_up_run(document, directory, rank)
+    with _opened(document, directory) as opened:
+        if opened is None:
+            return
+        run, train_epoch = opened
+        rank = run.rank
         logs = TrainingLogs(run_folder(directory) / "logs", warn) if rank.is_first else None
         if rank.is_first:
             say(headline(run, document))
@@ -156,7 +161,7 @@ def _train(document: TrainingDocument, directory: Path, *, json: bool) -> None:
             if logs is not None:
                 logs.add(epoch)
 
-        trained = run_epochs(run, document, directory, report, warn)
+        trained = run_epochs(run, document, directory, report, warn, train_epoch)
         module = trained_model(run, document, directory)
         if logs is None or module is None:
             return
@@ -169,6 +174,31 @@ def _train(document: TrainingDocument, directory: Path, *, json: bool) -> None:
         out.print(summary(trained, run_folder(directory) / MODEL_FILE), soft_wrap=True)
     if exported is not None:
         say(f"next: jellybean profile {directory}; jellybean plan {directory}")
+
+
+@contextmanager
+def _opened(document: TrainingDocument, directory: Path) -> Iterator[tuple[RankRun, RunEpoch] | None]:
+    """Context of this process's run and of what trains its epochs; None: it has done what it is for.
+
+    The first rank, or the first parameter server, locks the folder.
+    """
+    from jellybean.training.epoch import run_epoch
+    from jellybean.training.parameter_server.process import joined_run
+    from jellybean.training.processes.launch import lock_folder
+    from jellybean.training.processes.ranks import process_group
+    from jellybean.training.setup import set_up_run
+
+    if document.sync.has_servers:
+        with joined_run(document, directory, warn) as joined:
+            if joined is not None:
+                _check_export(document, directory)
+            with lock_folder(directory) if joined is not None else nullcontext():
+                yield joined
+        return
+    with process_group(document) as rank, lock_folder(directory) if rank.is_first else nullcontext():
+        if rank.is_first:
+            _check_export(document, directory)
+        yield set_up_run(document, directory, rank), run_epoch
 
 
 def _check_export(document: TrainingDocument, directory: Path) -> None:

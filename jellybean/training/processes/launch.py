@@ -32,23 +32,36 @@ RESTARTS = 3
 _PR_SET_PDEATHSIG = 1
 _MAX_PROCESSES = 64, 16  # at most 64 processes, or 16 per core if that is more
 _KINDS: dict[str, type[Exception]] = {"still": StalledError, "lost": RankLostError, "crash": RankCrashError}
-_SHUTDOWN_S = 5  # grace period of processes that must end
+SHUTDOWN_S = 5  # grace period of processes that must end
 
 
 def run_processes(arguments: Sequence[str], count: int, say: Callable[[str], None]) -> None:
     """Run `python ARGUMENTS` as `count` ranks. TrainingError with a rank's reason, or after RESTARTS restarts."""
+    check_count(count)
+    _silence("torch.distributed.elastic")
+    run_attempts(lambda folder: _attempt(arguments, count, folder), say)
+
+
+def check_count(count: int) -> None:
+    """TrainingError if these are too many processes for one machine."""
     cores = os.cpu_count() or 1
     if count > max(_MAX_PROCESSES[0], _MAX_PROCESSES[1] * cores):
         raise TrainingError(
             f"{count} processes (devices x replicas) are too many for the {cores} cores here: use several machines by "
             "torchrun, or --render"
         )
-    _silence("torch.distributed.elastic")
+
+
+def run_attempts(attempt_in: Callable[[Path], str | None], say: Callable[[str], None]) -> None:
+    """Run all processes, again from the newest checkpoint if that may help. TrainingError after RESTARTS restarts.
+
+    `attempt_in(folder)`: runs them once; returns None on success, and otherwise the reason.
+    """
     crash = ""
     for attempt in range(RESTARTS + 1):
         with tempfile.TemporaryDirectory(prefix="jellybean-train-") as folder:
-            why = _attempt(arguments, count, Path(folder))
-            before, crash = crash, _reported_reason(Path(folder), "crash")
+            why = attempt_in(Path(folder))
+            before, crash = crash, reported_reason(Path(folder), "crash")
         if why is None:
             return
         if crash and crash == before:
@@ -102,21 +115,21 @@ def _attempt(arguments: Sequence[str], count: int, folder: Path) -> str | None:
         rdzv_endpoint="localhost:0",
         max_restarts=0,
         monitor_interval=0.2,
-        shutdown_timeout=_SHUTDOWN_S,
-        signals_to_handle="",  # `_signals_end_launcher` handles them
+        shutdown_timeout=SHUTDOWN_S,
+        signals_to_handle="",  # `signals_end_launcher` handles them
         logs_specs=DefaultLogsSpecs(log_dir=str(folder / "logs")),
     )
     signals_received: list[int] = []
     try:
         with (
             environment_with({THREADS: os.environ.get(THREADS, "1"), REASONS_FOLDER: str(folder)}),
-            _signals_end_launcher(signals_received),
+            signals_end_launcher(signals_received),
         ):
             elastic_launch(config, sys.executable)(*arguments)
     except SignalException as stopped:
         raise SignalledError(signals_received[0]) from stopped
     except ChildFailedError as failed:
-        final = _reported_reason(folder, "final")
+        final = reported_reason(folder, "final")
         if final:
             raise TrainingError(final) from failed
         return _reason(folder, failed)
@@ -136,23 +149,23 @@ def _reason(folder: Path, failed: ChildFailedError) -> str:
     reasons = {rank: f"rank {rank} was killed by {number.name}" for rank, number in killed.items()}
     rank, failure = failed.get_first_failure()
     return (
-        _reported_reason(folder, "still")
+        reported_reason(folder, "still")
         or ", ".join(text for rank, text in reasons.items() if killed[rank] != signal.SIGTERM)
-        or _reported_reason(folder, "crash")
-        or _reported_reason(folder, "lost")
+        or reported_reason(folder, "crash")
+        or reported_reason(folder, "lost")
         or ", ".join(reasons.values())
         or f"rank {rank} ended with status {failure.exitcode}"
     )
 
 
-def _reported_reason(folder: Path, kind: str) -> str:
+def reported_reason(folder: Path, kind: str) -> str:
     """The reason of the lowest rank that reported one of this kind; empty if none did."""
     found = {int(match[1]): path for path in folder.iterdir() if (match := re.fullmatch(rf"{kind}-(\d+)", path.name))}
     return found[min(found)].read_text(encoding="utf-8") if found else ""
 
 
 @contextmanager
-def _signals_end_launcher(signals_received: list[int]) -> Iterator[None]:
+def signals_end_launcher(signals_received: list[int]) -> Iterator[None]:
     """Context in which the first signal ends the launcher, which sends its processes SIGTERM, whatever the signal.
 
     After SIGINT they would unwind, and torch's threads would print errors. A SIGHUP that nohup ignores stays ignored.

@@ -78,7 +78,7 @@ def _stores(world: int, patience: timedelta) -> tuple[dist.Store, dist.Store]:
     wait for each other forever (pytorch/pytorch#135712), so keys carry the restart count. Several agents count restarts
     independently; they must not share a store (TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in torchrun's environment).
     """
-    if not started_by_launcher():
+    if not started_by_launcher() or world == 1:
         return dist.HashStore(), dist.HashStore()
     shared = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     alone = os.environ.get("GROUP_WORLD_SIZE", "1") == "1"
@@ -146,17 +146,18 @@ def fit_to_processes(document: TrainingDocument) -> TrainingDocument:
 
 
 @contextmanager
-def process_group(document: TrainingDocument) -> Iterator[Rank]:
+def process_group(document: TrainingDocument, *, alone: bool = False) -> Iterator[Rank]:
     """Context with the run's process group; yields this process's rank.
 
-    The document is of this number of processes (`fit_to_processes`).
+    The document is of this number of processes (`fit_to_processes`). `alone`: a group of this process only, which
+    exchanges messages with others by itself.
     """
-    world = _world()
+    launched = int(os.environ["RANK"]) if started_by_launcher() else 0
+    world, rank = (1, 0) if alone else (_world(), launched)
     local = int(os.environ.get("LOCAL_RANK", "0"))
     local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     patience = timedelta(seconds=document.timeout_s)
     store, beat_store = _stores(world, patience)
-    rank = int(os.environ["RANK"]) if started_by_launcher() else 0
     heartbeats = Heartbeats(beat_store, rank, world, document.timeout_s) if world > 1 else None
     if heartbeats is not None:
         heartbeats.start(lambda error: _abort_process(error, rank))
@@ -178,7 +179,7 @@ def process_group(document: TrainingDocument) -> Iterator[Rank]:
         if dist.is_initialized() and dist.group.WORLD.bound_device_id is not None and world > 1:
             _abort_process(error, rank)  # an orderly end would wait for transfers that the other ranks never begin
         if started_by_launcher() and report_to_launcher(
-            error, rank
+            error, launched
         ):  # report before the other ranks notice that this one is gone
             raise ReportedError from error
         raise

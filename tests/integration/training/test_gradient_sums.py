@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.documents.training_run import SYNC_WAYS, TORCH, SyncSpec  # noqa: E402
+from jellybean.documents.training_run import MESSAGE_WAYS, TORCH, SyncSpec  # noqa: E402
 from jellybean.training.collectives.buffer_memory import sum_buffer_bytes  # noqa: E402
 from jellybean_solver.pipeline import count_traffic, make_all_reduce  # noqa: E402
 from tests.integration.training.cases import Train, merged  # noqa: E402
@@ -17,7 +17,7 @@ from tests.integration.training.sum_cases import BufferBytes, Overlap, SumVector
 
 torch.set_num_threads(1)
 BF16 = torch.bfloat16
-WAYS = [way for way in SYNC_WAYS if way != TORCH]
+WAYS = list(MESSAGE_WAYS)
 VECTORS = {
     (way, workers, size): SumVectors(way, workers, size)
     for way in WAYS
@@ -56,7 +56,7 @@ def _by(way: str, train: Train) -> Train:
 @pytest.fixture(scope="module")
 def found():
     """Results of all cases, run by one start of four ranks."""
-    trained = {(way, name): _by(way, train) for name, train in TRAINED.items() for way in SYNC_WAYS}
+    trained = {(way, name): _by(way, train) for name, train in TRAINED.items() for way in (TORCH, *MESSAGE_WAYS)}
     groups = [VECTORS, AT_ONCE, OVERLAP, trained, BUFFERS]
     results = iter(run_ranks(4, [case for group in groups for case in group.values()]))
     return [{key: next(results) for key in group} for group in groups]

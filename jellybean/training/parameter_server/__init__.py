@@ -1,0 +1,1 @@
+"""Training with parameter servers: processes that keep the weights, outside any process group (ADR 13)."""

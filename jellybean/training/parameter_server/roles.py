@@ -1,0 +1,63 @@
+"""What the processes of a run with parameter servers are: workers first, then servers; and how they divide an epoch."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from jellybean.documents.training import TrainingDocument
+from jellybean.documents.training_run import SyncSpec
+from jellybean.training.data.loading import TrainingData
+from jellybean.training.data.rows import MemoryRows
+from jellybean.training.data.sampler import MicrobatchSampler
+from jellybean.training.errors import TrainingError
+
+SCHEDULE = "1f1b"  # on one device: each micro-batch's backward follows its forward
+
+
+@dataclass(frozen=True)
+class Role:
+    """A process of the run: worker `number`, or server `number` if `serves`."""
+
+    number: int
+    serves: bool
+
+
+def role_of_process(document: TrainingDocument) -> Role:
+    """The role by the rank that the launcher gave this process."""
+    rank, workers = int(os.environ["RANK"]), document.replicas
+    return Role(rank - workers, True) if rank >= workers else Role(rank, False)
+
+
+def document_alone(document: TrainingDocument, role: Role) -> TrainingDocument:
+    """The document as a run of this process alone: one device, with a worker's share of the batch.
+
+    Servers compute in host memory.
+    """
+    alone = {"replicas": 1, "devices": 1, "min_devices": None, "sync": SyncSpec(), "schedule": SCHEDULE}
+    device = {"device": "cpu"} if role.serves else {}
+    return document.model_copy(update={**alone, "batch": document.batch // document.replicas, **device})
+
+
+def divide_epoch(document: TrainingDocument, data: TrainingData) -> MicrobatchSampler:
+    """The division of an epoch into parts. TrainingError if there are too few rows, or if they cannot be handed out.
+
+    In BSP an iteration is an update of all workers, in ASP that of one.
+    """
+    for source in (data.train, data.test):
+        if not isinstance(source, MemoryRows):
+            raise TrainingError(
+                f"{data.name}: a parameter server hands out rows in any order, so they must be arrays in "
+                "memory; for data sets and streams take another `sync.way`"
+            )
+    workers, rows = document.replicas, data.train.rows
+    if document.sync.mode == "bsp":
+        sampler = MicrobatchSampler(rows, document.batch, document.microbatches, workers)
+    else:
+        sampler = MicrobatchSampler(rows, document.batch // workers, document.microbatches, 1)
+    if sampler.updates < 1:
+        parts = document.microbatches * workers
+        raise TrainingError(
+            f"{rows} rows are too few for one update of {parts} micro-batches; lower batch, microbatches or replicas"
+        )
+    return sampler

@@ -1,0 +1,77 @@
+"""The weights that a server keeps: gradients come in, the optimizer steps, weights go out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from jellybean.training.parameter_server.flat_tensors import FlatTensors
+from jellybean.training.setup import RankRun
+from jellybean.training.stages.stage import StageCopy
+from jellybean.training.stages.updates import GroupSettings
+from jellybean_solver.pipeline import Action, ActionKind
+
+Tensors = Mapping[str, torch.Tensor]
+_UPDATE = Action(ActionKind.UPDATE, 0, 0, 1)
+
+
+class ServedWeights:
+    """The weights of a server's run, updated by sums of `parts` gradients each. Calls must not overlap."""
+
+    def __init__(self, run: RankRun, parts: int) -> None:
+        self._run, self._parts = run, parts
+        self._pending: dict[int, dict[str, torch.Tensor]] = {}  # number of a part -> its gradient
+
+    def add(self, number: int, gradient: Tensors, settings: GroupSettings) -> bool:
+        """Take the gradient of a part; with the last one of an update, update the weights. Returns whether it did.
+
+        The gradients are added in the order of the parts, whichever came first, so that runs are repeatable.
+        """
+        if self._parts == 1:
+            self._update(dict(gradient), settings)
+            return True
+        self._pending[number] = {name: value.clone() for name, value in gradient.items()}
+        if len(self._pending) < self._parts:
+            return False
+        first, *others = [self._pending[one] for one in sorted(self._pending)]
+        self._pending = {}
+        for other in others:
+            for name, value in other.items():
+                first[name].add_(value)
+        self._update(first, settings)
+        return True
+
+    def _update(self, gradient: dict[str, torch.Tensor], settings: GroupSettings) -> None:
+        stage, updates = stage_of(self._run), self._run.updates
+        stage.begin_iteration({})
+        updates.begin_iteration([settings])
+        stage.gradient = gradient
+        updates.update(_UPDATE, stage, 0)
+
+
+def stage_of(run: RankRun) -> StageCopy:
+    """The only stage of a run of one process."""
+    return run.held[0, 0]
+
+
+def frozen_of(stage: StageCopy) -> dict[str, torch.Tensor]:
+    """The weights that are not trained."""
+    return {name: value for name, value in stage.versions.exact.items() if name not in stage.versions.trained}
+
+
+def replace_weights(stage: StageCopy, values: FlatTensors) -> None:
+    """Replace weights by received ones; short copies are rounded again."""
+    exact = stage.versions.exact
+    for name, value in values.views.items():
+        exact[name].copy_(value)
+    with stage.versions.exact_parameters():
+        pass  # its end rounds
+
+
+def averaged(buffers: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """Means of the workers' running statistics; counters, which are no floats, are those of the first one."""
+    return {
+        name: torch.stack([own[name] for own in buffers]).mean(0) if value.is_floating_point() else value
+        for name, value in buffers[0].items()
+    }

@@ -1,0 +1,127 @@
+"""A worker: asks for a part of the epoch, pulls the weights, computes the part's gradient and pushes it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import torch
+
+from jellybean.documents.training import TrainingDocument
+from jellybean.training.data.feed import IterationFeed
+from jellybean.training.data.rows import MicrobatchReader, ReadPlan
+from jellybean.training.errors import RankLostError, TrainingError
+from jellybean.training.parameter_server.channel import Channel, Header, connect
+from jellybean.training.parameter_server.flat_tensors import FlatTensors
+from jellybean.training.parameter_server.parts import Part
+from jellybean.training.parameter_server.rendezvous import Rendezvous
+from jellybean.training.parameter_server.roles import Role, divide_epoch, document_alone
+from jellybean.training.parameter_server.weights import frozen_of, replace_weights, stage_of
+from jellybean.training.processes.ranks import process_group
+from jellybean.training.setup import RankRun, set_up_run
+
+
+def work(document: TrainingDocument, directory: Path, role: Role) -> None:
+    """Be a worker until the first server ends the run."""
+    alone = document_alone(document, role)
+    with process_group(alone, alone=True) as rank:
+        run = set_up_run(alone, directory, rank)
+        worker = Worker(run, document, role.number)
+        meeting = Rendezvous(document.timeout_s)
+        channel = connect(meeting.address(0), meeting.key(), document.timeout_s)
+        try:
+            worker.run(channel)
+        finally:
+            channel.close()
+            run.transport.close()
+
+
+class Worker:
+    """The model of one worker, and its place in the division of epochs."""
+
+    def __init__(self, run: RankRun, document: TrainingDocument, number: int) -> None:
+        self._run, self._number, self._seed = run, number, document.seed
+        self._division = divide_epoch(document, run.data)
+        self._stage = stage_of(run)
+        trained = self._stage.versions.trained
+        self._weights, self._gradient = FlatTensors(trained), FlatTensors(trained)
+        self._buffers = FlatTensors(self._stage.buffers)
+        self._readers: dict[tuple[int, int], MicrobatchReader] = {}
+
+    def run(self, channel: Channel) -> None:
+        """Compute parts until there are no more. RankLostError if the server is gone."""
+        self._join(channel)
+        while True:
+            channel.send({"kind": "work"})
+            header = channel.receive()
+            if header["kind"] == "end":
+                return
+            if header["kind"] != "part":
+                raise RankLostError(f"the parameter server answered {header['kind']}")
+            channel.receive_into(self._weights.memory, header)
+            replace_weights(self._stage, self._weights)
+            if header["buffers"]:
+                self._receive_buffers(channel)
+            self._push(channel, header)
+
+    def _join(self, channel: Channel) -> None:
+        data = self._run.data
+        channel.send(
+            {
+                "kind": "join",
+                "worker": self._number,
+                "layout": self._weights.layout,
+                "rows": [data.train.digest(), data.test.digest()],
+            }
+        )
+        header = channel.receive()
+        if header["kind"] == "refused":
+            raise TrainingError(header["why"])
+        frozen = FlatTensors(frozen_of(self._stage))
+        channel.receive_into(frozen.memory, header)
+        replace_weights(self._stage, frozen)
+
+    def _receive_buffers(self, channel: Channel) -> None:
+        channel.receive_into(self._buffers.memory, channel.receive())
+        own = self._stage.buffers
+        for name, value in self._buffers.views.items():
+            own[name].copy_(value)
+
+    def _push(self, channel: Channel, header: Header) -> None:
+        began = time.perf_counter()
+        part = Part(header["iteration"], header["number"])
+        loss = self._compute(header["epoch"], part)
+        self._gradient.put(self._stage.gradient)
+        self._buffers.put(self._stage.buffers)
+        seconds = time.perf_counter() - began
+        place = {"iteration": part.iteration, "number": part.number}
+        channel.send({"kind": "push", **place, "loss": loss, "computed_s": seconds}, self._gradient.memory)
+        if self._buffers.views:
+            channel.send({"kind": "buffers"}, self._buffers.memory)
+
+    def _compute(self, epoch: int, part: Part) -> float:
+        """The part's gradient, in the stage; returns its share of the update's loss."""
+        stage, division = self._stage, self._division
+        before = epoch * division.updates + part.iteration
+        device = self._run.rank.device
+        feed = IterationFeed(self._reader(epoch, part), part.iteration, device, before, part.number, self._seed)
+        stage.begin_iteration({})
+        stage.gradient = {}
+        loss = torch.zeros((), dtype=torch.float64)
+        for microbatch in range(division.run):
+            inputs = feed.inputs(microbatch, stage.inputs.arguments)
+            target, factor, seed = feed.target(microbatch), feed.factor(microbatch), feed.seed(microbatch, 0)
+            found = stage.forward(microbatch, inputs, 0, seed=seed, target=target, factor=factor)
+            stage.backward(microbatch, ())
+            if not isinstance(found, torch.Tensor):
+                raise AssertionError("the only stage returned no loss")
+            loss += found.double().cpu() * factor
+        return float(loss)
+
+    def _reader(self, epoch: int, part: Part) -> MicrobatchReader:
+        """The rows of the epoch for a replica; that of an earlier epoch is forgotten."""
+        key = (epoch, part.number)
+        if key not in self._readers:
+            self._readers = {other: reader for other, reader in self._readers.items() if other[0] == epoch}
+            self._readers[key] = self._run.data.train.read(ReadPlan(self._division, epoch, replica=part.number))
+        return self._readers[key]
