@@ -3,11 +3,30 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import psutil
+
+# Functions of a nets.py: rows of three classes, and a loss that takes as long as `start_training` says.
+CLASSES = """
+def data():
+    rows = torch.randn(96, 9, generator=torch.Generator().manual_seed(1))
+    return {"train": (rows, rows[:, :3].argmax(1)), "test": (rows, rows[:, :3].argmax(1))}
+"""
+SLOW_LOSS = """
+import os
+import time
+
+def loss(outputs, targets):
+    time.sleep(float(os.environ.get("SLOWLY", "0")))
+    return torch.nn.functional.cross_entropy(outputs, targets)
+"""
 
 
 def write_project(folder: Path, document: str, nets: str) -> Path:
@@ -16,6 +35,34 @@ def write_project(folder: Path, document: str, nets: str) -> Path:
     (folder / "training.yaml").write_text(document)
     (folder / "nets.py").write_text(nets)
     return folder
+
+
+def start_training(
+    project: Path,
+    *options: str,
+    slowly: float = 0.0,
+    wrapper: Sequence[str] = (),
+    launcher: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> subprocess.Popen[str]:
+    """`jellybean train` in a session of its own. `slowly`: seconds of SLOW_LOSS. `wrapper`: what starts Python, and
+    `launcher`: what Python starts it by.
+    """
+    return subprocess.Popen(
+        [*wrapper, sys.executable, *launcher, "-m", "jellybean", "train", str(project), *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # with the threads given a busy machine is not worth a line
+        env={"OMP_NUM_THREADS": "1", **os.environ, "SLOWLY": str(slowly), **(environment or {})},
+        start_new_session=True,
+    )
+
+
+def rank_processes(run: subprocess.Popen[str]) -> list[psutil.Process]:
+    """A run's ranks in order; their own children are workers."""
+    children = [child for child in psutil.Process(run.pid).children() if "RANK" in child.environ()]
+    return sorted(children, key=lambda child: int(child.environ()["RANK"]))
 
 
 def checkpoints(project: Path) -> Path:

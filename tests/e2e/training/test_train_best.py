@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,15 @@ torch = pytest.importorskip("torch", reason="training needs torch: pip install '
 from safetensors.torch import load_file  # noqa: E402
 
 from jellybean.cli import run  # noqa: E402
-from tests.support.training_runs import checkpoints, logged_epochs, wait_while_it_runs, write_project  # noqa: E402
+from tests.support.training_runs import (  # noqa: E402
+    CLASSES,
+    SLOW_LOSS,
+    checkpoints,
+    logged_epochs,
+    start_training,
+    wait_while_it_runs,
+    write_project,
+)
 
 # The rate rises until the loss gets worse: the second epoch is the best, and the run stops after the fifth.
 DOCUMENT = """\
@@ -35,24 +41,13 @@ early_stop: {metric: loss, patience: 3}
 checkpoint: {every: 4, keep: 1}
 schedule: 1f1b
 """
-NETS = """\
-import os
-import time
-
+NETS = f"""\
 import torch
 
 def net():
     norm = torch.nn.BatchNorm1d(16)
     return torch.nn.Sequential(torch.nn.Linear(9, 16), norm, torch.nn.Tanh(), torch.nn.Linear(16, 3))
-
-def data():
-    rows = torch.randn(96, 9, generator=torch.Generator().manual_seed(1))
-    return {"train": (rows, rows[:, :3].argmax(1)), "test": (rows, rows[:, :3].argmax(1))}
-
-def loss(outputs, targets):
-    time.sleep(float(os.environ.get("SLOWLY", "0")))
-    return torch.nn.functional.cross_entropy(outputs, targets)
-"""
+{CLASSES}{SLOW_LOSS}"""
 Weights = dict[str, Any]
 
 
@@ -145,20 +140,9 @@ def test_early_stopping_that_begins_after_the_best_epoch_was_deleted(project, ca
         assert _are_equal(_model(project), _saved(folder / f"epoch-{kept}"))
 
 
-def _start(project: Path, slowly: float) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "jellybean", "train", str(project), "--set", "devices=2"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "SLOWLY": str(slowly)},
-        start_new_session=True,
-    )
-
-
 def test_a_run_that_is_killed_after_its_best_epoch(project):
     """All its processes, on two devices; the resumed run does not train the best epoch again."""
-    killed = _start(project, slowly=0.05)
+    killed = start_training(project, "--set", "devices=2", slowly=0.05)
     try:
         wait_while_it_runs(killed, (checkpoints(project) / "epoch-4").exists)
     finally:
@@ -166,7 +150,7 @@ def test_a_run_that_is_killed_after_its_best_epoch(project):
         killed.communicate()
     best = checkpoints(project) / "epoch-2"
     manifest = (best / "manifest.json").stat().st_mtime_ns
-    resumed = _start(project, slowly=0.0)
+    resumed = start_training(project, "--set", "devices=2")
     _, said = resumed.communicate(timeout=300)
     assert resumed.returncode == 0, said
     assert "the trained model has the weights of epoch 2, the best" in " ".join(said.split())

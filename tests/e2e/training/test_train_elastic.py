@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import psutil
@@ -15,7 +13,14 @@ import pytest
 pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
 from jellybean.cli import run as command
-from tests.support.training_runs import checkpoints, logged_epochs, wait_while_it_runs, write_project
+from tests.support.training_runs import (
+    SLOW_LOSS,
+    checkpoints,
+    logged_epochs,
+    start_training,
+    wait_while_it_runs,
+    write_project,
+)
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
 DOCUMENT = """\
@@ -32,10 +37,7 @@ min_devices: 1
 schedule: 1f1b
 checkpoint: {updates: 4}
 """
-NETS = """\
-import os
-import time
-
+NETS = f"""\
 import torch
 
 def net():
@@ -43,12 +45,8 @@ def net():
 
 def data():
     rows = torch.randn(320, 9, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    return {"train": (rows, rows[:, :3].argmax(1)), "test": (rows, rows[:, :3].argmax(1))}
-
-def loss(outputs, targets):
-    time.sleep(float(os.environ.get("SLOWLY", "0")))
-    return torch.nn.functional.cross_entropy(outputs, targets)
-"""
+    return {{"train": (rows, rows[:, :3].argmax(1)), "test": (rows, rows[:, :3].argmax(1))}}
+{SLOW_LOSS}"""
 
 
 def _agent(project: Path, port: int) -> subprocess.Popen[str]:
@@ -59,16 +57,10 @@ def _agent(project: Path, port: int) -> subprocess.Popen[str]:
         "--rdzv-id=elastic",
         "--rdzv-conf=last_call_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=3",
     ]
-    return subprocess.Popen(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--nnodes=1:2", "--nproc-per-node=1", *rendezvous),
-            *("--max-restarts=5", "--monitor-interval=0.2", "-m", "jellybean", "train", str(project)),
-        ],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={"OMP_NUM_THREADS": "1", **os.environ, "SLOWLY": "0.03", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
-    )
+    torchrun = ["-m", "torch.distributed.run", "--nnodes=1:2", "--nproc-per-node=1", *rendezvous]
+    launcher = [*torchrun, "--max-restarts=5", "--monitor-interval=0.2"]
+    environment = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    return start_training(project, slowly=0.03, launcher=launcher, environment=environment)
 
 
 def _listens(port: int) -> bool:

@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import psutil
@@ -15,7 +14,16 @@ import pytest
 
 pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from tests.support.training_runs import checkpoints, logged_epochs, wait_while_it_runs, write_project
+from tests.support.training_runs import (
+    CLASSES,
+    SLOW_LOSS,
+    checkpoints,
+    logged_epochs,
+    rank_processes,
+    start_training,
+    wait_while_it_runs,
+    write_project,
+)
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
 DOCUMENT = """\
@@ -32,23 +40,12 @@ devices: 2
 schedule: 1f1b
 timeout: 20 s
 """
-NETS = """\
-import os
-import time
-
+NETS = f"""\
 import torch
 
 def net():
     return torch.nn.Sequential(torch.nn.Linear(9, 64), torch.nn.Tanh(), torch.nn.Dropout(0.1), torch.nn.Linear(64, 3))
-
-def data():
-    rows = torch.randn(96, 9, generator=torch.Generator().manual_seed(1))
-    return {"train": (rows, rows[:, :3].argmax(1)), "test": (rows, rows[:, :3].argmax(1))}
-
-def loss(outputs, targets):
-    time.sleep(float(os.environ.get("SLOWLY", "0")))
-    return torch.nn.functional.cross_entropy(outputs, targets)
-"""
+{CLASSES}{SLOW_LOSS}"""
 
 
 @pytest.fixture
@@ -59,14 +56,7 @@ def project(tmp_path: Path) -> Path:
 def _start(project: Path, *options: str, slowly: float = 0.0, most: int | None = None) -> subprocess.Popen[str]:
     """`most`: bytes of a file."""
     limit = ["prlimit", f"--fsize={most}"] if most is not None else []
-    return subprocess.Popen(
-        [*limit, sys.executable, "-m", "jellybean", "train", str(project), "--json", *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "SLOWLY": str(slowly)},
-        start_new_session=True,
-    )
+    return start_training(project, "--json", *options, slowly=slowly, wrapper=limit)
 
 
 def _end(run: subprocess.Popen[str]) -> tuple[int, str, str]:
@@ -81,10 +71,6 @@ def _whole(project: Path) -> list[list[float]]:
     epochs = logged_epochs(project)
     assert [epoch["number"] for epoch in epochs] == list(range(1, len(epochs) + 1))
     return [epoch["losses"] for epoch in epochs]
-
-
-def _ranks(run: subprocess.Popen[str]) -> list[psutil.Process]:
-    return sorted(psutil.Process(run.pid).children(), key=lambda one: int(one.environ()["RANK"]))
 
 
 def _wait_for_epoch(project: Path, number: int, run: subprocess.Popen[str]) -> None:
@@ -106,7 +92,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[list[float]]:
 def test_a_rank_that_is_killed_or_stands_still(project, undisturbed, rank, number):
     run = _start(project, slowly=0.3)
     _wait_for_epoch(project, 2, run)
-    _ranks(run)[rank].send_signal(number)
+    rank_processes(run)[rank].send_signal(number)
     status, _, said = _end(run)
     assert status == 0
     assert "restarting all ranks from the newest checkpoint (1 of 3)" in said
@@ -148,13 +134,13 @@ def test_what_cannot_be_is_told_once(project):
 def test_ctrl_c_ends_all_and_the_same_command_goes_on(project, undisturbed, number):
     run = _start(project, slowly=0.3)
     _wait_for_epoch(project, 2, run)
-    ranks = _ranks(run)
+    processes = rank_processes(run)
     os.killpg(run.pid, number)
     status, _, said = _end(run)
     assert status == 128 + number
     assert re.search(r" stopped after epoch \d; the same command resumes from it$", said), said
     assert not re.search("terminate called|death signal|elastic", said), said
-    assert not [one for one in ranks if one.is_running()]
+    assert not [one for one in processes if one.is_running()]
     status, out, _ = _end(_start(project))
     assert status == 0
     assert json.loads(out)["epochs"][0]["number"] >= 3
@@ -164,16 +150,16 @@ def test_ctrl_c_ends_all_and_the_same_command_goes_on(project, undisturbed, numb
 def test_a_killed_launcher_leaves_nobody_behind_and_two_runs_do_not_mix(project, undisturbed):
     run = _start(project, slowly=2)
     _wait_for_epoch(project, 1, run)
-    ranks = _ranks(run)
-    assert len(ranks) == 2
-    for rank in ranks:
-        rank.suspend()
+    processes = rank_processes(run)
+    assert len(processes) == 2
+    for process in processes:
+        process.suspend()
     status, _, said = _end(_start(project))
     assert status == 1
     assert "another jellybean train is running" in said
     run.kill()
     run.communicate()
-    _, alive = psutil.wait_procs(ranks, timeout=60)
+    _, alive = psutil.wait_procs(processes, timeout=60)
     assert not alive
     status, _, _ = _end(_start(project))
     assert status == 0

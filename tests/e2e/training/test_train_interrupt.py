@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from tests.support.training_runs import wait_while_it_runs, write_project
+from tests.support.training_runs import start_training, wait_while_it_runs, write_project
 
 DOCUMENT = """\
 kind: Training
@@ -34,14 +32,7 @@ raise AssertionError("interrupted before the model is loaded")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_while_torch_is_imported(tmp_path: Path, number: signal.Signals) -> None:
     project = write_project(tmp_path, DOCUMENT, NETS)
-    run = subprocess.Popen(
-        [sys.executable, "-m", "jellybean", "train", str(project)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},  # else a busy machine is worth a line of its own
-    )
+    run = start_training(project)
     maps = Path(f"/proc/{run.pid}/maps")
     wait_while_it_runs(run, lambda: "libtorch_cpu" in maps.read_text())
     os.killpg(run.pid, number)

@@ -24,10 +24,9 @@ from jellybean.cli import run  # noqa: E402
 from jellybean.documents.training import load_training  # noqa: E402
 from jellybean.training.checkpoints.checkpoint import finish_checkpoint, write_rank_file  # noqa: E402
 from jellybean.training.checkpoints.position import Position  # noqa: E402
-from jellybean.training.processes.ranks import Rank  # noqa: E402
-from jellybean.training.setup import set_up_run  # noqa: E402
 from jellybean.training.train import train  # noqa: E402
 from tests.integration.training.ranks import run_ranks  # noqa: E402
+from tests.support.training_inputs import set_up_cpu_run  # noqa: E402
 
 NETS = """\
 import torch
@@ -106,7 +105,7 @@ class OnTwo:
 
     def __call__(self, rank: int) -> list[float]:
         document = load_training(Path(self.folder), ["epochs=2", "devices=2", "schedule=1f1b"])
-        own = set_up_run(document, Path(self.folder), Rank(rank, 2, torch.device("cpu")))
+        own = set_up_cpu_run(document, rank, Path(self.folder))
         trained = train(own, document, Path(self.folder), lambda e: None, lambda t: None)
         return [loss for epoch in trained.epochs for loss in epoch.losses]
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
 from jellybean.cli import run as command
-from tests.support.training_runs import checkpoints, logged_epochs, wait_while_it_runs, write_project
+from tests.support.training_runs import (
+    SLOW_LOSS,
+    checkpoints,
+    logged_epochs,
+    rank_processes,
+    start_training,
+    wait_while_it_runs,
+    write_project,
+)
 
 DOCUMENT = """\
 kind: Training
@@ -32,9 +37,8 @@ devices: 2
 schedule: 1f1b
 checkpoint: {updates: 4}
 """
-NETS = """\
+NETS = f"""\
 import os
-import time
 
 import torch
 
@@ -51,12 +55,8 @@ def rows(epoch):
 
 def data():
     test = torch.randn(96, 9, generator=torch.Generator().manual_seed(9))
-    return {"train": rows, "test": (test, test[:, :3].argmax(1))}
-
-def loss(outputs, targets):
-    time.sleep(float(os.environ.get("SLOWLY", "0")))
-    return torch.nn.functional.cross_entropy(outputs, targets)
-"""
+    return {{"train": rows, "test": (test, test[:, :3].argmax(1))}}
+{SLOW_LOSS}"""
 
 
 def _project(folder: Path) -> Path:
@@ -70,13 +70,8 @@ def _start(
     options = [part for value in values for part in ("--set", value)]
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     launcher = [*torchrun, f"--max-restarts={restarts}", "--monitor-interval=0.1"] if restarts is not None else []
-    return subprocess.Popen(
-        [sys.executable, *launcher, "-m", "jellybean", "train", str(project), *options],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={"OMP_NUM_THREADS": "1", **os.environ, "SLOWLY": str(slowly), "DROPOUT": str(dropout)},
-    )
+    environment = {"DROPOUT": str(dropout)}
+    return start_training(project, *options, slowly=slowly, launcher=launcher, environment=environment)
 
 
 def _epochs(project: Path) -> list[tuple[int, list[float], float, float]]:
@@ -87,12 +82,6 @@ def _epochs(project: Path) -> list[tuple[int, list[float], float, float]]:
 def _within_an_epoch(project: Path) -> set[str]:
     """Names of the checkpoints within an epoch."""
     return {path.name for path in checkpoints(project).glob("epoch-*-update-*")}
-
-
-def _ranks(run: subprocess.Popen[str]) -> list[psutil.Process]:
-    """In order; a rank's own children are its workers."""
-    found = [child for child in psutil.Process(run.pid).children() if "RANK" in child.environ()]
-    return sorted(found, key=lambda one: int(one.environ()["RANK"]))
 
 
 def _run_here(project: Path, *values: str) -> int:
@@ -108,7 +97,7 @@ def test_a_rank_is_killed_in_the_middle_of_an_epoch(tmp_path):
     project = _project(tmp_path / "killed")
     run = _start(project, slowly=0.02)
     wait_while_it_runs(run, lambda: {"epoch-1-update-4", "epoch-1-update-8"} & _within_an_epoch(project))
-    _ranks(run)[1].send_signal(signal.SIGKILL)
+    rank_processes(run)[1].send_signal(signal.SIGKILL)
     _, said = run.communicate(timeout=300)
     assert run.returncode == 0, said
     said = " ".join(said.split())
@@ -137,7 +126,7 @@ def test_killed_in_the_middle_of_epochs_twenty_times(tmp_path):
         if new:
             time.sleep(0.01 * (kills % 7))
             seen |= _within_an_epoch(project)
-            ranks = _ranks(run)
+            ranks = rank_processes(run)
             if len(ranks) == 2:
                 ranks[kills % 2].send_signal(signal.SIGKILL)
                 ranks[kills % 2].wait()

@@ -9,14 +9,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from jellybean.documents.training import OptimizerSpec, TrainingDocument
+from jellybean.documents.training import TrainingDocument
 from jellybean.training.hand_back import trained_model
-from jellybean.training.processes.ranks import Rank
-from jellybean.training.setup import set_up_run
 from jellybean.training.train import train
 from tests.integration.training.data_cases import arrays
 from tests.integration.training.models.whole_model import measured
-from tests.support.training_inputs import load_training_inputs
+from tests.support.training_inputs import load_training_inputs, set_up_cpu_run, training_document
 
 DECAY, LR, BATCH, EPOCHS = 0.9, 0.1, 12, 2
 
@@ -61,14 +59,13 @@ class Averaged:
 
     @property
     def document(self) -> TrainingDocument:
-        return TrainingDocument(
-            kind="Training",
+        return training_document(
+            LR,
             model=f"{__name__}:{self.model}",
             data="tests.integration.training.data_cases:in_order",
             epochs=EPOCHS,
             batch=BATCH,
             microbatches=3,
-            optimizer=OptimizerSpec(name="sgd", lr=LR),
             devices=2 // self.replicas,
             replicas=self.replicas,
             schedule=self.schedule,
@@ -78,7 +75,7 @@ class Averaged:
 
     def __call__(self, rank: int) -> tuple[Any, Any, Any]:
         document = self.document
-        run = set_up_run(document, Path(), Rank(rank, document.devices, torch.device("cpu")))
+        run = set_up_cpu_run(document, rank)
         epochs = train(run, document, Path(self.folder), lambda epoch: None, lambda text: None).epochs
         found = [(epoch.test_loss, epoch.metrics) for epoch in epochs]
         module = trained_model(run, document, Path())

@@ -15,9 +15,8 @@ from torch.utils.data import DataLoader, Dataset
 from jellybean.documents.training import LrSpec, OptimizerSpec, TrainingDocument
 from jellybean.documents.training_data import FunctionSpec
 from jellybean.training.errors import TrainingError
-from jellybean.training.processes.ranks import Rank
-from jellybean.training.setup import set_up_run
 from jellybean.training.train import train
+from tests.support.training_inputs import set_up_cpu_run
 
 ROWS, TESTS, LENGTH = 54, 20, 4
 
@@ -149,7 +148,7 @@ class TrainOn:
     def __call__(self, rank: int) -> Any:
         document = self.document
         try:
-            run = set_up_run(document, Path(), Rank(rank, document.devices, torch.device("cpu")))
+            run = set_up_cpu_run(document, rank)
             found = train(run, document, Path(self.folder), lambda epoch: None, lambda text: None).epochs
         except TrainingError as error:
             return str(error)

@@ -13,12 +13,10 @@ from jellybean.pipeline.user_functions import load_function
 from jellybean.training.data.rows import MemoryRows
 from jellybean.training.data.sampler import MicrobatchSampler
 from jellybean.training.optimization.lr_schedules import lr_factor
-from jellybean.training.processes.ranks import Rank
-from jellybean.training.setup import set_up_run
 from jellybean.training.train import train
 from tests.integration.training.models.whole_model import measured
 from tests.support.paths import EXAMPLES
-from tests.support.training_inputs import load_training_inputs
+from tests.support.training_inputs import load_training_inputs, set_up_cpu_run
 
 EXAMPLE = EXAMPLES / "pipeline"
 DEVICES = 2
@@ -66,7 +64,7 @@ class Learn:
 
     def __call__(self, rank: int) -> list[tuple[float, float | None]]:
         asked = document(self.schedule, self.model, self.epochs, exact=self.exact)
-        run = set_up_run(asked, EXAMPLE, Rank(rank, DEVICES, torch.device("cpu")))
+        run = set_up_cpu_run(asked, rank, EXAMPLE)
         folder = Path(self.folder) / f"{self.schedule}-{self.model}-{self.exact}"
         found = train(run, asked, folder, lambda epoch: None, lambda text: None).epochs
         return [(epoch.loss, epoch.accuracy) for epoch in found]

@@ -16,9 +16,8 @@ from jellybean.documents.training import TrainingDocument  # noqa: E402
 from jellybean.training.checkpoints.finite import not_finite  # noqa: E402
 from jellybean.training.errors import TrainingError  # noqa: E402
 from jellybean.training.hand_back import trained_model  # noqa: E402
-from jellybean.training.processes.ranks import Rank  # noqa: E402
-from jellybean.training.setup import set_up_run  # noqa: E402
 from jellybean.training.train import train  # noqa: E402
+from tests.support.training_inputs import set_up_cpu_run  # noqa: E402
 
 NETS = """\
 import torch
@@ -84,7 +83,7 @@ def _train(folder, **more):
         "metrics": (),
     }
     document = TrainingDocument(**{**settings, **more})
-    run = set_up_run(document, folder, Rank(0, 1, torch.device("cpu")))
+    run = set_up_cpu_run(document, 0, folder)
     told = []
     try:
         train(run, document, folder, told.append, lambda text: None)

@@ -10,15 +10,11 @@ import torch
 from torch import nn
 
 from jellybean.documents.training import OptimizerSpec, TrainingDocument
-from jellybean.training.data.feed import IterationFeed
-from jellybean.training.data.rows import ReadPlan
 from jellybean.training.epoch import average_statistics
 from jellybean.training.evaluation import evaluate
 from jellybean.training.hand_back import trained_model
-from jellybean.training.processes.ranks import Rank
-from jellybean.training.setup import set_up_run
 from tests.integration.training.models.whole_model import measured
-from tests.support.training_inputs import load_training_inputs
+from tests.support.training_inputs import first_update, load_training_inputs, set_up_cpu_run
 
 ROWS = 48
 
@@ -74,10 +70,8 @@ class MeasureTwoModes:
             replicas=self.replicas,
             schedule=self.schedule,
         )
-        run = set_up_run(document, Path(), Rank(rank, self.devices, torch.device("cpu")))
-        replica = rank // self.devices
-        reader = run.data.train.read(ReadPlan(run.sampler, replica=replica))
-        run.interpreter.run(IterationFeed(reader, 0, torch.device("cpu"), 0, 0, 0))
+        run = set_up_cpu_run(document, rank)
+        run.interpreter.run(first_update(run))
         average_statistics(run)
         evaluation = evaluate(run)
         found = evaluation.metrics["accuracy"], evaluation.loss

@@ -12,16 +12,13 @@ import torch
 
 from jellybean.documents.training import OptimizerSpec, TrainingDocument
 from jellybean.documents.training_lora import LoraSpec
-from jellybean.training.data.feed import IterationFeed
-from jellybean.training.data.rows import MemoryRows, ReadPlan
+from jellybean.training.data.rows import MemoryRows
 from jellybean.training.hand_back import trained_model
 from jellybean.training.models.lora import trained_module
 from jellybean.training.processes.links import GroupCommunicator
-from jellybean.training.processes.ranks import Rank
-from jellybean.training.setup import set_up_run
 from tests.integration.training.models import zoo
 from tests.integration.training.models.zoo import ROWS
-from tests.support.training_inputs import load_training_inputs
+from tests.support.training_inputs import first_update, load_training_inputs, set_up_cpu_run
 
 LR, UPDATES, MICROBATCHES = 0.01, 3, 4
 DEFAULT = LoraSpec(rank=4)
@@ -88,10 +85,9 @@ class LoraUpdates:
 
         GroupCommunicator.send = send  # type: ignore[method-assign]
         try:
-            run = set_up_run(self.document, Path(), Rank(rank, self.devices, torch.device("cpu")))
+            run = set_up_cpu_run(self.document, rank)
             for _ in range(UPDATES):
-                reader = run.data.train.read(ReadPlan(run.sampler))
-                run.interpreter.run(IterationFeed(reader, 0, torch.device("cpu"), 0, 0, 0))
+                run.interpreter.run(first_update(run))
             counted = dict(sent)
             run.transport.close()
         finally:

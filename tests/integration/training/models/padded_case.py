@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn import functional
 
-from jellybean.documents.training import OptimizerSpec, TrainingDocument
+from jellybean.documents.training import TrainingDocument
 from jellybean.training.data.randomness import epoch_order
-from jellybean.training.processes.ranks import Rank
-from jellybean.training.setup import set_up_run
 from jellybean.training.train import train
 from tests.integration.training.models.zoo import DTYPE, LENGTH, ZOO
+from tests.support.training_inputs import set_up_cpu_run, training_document
 
 ROWS, TEST_ROWS, BATCH, MICROBATCHES, EPOCHS, LR = 22, 13, 8, 3, 2, 0.5
 COUNTED = 7  # words that are counted
@@ -71,15 +70,14 @@ class TrainPadded:
 
     @property
     def document(self) -> TrainingDocument:
-        return TrainingDocument(
-            kind="Training",
+        return training_document(
+            LR,
             model=f"{__name__}:gpt2",
             data=f"{__name__}:{'labels_inside' if self.loss == 'model' else 'labels_beside'}",
             loss=self.loss,
             epochs=EPOCHS,
             batch=BATCH,
             microbatches=MICROBATCHES,
-            optimizer=OptimizerSpec(name="sgd", lr=LR),
             devices=self.devices,
             replicas=self.replicas,
             schedule=self.schedule,
@@ -87,7 +85,7 @@ class TrainPadded:
         )
 
     def __call__(self, rank: int) -> list[Measured]:
-        run = set_up_run(self.document, Path(), Rank(rank, self.devices, torch.device("cpu")))
+        run = set_up_cpu_run(self.document, rank)
         folder = Path(self.folder) / f"{self.loss}-{self.schedule}"
         epochs = train(run, self.document, folder, lambda epoch: None, lambda text: None).epochs
         return [Measured(e.loss, e.test_loss, e.metrics["perplexity"], e.metrics["accuracy"]) for e in epochs]

@@ -9,13 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from jellybean.documents.training import OptimizerSpec, TrainingDocument
-from jellybean.training.data.feed import IterationFeed
-from jellybean.training.data.rows import ReadPlan
+from jellybean.documents.training import TrainingDocument
 from jellybean.training.evaluation import evaluate
 from jellybean.training.hand_back import trained_model
-from jellybean.training.processes.ranks import Rank
-from jellybean.training.setup import set_up_run
+from tests.support.training_inputs import first_update, set_up_cpu_run, training_document
 
 ROWS, LR = 16, 0.1
 
@@ -75,14 +72,12 @@ def data() -> dict[str, Any]:
 
 
 def document(schedule: str, devices: int) -> TrainingDocument:
-    return TrainingDocument(
-        kind="Training",
+    return training_document(
+        LR,
         stages=f"{__name__}:stages",
         data=f"{__name__}:data",
-        epochs=1,
         batch=ROWS,
         microbatches=4,
-        optimizer=OptimizerSpec(name="sgd", lr=LR),
         devices=devices,
         schedule=schedule,
     )
@@ -97,8 +92,8 @@ class TrainStages:
 
     def __call__(self, rank: int) -> dict[str, Any]:
         asked = document(self.schedule, self.devices)
-        run = set_up_run(asked, Path(), Rank(rank, self.devices, torch.device("cpu")))
-        feed = IterationFeed(run.data.train.read(ReadPlan(run.sampler)), 0, torch.device("cpu"), 0, 0, 0)
+        run = set_up_cpu_run(asked, rank)
+        feed = first_update(run)
         losses = {m: float(loss) * feed.factor(m) for m, loss in run.interpreter.run(feed).losses.items()}
         evaluation = evaluate(run)
         run.transport.close()

@@ -8,27 +8,22 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from jellybean.documents.training import OptimizerSpec, TrainingDocument
-from jellybean.training.data.feed import IterationFeed
-from jellybean.training.data.rows import ReadPlan
+from jellybean.documents.training import TrainingDocument
 from jellybean.training.models.building import load_model
-from jellybean.training.processes.ranks import Rank
-from jellybean.training.setup import set_up_run
+from tests.support.training_inputs import first_update, set_up_cpu_run, training_document
 
 FILE = "pretrained.safetensors"
 
 
 def document(weights: str | None, devices: int = 2, seed: int = 0) -> TrainingDocument:
     place = "tests.integration.training.models.evaluation_case"
-    return TrainingDocument(
-        kind="Training",
+    return training_document(
+        0.1,
         model=f"{place}:two_modes",
         data=f"{place}:rows_of_three_classes",
         weights=weights,
-        epochs=1,
         batch=16,
         microbatches=4,
-        optimizer=OptimizerSpec(name="sgd", lr=0.1),
         devices=devices,
         schedule="1f1b",
         seed=seed,
@@ -52,13 +47,13 @@ class TrainFromFile:
     folder: str
 
     def __call__(self, rank: int) -> tuple[dict[str, torch.Tensor], dict[int, float]]:
-        run = set_up_run(document(FILE), Path(self.folder), Rank(rank, 2, torch.device("cpu")))
+        run = set_up_cpu_run(document(FILE), rank, Path(self.folder))
         held = {
             name: value.detach().clone()
             for stage in run.held.values()
             for name, value in (*stage.versions.parameters.items(), *stage.buffers.items())
         }
-        feed = IterationFeed(run.data.train.read(ReadPlan(run.sampler)), 0, torch.device("cpu"), 0, 0, 0)
+        feed = first_update(run)
         log = run.interpreter.run(feed)
         run.transport.close()
         return held, {number: float(loss) for number, loss in log.losses.items()}

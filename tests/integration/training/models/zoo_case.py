@@ -11,18 +11,15 @@ from typing import Any
 import torch
 from torch.func import functional_call
 
-from jellybean.documents.training import OptimizerSpec, TrainingDocument
+from jellybean.documents.training import TrainingDocument
 from jellybean.documents.training_lora import LoraSpec
-from jellybean.training.data.feed import IterationFeed
-from jellybean.training.data.rows import MemoryRows, ReadPlan
+from jellybean.training.data.rows import MemoryRows
 from jellybean.training.evaluation import evaluate
 from jellybean.training.hand_back import trained_model
 from jellybean.training.models.lora import trained_module
-from jellybean.training.processes.ranks import Rank
-from jellybean.training.setup import set_up_run
 from tests.integration.training.models.whole_model import measured
 from tests.integration.training.models.zoo import ROWS, ZOO
-from tests.support.training_inputs import load_training_inputs
+from tests.support.training_inputs import first_update, load_training_inputs, set_up_cpu_run, training_document
 
 LR = 0.1
 Weights = dict[str, torch.Tensor]
@@ -41,24 +38,22 @@ class ZooUpdate:
 
     @property
     def document(self) -> TrainingDocument:
-        return TrainingDocument(
-            kind="Training",
+        return training_document(
+            LR,
             model=f"tests.integration.training.models.zoo:{self.model}",
             data=f"tests.integration.training.models.zoo:{self.model}_data",
             lora=self.lora,
             loss=ZOO[self.model].loss,
-            epochs=1,
             batch=ROWS,
             microbatches=self.microbatches,
-            optimizer=OptimizerSpec(name="sgd", lr=LR),
             devices=self.devices,
             schedule=self.schedule,
             staleness=True,
         )
 
     def __call__(self, rank: int) -> dict[str, Any]:
-        run = set_up_run(self.document, Path(), Rank(rank, self.devices, torch.device("cpu")))
-        feed = IterationFeed(run.data.train.read(ReadPlan(run.sampler)), 0, torch.device("cpu"), 0, 0, 0)
+        run = set_up_cpu_run(self.document, rank)
+        feed = first_update(run)
         log = run.interpreter.run(feed)
         losses = {m: float(loss) * feed.factor(m) for m, loss in log.losses.items()}
         evaluation = evaluate(run)

@@ -6,18 +6,13 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from pathlib import Path  # noqa: E402
 
 import torch.distributed as dist  # noqa: E402
 
-from jellybean.documents.training import OptimizerSpec, TrainingDocument  # noqa: E402
-from jellybean.training.data.feed import IterationFeed  # noqa: E402
 from jellybean.training.data.prefetch import PrefetchedFeed, Read, feed_reads  # noqa: E402
-from jellybean.training.data.rows import ReadPlan  # noqa: E402
-from jellybean.training.processes.ranks import Rank  # noqa: E402
 from jellybean.training.processes.streams import HostStreams  # noqa: E402
-from jellybean.training.setup import set_up_run  # noqa: E402
 from tests.support.delayed_device import DelayedDevice, DelayedStreams, MemoryViolation  # noqa: E402
+from tests.support.training_inputs import first_update, set_up_cpu_run, training_document  # noqa: E402
 
 READS = [Read(m, arguments) for m in range(5) for arguments in ((0, 1), None)]
 
@@ -87,18 +82,16 @@ def test_the_rules_are_needed():
 
 def _losses(schedule: str, *, ahead: bool) -> dict[int, float]:
     """Of an update of a run on one process, which has all stages."""
-    document = TrainingDocument(
-        kind="Training",
+    document = training_document(
+        0.1,
         model="tests.integration.training.models.evaluation_case:two_modes",
         data="tests.integration.training.models.evaluation_case:rows_of_three_classes",
-        epochs=1,
         batch=16,
         microbatches=4,
-        optimizer=OptimizerSpec(name="sgd", lr=0.1),
         schedule=schedule,
     )
-    run = set_up_run(document, Path(), Rank(0, 1, torch.device("cpu")))
-    feed = IterationFeed(run.data.train.read(ReadPlan(run.sampler)), 0, torch.device("cpu"), 0, 0, 0)
+    run = set_up_cpu_run(document, 0)
+    feed = first_update(run)
     prefetched = PrefetchedFeed(feed, feed_reads(run.schedule, 0, run.held), HostStreams())
     log = run.interpreter.run(prefetched if ahead else feed)
     run.transport.close()
