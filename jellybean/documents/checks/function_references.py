@@ -6,10 +6,10 @@ Problems that show only when the module runs are reported when it is imported la
 from __future__ import annotations
 
 import ast
-import importlib.util
 from pathlib import Path
 
 from jellybean.quantities import InvalidValueError, did_you_mean, quoted
+from jellybean.user_modules import is_installed
 
 _MAX_LISTED = 8
 # A file that uses one of these names may bind other names dynamically.
@@ -39,7 +39,7 @@ def check_reference(directory: Path, text: str) -> None:
 def _check_module(directory: Path, place: str, name: str) -> None:
     """Check that the top-level package of MODULE is installed; looking for its submodules would import it."""
     try:
-        found = importlib.util.find_spec(place.partition(".")[0]) is not None
+        found = is_installed(place.partition(".")[0])
     except (ValueError, ImportError):
         return  # the module is loaded but has no import spec, so it exists
     if not found:

@@ -12,6 +12,7 @@ pytest.importorskip("torch", reason="functions of torch modules: pip install tor
 
 from jellybean.errors import JellyBeanError
 from jellybean.pipeline.user_functions import load_function
+from jellybean.user_modules import is_installed
 
 FILE = """\
 from __future__ import annotations
@@ -67,3 +68,33 @@ def test_an_error_that_is_its_own_cause(tmp_path):
     with pytest.raises(JellyBeanError, match=r"odd_cause\.py cannot be imported: odd"):
         load_function("odd_cause.py", "width", tmp_path)
     assert "odd_cause" not in sys.modules
+
+
+def test_projects_have_their_own_files_of_the_same_name(tmp_path):
+    """What a file imports beside it, too. What a project made can be pickled when it is the current one again."""
+    for number in (1, 2):
+        folder = tmp_path / str(number)
+        (folder / "shapes").mkdir(parents=True)
+        (folder / "nets.py").write_text(f"{FILE}\nfrom shapes.flat import depth\nfrom sizes import width\n")
+        (folder / "sizes.py").write_text(f"def width():\n    return {number}\n")
+        (folder / "shapes" / "__init__.py").touch()
+        (folder / "shapes" / "flat.py").write_text(f"def depth():\n    return {10 * number}\n")
+    made = load_function("nets.py", "config", tmp_path / "1")()
+    for number in (2, 1):
+        assert load_function("sizes.py", "width", tmp_path / str(number))() == number
+        assert load_function("nets.py", "depth", tmp_path / str(number))() == 10 * number
+    assert pickle.loads(pickle.dumps(made)) == made
+    (tmp_path / "3").mkdir()
+    (tmp_path / "3" / "nets.py").write_text("import sizes\n")
+    with pytest.raises(JellyBeanError, match="No module named 'sizes'"):
+        load_function("nets.py", "config", tmp_path / "3")
+    assert not {"sizes", "shapes", "shapes.flat"} & sys.modules.keys()
+    assert [folder for folder in sys.path if folder.startswith(str(tmp_path))] == [str(tmp_path / "3")]
+
+
+def test_files_of_a_project_are_not_installed(tmp_path):
+    (tmp_path / "sizes.py").write_text("def width():\n    return 4\n")
+    assert load_function("sizes.py", "width", tmp_path)() == 4
+    assert not is_installed("sizes")
+    assert is_installed("json")
+    assert load_function("sizes", "width", tmp_path)() == 4
