@@ -10,6 +10,8 @@ def main() -> None:
     try:
         from jellybean.cli import main as run_cli
     except KeyboardInterrupt:
+        if "--json" in sys.argv:
+            print('{"error": {"kind": "interrupted", "message": "interrupted", "problems": []}}')
         print("interrupted", file=sys.stderr)
         sys.exit(130)
     run_cli()

@@ -7,14 +7,31 @@ import importlib.metadata
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
+import typer.core
 
 from jellybean.errors import JellyBeanError
 
+
+class InterruptedCommandError(Exception):
+    """Ctrl-C in a command; raised from the KeyboardInterrupt, which Typer would take for a silent exit."""
+
+
+class _Commands(typer.core.TyperGroup):
+    """The group of all commands."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as interrupt:
+            raise InterruptedCommandError from interrupt
+
+
 app = typer.Typer(
     name="jellybean",
+    cls=_Commands,
     help="Plan, serve and measure ML workflows over edge and cloud.",
     epilog="Start here: jellybean init digits my-digits; it prints the next commands.",
     no_args_is_help=True,

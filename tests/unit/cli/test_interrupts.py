@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jellybean.cli import run
-from jellybean.cli.failures import interrupt_behind
+from jellybean.cli.failures import error_json, interrupt_behind
 from jellybean.errors import JellyBeanError
 
 INTERRUPTED = """\
@@ -22,29 +22,42 @@ except KeyboardInterrupt as interrupt:
 """
 
 
+SIGNALLED = """\
+import os, signal
+
+def net():
+    os.kill(os.getpid(), signal.SIGINT)
+"""
+
+
 @pytest.mark.parametrize("json_option", [[], ["--json"]])
-def test_an_interrupted_import_ends_the_command(
-    json_option: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("nets", [INTERRUPTED, SIGNALLED], ids=["in an import", "in a command"])
+def test_an_interrupted_command(
+    nets: str, json_option: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
-    (tmp_path / "nets.py").write_text(INTERRUPTED)
+    (tmp_path / "nets.py").write_text(nets)
     status = run(["pipeline", "profile", f"{tmp_path / 'nets.py'}:net", *json_option])
     shown = capsys.readouterr()
     assert (status, shown.err) == (130, "interrupted\n")
     assert not json_option or json.loads(shown.out)["error"]["kind"] == "interrupted"
 
 
-def test_an_interrupt_while_the_cli_itself_is_imported(tmp_path: Path) -> None:
+@pytest.mark.parametrize("json_option", [[], ["--json"]])
+def test_an_interrupt_while_the_cli_itself_is_imported(json_option: list[str], tmp_path: Path) -> None:
     (tmp_path / "typer.py").write_text("raise KeyboardInterrupt\n")
     path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
     ended = subprocess.run(
-        [sys.executable, "-m", "jellybean", "--version"],
+        [sys.executable, "-m", "jellybean", "plan", *json_option],
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "interrupted\n")
+    assert (ended.returncode, ended.stderr) == (130, "interrupted\n")
+    assert (json.loads(ended.stdout) if json_option else ended.stdout) == (
+        error_json("interrupted", "interrupted") if json_option else ""
+    )
 
 
 def test_a_failed_clean_up_after_an_interrupt_is_an_error_of_its_own() -> None:
