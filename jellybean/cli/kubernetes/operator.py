@@ -12,7 +12,12 @@ from jellybean.cli.kubernetes.cluster import Context, Kubeconfig, Namespace, con
 from jellybean.errors import JellyBeanError
 
 operator = typer.Typer(
-    name="operator", help="Plan and deploy Workflow resources of a Kubernetes cluster.", no_args_is_help=True
+    name="operator",
+    help="Plan and deploy Workflow resources of a Kubernetes cluster.",
+    epilog=example(
+        "jellybean operator crd | kubectl apply --server-side -f -", "jellybean operator run --all-namespaces"
+    ),
+    no_args_is_help=True,
 )
 app.add_typer(operator)
 

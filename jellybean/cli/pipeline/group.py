@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import typer
 
-from jellybean.cli.app import app
+from jellybean.cli.app import app, example
 
 pipeline = typer.Typer(
     name="pipeline",
     help="Pipeline parallelism: estimate memory and FLOPs; partition a model into stages; simulate, draw and compare "
     "schedules.",
+    epilog=example(
+        "jellybean pipeline compare --devices 4 --microbatches 8",
+        "jellybean pipeline draw --schedule 1f1b --devices 4 --microbatches 8",
+        "jellybean pipeline plan resnet50.txt --workers 4 --bandwidth 1e9",
+    ),
     no_args_is_help=True,
 )
 app.add_typer(pipeline)

@@ -28,6 +28,19 @@ def test_modules_names_the_module_of_every_command() -> None:
     ]
 
 
+def test_the_help_of_every_command_and_group_has_an_example_of_it() -> None:
+    load_commands([])
+    root = typer.main.get_command(app)
+    assert isinstance(root, typer.core.TyperGroup)
+    commands = {("jellybean", name): command for name, command in root.commands.items()}
+    for path, group in list(commands.items()):
+        if isinstance(group, typer.core.TyperGroup):
+            commands |= {(*path, name): command for name, command in group.commands.items()}
+    assert len(commands) > len(MODULES)
+    for path, command in commands.items():
+        assert " ".join(path) in str(command.epilog), path
+
+
 def test_help_says_which_options_may_be_repeated() -> None:
     load_commands([])
     command = typer.main.get_command(app)
