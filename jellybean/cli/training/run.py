@@ -8,7 +8,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -133,39 +133,19 @@ def _launch(document: TrainingDocument, directory: Path, overrides: Sequence[str
 def _train(document: TrainingDocument, directory: Path, *, json: bool) -> None:
     from jellybean.training.checkpoints.checkpoint import MODEL_FILE
     from jellybean.training.hand_back import trained_model, write_model
-    from jellybean.training.logs import TrainingLogs, batch_note, headline, idle_note, line, summary
+    from jellybean.training.logs import summary
     from jellybean.training.processes.ranks import fit_to_processes
     from jellybean.training.saving import run_folder
-    from jellybean.training.train import train as run_epochs
 
     document = fit_to_processes(document)
     with _opened(document, directory) as opened:
         if opened is None:
             return
         run, train_epoch = opened
-        rank = run.rank
-        logs = TrainingLogs(run_folder(directory) / "logs", warn) if rank.is_first else None
-        if rank.is_first:
-            say(headline(run, document))
-            for note in filter(None, (batch_note(run.sampler), run.warning)):
-                warn(note)
-        notes_left = _IDLE_NOTE_EPOCHS
-
-        def report(epoch: EpochResult) -> None:
-            nonlocal notes_left
-            say(line(epoch, document.epochs))
-            notes_left -= 1
-            if notes_left >= 0 and (more := idle_note(epoch, os.getloadavg()[0], os.cpu_count() or 1)):
-                say(more)
-                notes_left = 0
-            if logs is not None:
-                logs.add(epoch)
-
-        trained = run_epochs(run, document, directory, report, warn, train_epoch)
+        trained = _run_epochs(run, document, directory, train_epoch)
         module = trained_model(run, document, directory)
-        if logs is None or module is None:
+        if module is None:
             return
-        logs.close()
         module = write_model(module, run_folder(directory))
         exported = _export(module, run, document, directory)
     if json:
@@ -199,6 +179,32 @@ def _opened(document: TrainingDocument, directory: Path) -> Iterator[tuple[RankR
         if rank.is_first:
             _check_export(document, directory)
         yield set_up_run(document, directory, rank), run_epoch
+
+
+def _run_epochs(run: RankRun, document: TrainingDocument, directory: Path, train_epoch: RunEpoch) -> TrainedRun:
+    """Train all epochs; the first rank reports and logs them."""
+    from jellybean.training.logs import TrainingLogs, batch_note, headline, idle_note, line
+    from jellybean.training.saving import run_folder
+    from jellybean.training.train import train
+
+    if not run.rank.is_first:
+        return train(run, document, directory, lambda epoch: None, warn, train_epoch)
+    say(headline(run, document))
+    for note in filter(None, (batch_note(run.sampler), run.warning)):
+        warn(note)
+    notes_left = _IDLE_NOTE_EPOCHS
+    with closing(TrainingLogs(run_folder(directory) / "logs", warn)) as logs:
+
+        def report(epoch: EpochResult) -> None:
+            nonlocal notes_left
+            say(line(epoch, document.epochs))
+            notes_left -= 1
+            if notes_left >= 0 and (more := idle_note(epoch, os.getloadavg()[0], os.cpu_count() or 1)):
+                say(more)
+                notes_left = 0
+            logs.add(epoch)
+
+        return train(run, document, directory, report, warn, train_epoch)
 
 
 def _check_export(document: TrainingDocument, directory: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +68,22 @@ def test_a_run_stops_early_and_stays_stopped(project, capsys):
     out, said = capsys.readouterr()
     assert json.loads(out)["epochs"] == []
     assert "stopped after epoch 3" in said
+
+
+def test_the_logs_of_a_run_that_fails_are_closed(project, capsys):
+    """It fails as soon as an epoch is logged."""
+    failing = (
+        "    if (pathlib.Path(__file__).parent / 'training/logs/epochs.jsonl').exists(): raise ValueError('odd')\n"
+    )
+    name = "def worst(outputs, targets):\n"
+    (project / "nets.py").write_text("import pathlib\n" + NETS.replace(name, name + failing))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert run(["train", str(project)]) == 1
+        gc.collect()
+    assert "odd" in capsys.readouterr().err
+    assert list((project / "training" / "logs").glob("events.out.tfevents.*"))
+    assert not [str(one.message) for one in caught if "tfevents" in str(one.message)]
 
 
 def test_averages_resume_exactly_and_are_what_is_handed_back(project, capsys):
