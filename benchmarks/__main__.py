@@ -12,6 +12,7 @@ from benchmarks import (  # noqa: F401  (each registers itself)
     pipelines,
     serving_overhead,
     stages,
+    torchgpipe,
     training,
     vqa,
 )

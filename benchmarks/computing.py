@@ -39,12 +39,12 @@ def computing(smoke: bool) -> Result:
             name,
             f"{rate:.0f}",
             f"{rate / rates[ALONE]:.2f}",
-            f"{rate / rates[LIMIT]:.0%}",
+            f"{100 * rate / rates[LIMIT]:.0f} %",
             f"{used_s[name] / used_s[ALONE] / (2 if name == LIMIT else 1):.2f}",
         )
         for name, rate in rates.items()
     ]
-    columns = ("", "samples/s", "over one process", "of the machine's limit", "CPU time over one process")
+    columns = ("contender", "samples/s", "over one process", "of the machine's limit", "CPU time over one process")
     return Result(
         title="Training throughput of stages that compute",
         topic=Topic.TRAINING,

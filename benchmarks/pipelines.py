@@ -62,7 +62,7 @@ def pipelines(smoke: bool) -> Result:
     }
     for label, ask in asked.items():
         found, took_s = timed(ask)
-        rows.append([f"{layers:,} layers cut for {label}", f"{took_s:.1f}", f"{found.gap:.1%}"])
+        rows.append([f"{layers:,} layers cut for {label}", f"{took_s:.1f}", f"{100 * found.gap:.1f} %"])
     return Result(
         title="Time to simulate and to cut pipelines",
         topic=Topic.PIPELINES,
@@ -81,7 +81,7 @@ def pipedream_profiles(smoke: bool) -> Result:
         found, took_s = timed(partial(partition, graph, [TopologyLevel(*one) for one in levels]))
         stages = "-".join(str(stage.replicas) for stage in found.stages)
         workers = " x ".join(str(count) for count, _ in levels)
-        figures = (f"{seconds:.6f}", f"{found.objective_s:.6f}", stages, f"{found.gap:.0%}", f"{took_s:.2f}")
+        figures = (f"{seconds:.6f}", f"{found.objective_s:.6f}", stages, f"{100 * found.gap:.0f} %", f"{took_s:.2f}")
         rows.append([model, workers, *figures])
     return Result(
         title="Slowest stage on PipeDream's profiles",
@@ -104,7 +104,9 @@ def gpipe_throughput(smoke: bool) -> Result:
             pairs = zip(there, simulated(microbatches, sent), strict=True)
             rows.append([microbatches, *(f"{figure:g} / {here:.2f}" for figure, here in pairs)])
         columns = ["micro-batches", *(f"{devices} TPUs" for devices in DEVICES)]
-        caption = f"{model}, published / simulated; sending what crosses a cut takes {sent:.1%} of the computation"
+        caption = (
+            f"{model}, published / simulated; sending what crosses a cut takes {100 * sent:.1f} % of the computation"
+        )
         tables.append(Table.of(columns, rows, caption))
     free = ", ".join(f"{figure:.2f}" for figure in simulated(4, 0.0))
     return Result(

@@ -62,11 +62,12 @@ def _row(case: Sleeping, ranks: list[Slept]) -> tuple[str, ...]:
     rounds = range(case.rounds)
     here = [max(own.whole_s[number] for own in ranks) for number in rounds]
     other = [max(own.torch_s[number] for own in ranks) for number in rounds] if case.beside_torch else []
+    idle = median(measured_idle(case.schedule, ranks, number) for number in rounds)
     simulated = bubble_fraction(simulate(case.schedule, ScheduleCosts(FORWARD_S, BACKWARD_S)))
     return (
         case.name,
         f"{case.alone_s / median(here):.2f} ({case.alone_s / case.ideal_s:.2f})",
-        f"{case.ideal_s / median(here):.1%}",
+        f"{100 * case.ideal_s / median(here):.1f} %",
         f"{median(two / one for one, two in zip(here, other, strict=True)):.3f}" if other else "",
-        f"{median(measured_idle(case.schedule, ranks, number) for number in rounds):.1%} ({simulated:.1%})",
+        f"{100 * idle:.1f} % ({100 * simulated:.1f} %)",
     )

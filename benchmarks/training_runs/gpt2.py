@@ -44,7 +44,7 @@ def gpt2(smoke: bool) -> Result:
         f"{median(ratios):.3f}",
         f"{ratios[len(ratios) // 4]:.3f} to {ratios[-1 - len(ratios) // 4]:.3f}",
     )
-    columns = ("parameters", "tokens/s", "tokens/s of torch", "speed over torch", "half of the rounds")
+    columns = ("parameters", "tokens/s", "tokens/s of torch", "speed over torch", "middle half of the rounds")
     return Result(
         title="Training GPT-2 on two processes",
         topic=Topic.TRAINING,
