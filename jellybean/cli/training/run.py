@@ -144,7 +144,7 @@ def _train(document: TrainingDocument, directory: Path, *, json: bool) -> None:
         run, train_epoch = opened
         trained = _run_epochs(run, document, directory, train_epoch)
         module = trained_model(run, document, directory)
-        if module is None:
+        if not run.rank.is_first or module is None:
             return
         module = write_model(module, run_folder(directory))
         exported = _export(module, run, document, directory)
