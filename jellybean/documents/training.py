@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -16,14 +16,14 @@ from pydantic import (
 )
 
 from jellybean.documents.overrides import apply_override
-from jellybean.documents.schema.fields import Bandwidth, DocumentModel, Duration, Name, Size
+from jellybean.documents.schema.fields import Bandwidth, DocumentModel, Duration, Size
 from jellybean.documents.schema.reader import read_file
 from jellybean.documents.schema.validation import validate_tree
-from jellybean.documents.training_data import FUNCTION, Count, DataSpec, TrainingFunction, data_name
+from jellybean.documents.training_data import FUNCTION, Count, DataSpec, Processes, TrainingFunction, data_name
 from jellybean.documents.training_lora import LoraSpec
 from jellybean.documents.training_plan import PlanKeys, planned_devices
 from jellybean.documents.training_references import check_references
-from jellybean.documents.training_run import CheckpointSpec, SyncSpec
+from jellybean.documents.training_run import CheckpointSpec, ExportSpec, ParallelKeys, SyncSpec
 from jellybean.documents.training_servers import check_servers
 from jellybean.errors import DocumentError, DocumentProblem
 from jellybean.quantities import InvalidValueError, did_you_mean, quoted
@@ -38,16 +38,6 @@ _TEMPLATE = (
     "write it; a few lines are enough: `kind: Training`, `model: nets.py:FUNCTION`, `data: nets.py:FUNCTION`, "
     "`epochs: 5`, `batch: 64`, `optimizer: {name: adam, lr: 0.001}` (docs/training.md)"
 )
-
-
-def _model_file(text: str) -> str:
-    path = PurePosixPath(text)
-    if path.is_absolute() or ".." in path.parts or path.suffix != ".onnx" or "\\" in text or "\0" in text:
-        raise InvalidValueError(
-            f"{quoted(text)} is not the path of an ONNX file in the project folder",
-            "write for example models/tuned.onnx",
-        )
-    return text
 
 
 def _schedule(text: str) -> str:
@@ -89,7 +79,6 @@ def _loss(text: str) -> str:
     return text
 
 
-Processes = Annotated[int, Field(ge=1, le=65536)]
 Positive = Annotated[float, Field(strict=False, gt=0)]
 NotNegative = Annotated[float, Field(strict=False, ge=0)]
 
@@ -190,18 +179,7 @@ class EarlyStopSpec(DocumentModel):
         return (self.mode or METRICS.get(self.metric, "min")) == "min"
 
 
-class ExportSpec(DocumentModel):
-    """Export of the trained model as a variant of the workflow in the same folder."""
-
-    operator: Name
-    variant: Name
-    model: Annotated[str, AfterValidator(_model_file)] = Field(
-        description="ONNX file to write, relative to the folder: models/tuned.onnx"
-    )
-    opset: int = Field(default=17, ge=13, le=23)
-
-
-class TrainingDocument(PlanKeys):
+class TrainingDocument(PlanKeys, ParallelKeys):
     """training.yaml."""
 
     kind: Literal["Training"]
@@ -350,6 +328,12 @@ class TrainingDocument(PlanKeys):
         check_servers(self)
         return self
 
+    @model_validator(mode="after")
+    def _check_parallel(self) -> Self:
+        if self.parallel is not None and (self.plan or self.objective or self.sync.has_servers):
+            raise InvalidValueError("`parallel: auto` is not for plans or parameter servers", "remove it, or them")
+        return self
+
     def on(self, processes: int) -> Self:
         """The document for a run of so many processes, where `min_devices` allows other numbers of devices.
 
@@ -357,6 +341,8 @@ class TrainingDocument(PlanKeys):
         """
         if processes == self.ranks:
             return self
+        if self.parallel == AUTO and processes >= self.devices * self.replicas:
+            return self.model_copy(update={"processes": processes})
         devices, left = divmod(processes - self.sync.server_processes, self.replicas)
         least = self.devices if self.min_devices is None else self.min_devices
         if left or not least <= devices <= self.devices:
@@ -374,8 +360,8 @@ class TrainingDocument(PlanKeys):
 
     @property
     def ranks(self) -> int:
-        """Number of processes: of all replicas, then the parameter servers."""
-        return self.devices * self.replicas + self.sync.server_processes
+        """Number of processes: of all replicas, then the parameter servers; or those that `parallel: auto` starts."""
+        return self.processes or self.devices * self.replicas + self.sync.server_processes
 
 
 def load_training(directory: Path, overrides: Sequence[str] = (), *, references: bool = False) -> TrainingDocument:

@@ -23,6 +23,7 @@ def _function(text: str) -> str:
 
 TrainingFunction = Annotated[str, AfterValidator(_function)]
 Count = Annotated[int, Field(ge=1)]
+Processes = Annotated[int, Field(ge=1, le=65536)]
 
 
 class FolderSpec(DocumentModel):

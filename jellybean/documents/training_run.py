@@ -1,14 +1,15 @@
-"""How processes of a run work together, in training.yaml: sums of gradients, checkpoints. Does not import torch."""
+"""How processes of a run work together, in training.yaml: sums of gradients, checkpoints, export. Imports no torch."""
 
 from __future__ import annotations
 
 import ipaddress
+from pathlib import PurePosixPath
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from jellybean.documents.schema.fields import DocumentModel, Size
-from jellybean.documents.training_data import Count
+from jellybean.documents.schema.fields import DocumentModel, Name, Size
+from jellybean.documents.training_data import Count, Processes
 from jellybean.quantities import InvalidValueError, did_you_mean, quoted
 from jellybean_solver.pipeline import WAYS
 
@@ -100,3 +101,51 @@ class CheckpointSpec(DocumentModel):
     updates: Count | None = Field(
         default=None, description="Updates between checkpoints within an epoch, for schedules with a flush."
     )
+
+
+def _model_file(text: str) -> str:
+    path = PurePosixPath(text)
+    if path.is_absolute() or ".." in path.parts or path.suffix != ".onnx" or "\\" in text or "\0" in text:
+        raise InvalidValueError(
+            f"{quoted(text)} is not the path of an ONNX file in the project folder",
+            "write for example models/tuned.onnx",
+        )
+    return text
+
+
+class ExportSpec(DocumentModel):
+    """Export of the trained model as a variant of the workflow in the same folder."""
+
+    operator: Name
+    variant: Name
+    model: Annotated[str, AfterValidator(_model_file)] = Field(
+        description="ONNX file to write, relative to the folder: models/tuned.onnx"
+    )
+    opset: int = Field(default=17, ge=13, le=23)
+
+
+class ParallelKeys(DocumentModel):
+    """The keys of training.yaml that leave the number of processes open."""
+
+    parallel: Literal["auto"] | None = Field(
+        default=None,
+        description="auto: those of devices, replicas and microbatches that are not given are chosen, and as few "
+        "processes are used as are fastest.",
+    )
+    processes: Processes | None = Field(
+        default=None,
+        description="With parallel: auto, how many processes to start at most; by default one per core that the "
+        "process may use.",
+    )
+
+    @model_validator(mode="after")
+    def _check_processes(self) -> ParallelKeys:
+        if self.processes is not None and self.parallel is None:
+            raise InvalidValueError(
+                "`processes` needs `parallel: auto`", "write it, or `devices` and `replicas` in place of `processes`"
+            )
+        return self
+
+    def leaves_open(self, key: str) -> bool:
+        """Whether `parallel: auto` chooses the value of this key: it is not given."""
+        return self.parallel == "auto" and key not in self.model_fields_set

@@ -60,14 +60,15 @@ def summary(trained: TrainedRun, model: Path) -> str:
 
 
 def headline(run: RankRun, document: TrainingDocument) -> str:
-    """Terminal line before the first epoch: schedule, stages, updates, predicted idle time."""
+    """Terminal lines before the first epoch: what was chosen; schedule, stages, updates, predicted idle time."""
     if document.sync.has_servers:
         return _headline_of_servers(run, document)
+    note = f"{run.note}\n" if run.note else ""
     replicas = f" x {document.replicas}" if document.replicas > 1 else ""
     each = "per update" + (" and replica" if replicas else "") if run.schedule.flushes else "without a break"
     stages = f"{_count(run.schedule.stages, 'stage')}{_replicas(run)}"
     return (
-        f"{run.choice.name}: {stages} on {_count(document.devices, 'device')}{replicas}, "
+        f"{note}{run.choice.name}: {stages} on {_count(document.devices, 'device')}{replicas}, "
         f"{_count(run.sampler.updates, 'update')} an epoch, {_count(run.sampler.run, 'micro-batch', 'es')} {each}, "
         f"predicted idle {run.choice.bubble:.0%}"
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,20 @@ import torch.distributed as dist
 from jellybean.documents.training import TrainingDocument
 from jellybean.documents.training_run import TORCH
 from jellybean.pipeline.torch_devices import move_module
+from jellybean.pipeline.torch_profile import ProfileTarget, TorchProfile, profile_traced
 from jellybean.pipeline.torch_trace import CallForm
 from jellybean.training.checkpoints.frozen import FrozenWeights
+from jellybean.training.choice.candidates import enumerate_candidates, leaves_freedom
+from jellybean.training.choice.decide import MakeTrial, Predictor, decide
 from jellybean.training.choice.planned import PlannedStages
-from jellybean.training.choice.schedule_choice import ScheduleChoice, choose_schedule
+from jellybean.training.choice.profiles import SizedProfiles
+from jellybean.training.choice.schedule_choice import COMPARED_ROUNDS, ScheduleChoice, choose_schedule
+from jellybean.training.choice.trial import TrialRun
 from jellybean.training.collectives.message_sums import MessageSums
 from jellybean.training.data.agreement import check_same_rows
+from jellybean.training.data.feed import IterationFeed
 from jellybean.training.data.loading import TrainingData
-from jellybean.training.data.rows import RowDigest
+from jellybean.training.data.rows import MemoryRows, ReadPlan, RowDigest
 from jellybean.training.data.sampler import MicrobatchSampler
 from jellybean.training.errors import TrainingError
 from jellybean.training.graphs import GraphRecipe, ModelGraphs, find_graphs, repeat_graphs
@@ -31,7 +38,7 @@ from jellybean.training.optimization.optimizers import OptimizerPlan
 from jellybean.training.processes.host_memory import return_freed_memory
 from jellybean.training.processes.link_speed import LinkSpeed, measure_links
 from jellybean.training.processes.links import GroupCommunicator, Link, StagedLink, device_links
-from jellybean.training.processes.ranks import NO_TIMEOUT, Rank
+from jellybean.training.processes.ranks import NO_TIMEOUT, Rank, keep_first_ranks
 from jellybean.training.processes.transport import StageTransport
 from jellybean.training.stages.all_reduce import ProcessGroups, TiedWeights, make_process_groups
 from jellybean.training.stages.averages import AveragedWeights
@@ -54,11 +61,12 @@ class RankRun:
     """Everything that one rank needs for a run. No rank keeps the whole model.
 
     `result`: how the tensors of the last stage nest in what the model returns in evaluation mode. `untrained`: on rank
-    0, parameters and buffers by name that no stage has. `warning`: about the model and its data, or
-    empty.
+    0, parameters and buffers by name that no stage has. `document`: with what was chosen. `warning`: about the model
+    and its data, `note`: why these processes and this schedule; or empty.
     """
 
     rank: Rank
+    document: TrainingDocument
     data: TrainingData
     loss: LossFunction
     metrics: Measures
@@ -76,6 +84,7 @@ class RankRun:
     copies: dict[int, dist.ProcessGroup | None]
     frozen: FrozenWeights
     warning: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -84,11 +93,23 @@ class _Decisions:
 
     checked: CheckedInputs
     recipes: tuple[GraphRecipe, GraphRecipe]
-    choice: ScheduleChoice
+    choice: ScheduleChoice | None  # None: all ranks search it
 
 
 def set_up_run(document: TrainingDocument, directory: Path, rank: Rank) -> RankRun:
-    """Set up this rank. A collective call: rank 0 checks and profiles the model, and broadcasts its decisions."""
+    """Set up this rank, as `set_up_rank`, for a document whose number of processes is given."""
+    run = set_up_rank(document, directory, rank)
+    if run is None:
+        raise TrainingError(f"rank {rank.rank} is not needed: fewer processes are faster")
+    return run
+
+
+def set_up_rank(document: TrainingDocument, directory: Path, rank: Rank) -> RankRun | None:
+    """Set up this rank; None if `parallel: auto` uses fewer processes, without it.
+
+    A collective call: rank 0 checks and profiles the model, and broadcasts its decisions.
+    """
+    free = leaves_freedom(document, dist.get_world_size())
     with rank.busy("loading the model and the data, and profiling"):
         inputs = read_inputs(document, directory)
         parts = {"train": inputs.data.train, "test": inputs.data.test}
@@ -96,14 +117,20 @@ def set_up_run(document: TrainingDocument, directory: Path, rank: Rank) -> RankR
         link = _link_speed(document, rank)
         graphs: ModelGraphs | None = None
         decisions: list[_Decisions | None] = [None]
+        predictor: Predictor | None = None
         if rank.is_first:
             checked = check_inputs(inputs, document)
             graphs = find_graphs(inputs.module, inputs.example(document, checked.trial_rows).inputs)
             facts = graphs.recipes[0].facts
             states = inputs.optimizer.states_per_weight(inputs.module) + (document.ema is not None)
-            tensors = inputs.example(document).inputs.tensors
-            choose = PlannedStages(directory) if document.plan or document.objective else choose_schedule
-            choice = choose(graphs.training, facts, tensors, document, states, rank.device, link)
+            choice: ScheduleChoice | None = None
+            if free:
+                profiles = _profiles(document, inputs, graphs, rank)
+                predictor = Predictor(document, profiles, states, link)
+            else:
+                tensors = inputs.example(document).inputs.tensors
+                choose = PlannedStages(directory) if document.plan or document.objective else choose_schedule
+                choice = choose(graphs.training, facts, tensors, document, states, rank.device, link)
             decisions = [_Decisions(checked, graphs.recipes, choice)]
     dist.broadcast_object_list(decisions, src=0)
     decided = decisions[0]
@@ -113,12 +140,48 @@ def set_up_run(document: TrainingDocument, directory: Path, rank: Rank) -> RankR
     with rank.busy("tracing the model and reading its weights"):
         arguments = inputs.example(document, decided.checked.trial_rows).inputs
         graphs = graphs or repeat_graphs(inputs.module, arguments, decided.recipes)
-        run = _RunBuilder(document, rank, inputs.ruled(decided.checked.rules), decided.choice, graphs).build()
-        run = replace(run, warning=decided.checked.warning)
+        inputs = inputs.ruled(decided.checked.rules)
+        choice, note = decided.choice, ""
+        kept: Rank | None = rank
+        if choice is None:
+            decision = decide(document, rank, predictor, _trials(inputs, graphs, rank))
+            document, choice, note = decision.document, decision.choice, decision.note
+            kept = keep_first_ranks(rank, document)
+        run = None
+        if kept is not None:
+            run = _RunBuilder(document, kept, inputs, choice, graphs).build()
+            run = replace(run, warning=decided.checked.warning, note=note)
     del inputs, graphs
     gc.collect()  # graphs are in reference cycles, and hold the whole model
     return_freed_memory()
     return run
+
+
+def _profiles(document: TrainingDocument, inputs: TrainingInputs, graphs: ModelGraphs, rank: Rank) -> SizedProfiles:
+    """Profiles of the smallest and the largest micro-batch that the document leaves open."""
+    candidates, _ = enumerate_candidates(document, dist.get_world_size())
+    sizes = [max(1, document.batch // (one.microbatches * one.replicas)) for one in candidates] or [document.batch]
+    target = ProfileTarget(rank.device, PRECISIONS[document.precision].computation)
+
+    def measure(size: int) -> TorchProfile:
+        tensors = inputs.data.train.example(max(2, size)).inputs.tensors
+        return profile_traced(graphs.training, graphs.recipes[0].facts, tensors, runs=3, target=target)
+
+    return SizedProfiles.measured(sizes, measure)
+
+
+def _trials(inputs: TrainingInputs, graphs: ModelGraphs, rank: Rank) -> MakeTrial:
+    """Makes trials on the first rows, which stay in memory."""
+
+    def make_trial(document: TrainingDocument, choice: ScheduleChoice) -> TrialRun:
+        rows = document.batch
+        if choice.period is not None:
+            rows = rows // document.microbatches * COMPARED_ROUNDS * document.devices
+        first = MemoryRows(inputs.data.train.example(rows), "train", document.seed)
+        own = replace(inputs, data=replace(inputs.data, train=first))
+        return _RunBuilder(document, replace(rank, devices=document.devices), own, choice, graphs).trial()
+
+    return make_trial
 
 
 def _link_speed(document: TrainingDocument, rank: Rank) -> LinkSpeed:
@@ -128,9 +191,21 @@ def _link_speed(document: TrainingDocument, rank: Rank) -> LinkSpeed:
     """
     if document.bandwidth_bytes_per_s is not None:
         return LinkSpeed(document.bandwidth_bytes_per_s)
-    if rank.device.type != "cpu" or document.devices == 1:
+    alone = document.devices == 1 and not leaves_freedom(document, dist.get_world_size())
+    if rank.device.type != "cpu" or alone:
         return LinkSpeed(GPU_BYTES_PER_S)
     return measure_links(rank)
+
+
+@dataclass(frozen=True)
+class _TrainingParts:
+    """What runs training iterations on this rank."""
+
+    held: dict[tuple[int, int], StageCopy]
+    updates: WeightUpdates
+    transport: StageTransport
+    interpreter: Interpreter
+    groups: ProcessGroups
 
 
 class _RunBuilder:
@@ -156,24 +231,10 @@ class _RunBuilder:
         evaluation = cut_for_evaluation(
             self._graphs.evaluation, self._graphs.recipes[1].facts, training, choice.stage_of
         )
-        check_tied_weights(schedule, training.tied)
-        groups = make_process_groups(schedule, document.replicas, training.tied)
-        held = self._held(training)
-        updates = WeightUpdates(
-            held,
-            self._inputs.optimizer.make,
-            groups,
-            UpdateSettings(
-                schedule.flushes, training.tied, document.clip, rank.replica == 0, self._precision.loss_scale()
-            ),
-            AveragedWeights(held, document.ema) if document.ema is not None else None,
-            self._sums(groups, training.tied),
-        )
-        transport = self._transport()
-        place = Place(rank.device_index, rank.first, rank.streams)
-        interpreter = Interpreter(schedule, held, transport, updates, place, rank.step)
+        parts = self._parts(training)
         return RankRun(
             rank=rank,
+            document=document,
             data=self._inputs.data,
             loss=self._inputs.loss,
             metrics=self._inputs.metrics,
@@ -181,16 +242,56 @@ class _RunBuilder:
             choice=choice,
             schedule=schedule,
             sampler=self._sampler,
-            held=held,
-            updates=updates,
-            transport=transport,
-            interpreter=interpreter,
-            evaluation=self._evaluation(evaluation, transport),
+            held=parts.held,
+            updates=parts.updates,
+            transport=parts.transport,
+            interpreter=parts.interpreter,
+            evaluation=self._evaluation(evaluation, parts.transport),
             result=self._graphs.evaluation.result,
             untrained=self._untrained(training),
-            copies=dict(groups.copies),
-            frozen=FrozenWeights(held),
+            copies=dict(parts.groups.copies),
+            frozen=FrozenWeights(parts.held),
         )
+
+    def trial(self) -> TrialRun:
+        """Iterations on copies of this rank's stages. A collective call, also of ranks that are not used."""
+        rank, schedule = self._rank, self._schedule
+        cut = cut_module(self._graphs.training, self._graphs.recipes[0].facts, self._choice.stage_of)
+        if rank.rank >= self._document.ranks:
+            groups = self._process_groups(cut)
+            return TrialRun(schedule, 0, 0, None, groups.destroy)
+        parts = self._parts(_copied(cut, schedule.copies_on(rank.device_index)))
+        reader = self._inputs.data.train.read(ReadPlan(self._sampler, replica=rank.replica))
+        feed = IterationFeed(reader, 0, rank.device, 0, rank.replica, self._document.seed)
+
+        def close() -> None:
+            parts.transport.close()
+            parts.groups.destroy()
+
+        return TrialRun(schedule, rank.device_index, rank.replica, lambda: parts.interpreter.run(feed), close)
+
+    def _parts(self, cut: CutModule) -> _TrainingParts:
+        document, rank, schedule = self._document, self._rank, self._schedule
+        check_tied_weights(schedule, cut.tied)
+        groups = self._process_groups(cut)
+        held = self._held(cut)
+        updates = WeightUpdates(
+            held,
+            self._inputs.optimizer.make,
+            groups,
+            UpdateSettings(schedule.flushes, cut.tied, document.clip, rank.replica == 0, self._precision.loss_scale()),
+            AveragedWeights(held, document.ema) if document.ema is not None else None,
+            self._sums(groups, cut.tied),
+        )
+        transport = self._transport(groups.messages)
+        place = Place(rank.device_index, rank.first, rank.streams)
+        interpreter = Interpreter(schedule, held, transport, updates, place, rank.step)
+        return _TrainingParts(held, updates, transport, interpreter, groups)
+
+    def _process_groups(self, cut: CutModule) -> ProcessGroups:
+        """A collective call, also of ranks that the document does not use."""
+        groups = make_process_groups(self._schedule, self._document.replicas, cut.tied)
+        return replace(groups, messages=dist.new_group(backend="gloo", timeout=NO_TIMEOUT))
 
     def _sums(self, groups: ProcessGroups, tied: TiedWeights) -> GradientSums:
         """How this rank sums gradients. A collective call: messages in host memory may need groups of their own."""
@@ -234,11 +335,11 @@ class _RunBuilder:
         buffers = {name: value for name, value in module.named_buffers() if name in module.state_dict()}
         return {name: value.data for name, value in module.named_parameters() if id(value) not in staged} | buffers
 
-    def _transport(self) -> StageTransport:
+    def _transport(self, messages: dist.ProcessGroup | None) -> StageTransport:
         rank = self._rank
         transport = StageTransport(
             peers_of(self._schedule, rank.device_index, rank.first),
-            GroupCommunicator(dist.new_group(backend="gloo", timeout=NO_TIMEOUT)),
+            GroupCommunicator(messages),
             links=self._links(),
             compress=self._document.compress,
             patience_s=NO_TIMEOUT.total_seconds(),
@@ -285,3 +386,10 @@ def _sampler(document: TrainingDocument, inputs: TrainingInputs, choice: Schedul
             f"{max(1, sampler.size)}; lower batch or microbatches"
         )
     return sampler
+
+
+def _copied(cut: CutModule, copies: Iterable[tuple[int, int]]) -> CutModule:
+    """The cut with copies of the modules of some stages, so that training them leaves the model as it is."""
+    modules = copy.deepcopy({number: cut.stages[number].module for number, _ in copies})
+    stages = enumerate(cut.stages)
+    return replace(cut, stages=tuple(replace(one, module=modules.get(number, one.module)) for number, one in stages))

@@ -44,8 +44,10 @@ def train_here(
     document: TrainingDocument, directory: Path, overrides: Sequence[str], *, fresh: bool, json: bool
 ) -> None:
     """Train in this process, or in one per rank. `overrides`: for their command lines."""
-    from jellybean.training.processes.threads import chosen_threads
+    from jellybean.training.processes.threads import chosen_threads, usable_cores
 
+    if document.parallel is not None and document.processes is None:
+        document = document.on(usable_cores())
     with _stoppable(directory, json=json, fresh=fresh), chosen_threads(document.ranks, say):
         from jellybean.training.processes.launch import lock_folder
 
@@ -142,6 +144,7 @@ def _train(document: TrainingDocument, directory: Path, *, json: bool) -> None:
         if opened is None:
             return
         run, train_epoch = opened
+        document = document if document.sync.has_servers else run.document  # with what was chosen
         trained = _run_epochs(run, document, directory, train_epoch)
         module = trained_model(run, document, directory)
         if not run.rank.is_first or module is None:
@@ -166,7 +169,7 @@ def _opened(document: TrainingDocument, directory: Path) -> Iterator[tuple[RankR
     from jellybean.training.parameter_server.process import joined_run
     from jellybean.training.processes.launch import lock_folder
     from jellybean.training.processes.ranks import process_group
-    from jellybean.training.setup import set_up_run
+    from jellybean.training.setup import set_up_rank
 
     if document.sync.has_servers:
         with joined_run(document, directory, warn) as joined:
@@ -178,7 +181,8 @@ def _opened(document: TrainingDocument, directory: Path) -> Iterator[tuple[RankR
     with process_group(document) as rank, lock_folder(directory) if rank.is_first else nullcontext():
         if rank.is_first:
             _check_export(document, directory)
-        yield set_up_run(document, directory, rank), run_epoch
+        run = set_up_rank(document, directory, rank)
+        yield None if run is None else (run, run_epoch)
 
 
 def _run_epochs(run: RankRun, document: TrainingDocument, directory: Path, train_epoch: RunEpoch) -> TrainedRun:
@@ -236,6 +240,10 @@ def _print_json(run: RankRun, trained: TrainedRun, exported: ExportedModel | Non
     print_json(
         {
             "schedule": run.choice.name,
+            "devices": run.document.devices,
+            "replicas": run.document.replicas,
+            "microbatches": run.document.microbatches,
+            "choice": run.note,
             "stages": run.schedule.stages,
             "predicted_idle": run.choice.bubble,
             "rejected": run.choice.rejected,

@@ -18,9 +18,10 @@ from jellybean.documents.training_plan import StagePlan, read_stage_plan
 from jellybean.pipeline.torch_graph import GraphFacts
 from jellybean.pipeline.torch_profile import ProfileTarget, TorchProfile, profile_traced
 from jellybean.pipeline.torch_trace import TracedModule
+from jellybean.training.choice.costs import Prices, schedule_costs
 from jellybean.training.choice.cuts import check_tied_layers
 from jellybean.training.choice.memory import device_memory_bytes
-from jellybean.training.choice.schedule_choice import COMPARED_ROUNDS, ScheduleChoice, _costs
+from jellybean.training.choice.schedule_choice import COMPARED_ROUNDS, ScheduleChoice
 from jellybean.training.errors import TrainingError
 from jellybean.training.processes.link_speed import LinkSpeed
 from jellybean.training.stages.precision import PRECISIONS
@@ -192,7 +193,7 @@ def _choice(
     PRECISIONS[document.precision].check_schedule(name, flushes=flushes)
     schedule = replicated_schedule(name, counts, count, placement)
     check_tied_layers(name, schedule, profile, layers)
-    costs = _costs(profile.graph, layers, document, link)
+    costs = schedule_costs(profile, layers, schedule, document, Prices(link))
     needed = device_memory_bytes(profile, layers, schedule, states_per_weight, document)
     if document.memory_bytes is not None and needed > document.memory_bytes:
         raise TrainingError(f"{name} needs {needed:,.0f} bytes on a device that has {document.memory_bytes:,.0f}")

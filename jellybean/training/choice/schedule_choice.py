@@ -10,6 +10,7 @@ from jellybean.documents.training import AUTO, TrainingDocument
 from jellybean.pipeline.torch_graph import GraphFacts
 from jellybean.pipeline.torch_profile import ProfileTarget, TorchProfile, profile_traced
 from jellybean.pipeline.torch_trace import TracedModule
+from jellybean.training.choice.costs import Prices, schedule_costs
 from jellybean.training.choice.cuts import check_tied_layers, cut_layers
 from jellybean.training.choice.memory import device_memory_bytes
 from jellybean.training.errors import TrainingError
@@ -18,7 +19,6 @@ from jellybean.training.stages.precision import PRECISIONS
 from jellybean_solver import SolverError
 from jellybean_solver.pipeline import (
     SCHEDULES,
-    LayerGraph,
     Schedule,
     ScheduleCosts,
     StageSeconds,
@@ -36,7 +36,8 @@ class ScheduleChoice:
 
     `period`: micro-batches per update of a schedule without a flush, else None. `layers[stage]`: indices of layers in
     the profile. `tracer`: what traced the model. `stage_of`: stage by graph node name. `microbatch_s`: predicted
-    seconds per micro-batch. `memory_bytes`: peak memory of the fullest device. `rejected`: other schedules -> reason.
+    seconds per micro-batch. `memory_bytes`: peak memory of the fullest device. `backward_ratio`: of a backward's time
+    to a forward's, by which Chimera's order was made. `rejected`: other schedules -> reason.
     """
 
     name: str
@@ -49,12 +50,16 @@ class ScheduleChoice:
     microbatch_s: float
     bubble: float
     memory_bytes: float
+    backward_ratio: float = 2.0
     rejected: dict[str, str] = field(default_factory=dict)
 
     def schedule(self, devices: int, microbatches: int) -> Schedule:
         """Generate the schedule for iterations of `microbatches` micro-batches."""
-        ratio = _mean(self.costs.backward_s) / max(_mean(self.costs.forward_s), 1e-9)
-        return make_schedule(self.name, devices, microbatches, self.chunks, backward_ratio=ratio)
+        return make_schedule(self.name, devices, microbatches, self.chunks, backward_ratio=self.backward_ratio)
+
+    def tried(self, costs: ScheduleCosts, microbatch_s: float, idle: float) -> ScheduleChoice:
+        """The same with what a trial measured in place of what was predicted."""
+        return replace(self, costs=costs, microbatch_s=microbatch_s, bubble=idle)
 
 
 def choose_schedule(
@@ -80,13 +85,14 @@ def choose_from_profile(
     profile: TorchProfile, document: TrainingDocument, states_per_weight: float, link: LinkSpeed
 ) -> ScheduleChoice:
     """As `choose_schedule`, from an existing profile; equal profiles give equal choices."""
+    prices = Prices(link)
     if document.schedule != AUTO:
-        return _choice(document.schedule, profile, document, states_per_weight, link)
+        return predict(document.schedule, profile, document, states_per_weight, prices)
     found: list[ScheduleChoice] = []
     rejected: dict[str, str] = {}
     for name in SCHEDULES:
         try:
-            found.append(_choice(name, profile, document, states_per_weight, link))
+            found.append(predict(name, profile, document, states_per_weight, prices))
         except (SolverError, TrainingError) as error:
             rejected[name] = str(error)
     if not found:
@@ -103,9 +109,13 @@ def choose_from_profile(
     return replace(best, rejected={**rejected, **slower})
 
 
-def _choice(
-    name: str, profile: TorchProfile, document: TrainingDocument, states_per_weight: float, link: LinkSpeed
+def predict(
+    name: str, profile: TorchProfile, document: TrainingDocument, states_per_weight: float, prices: Prices
 ) -> ScheduleChoice:
+    """Cut the model for a schedule and simulate it on the document's devices.
+
+    SolverError or TrainingError if it is not defined, does not fit, or is not allowed.
+    """
     asked, devices = name == document.schedule, document.devices
     chunks = document.chunks if name == "interleaved" else None
     sample = make_schedule(name, devices, devices, chunks)
@@ -117,7 +127,7 @@ def _choice(
     PRECISIONS[document.precision].check_schedule(name, flushes=sample.flushes)
     layers = cut_layers(profile.graph, sample.stages)
     check_tied_layers(name, sample, profile, layers)
-    costs = _costs(profile.graph, layers, document, link)
+    costs = schedule_costs(profile, layers, sample, document, prices)
     ratio = _mean(costs.backward_s) / max(_mean(costs.forward_s), 1e-9)
     schedule = make_schedule(name, devices, count, chunks, backward_ratio=ratio)
     needed = device_memory_bytes(profile, layers, schedule, states_per_weight, document)
@@ -135,21 +145,8 @@ def _choice(
         timeline.makespan_s / count,
         bubble_fraction(timeline),
         needed,
+        ratio,
     )
-
-
-def _costs(
-    graph: LayerGraph, layers: tuple[tuple[int, ...], ...], document: TrainingDocument, link: LinkSpeed
-) -> ScheduleCosts:
-    forward = tuple(sum(graph.layers[layer].forward_s for layer in own) for own in layers)
-    backward = tuple(sum(graph.layers[layer].backward_s for layer in own) for own in layers)
-    if document.recompute:
-        backward = tuple(back + there for back, there in zip(backward, forward, strict=True))
-    done, crossing = 0, []
-    for own in layers[:-1]:
-        done |= sum(1 << layer for layer in own)
-        crossing.append(link.seconds(graph.crossing_bytes(done)))
-    return ScheduleCosts(forward, backward, transfer_s=tuple(crossing) if crossing else 0.0)
 
 
 def _mean(seconds: StageSeconds) -> float:

@@ -8,7 +8,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -40,6 +40,7 @@ class Rank:
     heartbeats: Heartbeats | None = None  # None: a run of a single rank
     shares_device: bool = False  # with other ranks
     streams: Streams = field(default_factory=HostStreams)
+    store: dist.Store | None = None  # where its process groups meet
 
     def busy(self, what: str) -> AbstractContextManager[None]:
         """Context in which the other ranks wait for this one without a timeout."""
@@ -174,7 +175,9 @@ def process_group(document: TrainingDocument, *, alone: bool = False) -> Iterato
                 timeout=NO_TIMEOUT,
                 device_id=choice.device if choice.backend != "gloo" else None,  # NCCL's communicators are made now
             )
-            yield Rank(rank, document.devices, choice.device, heartbeats, choice.shared, streams_of(choice.device))
+            yield Rank(
+                rank, document.devices, choice.device, heartbeats, choice.shared, streams_of(choice.device), store
+            )
     except (JellyBeanError, OSError) as error:
         if dist.is_initialized() and dist.group.WORLD.bound_device_id is not None and world > 1:
             _abort_process(error, rank)  # an orderly end would wait for transfers that the other ranks never begin
@@ -188,6 +191,32 @@ def process_group(document: TrainingDocument, *, alone: bool = False) -> Iterato
             heartbeats.close()
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+def keep_first_ranks(rank: Rank, document: TrainingDocument) -> Rank | None:
+    """This rank among the first ones, as many as the document uses; None if it is not one of them, and may end.
+
+    A collective call of all ranks, which then have another default process group, or none.
+    """
+    world, used = dist.get_world_size(), document.ranks
+    if used == world:
+        return replace(rank, devices=document.devices)
+    if rank.store is None:
+        raise TrainingError(f"{used} of {world} processes cannot form a group: there is no store where they meet")
+    backend, bound = dist.get_backend(), rank.device if rank.device.type != "cpu" else None
+    dist.barrier()
+    dist.destroy_process_group()
+    if rank.rank >= used:
+        return None
+    dist.init_process_group(
+        backend,
+        store=dist.PrefixStore(f"first-{used}", rank.store),
+        rank=rank.rank,
+        world_size=used,
+        timeout=NO_TIMEOUT,
+        device_id=bound if backend != "gloo" else None,
+    )
+    return replace(rank, devices=document.devices)
 
 
 def _abort_process(error: Exception, rank: int) -> None:

@@ -63,6 +63,11 @@ def chosen_threads(processes: int, say: Callable[[str], None]) -> Iterator[None]
         yield
 
 
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _choose(processes: int, use: Sequence[float]) -> ThreadChoice:
     """`use`: percent of each core of the machine. Only the cores that this process may run on count (its affinity)."""
     allowed = set(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else set(range(len(use)))

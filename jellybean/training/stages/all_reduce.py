@@ -21,12 +21,19 @@ class ProcessGroups:
     """Process groups for this rank's all-reduces; None for a group in which it is alone or not a member.
 
     `copies[stage]`: ranks that hold the stage, over pipes and replicas. `ties[name]`: ranks that hold a tied weight.
-    `pipeline`: the ranks of one replica.
+    `pipeline`: the ranks of one replica. `messages`: all ranks, for messages between stages.
     """
 
     copies: Mapping[int, dist.ProcessGroup | None] = field(default_factory=dict)
     ties: Mapping[str, dist.ProcessGroup | None] = field(default_factory=dict)
     pipeline: dist.ProcessGroup | None = None
+    messages: dist.ProcessGroup | None = None
+
+    def destroy(self) -> None:
+        """Free the groups of which this rank is a member."""
+        every = [*self.copies.values(), *self.ties.values(), self.pipeline, self.messages]
+        for group in {id(one): one for one in every if one is not None}.values():
+            dist.destroy_process_group(group)
 
 
 def global_norm(

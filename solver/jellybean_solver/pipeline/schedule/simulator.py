@@ -27,8 +27,10 @@ class ScheduleCosts:
     """Duration of each kind of action, in seconds.
 
     `input_s`, `weight_s`: the input-gradient and weight-gradient parts of a split backward; half of `backward_s` each
-    by default. `transfer_s`: sending an activation or a gradient between stage s and s + 1. `slowness`: per device,
-    factor on its compute time; empty for 1. `overlap`: transfers run concurrently with computation.
+    by default. `transfer_s`: sending an activation or a gradient between stage s and s + 1. `gap_s`: between two
+    actions of a device, in which it computes nothing: taking inputs, sending outputs, the interpreter. `wait_s`:
+    before an update of the stage, in which its device waits for sums of gradients. `slowness`: per device, factor on
+    its compute time; empty for 1. `overlap`: transfers run concurrently with computation.
     """
 
     forward_s: StageSeconds = 1.0
@@ -36,8 +38,10 @@ class ScheduleCosts:
     input_s: StageSeconds | None = None
     weight_s: StageSeconds | None = None
     transfer_s: StageSeconds = 0.0
-    reduce_s: float = 0.0
-    update_s: float = 0.0
+    reduce_s: StageSeconds = 0.0
+    update_s: StageSeconds = 0.0
+    gap_s: float = 0.0
+    wait_s: StageSeconds = 0.0
     slowness: tuple[float, ...] = ()
     overlap: bool = True
 
@@ -54,9 +58,9 @@ class ScheduleCosts:
             case ActionKind.WEIGHT_GRADIENT:
                 return half if self.weight_s is None else stage_seconds(self.weight_s, stage)
             case ActionKind.REDUCE:
-                return self.reduce_s
+                return stage_seconds(self.reduce_s, stage)
             case ActionKind.UPDATE:
-                return self.update_s
+                return stage_seconds(self.update_s, stage)
 
 
 def stage_seconds(seconds: StageSeconds, stage: int) -> float:
@@ -119,6 +123,7 @@ class _ScheduleSimulation:
         self.waiting: dict[Dependency, list[int]] = {}  # devices blocked on a missing input
         self.blocked: dict[int, Dependency] = {}  # device -> its missing input
         self.seconds = [self._action_seconds(device) for device in range(schedule.devices)]
+        self.before = [self._seconds_before(kind) for kind in ActionKind]
         self.transfer_s = [self._transfers_s(pipe) for pipe in range(len(schedule.device_of))]
 
     def timeline(self) -> Timeline:
@@ -145,6 +150,7 @@ class _ScheduleSimulation:
                 self.waiting.setdefault(missing, []).append(device)
                 self.blocked[device] = missing
                 break
+            free += self.before[kind][stage]
             if not overlap:
                 free += received
             free = end = (arrived if arrived > free else free) + seconds[kind][stage]
@@ -215,6 +221,12 @@ class _ScheduleSimulation:
         return [
             [slow * self.costs.computing_s(kind, stage) for stage in range(self.schedule.stages)] for kind in ActionKind
         ]
+
+    def _seconds_before(self, kind: ActionKind) -> list[float]:
+        """Seconds before an action of that kind in which its device computes nothing, by stage."""
+        costs, stages = self.costs, range(self.schedule.stages)
+        waits = [stage_seconds(costs.wait_s, stage) if kind is ActionKind.UPDATE else 0.0 for stage in stages]
+        return [costs.gap_s + wait for wait in waits]
 
     def _transfers_s(self, pipe: int) -> list[float]:
         """Transfer seconds between each stage and the next; 0 if one device holds both."""

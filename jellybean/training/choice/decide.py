@@ -1,0 +1,149 @@
+"""Decides how a run trains: rank 0 searches, and all ranks try the candidates that it asks for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch.distributed as dist
+
+from jellybean.documents.training import TrainingDocument
+from jellybean.training.choice.candidates import Candidate, enumerate_candidates
+from jellybean.training.choice.costs import MeasuredCosts, Prices
+from jellybean.training.choice.profiles import SizedProfiles
+from jellybean.training.choice.report import choice_note, slower_candidates
+from jellybean.training.choice.schedule_choice import ScheduleChoice, predict
+from jellybean.training.choice.search import Search, SearchLimits
+from jellybean.training.choice.trial import Trial, TrialRun, measure
+from jellybean.training.errors import TrainingError
+from jellybean.training.processes.link_speed import LinkSpeed
+from jellybean.training.processes.ranks import Rank
+from jellybean_solver import SolverError
+
+MakeTrial = Callable[[TrainingDocument, ScheduleChoice], TrialRun]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The document of the chosen candidate, with nothing left free, and its cuts. `note`: why, for people."""
+
+    document: TrainingDocument
+    choice: ScheduleChoice
+    note: str
+
+
+class Predictor:
+    """Predicts candidates from profiles of the model. `states_per_weight`: size of the optimizer's state."""
+
+    def __init__(
+        self, document: TrainingDocument, profiles: SizedProfiles, states_per_weight: float, link: LinkSpeed
+    ) -> None:
+        self._document, self._profiles, self._link = document, profiles, link
+        self._states_per_weight = states_per_weight
+        self._choices: dict[tuple[Candidate, MeasuredCosts | None], ScheduleChoice] = {}
+
+    @property
+    def trained_bytes(self) -> float:
+        """Bytes of the model's trained weights."""
+        return sum(self._profiles.profiles[0].trained_bytes)
+
+    def usable(self, candidates: list[Candidate]) -> tuple[list[Candidate], dict[str, str]]:
+        """(candidates that fit and are allowed, reasons by schedule against those that are not)."""
+        fit, rejected = [], {}
+        for candidate in candidates:
+            try:
+                self.choice(candidate, MeasuredCosts())
+            except (SolverError, TrainingError) as error:
+                rejected[candidate.schedule] = str(error)
+            else:
+                fit.append(candidate)
+        return fit, {name: why for name, why in rejected.items() if name not in {one.schedule for one in fit}}
+
+    def choice(self, candidate: Candidate, measured: MeasuredCosts) -> ScheduleChoice:
+        """A candidate's stages and predicted times. SolverError or TrainingError if it cannot be used."""
+        document = candidate.applied(self._document)
+        size = max(1, document.batch // (candidate.microbatches * candidate.replicas))
+        prices = Prices(self._link, measured)
+        return predict(candidate.schedule, self._profiles.at(size), document, self._states_per_weight, prices)
+
+    def batch_s(self, candidate: Candidate, measured: MeasuredCosts) -> float:
+        """Predicted seconds of a batch."""
+        return self.choice(candidate, measured).microbatch_s * candidate.microbatches
+
+
+class _Searcher:
+    """Rank 0's part: which candidate is next, and what the trials have shown."""
+
+    def __init__(self, document: TrainingDocument, processes: int, predictor: Predictor, limits: SearchLimits) -> None:
+        self._document, self._processes, self._predictor = document, processes, predictor
+        candidates, undefined = enumerate_candidates(document, processes)
+        usable, refused = predictor.usable(candidates)
+        self._rejected = undefined | refused
+        if not usable:
+            reasons = "\n".join(f"  - {name}: {why.removeprefix(f'{name}: ')}" for name, why in self._rejected.items())
+            raise TrainingError(f"no schedule can be used on {processes} processes\n{reasons}")
+        self.search = Search(usable, predictor.batch_s, limits)
+        self._choices: dict[Candidate, ScheduleChoice] = {}
+
+    def choice(self, candidate: Candidate) -> ScheduleChoice:
+        """The candidate's stages: as tried, or as predicted by now."""
+        return self._choices.get(candidate) or self._predictor.choice(candidate, self.search.measured)
+
+    def try_out(self, candidate: Candidate, make_trial: MakeTrial) -> None:
+        """Try a candidate, together with the other ranks, and record what it shows."""
+        began = time.perf_counter()
+        choice = self.choice(candidate)
+        document = candidate.applied(self._document)
+        trial = _tried(document, choice, make_trial)
+        measured = self.search.measured
+        if candidate not in self.search.trials:
+            schedule = trial.schedule
+            measured = measured.learned(document, schedule, choice.costs, trial.costs, self._predictor.trained_bytes)
+        microbatch_s = trial.iteration_s / trial.schedule.microbatches
+        self._choices[candidate] = choice.tried(trial.costs, microbatch_s, trial.idle)
+        batch_s = microbatch_s * candidate.microbatches
+        self.search.record(candidate, batch_s, time.perf_counter() - began, measured)
+
+    def decision(self) -> Decision:
+        """The fastest candidate, with the reasons against the others."""
+        best = self.search.best
+        rejected = self._rejected | slower_candidates(self.search, best)
+        choice = replace(self.choice(best), rejected=rejected)
+        return Decision(best.applied(self._document), choice, choice_note(self.search, best, self._processes))
+
+
+def decide(document: TrainingDocument, rank: Rank, predictor: Predictor | None, make_trial: MakeTrial) -> Decision:
+    """Search the fastest candidate. A collective call. `predictor`: None on other ranks than the first.
+
+    Devices other than CPUs are not tried yet: there predictions decide.
+    """
+    limits = SearchLimits() if rank.device.type == "cpu" else SearchLimits(trials=0)
+    searcher = _Searcher(document, dist.get_world_size(), predictor, limits) if predictor is not None else None
+    while True:
+        candidate = searcher.search.next() if searcher is not None else None
+        asked: list[Any] = [None]
+        if searcher is not None and candidate is not None:
+            asked = [(candidate.applied(document), searcher.choice(candidate))]
+        dist.broadcast_object_list(asked, src=0)
+        if asked[0] is None:
+            break
+        if searcher is not None and candidate is not None:
+            searcher.try_out(candidate, make_trial)
+        else:
+            other, choice = asked[0]
+            _tried(other, choice, make_trial)
+    decision: list[Decision | None] = [searcher.decision() if searcher is not None else None]
+    dist.broadcast_object_list(decision, src=0)
+    if decision[0] is None:
+        raise TrainingError("rank 0 sent no decision")
+    return decision[0]
+
+
+def _tried(document: TrainingDocument, choice: ScheduleChoice, make_trial: MakeTrial) -> Trial:
+    trial = make_trial(document, choice)
+    try:
+        return measure(trial, choice.costs)
+    finally:
+        trial.close()

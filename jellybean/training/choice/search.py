@@ -1,0 +1,116 @@
+"""Searches the fastest candidate: predictions say which one to try next, and short real runs decide.
+
+A prediction leaves out what depends on the machine (cores that processes share, caches, Python). So the candidate with
+the least predicted time is tried; what its trial took, over what was predicted, corrects the predictions of candidates
+like it. The search ends when the best candidate is one that was tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import mean, median
+
+from jellybean.training.choice.candidates import Candidate
+from jellybean.training.choice.costs import MeasuredCosts
+
+Predict = Callable[[Candidate, MeasuredCosts], float]  # seconds per batch
+
+
+@dataclass(frozen=True)
+class SearchLimits:
+    """`trials`: most candidates that are tried; 0: predictions decide. `seconds`: after which no further one is tried.
+
+    `finalists`: of those tried, how many are tried again, `repeats` times in turn, if they are at most `close` times
+    slower than the best, as other programs may have slowed a trial. `explored`: candidates that are tried in a layout
+    before their times count against its other ones.
+    """
+
+    trials: int = 16
+    seconds: float = 20.0
+    finalists: int = 3
+    repeats: int = 2
+    close: float = 1.25
+    explored: int = 2
+
+
+@dataclass
+class Search:
+    """State of a search over `candidates`, of which there is at least one. All seconds are per batch."""
+
+    candidates: Sequence[Candidate]
+    predict: Predict
+    limits: SearchLimits = SearchLimits()
+    measured: MeasuredCosts = field(default_factory=MeasuredCosts)
+    trials: dict[Candidate, list[float]] = field(default_factory=dict)
+    spent_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._predicted = self._predictions()
+
+    def next(self) -> Candidate | None:
+        """The candidate to try next; None when the search is done.
+
+        One process comes first: it shows what updates and Python cost, and what the others must beat.
+        """
+        if not self.limits.trials:
+            return None
+        if not self.trials:
+            return self._best([one for one in self.candidates if one.processes == 1] or self.candidates)
+        if len(self.trials) < self.limits.trials and self.spent_s < self.limits.seconds:
+            best = self._best(self.candidates)
+            if best not in self.trials:
+                return best
+        return self._finalist()
+
+    def record(self, candidate: Candidate, batch_s: float, spent_s: float, measured: MeasuredCosts) -> None:
+        """Take the seconds of a candidate's batch, how long the trial took, and what is measured by now."""
+        self.trials.setdefault(candidate, []).append(batch_s)
+        self.spent_s += spent_s
+        if measured != self.measured:
+            self.measured = measured
+            self._predicted = self._predictions()
+
+    @property
+    def best(self) -> Candidate:
+        """The fastest: of those that were tried, if any were, else by prediction."""
+        return self._best(list(self.trials) or self.candidates)
+
+    def seconds(self, candidate: Candidate) -> float:
+        """Seconds of a candidate: measured, or predicted and corrected by the trials of candidates like it."""
+        if candidate in self.trials:
+            return median(self.trials[candidate])
+        return self._predicted[candidate] * self._correction(candidate)
+
+    def _best(self, candidates: Sequence[Candidate]) -> Candidate:
+        return min(candidates, key=lambda one: (self.seconds(one), one.processes))
+
+    def _predictions(self) -> dict[Candidate, float]:
+        return {one: self.predict(one, self.measured) for one in self.candidates}
+
+    def _correction(self, candidate: Candidate) -> float:
+        """Measured over predicted seconds of the candidates tried that are like this one.
+
+        Until a few were tried in its layout, the factor is at most 1, so that they are. Then the same schedule has its
+        mean, and another one the smallest, as some schedules cost more than is predicted.
+        """
+        ratios = {one: median(times) / max(self._predicted[one], 1e-9) for one, times in self.trials.items()}
+        layout = {one: ratio for one, ratio in ratios.items() if _same_layout(one, candidate)}
+        if len(layout) < self.limits.explored:
+            return min(1.0, *layout.values()) if layout else 1.0
+        same = [ratio for one, ratio in layout.items() if one.schedule == candidate.schedule]
+        return mean(same) if same else min(layout.values())
+
+    def _finalist(self) -> Candidate | None:
+        """A candidate to try again: of the fastest ones, that with the fewest trials."""
+        fastest = sorted(self.trials, key=self.seconds)
+        close = [one for one in fastest if self.seconds(one) <= self.limits.close * self.seconds(fastest[0])]
+        finalists = close[: self.limits.finalists]
+        if len(finalists) < 2:
+            return None
+        least = min(finalists, key=lambda one: len(self.trials[one]))
+        return least if len(self.trials[least]) <= self.limits.repeats else None
+
+
+def _same_layout(one: Candidate, other: Candidate) -> bool:
+    return (one.devices, one.replicas) == (other.devices, other.replicas)

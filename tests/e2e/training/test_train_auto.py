@@ -1,0 +1,101 @@
+"""`parallel: auto` with the real command: fewer processes where they are faster, and the training stays the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
+
+from safetensors.torch import load_file  # noqa: E402
+
+DOCUMENT = """\
+kind: Training
+device: cpu
+model: nets.py:net
+data: nets.py:data
+loss: mse
+epochs: 2
+batch: 24
+microbatches: 2
+optimizer: {name: adam, lr: 0.01}
+"""
+AUTO = "parallel: auto\n"
+NETS = """\
+import time
+
+import torch
+
+def net():
+    return torch.nn.Sequential(torch.nn.Linear(9, 8), torch.nn.Dropout(0.1), torch.nn.Linear(8, 3)).double()
+
+class Sleep(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(9, 9).double()
+
+    def forward(self, rows):
+        time.sleep(4e-3 * len(rows))
+        return self.linear(rows)
+
+def sleeping():
+    return [Sleep() for _ in range(4)]
+
+def data():
+    rows = torch.randn(96, 9, generator=torch.Generator().manual_seed(1)).double()
+    return {"train": (rows, rows[:, :3]), "test": (rows, rows[:, :3])}
+
+def wide():
+    rows = data()["train"][0]
+    return {"train": (rows, rows), "test": (rows[:1], rows[:1])}
+"""
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+
+
+def _project(folder: Path, document: str) -> Path:
+    folder.mkdir()
+    (folder / "training.yaml").write_text(document)
+    (folder / "nets.py").write_text(NETS)
+    return folder
+
+
+def _train(folder: Path, *options: str, launcher: list[str] | None = None) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [*(launcher or [sys.executable]), "-m", "jellybean", "train", str(folder), *options],
+        capture_output=True,
+        text=True,
+        env={"OMP_NUM_THREADS": "1", **os.environ},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done
+
+
+@pytest.mark.parametrize("launcher", [None, TORCHRUN], ids=["launcher", "torchrun"])
+def test_one_process_is_faster_and_trains_the_same(tmp_path, launcher):
+    """Weights equal bit for bit those of a run that tries nothing, dropout and Adam's states included."""
+    alone, auto = _project(tmp_path / "alone", DOCUMENT), _project(tmp_path / "auto", DOCUMENT + AUTO)
+    _train(alone)
+    options = () if launcher else ("--set", "processes=2")
+    done = _train(auto, *options, launcher=launcher)
+    assert "one process is fastest: 1f1b, 1 device x 1 replica, 2 micro-batches" in done.stderr
+    assert "1 process of 2 ends now" in done.stderr
+    expected, found = (load_file(folder / "training" / "model.safetensors") for folder in (alone, auto))
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(value, found[name]) for name, value in expected.items())
+
+
+def test_two_processes_where_they_are_faster(tmp_path):
+    """Stages that sleep take as long on two cores as on twenty: two devices need half of the time."""
+    document = DOCUMENT.replace("model: nets.py:net", "stages: nets.py:sleeping").replace(":data", ":wide")
+    folder = _project(tmp_path / "project", document.replace("epochs: 2", "epochs: 1") + "replicas: 1\n" + AUTO)
+    done = _train(folder, "--json", "--set", "processes=2")
+    told = json.loads(done.stdout)
+    assert (told["devices"], told["replicas"], told["microbatches"]) == (2, 1, 2)
+    assert "2 processes are fastest" in told["choice"]
+    assert set(told["rejected"]) >= {"pipedream", "naive"}

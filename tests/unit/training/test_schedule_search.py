@@ -1,0 +1,249 @@
+"""The search of `schedule: auto`: what it considers, what it tries next, and that the fastest wins."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
+
+from jellybean.documents.training import OptimizerSpec, TrainingDocument  # noqa: E402
+from jellybean.errors import DocumentError  # noqa: E402
+from jellybean.pipeline.torch_profile import TorchProfile  # noqa: E402
+from jellybean.training.choice.candidates import ONE_DEVICE, Candidate, enumerate_candidates  # noqa: E402
+from jellybean.training.choice.costs import MeasuredCosts, Prices, schedule_costs  # noqa: E402
+from jellybean.training.choice.decide import Predictor  # noqa: E402
+from jellybean.training.choice.profiles import SizedProfiles  # noqa: E402
+from jellybean.training.choice.report import choice_note  # noqa: E402
+from jellybean.training.choice.search import Search, SearchLimits  # noqa: E402
+from jellybean.training.choice.trial import RankTimes, measured_costs  # noqa: E402
+from jellybean.training.processes.link_speed import LinkSpeed  # noqa: E402
+from jellybean_solver.pipeline import (  # noqa: E402
+    COLLECTIVES,
+    SCHEDULES,
+    ActionKind,
+    Layer,
+    LayerGraph,
+    ScheduleCosts,
+    bubble_fraction,
+    make_schedule,
+    simulate,
+)
+
+LINK = LinkSpeed(1e9, 1e-4)
+
+
+def document(**more: object) -> TrainingDocument:
+    own = {"kind": "Training", "model": "a:b", "data": "a:b", "epochs": 1, "batch": 64}
+    return TrainingDocument(**{**own, "optimizer": OptimizerSpec(name="sgd", lr=0.1), **more})
+
+
+def profile(size: int = 8, layers: int = 8) -> TorchProfile:
+    """Layers of 1 ms and 2 ms for 8 samples, half of it fixed, with 1 kB of weights each."""
+    share = 0.5 + size / 16
+    chain = tuple(Layer(str(i), share * 1e-3, share * 2e-3, 100.0 * size, 1000.0) for i in range(layers))
+    graph = LayerGraph(chain, tuple((i, i + 1) for i in range(layers - 1)))
+    members = tuple((str(i),) for i in range(layers))
+    return TorchProfile(graph, {}, "fx", members, (1000.0,) * layers, torch.device("cpu"))
+
+
+def predictor(asked: TrainingDocument, link: LinkSpeed = LINK) -> Predictor:
+    return Predictor(asked, SizedProfiles.measured((1, 64), profile), 1.0, link)
+
+
+def search(times: dict[Candidate, float], predicted: dict[Candidate, float] | None = None, **limits: float) -> Search:
+    """A search that is over: trials measure `times`."""
+    made = Search(list(times), lambda one, _: (predicted or times)[one], SearchLimits(**limits))
+    while (candidate := made.next()) is not None:
+        made.record(candidate, times[candidate], 0.1, made.measured)
+    return made
+
+
+class TestCandidates:
+    def test_given_sizes_are_kept(self):
+        found, rejected = enumerate_candidates(document(devices=2, microbatches=8), 2)
+        assert {one.sizes for one in found} == {(2, 1, 8)}
+        assert {one.schedule for one in found} | rejected.keys() == set(SCHEDULES)
+        assert all("staleness" in why for why in rejected.values())
+
+    def test_a_given_schedule_is_kept(self):
+        found, _ = enumerate_candidates(document(parallel="auto", schedule="gpipe"), 2)
+        assert {one.schedule for one in found} == {"gpipe"}
+
+    def test_all_layouts_of_fewer_processes(self):
+        found, _ = enumerate_candidates(document(parallel="auto"), 4)
+        layouts = {(one.devices, one.replicas) for one in found}
+        assert layouts == {(1, 1), (1, 2), (1, 3), (1, 4), (2, 1), (2, 2), (3, 1), (4, 1)} - {(1, 3)}  # 64 / 3
+        assert {one.schedule for one in found if one.devices == 1} == {ONE_DEVICE}
+        assert all(document().batch % (one.microbatches * one.replicas) == 0 for one in found)
+
+    def test_what_is_given_stays_with_parallel_auto(self):
+        found, _ = enumerate_candidates(document(parallel="auto", devices=2, microbatches=4), 4)
+        assert {one.sizes for one in found} == {(2, 1, 4), (2, 2, 4)}
+
+    def test_the_candidate_leaves_nothing_open(self):
+        asked = document(parallel="auto", processes=4)
+        decided = Candidate(2, 1, 8, "interleaved", 3).applied(asked)
+        assert (decided.ranks, decided.devices, decided.microbatches, decided.chunks) == (2, 2, 8, 3)
+        assert not any(decided.leaves_open(key) for key in ("devices", "replicas", "microbatches"))
+        assert (decided.batch, asked.ranks) == (64, 4)
+
+    def test_processes_alone_mean_nothing(self):
+        with pytest.raises((DocumentError, ValueError), match="parallel: auto"):
+            document(processes=2)
+
+
+class TestSearch:
+    FAST, SLOW, ONE = Candidate(2, 1, 4, "1f1b"), Candidate(2, 1, 4, "naive"), Candidate(1, 1, 1, ONE_DEVICE)
+
+    def test_the_fastest_wins_and_one_process_is_tried_first(self):
+        seconds = {self.FAST: 1.0, self.SLOW: 3.0, self.ONE: 2.0}
+        made = search(seconds)
+        assert made.best == self.FAST
+        assert next(iter(made.trials)) == self.ONE
+        assert self.SLOW not in made.trials  # predicted to be slower than what was measured
+
+    def test_one_process_where_it_is_faster(self):
+        """Predictions that leave out what two processes cost are corrected by trials."""
+        seconds = {self.FAST: 5.0, self.SLOW: 6.0, self.ONE: 2.0}
+        made = search(seconds, {self.FAST: 1.0, self.SLOW: 1.9, self.ONE: 2.0})
+        assert made.best == self.ONE
+        assert choice_note(made, made.best, 2).startswith("one process is fastest: 1f1b, 1 device x 1 replica")
+        assert choice_note(made, made.best, 2).endswith("1 process of 2 ends now")
+
+    @pytest.mark.parametrize("seed", range(20))
+    def test_the_argmin_where_processes_share_cores(self, seed):
+        """Predictions leave out that more processes slow each other."""
+        candidates, _ = enumerate_candidates(document(parallel="auto"), 4)
+        draws = torch.rand(len(candidates), generator=torch.Generator().manual_seed(seed)).add(0.1).tolist()
+        predicted = dict(zip(candidates, draws, strict=True))
+        seconds = {one: value * (1.0 + one.processes / 4) for one, value in predicted.items()}
+        made = search(seconds, predicted)
+        assert made.best == min(seconds, key=seconds.__getitem__)
+        assert len(made.trials) < len(candidates)
+
+    def test_limits(self):
+        """Of many alike candidates, as many as allowed are tried, and the finalists again."""
+        alike = {Candidate(2, 1, 2**power, "1f1b"): 1.0 + power / 100 for power in range(8)}
+        wrong = {one: (2.0 - seconds) / 10 for one, seconds in alike.items()}
+        made = search(alike, wrong, trials=4, finalists=2, repeats=2, explored=9)
+        assert len(made.trials) == 4
+        assert sorted(map(len, made.trials.values())) == [1, 1, 3, 3]
+        assert len(search(alike, wrong, explored=9, seconds=0.15, finalists=0).trials) == 2
+        assert not search(alike, trials=0).trials
+
+    def test_a_slow_trial_is_repeated(self):
+        """What one loaded moment made slow does not lose."""
+        made = Search([self.FAST, self.SLOW], lambda one, _: 1.0 if one == self.FAST else 1.02)
+        times = {self.FAST: [1.2, 1.0, 1.0], self.SLOW: [1.1, 1.1, 1.1]}
+        while (candidate := made.next()) is not None:
+            made.record(candidate, times[candidate][len(made.trials.get(candidate, []))], 0.1, made.measured)
+        assert made.best == self.FAST
+
+
+class TestPredictions:
+    def test_a_prediction_is_the_simulators(self):
+        asked = document(parallel="auto")
+        candidate = Candidate(2, 2, 4, "gpipe")
+        measured = MeasuredCosts(1e-4, 1e-6, {4: 2.0}, 3e-4, with_messages=True)
+        found = predictor(asked).choice(candidate, measured)
+        at_size, stage = profile(64 // 8), [4 * 1e-3, 4 * 2e-3]
+        assert at_size.graph.layers[0].forward_s == 1e-3
+        costs = ScheduleCosts(
+            (2 * stage[0],) * 2,
+            (2 * stage[1],) * 2,
+            transfer_s=(LINK.seconds(800.0) + 3e-4,),
+            update_s=(2 * 4000 * 1e-6,) * 2,
+            gap_s=1e-4,
+            wait_s=(COLLECTIVES["ring"].seconds(4000.0, 2, 1e9, 1e-4),) * 2,
+        )
+        timeline = simulate(make_schedule("gpipe", 2, 4), costs)
+        assert found.microbatch_s * 4 == pytest.approx(timeline.makespan_s)
+        assert found.bubble == pytest.approx(bubble_fraction(timeline))
+
+    @pytest.mark.parametrize(
+        "dearer",
+        [
+            MeasuredCosts(gap_s=1e-3),
+            MeasuredCosts(update_s_per_byte=1e-6),
+            MeasuredCosts(slowdown={2: 1.5}),
+            MeasuredCosts(message_s=1e-3, with_messages=True),
+        ],
+    )
+    def test_every_cost_counts(self, dearer):
+        candidate, made = Candidate(2, 1, 4, "1f1b"), predictor(document(parallel="auto"))
+        assert made.batch_s(candidate, dearer) > made.batch_s(candidate, MeasuredCosts()) + 1e-3
+
+    def test_recomputation_compression_and_sums_count(self):
+        candidate, slow = Candidate(2, 2, 4, "1f1b"), LinkSpeed(1e5, 1e-4)
+        plain = predictor(document(parallel="auto"), slow).batch_s(candidate, MeasuredCosts())
+        again = predictor(document(parallel="auto", recompute=True), slow).batch_s(candidate, MeasuredCosts())
+        short = predictor(document(parallel="auto", compress="bfloat16"), slow).batch_s(candidate, MeasuredCosts())
+        naive = predictor(document(parallel="auto", sync={"way": "naive"}), slow).batch_s(candidate, MeasuredCosts())
+        assert again >= plain + 4 * 4e-3  # the forwards of a stage's four micro-batches
+        assert short < plain
+        assert naive != plain
+
+    def test_what_recomputes_with_a_split_backward(self):
+        made = make_schedule("zb-h1", 2, 4)
+        layers = ((0, 1, 2, 3), (4, 5, 6, 7))
+        costs = schedule_costs(profile(8), layers, made, document(devices=2, recompute=True), Prices(LINK))
+        both = [costs.computing_s(kind, 0) for kind in (ActionKind.INPUT_GRADIENT, ActionKind.WEIGHT_GRADIENT)]
+        assert both == pytest.approx([8e-3, 4e-3])
+        assert sum(both) == pytest.approx(costs.computing_s(ActionKind.BACKWARD, 0))
+
+    def test_profiles_are_interpolated(self):
+        sized = SizedProfiles.measured((1, 64, 8), profile)
+        for size in (1, 8, 40, 64):
+            layer, exact = sized.at(size).graph.layers[3], profile(size).graph.layers[3]
+            assert (layer.forward_s, layer.activation_bytes) == pytest.approx((exact.forward_s, exact.activation_bytes))
+
+    def test_memory_excludes(self):
+        asked = document(parallel="auto", memory="21 kB")
+        usable, rejected = predictor(asked).usable([Candidate(1, 1, 1, "1f1b"), Candidate(2, 1, 8, "1f1b")])
+        assert [one.devices for one in usable] == [2]
+        assert not rejected
+        with_one, why = predictor(asked).usable([Candidate(1, 1, 1, "1f1b")])
+        assert not with_one
+        assert "needs" in why["1f1b"]
+
+
+class TestMeasuredCosts:
+    def times(self, costs: ScheduleCosts, name: str = "1f1b", offset_s: float = 0.0) -> tuple[object, list[RankTimes]]:
+        """What two devices measure whose actions take these costs, on clocks that differ."""
+        schedule = make_schedule(name, 2, 4)
+        timeline = simulate(schedule, costs)
+        own = []
+        for device in range(2):
+            times = zip(timeline.starts_s[device], timeline.ends_s[device], strict=True)
+            own.append([(start + device * offset_s, end + device * offset_s) for start, end in times])
+        return schedule, [RankTimes(device, 0, [timeline.makespan_s] * 2, [own[device]] * 2) for device in range(2)]
+
+    @pytest.mark.parametrize("offset_s", [0.0, 100.0])
+    @pytest.mark.parametrize("name", ["1f1b", "gpipe", "zb-h1"])
+    def test_measured_costs_repeat_the_run(self, name, offset_s):
+        split = {"input_s": (2e-3, 3e-3), "weight_s": (3e-3, 1e-3)}
+        rest = {"transfer_s": (2e-3,), "update_s": (1e-3, 2e-3), "gap_s": 1e-4, "wait_s": 5e-4}
+        true = ScheduleCosts((3e-3, 2e-3), (5e-3, 4e-3), **split, **rest)
+        schedule, ranks = self.times(true, name, offset_s)
+        found = measured_costs(schedule, ranks, ScheduleCosts((1.0, 1.0), (1.0, 1.0), transfer_s=(1e-4,)))
+        assert simulate(schedule, found).makespan_s == pytest.approx(simulate(schedule, true).makespan_s, rel=0.03)
+        assert found.forward_s == pytest.approx(true.forward_s)
+        assert found.update_s == pytest.approx(true.update_s)
+        assert found.gap_s == pytest.approx(true.gap_s)
+
+    def test_each_number_comes_from_the_first_trial_that_shows_it(self):
+        one, two = document(), document(devices=2, microbatches=4)
+        alone = ScheduleCosts((8e-3,), (16e-3,), update_s=(8e-3,), gap_s=1e-4)
+        single, half = make_schedule("1f1b", 1, 1), ScheduleCosts((4e-3,), (8e-3,))
+        first = MeasuredCosts().learned(one, single, half, alone, 8000.0)
+        assert first == MeasuredCosts(1e-4, pytest.approx(8e-3 / 8000 / 2), {1: 2.0})
+        predicted = ScheduleCosts((8e-3,) * 2, (16e-3,) * 2, transfer_s=(1e-3,))
+        shown = replace(predicted, forward_s=(12e-3,) * 2, backward_s=(24e-3,) * 2, transfer_s=(4e-3,), gap_s=3e-4)
+        schedule = make_schedule("1f1b", 2, 4)
+        second = first.learned(two, schedule, predicted, shown, 8000.0)
+        assert (second.slowdown, second.gap_s) == ({1: 2.0, 2: pytest.approx(3.0)}, 3e-4)
+        assert second.message_s == pytest.approx(3e-3)
+        assert second.update_s_per_byte == first.update_s_per_byte
+        assert second.learned(two, schedule, predicted, replace(shown, gap_s=9e-4), 8000.0) == second
