@@ -16,6 +16,7 @@ __all__ = [
     "JellyBeanError",
     "OutOfTimeError",
     "SolverError",
+    "StaleProfilesError",
 ]
 
 _MAX_LINES = 6  # maximum number of line numbers that are listed for a repeated problem
@@ -71,6 +72,18 @@ class DocumentError(JellyBeanError):
 
 class InputError(JellyBeanError):
     """A file or value given on the command line is missing or cannot be used."""
+
+
+class StaleProfilesError(DocumentError):
+    """Profiles that were measured with other models, data or speeds. `next_step`: the sentence after the problems.
+
+    `stale`: the changes with all their entries, as JSON values.
+    """
+
+    def __init__(self, problems: Iterable[DocumentProblem], next_step: str, stale: Iterable[dict[str, Any]]) -> None:
+        super().__init__(problems)
+        self.stale = tuple(stale)
+        self.args = (f"{self}\n{next_step}",)
 
 
 class InfeasibleError(JellyBeanError):

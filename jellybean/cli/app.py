@@ -106,6 +106,12 @@ Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="PATH=VALUE", help="Override a value, e.g. --set slo.accuracy=57. May be repeated."),
 ]
+Stale = Annotated[
+    bool,
+    typer.Option(
+        "--stale", help="Go on with profiles that were measured with other models, data or speeds; the plan says so."
+    ),
+]
 AllowPython = Annotated[
     list[str] | None,
     typer.Option(

@@ -11,9 +11,10 @@ from typing import Annotated
 
 import typer
 
-from jellybean.cli.app import Directory, Json, Overrides, app, example
+from jellybean.cli.app import Directory, Json, Overrides, Stale, app, example
 from jellybean.cli.console import EXIT_BAD_INPUT, errors, out, print_json, warn
 from jellybean.cli.failures import failure
+from jellybean.cli.projects import warn_about_profiles
 from jellybean.documents import MultiWorkflowProject, build_problem, json_schemas, load_any_project, require_folder
 from jellybean.documents.layout import workflow_folders
 from jellybean.errors import DocumentError, JellyBeanError
@@ -105,11 +106,11 @@ def copy_example(name: Example, directory: Path) -> None:
 @app.command(
     epilog=example("jellybean validate my-digits", "jellybean validate my-digits --set slo.accuracy=99 --json")
 )
-def validate(directory: Directory, overrides: Overrides = None, json: Json = False) -> None:
+def validate(directory: Directory, overrides: Overrides = None, json: Json = False, stale: Stale = False) -> None:
     """Check all documents and print every problem with its file and line."""
     try:
         unprofiled = _unprofiled(directory)
-        project = load_any_project(directory, overrides or (), profiles=not unprofiled)
+        project = load_any_project(directory, overrides or (), profiles=not unprofiled, accept_stale=stale)
         if not unprofiled:
             build_problem(project)
     except DocumentError as error:
@@ -118,16 +119,16 @@ def validate(directory: Directory, overrides: Overrides = None, json: Json = Fal
         print_json({"valid": False, "problems": [problem.to_dict() for problem in error.problems], **failure(error)})
         errors.print(str(error), style="red", soft_wrap=True)
         raise typer.Exit(EXIT_BAD_INPUT) from error
+    warn_about_profiles(project)
+    parts = project.workflows if isinstance(project, MultiWorkflowProject) else {project.workflow.name: project}
     if json:
-        print_json({"valid": True, "problems": []})
+        outdated = [entry.to_dict() for part in parts.values() for entry in part.stale]
+        print_json({"valid": True, "problems": [], **({"stale": outdated} if outdated else {})})
         return
     fleet = project.infrastructure
-    parts = (
-        project.workflows.items() if isinstance(project, MultiWorkflowProject) else [(project.workflow.name, project)]
-    )
     workflows = (
         f"{name}, {_count(part.workflow.operators, 'operator')}, {_count(part.workflow.sources, 'source')}"
-        for name, part in parts
+        for name, part in parts.items()
     )
     count = sum(pool.count * fleet.sites.get(pool.tier, 1) for pool in fleet.workers.values())
     workers = f"{count:,} worker{'s' * (count != 1)} in {_count(fleet.workers, 'pool')}"

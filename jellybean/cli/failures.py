@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from jellybean.cli.console import EXIT_BAD_INPUT, EXIT_FAILURE, EXIT_INFEASIBLE
-from jellybean.errors import DocumentError, DocumentProblem, InfeasibleError, InputError, OutOfTimeError
+from jellybean.errors import (
+    DocumentError,
+    DocumentProblem,
+    InfeasibleError,
+    InputError,
+    OutOfTimeError,
+    StaleProfilesError,
+)
 from jellybean.serving.errors import RequestError
 from jellybean_agent import describe_error
 
@@ -45,7 +52,10 @@ def interrupt_behind(error: BaseException) -> KeyboardInterrupt | None:
 def failure(error: BaseException) -> dict[str, Any]:
     """JSON output of a command that failed with this error."""
     problems = error.problems if isinstance(error, DocumentError) else ()
-    return error_json(_kind(error), text_of(error), problems)
+    found = error_json(_kind(error), text_of(error), problems)
+    if isinstance(error, StaleProfilesError):
+        found["error"]["stale"] = list(error.stale)
+    return found
 
 
 def error_json(kind: str, message: str, problems: tuple[DocumentProblem, ...] = ()) -> dict[str, Any]:
@@ -54,7 +64,12 @@ def error_json(kind: str, message: str, problems: tuple[DocumentProblem, ...] = 
 
 
 def _kind(error: BaseException) -> str:
-    kinds = {DocumentError: "documents", InfeasibleError: "infeasible", OutOfTimeError: "time_limit"}
+    kinds: dict[type[Exception], str] = {
+        StaleProfilesError: "stale",
+        DocumentError: "documents",
+        InfeasibleError: "infeasible",
+        OutOfTimeError: "time_limit",
+    }
     if _is_input(error):
         return "input"
     return next((kind for base, kind in kinds.items() if isinstance(error, base)), "failure")

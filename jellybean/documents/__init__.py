@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from jellybean.documents.build import build_problem
+from jellybean.documents.build import build_problem, require_current
 from jellybean.documents.cuts import build_cuts
 from jellybean.documents.heldout import HeldOut, load_heldout
 from jellybean.documents.multi_workflow import AnyProject, MultiWorkflowProject, load_any_project
-from jellybean.documents.project import Project, load_project, require_folder
+from jellybean.documents.project import Project, load_project, machine_notes, read_profiles, require_folder
 from jellybean.documents.schema.infrastructure import InfrastructureDocument
 from jellybean.documents.schema.profiles import ProfilesDocument
 from jellybean.documents.schema.workflow import WorkflowDocument
@@ -26,6 +26,9 @@ __all__ = [
     "load_any_project",
     "load_heldout",
     "load_project",
+    "machine_notes",
+    "read_profiles",
+    "require_current",
     "require_folder",
     "write_profiles",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +10,7 @@ from pathlib import Path
 from jellybean.documents.flow import Flow, follow_requests
 from jellybean.documents.layout import PROFILES_FILE, WORKFLOW_FILE, WORKFLOWS_FOLDER, profile_command
 from jellybean.documents.multi_workflow import AnyProject, MultiWorkflowProject
+from jellybean.documents.provenance.content import function_digest
 from jellybean.documents.schema.infrastructure import InfrastructureDocument, WorkerPoolSpec
 from jellybean.documents.schema.profiles import (
     AccuracyProfile,
@@ -20,7 +21,7 @@ from jellybean.documents.schema.profiles import (
 )
 from jellybean.documents.schema.reader import dotted
 from jellybean.documents.schema.workflow import VariantSpec, WorkflowDocument
-from jellybean.errors import DocumentError, DocumentProblem
+from jellybean.errors import DocumentError, DocumentProblem, StaleProfilesError
 from jellybean_agent import AgentError, find_module_source, split_function_name
 from jellybean_protos.plan_format import canonical_json
 from jellybean_solver import (
@@ -48,7 +49,11 @@ from jellybean_solver import (
 
 
 def build_problem(project: AnyProject) -> Problem:
-    """Build the solver's problem. DocumentError if profiles are missing or the request rates are inconsistent."""
+    """Build the solver's problem. DocumentError if profiles are missing or the request rates are inconsistent.
+
+    StaleProfilesError if profiles no longer match the files, unless the project was loaded to accept them.
+    """
+    require_current(project)
     if isinstance(project, MultiWorkflowProject):
         parts = {name: _with_model_paths(build_problem(part), name) for name, part in project.workflows.items()}
         return combine_workflows(project.name, parts, project.infrastructure.limits.budget_usd_per_h)
@@ -87,7 +92,18 @@ def build_problem(project: AnyProject) -> Problem:
         utilisation=infrastructure.limits.utilisation,
         hop_s=project.profiles.hop_s or 0.0,
         sites={tier: count for tier, count in infrastructure.sites.items() if count > 1},
+        stale_profiles=tuple(str(entry) for entry in project.stale),
     )
+
+
+def require_current(project: AnyProject) -> None:
+    """StaleProfilesError with all stale entries of the project's workflows, unless they are accepted."""
+    parts = project.workflows.values() if isinstance(project, MultiWorkflowProject) else [project]
+    stale = [entry for part in parts if not part.accept_stale for entry in part.stale]
+    if stale:
+        command = f"jellybean profile {shlex.quote(str(project.directory))}"
+        step = f"run `{command}` to measure what changed, or go on with these figures: --stale"
+        raise StaleProfilesError([entry.problem for entry in stale], step, [entry.to_dict() for entry in stale])
 
 
 def _with_model_paths(problem: Problem, workflow: str) -> Problem:
@@ -157,7 +173,7 @@ def _pools(infrastructure: InfrastructureDocument) -> tuple[Pool, ...]:
             pool.price_usd_per_h,
             pool.sharing or infrastructure.limits.sharing,
             pool.memory_bytes,
-            pool.speed,
+            pool.emulated_speed,
         )
         for name, pool in infrastructure.workers.items()
         if pool.count > 0
@@ -278,9 +294,8 @@ def python_ref(directory: Path, operator: str, variant: str, spec: VariantSpec) 
         raise DocumentError(
             [DocumentProblem(str(directory / WORKFLOW_FILE), None, None, where, str(error), hint)]
         ) from error
-    arguments = canonical_json(spec.arguments)
-    digest = hashlib.sha256(canonical_json([spec.python, arguments, module_sha256]).encode()).hexdigest()
-    return ModelRef("", digest, 0.0, PythonRef(spec.python, arguments, module_sha256))
+    function = PythonRef(spec.python, canonical_json(spec.arguments), module_sha256)
+    return ModelRef("", function_digest(spec, module_sha256), 0.0, function)
 
 
 def _fits(measured: BatchProfile, size: int, worker: WorkerPoolSpec) -> bool:

@@ -50,6 +50,8 @@ def _cuts(project: Project, operator: str) -> Iterator[Cut]:
         ratios = fan_out_ratios(workflow, operator, variant, whole)
         for cut in (whole.cuts or ()) if workflow.operators[operator].cuts_of(variant) else ():
             head_stage = Stage(operator, variant, 1, cut.layers, cut.of)
+            if cut.whole != workflow.operators[operator].variants[variant].sha256:
+                continue  # accepted as stale, but its stages would serve another model
             sent = {ANY_DOWNSTREAM: cut.crossing_bytes}
             head_profile = VariantProfile(message=sent, latency=cut.head.latency)
             tail_profile = VariantProfile(

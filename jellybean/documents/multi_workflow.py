@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from jellybean.documents.checks.files import Models
 from jellybean.documents.checks.profile_checks import check_types
 from jellybean.documents.checks.workflow_checks import check_infrastructure
 from jellybean.documents.layout import (
@@ -21,7 +22,14 @@ from jellybean.documents.layout import (
     workflow_folders,
 )
 from jellybean.documents.overrides import SECTIONS, apply_multi_workflow_overrides
-from jellybean.documents.project import Project, blame_overrides, check_one_workflow, load_project, require_folder
+from jellybean.documents.project import (
+    Project,
+    blame_overrides,
+    check_one_workflow,
+    checked_project,
+    load_project,
+    require_folder,
+)
 from jellybean.documents.schema.fields import NAME_PATTERN
 from jellybean.documents.schema.infrastructure import InfrastructureDocument
 from jellybean.documents.schema.profiles import ProfilesDocument
@@ -51,16 +59,18 @@ class MultiWorkflowProject:
 AnyProject = Project | MultiWorkflowProject
 
 
-def load_any_project(directory: Path, overrides: Sequence[str] = (), *, profiles: bool = True) -> AnyProject:
+def load_any_project(
+    directory: Path, overrides: Sequence[str] = (), *, profiles: bool = True, accept_stale: bool = False
+) -> AnyProject:
     """Load a project of one or several workflows; arguments and errors as in `load_project`.
 
     With several workflows, the override `NAME.path=value` changes the workflow NAME.
     """
     require_folder(directory)
     if not holds_several_workflows(directory):
-        return load_project(directory, overrides, profiles=profiles)
+        return load_project(directory, overrides, profiles=profiles, accept_stale=accept_stale)
     try:
-        return _load(directory, overrides, profiles=profiles)
+        return _load(directory, overrides, profiles=profiles, accept_stale=accept_stale)
     except DocumentError as error:
         if not overrides:
             raise
@@ -68,7 +78,9 @@ def load_any_project(directory: Path, overrides: Sequence[str] = (), *, profiles
         raise DocumentError(blame_overrides(error.problems, plain, overrides)) from error
 
 
-def _load(directory: Path, overrides: Sequence[str], *, profiles: bool) -> MultiWorkflowProject:
+def _load(
+    directory: Path, overrides: Sequence[str], *, profiles: bool, accept_stale: bool = False
+) -> MultiWorkflowProject:
     folders = workflow_folders(directory)
     problems = [*_misplaced(directory, folders)]
     fleet = read_file(directory / INFRASTRUCTURE_FILE)
@@ -78,11 +90,12 @@ def _load(directory: Path, overrides: Sequence[str], *, profiles: bool) -> Multi
     check_infrastructure(infrastructure)
     workflows: dict[str, CheckedDocument[WorkflowDocument]] = {}
     profiled: dict[str, CheckedDocument[ProfilesDocument]] = {}
+    models: dict[str, Models] = {}
     for name, folder in folders.items():
         workflows[name] = workflow = validate_tree(WorkflowDocument, trees[name]["workflow"])
         if profiles:
             profiled[name] = validate_tree(ProfilesDocument, trees[name]["profiles"])
-        check_one_workflow(folder, workflow, infrastructure, profiled.get(name))
+        models[name] = check_one_workflow(folder, workflow, infrastructure, profiled.get(name))
         if workflow.document is not None and workflow.document.slo.budget_usd_per_h is not None:
             hint = f"write it into {INFRASTRUCTURE_FILE}: limits: {{budget: 10 USD/h}}"
             workflow.tree.add(("slo", "budget"), "workflows that share a fleet have one budget", hint)
@@ -92,15 +105,14 @@ def _load(directory: Path, overrides: Sequence[str], *, profiles: bool) -> Multi
     if problems or infrastructure.document is None:
         raise DocumentError(problems)
     projects = {
-        name: Project(folders[name], workflow.document, infrastructure.document, _document(profiled.get(name)))
+        name: checked_project(
+            folders[name], workflow.document, infrastructure.document, profiled.get(name), models[name]
+        )
         for name, workflow in workflows.items()
         if workflow.document is not None
     }
+    projects = {name: replace(project, accept_stale=accept_stale) for name, project in projects.items()}
     return MultiWorkflowProject(directory, infrastructure.document, projects)
-
-
-def _document(profiled: CheckedDocument[ProfilesDocument] | None) -> ProfilesDocument | None:
-    return None if profiled is None else profiled.document
 
 
 def _trees(folder: Path, *, profiles: bool) -> dict[str, Tree]:

@@ -17,7 +17,7 @@ from jellybean.quantities import describe_value, did_you_mean, quoted
 SECTIONS = {
     "workflow": ("kind", "name", "description", "sources", "operators", "labels", "metric", "slo"),
     "infrastructure": ("kind", "description", "tiers", "sites", "workers", "links", "limits", "migration"),
-    "profiles": ("machine", "hop", "accuracy", "kind", "operators"),
+    "profiles": ("machine", "runs", "hop", "accuracy", "provenance", "kind", "operators"),
 }
 _NULL_TEXTS = {"", "null", "~"}
 _OPTIONAL_MAPS = {

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from jellybean.documents.checks.cuts_checks import check_cuts
-from jellybean.documents.checks.files import check_files
+from jellybean.documents.checks.files import Models, check_files
 from jellybean.documents.checks.profile_checks import check_batches, check_profiles, check_types
 from jellybean.documents.checks.workflow_checks import (
     check_infrastructure,
@@ -24,6 +24,9 @@ from jellybean.documents.layout import (
     workflow_folders,
 )
 from jellybean.documents.overrides import apply_overrides, option_text
+from jellybean.documents.provenance.content import Content, read_content
+from jellybean.documents.provenance.machine import this_machine
+from jellybean.documents.provenance.staleness import StaleProfile, notes_on_machines, stale_profiles
 from jellybean.documents.schema.infrastructure import InfrastructureDocument
 from jellybean.documents.schema.profiles import ProfilesDocument
 from jellybean.documents.schema.reader import read_file
@@ -38,20 +41,33 @@ _INIT = "`jellybean init digits DIR` makes a project from an example"
 
 @dataclass(frozen=True)
 class Project:
-    """Validated documents in SI units. `profiles` is None if they were not loaded."""
+    """Validated documents in SI units. `profiles` is None if they were not loaded.
+
+    `content`: the content of its files. `stale`: entries of the profiles that no longer match it. `accept_stale`: the
+    problem may be built from them.
+    """
 
     directory: Path
     workflow: WorkflowDocument
     infrastructure: InfrastructureDocument
     profiles: ProfilesDocument | None = None
+    content: Content | None = None
+    stale: tuple[StaleProfile, ...] = ()
+    accept_stale: bool = False
 
 
 def load_project(
-    directory: Path, overrides: Sequence[str] = (), *, profiles: bool = True, files: bool = True
+    directory: Path,
+    overrides: Sequence[str] = (),
+    *,
+    profiles: bool = True,
+    files: bool = True,
+    accept_stale: bool = False,
 ) -> Project:
     """Read and validate a project's documents after applying `--set` options. DocumentError lists all problems.
 
     `profiles`: also load profiles.yaml. `files`: also check the model and array files that the documents name.
+    `accept_stale`: a problem may be built from profiles that no longer match the files.
     """
     require_folder(directory)
     if holds_several_workflows(directory):
@@ -59,7 +75,7 @@ def load_project(
     if not any(file.exists() for file in document_files(directory).values()):
         raise DocumentError([_no_documents(directory)])
     try:
-        return _load(directory, overrides, profiles=profiles, files=files)
+        return replace(_load(directory, overrides, profiles=profiles, files=files), accept_stale=accept_stale)
     except DocumentError as error:
         if not overrides:
             raise
@@ -137,13 +153,53 @@ def _load(directory: Path, overrides: Sequence[str], *, profiles: bool, files: b
     infrastructure = validate_tree(InfrastructureDocument, trees["infrastructure"])
     profiled = validate_tree(ProfilesDocument, trees["profiles"]) if profiles else None
     check_infrastructure(infrastructure)
-    check_one_workflow(directory if files else None, workflow, infrastructure, profiled)
+    models = check_one_workflow(directory if files else None, workflow, infrastructure, profiled)
     if shared_infrastructure_file(directory) is None:
         _check_unshared_fleet(infrastructure, profiled)
     problems += [problem for tree in trees.values() for problem in tree.problems]
     if problems or workflow.document is None or infrastructure.document is None:
         raise DocumentError(problems)
-    return Project(directory, workflow.document, infrastructure.document, profiled.document if profiled else None)
+    return checked_project(directory, workflow.document, infrastructure.document, profiled, models, files=files)
+
+
+def read_profiles(directory: Path) -> ProfilesDocument | None:
+    """The profiles of a project, not checked against its other documents; None if there is no file yet.
+
+    DocumentError if the file is invalid.
+    """
+    file = document_files(directory)["profiles"]
+    if not file.exists():
+        return None
+    checked = validate_tree(ProfilesDocument, read_file(file))
+    if checked.document is None or checked.tree.problems:
+        raise DocumentError(checked.tree.problems)
+    return checked.document
+
+
+def machine_notes(project: Project) -> tuple[str, ...]:
+    """Notes on times of the project's profiles that were not measured on this machine, or on unlike ones."""
+    if project.profiles is None or project.content is None or not project.profiles.runs:
+        return ()
+    return notes_on_machines(project.profiles, project.content.speeds, this_machine())
+
+
+def checked_project(
+    directory: Path,
+    workflow: WorkflowDocument,
+    infrastructure: InfrastructureDocument,
+    profiles: CheckedDocument[ProfilesDocument] | None,
+    models: Models,
+    *,
+    files: bool = True,
+) -> Project:
+    """The project of checked documents, with the content of its files and the entries of its profiles that are stale.
+
+    `models`: signatures of the models. `files`: the files that the documents name are in `directory`.
+    """
+    content = read_content(directory if files else None, workflow, infrastructure, models)
+    document = profiles.document if profiles is not None else None
+    stale = stale_profiles(document, content, profiles.tree) if profiles is not None and document is not None else ()
+    return Project(directory, workflow, infrastructure, document, content, stale)
 
 
 def _check_unshared_fleet(
@@ -163,8 +219,11 @@ def check_one_workflow(
     workflow: CheckedDocument[WorkflowDocument],
     infrastructure: CheckedDocument[InfrastructureDocument],
     profiles: CheckedDocument[ProfilesDocument] | None,
-) -> None:
-    """Check one workflow and its profiles against the fleet and, if given, against the files in `directory`."""
+) -> Models:
+    """Check one workflow and its profiles against the fleet and, if given, against the files in `directory`.
+
+    Returns the signatures of its models.
+    """
     flow = check_workflow(workflow, infrastructure)
     check_tiers(workflow, infrastructure)
     models = check_files(workflow, flow, directory) if directory is not None else {}
@@ -173,3 +232,4 @@ def check_one_workflow(
         check_batches(profiles, models)
     check_cuts(workflow, infrastructure, profiles, directory)
     check_reachable_workers(workflow, infrastructure, flow, runs_on)
+    return models

@@ -22,6 +22,7 @@ DIGITS = 7
 _HEADER = """\
 Written by `jellybean profile`; may be edited by hand. All times are for one batch on one worker.
 latency: worker type -> batch size -> measurement. message: size of one output on the wire.
+provenance: the run that measured an entry, and with what; for an entry changed by hand write {source: by hand}.
 """
 
 
@@ -33,10 +34,11 @@ def profiles_text(document: ProfilesDocument, *, digits: int = DIGITS, header: s
     root = CommentedMap({"kind": "Profiles", **dumped})
     for variants in root["operators"].values():
         for profile in variants.values():
-            for measured in _measured(profile):
-                measured["latency"] = {name: _latency(batches) for name, batches in measured["latency"].items()}
-            if "children" in profile:
-                profile["children"] = _row(profile["children"])
+            _lay_out_variant(profile)
+    if "provenance" in root:
+        root["provenance"] = _origins(root["provenance"])
+    if "runs" in root:
+        root["runs"] = {int(number): {**run, **_measured_content(run)} for number, run in root["runs"].items()}
     accuracy = root.get("accuracy", {})
     if "end_to_end" in accuracy:
         accuracy["end_to_end"] = [
@@ -64,6 +66,20 @@ def write_profiles(path: Path, document: ProfilesDocument) -> None:
         partial.unlink(missing_ok=True)
 
 
+def _lay_out_variant(profile: dict[str, Any]) -> None:
+    """Put measurements and origins on one line each, in place."""
+    for measured in _measured(profile):
+        measured["latency"] = {name: _latency(batches) for name, batches in measured["latency"].items()}
+    for cut in profile.get("cuts", ()):
+        for stage in (cut["head"], cut["tail"]):
+            if "provenance" in stage:
+                stage["provenance"] = {name: _flow(origin) for name, origin in stage["provenance"].items()}
+    if "children" in profile:
+        profile["children"] = _row(profile["children"])
+    if "provenance" in profile:
+        profile["provenance"] = _origins(profile["provenance"])
+
+
 def _measured(profile: dict[str, Any]) -> list[dict[str, Any]]:
     """The profile of a variant, followed by the profiles of both stages of each of its cuts."""
     return [profile, *(cut[side] for cut in profile.get("cuts", ()) for side in ("head", "tail"))]
@@ -74,6 +90,28 @@ def _latency(batches: dict[str, Any]) -> Any:
     for size, figures in batches.items():
         rows[int(size)] = figures["mean"] if set(figures) == {"mean"} else _flow(figures)
     return rows[1] if set(rows) == {1} else rows
+
+
+def _origins(provenance: dict[str, Any]) -> dict[str, Any]:
+    """Provenance with one origin a line."""
+    lines: dict[str, Any] = {key: _flow(value) for key, value in provenance.items() if key != "latency"}
+    if "latency" in provenance:
+        lines = {"latency": {name: _flow(origin) for name, origin in provenance["latency"].items()}, **lines}
+    return lines
+
+
+def _measured_content(run: dict[str, Any]) -> dict[str, Any]:
+    """The content that a run measured, with one operator a line."""
+    laid_out = {"batches": _row(run["batches"])} if "batches" in run else {}
+    if not run.get("measured"):
+        return laid_out
+    content = {**run["measured"]}
+    for key, line in (("models", _flow), ("edges", _row)):
+        if key in content:
+            content[key] = {name: line(items) for name, items in content[key].items()}
+    if "inputs" in content:
+        content["inputs"] = _flow(content["inputs"])
+    return {**laid_out, "measured": content}
 
 
 def _single(points: list[dict[str, Any]]) -> bool:

@@ -66,9 +66,9 @@ def speeds_of(project: Project) -> dict[str, float]:
     found: dict[str, float] = {}
     for pool, spec in project.infrastructure.workers.items():
         name = spec.type or pool
-        if found.setdefault(name, spec.speed) != spec.speed:
+        if found.setdefault(name, spec.emulated_speed) != spec.emulated_speed:
             raise ProfileError(
-                f"worker type {name} has pools of different speed ({found[name]:g} and {spec.speed:g}); give pool "
-                f"{pool} a `type` of its own in infrastructure.yaml"
+                f"worker type {name} has pools of different speed ({found[name]:g} and {spec.emulated_speed:g}); "
+                f"give pool {pool} a `type` of its own in infrastructure.yaml"
             )
     return found

@@ -27,6 +27,7 @@ def plan_text(
     `solve_s`: time of the search. `latencies`: lines about the plan's p99 latencies.
     """
     parts: list[RenderableType] = [plan_line(plan, solve_s)]
+    parts += [Padding(Text(line, "yellow"), (0, 0, 0, 2), expand=False) for line in stale_lines(plan)]
     if plan.workflows:
         parts.append(Padding(_workflows(plan), (0, 0, 0, 2), expand=False))
     parts.append(Padding(_placements(plan), (0, 0, 0, 2), expand=False))
@@ -38,6 +39,11 @@ def plan_text(
     if baselines:
         parts.append(Padding(comparison(plan.cost.total_usd_per_h, baselines), (0, 0, 0, 2), expand=False))
     return Group(*parts)
+
+
+def stale_lines(plan: Plan) -> tuple[str, ...]:
+    """One line per change since the profiles were measured that the plan does not know: its figures may be wrong."""
+    return tuple(f"planned with stale profiles: {text}" for text in plan.stale_profiles)
 
 
 def cut_lines(plan: Plan) -> tuple[str, ...]:

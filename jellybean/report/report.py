@@ -154,6 +154,7 @@ class Report:
             "baselines": [_plain(baseline) for baseline in self.baselines],
             "planning": dict(self.planning),
             "advice": list(self.advice),
+            **({"stale_profiles": list(plan.stale_profiles)} if plan.stale_profiles else {}),
             **({"workflows": [_plain(workflow) for workflow in self.workflows]} if self.workflows else {}),
         }
 

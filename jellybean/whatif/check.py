@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from jellybean.documents import AnyProject, build_problem, load_any_project
@@ -50,17 +51,19 @@ def check_trace(
     *,
     seed: int = 0,
     progress: Progress = lambda done, total, label: None,
+    accept_stale: bool = False,
 ) -> TraceCheck:
     """Replay the trace in `path` over DIR/plan.json, planning again first if the documents have changed.
 
-    DocumentError for an invalid trace, InfeasibleError if there is no plan.
+    DocumentError for an invalid trace, InfeasibleError if there is no plan. `accept_stale`: as in `load_project`.
     """
-    project = load_any_project(directory, overrides)
+    load = partial(load_any_project, directory, accept_stale=accept_stale)
+    project = load(overrides)
     file = read_rate_trace(path, build_problem(project))
     progress(0, 1, "plan")
     plan, renewed = current_plan(project)
     replayed = _replay(plan, file, seed, path.name, progress)
-    hint = _hint(directory, overrides, plan, file, seed, progress) if replayed.breaks else None
+    hint = _hint(load, overrides, plan, file, seed, progress) if replayed.breaks else None
     return TraceCheck(project, plan, renewed, file, replayed, hint)
 
 
@@ -72,9 +75,17 @@ def _replay(plan: Plan, file: RateTraceFile, seed: int, label: str, progress: Pr
 
 
 def _hint(
-    directory: Path, overrides: Sequence[str], plan: Plan, file: RateTraceFile, seed: int, progress: Progress
+    load: Callable[[Sequence[str]], AnyProject],
+    overrides: Sequence[str],
+    plan: Plan,
+    file: RateTraceFile,
+    seed: int,
+    progress: Progress,
 ) -> Hint:
-    """Find the smallest headroom over the peak rates whose plan meets all targets throughout the trace."""
+    """Find the smallest headroom over the peak rates whose plan meets all targets throughout the trace.
+
+    `load` loads the project with the given overrides.
+    """
     peaks = file.trace.peaks_per_s
     declared = {source.name: source.rate_per_s for source in plan.sources}
     reasons: tuple[str, ...] = ("the current plan was made for higher rates than those in the trace",)
@@ -85,7 +96,8 @@ def _hint(
         options = [*overrides, *(f"{_path(name)}.rate={rate:.6g}/s" for name, rate in rates.items())]
         shown = " and ".join(f"{name} {rate:.6g}/s" for name, rate in rates.items())
         try:
-            planned = plan_project(load_any_project(directory, options), compare=False)
+            project = load(options)
+            planned = plan_project(project, compare=False)
             if planned.plan is None:
                 return Hint(None, None, (f"no plan meets the targets at {shown}", *planned.reasons))
             second = _replay(planned.plan, file, seed, f"at {shown}", progress)
@@ -93,7 +105,7 @@ def _hint(
             return Hint(None, None, (str(error),))
         if not second.breaks:
             set_options = " ".join(f"--set {shlex.quote(text)}" for text in options)
-            check = f"jellybean plan {shlex.quote(str(directory))} --check {shlex.quote(str(file.path))}"
+            check = f"jellybean plan {shlex.quote(str(project.directory))} --check {shlex.quote(str(file.path))}"
             command = f"{check} {set_options}"
             return Hint(command, planned.plan.cost.total_usd_per_h, ())
         reasons = (f"even the plan for {shown} would miss a target: {second.breaks[0].text}",)

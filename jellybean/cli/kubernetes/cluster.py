@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from jellybean.cli.app import Directory, Json, Overrides, app, example
+from jellybean.cli.app import Directory, Json, Overrides, Stale, app, example
 from jellybean.cli.console import EXIT_FAILURE, out, print_json, progress, say
 from jellybean.cli.current_plan import load_current_plan
+from jellybean.cli.projects import open_project
 from jellybean.documents import Project, load_project
 from jellybean.errors import JellyBeanError
 from jellybean.folders import state_folder
@@ -51,6 +52,7 @@ _CLUSTER_ONLY = ("resourceVersion", "uid", "creationTimestamp", "generation", "m
 def deploy(
     directory: Directory,
     overrides: Overrides = None,
+    stale: Stale = False,
     context: Context = None,
     namespace: Namespace = None,
     kubeconfig: Kubeconfig = None,
@@ -71,7 +73,7 @@ def deploy(
     ] = None,
 ) -> None:
     """Deploy the plan to Kubernetes. A running plan is replaced without downtime. Can be run again at any time."""
-    project = load_project(directory, overrides or ())
+    project = open_project(directory, overrides, stale=stale)
     cluster = connect_to(kubeconfig, context, namespace)
     from jellybean_k8s import deploy as deploy_plan
 
@@ -167,7 +169,7 @@ def connect_to(kubeconfig: Path | None, context: str | None, namespace: str | No
 def show_changes(directory: Path, kubeconfig: Path | None, context: str | None, namespace: str | None) -> None:
     """Print what deploying a project would change (server-side dry run); typer.Exit(1) if it would change anything."""
     cluster = connect_to(kubeconfig, context, namespace)
-    deployed, objects = _render_objects(load_project(directory), cluster, None)
+    deployed, objects = _render_objects(open_project(directory, None, stale=True), cluster, None)
     _show_changes(cluster, deployed, objects, force=False)
 
 

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from jellybean.cli.app import Directory, Overrides, app, checked_folder, example
+from jellybean.cli.app import Directory, Overrides, Stale, app, checked_folder, example
 from jellybean.cli.console import out
 from jellybean.cli.current_plan import load_current_plan
-from jellybean.documents import load_project
+from jellybean.cli.projects import open_project
+from jellybean.documents import Project
 
 if TYPE_CHECKING:
     from jellybean_k8s import Objects
@@ -26,6 +27,7 @@ ServiceMonitor = Annotated[
 def render(
     directory: Directory,
     overrides: Overrides = None,
+    stale: Stale = False,
     kustomize: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Write a kustomize base to this folder instead of printing YAML."),
@@ -43,11 +45,11 @@ def render(
         print(to_yaml(deployer_role()), end="")
         return
     if resource:
-        print(to_yaml(_resource(directory, overrides)), end="")
+        print(to_yaml(_resource(open_project(directory, overrides, stale=stale))), end="")
         return
     if kustomize is not None:
         checked_folder("--kustomize", kustomize)
-    objects = render_objects(directory, overrides, service_monitor=service_monitor)
+    objects = render_objects(open_project(directory, overrides, stale=stale), service_monitor=service_monitor)
     if kustomize is None:
         print(yaml_documents(objects), end="")
         return
@@ -57,19 +59,17 @@ def render(
     out.print(f"wrote {len(objects)} objects to {kustomize}", soft_wrap=True)
 
 
-def _resource(directory: Path, overrides: list[str] | None) -> dict[str, Any]:
+def _resource(project: Project) -> dict[str, Any]:
     from jellybean.documents.kubernetes import load_kubernetes
     from jellybean.operator.resource import to_resource
 
-    project = load_project(directory, overrides or ())
     return to_resource(project, load_kubernetes(project.directory))
 
 
-def render_objects(directory: Path, overrides: list[str] | None, *, service_monitor: bool) -> Objects:
+def render_objects(project: Project, *, service_monitor: bool) -> Objects:
     """Render the Kubernetes objects of a project's plan."""
     from jellybean.documents.kubernetes import load_settings
     from jellybean_k8s import render as render_plan
 
-    project = load_project(directory, overrides or ())
     settings = load_settings(project.directory)
     return render_plan(load_current_plan(project), settings, service_monitor=service_monitor)

@@ -10,11 +10,12 @@ import typer
 from jellybean.cli.app import checked_picture
 from jellybean.cli.console import EXIT_WOULD_BREAK, out, print_json, progress, say, warn
 from jellybean.cli.current_plan import warn_if_replanned
+from jellybean.cli.projects import warn_about_profiles
 from jellybean.planning.project_plan import unproven
 
 
 def run_check(
-    directory: Path, trace: Path, overrides: Sequence[str], *, seed: int, json: bool, plot: Path | None
+    directory: Path, trace: Path, overrides: Sequence[str], *, seed: int, json: bool, plot: Path | None, stale: bool
 ) -> None:
     """Replay the trace and print or draw the result; typer.Exit(6) if a target would be missed."""
     from jellybean.whatif import check_json, check_text, check_trace, save_plot
@@ -22,7 +23,8 @@ def run_check(
     if plot is not None:
         checked_picture(plot)
     with progress("check") as advance:
-        checked = check_trace(directory, trace, overrides, seed=seed, progress=advance)
+        checked = check_trace(directory, trace, overrides, seed=seed, progress=advance, accept_stale=stale)
+    warn_about_profiles(checked.project)
     warn_if_replanned(checked.project, checked.plan, checked.renewed)
     if (warning := unproven(checked.plan)) is not None:
         warn(warning)

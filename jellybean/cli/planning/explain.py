@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from jellybean.cli.app import Directory, Json, Overrides, app, example
+from jellybean.cli.app import Directory, Json, Overrides, Stale, app, example
 from jellybean.cli.console import EXIT_INFEASIBLE, out, print_json, progress, warn
 from jellybean.cli.failures import failure
-from jellybean.documents import load_any_project
+from jellybean.cli.projects import open_any_project
 from jellybean.errors import InfeasibleError
 from jellybean.planning.explain import explain_project
 
@@ -34,6 +34,7 @@ def explain(
         ),
     ] = None,
     json: Json = False,
+    stale: Stale = False,
     time_limit: Annotated[
         float | None, typer.Option(min=0.1, help="Total seconds; questions that are not answered in time are listed.")
     ] = None,
@@ -45,7 +46,7 @@ def explain(
     """
     from jellybean.report.explain_view import explained_text
 
-    project = load_any_project(directory, overrides or ())
+    project = open_any_project(directory, overrides, stale=stale)
     with progress("explain") as advance:
         explained = explain_project(
             project, overrides or (), questions or (), time_limit_s=time_limit, progress=advance

@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
-from jellybean.cli.app import Directory, Json, Overrides, app, checked_folder, checked_picture, example
+from jellybean.cli.app import Directory, Json, Overrides, Stale, app, checked_folder, checked_picture, example
 from jellybean.cli.console import EXIT_INFEASIBLE, errors, out, print_json, progress, say
 from jellybean.cli.failures import failure
-from jellybean.documents import load_project
+from jellybean.cli.projects import open_project
 from jellybean.errors import InfeasibleError
 from jellybean.quantities import RATE, InvalidValueError, parse_quantity
 from jellybean_solver import Problem
@@ -35,6 +35,7 @@ def frontier(
     directory: Directory,
     overrides: Overrides = None,
     json: Json = False,
+    stale: Stale = False,
     rates: Annotated[
         str | None,
         typer.Option(
@@ -67,7 +68,7 @@ def frontier(
     path = checked_picture(plot) if plot is not None else None if json else directory / "frontier.svg"
     if plans is not None:
         checked_folder("--plans", plans)
-    project = load_project(directory, overrides or ())
+    project = open_project(directory, overrides, stale=stale)
     with progress("frontier") as advance:
         result = find_frontier(project, rates=scales, step=step, time_limit_s=time_limit, progress=advance)
     empty = not result.accuracy.corners and (result.rates is None or result.rates.highest_scale is None)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from jellybean.cli.app import AllowPython, Directory, Json, Overrides, Seed, app, example, parse_allowed_python
+from jellybean.cli.app import AllowPython, Directory, Json, Overrides, Seed, Stale, app, example, parse_allowed_python
 from jellybean.cli.console import EXIT_INFEASIBLE, errors, out, print_json, progress, say, warn
 from jellybean.cli.current_plan import load_current_plan, next_commands
 from jellybean.cli.failures import text_of
@@ -18,6 +18,7 @@ from jellybean.cli.planning.plan_json import plan_json
 from jellybean.cli.planning.plan_latency import latency_lines
 from jellybean.cli.planning.rate_scale import with_scaled_rates
 from jellybean.cli.planning.replan import HORIZON, horizon_hours, run_replan
+from jellybean.cli.projects import open_any_project
 from jellybean.documents import MultiWorkflowProject, load_any_project
 from jellybean.errors import InfeasibleError, OutOfTimeError
 from jellybean.planning.prediction import predict
@@ -63,6 +64,7 @@ def plan(
     directory: Directory,
     overrides: Overrides = None,
     json: Json = False,
+    stale: Stale = False,
     time_limit: Annotated[float | None, typer.Option(min=0.01, help="Seconds; the best plan found is kept.")] = None,
     gap: Annotated[
         float | None,
@@ -108,7 +110,7 @@ def plan(
         given = {"--time-limit": time_limit, "--gap": gap, "--from": start, "--horizon": horizon, "--rate-scale": scale}
         for option in (name for name, value in given.items() if value is not None):
             raise typer.BadParameter(f"{option} cannot be combined with --check, which replays the current plan")
-        run_check(directory, check, overrides or (), seed=seed, json=json, plot=plot)
+        run_check(directory, check, overrides or (), seed=seed, json=json, plot=plot, stale=stale)
         return
     if plot is not None:
         raise typer.BadParameter("--plot needs --check TRACE")
@@ -117,19 +119,26 @@ def plan(
     overrides = with_scaled_rates(directory, overrides or (), rate_scale)
     try:
         if start is None:
-            _plan(directory, overrides, gap=gap, time_limit_s=time_limit, json=json)
+            _plan(directory, overrides, stale=stale, gap=gap, time_limit_s=time_limit, json=json)
         else:
             hours = horizon_hours(horizon or HORIZON)
             replan_gap = DEFAULT_GAP if gap is None else gap
-            run_replan(directory, start, overrides, horizon_h=hours, gap=replan_gap, time_limit_s=time_limit, json=json)
+            project = open_any_project(directory, overrides, stale=stale)
+            run_replan(project, start, overrides, horizon_h=hours, gap=replan_gap, time_limit_s=time_limit, json=json)
     except OutOfTimeError as error:
         raise OutOfTimeError("\n".join(filter(None, (str(error), kept_plan(directory, outdated=False))))) from error
 
 
 def _plan(
-    directory: Path, overrides: list[str] | None, *, gap: float | None, time_limit_s: float | None, json: bool
+    directory: Path,
+    overrides: list[str] | None,
+    *,
+    stale: bool,
+    gap: float | None,
+    time_limit_s: float | None,
+    json: bool,
 ) -> None:
-    project = load_any_project(directory, overrides or ())
+    project = open_any_project(directory, overrides, stale=stale)
     with progress("plan") as advance:
         planned = plan_project(project, gap=gap, time_limit_s=time_limit_s, progress=advance)
     if planned.plan is not None:
@@ -150,6 +159,7 @@ def simulate(
     directory: Directory,
     overrides: Overrides = None,
     json: Json = False,
+    stale: Stale = False,
     seed: Seed = 0,
     rate_scale: Annotated[float, typer.Option(min=0.001, max=1000, help="Multiply all sources' rates.")] = 1.0,
     duration: Annotated[
@@ -157,7 +167,7 @@ def simulate(
     ] = None,
 ) -> None:
     """Predict latency, throughput and the highest sustained rate of the plan by simulation."""
-    project = load_any_project(directory, overrides or ())
+    project = open_any_project(directory, overrides, stale=stale)
     current = load_current_plan(project)
     if (warning := unproven(current)) is not None:
         warn(warning)

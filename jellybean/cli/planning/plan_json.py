@@ -53,6 +53,7 @@ def plan_json(planned: Planned, kept: str = "") -> dict[str, Any]:
             "termination": plan.certificate.termination,
         },
         "solve_s": planned.solve_s,
+        **({"stale_profiles": list(plan.stale_profiles)} if plan.stale_profiles else {}),
     }
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import typer
 
 from jellybean.cli.console import EXIT_INFEASIBLE, errors, out, print_json, progress, say, warn
 from jellybean.cli.current_plan import next_commands
 from jellybean.cli.failures import text_of
 from jellybean.cli.planning.plan_json import plan_json
-from jellybean.documents import load_any_project
+from jellybean.documents import AnyProject
 from jellybean.errors import InfeasibleError
 from jellybean.planning.project_plan import PLAN_FILE, kept_plan
 from jellybean.quantities import DURATION, InvalidValueError, parse_quantity
@@ -21,7 +19,7 @@ HORIZON = "24h"
 
 
 def run_replan(
-    directory: Path,
+    project: AnyProject,
     named: str,
     overrides: list[str] | None,
     *,
@@ -34,7 +32,7 @@ def run_replan(
     from jellybean.planning.replan import replan_project, save_change
     from jellybean.report.replan_view import change_json, change_text
 
-    project = load_any_project(directory, overrides or ())
+    directory = project.directory
     with progress("plan") as advance:
         change = replan_project(
             project, named, horizon_h=horizon_h, gap=gap, time_limit_s=time_limit_s, progress=advance

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from jellybean.cli.app import Directory, Json, Overrides, app, example
+from jellybean.cli.app import Directory, Json, Overrides, Stale, app, example
 from jellybean.cli.console import out, print_json, say
 from jellybean.cli.current_plan import load_current_plan
-from jellybean.documents import load_project
+from jellybean.cli.projects import open_project
 from jellybean.errors import JellyBeanError
 from jellybean.folders import state_folder
 from jellybean_agent import plan_view, stays_inside_folder
@@ -23,6 +23,7 @@ from jellybean_solver import to_document
 def certs(
     directory: Directory,
     overrides: Overrides = None,
+    stale: Stale = False,
     out_folder: Annotated[
         Path | None, typer.Option("--out", help="Output folder; DIR/.jellybean/certs by default.")
     ] = None,
@@ -53,7 +54,7 @@ def certs(
         raise JellyBeanError("certificates need cryptography: pip install 'jellybean-serving[agent]'") from error
     from jellybean_agent import Identity, Role
 
-    project = load_project(directory, overrides or ())
+    project = open_project(directory, overrides, stale=stale)
     view = plan_view(to_document(load_current_plan(project)))
     folder = out_folder or state_folder(project.directory) / "certs"
     authority = open_authority(folder / "ca", renew=new_ca)

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from jellybean.cli.app import Directory, HedgeAfter, LogFormat, Overrides, app, example, parse_hedge_after
+from jellybean.cli.app import Directory, HedgeAfter, LogFormat, Overrides, Stale, app, example, parse_hedge_after
 from jellybean.cli.console import out, say
 from jellybean.cli.current_plan import load_current_plan
-from jellybean.documents import load_project
+from jellybean.cli.projects import open_project
 from jellybean.errors import JellyBeanError
 from jellybean.folders import state_folder
 from jellybean_agent import plan_view
@@ -23,6 +23,7 @@ def token(
     directory: Directory,
     worker: Annotated[str, typer.Option(help="Worker of the plan that the box becomes.")],
     overrides: Overrides = None,
+    stale: Stale = False,
     minutes: Annotated[float, typer.Option(min=0.01, max=10080.0, help="Validity of the token.")] = 15.0,
 ) -> None:
     """Print a token with which one box joins the gateway: jellybean-agent --join GATEWAY --token-file FILE."""
@@ -30,7 +31,7 @@ def token(
     from jellybean.serving.enrolment.enrolment import make_token
     from jellybean_agent import Identity, Role
 
-    project = load_project(directory, overrides or ())
+    project = open_project(directory, overrides, stale=stale)
     view = plan_view(to_document(load_current_plan(project)))
     if worker not in (known := [serving.name for serving in view.serving]):
         raise JellyBeanError(f"the plan has no busy worker {worker!r}; busy workers: {', '.join(known)}")
@@ -52,13 +53,14 @@ def gateway(
     enrol: Annotated[str | None, typer.Option(help="HOST:PORT for enrolment with a token.")] = None,
     host: Annotated[str, typer.Option(help="Address for clients, with --port.")] = "127.0.0.1",
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port for clients with a certificate.")] = None,
+    stale: Stale = False,
     log_format: LogFormat = None,
     hedge_after: HedgeAfter = None,
 ) -> None:
     """Run the gateway for workers on other machines, over mutual TLS. Run `jellybean certs` first. Ctrl-C drains."""
     from jellybean.serving import gateway_main
 
-    project = load_project(directory, overrides or ())
+    project = open_project(directory, overrides, stale=stale)
     document = to_document(load_current_plan(project))
     folder = state_folder(project.directory)
     run = folder / "gateway"

@@ -16,6 +16,7 @@ from jellybean.cli.app import Directory, Json, Overrides, Seed, app, checked_fil
 from jellybean.cli.console import EXIT_MISSED, EXIT_OVERLOAD, errors, out, print_json, progress, say, warn
 from jellybean.cli.current_plan import load_current_plan
 from jellybean.cli.documents import Example, check_project, copy_example
+from jellybean.cli.projects import open_project
 from jellybean.documents import Project, load_project
 from jellybean.planning.prediction import predict
 from jellybean.report import Store, build_report, render_html, to_table
@@ -118,7 +119,7 @@ def demo(
         out.print(f"{directory}: copied from the example digits")
     profile(directory, overrides)
     plan(directory, overrides)
-    project = load_project(directory, overrides or ())
+    project = open_project(directory, overrides, stale=False)
     _predict(project)
     start(project, LaunchSettings(), detach=True)
     try:

@@ -15,6 +15,7 @@ from jellybean.cli.app import (
     HedgeAfter,
     LogFormat,
     Overrides,
+    Stale,
     app,
     example,
     parse_allowed_python,
@@ -23,7 +24,8 @@ from jellybean.cli.app import (
 from jellybean.cli.console import EXIT_FAILURE, errors, out, progress, say, warn
 from jellybean.cli.current_plan import load_current_plan, operators_without_model
 from jellybean.cli.documents import check_project
-from jellybean.documents import Project, load_project
+from jellybean.cli.projects import open_project
+from jellybean.documents import Project
 from jellybean.documents.layout import holds_several_workflows, workflow_folders
 from jellybean.errors import JellyBeanError
 from jellybean.planning.project_plan import unproven
@@ -39,6 +41,7 @@ MAX_WORKERS = 100  # worker processes on one machine
 def up(
     directory: Directory,
     overrides: Overrides = None,
+    stale: Stale = False,
     detach: Annotated[bool, typer.Option("--detach", help="Return when ready; stop it with `jellybean down`.")] = False,
     port: Annotated[
         int | None,
@@ -77,7 +80,7 @@ def up(
         )
     if log_format is not None:
         os.environ["JELLYBEAN_LOG"] = log_format  # inherited by all processes, including restarted ones
-    project = load_project(directory, overrides or ())
+    project = open_project(directory, overrides, stale=stale)
     settings = LaunchSettings(
         port=port,
         http_port=http_port,
@@ -152,11 +155,13 @@ def start(project: Project, settings: LaunchSettings, *, detach: bool) -> None:
 
 
 @app.command(epilog=example("jellybean apply my-digits", "jellybean apply my-digits --set slo.accuracy=80"))
-def apply(directory: Directory, overrides: Overrides = None, allow_python: AllowPython = None) -> None:
+def apply(
+    directory: Directory, overrides: Overrides = None, stale: Stale = False, allow_python: AllowPython = None
+) -> None:
     """Replace the running plan by the current one without losing requests: start new workers, switch, stop old ones."""
     from jellybean.serving.local import replace_plan
 
-    project = load_project(directory, overrides or ())
+    project = open_project(directory, overrides, stale=stale)
     plan, workers = servable(project)
     with progress("apply") as advance:
         changed = replace_plan.apply(

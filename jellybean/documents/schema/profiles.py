@@ -28,6 +28,7 @@ from jellybean.documents.schema.fields import (
     digits_of,
     is_long,
 )
+from jellybean.documents.schema.provenance import DocumentProvenance, Origin, ProfileRun, RunKey, VariantProvenance
 from jellybean.quantities import InvalidValueError
 
 ANY_DOWNSTREAM = "*"
@@ -131,6 +132,7 @@ class StageProfile(DocumentModel):
     latency: Annotated[dict[Name, BatchProfiles], NOT_EMPTY] = Field(
         description="Worker type -> batch size -> measurement, as of a variant."
     )
+    provenance: dict[Name, Origin] = Field(default={}, description="Worker type -> origin of its latency.")
 
 
 class CutProfile(DocumentModel):
@@ -174,6 +176,7 @@ class VariantProfile(DocumentModel):
         default=None,
         description="Measured cuts of the model; written by `jellybean profile` if the workflow allows cuts.",
     )
+    provenance: VariantProvenance = VariantProvenance()
 
     @field_validator("children")
     @classmethod
@@ -262,11 +265,32 @@ class ProfilesDocument(DocumentModel):
 
     kind: Literal["Profiles"] = "Profiles"
     machine: dict[str, Any] = Field(default={}, description="The machine that was measured; free text.")
+    runs: dict[RunKey, ProfileRun] = Field(default={}, description="Number -> run of `jellybean profile`.")
     hop_s: Duration | None = Field(
         default=None, alias="hop", description="Time to send one message between two agents, without link latency."
     )
     operators: Annotated[dict[Name, dict[Name, VariantProfile]], NOT_EMPTY]
     accuracy: AccuracyProfile | None = None
+    provenance: DocumentProvenance = DocumentProvenance()
+
+    @model_validator(mode="after")
+    def _check_runs(self) -> Self:
+        unknown = sorted({origin.run for origin in self.origins if origin.run is not None} - set(self.runs))
+        if unknown:
+            message = f"provenance names run {unknown[0]}, which `runs` does not have"
+            raise InvalidValueError(message, "write source: by hand")
+        return self
+
+    @property
+    def origins(self) -> tuple[Origin, ...]:
+        """All stated origins."""
+        stated: list[Origin | None] = [self.provenance.hop, self.provenance.accuracy]
+        for variants in self.operators.values():
+            for profile in variants.values():
+                stated += [*profile.provenance.latency.values(), profile.provenance.outputs, profile.provenance.cuts]
+                for cut in profile.cuts or ():
+                    stated += [*cut.head.provenance.values(), *cut.tail.provenance.values()]
+        return tuple(origin for origin in stated if origin is not None)
 
 
 def latency_statistic(measured: BatchProfile, load_from: str) -> float | None:

@@ -77,6 +77,7 @@ def combine_workflows(name: str, problems: Mapping[str, Problem], budget_usd_per
         workflows=tuple(
             Workflow(workflow, replace(part.slo, budget_usd_per_h=None)) for workflow, part in parts.items()
         ),
+        stale_profiles=tuple(f"{name}: {text}" for name, part in parts.items() for text in part.stale_profiles),
     )
 
 

@@ -179,6 +179,7 @@ class Plan:
     certificate: Certificate
     sites: Mapping[str, int] = field(default_factory=dict)
     workflows: tuple[PlannedWorkflow, ...] = ()
+    stale_profiles: tuple[str, ...] = field(default=(), metadata={"said": "if there are any"})  # as in `Problem`
 
     @cached_property
     def selection(self) -> Mapping[str, str]:

@@ -236,6 +236,9 @@ class Problem:
 
     If fan-out ratios depend on the variant, rates depend on the selection (variant_ratios.py). `rate_per_s` is then
     the smallest rate of all selections, so that costs and loads computed from it are lower bounds for every selection.
+
+    `stale_profiles`: sentences about figures that were measured before models, data or speeds changed, and that the
+    user accepts; plans repeat them.
     """
 
     name: str
@@ -250,6 +253,7 @@ class Problem:
     hop_s: float = 0.0  # seconds of one message between two processes, without links
     sites: Mapping[str, int] = field(default_factory=dict)
     workflows: tuple[Workflow, ...] = ()
+    stale_profiles: tuple[str, ...] = field(default=(), metadata={"said": "if there are any"})
 
     @property
     def accuracy_target(self) -> float | None:

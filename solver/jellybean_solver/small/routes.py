@@ -58,6 +58,7 @@ def build_plan(
         cost=Cost(0.0, 0.0),
         accuracy=None,
         certificate=certificate,
+        stale_profiles=problem.stale_profiles,
     )
     return with_figures(problem, draft)
 

@@ -1,0 +1,125 @@
+"""The content of a project's files that measurements depend on, by digest: models, edges, held-out data, speeds."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jellybean.documents.checks.files import Models, inside
+from jellybean.documents.flow import follow_requests
+from jellybean.documents.schema.infrastructure import InfrastructureDocument
+from jellybean.documents.schema.provenance import MeasuredContent, short
+from jellybean.documents.schema.workflow import VariantSpec, WorkflowDocument
+from jellybean_agent import AgentError, find_module_source, split_function_name
+from jellybean_protos.plan_format import canonical_json
+from jellybean_solver import Edge, EdgeKind
+
+DEFAULT_METRIC = "exact_match"
+_CHUNK = 2**20
+
+
+@dataclass(frozen=True)
+class Content:
+    """Today's content. What cannot be read here (files of another machine) is absent, and is not compared.
+
+    `measured`: what a profiling run of today would record. `by_position`: operators with a model whose inputs are
+    matched by position, so that the order of their edges matters. `names`: (operator, variant) -> file or function.
+    `speeds`: worker type -> its emulated speed, or None if it is a device of its own. `cuts`: (operator, variant) ->
+    number of cuts that the workflow allows.
+    """
+
+    measured: MeasuredContent
+    by_position: frozenset[str]
+    names: Mapping[tuple[str, str], str]
+    speeds: Mapping[str, float | None]
+    cuts: Mapping[tuple[str, str], int]
+
+
+def read_content(
+    directory: Path | None, workflow: WorkflowDocument, infrastructure: InfrastructureDocument, signatures: Models
+) -> Content:
+    """Digest a project's content. `directory`: None if the files that the documents name are not here."""
+    edges = follow_requests(workflow, infrastructure.sites).edges
+    variants = {
+        (operator, variant): spec
+        for operator, declared in workflow.operators.items()
+        for variant, spec in declared.variants.items()
+    }
+    models: dict[str, dict[str, str]] = {}
+    for (operator, variant), spec in variants.items():
+        if (digest := _model_digest(spec)) is not None:
+            models.setdefault(operator, {})[variant] = short(digest)
+    inputs = {
+        name: short(array_digest(directory, source.inputs))
+        for name, source in workflow.sources.items()
+        if directory is not None and source.inputs is not None
+    }
+    labels = None if directory is None or workflow.labels is None else short(array_digest(directory, workflow.labels))
+    return Content(
+        MeasuredContent(
+            models=models,
+            edges={
+                name: tuple(edge_text(edge, signatures) for edge in found)
+                for name, found in edges.items()
+                if directory is not None
+            },
+            inputs=inputs,
+            labels=labels,
+            metric=(workflow.metric or DEFAULT_METRIC) if workflow.labels is not None else None,
+        ),
+        frozenset(name for name, found in edges.items() if _is_positional(found, signatures.get(name, {}))),
+        {key: spec.model or f"{spec.python}, its source or arguments" for key, spec in variants.items()},
+        {pool.type or name: pool.speed for name, pool in infrastructure.workers.items()},
+        {(operator, variant): workflow.operators[operator].cuts_of(variant) for operator, variant in variants},
+    )
+
+
+def edge_text(edge: Edge, signatures: Models) -> str:
+    """An edge in words: its upstream, its kind unless plain, and the output that it sends unless the first."""
+    kind = "" if edge.kind is EdgeKind.EACH else f" {edge.kind.value}"
+    upstream = signatures.get(edge.upstream, {}).values()
+    first = bool(upstream) and all(model.outputs[0].name == edge.output for model in upstream)
+    return f"{edge.upstream}{kind}" + (f" output {edge.output}" if edge.output and not first else "")
+
+
+def _is_positional(edges: tuple[Edge, ...], signatures: Mapping[str, Any]) -> bool:
+    """True if the order of an operator's edges decides which input of a model they feed."""
+    upstreams = {edge.upstream for edge in edges}
+    named = (upstreams <= {port.name for port in signature.inputs} for signature in signatures.values())
+    return len(edges) > 1 and not all(named)
+
+
+def _model_digest(spec: VariantSpec) -> str | None:
+    """SHA-256 of a variant's model, or of its function with arguments; None if it has none or it is not here."""
+    if spec.python is None:
+        return spec.sha256 if spec.model is not None else None
+    try:
+        return function_digest(spec, spec.sha256 or find_module_source(split_function_name(spec.python)[0]).sha256)
+    except AgentError:
+        return None  # reported by the checks of files
+
+
+def function_digest(spec: VariantSpec, module_sha256: str) -> str:
+    """SHA-256 of a variant's Python function: its name, arguments and the source of its module."""
+    described = canonical_json([spec.python, canonical_json(spec.arguments), module_sha256])
+    return hashlib.sha256(described.encode()).hexdigest()
+
+
+def array_digest(directory: Path, reference: str) -> str:
+    """SHA-256 of the type, shape and values of `file.npz#array`, read in pieces; compression does not matter."""
+    file, _, name = reference.partition("#")
+    digest = hashlib.sha256()
+    with zipfile.ZipFile(inside(directory, file)) as archive, archive.open(f"{name}.npy") as stream:
+        version = np.lib.format.read_magic(stream)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, by_column, dtype = read(stream)
+        digest.update(repr((dtype.str, shape, by_column)).encode())
+        while chunk := stream.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()

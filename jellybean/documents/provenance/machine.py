@@ -1,0 +1,46 @@
+"""This machine, as far as measured times depend on it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+
+THREADS = 1  # threads of one model, in the profiler as in the agents
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A machine and the versions on it. None: not known."""
+
+    cpu: str | None = None
+    cores: int | None = None
+    system: str | None = None
+    onnxruntime: str | None = None
+    threads: int | None = None
+
+
+def this_machine() -> Machine:
+    """The machine on which this runs."""
+    system = f"{platform.system()} {platform.machine()}"
+    return Machine(_cpu(), os.cpu_count() or 1, system, _onnxruntime_version(), THREADS)
+
+
+def _cpu() -> str:
+    """The processor's name, as far as the system reports it."""
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _onnxruntime_version() -> str | None:
+    """Version of the installed onnxruntime, read without importing it; None if its package has another name."""
+    try:
+        return importlib.metadata.version("onnxruntime")
+    except importlib.metadata.PackageNotFoundError:
+        return None
