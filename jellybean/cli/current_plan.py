@@ -16,7 +16,7 @@ from jellybean_solver import Plan, to_document
 
 def next_commands(directory: Path, plan: Plan, overrides: list[str] | None) -> str:
     """Text with the next commands after a new plan, ready to copy: `apply` if a plan is served now, otherwise `up`."""
-    arguments = f"{directory}{override_options(overrides)}"
+    arguments = f"{directory}{override_options(overrides)}{' --stale' if plan.stale_profiles else ''}"
     follow_up = "apply" if _is_running(directory) else "up"
     if plan.workflows or operators_without_model(plan):  # such a plan cannot be served on this machine
         follow_up = "explain"

@@ -77,6 +77,7 @@ def test_accepted_stale_profiles_are_stated(replaced: Path, tmp_path: Path) -> N
     line = f"planned with stale profiles: {CHANGE}"
     assert line in " ".join(planned.stdout.split())
     assert CHANGE in planned.stderr
+    assert f"jellybean up {folder} --stale" in planned.stderr
     (text,) = json.loads((folder / "plan.json").read_text())["stale_profiles"]
     assert text.startswith(CHANGE)
     assert line in " ".join(jellybean("report", str(folder)).stdout.split())
