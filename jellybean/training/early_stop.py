@@ -65,5 +65,5 @@ def _best(spec: EarlyStopSpec | None, history: Sequence[Metrics]) -> _Best | Non
 
 def _values(spec: EarlyStopSpec | None, history: Sequence[Metrics]) -> list[tuple[int, float]]:
     """(index of the epoch, value) of each epoch in which the metric has a value."""
-    found = [(number, metrics.get(spec.metric)) for number, metrics in enumerate(history)] if spec is not None else []
-    return [(number, value) for number, value in found if value is not None and not math.isnan(value)]
+    values = [(number, metrics.get(spec.metric)) for number, metrics in enumerate(history)] if spec is not None else []
+    return [(number, value) for number, value in values if value is not None and not math.isnan(value)]

@@ -46,25 +46,25 @@ def cross_entropy(outputs: Any, targets: torch.Tensor) -> torch.Tensor:
 
 def model_loss(outputs: Any, target: Any) -> torch.Tensor:
     """The loss that the model computed: `loss` of its outputs, or the outputs themselves if they are one number."""
-    found = outputs if isinstance(outputs, torch.Tensor) else _part(outputs, "loss")
-    if not isinstance(found, torch.Tensor) or found.numel() != 1:
+    loss = outputs if isinstance(outputs, torch.Tensor) else _part(outputs, "loss")
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         raise TrainingError(
             f"`loss: model` needs a model that returns its loss; it returned {type(outputs).__name__} without one: "
             "give it labels, or name a loss"
         )
-    return found.reshape(())
+    return loss.reshape(())
 
 
 def class_scores(outputs: Any) -> torch.Tensor:
     """The scores among a model's outputs: the outputs, their `logits`, or the first of several."""
-    found = outputs if isinstance(outputs, torch.Tensor) else _part(outputs, "logits")
-    if found is None and isinstance(outputs, tuple | list) and outputs:
-        found = outputs[0]
-    if not isinstance(found, torch.Tensor):
+    scores = outputs if isinstance(outputs, torch.Tensor) else _part(outputs, "logits")
+    if scores is None and isinstance(outputs, tuple | list) and outputs:
+        scores = outputs[0]
+    if not isinstance(scores, torch.Tensor):
         raise TrainingError(
             f"the model returned {type(outputs).__name__}, which has no scores: name a loss of your own"
         )
-    return found
+    return scores
 
 
 def class_dimension(scores: torch.Tensor, targets: torch.Tensor) -> int:

@@ -40,16 +40,16 @@ Measures = Mapping[str, Callable[[], Measure]]  # name -> makes the measure of o
 
 def load_metrics(document: TrainingDocument, directory: Path, loss: LossFunction) -> Measures:
     """The document's metrics."""
-    found: dict[str, Callable[[], Measure]] = {}
+    measures: dict[str, Callable[[], Measure]] = {}
     for text in document.metrics:
         match text:
             case "accuracy":
-                found[text] = Accuracy
+                measures[text] = Accuracy
             case "perplexity":
-                found[text] = lambda: Perplexity(loss)
+                measures[text] = lambda: Perplexity(loss)
             case _:
-                found[metric_name(text)] = _of_user(text, directory)
-    return found
+                measures[metric_name(text)] = _of_user(text, directory)
+    return measures
 
 
 def check_metrics(measures: Measures, outputs: Any, target: Any) -> None:
@@ -149,22 +149,22 @@ class UserMean:
 class UserSums:
     """A user's class that keeps sums, for what is no mean over micro-batches (F1)."""
 
-    own: Any
+    sums: Any
     name: str
 
     def add(self, outputs: Any, target: Any, weight: float) -> None:
         with _named_errors(self.name):
-            self.own.add(outputs, target)
+            self.sums.add(outputs, target)
 
     def totals(self) -> list[float]:
         with _named_errors(self.name):
-            found = list(self.own.totals())
-        return [_number(value, self.name) for value in found]
+            totals = list(self.sums.totals())
+        return [_number(total, self.name) for total in totals]
 
     def value(self, totals: Sequence[float]) -> float | None:
         with _named_errors(self.name):
-            found = self.own.value(list(totals))
-        return None if found is None else _number(found, self.name)
+            value = self.sums.value(list(totals))
+        return None if value is None else _number(value, self.name)
 
 
 @contextmanager

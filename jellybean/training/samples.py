@@ -77,22 +77,22 @@ def read_samples(given: Any, name: str, part: str, *, targets: bool, numbers: Se
     if targets and (not isinstance(given, tuple | list) or len(given) != 2):
         raise TrainingError(f"{where}: {SHAPE}; it has {_describe(given)}")
     inputs = given[0] if targets else given
-    found = Samples(_inputs(inputs, where), _targets(given[1], where) if targets else None)
-    tensors = [*found.inputs.tensors, *(found.targets.tensors if found.targets is not None else ())]
-    if not found.inputs.tensors:
+    samples = Samples(_inputs(inputs, where), _targets(given[1], where) if targets else None)
+    tensors = [*samples.inputs.tensors, *(samples.targets.tensors if samples.targets is not None else ())]
+    if not samples.inputs.tensors:
         raise TrainingError(f"{where}: the inputs have no arrays; {SHAPE}")
     if any(not value.dim() for value in tensors) or not len(tensors[0]) or len({len(value) for value in tensors}) > 1:
         shapes = [str(list(value.shape)) for value in tensors]
-        inputs_shapes = " and ".join(shapes[: len(found.inputs.tensors)])
-        targets_shapes = ", ".join(shapes[len(found.inputs.tensors) :])
+        inputs_shapes = " and ".join(shapes[: len(samples.inputs.tensors)])
+        targets_shapes = ", ".join(shapes[len(samples.inputs.tensors) :])
         of_targets = f" and targets of shape {targets_shapes}" if targets_shapes else ""
         raise TrainingError(f"{where}: inputs of shape {inputs_shapes}{of_targets}; {SHAPE}")
-    for value in found.inputs.tensors:
+    for value in samples.inputs.tensors:
         if value.is_floating_point() and not torch.isfinite(value).all():
             row = int(torch.nonzero(~torch.isfinite(value.flatten(1)).all(1))[0])
             row = numbers[row] if numbers is not None else row
             raise TrainingError(f"{where}: row {row} of the inputs has nan or infinity")
-    return found
+    return samples
 
 
 def _inputs(given: Any, where: str) -> CallArguments:

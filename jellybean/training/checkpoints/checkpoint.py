@@ -133,14 +133,14 @@ def save_model(module: torch.nn.Module, folder: Path) -> Path:
 
 def _separate(tensors: Mapping[str, torch.Tensor]) -> NamedTensors:
     """The tensors in host memory; those that share memory are copied, as safetensors asks for."""
-    found: NamedTensors = {}
-    seen: set[int] = set()
+    separate: NamedTensors = {}
+    storages: set[int] = set()
     for name, value in tensors.items():
-        own = value.detach().cpu().contiguous()
-        place = own.untyped_storage().data_ptr()
-        found[name] = own.clone() if place in seen else own
-        seen.add(place)
-    return found
+        tensor = value.detach().cpu().contiguous()
+        storage = tensor.untyped_storage().data_ptr()
+        separate[name] = tensor.clone() if storage in storages else tensor
+        storages.add(storage)
+    return separate
 
 
 def check_writable(folder: Path) -> None:
@@ -190,12 +190,12 @@ def load_exact(path: Path, sha256: str, needs: Callable[[str], bool]) -> LoadedC
     `needs`: whether the caller will read a tensor; only files with such tensors are verified.
     """
     try:
-        found = _load(path, (), needs)
+        checkpoint = _load(path, (), needs)
     except _READ_ERRORS as error:
         raise TrainingError(f"{path} cannot be read: {_why(error)}") from error
-    if found.sha256 != sha256:
-        raise TrainingError(f"{path} is another one (sha256 {found.sha256[:12]} in place of {sha256[:12]})")
-    return found
+    if checkpoint.sha256 != sha256:
+        raise TrainingError(f"{path} is another one (sha256 {checkpoint.sha256[:12]} in place of {sha256[:12]})")
+    return checkpoint
 
 
 def _why(error: Exception) -> str:
@@ -213,15 +213,15 @@ def _load(path: Path, skipped: tuple[str, ...], needs: Callable[[str], bool] = l
         raise ValueError(f"its {MANIFEST} is malformed or of another epoch")
     if manifest["version"] not in _READ_VERSIONS:
         raise ValueError(f"it is of version {manifest['version']}, and versions up to {VERSION} are read here")
-    found: dict[str, Path] = {}
+    path_of: dict[str, Path] = {}
     for name, sha256 in manifest["files"].items():
         if not isinstance(name, str) or Path(name).name != name:
             raise ValueError(f"{name} is no file of this checkpoint")
-        own = TensorFiles.of([path / name])
-        if any(map(needs, own)) and _sha256(path / name) != sha256:
+        tensors = TensorFiles.of([path / name])
+        if any(map(needs, tensors)) and _sha256(path / name) != sha256:
             raise ValueError(f"{name} is truncated or was changed (its sha256 differs)")
-        found |= dict.fromkeys(own, path / name)
-    return LoadedCheckpoint(path, hashlib.sha256(raw).hexdigest(), TensorFiles(found), manifest, skipped)
+        path_of |= dict.fromkeys(tensors, path / name)
+    return LoadedCheckpoint(path, hashlib.sha256(raw).hexdigest(), TensorFiles(path_of), manifest, skipped)
 
 
 def _sha256(path: Path) -> str:

@@ -19,32 +19,32 @@ def collect_state(held: HeldStages, updates: WeightUpdates) -> dict[str, torch.T
 
     A stage that is held once per pipe is taken from the first pipe.
     """
-    found: dict[str, torch.Tensor] = {}
+    tensors: dict[str, torch.Tensor] = {}
     for copy, stage in held.items():
         if copy[1]:
             continue
         names = {id(value): name for name, value in stage.versions.parameters.items()}
-        found |= {WEIGHT + name: value for name, value in stage.versions.learned.items()}
-        found |= {BUFFER + name: value for name, value in stage.buffers.items()}
+        tensors |= {WEIGHT + name: value for name, value in stage.versions.learned.items()}
+        tensors |= {BUFFER + name: value for name, value in stage.buffers.items()}
         if updates.averages is not None:
-            found |= {AVERAGE + name: value for name, value in updates.averages.of(copy).items()}
+            tensors |= {AVERAGE + name: value for name, value in updates.averages.of(copy).items()}
         optimizer = updates.optimizers.get(copy)
         for parameter, state in optimizer.state.items() if optimizer is not None else ():
             for key, value in state.items():
                 tensor = value if isinstance(value, torch.Tensor) else torch.tensor(value)
-                found[f"{STATE}{names[id(parameter)]}/{key}"] = tensor
-    return found
+                tensors[f"{STATE}{names[id(parameter)]}/{key}"] = tensor
+    return tensors
 
 
 def belongs_to(held: HeldStages) -> Callable[[str], bool]:
     """Whether a checkpoint's tensor, by name, is of these stages."""
-    own: set[str] = set()
+    names: set[str] = set()
     for stage in held.values():
-        own |= set(stage.versions.parameters) | set(stage.buffers)
+        names |= set(stage.versions.parameters) | set(stage.buffers)
 
     def belongs(name: str) -> bool:
         kind, _, rest = name.partition("/")
-        return (rest.rpartition("/")[0] if kind + "/" == STATE else rest) in own
+        return (rest.rpartition("/")[0] if kind + "/" == STATE else rest) in names
 
     return belongs
 
@@ -70,10 +70,10 @@ def restore_state(
         optimizer = updates.optimizers.get(copy)
         if optimizer is None:
             continue
-        own = {id(value): name for name, value in stage.versions.parameters.items()}
+        names = {id(value): name for name, value in stage.versions.parameters.items()}
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                name = own[id(parameter)]
+                name = names[id(parameter)]
                 states = {key: tensors[f"{STATE}{name}/{key}"] for key in keys.get(name, ())}
                 # As torch's load_state_dict: fused and capturable steps run on the device.
                 on_device = group.get("fused") or group.get("capturable")

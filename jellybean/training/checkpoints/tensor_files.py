@@ -18,11 +18,11 @@ class TensorFiles(Mapping[str, torch.Tensor]):
     @staticmethod
     def of(paths: Iterable[Path]) -> TensorFiles:
         """All tensors of these files, whose headers are read. OSError or SafetensorError if one cannot be read."""
-        found: dict[str, Path] = {}
+        path_of: dict[str, Path] = {}
         for path in paths:
             with safe_open(path, "pt") as opened:
-                found |= dict.fromkeys(opened.keys(), path)
-        return TensorFiles(found)
+                path_of |= dict.fromkeys(opened.keys(), path)
+        return TensorFiles(path_of)
 
     def __getitem__(self, name: str) -> torch.Tensor:
         with safe_open(self._files[name], "pt") as opened:

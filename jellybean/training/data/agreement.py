@@ -9,13 +9,13 @@ from jellybean.training.errors import TrainingError
 from jellybean.training.processes.ranks import gather_from_ranks
 
 
-def check_same_rows(own: Sequence[RowDigest | None], name: str, when: str) -> None:
+def check_same_rows(digests_here: Sequence[RowDigest | None], name: str, when: str) -> None:
     """TrainingError on all ranks if ranks that must have read the same rows have not. A collective call.
 
-    `own`: this rank's digests. `name`: of the data source.
+    `digests_here`: this rank's digests. `name`: of the data source.
     """
     first: dict[str, tuple[int, str]] = {}
-    for rank, digests in enumerate(gather_from_ranks([one for one in own if one is not None])):
+    for rank, digests in enumerate(gather_from_ranks([one for one in digests_here if one is not None])):
         for readers, digest in digests:
             before = first.setdefault(readers, (rank, digest))
             if before[1] != digest:

@@ -81,12 +81,12 @@ class RowFormat:
                 f"{where}: {_span(numbers)} do not make a micro-batch: rows must have the same sizes and types, or "
                 f"come by a DataLoader with a collate_fn{place_and_reason(error)}"
             ) from error
-        found = read_samples(_with_tuples(given), self.name, self.part, targets=self.targets, numbers=numbers)
-        if len(found) != len(numbers):
+        samples = read_samples(_with_tuples(given), self.name, self.part, targets=self.targets, numbers=numbers)
+        if len(samples) != len(numbers):
             raise TrainingError(
-                f"{where}: the collate_fn made {len(found)} rows of {len(numbers)}; each row must stay one row"
+                f"{where}: the collate_fn made {len(samples)} rows of {len(numbers)}; each row must stay one row"
             )
-        return found
+        return samples
 
     def unreadable(self, numbers: Sequence[int], error: Exception) -> RankCrashError:
         """User code raised while it gave some rows."""
@@ -132,28 +132,29 @@ class StreamBatches(IterableDataset):  # type: ignore[misc]  # mypy does not fol
 
     def __iter__(self) -> Iterator[Batch]:
         generators, cursor = Randomness(*self._seeds), _Cursor(self._stream, self._seeds[1])
-        for own in self._positions:
+        for positions in self._positions:
             with generators.active():
-                batch = self._form.batch(own, partial(self._take, cursor, own))
+                batch = self._form.batch(positions, partial(self._take, cursor, positions))
             yield batch
             if batch.failure:
                 return
 
     def example(self) -> Samples:
         """The first micro-batch."""
-        own = next(iter(self._positions))
+        positions = next(iter(self._positions))
+        cursor = _Cursor(self._stream, self._seeds[1])
         with Randomness(*self._seeds).active():
-            return self._form.samples(own, partial(self._take, _Cursor(self._stream, self._seeds[1]), own))
+            return self._form.samples(positions, partial(self._take, cursor, positions))
 
-    def _take(self, cursor: _Cursor, own: range) -> list[Any]:
-        cursor.skip_to(own.start)
-        found = cursor.take(len(own))
-        if len(found) < len(own):
+    def _take(self, cursor: _Cursor, positions: range) -> list[Any]:
+        cursor.skip_to(positions.start)
+        rows = cursor.take(len(positions))
+        if len(rows) < len(positions):
             raise TrainingError(
                 f"{self._form.name}, {self._form.part}: the stream ended after {cursor.position:,} rows, and an epoch "
                 f"has {self._stated:,}: correct rows_per_epoch or test_rows, or its length"
             )
-        return found
+        return rows
 
 
 class _Cursor:
@@ -172,9 +173,9 @@ class _Cursor:
         """The next rows; fewer at the end."""
         if self._rows is None:
             self._rows = iter(self._open())
-        found = list(islice(self._rows, count))
-        self.position += len(found)
-        return found
+        rows = list(islice(self._rows, count))
+        self.position += len(rows)
+        return rows
 
 
 def _with_tuples(given: Any) -> Any:

@@ -12,13 +12,13 @@ from jellybean.training.samples import Samples
 
 def digest_of(samples: Samples) -> bytes:
     """Digest of the names, types, sizes and values of some samples."""
-    found = hashlib.blake2b(digest_size=16)
+    digest = hashlib.blake2b(digest_size=16)
     targets = samples.targets.tensors if samples.targets is not None else ()
-    found.update(repr(samples.inputs.names).encode())
+    digest.update(repr(samples.inputs.names).encode())
     for value in (*samples.inputs.tensors, *targets):
-        found.update(f"{value.dtype} {list(value.shape)}".encode())
-        found.update(_bytes(value))
-    return found.digest()
+        digest.update(f"{value.dtype} {list(value.shape)}".encode())
+        digest.update(_bytes(value))
+    return digest.digest()
 
 
 def _bytes(value: torch.Tensor) -> Any:

@@ -205,8 +205,8 @@ class LoadedReader:
             self._kept[key] = samples, left - 1
         return samples
 
-    def _read_until(self, key: tuple[int, int], found: Mapping[tuple[int, int], Any]) -> None:
-        while key not in found:
+    def _read_until(self, key: tuple[int, int], rows: Mapping[tuple[int, int], Any]) -> None:
+        while key not in rows:
             self._read()
 
     def _read(self) -> None:

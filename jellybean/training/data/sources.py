@@ -177,12 +177,12 @@ class _SamplerOrder:
             if isinstance(getattr(self.sampler, "generator", None), torch.Generator):
                 self.sampler.generator.manual_seed(epoch_seed(self.seed, epoch))
             seed_generators(self.seed, epoch)
-            found = torch.tensor(list(self.sampler), dtype=torch.long)
-        if len(found) != len(self.sampler):
+            order = torch.tensor(list(self.sampler), dtype=torch.long)
+        if len(order) != len(self.sampler):
             raise TrainingError(
-                f"{self.where}: its sampler gives {len(found)} rows, and its length is {len(self.sampler)}"
+                f"{self.where}: its sampler gives {len(order)} rows, and its length is {len(self.sampler)}"
             )
-        return found
+        return order
 
 
 def _from_loader(loader: DataLoader[Any], settings: SourceSettings) -> LoadedRows:

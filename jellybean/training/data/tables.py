@@ -61,8 +61,8 @@ def read_csv(spec: CsvSpec, directory: Path, *, classes: bool) -> Table:
     rows = torch.from_numpy(np.frombuffer(values, np.float32).reshape(len(targets), len(inputs)).copy())
     if classes:
         _check_class_numbers(targets, numbers, path, spec.target)
-    found, labels = _classes(targets) if classes else (torch.tensor([[float(text)] for text in targets]), ())
-    return Table(Samples(CallArguments.of([rows]), CallArguments.of([found])), labels)
+    values, labels = _classes(targets) if classes else (torch.tensor([[float(text)] for text in targets]), ())
+    return Table(Samples(CallArguments.of([rows]), CallArguments.of([values])), labels)
 
 
 @contextmanager
@@ -93,18 +93,18 @@ def _columns(spec: CsvSpec, header: Sequence[str], path: Path) -> tuple[int, lis
 
 def _number(text: str, column: str, where: str) -> float:
     try:
-        found = float(text)
+        number = float(text)
     except ValueError:
-        found = math.nan
-    if not math.isfinite(found):
+        number = math.nan
+    if not math.isfinite(number):
         what = "is empty" if not text.strip() else f"is {text!r}, not a finite number"
         raise TrainingError(f"{where}: {column} {what}: fill or leave out such rows, or name `columns` of numbers")
-    if abs(found) > _LARGEST:
+    if abs(number) > _LARGEST:
         raise TrainingError(
             f"{where}: {column} is {text.strip()!r}, and 32-bit numbers end at {_LARGEST:.4g}: divide the column by a "
             "constant"
         )
-    return found
+    return number
 
 
 def _are_class_numbers(texts: Sequence[str]) -> bool:

@@ -157,14 +157,14 @@ def _default_patterns(module: nn.Module) -> Sequence[str]:
     """peft's choice for a model type of transformers: of most, the query and value projections."""
     known = _import_peft().utils.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
     kind = getattr(getattr(module, "config", None), "model_type", None)
-    found = known.get(kind)
-    if found is None or isinstance(found, str):
+    targets = known.get(kind)
+    if targets is None or isinstance(targets, str):
         model = f"models of type {kind}" if kind is not None else f"a {type(module).__name__}"
         raise TrainingError(
             f"lora: peft knows no targets for {model}: write `targets`, names of layers such as ['*.q_proj'], or "
             f"{ALL_LINEAR}"
         )
-    return list(found)
+    return list(targets)
 
 
 def _all_linear(module: nn.Module, layers: Mapping[str, nn.Module]) -> list[str]:

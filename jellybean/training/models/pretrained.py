@@ -33,11 +33,11 @@ class PretrainedWeights:
             for value in values:
                 if id(value) not in self._name_of:
                     continue
-                found = self._files[self._name_of[id(value)]]
+                tensor = self._files[self._name_of[id(value)]]
                 if isinstance(value, nn.Parameter):
-                    value.data = found.to(value.dtype, copy=True)  # the file may be mapped into memory
+                    value.data = tensor.to(value.dtype, copy=True)  # the file may be mapped into memory
                 else:
-                    value.copy_(found)
+                    value.copy_(tensor)
 
 
 def open_weights(path: Path, module: nn.Module) -> PretrainedWeights:
@@ -62,7 +62,7 @@ def _check(path: Path, module: nn.Module, shapes: dict[str, tuple[int, ...]]) ->
     names: dict[int, list[str]] = {}
     for name, value in module.named_parameters(remove_duplicate=False):
         names.setdefault(id(value), []).append(name)
-    missing = [own[0] for own in names.values() if not any(name in shapes for name in own)]
+    missing = [tied[0] for tied in names.values() if not any(name in shapes for name in tied)]
     if missing:
         raise TrainingError(
             f"weights: {path} lacks {first_names(missing)} of the model; it has {first_names(list(shapes))}. Names "

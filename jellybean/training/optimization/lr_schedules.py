@@ -67,7 +67,7 @@ class FactorSchedule:
     """Every group's own rate times a factor."""
 
     def __init__(self, plan: OptimizerPlan, factor: Callable[[int], float]) -> None:
-        self._rates, self._factor = [float(own["lr"]) for own in plan.groups], factor
+        self._rates, self._factor = [float(group["lr"]) for group in plan.groups], factor
 
     def settings(self, first: int, count: int) -> list[GroupSettings]:
         """Settings of `count` updates."""

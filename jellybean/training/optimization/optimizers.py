@@ -44,11 +44,11 @@ class OptimizerPlan:
         members: dict[int, list[nn.Parameter]] = {}
         for name, value in parameters.items():
             members.setdefault(self.group_of[name], []).append(value)
-        return self.made([{"params": own, GROUP: group, **self.groups[group]} for group, own in members.items()])
+        return self.made([{"params": values, GROUP: group, **self.groups[group]} for group, values in members.items()])
 
     def make_empty(self) -> torch.optim.Optimizer:
         """The optimizer with all groups in order and nothing to train, on which a scheduler computes settings."""
-        return self.made([{"params": [nn.Parameter(torch.zeros(1, 1))], **own} for own in self.groups])
+        return self.made([{"params": [nn.Parameter(torch.zeros(1, 1))], **group} for group in self.groups])
 
     def states_per_weight(self, module: nn.Module) -> float:
         """Bytes of optimizer state per byte of trained weights, on average over the model.
@@ -88,25 +88,25 @@ def plan_optimizer(spec: OptimizerSpec, module: nn.Module) -> OptimizerPlan:
     names = _names(module)
     matched: dict[int, list[int]] = {}
     for number, group in enumerate(spec.groups):
-        own = [key for key, texts in names.items() if any(fnmatchcase(text, group.match) for text in texts)]
-        if not own:
+        members = [key for key, texts in names.items() if any(fnmatchcase(text, group.match) for text in texts)]
+        if not members:
             every = [text for texts in names.values() for text in texts]
             near = did_you_mean(group.match, every) or f"the first are {', '.join(every[:4])}"
             raise TrainingError(f"optimizer.groups[{number}]: no parameter is named like {group.match!r}; {near}")
-        for key in own:
+        for key in members:
             matched.setdefault(key, []).append(number)
     overrides = [
         _checked(made, group.arguments, f"optimizer.groups[{number}]") for number, group in enumerate(spec.groups)
     ]
     combinations = sorted({tuple(matched.get(key, ())) for key in names})
     groups = tuple({**base, **{k: v for n in chosen for k, v in overrides[n].items()}} for chosen in combinations)
-    found = OptimizerPlan(
+    plan = OptimizerPlan(
         made,
         groups,
         {text: combinations.index(tuple(matched.get(key, ()))) for key, texts in names.items() for text in texts},
     )
-    _try(found, module)
-    return found
+    _try(plan, module)
+    return plan
 
 
 def _names(module: nn.Module) -> dict[int, list[str]]:
@@ -126,8 +126,8 @@ def _try(plan: OptimizerPlan, module: nn.Module) -> None:
     """Make the optimizer and step it on tiny parameters, so that wrong values are reported before training."""
     trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
     try:
-        for own in plan.groups:  # the class checks these, but not the arguments of groups
-            plan.made([nn.Parameter(torch.zeros(1, 1))], **own)
+        for group in plan.groups:  # the class checks these, but not the arguments of groups
+            plan.made([nn.Parameter(torch.zeros(1, 1))], **group)
         if trained:
             plan.make(trained)
         plan.states_per_weight(module)

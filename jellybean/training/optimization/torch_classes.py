@@ -21,30 +21,30 @@ def find_class(module: ModuleType, base: type, name: str, refused: Mapping[str, 
         for key, value in vars(module).items()
         if inspect.isclass(value) and issubclass(value, base) and value is not base and not key.startswith("_")
     }
-    found = {key.lower(): key for key in known}.get(name.lower())
-    if found is None:
+    exact = {key.lower(): key for key in known}.get(name.lower())
+    if exact is None:
         usable = sorted(set(known) - set(refused))
         raise TrainingError(
             f"{module.__name__} has no {name}: {did_you_mean(name, usable) or 'it has ' + ', '.join(usable)}"
         )
-    if found in refused:
-        raise TrainingError(f"{found} cannot be used: {refused[found]}")
-    return known[found]
+    if exact in refused:
+        raise TrainingError(f"{exact} cannot be used: {refused[exact]}")
+    return known[exact]
 
 
 def check_arguments(made: type[Any], given: Iterable[str], where: str, reserved: Iterable[str]) -> None:
     """TrainingError if a class has no such argument, or needs one that is not given. `reserved`: not for documents."""
-    own = {
+    accepted = {
         name: parameter
         for name, parameter in inspect.signature(made).parameters.items()
         if name not in set(reserved) and parameter.kind is not inspect.Parameter.VAR_KEYWORD
     }
     names = list(given)
     for name in names:
-        if name not in own:
-            known = did_you_mean(name, own) or f"it has {', '.join(own)}"
+        if name not in accepted:
+            known = did_you_mean(name, accepted) or f"it has {', '.join(accepted)}"
             raise TrainingError(f"{where}: {made.__name__} has no argument {name!r}; {known}")
-    for name, parameter in own.items():
+    for name, parameter in accepted.items():
         if parameter.default is inspect.Parameter.empty and name not in names:
             raise TrainingError(f"{where}: {made.__name__} needs the argument {name!r}")
 

@@ -40,9 +40,9 @@ def cut_for_evaluation(
 
 
 def _names(training: fx.GraphModule, evaluation: fx.GraphModule) -> dict[str, str]:
-    own = {id(value): name for name, value in (*training.named_parameters(), *training.named_buffers())}
+    trained_names = {id(value): name for name, value in (*training.named_parameters(), *training.named_buffers())}
     values = (*evaluation.named_parameters(), *evaluation.named_buffers())
-    return {name: own[id(value)] for name, value in values if id(value) in own}
+    return {name: trained_names[id(value)] for name, value in values if id(value) in trained_names}
 
 
 class _Placement:
@@ -64,13 +64,13 @@ class _Placement:
     def stages(self) -> dict[str, int]:
         """Stage by operation."""
         allowed = [self._allowed(unit) for unit in self._facts.units]
-        latest = [max(own) for own in allowed]
+        latest = [max(stages) for stages in allowed]
         for number in reversed(range(len(allowed))):
             for before in self._before(number):
                 latest[before] = min(latest[before], latest[number])
-        found: list[int] = []
+        chosen: list[int] = []
         for number, unit in enumerate(self._facts.units):
-            earliest = max((found[before] for before in self._before(number)), default=0)
+            earliest = max((chosen[before] for before in self._before(number)), default=0)
             possible = [stage for stage in sorted(allowed[number]) if earliest <= stage <= latest[number]]
             if not possible:
                 raise TrainingError(
@@ -78,8 +78,8 @@ class _Placement:
                     f"stage {earliest} computes: the model cannot be evaluated with these stages; use fewer devices"
                 )
             wanted = self._trained_in.get(unit[0], earliest)
-            found.append(min(possible, key=lambda stage: abs(stage - wanted)))
-        return {name: found[number] for number, unit in enumerate(self._facts.units) for name in unit}
+            chosen.append(min(possible, key=lambda stage: abs(stage - wanted)))
+        return {name: chosen[number] for number, unit in enumerate(self._facts.units) for name in unit}
 
     def _allowed(self, unit: Sequence[str]) -> set[int]:
         """Stages that hold all weights of a unit. Weights that only evaluation reads may be anywhere."""

@@ -16,22 +16,22 @@ class ParameterSlots:
     def __init__(self, module: nn.Module) -> None:
         names = {id(value): name for name, value in (*module.named_parameters(), *module.named_buffers())}
         self._slots: list[tuple[dict[str, Any], str, str]] = [
-            (own, short, names[id(value)])
+            (entries, short, names[id(value)])
             for part in module.modules()
-            for own in (part._parameters, part._buffers)
-            for short, value in own.items()
+            for entries in (part._parameters, part._buffers)
+            for short, value in entries.items()
             if value is not None
         ]
 
     @contextmanager
     def replaced(self, values: Mapping[str, torch.Tensor]) -> Iterator[None]:
         """Context with tensors replaced, by names of `named_parameters`, `named_buffers`; others are unchanged."""
-        kept = [(own, short, own[short]) for own, short, name in self._slots if name in values]
-        for own, short, name in self._slots:
+        kept = [(entries, short, entries[short]) for entries, short, name in self._slots if name in values]
+        for entries, short, name in self._slots:
             if name in values:
-                own[short] = values[name]
+                entries[short] = values[name]
         try:
             yield
         finally:
-            for own, short, value in kept:
-                own[short] = value
+            for entries, short, value in kept:
+                entries[short] = value

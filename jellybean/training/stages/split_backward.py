@@ -39,11 +39,11 @@ def input_gradients(
     received: dict[Node, tuple[torch.Tensor | None, ...]] = {}
     hooks = [node.register_prehook(_keeper(node, received)) for node in weights_of or ()]
     try:
-        found = torch.autograd.grad(roots, inputs, gradients, retain_graph=True, allow_unused=True)
+        of_inputs = torch.autograd.grad(roots, inputs, gradients, retain_graph=True, allow_unused=True)
     finally:
         for hook in hooks:
             hook.remove()
-    return tuple(found), DeferredWeightGradients(roots, gradients, received, weights_of)
+    return tuple(of_inputs), DeferredWeightGradients(roots, gradients, received, weights_of)
 
 
 def weight_gradients(deferred: DeferredWeightGradients, weights: Sequence[torch.Tensor]) -> None:
@@ -53,7 +53,7 @@ def weight_gradients(deferred: DeferredWeightGradients, weights: Sequence[torch.
     if deferred.weights_of is None:
         torch.autograd.backward(deferred.roots, deferred.gradients, inputs=list(weights))
         return
-    for node, own in deferred.weights_of.items():
+    for node, indices in deferred.weights_of.items():
         pairs = [
             (GradientEdge(node, index), gradient)
             for index, gradient in enumerate(deferred.received.get(node, ()))
@@ -61,7 +61,7 @@ def weight_gradients(deferred: DeferredWeightGradients, weights: Sequence[torch.
         ]
         if pairs:
             edges, gradients = zip(*pairs, strict=True)
-            wanted = [weights[i] for i in own]
+            wanted = [weights[i] for i in indices]
             parts = torch.autograd.grad(edges, wanted, gradients, retain_graph=True, allow_unused=True)
             _add(wanted, parts)
 
@@ -94,20 +94,20 @@ def _branch_nodes(
     number = {id(weight): index for index, weight in enumerate(weights)}
     on_input_path: set[Node] = set()  # on a path to an input
     reachable: dict[Node, set[int]] = {}  # indices of weights reachable without passing a node on an input path
-    found: dict[Node, list[int]] = {}
+    branches: dict[Node, list[int]] = {}
     for node in order:
         leaf = id(getattr(node, "variable", None))  # the leaf tensor of an AccumulateGrad node
         nexts = [one for one, _ in node.next_functions if one is not None]
         if leaf in ends or any(one in on_input_path for one in nexts):
             on_input_path.add(node)
-        own = set().union(*(reachable[one] for one in nexts if one not in on_input_path))
-        reachable[node] = own | ({number[leaf]} if leaf in number else set())
+        behind = set().union(*(reachable[one] for one in nexts if one not in on_input_path))
+        reachable[node] = behind | ({number[leaf]} if leaf in number else set())
         if node in on_input_path and reachable[node]:
-            found[node] = sorted(reachable[node])
+            branches[node] = sorted(reachable[node])
     # A weight that no node on a path to the inputs leads to is reachable from roots only.
-    reached = [index for own in found.values() for index in own]
+    reached = [index for indices in branches.values() for index in indices]
     beside = {i for root in roots if _node(root) not in on_input_path for i in reachable[_node(root)]}
-    return None if beside or len(reached) != len(set(reached)) else found
+    return None if beside or len(reached) != len(set(reached)) else branches
 
 
 def _node(tensor: torch.Tensor) -> Node:
