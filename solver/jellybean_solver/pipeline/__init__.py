@@ -69,6 +69,7 @@ from jellybean_solver.pipeline.schedule.simulator import (
 )
 from jellybean_solver.pipeline.schedule.validate import schedule_violations
 from jellybean_solver.pipeline.schedules import SCHEDULES, make_schedule
+from jellybean_solver.pipeline.schedules.branches import StageGraph, branch_schedule
 from jellybean_solver.pipeline.schedules.replicated import (
     REPLICATED_SCHEDULES,
     replicated_schedule,
@@ -112,6 +113,7 @@ __all__ = [
     "ScheduleCosts",
     "ShardingPlan",
     "StageDevices",
+    "StageGraph",
     "StageSeconds",
     "Strategy",
     "Timeline",
@@ -121,6 +123,7 @@ __all__ = [
     "Transfer",
     "Transformer",
     "all_reduce_violations",
+    "branch_schedule",
     "bubble_fraction",
     "bubble_over_ideal",
     "chunk_bounds",

@@ -17,6 +17,7 @@ from jellybean_solver.pipeline.schedule.schedule import Schedule, parse_actions
 from jellybean_solver.pipeline.schedule.simulator import ScheduleCosts, bubble_fraction, simulate
 from jellybean_solver.pipeline.schedule.validate import schedule_violations
 from jellybean_solver.pipeline.schedules import SCHEDULES, make_schedule
+from jellybean_solver.pipeline.schedules.branches import StageGraph, branch_schedule
 from jellybean_solver.pipeline.schedules.replicated import REPLICATED_SCHEDULES, replicated_schedule
 
 Key = tuple[ActionKind, int, int, int]  # kind, stage, micro-batch, pipe
@@ -47,7 +48,20 @@ def replicated_schedules(draw: st.DrawFn) -> tuple[Schedule, list[int]]:
 
 
 def any_schedule() -> st.SearchStrategy[Schedule]:
-    return schedules() | replicated_schedules().map(lambda made: made[0])
+    return schedules() | replicated_schedules().map(lambda made: made[0]) | branch_schedules()
+
+
+@st.composite
+def branch_schedules(draw: st.DrawFn) -> Schedule:
+    """A random graph of stages on random devices."""
+    count = draw(st.integers(1, 6))
+    places = draw(st.lists(st.integers(0, 3), min_size=count, max_size=count))
+    known = sorted(set(places))
+    pairs = [(one, other) for other in range(count) for one in range(other)]
+    edges = tuple(pair for pair in pairs if draw(st.booleans()))
+    seconds = tuple(draw(st.sampled_from((0.5, 1.0, 2.25))) for _ in range(count))
+    graph = StageGraph(tuple(map(known.index, places)), edges, seconds, seconds)
+    return branch_schedule(graph, draw(st.integers(1, 6)))
 
 
 def inputs(schedule: Schedule, action: Action, keys: list[Key]) -> list[Key]:
@@ -55,15 +69,14 @@ def inputs(schedule: Schedule, action: Action, keys: list[Key]) -> list[Key]:
     kind, stage, own = action.kind, action.stage, (action.microbatch, action.pipe)
     match kind:
         case ActionKind.FORWARD:
-            return [(kind, stage - 1, *own)] if stage else []
+            return [(kind, other, *own) for other in schedule.producers(stage)]
         case ActionKind.WEIGHT_GRADIENT:
             return [(ActionKind.INPUT_GRADIENT, stage, *own)]
         case ActionKind.UPDATE:
             return [key for key in keys if key[:3] == (ActionKind.REDUCE, stage, action.microbatch)]
         case ActionKind.REDUCE:
             return []
-    after = [(kind, stage + 1, *own)] if stage + 1 < schedule.stages else []
-    return [(ActionKind.FORWARD, stage, *own), *after]
+    return [(ActionKind.FORWARD, stage, *own), *((kind, other, *own) for other in schedule.consumers(stage))]
 
 
 def slow_ends(schedule: Schedule, costs: ScheduleCosts) -> list[list[float]]:
@@ -84,8 +97,9 @@ def slow_ends(schedule: Schedule, costs: ScheduleCosts) -> list[list[float]]:
                 for key in inputs(schedule, action, list(at)):
                     there, place = at[key]
                     crosses = there != device and action.kind is not ActionKind.UPDATE
-                    first = min(key[1], action.stage)
-                    start = max(start, ends[there][place] + (costs.transfer_s[first] if crosses else 0.0))
+                    edge = (min(key[1], action.stage), max(key[1], action.stage))
+                    transfer_s = costs.transfer_s[schedule.sends.index(edge)] if crosses else 0.0
+                    start = max(start, ends[there][place] + transfer_s)
                 slow = costs.slowness[device] if costs.slowness else 1.0
                 end = start + slow * costs.computing_s(action.kind, action.stage)
                 if abs(end - ends[device][index]) > 1e-12:
@@ -98,7 +112,7 @@ def slow_ends(schedule: Schedule, costs: ScheduleCosts) -> list[list[float]]:
 @given(any_schedule(), st.randoms(use_true_random=False))
 def test_the_simulator_equals_the_definition(schedule: Schedule, rng: random.Random) -> None:
     def times() -> tuple[float, ...]:
-        return tuple(rng.choice((0.5, 1.0, 2.25)) for _ in range(schedule.stages))
+        return tuple(rng.choice((0.5, 1.0, 2.25)) for _ in range(max(schedule.stages, len(schedule.sends))))
 
     slowness = tuple(rng.choice((1.0, 1.5)) for _ in range(schedule.devices))
     costs = ScheduleCosts(times(), times(), times(), times(), times(), reduce_s=0.25, update_s=0.5, slowness=slowness)
@@ -144,6 +158,16 @@ def test_balanced_replicas_without_a_flush_do_not_idle(replicas: tuple[int, ...]
     schedule = replicated_schedule("pipedream", replicas, 8 * math.lcm(*replicas))
     costs = ScheduleCosts(tuple(map(float, replicas)), tuple(2.0 * count for count in replicas))
     assert bubble_fraction(simulate(schedule, costs)) == pytest.approx(0.0, abs=1e-9)
+
+
+def test_parallel_branches_run_at_the_same_time() -> None:
+    """A stem, two branches and a join, on two devices: of 1, 4, 4 and 1 s forward, and as much backward."""
+    graph = StageGraph((0, 0, 1, 0), ((0, 1), (0, 2), (1, 3), (2, 3)), (1.0, 4.0, 4.0, 1.0), (1.0, 4.0, 4.0, 1.0))
+    costs = ScheduleCosts(graph.forward_s, graph.backward_s)
+    assert simulate(branch_schedule(graph, 1), costs).makespan_s == pytest.approx(12.0)  # 20 in a chain
+    assert simulate(branch_schedule(graph, 8), costs).makespan_s == pytest.approx(8 * 12.0, rel=0.05)
+    with pytest.raises(SolverError, match="from a stage to one with a higher number"):
+        branch_schedule(replace(graph, edges=((1, 0),)), 1)
 
 
 def test_replicas_that_cannot_be_scheduled() -> None:

@@ -37,7 +37,8 @@ class Schedule:
 
     `device_of[pipe][stage]`: the device that holds a stage of a model replica ("pipe"; Chimera has two). Pipes may
     share devices: a device holds one copy of a stage for all of them. `pipes[microbatch]`: the pipe that processes a
-    micro-batch. `period`: micro-batches per weight update. `actions[device]`: in execution order.
+    micro-batch. `period`: micro-batches per weight update. `actions[device]`: in execution order. `edges`: (from, to)
+    stages between which tensors are sent, from lower to higher numbers; None: from each stage to the next.
     """
 
     name: str
@@ -47,6 +48,22 @@ class Schedule:
     device_of: tuple[tuple[int, ...], ...]
     pipes: tuple[int, ...]
     actions: tuple[tuple[Action, ...], ...]
+    edges: tuple[tuple[int, int], ...] | None = None
+
+    @property
+    def sends(self) -> tuple[tuple[int, int], ...]:
+        """(from, to) stages between which tensors are sent."""
+        if self.edges is not None:
+            return self.edges
+        return tuple((stage, stage + 1) for stage in range(self.stages - 1))
+
+    def producers(self, stage: int) -> tuple[int, ...]:
+        """The stages from which a stage receives activations, in order."""
+        return tuple(one for one, other in self.sends if other == stage)
+
+    def consumers(self, stage: int) -> tuple[int, ...]:
+        """The stages to which a stage sends activations, in order."""
+        return tuple(other for one, other in self.sends if one == stage)
 
     @property
     def devices(self) -> int:

@@ -20,6 +20,8 @@ StageSeconds = float | tuple[float, ...]  # one value for all stages, or one per
 Dependency = tuple[int, int]
 _FORWARD = int(ActionKind.FORWARD)
 _NO_INPUT = (0.0, 0.0, None)
+_Neighbours = list[tuple[int, float]]
+_OWN: _Neighbours = [(0, 0.0)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +29,11 @@ class ScheduleCosts:
     """Duration of each kind of action, in seconds.
 
     `input_s`, `weight_s`: the input-gradient and weight-gradient parts of a split backward; half of `backward_s` each
-    by default. `transfer_s`: sending an activation or a gradient between stage s and s + 1. `gap_s`: between two
-    actions of a device, in which it computes nothing: taking inputs, sending outputs, the interpreter. `wait_s`:
-    before an update of the stage, in which its device waits for sums of gradients. `slowness`: per device, factor on
-    its compute time; empty for 1. `overlap`: transfers run concurrently with computation.
+    by default. `transfer_s`: sending an activation or a gradient over edge i of `Schedule.sends`, in a chain between
+    stage i and i + 1. `gap_s`: between two actions of a device, in which it computes nothing: taking inputs, sending
+    outputs, the interpreter. `wait_s`: before an update of the stage, in which its device waits for sums of gradients.
+    `slowness`: per device, factor on its compute time; empty for 1. `overlap`: transfers run concurrently with
+    computation.
     """
 
     forward_s: StageSeconds = 1.0
@@ -124,7 +127,10 @@ class _ScheduleSimulation:
         self.blocked: dict[int, Dependency] = {}  # device -> its missing input
         self.seconds = [self._action_seconds(device) for device in range(schedule.devices)]
         self.before = [self._seconds_before(kind) for kind in ActionKind]
-        self.transfer_s = [self._transfers_s(pipe) for pipe in range(len(schedule.device_of))]
+        pipes = range(len(schedule.device_of))
+        # By pipe and stage: (other stage's distance in slots, transfer seconds) of each input and output.
+        self.producers = [self._neighbours(pipe, outgoing=False) for pipe in pipes]
+        self.consumers = [self._neighbours(pipe, outgoing=True) for pipe in pipes]
 
     def timeline(self) -> Timeline:
         ready = list(range(self.schedule.devices))
@@ -168,20 +174,26 @@ class _ScheduleSimulation:
 
     def _inputs(self, action: Action, kind: int, stage: int) -> tuple[float, float, Dependency | None]:
         """(time at which the inputs have arrived, seconds to receive them, None), or (0, 0, the missing input)."""
-        slot, step, transfer_s = self._slot(action, stage), self.schedule.microbatches, self.transfer_s[action.pipe]
+        slot = self._slot(action, stage)
         if kind == _FORWARD:
-            return self._input_from(0, slot - step, transfer_s[stage - 1]) if stage else _NO_INPUT
+            return self._inputs_from(0, slot, self.producers[action.pipe][stage])
         if kind == ActionKind.WEIGHT_GRADIENT:
-            return self._input_from(1, slot, 0.0)
+            return self._inputs_from(1, slot, _OWN)
         if kind >= ActionKind.REDUCE:
             return self._all_reduced(action)
         if self.ended[0][slot] < 0:
             return 0.0, 0.0, (0, slot)
-        return self._input_from(1, slot + step, transfer_s[stage]) if stage + 1 < self.schedule.stages else _NO_INPUT
+        return self._inputs_from(1, slot, self.consumers[action.pipe][stage])
 
-    def _input_from(self, direction: int, slot: int, transfer_s: float) -> tuple[float, float, Dependency | None]:
-        ended = self.ended[direction][slot]
-        return (ended + transfer_s, transfer_s, None) if ended >= 0 else (0.0, 0.0, (direction, slot))
+    def _inputs_from(self, direction: int, slot: int, others: _Neighbours) -> tuple[float, float, Dependency | None]:
+        ended, arrived, received = self.ended[direction], 0.0, 0.0
+        for distance, transfer_s in others:
+            at = ended[slot + distance]
+            if at < 0:
+                return 0.0, 0.0, (direction, slot + distance)
+            received += transfer_s
+            arrived = max(arrived, at + transfer_s)
+        return arrived, received, None
 
     def _all_reduced(self, action: Action) -> tuple[float, float, Dependency | None]:
         """Inputs of a REDUCE or UPDATE, as in `_inputs`: an update waits until all replicas joined the all-reduce."""
@@ -210,10 +222,10 @@ class _ScheduleSimulation:
 
     def _send_s(self, action: Action, kind: int, stage: int) -> float:
         """Seconds that the device is blocked by sending the action's output, without overlap."""
-        transfer_s = self.transfer_s[action.pipe]
-        if kind == _FORWARD:
-            return transfer_s[stage] if stage + 1 < self.schedule.stages else 0.0
-        return transfer_s[stage - 1] if kind <= ActionKind.INPUT_GRADIENT and stage else 0.0
+        if kind > ActionKind.INPUT_GRADIENT:
+            return 0.0
+        others = self.consumers if kind == _FORWARD else self.producers
+        return sum(transfer_s for _, transfer_s in others[action.pipe][stage])
 
     def _action_seconds(self, device: int) -> list[list[float]]:
         """Seconds of the device's actions, by kind and stage."""
@@ -228,13 +240,15 @@ class _ScheduleSimulation:
         waits = [stage_seconds(costs.wait_s, stage) if kind is ActionKind.UPDATE else 0.0 for stage in stages]
         return [costs.gap_s + wait for wait in waits]
 
-    def _transfers_s(self, pipe: int) -> list[float]:
-        """Transfer seconds between each stage and the next; 0 if one device holds both."""
-        places = self.schedule.device_of[pipe]
-        return [
-            0.0 if places[stage] == places[stage + 1] else stage_seconds(self.costs.transfer_s, stage)
-            for stage in range(len(places) - 1)
-        ]
+    def _neighbours(self, pipe: int, *, outgoing: bool) -> list[_Neighbours]:
+        """By stage, the stages that it sends to or receives from; a transfer on one device takes no time."""
+        places, step = self.schedule.device_of[pipe], self.schedule.microbatches
+        found: list[_Neighbours] = [[] for _ in places]
+        for edge, (one, other) in enumerate(self.schedule.sends):
+            transfer_s = 0.0 if places[one] == places[other] else stage_seconds(self.costs.transfer_s, edge)
+            stage, distance = (one, other - one) if outgoing else (other, one - other)
+            found[stage].append((distance * step, transfer_s))
+        return found
 
     def _deadlock_message(self, blocked: list[int]) -> str:
         device = blocked[0]
