@@ -227,7 +227,8 @@ class _RunBuilder:
     def build(self) -> RankRun:
         """A collective call: process groups are made."""
         document, rank, schedule, choice = self._document, self._rank, self._schedule, self._choice
-        training = cut_module(self._graphs.training, self._graphs.recipes[0].facts, choice.stage_of)
+        facts, direct = self._graphs.recipes[0].facts, schedule.edges is not None
+        training = cut_module(self._graphs.training, facts, choice.stage_of, direct=direct)
         evaluation = cut_for_evaluation(
             self._graphs.evaluation, self._graphs.recipes[1].facts, training, choice.stage_of
         )

@@ -44,7 +44,9 @@ StageTensors = tuple[torch.Tensor | None, ...]  # outputs or gradients of a stag
 
 
 class MessageKey(NamedTuple):
-    """Address of a message. `kind`: activations, gradients or EVALUATION. `stage`: the receiver."""
+    """Address of a message. `kind`: activations, gradients or EVALUATION. `stage`: the receiver; in training, where
+    several stages may send to one, sender x stages + receiver.
+    """
 
     iteration: int
     kind: int

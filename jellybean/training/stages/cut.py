@@ -8,7 +8,7 @@ that needs it. Integers and shapes cross as tensors and are converted back.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import fx, nn
@@ -19,6 +19,7 @@ from jellybean.pipeline.torch_trace import TracedModule
 from jellybean.training.errors import TrainingError
 from jellybean.training.stages.all_reduce import TiedWeights
 from jellybean.training.stages.stage import LossFunction, StageCopy, StageInputs, StageSettings
+from jellybean.training.stages.stage_links import StageLinks
 
 
 @dataclass(frozen=True)
@@ -47,14 +48,21 @@ class CutModule:
 
 
 def cut_module(
-    traced: TracedModule, facts: GraphFacts, stage_of: Mapping[str, int], stages: int | None = None
+    traced: TracedModule,
+    facts: GraphFacts,
+    stage_of: Mapping[str, int],
+    stages: int | None = None,
+    *,
+    direct: bool = False,
 ) -> CutModule:
     """Cut a traced module. `stage_of`: stage by node name, in topological order of the stages.
 
-    `stages`: their number, if the last ones may be empty. TrainingError if the cut separates what `facts` says must be
-    in one stage.
+    `stages`: their number, if the last ones may be empty. `direct`: a stage sends what others need to them, in place
+    of to the next stage, which passes it on; so stages that do not need each other may run at once. TrainingError if
+    the cut separates what `facts` says must be in one stage.
     """
-    return _Cutter(traced, facts, stage_of, stages or max(stage_of.values(), default=0) + 1).cut()
+    cutter = _Cutter(traced, facts, stage_of, stages or max(stage_of.values(), default=0) + 1)
+    return cutter.cut_directly() if direct else cutter.cut()
 
 
 class _Cutter:
@@ -70,14 +78,46 @@ class _Cutter:
 
     def cut(self) -> CutModule:
         crossing = [self._crossing(stage) for stage in range(self._count - 1)]
-        for node in (node for values in crossing for node in values):
-            if self._facts.kinds[node.name] is ValueKind.OTHER:
-                raise TrainingError(f"{node.name} is no tensor and cannot cross between stages; cut elsewhere")
+        self._check_crossing(crossing)
         stages = tuple(
             self._stage(stage, crossing[stage - 1] if stage else [], crossing[stage] if stage < len(crossing) else None)
             for stage in range(self._count)
         )
         return CutModule(stages, _tied_parameters([stage.module for stage in stages]))
+
+    def cut_directly(self) -> CutModule:
+        """Stages that exchange values with those that make and read them; the last one returns the model's outputs."""
+        last = self._count - 1
+        targets = {node: self._readers(node) - {home} for node, home in self._stage_of.items()}
+        sent = [
+            [node for node, home in self._stage_of.items() if home == stage and targets[node]]
+            for stage in range(self._count)
+        ]
+        self._check_crossing(sent)
+        stages = []
+        for number in range(self._count):
+            received = [node for own in sent[:number] for node in own if number in targets[node]]
+            stage = self._stage(number, received, sent[number] if number < last else None)
+            links = StageLinks(
+                tuple(self._stage_of[node] for node in received),
+                tuple(frozenset(targets[node]) for node in sent[number]),
+                tuple(map(self._is_differentiable, sent[number])),
+                frozenset(self._stage_of[node] for node in received if self._is_differentiable(node)),
+            )
+            stages.append(replace(stage, inputs=replace(stage.inputs, links=links)))
+        return CutModule(tuple(stages), _tied_parameters([stage.module for stage in stages]))
+
+    def _readers(self, node: fx.Node) -> set[int]:
+        """The stages that read a value; what the model returns is read by the last."""
+        return {self._stage_of.get(user, self._count - 1) for user in node.users if self._is_placed(user)}
+
+    def _is_placed(self, user: fx.Node) -> bool:
+        return user in self._stage_of or user.op == "output"
+
+    def _check_crossing(self, crossing: Sequence[Sequence[fx.Node]]) -> None:
+        for node in (node for values in crossing for node in values):
+            if self._facts.kinds[node.name] is ValueKind.OTHER:
+                raise TrainingError(f"{node.name} is no tensor and cannot cross between stages; cut elsewhere")
 
     def _stages(self, stage_of: Mapping[str, int]) -> dict[fx.Node, int]:
         """The stage of every operation that is not shared; one without an entry joins the latest of its inputs."""

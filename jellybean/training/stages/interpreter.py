@@ -85,6 +85,8 @@ class Interpreter:
         self._actions, self._place, self._done = schedule.actions[place.device], place, done
         self._iteration = 0
         self._local: dict[MessageKey, StageTensors] = {}
+        self._producers = [schedule.producers(stage) for stage in range(schedule.stages)]
+        self._consumers = [schedule.consumers(stage) for stage in range(schedule.stages)]
         first_pipes = schedule.first_pipes
         self._copies = [(action.stage, first_pipes[action.pipe][action.stage]) for action in self._actions]
         self._last_use: dict[tuple[int, int], dict[int, int]] = {copy: {} for copy in held}
@@ -148,35 +150,50 @@ class Interpreter:
 
     def _inputs(self, action: Action, stage: StageCopy, feed: MicrobatchFeed) -> StageTensors:
         """Inputs of an action: received from another stage, and the model's arguments that the stage reads."""
-        first, last = action.stage == 0, action.stage == self._schedule.stages - 1
+        last = action.stage == self._schedule.stages - 1
         if action.kind is ActionKind.FORWARD:
-            received = () if first else stage.inputs.received(self._take(action, action.stage - 1))
-            return (*received, *feed.inputs(action.microbatch, stage.inputs.arguments))
+            values = [value for one in self._producers[action.stage] for value in self._take(action, one)]
+            return (*stage.inputs.received(tuple(values)), *feed.inputs(action.microbatch, stage.inputs.arguments))
         if action.kind in (ActionKind.BACKWARD, ActionKind.INPUT_GRADIENT) and not last:
-            return self._take(action, action.stage + 1) if stage.inputs.expects_gradient else ()
+            return self._gradients(action, stage) if stage.inputs.expects_gradient else ()
         return ()
 
+    def _gradients(self, action: Action, stage: StageCopy) -> StageTensors:
+        """The gradients of a stage's outputs, from the stages that received them."""
+        links = stage.inputs.links
+        if links is None:
+            return self._take(action, action.stage + 1)
+        return links.sum_gradients({consumer: self._take(action, consumer) for consumer in links.gradient_senders})
+
     def _take(self, action: Action, producer: int) -> StageTensors:
-        key = self._key(action, action.stage)
+        key = self._key(action, producer, action.stage)
         if self._schedule.device_of[action.pipe][producer] == self._place.device:
             return self._local.pop(key)
         return self._transport.take(key)
 
     def _pass_on(self, action: Action, stage: StageCopy, outputs: StageTensors) -> None:
-        forward = action.kind is ActionKind.FORWARD
-        receiver = action.stage + 1 if forward else action.stage - 1
-        if not 0 <= receiver < self._schedule.stages or not (forward or stage.inputs.sends_gradient):
-            return
-        key, device = self._key(action, receiver), self._schedule.device_of[action.pipe][receiver]
+        links = stage.inputs.links
+        if action.kind is ActionKind.FORWARD:
+            for consumer in self._consumers[action.stage]:
+                self._send(action, consumer, outputs if links is None else links.sent_to(consumer, outputs))
+        elif links is not None:
+            for producer in sorted(links.trained_sources):
+                self._send(action, producer, links.gradients_for(producer, outputs))
+        elif action.stage and stage.inputs.sends_gradient:
+            self._send(action, action.stage - 1, outputs)
+
+    def _send(self, action: Action, receiver: int, outputs: StageTensors) -> None:
+        key, device = self._key(action, action.stage, receiver), self._schedule.device_of[action.pipe][receiver]
         values = tuple(None if value is None else value.detach() for value in outputs)
         if device == self._place.device:
             self._local[key] = values
         else:
             self._transport.send(self._place.first_rank + device, key, values)
 
-    def _key(self, action: Action, receiver: int) -> MessageKey:
+    def _key(self, action: Action, sender: int, receiver: int) -> MessageKey:
         kind = ACTIVATIONS if action.kind is ActionKind.FORWARD else GRADIENTS
-        return MessageKey(self._iteration, kind, receiver, action.microbatch, action.pipe)
+        place = sender * self._schedule.stages + receiver  # several stages may send to one
+        return MessageKey(self._iteration, kind, place, action.microbatch, action.pipe)
 
 
 def _last_backwards(actions: Sequence[Action], copies: Sequence[tuple[int, int]]) -> frozenset[int]:
@@ -192,11 +209,15 @@ def _last_backwards(actions: Sequence[Action], copies: Sequence[tuple[int, int]]
 
 
 def neighbours(schedule: Schedule, replicas: int = 1) -> list[tuple[int, int]]:
-    """All pairs (sender, receiver) of ranks that exchange messages; every pair in both directions."""
+    """All pairs (sender, receiver) of ranks that exchange messages; every pair in both directions.
+
+    Evaluation goes from each stage to the next, also where the schedule's stages form a graph.
+    """
+    stages = {*schedule.sends, *pairwise(range(schedule.stages))}
     devices = {
         pair
         for places in schedule.device_of
-        for one, other in pairwise(places)
+        for one, other in ((places[sender], places[receiver]) for sender, receiver in stages)
         for pair in ((one, other), (other, one))
         if one != other
     }

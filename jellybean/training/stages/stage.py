@@ -14,6 +14,7 @@ from jellybean.training.processes.tensor_messages import StageTensors
 from jellybean.training.stages.master_weights import MasterWeights
 from jellybean.training.stages.parameter_slots import ParameterSlots
 from jellybean.training.stages.split_backward import DeferredWeightGradients, input_gradients, weight_gradients
+from jellybean.training.stages.stage_links import StageLinks
 from jellybean.training.stages.weight_versions import WeightVersions
 
 LossFunction = Callable[[Any, Any], torch.Tensor]  # outputs, targets -> mean over samples
@@ -39,12 +40,14 @@ class StageInputs:
 
     `arguments`: indices of the model's tensors that it reads from the feed, after the values received.
     `differentiable`: whether each received value needs a gradient; None: every floating one does. `expects_gradient`:
-    False if the stages up to this one train nothing, so that no gradient comes back.
+    False if the stages up to this one train nothing, so that no gradient comes back. `links`: where stages form a
+    graph; None: it receives from the stage before and sends to the next.
     """
 
     arguments: tuple[int, ...] = ()
     differentiable: tuple[bool, ...] | None = None
     expects_gradient: bool = True
+    links: StageLinks | None = None
 
     @property
     def sends_gradient(self) -> bool:

@@ -25,6 +25,7 @@ from jellybean.training.processes.tensor_messages import MessageKey
 from jellybean.training.processes.transport import StageTransport
 from jellybean.training.saving import agree_on_checkpoint
 from jellybean.training.stages.all_reduce import ProcessGroups, make_process_groups
+from jellybean.training.stages.cut import CutModule
 from jellybean.training.stages.gradient_sums import GradientSums, TorchSums
 from jellybean.training.stages.interpreter import ActionLog, Interpreter, Place, neighbours, peers_of
 from jellybean.training.stages.loss_scale import LossScale
@@ -96,7 +97,10 @@ class Train:
             return replicated_schedule(self.name, self.counts, len(self.sizes[0][0]), self.placement)
         return make_schedule(self.name, self.devices, len(self.sizes[0][0]), self.chunks)
 
-    def chain(self) -> Chain:
+    def cut(self, chain: torch.nn.Module) -> CutModule:
+        return cut_evenly(chain, self.schedule.stages, (torch.zeros(3, 6, dtype=self.dtype),))
+
+    def chain(self) -> torch.nn.Module:
         return Chain(tied=self.tied, norm=self.norm, dropout=self.dropout).to(self.dtype)
 
     @property
@@ -130,7 +134,7 @@ class Train:
     def __call__(self, rank: int) -> dict[str, Any] | None:
         schedule, replicas = self.schedule, len(self.sizes[0])
         chain = self.chain()
-        cut = cut_evenly(chain, schedule.stages, (torch.zeros(3, 6, dtype=self.dtype),))
+        cut = self.cut(chain)
         check_tied_weights(schedule, cut.tied)
         groups = make_process_groups(schedule, replicas, cut.tied)
         headers = dist.new_group(list(range(replicas * self.devices)), backend="gloo")
