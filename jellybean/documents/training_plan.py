@@ -32,10 +32,10 @@ class PlanKeys(DocumentModel):
         default=None,
         description="Stages and their devices, from `jellybean pipeline plan --out`; in place of balanced stages.",
     )
-    objective: Literal["pipedream", "dapple", "alpa"] | None = Field(
+    objective: Literal["pipedream", "dapple", "alpa", "branches"] | None = Field(
         default=None,
-        description="Plan stages and their replicas with the times measured before training: pipedream (the slowest "
-        "stage), dapple or alpa (an iteration; devices of a submesh are replicas).",
+        description="Plan with the times measured before training: pipedream (the slowest stage), dapple or alpa (an "
+        "iteration; devices of a submesh are replicas), branches (those of the model run at the same time).",
     )
 
     @model_validator(mode="before")
@@ -92,11 +92,15 @@ class PlannedStage(BaseModel):
 
 
 class StagePlan(BaseModel):
-    """What `jellybean pipeline plan` found. Keys about its costs are left out."""
+    """What `jellybean pipeline plan` found. Keys about its costs are left out.
+
+    With the objective `branches` each stage is all layers of a device; layers of several devices may need each other.
+    """
 
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
 
     stages: Annotated[tuple[PlannedStage, ...], Field(min_length=1, strict=False)]
+    objective: str = ""
 
     @property
     def placement(self) -> tuple[PlannedStage, ...]:

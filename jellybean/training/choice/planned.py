@@ -18,6 +18,7 @@ from jellybean.documents.training_plan import StagePlan, read_stage_plan
 from jellybean.pipeline.torch_graph import GraphFacts
 from jellybean.pipeline.torch_profile import ProfileTarget, TorchProfile, profile_traced
 from jellybean.pipeline.torch_trace import TracedModule
+from jellybean.training.choice.branches import BRANCHES, choose_for_branches
 from jellybean.training.choice.costs import Prices, schedule_costs
 from jellybean.training.choice.cuts import check_tied_layers
 from jellybean.training.choice.memory import device_memory_bytes
@@ -27,6 +28,7 @@ from jellybean.training.processes.link_speed import LinkSpeed
 from jellybean.training.stages.precision import PRECISIONS
 from jellybean_solver import SolverError
 from jellybean_solver.pipeline import (
+    ITERATION_OBJECTIVES,
     REPLICATED_SCHEDULES,
     LayerGraph,
     MemoryLimit,
@@ -40,7 +42,7 @@ from jellybean_solver.pipeline import (
     stage_devices,
 )
 
-_OBJECTIVES = {"pipedream": "slowest-stage", "dapple": "dapple", "alpa": "alpa-inter"}
+_OBJECTIVES = {"pipedream": "slowest-stage", "dapple": "dapple", "alpa": "alpa-inter", BRANCHES: BRANCHES}
 _STASHING = "pipedream"
 _MOST_NAMED = 3  # layers in a message
 
@@ -71,15 +73,20 @@ class PlannedStages:
         states_per_weight: float,
         device: torch.device,
         link: LinkSpeed,
-    ) -> PlannedChoice:
+    ) -> ScheduleChoice:
         """As `choose_schedule`. TrainingError, with what differs, if the plan does not fit the model or the run."""
         target = ProfileTarget(device, PRECISIONS[document.precision].computation)
         profile = profile_traced(traced, facts, tensors, runs=3, target=target)
         if document.plan is not None:
             plan = read_stage_plan(self.directory / document.plan)
-            stages = stages_of_plan(plan, document.plan, profile.graph, document)
+            objective, stages = plan.objective, stages_of_plan(plan, document.plan, profile.graph, document)
         else:
+            objective = document.objective or ""
             stages = stages_by_objective(profile.graph, document, states_per_weight, link)
+        if objective == BRANCHES:
+            places = {layer: stage.devices[0] for stage in stages for layer in stage.layers}
+            devices = [places[layer] for layer in range(len(places))]
+            return choose_for_branches(devices, profile, (traced, facts), document, states_per_weight, link)
         return choose_for_stages(stages, profile, document, states_per_weight, link)
 
 
@@ -89,6 +96,8 @@ def stages_of_plan(
     """The plan's stages with the indices of the model's layers. TrainingError if they do not fit, with what differs."""
     if plan.devices != document.devices:
         raise TrainingError(f"{name} is for {plan.devices} devices ({plan.counts}), and the run has {document.devices}")
+    if plan.objective == BRANCHES and max(plan.replicas) > 1:
+        raise TrainingError(f"{name} places branches, and a stage of them has {max(plan.replicas)} replicas")
     split = [layer for stage in plan.placement for layer in stage.split_layers]
     if split:
         raise TrainingError(
@@ -106,7 +115,7 @@ def stages_of_plan(
         StageDevices(tuple(indices[layer] for layer in stage.layers), stage.devices) for stage in plan.placement
     )
     home = {layer: number for number, stage in enumerate(stages) for layer in stage.layers}
-    for up, down in graph.edges:
+    for up, down in graph.edges if plan.objective != BRANCHES else ():
         if home[up] > home[down]:
             later, earlier = graph.layers[up].name, graph.layers[down].name
             raise TrainingError(
@@ -121,11 +130,11 @@ def stages_by_objective(
     """The stages of the document's objective on its devices, by measured times. TrainingError if none fits."""
     objective = _OBJECTIVES[document.objective or _STASHING]
     limit = None
-    if document.memory_bytes is not None:
+    if document.memory_bytes is not None and objective != BRANCHES:
         schedule = _STASHING if document.schedule == _STASHING else "1f1b"
         limit = MemoryLimit(document.memory_bytes, schedule, document.microbatches, states_per_weight)
     levels = [TopologyLevel(document.devices, link.bytes_per_s)]
-    microbatches = document.microbatches if objective != "slowest-stage" or limit is not None else None
+    microbatches = document.microbatches if objective in ITERATION_OBJECTIVES else None
     try:
         found = partition(graph, levels, objective=objective, limit=limit, microbatches=microbatches)
     except SolverError as error:

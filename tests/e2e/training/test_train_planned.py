@@ -25,6 +25,20 @@ def net():
         torch.nn.Linear(9, 32), torch.nn.Tanh(), torch.nn.Linear(32, 32), torch.nn.Tanh(), torch.nn.Linear(32, 3)
     )
 
+class Branches(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.stem, self.left, self.right = (torch.nn.Linear(9, 16), torch.nn.Linear(16, 16), torch.nn.Linear(16, 16))
+        self.head = torch.nn.Linear(16, 3)
+
+    def forward(self, x):
+        x = self.stem(x).tanh()
+        return self.head(self.left(x).tanh() * self.right(x).sigmoid())
+
+def branches():
+    return Branches()
+
 def data():
     rows = torch.randn(96, 9, generator=torch.Generator().manual_seed(1))
     return {"train": (rows, rows[:, :3].argmax(1)), "test": (rows[:40], rows[:40, :3].argmax(1))}
@@ -107,6 +121,27 @@ def test_a_plan_without_a_flush_learns(project):
     losses = _losses(trained)
     assert len(losses) == 24
     assert losses[-1] < losses[0]
+
+
+def test_branches_train_as_one_process(project):
+    """The plan that `pipeline plan` writes is of one device here; its right branch is moved to another."""
+    whole = _train(project, "model=nets.py:branches", "devices=1")
+    document = project / "training.yaml"
+    document.write_text(document.read_text().replace("nets.py:net", "nets.py:branches"))
+    layers, plan = project / "layers.txt", project / "plan.json"
+    assert run(["pipeline", "profile", str(project), "--seconds", "0.05", "--out", str(layers)]) == 0
+    objective = ["--objective", "branches", "--workers", "1"]
+    assert run(["pipeline", "plan", str(layers), *objective, "--out", str(plan)]) == 0
+    record = json.loads(plan.read_text())
+    (stage,) = record["stages"]
+    moved = [name for name in stage["layers"] if name.startswith("right")]
+    kept = [name for name in stage["layers"] if name not in moved]
+    record["stages"] = [{"layers": kept, "devices": [0]}, {"layers": moved, "devices": [1]}]
+    plan.write_text(json.dumps(record))
+    trained = _train(project, "plan=plan.json", fresh=True)
+    assert "branches: 4 stages on 2 devices" in trained["said"]
+    assert _losses(trained) == pytest.approx(_losses(whole), rel=1e-4)
+    assert trained["epochs"][-1]["test_loss"] == pytest.approx(whole["epochs"][-1]["test_loss"], rel=1e-4)
 
 
 def test_a_plan_of_another_model_is_refused(project, capsys):

@@ -13,6 +13,7 @@ from jellybean.documents.training_plan import LayerSplit, PlannedStage, StagePla
 from jellybean.pipeline.torch_graph import graph_facts  # noqa: E402
 from jellybean.pipeline.torch_profile import TorchProfile, profile_traced  # noqa: E402
 from jellybean.pipeline.torch_trace import CallArguments, trace  # noqa: E402
+from jellybean.training.choice.branches import branch_stages, choose_for_branches  # noqa: E402
 from jellybean.training.choice.planned import (  # noqa: E402
     PlannedChoice,
     choose_for_stages,
@@ -21,7 +22,7 @@ from jellybean.training.choice.planned import (  # noqa: E402
 )
 from jellybean.training.errors import TrainingError  # noqa: E402
 from jellybean.training.processes.link_speed import LinkSpeed  # noqa: E402
-from jellybean_solver.pipeline import LayerGraph, schedule_violations  # noqa: E402
+from jellybean_solver.pipeline import Layer, LayerGraph, schedule_violations  # noqa: E402
 
 nn = torch.nn
 FAST, SLOW = LinkSpeed(1e12), LinkSpeed(1e3)
@@ -44,6 +45,10 @@ def profile() -> TorchProfile:
         for layer, seconds in zip(measured.graph.layers, SECONDS, strict=True)
     )
     return replace(measured, graph=LayerGraph(layers, measured.graph.edges))
+
+
+def profile_layers(count: int) -> tuple[Layer, ...]:
+    return tuple(Layer(str(number), 1.0, 1.0, 1.0) for number in range(count))
 
 
 def _plan(*stages: tuple[str, tuple[int, ...]], split: tuple[LayerSplit, ...] = ()) -> StagePlan:
@@ -109,6 +114,61 @@ def test_an_objective_plans_with_the_measured_times(profile, objective):
 def test_devices_that_would_make_the_run_slower_are_refused(profile, objective):
     with pytest.raises(TrainingError, match=r"1 of 4 devices are the fastest.*--set devices=1"):
         stages_by_objective(profile.graph, _asked(objective=objective), 1.0, SLOW)
+
+
+class Branches(nn.Module):
+    """A stem, two branches and a join."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.left, self.right, self.join = (nn.Linear(16, 16) for _ in range(4))
+
+    def forward(self, x):
+        x = self.stem(x)
+        return self.join(torch.cat([self.left(x).tanh(), self.right(x).tanh()], 0))
+
+
+@pytest.fixture(scope="module")
+def branches():
+    inputs = (torch.randn(8, 16),)
+    traced = trace(Branches(), CallArguments.of(inputs))
+    facts = graph_facts(traced, inputs)
+    measured = profile_traced(traced, facts, inputs, runs=1)
+    layers = tuple(replace(layer, forward_s=1e-3, backward_s=1e-3) for layer in measured.graph.layers)
+    return replace(measured, graph=LayerGraph(layers, measured.graph.edges)), (traced, facts)
+
+
+def test_branches_run_at_the_same_time(branches):
+    profile, model = branches
+    names = [layer.name for layer in profile.graph.layers]
+    devices = [1 if name == "right" else 0 for name in names]
+    choice = choose_for_branches(devices, profile, model, _asked(devices=2, microbatches=1), 1.0, FAST)
+    assert (choice.name, choice.period, choice.graph.devices) == ("branches", None, (0, 0, 1, 0))
+    assert choice.graph.edges == ((0, 1), (0, 2), (1, 3), (2, 3))
+    assert [names[own[0]] for own in choice.layers][:3] == ["stem", "left", "right"]
+    sum_s = sum(layer.compute_s for layer in profile.graph.layers)
+    assert choice.microbatch_s == pytest.approx(sum_s - 2e-3)  # the right branch beside the left one
+    assert schedule_violations(choice.schedule(2, 6)) == ()
+    with pytest.raises(TrainingError, match="remove `schedule: 1f1b`"):
+        choose_for_branches(devices, profile, model, _asked(devices=2, schedule="1f1b"), 1.0, FAST)
+
+
+def test_branches_are_planned_with_the_measured_times(branches):
+    """Over free links the branches are on two devices; over slow ones one device is faster, which is refused."""
+    profile, _ = branches
+    document = _asked(objective="branches", devices=2)
+    stages = stages_by_objective(profile.graph, document, 1.0, FAST)
+    home = {profile.graph.layers[layer].name: stage.devices for stage in stages for layer in stage.layers}
+    assert home["left"] != home["right"]
+    with pytest.raises(TrainingError, match="1 of 2 devices are the fastest"):
+        stages_by_objective(profile.graph, document, 1.0, SLOW)
+
+
+def test_stages_end_where_another_device_needs_them_and_begin_where_they_need_one():
+    graph = LayerGraph(profile_layers(5), ((0, 1), (0, 2), (1, 3), (2, 4), (3, 4)))
+    assert branch_stages(graph, [0, 0, 1, 0, 0]) == (((0,), (1, 3), (2,), (4,)), (0, 0, 1, 0))
+    assert branch_stages(graph, [0, 1, 0, 1, 0]) == (((0,), (1, 3), (2,), (4,)), (0, 1, 0, 0))
+    assert branch_stages(graph, [0] * 5) == (((0, 1, 2, 3, 4),), (0,))
 
 
 def test_memory_binds_an_objective(profile):
