@@ -25,6 +25,7 @@ from jellybean.documents.training_plan import PlanKeys, planned_devices
 from jellybean.documents.training_references import check_references
 from jellybean.documents.training_run import CheckpointSpec, ExportSpec, ParallelKeys, SyncSpec
 from jellybean.documents.training_servers import check_servers
+from jellybean.documents.training_tensor import TensorSetting, TensorSpec
 from jellybean.errors import DocumentError, DocumentProblem
 from jellybean.quantities import InvalidValueError, did_you_mean, quoted
 from jellybean_solver.pipeline import SCHEDULES
@@ -224,6 +225,7 @@ class TrainingDocument(PlanKeys, ParallelKeys):
     replicas: Processes = Field(
         default=1, description="Data-parallel copies of the pipeline; each processes its part of the batch."
     )
+    tensor: TensorSetting = Field(default=TensorSpec(), description="Processes that share each layer, or settings.")
     sync: SyncSpec = SyncSpec()
     schedule: Annotated[str, AfterValidator(_schedule)] = Field(
         default=AUTO,
@@ -268,10 +270,11 @@ class TrainingDocument(PlanKeys, ParallelKeys):
     checkpoint: CheckpointSpec = CheckpointSpec()
     export: ExportSpec | None = None
 
-    @field_validator("microbatches", "replicas")
+    @field_validator("microbatches", "replicas", "tensor")
     @classmethod
-    def _divides(cls, value: int, info: ValidationInfo) -> int:
-        batch, parts = info.data.get("batch"), value * int(info.data.get("microbatches", 1))
+    def _divides(cls, value: int | TensorSpec, info: ValidationInfo) -> int | TensorSpec:
+        batch, parts = info.data.get("batch"), value.row_parts if isinstance(value, TensorSpec) else value
+        parts *= info.data.get("microbatches", 1) * info.data.get("replicas", 1)
         if batch is not None and batch < parts:
             raise InvalidValueError(
                 f"a batch of {batch} has less than one sample for each of {parts} micro-batches",
@@ -343,12 +346,13 @@ class TrainingDocument(PlanKeys, ParallelKeys):
             return self
         if self.parallel == AUTO and processes >= self.devices * self.replicas:
             return self.model_copy(update={"processes": processes})
-        devices, left = divmod(processes - self.sync.server_processes, self.replicas)
+        devices, left = divmod(processes - self.sync.server_processes, self.replicas * self.tensor.ways)
         least = self.devices if self.min_devices is None else self.min_devices
         if left or not least <= devices <= self.devices:
             allowed = f"{least} to {self.devices}" if least < self.devices else f"{self.devices}"
             raise InvalidValueError(
-                f"{processes} processes, and the document asks for {allowed} devices x {self.replicas} replicas",
+                f"{processes} processes, and the document asks for {allowed} devices x {self.replicas} replicas"
+                f"{self.tensor}",
                 f"torchrun --nproc-per-node {self.ranks}, or change `devices` or `min_devices`",
             )
         return self.model_copy(update={"devices": devices})
@@ -361,7 +365,12 @@ class TrainingDocument(PlanKeys, ParallelKeys):
     @property
     def ranks(self) -> int:
         """Number of processes: of all replicas, then the parameter servers; or those that `parallel: auto` starts."""
-        return self.processes or self.devices * self.replicas + self.sync.server_processes
+        return self.processes or self.devices * self.replicas * self.tensor.ways + self.sync.server_processes
+
+    @property
+    def workers(self) -> int:
+        """Number of parts into which the rows of an update are divided, each of them in micro-batches."""
+        return self.replicas * self.tensor.row_parts
 
 
 def load_training(directory: Path, overrides: Sequence[str] = (), *, references: bool = False) -> TrainingDocument:

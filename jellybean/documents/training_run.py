@@ -144,6 +144,8 @@ class ParallelKeys(DocumentModel):
             raise InvalidValueError(
                 "`processes` needs `parallel: auto`", "write it, or `devices` and `replicas` in place of `processes`"
             )
+        if self.parallel is not None and getattr(self, "tensor", None):
+            raise InvalidValueError("`parallel: auto` does not choose with `tensor`", "give `devices` and `replicas`")
         return self
 
     def leaves_open(self, key: str) -> bool:

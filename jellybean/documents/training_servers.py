@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from jellybean.documents.training_run import SyncSpec
+from jellybean.documents.training_tensor import TensorSpec
 from jellybean.quantities import InvalidValueError
 
 
@@ -15,6 +16,8 @@ class ServerRun(Protocol):
     def sync(self) -> SyncSpec: ...
     @property
     def devices(self) -> int: ...
+    @property
+    def tensor(self) -> TensorSpec: ...
     @property
     def schedule(self) -> str: ...
     @property
@@ -37,6 +40,10 @@ def check_servers(document: ServerRun) -> None:
     if document.devices > 1:
         raise InvalidValueError(
             "with a parameter server each replica is one process", "write devices: 1, or another `sync.way`"
+        )
+    if document.tensor.ways > 1:
+        raise InvalidValueError(
+            "with a parameter server each replica is one process", "remove `tensor`, or take another `sync.way`"
         )
     of_pipelines = {
         "plan": document.plan,

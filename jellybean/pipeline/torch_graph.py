@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import fx, nn
@@ -18,6 +18,7 @@ from torch import fx, nn
 from jellybean.errors import JellyBeanError
 from jellybean.pipeline.torch_trace import TracedModule, attribute
 
+Shapes: TypeAlias = "tuple[int, ...] | list[tuple[int, ...]]"  # of a tensor, of several
 COMPUTE_OPS = {"call_module", "call_function", "call_method"}
 _DRAWS = ("dropout", "rand", "bernoulli", "multinomial", "normal", "uniform", "scaled_dot_product")  # random numbers
 
@@ -39,7 +40,7 @@ class GraphFacts:
     numbers or state; every stage repeats those that it needs, so they do not cross. `units`: the other operations,
     merged where they must be in one stage, in topological order. `after`: operation -> earlier ones that write into
     the memory that it reads, beside its arguments. `trained`: operations whose value depends on trained parameters.
-    `state`: names of the buffers that operations write.
+    `state`: names of the buffers that operations write. `shapes`: of tensors on the example; of several, a list.
     """
 
     kinds: Mapping[str, ValueKind]
@@ -48,6 +49,7 @@ class GraphFacts:
     after: Mapping[str, tuple[str, ...]]
     trained: frozenset[str]
     state: frozenset[str]
+    shapes: Mapping[str, Shapes] = field(default_factory=dict)
 
 
 @dataclass
@@ -55,6 +57,7 @@ class _Observed:
     """Observations of one operation: storages of its value, and storages that it wrote into."""
 
     kind: ValueKind
+    shapes: Shapes | None = None
     storages: frozenset[int] = frozenset()
     written: frozenset[int] = frozenset()
 
@@ -74,7 +77,9 @@ class _Observer(fx.Interpreter):  # type: ignore[misc]  # mypy does not follow t
         # Batch norm writes its statistics without a new version.
         written = {_storage(one) for one, version in versions if one._version != version}
         written |= {_storage(one) for one, before in state if not torch.equal(one, before)}
-        self.observed[n] = _Observed(_kind(value), frozenset(map(_storage, tensors_in(value))), frozenset(written))
+        self.observed[n] = _Observed(
+            _kind(value), _shapes(value), frozenset(map(_storage, tensors_in(value))), frozenset(written)
+        )
         return value
 
     def _state(self, node: fx.Node) -> list[torch.Tensor]:
@@ -125,6 +130,7 @@ class _Analysis:
             {one.name: tuple(earlier.name for earlier in before) for one, before in self.after.items()},
             frozenset(one.name for one in self._trained()),
             frozenset(name for name, value in self.graph.named_buffers() if _storage(value) in self._written()),
+            {one.name: seen.shapes for one, seen in self.observed.items() if seen.shapes is not None},
         )
 
     def _order_writes(self) -> None:
@@ -331,6 +337,14 @@ def _kind(value: Any) -> ValueKind:
     if isinstance(value, torch.Size):
         return ValueKind.SHAPE
     return ValueKind.INTEGER if isinstance(value, int) and not isinstance(value, bool) else ValueKind.OTHER
+
+
+def _shapes(value: Any) -> Shapes | None:
+    if isinstance(value, torch.Tensor):
+        return tuple(value.shape)
+    if isinstance(value, tuple | list) and value and all(isinstance(one, torch.Tensor) for one in value):
+        return [tuple(one.shape) for one in value]
+    return None
 
 
 def _storage(value: torch.Tensor) -> int:

@@ -85,7 +85,7 @@ def run_epoch(
     sent_before = run.updates.sent_bytes
     began, uses = time.perf_counter(), _uses(run)
     first = len(start.losses) if run.schedule.flushes else 0
-    reader = run.data.train.read(ReadPlan(run.sampler, start.number, first, run.rank.replica, uses.__getitem__))
+    reader = run.data.train.read(ReadPlan(run.sampler, start.number, first, run.rank.worker, uses.__getitem__))
     try:
         if any(uses.values()):
             with run.rank.busy("reading the first rows"):
@@ -128,12 +128,12 @@ def _run_iterations(
     log = ActionLog()
     for iteration in range(len(start.losses) // per_iteration, sampler.iterations):
         before = start.number * sampler.updates + iteration * per_iteration
-        feed = IterationFeed(reader, iteration, torch.device("cpu"), before, rank.replica, document.seed)
+        feed = IterationFeed(reader, iteration, torch.device("cpu"), before, rank.worker, document.seed)
         last = iteration + 1 == sampler.iterations
         if last:
             dist.barrier()
         log = run.interpreter.run(_on_device(feed, run), lr.settings(before, per_iteration))
-        for microbatch, loss in log.losses.items():
+        for microbatch, loss in log.losses.items() if rank.has_own_rows else ():
             own[iteration * per_iteration + microbatch // period] += float(loss) * feed.factor(microbatch)
         if every is not None and (iteration + 1) % every == 0 and not last:
             save(_end_updates(run, start, own[: iteration + 1], reader))
@@ -205,7 +205,8 @@ def _idle(run: RankRun, log: ActionLog) -> float:
         return 0.0
     first = starts_s[0]
     own = ([s - first for s in starts_s], [s - first for s in ends_s], first)
-    ranks = gather_from_ranks(own)[: run.schedule.devices]
+    tensor = run.rank.tensor
+    ranks = gather_from_ranks(own)[: run.schedule.devices * tensor : tensor]
     origin = min(one[2] for one in ranks)
     starts = tuple(tuple(s + one[2] - origin for s in one[0]) for one in ranks)
     ends = tuple(tuple(s + one[2] - origin for s in one[1]) for one in ranks)

@@ -32,13 +32,15 @@ def evaluate(run: RankRun) -> Evaluation:
     A collective call. Micro-batches have the size of those in training, and replicas share them.
     """
     rank, rows = run.rank, run.data.test
-    replicas = dist.get_world_size() // run.schedule.devices
+    replicas = dist.get_world_size() // (run.schedule.devices * rank.tensor)
     division = TestSampler(rows.rows, max(1, run.sampler.size), replicas)
     reader = rows.read(ReadPlan(division, replica=rank.replica, uses=lambda microbatch: run.evaluation.reads))
     feed = IterationFeed(reader, 0, rank.device, 0, rank.replica, 0)
     loss, measures = MeanLoss(run.loss), {name: make() for name, make in run.metrics.items()}
 
     def collect(microbatch: int, tensors: Any) -> None:
+        if rank.tensor_index:  # another rank measures the same outputs
+            return
         outputs, target = run.result.nest(tensors), feed.target(microbatch)
         weight = reader.weight(MicrobatchIndex(0, microbatch))
         for measure in (loss, *measures.values()):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -18,6 +19,8 @@ from jellybean.training.models.lora import merged, save_adapter, trained_module,
 from jellybean.training.models.pretrained import open_weights
 from jellybean.training.processes.ranks import gather_from_ranks
 from jellybean.training.setup import RankRun
+
+T = TypeVar("T")
 
 
 def trained_model(run: RankRun, document: TrainingDocument, directory: Path) -> nn.Module | None:
@@ -76,7 +79,7 @@ def _gather(run: RankRun) -> dict[str, torch.Tensor] | None:
     own = _own_tensors(run)
     kinds_of_ranks = gather_from_ranks({name: (tuple(value.shape), value.dtype) for name, value in own.items()})
     found = dict(own) if run.rank.is_first else None
-    for owner, kinds in enumerate(kinds_of_ranks[1 : run.schedule.devices], start=1):
+    for owner, kinds in _others_of_first_replica(run, kinds_of_ranks):
         for name, (shape, dtype) in kinds.items():
             if found is not None:
                 found[name] = torch.empty(shape, dtype=dtype)
@@ -84,6 +87,12 @@ def _gather(run: RankRun) -> dict[str, torch.Tensor] | None:
             elif run.rank.rank == owner:
                 dist.send(own[name].contiguous(), 0)
     return found
+
+
+def _others_of_first_replica(run: RankRun, values: Sequence[T]) -> list[tuple[int, T]]:
+    """(rank, value) of the first ranks of the other devices' tensor groups."""
+    step = run.rank.tensor
+    return [(rank, values[rank]) for rank in range(step, run.schedule.devices * step, step)]
 
 
 def _own_tensors(run: RankRun) -> dict[str, torch.Tensor]:
@@ -94,6 +103,7 @@ def _own_tensors(run: RankRun) -> dict[str, torch.Tensor]:
             weights = stage.versions.learned
             for name, average in averages.of(copy).items() if averages is not None else ():
                 weights[name] = average.to(weights[name].dtype)
-            found |= {name: value.detach().cpu() for name, value in weights.items()}
+            whole = run.split.weights.whole_weights(weights)
+            found |= {name: value.detach().cpu() for name, value in whole.items()}
             found |= {name: value.detach().cpu() for name, value in stage.buffers.items()}
     return found

@@ -61,7 +61,7 @@ class TrainingInputs:
 
     def example(self, document: TrainingDocument, rows: int | None = None) -> Samples:
         """One micro-batch, or its first `rows`; of at least two samples, so that tracers do not specialise the size."""
-        size = max(2, document.batch // (document.microbatches * document.replicas))
+        size = max(2, document.batch // (document.microbatches * document.workers))
         return self.data.train.example(size if rows is None else min(size, rows))
 
 

@@ -27,6 +27,7 @@ from jellybean.training.early_stop import Metrics, epoch_to_restore
 from jellybean.training.errors import TrainingError
 from jellybean.training.processes.ranks import Rank, gather_from_ranks
 from jellybean.training.setup import RankRun
+from jellybean.training.tensor_parallel.weights import PartsOf
 
 
 def run_folder(directory: Path) -> Path:
@@ -71,7 +72,9 @@ def save_checkpoint(run: RankRun, document: TrainingDocument, directory: Path, p
         if run.rank.replica == 0:
             with run.rank.busy("writing a checkpoint"):
                 frozen = run.frozen.fingerprints()
-                hashed = write_rank_file(folder, position, run.rank.rank, collect_state(run.held, run.updates))
+                state = run.split.weights.whole_state(collect_state(run.held, run.updates), run.held)
+                if run.rank.tensor_index == 0:
+                    hashed = write_rank_file(folder, position, run.rank.rank, state)
     except TrainingError as failure:
         error = str(failure)
     written = gather_from_ranks(_RankFile(run.rank.rank, hashed, frozen, error))
@@ -201,7 +204,7 @@ def _restore(run: RankRun, found: LoadedCheckpoint) -> None:
     frozen = found.manifest.get("frozen", {})
     with run.rank.busy("reading a checkpoint"):
         run.frozen.check(found.path, frozen, found.tensors)
-        restore_state(found.tensors, run.held, run.updates, frozen)
+        restore_state(PartsOf(found.tensors, run.split.weights, run.held), run.held, run.updates, frozen)
 
 
 def _check_division(found: LoadedCheckpoint, run: RankRun, document: TrainingDocument) -> None:

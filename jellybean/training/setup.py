@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from jellybean.training.choice.planned import PlannedStages
 from jellybean.training.choice.profiles import SizedProfiles
 from jellybean.training.choice.schedule_choice import COMPARED_ROUNDS, ScheduleChoice, choose_schedule
 from jellybean.training.choice.trial import TrialRun
-from jellybean.training.collectives.message_sums import MessageSums
 from jellybean.training.data.agreement import check_same_rows
 from jellybean.training.data.feed import IterationFeed
 from jellybean.training.data.loading import TrainingData
@@ -37,7 +36,6 @@ from jellybean.training.metrics import Measures
 from jellybean.training.optimization.optimizers import OptimizerPlan
 from jellybean.training.processes.host_memory import return_freed_memory
 from jellybean.training.processes.link_speed import LinkSpeed, measure_links
-from jellybean.training.processes.links import GroupCommunicator, Link, StagedLink, device_links
 from jellybean.training.processes.ranks import NO_TIMEOUT, Rank, keep_first_ranks
 from jellybean.training.processes.transport import StageTransport
 from jellybean.training.stages.all_reduce import ProcessGroups, TiedWeights, make_process_groups
@@ -45,12 +43,15 @@ from jellybean.training.stages.averages import AveragedWeights
 from jellybean.training.stages.cut import CutModule, cut_module
 from jellybean.training.stages.evaluation_cut import EvaluationCut, cut_for_evaluation
 from jellybean.training.stages.evaluation_pass import EvaluationPass, EvaluationStage
-from jellybean.training.stages.gradient_sums import GradientSums, TorchSums
-from jellybean.training.stages.interpreter import Interpreter, Place, neighbours, peers_of
+from jellybean.training.stages.gradient_sums import GradientSums
+from jellybean.training.stages.interpreter import Interpreter, Place
 from jellybean.training.stages.master_weights import MasterWeights
 from jellybean.training.stages.precision import PRECISIONS
 from jellybean.training.stages.stage import LossFunction, StageCopy, StageSettings
+from jellybean.training.stages.stage_transport import start_transport
 from jellybean.training.stages.updates import UpdateSettings, WeightUpdates, check_tied_weights
+from jellybean.training.tensor_parallel.stages import SplitStages, split_stages
+from jellybean.training.tensor_parallel.sums import make_sums
 from jellybean_solver.pipeline import Schedule
 
 GPU_BYTES_PER_S = 1.25e9  # between GPUs, unless the document says more: 10 Gbit/s
@@ -61,8 +62,8 @@ class RankRun:
     """Everything that one rank needs for a run. No rank keeps the whole model.
 
     `result`: how the tensors of the last stage nest in what the model returns in evaluation mode. `untrained`: on rank
-    0, parameters and buffers by name that no stage has. `document`: with what was chosen. `warning`: about the model
-    and its data, `note`: why these processes and this schedule; or empty.
+    0, parameters and buffers by name that no stage has. `split`: its stages, with its parts of layers. `document`: with
+    what was chosen. `warning`: about the model and its data, `note`: why these processes and this schedule; or empty.
     """
 
     rank: Rank
@@ -83,6 +84,7 @@ class RankRun:
     untrained: dict[str, torch.Tensor]
     copies: dict[int, dist.ProcessGroup | None]
     frozen: FrozenWeights
+    split: SplitStages
     warning: str = ""
     note: str = ""
 
@@ -232,7 +234,11 @@ class _RunBuilder:
         evaluation = cut_for_evaluation(
             self._graphs.evaluation, self._graphs.recipes[1].facts, training, choice.stage_of
         )
-        parts = self._parts(training)
+        groups, untrained = self._process_groups(training), self._untrained(training)
+        self._read_weights(training)
+        own = [number for number, _ in schedule.copies_on(rank.device_index)]
+        split = split_stages(SplitStages(training, evaluation), self._graphs, document, rank, groups.tensor, own)
+        parts = self._parts(split.training, groups, frozenset(split.weights.names))
         return RankRun(
             rank=rank,
             document=document,
@@ -247,21 +253,24 @@ class _RunBuilder:
             updates=parts.updates,
             transport=parts.transport,
             interpreter=parts.interpreter,
-            evaluation=self._evaluation(evaluation, parts.transport),
+            evaluation=self._evaluation(split.evaluation, parts.transport),
             result=self._graphs.evaluation.result,
-            untrained=self._untrained(training),
+            untrained=untrained,
             copies=dict(parts.groups.copies),
-            frozen=FrozenWeights(parts.held),
+            frozen=FrozenWeights(parts.held, split.weights.frozen),
+            split=split,
         )
 
     def trial(self) -> TrialRun:
         """Iterations on copies of this rank's stages. A collective call, also of ranks that are not used."""
         rank, schedule = self._rank, self._schedule
         cut = cut_module(self._graphs.training, self._graphs.recipes[0].facts, self._choice.stage_of)
+        groups = self._process_groups(cut)
         if rank.rank >= self._document.ranks:
-            groups = self._process_groups(cut)
             return TrialRun(schedule, 0, 0, None, groups.destroy)
-        parts = self._parts(_copied(cut, schedule.copies_on(rank.device_index)))
+        copied = _copied(cut, schedule.copies_on(rank.device_index))
+        self._read_weights(copied)
+        parts = self._parts(copied, groups)
         reader = self._inputs.data.train.read(ReadPlan(self._sampler, replica=rank.replica))
         feed = IterationFeed(reader, 0, rank.device, 0, rank.replica, self._document.seed)
 
@@ -271,37 +280,45 @@ class _RunBuilder:
 
         return TrialRun(schedule, rank.device_index, rank.replica, lambda: parts.interpreter.run(feed), close)
 
-    def _parts(self, cut: CutModule) -> _TrainingParts:
+    def _parts(self, cut: CutModule, groups: ProcessGroups, split: frozenset[str] = frozenset()) -> _TrainingParts:
         document, rank, schedule = self._document, self._rank, self._schedule
-        check_tied_weights(schedule, cut.tied)
-        groups = self._process_groups(cut)
+        sums = self._sums(groups, cut.tied, split)
+        groups = replace(groups, copies=groups.workers) if rank.by_rows else groups
+        rules = UpdateSettings(
+            schedule.flushes,
+            cut.tied,
+            document.clip,
+            rank.replica == 0,
+            self._precision.loss_scale(),
+            rank.tensor,
+            split,
+        )
         held = self._held(cut)
         updates = WeightUpdates(
             held,
             self._inputs.optimizer.make,
             groups,
-            UpdateSettings(schedule.flushes, cut.tied, document.clip, rank.replica == 0, self._precision.loss_scale()),
+            rules,
             AveragedWeights(held, document.ema) if document.ema is not None else None,
-            self._sums(groups, cut.tied),
+            sums,
         )
-        transport = self._transport(groups.messages)
-        place = Place(rank.device_index, rank.first, rank.streams)
+        transport = start_transport(rank, schedule, document.replicas, groups.messages, document.compress)
+        place = Place(rank.device_index, rank.first, rank.streams, rank.tensor)
         interpreter = Interpreter(schedule, held, transport, updates, place, rank.step)
         return _TrainingParts(held, updates, transport, interpreter, groups)
 
     def _process_groups(self, cut: CutModule) -> ProcessGroups:
         """A collective call, also of ranks that the document does not use."""
-        groups = make_process_groups(self._schedule, self._document.replicas, cut.tied)
+        check_tied_weights(self._schedule, cut.tied)
+        groups = make_process_groups(self._schedule, self._document.replicas, cut.tied, tensor=self._rank.tensor)
         return replace(groups, messages=dist.new_group(backend="gloo", timeout=NO_TIMEOUT))
 
-    def _sums(self, groups: ProcessGroups, tied: TiedWeights) -> GradientSums:
+    def _sums(self, groups: ProcessGroups, tied: TiedWeights, split: frozenset[str]) -> GradientSums:
         """How this rank sums gradients. A collective call: messages in host memory may need groups of their own."""
-        sync = self._document.sync
-        if sync.way == TORCH:
-            return TorchSums(groups)
-        if dist.get_backend() != "gloo":
-            groups = make_process_groups(self._schedule, self._document.replicas, tied, "gloo")
-        return MessageSums(sync.way, sync.bucket_bytes, groups.copies, groups.ties)
+        sync, rank = self._document.sync, self._rank
+        if sync.way != TORCH and dist.get_backend() != "gloo":
+            groups = make_process_groups(self._schedule, self._document.replicas, tied, "gloo", rank.tensor)
+        return make_sums(sync, groups, split, by_rows=rank.by_rows)
 
     def _held(self, cut: CutModule) -> dict[tuple[int, int], StageCopy]:
         short = self._precision.weights
@@ -312,7 +329,6 @@ class _RunBuilder:
         def loss_of(tensors: Any, target: Any) -> torch.Tensor:
             return loss(result.nest(tensors), target)
 
-        self._read_weights(cut)
         return {
             (number, pipe): cut.stages[number].copy(settings, loss_of if number == last else None, self._rank.device)
             for number, pipe in self._schedule.copies_on(self._rank.device_index)
@@ -336,28 +352,6 @@ class _RunBuilder:
         buffers = {name: value for name, value in module.named_buffers() if name in module.state_dict()}
         return {name: value.data for name, value in module.named_parameters() if id(value) not in staged} | buffers
 
-    def _transport(self, messages: dist.ProcessGroup | None) -> StageTransport:
-        rank = self._rank
-        transport = StageTransport(
-            peers_of(self._schedule, rank.device_index, rank.first),
-            GroupCommunicator(messages),
-            links=self._links(),
-            compress=self._document.compress,
-            patience_s=NO_TIMEOUT.total_seconds(),
-        )
-        transport.start()
-        return transport
-
-    def _links(self) -> Mapping[int, Link] | None:
-        """The rank's links in device memory; None: its tensors are in host memory. A collective call."""
-        rank, schedule = self._rank, self._schedule
-        if rank.device.type == "cpu":
-            return None
-        if rank.shares_device:
-            peers = peers_of(schedule, rank.device_index, rank.first)
-            return {peer: StagedLink(peer, GroupCommunicator(), rank.streams) for peer in peers}
-        return device_links(neighbours(schedule, self._document.replicas), rank.rank, rank.streams)
-
     def _evaluation(self, cut: EvaluationCut, transport: StageTransport) -> EvaluationPass:
         rank, places, computation = self._rank, self._schedule.device_of[0], self._precision.computation
         stages = {
@@ -368,7 +362,13 @@ class _RunBuilder:
             if places[number] == rank.device_index
         }
         return EvaluationPass(
-            stages, places, transport, device=rank.device_index, first_rank=rank.first, step=rank.step
+            stages,
+            places,
+            transport,
+            device=rank.device_index,
+            first_rank=rank.first,
+            rank_step=rank.tensor,
+            step=rank.step,
         )
 
 
@@ -377,11 +377,11 @@ def _sampler(document: TrainingDocument, inputs: TrainingInputs, choice: Schedul
         inputs.data.train.rows,
         document.batch,
         document.microbatches,
-        document.replicas,
+        document.workers,
         choice.period,
     )
     if sampler.updates < 1:
-        parts = document.microbatches * document.replicas
+        parts = document.microbatches * document.workers
         raise TrainingError(
             f"{sampler.samples} rows are too few for one update of {choice.name}: {parts} micro-batches of "
             f"{max(1, sampler.size)}; lower batch or microbatches"

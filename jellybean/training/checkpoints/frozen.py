@@ -18,9 +18,10 @@ _DIGEST_BYTES = 8
 class FrozenWeights:
     """The weights of a rank's stages that the model's function or file gives; each is read for its fingerprint once."""
 
-    def __init__(self, held: HeldStages) -> None:
+    def __init__(self, held: HeldStages, known: Mapping[str, str] | None = None) -> None:
+        """`known`: fingerprints of weights of which the stages have parts."""
         self._held = held
-        self._known: dict[str, str] = {}
+        self._known: dict[str, str] = dict(known or {})
 
     def fingerprints(self) -> dict[str, str]:
         """Fingerprint by name."""

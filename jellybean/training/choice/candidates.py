@@ -77,8 +77,11 @@ def enumerate_candidates(document: TrainingDocument, processes: int) -> tuple[li
 
 
 def leaves_freedom(document: TrainingDocument, processes: int) -> bool:
-    """Whether more than one candidate may be usable, so that a run must search. A plan has its own stages."""
-    if document.plan is not None or document.objective is not None:
+    """Whether more than one candidate may be usable, so that a run must search.
+
+    A plan has its own stages, and split layers are predicted only.
+    """
+    if document.plan is not None or document.objective is not None or document.tensor:
         return False
     return processes > 1 and AUTO in (document.schedule, document.parallel)
 

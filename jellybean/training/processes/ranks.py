@@ -32,7 +32,10 @@ NO_TIMEOUT = timedelta(days=365)  # timeout of collectives: heartbeats end waits
 
 @dataclass(frozen=True)
 class Rank:
-    """The place of this process among all ranks: replica 0 has ranks 0 to `devices` - 1, replica 1 the next ones."""
+    """The place of this process among all ranks: by replica, then device of the pipeline, then tensor index.
+
+    `tensor`: ranks that share a device's part of the model. `by_rows`: these have different rows (CNN hybrid).
+    """
 
     rank: int
     devices: int
@@ -41,6 +44,8 @@ class Rank:
     shares_device: bool = False  # with other ranks
     streams: Streams = field(default_factory=HostStreams)
     store: dist.Store | None = None  # where its process groups meet
+    tensor: int = 1
+    by_rows: bool = False
 
     def busy(self, what: str) -> AbstractContextManager[None]:
         """Context in which the other ranks wait for this one without a timeout."""
@@ -54,17 +59,32 @@ class Rank:
     @property
     def device_index(self) -> int:
         """Index of its device in the pipeline."""
-        return self.rank % self.devices
+        return self.rank // self.tensor % self.devices
 
     @property
     def replica(self) -> int:
         """Index of its pipeline (data-parallel replica)."""
-        return self.rank // self.devices
+        return self.rank // (self.devices * self.tensor)
+
+    @property
+    def tensor_index(self) -> int:
+        """Index among the ranks that share its device's part of the model."""
+        return self.rank % self.tensor
+
+    @property
+    def worker(self) -> int:
+        """Index among the parts into which the rows of an update are divided."""
+        return self.replica * self.tensor + self.tensor_index if self.by_rows else self.replica
+
+    @property
+    def has_own_rows(self) -> bool:
+        """False if another rank computes the same losses."""
+        return self.by_rows or self.tensor_index == 0
 
     @property
     def first(self) -> int:
-        """The first rank of its pipeline."""
-        return self.replica * self.devices
+        """The rank on the first device of its pipeline, with its tensor index."""
+        return self.replica * self.devices * self.tensor + self.tensor_index
 
     @property
     def is_first(self) -> bool:
@@ -176,7 +196,15 @@ def process_group(document: TrainingDocument, *, alone: bool = False) -> Iterato
                 device_id=choice.device if choice.backend != "gloo" else None,  # NCCL's communicators are made now
             )
             yield Rank(
-                rank, document.devices, choice.device, heartbeats, choice.shared, streams_of(choice.device), store
+                rank,
+                document.devices,
+                choice.device,
+                heartbeats,
+                choice.shared,
+                streams_of(choice.device),
+                store,
+                document.tensor.ways,
+                document.tensor.by_rows,
             )
     except (JellyBeanError, OSError) as error:
         if dist.is_initialized() and dist.group.WORLD.bound_device_id is not None and world > 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 import torch.distributed as dist
@@ -21,13 +21,16 @@ class ProcessGroups:
     """Process groups for this rank's all-reduces; None for a group in which it is alone or not a member.
 
     `copies[stage]`: ranks that hold the stage, over pipes and replicas. `ties[name]`: ranks that hold a tied weight.
-    `pipeline`: the ranks of one replica. `messages`: all ranks, for messages between stages.
+    `pipeline`: the ranks of one replica. `messages`: all ranks, for messages between stages. `tensor`: those that share
+    its device's part of the model. `workers[stage]`: ranks that hold the stage or another part of it.
     """
 
     copies: Mapping[int, dist.ProcessGroup | None] = field(default_factory=dict)
     ties: Mapping[str, dist.ProcessGroup | None] = field(default_factory=dict)
     pipeline: dist.ProcessGroup | None = None
     messages: dist.ProcessGroup | None = None
+    tensor: dist.ProcessGroup | None = None
+    workers: Mapping[int, dist.ProcessGroup | None] = field(default_factory=dict)
 
     def destroy(self) -> None:
         """Free the groups of which this rank is a member."""
@@ -81,13 +84,13 @@ def clip_gradients(gradients: Sequence[NamedGradients], norm: torch.Tensor, most
 
 
 def make_process_groups(
-    schedule: Schedule, replicas: int, tied: TiedWeights, backend: str | None = None
+    schedule: Schedule, replicas: int, tied: TiedWeights, backend: str | None = None, tensor: int = 1
 ) -> ProcessGroups:
     """Create the process groups of this rank. A collective call: all ranks must make it.
 
-    `backend`: of the groups; None for that of the run.
+    `backend`: of the groups; None for that of the run. `tensor`: ranks that share a device's part of the model.
     """
-    rank, size = dist.get_rank(), schedule.devices
+    rank, size = dist.get_rank(), schedule.devices * tensor
     made: dict[tuple[int, ...], dist.ProcessGroup] = {}
 
     def group(ranks: Sequence[int]) -> dist.ProcessGroup | None:
@@ -97,13 +100,31 @@ def make_process_groups(
             made[key] = dist.new_group(list(key), timeout=NO_TIMEOUT, backend=backend)
         return made.get(key) if rank in key else None
 
-    stages = {stage: group(_holders(schedule, replicas, [stage])) for stage in range(schedule.stages)}
-    shared = {name: group(_holders(schedule, replicas, list(tied[name]))) for name in sorted(tied)}
+    def holders(stages: Sequence[int]) -> dist.ProcessGroup | None:
+        """The ranks of this tensor index that hold one of these stages. Makes the groups of all indices."""
+        devices = _holders(schedule, replicas, stages)
+        return [group([device * tensor + index for device in devices]) for index in range(tensor)][rank % tensor]
+
+    stages = {stage: holders([stage]) for stage in range(schedule.stages)}
+    shared = {name: holders(list(tied[name])) for name in sorted(tied)}
     pipelines = [group(range(replica * size, replica * size + size)) for replica in range(replicas)]
     replica = rank // size
-    return ProcessGroups(stages, shared, pipelines[replica] if replica < replicas else None)
+    found = ProcessGroups(stages, shared, pipelines[replica] if replica < replicas else None)
+    if tensor == 1:
+        return found
+    shares = [group(_members([device], tensor)) for device in range(replicas * schedule.devices)]
+    every = {stage: _members(_holders(schedule, replicas, [stage]), tensor) for stage in range(schedule.stages)}
+    return replace(
+        found, tensor=shares[rank // tensor], workers={stage: group(ranks) for stage, ranks in every.items()}
+    )
+
+
+def _members(devices: Sequence[int], tensor: int) -> list[int]:
+    """The ranks of the tensor groups of these devices, which are counted over the replicas."""
+    return [device * tensor + index for device in devices for index in range(tensor)]
 
 
 def _holders(schedule: Schedule, replicas: int, stages: Sequence[int]) -> list[int]:
+    """Devices that hold one of these stages, counted over the replicas."""
     devices = {places[stage] for places in schedule.device_of for stage in stages}
     return sorted(replica * schedule.devices + device for replica in range(replicas) for device in devices)

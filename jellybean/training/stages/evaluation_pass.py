@@ -73,7 +73,8 @@ def _evaluating(module: nn.Module) -> Iterator[None]:
 class EvaluationPass:
     """The stages of one rank.
 
-    `places`: device by stage. `first_rank`: of this replica. `step` is called after each stage.
+    `places`: device by stage. `first_rank`: of this replica; `rank_step`: from the rank of a device to that of the next
+    one. `step` is called after each stage.
     """
 
     def __init__(
@@ -84,10 +85,11 @@ class EvaluationPass:
         *,
         device: int,
         first_rank: int = 0,
+        rank_step: int = 1,
         step: Callable[[], None] = lambda: None,
     ) -> None:
         self._stages, self._places, self._transport = stages, places, transport
-        self._device, self._first_rank, self._done = device, first_rank, step
+        self._device, self._first_rank, self._rank_step, self._done = device, first_rank, rank_step, step
         self._passes = 0
         self._local: dict[MessageKey, StageTensors] = {}
 
@@ -126,7 +128,7 @@ class EvaluationPass:
         if receiver == self._device:
             self._local[key] = outputs
         else:
-            self._transport.send(self._first_rank + receiver, key, outputs)
+            self._transport.send(self._first_rank + receiver * self._rank_step, key, outputs)
 
     def _take(self, key: MessageKey) -> StageTensors:
         return self._local.pop(key) if key in self._local else self._transport.take(key)

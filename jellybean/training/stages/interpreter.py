@@ -59,11 +59,15 @@ class ActionLog:
 
 @dataclass(frozen=True)
 class Place:
-    """Where an interpreter runs: device `device` of the schedule, in the replica whose first rank is `first_rank`."""
+    """Where an interpreter runs: device `device` of the schedule, in the replica whose first rank is `first_rank`.
+
+    `step`: from the rank of a device to that of the next one.
+    """
 
     device: int
     first_rank: int = 0
     streams: Streams = field(default_factory=HostStreams)
+    step: int = 1
 
 
 class Interpreter:
@@ -188,7 +192,7 @@ class Interpreter:
         if device == self._place.device:
             self._local[key] = values
         else:
-            self._transport.send(self._place.first_rank + device, key, values)
+            self._transport.send(self._place.first_rank + device * self._place.step, key, values)
 
     def _key(self, action: Action, sender: int, receiver: int) -> MessageKey:
         kind = ACTIVATIONS if action.kind is ActionKind.FORWARD else GRADIENTS
@@ -208,10 +212,11 @@ def _last_backwards(actions: Sequence[Action], copies: Sequence[tuple[int, int]]
     return frozenset(found)
 
 
-def neighbours(schedule: Schedule, replicas: int = 1) -> list[tuple[int, int]]:
+def neighbours(schedule: Schedule, replicas: int = 1, tensor: int = 1) -> list[tuple[int, int]]:
     """All pairs (sender, receiver) of ranks that exchange messages; every pair in both directions.
 
-    Evaluation goes from each stage to the next, also where the schedule's stages form a graph.
+    Evaluation goes from each stage to the next, also where the schedule's stages form a graph. `tensor`: ranks of a
+    device, of which each exchanges messages with those of its index.
     """
     stages = {*schedule.sends, *pairwise(range(schedule.stages))}
     devices = {
@@ -221,10 +226,10 @@ def neighbours(schedule: Schedule, replicas: int = 1) -> list[tuple[int, int]]:
         for pair in ((one, other), (other, one))
         if one != other
     }
-    firsts = [replica * schedule.devices for replica in range(replicas)]
-    return sorted((first + one, first + other) for first in firsts for one, other in devices)
+    firsts = [replica * schedule.devices * tensor + index for replica in range(replicas) for index in range(tensor)]
+    return sorted((first + one * tensor, first + other * tensor) for first in firsts for one, other in devices)
 
 
-def peers_of(schedule: Schedule, device: int, first_rank: int = 0) -> list[int]:
+def peers_of(schedule: Schedule, device: int, first_rank: int = 0, tensor: int = 1) -> list[int]:
     """The ranks that a device exchanges messages with."""
-    return [first_rank + other for one, other in neighbours(schedule) if one == device]
+    return [first_rank + other * tensor for one, other in neighbours(schedule) if one == device]

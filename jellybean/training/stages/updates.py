@@ -17,6 +17,7 @@ from torch import nn
 from jellybean.training.errors import TrainingError
 from jellybean.training.processes.host_memory import return_freed_memory
 from jellybean.training.stages.all_reduce import (
+    NamedGradients,
     ProcessGroups,
     TiedWeights,
     all_finite,
@@ -39,7 +40,8 @@ class UpdateSettings:
     """`flushes`: the schedule has no micro-batch in flight at an update. `clip`: largest gradient norm.
 
     `first_replica`: True for the ranks of the first replica, which alone contribute to the sum over tied weights.
-    `loss_scale`: None if the loss is not scaled; needs a schedule that flushes.
+    `loss_scale`: None if the loss is not scaled; needs a schedule that flushes. `tensor`: ranks that share a device's
+    part of the model; `split`: names of the weights of which each has a part.
     """
 
     flushes: bool
@@ -47,6 +49,15 @@ class UpdateSettings:
     clip: float | None = None
     first_replica: bool = True
     loss_scale: LossScale | None = None
+    tensor: int = 1
+    split: frozenset[str] = frozenset()
+
+    def shares(self, gradients: Sequence[NamedGradients], *, tied: bool = True) -> dict[str, int]:
+        """Number of ranks of a pipeline that have a gradient, by its name. `tied`: count those of tied weights, too."""
+        holders = {name: len(names) for names in self.tied.values() for name in names.values()} if tied else {}
+        return {
+            name: holders.get(name, 1) * (1 if name in self.split else self.tensor) for own in gradients for name in own
+        }
 
 
 class WeightUpdates:
@@ -131,7 +142,8 @@ class WeightUpdates:
         elif number not in self._prepared:
             self._reduce_now(number, stage)
             if clip is not None:
-                norm = global_norm([stage.gradient], {}, None, stage.device)
+                shares = self._rules.shares([stage.gradient], tied=False)
+                norm = global_norm([stage.gradient], shares, self._groups.tensor, stage.device)
                 clip_gradients([stage.gradient], norm, clip)
             self._prepared.add(number)
 
@@ -167,9 +179,8 @@ class WeightUpdates:
             self._unscale(self._rules.loss_scale)
         if self._rules.clip is not None and not self._skipped:
             once = [stage.gradient for (_, pipe), stage in self._held.items() if pipe == 0]
-            shares = {name: len(names) for names in self._rules.tied.values() for name in names.values()}
             every = list(self._held.values())
-            norm = global_norm(once, shares, self._groups.pipeline, every[0].device)
+            norm = global_norm(once, self._rules.shares(once), self._groups.pipeline, every[0].device)
             clip_gradients([stage.gradient for stage in every], norm, self._rules.clip)
 
     def _unscale(self, loss_scale: LossScale) -> None:

@@ -1,0 +1,89 @@
+"""How a tensor is split over the ranks of a tensor group: along one dimension, and how views move that dimension.
+
+A dimension of size blocks x ways x n is split within each block, so that a rank's part of a fused projection (queries,
+keys, values) has its part of each of the three.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+
+@dataclass(frozen=True)
+class Split:
+    """A tensor split along `dim`, which has `blocks` equal blocks, of each of which a rank has its part."""
+
+    dim: int
+    blocks: int = 1
+
+    def at(self, dim: int) -> Split:
+        """The same along another dimension."""
+        return replace(self, dim=dim)
+
+    def fits(self, size: int, ways: int) -> bool:
+        """Whether a dimension of this size can be split over `ways` ranks."""
+        return size > 0 and size % (self.blocks * ways) == 0
+
+    def part(self, value: torch.Tensor, ways: int, index: int) -> torch.Tensor:
+        """The part of rank `index`, as a view if it has one block. Its dimension is 1 / `ways` of the whole one."""
+        if self.blocks == 1:
+            size = value.shape[self.dim] // ways
+            return value.narrow(self.dim, index * size, size)
+        blocks = value.unflatten(self.dim, (self.blocks, ways, -1))
+        return blocks.select(self.dim + 1, index).flatten(self.dim, self.dim + 1)
+
+    def whole(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The tensor whose parts, by rank, these are."""
+        if self.blocks == 1:
+            return torch.cat(list(parts), self.dim)
+        blocks = [part.unflatten(self.dim, (self.blocks, -1)) for part in parts]
+        return torch.cat(blocks, self.dim + 1).flatten(self.dim, self.dim + 1)
+
+
+def viewed(before: Sequence[int], after: Sequence[int], split: Split, ways: int) -> Split | None:
+    """How a tensor of shape `before` is split once it is viewed in the shape `after`; None if parts would not fit.
+
+    Dimensions are matched in groups of equal products. Within a group the values before the split dimension (with
+    blocks) must be those before the new one.
+    """
+    for old, new in _groups(before, after):
+        if split.dim not in old:
+            continue
+        outer = math.prod(before[dim] for dim in old if dim < split.dim) * split.blocks
+        passed = 1
+        found = None
+        for dim in new:
+            blocks, left = divmod(outer, passed)
+            if left or not blocks:
+                break
+            if Split(dim, blocks).fits(after[dim], ways):
+                found = Split(dim, blocks)
+            passed *= after[dim]
+        return found
+    return None
+
+
+def _groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[range, range]]:
+    """Ranges of dimensions with equal products, as small as possible; empty if a dimension has no values."""
+    if 0 in before or 0 in after or math.prod(before) != math.prod(after):
+        return []
+    found = []
+    old = new = 0
+    while old < len(before) or new < len(after):
+        first_old, first_new = old, new
+        left = right = 1
+        if old < len(before):
+            left, old = before[old], old + 1
+        if new < len(after):
+            right, new = after[new], new + 1
+        while left != right:
+            if left < right:
+                left, old = left * before[old], old + 1
+            else:
+                right, new = right * after[new], new + 1
+        found.append((range(first_old, old), range(first_new, new)))
+    return found

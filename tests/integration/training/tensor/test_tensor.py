@@ -1,0 +1,146 @@
+"""Training with split layers equals one device: tensor parallelism, CNN hybrid, with pipelines and replicas."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
+
+from jellybean.documents.training import OptimizerSpec  # noqa: E402
+from jellybean.documents.training_run import SyncSpec  # noqa: E402
+from jellybean.documents.training_tensor import TensorSpec  # noqa: E402
+from tests.integration.training.ranks import run_ranks  # noqa: E402
+from tests.integration.training.tensor.tensor_case import (  # noqa: E402
+    TOKENS,
+    WIDTH,
+    WORDS,
+    CountedLayer,
+    Split,
+    encoder,
+    in_plain_torch,
+    pictures_net,
+    single_words,
+    words_with_dropout,
+)
+
+torch.set_num_threads(1)
+TWO, FOUR = TensorSpec(ways=2), TensorSpec(ways=4)
+HYBRID = {ways: TensorSpec(ways=ways, conv="data", linear="tensor") for ways in (2, 4)}
+ADAM = OptimizerSpec(name="adam", lr=0.01)
+NAMED = TensorSpec(
+    ways=2,
+    layers={
+        "*": "replicated",
+        "embed": "vocabulary",
+        "layers.0.up": "rows",
+        "layers.1.down": "columns",
+        "layers.1.qkv": "columns",
+    },
+)
+CASES = {
+    2: {
+        "words": {"tensor": TWO},
+        "single precision": {"tensor": TWO, "model": single_words},
+        "named layers": {"tensor": NAMED},
+        "torch's encoder layer": {"tensor": TWO, "model": encoder},
+        "clipped, averaged": {"tensor": TWO, "more": {"clip": 0.3, "ema": 0.9}},
+        "recomputed": {"tensor": TWO, "more": {"recompute": True}},
+        "hybrid": {"tensor": HYBRID[2], "model": pictures_net},
+        "hybrid, clipped, averaged": {
+            "tensor": HYBRID[2],
+            "model": pictures_net,
+            "more": {"clip": 0.1, "ema": 0.9},
+        },
+    },
+    4: {
+        "words": {"tensor": FOUR},
+        "two devices": {"tensor": TWO, "devices": 2},
+        "two devices, split backward": {"tensor": TWO, "devices": 2, "more": {"schedule": "zb-h1", "clip": 0.3}},
+        "two devices, chimera": {"tensor": TWO, "devices": 2, "more": {"schedule": "chimera", "microbatches": 4}},
+        "two devices, interleaved": {
+            "tensor": TWO,
+            "devices": 2,
+            "more": {"schedule": "interleaved", "chunks": 2, "microbatches": 4},
+        },
+        "two replicas": {"tensor": TWO, "replicas": 2, "more": {"clip": 0.3}},
+        "two replicas, ring": {"tensor": TWO, "replicas": 2, "more": {"sync": SyncSpec(way="ring")}},
+        "hybrid": {"tensor": HYBRID[4], "model": pictures_net, "more": {"optimizer": ADAM}},
+        "hybrid, ring": {"tensor": HYBRID[4], "model": pictures_net, "more": {"sync": SyncSpec(way="ring")}},
+        "hybrid, two devices": {"tensor": HYBRID[2], "model": pictures_net, "devices": 2},
+        "hybrid, two replicas, clipped": {
+            "tensor": HYBRID[2],
+            "model": pictures_net,
+            "replicas": 2,
+            "more": {"clip": 0.1, "sync": SyncSpec(way="tree")},
+        },
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """Results of all cases of a number of ranks, run by one start of them."""
+
+    @cache
+    def run(world):
+        settings = CASES[world].items()
+        cases = {name: Split(folder=str(tmp_path_factory.mktemp("run")), **given) for name, given in settings}
+        ran = run_ranks(world, list(cases.values()))
+        return {name: (case, own) for (name, case), own in zip(cases.items(), ran, strict=True)}
+
+    return run
+
+
+@pytest.mark.parametrize(("world", "name"), [(world, name) for world, named in CASES.items() for name in named])
+def test_training_with_split_layers_equals_one_device(found, world, name):
+    case, ranks = found(world)[name]
+    expected = in_plain_torch(case)
+    tolerance = 1e-5 if case.model is single_words else 1e-10
+    assert all(own["losses"] == ranks[0]["losses"] and own["tests"] == ranks[0]["tests"] for own in ranks)
+    assert ranks[0]["losses"] == pytest.approx(expected["losses"], rel=tolerance)
+    if case.document.ema is None:
+        assert [loss for loss, _ in ranks[0]["tests"]] == pytest.approx(expected["tests"], rel=tolerance)
+    weights = ranks[0]["weights"]
+    assert weights.keys() == expected["weights"].keys()
+    for key, value in expected["weights"].items():
+        assert float((weights[key] - value).norm() / value.norm()) < tolerance, key
+
+
+def test_each_process_has_its_part_of_split_weights(found):
+    _, ranks = found(4)["words"]
+    for own in ranks:
+        assert own["shapes"]["embed.weight"] == (WORDS // 4, WIDTH)
+        assert own["shapes"]["layers.0.qkv.weight"] == (3 * WIDTH // 4, WIDTH)
+        assert own["shapes"]["layers.0.qkv.bias"] == (3 * WIDTH // 4,)
+        assert own["shapes"]["layers.0.back.weight"] == (WIDTH, WIDTH // 4)
+        assert own["shapes"]["layers.0.back.bias"] == (WIDTH,)
+        assert own["shapes"]["norm.weight"] == (WIDTH,)
+
+
+def test_layers_by_name_are_split_as_named_and_no_others(found):
+    _, ranks = found(2)["named layers"]
+    assert ranks[0]["layers"] == {
+        "embed": "vocabulary",
+        "layers.0.up": "rows",
+        "layers.1.down": "columns",
+        "layers.1.qkv": "columns",
+    }
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_a_transformer_layer_sends_two_all_reduces_each_way(world):
+    case = CountedLayer()
+    for own in run_ranks(world, [case])[0]:
+        for way in ("forward", "backward"):
+            assert list(own[way].values()) == [2], own
+            assert own[f"{way} bytes"] == 2 * 2 * (world - 1) / world * case.rows * TOKENS * WIDTH * 4
+
+
+def test_dropout_is_that_of_one_device(tmp_path):
+    cases = [Split(str(tmp_path / str(ways)), TensorSpec(ways=ways), words_with_dropout) for ways in (1, 2)]
+    (one,), (two, _) = run_ranks(1, cases[:1])[0], run_ranks(2, cases[1:])[0]
+    assert two["losses"] == pytest.approx(one["losses"], rel=1e-10)
+    plain = in_plain_torch(cases[0])
+    assert one["losses"][0] != pytest.approx(plain["losses"][0], rel=1e-3)  # it does drop
