@@ -17,8 +17,10 @@ from jellybean_solver.pipeline import (
     MemoryLimit,
     NothingFitsError,
     PartitionSettings,
+    PartitionStage,
     TopologyLevel,
     partition,
+    stage_devices,
 )
 from tests.support.paths import PUBLISHED
 
@@ -147,6 +149,24 @@ def test_too_little_memory_is_proven_only_where_all_cuts_were_looked_at() -> Non
 def test_limits_that_cannot_be(limit: dict[str, Any], told: str) -> None:
     with pytest.raises(SolverError, match=told):
         MemoryLimit(**limit)
+
+
+def test_dapples_plan_names_the_machines_of_its_replicas() -> None:
+    """The last stage is placed first; the replicas of the first one are together on the fresh machine."""
+    layers = (Layer("a", 2.0, 4.0, 1e3, 1e8), Layer("b", 1.0, 2.0, 1e3, 1e11))
+    levels = [TopologyLevel(2, 1e10), TopologyLevel(2, 1e8)]
+    found = partition(LayerGraph(layers, ((0, 1),)), levels, objective="dapple", microbatches=8)
+    assert [stage.devices for stage in found.stages] == [(2, 3), (0,)]
+
+
+def test_replicas_of_a_hierarchy_alternate_between_machines() -> None:
+    """Micro-batch m is on machine m mod 2 at both stages, whose replicas take turns: 1 and 2 of each machine."""
+    inner = (PartitionStage((0,), 1, 1.0), PartitionStage((1, 2), 2, 1.0))
+    stages = (PartitionStage((0, 1, 2), 2, 1.0, inside=inner), PartitionStage((3,), 1, 1.0))
+    placed = stage_devices(stages)
+    assert [stage.devices for stage in placed] == [(0, 3), (1, 4, 2, 5), (6,)]
+    machines = [[device // 3 for device in stage.devices] for stage in placed[:2]]
+    assert all(own[m % len(own)] == m % 2 for own in machines for m in range(8))
 
 
 def test_dapple_evaluates_fewer_cuts_where_all_are_too_many() -> None:
