@@ -1,0 +1,201 @@
+"""A parameter server and a worker that is three times slower: pace and accuracy of BSP, ASP and bounded staleness.
+
+The slow worker sleeps `SLOWER` times as long as the others in its loss function, which is all that makes it slow: so
+the workers' pace does not depend on how many cores this machine has.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+
+from benchmarks.harness.registry import benchmark
+from benchmarks.harness.result import Picture, Result, Table, Topic
+
+PICTURE = Path(__file__).parents[2] / "docs" / "images" / "parameter-server.svg"
+WORKERS, BATCH, ROWS, EPOCHS = 4, 16, 1437, 8
+SLEEP_S, SLOWER = 0.06, 3  # of a gradient of a fast worker; how many times as long the slow one takes
+WAYS = {
+    "BSP": "mode: bsp",
+    "staleness 0": "mode: asp, staleness: 0",
+    "staleness 2": "mode: asp, staleness: 2",
+    "staleness 8": "mode: asp, staleness: 8",
+    "ASP": "mode: asp",
+}
+_DOCUMENT = """\
+kind: Training
+device: cpu
+model: nets.py:net
+data: nets.py:digits
+loss: nets.py:loss
+epochs: {epochs}
+batch: {batch}
+replicas: {workers}
+optimizer: {{name: sgd, lr: 0.02}}
+sync: {{way: parameter-server, {mode}}}
+"""
+_NETS = """\
+import os
+import time
+
+import torch
+from sklearn.datasets import load_digits
+
+def net():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.Tanh(), torch.nn.Linear(32, 10))
+
+def digits():
+    found = load_digits()
+    inputs, targets = torch.tensor(found.data, dtype=torch.float32) / 16, torch.tensor(found.target)
+    order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(0))
+    train, test = order[:1437], order[1437:]
+    return {"train": (inputs[train], targets[train]), "test": (inputs[test], targets[test])}
+
+def loss(outputs, targets):
+    if outputs.requires_grad:
+        slow = os.environ["RANK"] == os.environ["SLOW_RANK"]
+        time.sleep(float(os.environ["SLEEP_S"]) * (float(os.environ["SLOWER"]) if slow else 1))
+    return torch.nn.functional.cross_entropy(outputs, targets)
+"""
+
+
+@dataclass(frozen=True)
+class TrainedEpochs:
+    """Each epoch of a run: seconds since the run began, updates since then, accuracy in percent. `gradients`: a run's.
+
+    A gradient is that of one worker for one update; 4 of them are an update of BSP.
+    """
+
+    ends_s: tuple[float, ...]
+    updates: tuple[int, ...]
+    accuracy: tuple[float, ...]
+    gradients: int
+
+    @property
+    def gradients_per_s(self) -> float:
+        """Pace of all workers together."""
+        return self.gradients / self.ends_s[-1]
+
+    def accuracy_within(self, limits: Sequence[float], limit: float) -> float:
+        """Accuracy after the last epoch that ended within a limit of time or updates."""
+        return max((place, value) for place, value in zip(limits, self.accuracy, strict=True) if place <= limit)[1]
+
+
+@benchmark
+def parameter_server(smoke: bool) -> Result:
+    """Pace and accuracy of four workers, one of them slow."""
+    epochs, rows = (1, 4) if smoke else (EPOCHS, 1)
+    ways = {"BSP": WAYS["BSP"], "ASP": WAYS["ASP"]} if smoke else WAYS
+    share = BATCH // WORKERS * rows  # a smoke run computes fewer gradients an epoch
+    slow_alone = _train("mode: bsp", 1, share, 1, slow_rank=0).gradients_per_s
+    fast_alone = _train("mode: bsp", 1, share, 1, slow_rank=-1).gradients_per_s
+    runs = {name: _train(mode, WORKERS, share * WORKERS, epochs, slow_rank=0) for name, mode in ways.items()}
+    if not smoke:
+        draw(runs, PICTURE)
+    slowest, all_own = WORKERS * slow_alone, (WORKERS - 1) * fast_alone + slow_alone
+    pace = [
+        (
+            name,
+            f"{run.gradients_per_s:.1f}",
+            f"{run.gradients_per_s / slowest:.2f}",
+            f"{run.gradients_per_s / all_own:.2f}",
+        )
+        for name, run in runs.items()
+    ]
+    time_s, updates = runs["ASP"].ends_s[-1], runs["BSP"].updates[-1]
+    learned = [
+        (
+            name,
+            f"{run.accuracy_within(run.ends_s, time_s):.1f}" if run.ends_s[0] <= time_s else "no epoch yet",
+            f"{run.accuracy_within(run.updates, updates):.1f}" if run.updates[0] <= updates else "no epoch yet",
+            f"{run.accuracy[-1]:.1f}",
+        )
+        for name, run in runs.items()
+    ]
+    columns = ("way", "gradients/s", f"over {WORKERS} workers as slow", "over each worker at its own pace")
+    return Result(
+        title="Parameter server with a slow worker",
+        topic=Topic.TRAINING,
+        method=f"{WORKERS} workers and a server train a small network on scikit-learn's digits, {BATCH} rows an update "
+        f"of BSP and {BATCH // WORKERS} of the others, {epochs} epochs, SGD at one rate. A gradient sleeps "
+        f"{1e3 * SLEEP_S:.0f} ms, in one worker {SLOWER} times as long. Alone with the server a fast worker computes "
+        f"{fast_alone:.1f} gradients a second, the slow one {slow_alone:.1f}. Times are of whole epochs, at whose ends "
+        "workers wait for each other, without test rows and checkpoints.",
+        reference=f"{WORKERS} workers that are all as slow as the slowest ({slowest:.1f} gradients/s), and workers "
+        f"that never wait ({all_own:.1f}/s; in theory {WORKERS - 1} + 1/{SLOWER} fast ones).",
+        tables=(
+            Table.of(columns, pace, "Pace (hardware efficiency)"),
+            Table.of(
+                (
+                    "way",
+                    f"accuracy after {time_s:.0f} s (%)",
+                    f"after {updates:,} updates (%)",
+                    f"after {epochs} epochs (%)",
+                ),
+                learned,
+                "Accuracy after equal time, and after equal updates (statistical efficiency)",
+            ),
+        ),
+        notes=(
+            "A bound on staleness lets the fast workers run ahead once; then they keep the pace of the slow one, as it "
+            "is slow all the time.",
+            "An update of BSP has the rows of four updates of the others.",
+        ),
+        picture=Picture(PICTURE.name, "accuracy over time and over updates, by BSP, ASP and staleness 0, 2 and 8"),
+    )
+
+
+def _train(mode: str, workers: int, batch: int, epochs: int, *, slow_rank: int) -> TrainedEpochs:
+    with tempfile.TemporaryDirectory() as folder:
+        project = Path(folder)
+        text = _DOCUMENT.format(mode=mode, workers=workers, batch=batch, epochs=epochs)
+        (project / "training.yaml").write_text(text)
+        (project / "nets.py").write_text(_NETS)
+        variables = {
+            "SLEEP_S": str(SLEEP_S),
+            "SLOWER": str(SLOWER),
+            "SLOW_RANK": str(slow_rank),
+            "OMP_NUM_THREADS": "1",
+        }
+        done = subprocess.run(
+            [sys.executable, "-m", "jellybean", "train", str(project), "--json"],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **variables},
+            check=True,
+        )
+    epochs_done = json.loads(done.stdout)["epochs"]
+    per_update = workers if "bsp" in mode else 1
+    return TrainedEpochs(
+        tuple(accumulate(epoch["samples"] / epoch["samples_per_s"] for epoch in epochs_done)),
+        tuple(accumulate(len(epoch["losses"]) for epoch in epochs_done)),
+        tuple(epoch["accuracy"] for epoch in epochs_done),
+        per_update * sum(len(epoch["losses"]) for epoch in epochs_done),
+    )
+
+
+def draw(runs: Mapping[str, TrainedEpochs], path: Path) -> None:
+    """Accuracy over time (both efficiencies) and over updates (statistical efficiency)."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 4.2), layout="constrained")
+    by_time, by_updates = figure.subplots(1, 2, sharey=True)
+    for number, (name, run) in enumerate(runs.items()):
+        style = ("k-", "--", "-.", ":", "-")[number]
+        by_time.plot(run.ends_s, run.accuracy, style, marker=".", label=name)
+        by_updates.plot(run.updates, run.accuracy, style, marker=".", label=name)
+    by_time.set_xlabel("seconds")
+    by_time.set_ylabel("accuracy in %")
+    by_time.set_title("accuracy over time: one of four workers is three times slower", fontsize=10)
+    by_updates.set_xlabel("updates (of BSP: 4 gradients; of the others: 1)")
+    by_updates.set_title("accuracy over updates: statistical efficiency", fontsize=10)
+    by_updates.legend()
+    figure.savefig(path, metadata={"Date": None})
