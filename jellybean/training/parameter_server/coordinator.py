@@ -19,7 +19,15 @@ from jellybean.training.errors import StalledError
 from jellybean.training.parameter_server.channel import Channel, ConnectionLostError, Header
 from jellybean.training.parameter_server.flat_tensors import FlatTensors
 from jellybean.training.parameter_server.parts import AsynchronousParts, EpochParts, Part, SynchronousParts
-from jellybean.training.parameter_server.weights import ServedWeights, averaged, frozen_of, stage_of
+from jellybean.training.parameter_server.shards import divide_weights
+from jellybean.training.parameter_server.weights import (
+    ServedWeights,
+    averaged,
+    frozen_of,
+    sizes_of,
+    stage_of,
+    trained_of,
+)
 from jellybean.training.setup import RankRun
 from jellybean.training.stages.updates import GroupSettings
 
@@ -29,7 +37,10 @@ _CHECKS_PER_TIMEOUT = 40
 
 @dataclass
 class Counts:
-    """What happened so far. `sent_bytes`: gradients by worker. `pulled_bytes`: weights that workers received."""
+    """What happened so far. `sent_bytes`: gradients to all servers, by worker. `pulled_bytes`: weights from this one.
+
+    `computed_s`: seconds that workers computed.
+    """
 
     sent_bytes: dict[int, int] = field(default_factory=dict)
     pulled_bytes: int = 0
@@ -66,6 +77,7 @@ class Coordinator:
         self._stage = stage_of(run)
         self._synchronous = document.sync.mode == "bsp"
         self._weights = ServedWeights(run, document.replicas if self._synchronous else 1)
+        self._names = divide_weights(sizes_of(self._stage), document.sync.servers)[0]
         self._layout = FlatTensors(self._stage.versions.trained).layout
         self._rows = [run.data.train.digest(), run.data.test.digest()]
         self._changed = threading.Condition()
@@ -115,7 +127,7 @@ class Coordinator:
             worker = self._join(channel)
             if worker is None:
                 return
-            gradient, weights = (FlatTensors(self._stage.versions.trained) for _ in range(2))
+            gradient, weights = (FlatTensors(trained_of(self._stage, self._names)) for _ in range(2))
             while (part := self._wait_for_part(worker, channel, weights)) is not None:
                 channel.send(part, weights.memory)
                 self._send_buffers(worker, channel)
@@ -242,7 +254,7 @@ class Coordinator:
             if own is None or own.channel is not channel or segment is None:
                 raise ConnectionLostError("another process is this worker now")
             own.since_s = None
-            self.counts.sent_bytes[worker] = self.counts.sent_bytes.get(worker, 0) + gradient.memory.nbytes
+            self.counts.sent_bytes[worker] = self.counts.sent_bytes.get(worker, 0) + header["sent_bytes"]
             self.counts.computed_s += header["computed_s"]
             part = Part(header["iteration"], header["number"])
             if segment.parts.complete(worker, part):

@@ -3,58 +3,24 @@
 from __future__ import annotations
 
 import os
-import socket
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jellybean.documents.training import TrainingDocument
 from jellybean.training.epoch import EpochResult, EpochStart, SaveUpdates, check_finite_state, measure_test_rows
 from jellybean.training.optimization.lr_schedules import LrSchedule
-from jellybean.training.parameter_server.channel import Channel, ConnectionLostError, accept
 from jellybean.training.parameter_server.coordinator import Coordinator, Warn
+from jellybean.training.parameter_server.listener import Listener
 from jellybean.training.parameter_server.rendezvous import STORE, Rendezvous
 from jellybean.training.parameter_server.roles import Role, divide_epoch, document_alone
+from jellybean.training.parameter_server.server_group import ServerGroup
 from jellybean.training.processes.ranks import process_group
 from jellybean.training.setup import RankRun, set_up_run
 
 _END_S = 10.0  # for which the end of a run waits for workers of our launcher, which ends those that are left
-
-
-class Listener:
-    """Accepts connections in a thread, and serves each that has the key in one of its own."""
-
-    def __init__(self, address: str, key: bytes, serve: Callable[[Channel], None]) -> None:
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        self._socket = socket.create_server((address, 0), family=family)
-        self._key, self._serve = key, serve
-        threading.Thread(target=self._accept, name="parameter server", daemon=True).start()
-
-    @property
-    def port(self) -> int:
-        """The port on which it listens; the system chooses it."""
-        return int(self._socket.getsockname()[1])
-
-    def close(self) -> None:
-        """Accept no more connections."""
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connected, _ = self._socket.accept()
-            except OSError:
-                return  # closed
-            threading.Thread(target=self._begin, args=(connected,), daemon=True).start()
-
-    def _begin(self, connected: socket.socket) -> None:
-        with suppress(ConnectionLostError):  # a stranger
-            self._serve(accept(connected, self._key))
 
 
 @dataclass
@@ -62,6 +28,7 @@ class ServedEpochs:
     """Runs epochs through the workers (`RunEpoch`). Workers are let in when the first one begins."""
 
     coordinator: Coordinator
+    group: ServerGroup
     open: Callable[[], None]
 
     def __call__(
@@ -71,19 +38,24 @@ class ServedEpochs:
         self.open()
         self.coordinator.wait_for_workers()
         counts = self.coordinator.counts
-        sent_before, pulled_before, computed_before = dict(counts.sent_bytes), counts.pulled_bytes, counts.computed_s
+        sent_before, computed_before = dict(counts.sent_bytes), counts.computed_s
+        pulled_before = [counts.pulled_bytes, *self.group.pulled_bytes]
         began = time.perf_counter()
         losses = list(start.losses)
         first = len(losses)
         for iterations in _segments(first, run.sampler.iterations, document.checkpoint.updates):
             settings = lr.settings(start.number * run.sampler.updates + iterations.start, len(iterations))
+            self.group.begin_segment(start.number, iterations, settings)
             losses += self.coordinator.run_segment(start.number, iterations, settings)
+            self.group.collect()
             check_finite_state(run, start.number, len(losses))
             if len(losses) < run.sampler.iterations:
                 save(losses)
         took_s = time.perf_counter() - began
         measured = measure_test_rows(run, start.number)
         sent = [counts.sent_bytes.get(one, 0) - sent_before.get(one, 0) for one in range(document.replicas)]
+        pulled_now = [counts.pulled_bytes, *self.group.pulled_bytes]
+        pulled = [now - before for now, before in zip(pulled_now, pulled_before, strict=True)]
         return EpochResult(
             start.number + 1,
             run.sampler.samples,
@@ -95,7 +67,7 @@ class ServedEpochs:
             predicted_idle=None,
             left_s=0.0,  # placeholder; the caller sets it
             metrics=measured.metrics,
-            sync_bytes=[*sent, counts.pulled_bytes - pulled_before],
+            sync_bytes=[*sent, *pulled],
         )
 
 
@@ -115,6 +87,7 @@ def served_run(
         run = set_up_run(alone, directory, rank)
         run = replace(run, sampler=divide_epoch(document, run.data))
         coordinator = Coordinator(run, document, warn)
+        group = ServerGroup(run, document)
         listeners: list[Listener] = []
 
         def let_in() -> None:
@@ -122,11 +95,14 @@ def served_run(
                 meeting = Rendezvous(document.timeout_s)
                 listeners.append(Listener(document.sync.address, meeting.make_key(), coordinator.serve))
                 meeting.publish(role.number, (document.sync.address, listeners[0].port))
+                group.connect(meeting)
 
         try:
-            yield run, ServedEpochs(coordinator, let_in)
+            yield run, ServedEpochs(coordinator, group, let_in)
             let_in()  # workers of a run without an epoch left wait for an address
             coordinator.end(_END_S if STORE in os.environ else document.timeout_s)
+            group.end()
         finally:
+            group.close()
             for listener in listeners:
                 listener.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import torch
 
@@ -53,6 +53,16 @@ class ServedWeights:
 def stage_of(run: RankRun) -> StageCopy:
     """The only stage of a run of one process."""
     return run.held[0, 0]
+
+
+def sizes_of(stage: StageCopy) -> dict[str, int]:
+    """Bytes of each trained weight."""
+    return {name: value.nbytes for name, value in stage.versions.trained.items()}
+
+
+def trained_of(stage: StageCopy, names: Collection[str]) -> dict[str, torch.Tensor]:
+    """Those of the trained weights."""
+    return {name: value for name, value in stage.versions.trained.items() if name in names}
 
 
 def frozen_of(stage: StageCopy) -> dict[str, torch.Tensor]:

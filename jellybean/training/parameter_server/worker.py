@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -16,7 +17,8 @@ from jellybean.training.parameter_server.flat_tensors import FlatTensors
 from jellybean.training.parameter_server.parts import Part
 from jellybean.training.parameter_server.rendezvous import Rendezvous
 from jellybean.training.parameter_server.roles import Role, divide_epoch, document_alone
-from jellybean.training.parameter_server.weights import frozen_of, replace_weights, stage_of
+from jellybean.training.parameter_server.shards import divide_weights
+from jellybean.training.parameter_server.weights import frozen_of, replace_weights, sizes_of, stage_of, trained_of
 from jellybean.training.processes.ranks import process_group
 from jellybean.training.setup import RankRun, set_up_run
 
@@ -28,11 +30,14 @@ def work(document: TrainingDocument, directory: Path, role: Role) -> None:
         run = set_up_run(alone, directory, rank)
         worker = Worker(run, document, role.number)
         meeting = Rendezvous(document.timeout_s)
-        channel = connect(meeting.address(0), meeting.key(), document.timeout_s)
+        channels: list[Channel] = []
         try:
-            worker.run(channel)
+            for server in range(document.sync.servers):
+                channels.append(connect(meeting.address(server), meeting.key(), document.timeout_s))
+            worker.run(channels[0], channels[1:])
         finally:
-            channel.close()
+            for channel in channels:
+                channel.close()
             run.transport.close()
 
 
@@ -43,13 +48,18 @@ class Worker:
         self._run, self._number, self._seed = run, number, document.seed
         self._division = divide_epoch(document, run.data)
         self._stage = stage_of(run)
-        trained = self._stage.versions.trained
-        self._weights, self._gradient = FlatTensors(trained), FlatTensors(trained)
+        self._layout = FlatTensors(self._stage.versions.trained).layout
+        shares = divide_weights(sizes_of(self._stage), document.sync.servers)
+        self._weights = [FlatTensors(trained_of(self._stage, names)) for names in shares]  # by server
+        self._gradient = [FlatTensors(trained_of(self._stage, names)) for names in shares]
         self._buffers = FlatTensors(self._stage.buffers)
         self._readers: dict[tuple[int, int], MicrobatchReader] = {}
 
-    def run(self, channel: Channel) -> None:
-        """Compute parts until there are no more. RankLostError if the server is gone."""
+    def run(self, channel: Channel, others: Sequence[Channel] = ()) -> None:
+        """Compute parts until there are no more. `others`: the further servers. RankLostError if a server is gone."""
+        for other in others:
+            other.send({"kind": "join"})
+            other.receive()
         self._join(channel)
         while True:
             channel.send({"kind": "work"})
@@ -58,11 +68,11 @@ class Worker:
                 return
             if header["kind"] != "part":
                 raise RankLostError(f"the parameter server answered {header['kind']}")
-            channel.receive_into(self._weights.memory, header)
-            replace_weights(self._stage, self._weights)
+            channel.receive_into(self._weights[0].memory, header)
             if header["buffers"]:
                 self._receive_buffers(channel)
-            self._push(channel, header)
+            self._pull(others)
+            self._push(channel, others, header)
 
     def _join(self, channel: Channel) -> None:
         data = self._run.data
@@ -70,7 +80,7 @@ class Worker:
             {
                 "kind": "join",
                 "worker": self._number,
-                "layout": self._weights.layout,
+                "layout": self._layout,
                 "rows": [data.train.digest(), data.test.digest()],
             }
         )
@@ -87,15 +97,30 @@ class Worker:
         for name, value in self._buffers.views.items():
             own[name].copy_(value)
 
-    def _push(self, channel: Channel, header: Header) -> None:
+    def _pull(self, others: Sequence[Channel]) -> None:
+        """Take the weights of the further servers, beside those of the first."""
+        for other in others:
+            other.send({"kind": "pull"})
+        for other, weights in zip(others, self._weights[1:], strict=True):
+            other.receive_into(weights.memory, other.receive())
+        for weights in self._weights:
+            replace_weights(self._stage, weights)
+
+    def _push(self, channel: Channel, others: Sequence[Channel], header: Header) -> None:
         began = time.perf_counter()
         part = Part(header["iteration"], header["number"])
         loss = self._compute(header["epoch"], part)
-        self._gradient.put(self._stage.gradient)
+        for gradient in self._gradient:
+            gradient.put(self._stage.gradient)
         self._buffers.put(self._stage.buffers)
         seconds = time.perf_counter() - began
-        place = {"iteration": part.iteration, "number": part.number}
-        channel.send({"kind": "push", **place, "loss": loss, "computed_s": seconds}, self._gradient.memory)
+        place = {"kind": "push", "epoch": header["epoch"], "iteration": part.iteration, "number": part.number}
+        for other, gradient in zip(others, self._gradient[1:], strict=True):
+            other.send(place, gradient.memory)
+        for other in others:
+            other.receive()  # the first server, which completes the part, hears of it after all others have it
+        facts = {"loss": loss, "computed_s": seconds, "sent_bytes": sum(one.memory.nbytes for one in self._gradient)}
+        channel.send({**place, **facts}, self._gradient[0].memory)
         if self._buffers.views:
             channel.send({"kind": "buffers"}, self._buffers.memory)
 

@@ -73,12 +73,15 @@ def _weights(project: Path) -> dict[str, torch.Tensor]:
     return load_file(project / "training" / "model.safetensors")
 
 
-@pytest.mark.parametrize("workers", [2, pytest.param(3, marks=NIGHTLY), pytest.param(4, marks=NIGHTLY)])
-def test_bsp_has_the_bits_of_all_reduce_and_the_bytes_of_the_formula(tmp_path, workers):
+@pytest.mark.parametrize(
+    ("workers", "servers"), [(2, 1), pytest.param(3, 2, marks=NIGHTLY), pytest.param(4, 1, marks=NIGHTLY)]
+)
+def test_bsp_has_the_bits_of_all_reduce_and_the_bytes_of_the_formula(tmp_path, workers, servers):
     """Whole numbers in float64 have one sum, in whatever order; with 3 workers the shares of a batch are 2, 1 and 1."""
     document = WHOLE + f"replicas: {workers}\n"
     expected = write_project(tmp_path / "torch", document, WHOLE_NETS)
-    served = write_project(tmp_path / "server", document + "sync: {way: parameter-server}\n", WHOLE_NETS)
+    sync = f"sync: {{way: parameter-server, servers: {servers}}}\n"
+    served = write_project(tmp_path / "server", document + sync, WHOLE_NETS)
     before = _train(expected)["epochs"]
     epochs = _train(served)["epochs"]
     assert epochs[-1]["losses"][-1] < 2**53
@@ -86,11 +89,13 @@ def test_bsp_has_the_bits_of_all_reduce_and_the_bytes_of_the_formula(tmp_path, w
         assert value.abs().max() > 1  # as they began
         assert torch.equal(value, value.round())
         assert torch.equal(_weights(served)[name], value)
-    traffic = count_traffic(parameter_server(workers), SIZE_BYTES)
+    traffic = count_traffic(parameter_server(workers, servers), SIZE_BYTES)
     for epoch, other in zip(epochs, before, strict=True):
         assert epoch["losses"] == other["losses"]
         assert epoch["test_loss"] == other["test_loss"]
-        assert epoch["sync_bytes"] == [UPDATES * sent for sent in traffic.sent]
+        assert len(epoch["sync_bytes"]) == workers + servers
+        assert epoch["sync_bytes"][:workers] == [UPDATES * sent for sent in traffic.sent[:workers]]
+        assert sum(epoch["sync_bytes"]) == UPDATES * traffic.total_bytes
 
 
 DOCUMENT = """\
@@ -105,7 +110,6 @@ microbatches: 2
 replicas: 3
 optimizer: {name: adam, lr: 0.01}
 ema: 0.9
-clip: 1
 """
 NETS = """\
 import os
@@ -140,10 +144,13 @@ def loss(outputs, targets):
 
 
 @NIGHTLY
-def test_bsp_goes_on_as_all_reduce_does_and_resumes_within_an_epoch(tmp_path):
+@pytest.mark.parametrize(("servers", "clip"), [(1, "clip: 1\n"), (2, "")])
+def test_bsp_goes_on_as_all_reduce_does_and_resumes_within_an_epoch(tmp_path, servers, clip):
     """Adam, dropout, running statistics, clipping and averages: as the replicas of another way."""
-    expected = write_project(tmp_path / "torch", DOCUMENT, NETS)
-    served = write_project(tmp_path / "server", DOCUMENT + "sync: {way: parameter-server}\n", NETS)
+    document = DOCUMENT + clip
+    expected = write_project(tmp_path / "torch", document, NETS)
+    sync = f"sync: {{way: parameter-server, servers: {servers}}}\n"
+    served = write_project(tmp_path / "server", document + sync, NETS)
     before = _train(expected)["epochs"]
     first = _train(served, "--set", "epochs=1", "--set", "checkpoint={updates: 3}")["epochs"]
     (checkpoints(served) / "epoch-1").rename(tmp_path / "epoch-1")
@@ -159,7 +166,7 @@ def test_bsp_goes_on_as_all_reduce_does_and_resumes_within_an_epoch(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "mode", [pytest.param("bsp", marks=NIGHTLY), "asp", pytest.param("asp, staleness: 1", marks=NIGHTLY)]
+    "mode", [pytest.param("bsp, servers: 2", marks=NIGHTLY), "asp", pytest.param("asp, staleness: 1", marks=NIGHTLY)]
 )
 def test_a_worker_that_is_killed_comes_back_and_every_row_counts_once(tmp_path, mode):
     rows = tmp_path / "rows"
@@ -184,7 +191,7 @@ def test_a_worker_that_is_killed_comes_back_and_every_row_counts_once(tmp_path, 
     assert "restarting all" not in said
     epochs = logged_epochs(project)
     assert [epoch["number"] for epoch in epochs] == [1, 2, 3, 4, 5, 6]
-    updates = 8 if mode == "bsp" else 24
+    updates = 8 if "bsp" in mode else 24
     assert all(len(epoch["losses"]) == updates for epoch in epochs)
     assert json.loads(out)["epochs"] == epochs
     computed = [line.split() for line in rows.read_text().splitlines()]
@@ -225,6 +232,8 @@ def test_asp_gives_more_parts_to_faster_workers_and_staleness_bounds_them(tmp_pa
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
+        ("objective: alpa\n", "`objective` is for pipelines"),
+        ("clip: 1\n", "`clip` needs the norm of all gradients"),
         ("devices: 2\n", "each replica is one process"),
         ("schedule: gpipe\n", "`schedule` is for pipelines"),
         ("staleness: true\n", "`staleness` is for pipelines"),
@@ -232,7 +241,7 @@ def test_asp_gives_more_parts_to_faster_workers_and_staleness_bounds_them(tmp_pa
     ],
 )
 def test_what_a_parameter_server_does_not_do_is_refused(tmp_path, extra, message):
-    project = write_project(tmp_path / "server", DOCUMENT + extra + "sync: {way: parameter-server}\n", NETS)
+    project = write_project(tmp_path / "server", DOCUMENT + extra + "sync: {way: parameter-server, servers: 2}\n", NETS)
     assert message in _train(project, status=2)["error"]["message"]
 
 
