@@ -29,12 +29,14 @@ def _way(text: str) -> str:
 
 
 def _address(text: str) -> str:
+    hint = "write that of the machine with the servers, for example 10.0.0.5"
     try:
-        return str(ipaddress.ip_address(text))
+        address = ipaddress.ip_address(text)
     except ValueError as error:
-        raise InvalidValueError(
-            f"{quoted(text)} is no IP address", "write that of the machine with the servers, for example 10.0.0.5"
-        ) from error
+        raise InvalidValueError(f"{quoted(text)} is no IP address", hint) from error
+    if address.is_unspecified:
+        raise InvalidValueError(f"{quoted(text)} is no address to which workers could connect", hint)
+    return str(address)
 
 
 class SyncSpec(DocumentModel):

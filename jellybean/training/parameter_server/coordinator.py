@@ -133,6 +133,8 @@ class Coordinator:
                 self._send_buffers(worker, channel)
                 self._take(worker, channel, gradient)
             channel.send({"kind": "end"})
+            with self._changed:
+                self._ended.add(worker)  # notified below
         except ConnectionLostError:
             pass
         except BaseException as error:  # noqa: BLE001  # raised by the main thread
@@ -228,8 +230,6 @@ class Coordinator:
                     place = {"epoch": segment.epoch, "iteration": part.iteration, "number": part.number}
                     return {"kind": "part", **place, "buffers": buffers}
                 self._changed.wait()
-            self._ended.add(worker)
-            self._changed.notify_all()
         return None
 
     def _send_buffers(self, worker: int, channel: Channel) -> None:

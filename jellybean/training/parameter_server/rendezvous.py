@@ -14,31 +14,34 @@ from pathlib import Path
 import torch.distributed as dist
 
 from jellybean.training.errors import RankLostError
+from jellybean.training.processes.ranks import NO_TIMEOUT
 
 STORE = "JELLYBEAN_TRAINING_STORE"  # environment variable: path of the launcher's store
 _KEY_BYTES = 32
 
 
 class Rendezvous:
-    """The addresses of the servers, and the key. `timeout_s`: how long to wait for a server to say where it is."""
+    """The addresses of the servers, and the key.
+
+    There is no limit on how long a process waits for them: a server may take long to start, and if one dies, the
+    launcher ends all processes.
+    """
 
     def __init__(self, timeout_s: float) -> None:
         path = os.environ.get(STORE)
-        self._timeout_s = timeout_s
-        timeout = timedelta(seconds=timeout_s)
         self._store: dist.Store
         if path is not None:
             self._store = dist.FileStore(str(Path(path)), -1)
-            self._store.set_timeout(timeout)
         else:
-            self._store = _torchrun_store(timeout)
+            self._store = _torchrun_store(timedelta(seconds=timeout_s))
+        self._store.set_timeout(NO_TIMEOUT)
 
     def publish(self, server: int, address: tuple[str, int]) -> None:
         """Say where a server listens."""
         self._store.set(f"server-{server}", f"{address[0]} {address[1]}")
 
     def address(self, server: int) -> tuple[str, int]:
-        """Where a server listens. RankLostError if it does not say so in time."""
+        """Where a server listens; waits until it says so. RankLostError if the store is gone."""
         host, port = self._get(f"server-{server}").decode().split()
         return host, int(port)
 
@@ -56,9 +59,7 @@ class Rendezvous:
         try:
             return bytes(self._store.get(name))
         except (RuntimeError, dist.DistError) as error:
-            raise RankLostError(
-                f"no parameter server was there after {self._timeout_s:g} s; if it is slow to start, raise `timeout`"
-            ) from error
+            raise RankLostError(f"the launcher's store is gone before a parameter server was there: {error}") from error
 
 
 def _torchrun_store(timeout: timedelta) -> dist.Store:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from dataclasses import dataclass
 
@@ -24,7 +25,15 @@ class Role:
 
 
 def role_of_process(document: TrainingDocument) -> Role:
-    """The role by the rank that the launcher gave this process."""
+    """The role by the rank that the launcher gave this process.
+
+    TrainingError if the run has several machines, and servers listen where no other machine can connect.
+    """
+    if os.environ.get("GROUP_WORLD_SIZE", "1") != "1" and ipaddress.ip_address(document.sync.address).is_loopback:
+        raise TrainingError(
+            f"parameter servers listen at {document.sync.address}, to which other machines cannot connect: --set "
+            "sync.address=ADDRESS names the IP address of their machine, which has the last ranks"
+        )
     rank, workers = int(os.environ["RANK"]), document.replicas
     return Role(rank - workers, True) if rank >= workers else Role(rank, False)
 

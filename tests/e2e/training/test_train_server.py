@@ -138,9 +138,14 @@ def loss(outputs, targets):
     if outputs.requires_grad and not tried and os.environ.get("ROWS"):
         time.sleep(float(os.environ["SLOWLY"]) * (1 + (os.environ["RANK"] == "0")))
         with open(os.environ["ROWS"], "a") as lines:
+            hold = os.environ["ROWS"] + ".hold"  # while it is there, all are slow, until worker 1 is back
+            if os.environ["RANK"] == "1" and os.path.exists(hold):
+                os.unlink(hold)
+            time.sleep(2 * os.path.exists(hold))
             lines.write(os.environ["RANK"] + " " + " ".join(str(int(row)) for row in targets[:, 3]) + "\\n")
     return torch.nn.functional.cross_entropy(outputs, targets[:, :3].argmax(1))
 """
+SERVED_BYTES = 4 * (9 * 64 + 64 + 64 + 64 * 3 + 3)
 
 
 @NIGHTLY
@@ -165,23 +170,34 @@ def test_bsp_goes_on_as_all_reduce_does_and_resumes_within_an_epoch(tmp_path, se
         assert torch.allclose(_weights(served)[name], value, rtol=1e-3, atol=1e-4), name
 
 
-@pytest.mark.parametrize(
-    "mode", [pytest.param("bsp, servers: 2", marks=NIGHTLY), "asp", pytest.param("asp, staleness: 1", marks=NIGHTLY)]
-)
-def test_a_worker_that_is_killed_comes_back_and_every_row_counts_once(tmp_path, mode):
-    rows = tmp_path / "rows"
-    project = write_project(tmp_path / "server", DOCUMENT + "sync: {way: parameter-server, mode: " + mode + "}\n", NETS)
+def _started(tmp_path: Path, sync: str) -> tuple[subprocess.Popen[str], Path]:
+    """A run of six epochs that has done one, and its project. Rows of micro-batches are written to `tmp_path`/rows."""
+    project = write_project(tmp_path / "server", DOCUMENT + sync, NETS)
     run = subprocess.Popen(
         [sys.executable, "-m", "jellybean", "train", str(project), "--json", "--set", "epochs=6"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "ROWS": str(rows), "SLOWLY": "0.1", "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "ROWS": str(tmp_path / "rows"), "SLOWLY": "0.1", "OMP_NUM_THREADS": "1"},
         start_new_session=True,
     )
     wait_while_it_runs(run, (checkpoints(project) / "epoch-1").exists)
-    victim = next(one for one in psutil.Process(run.pid).children() if one.environ()["RANK"] == "1")
+    return run, project
+
+
+def _process(run: subprocess.Popen[str], rank: int) -> psutil.Process:
+    return next(one for one in psutil.Process(run.pid).children() if one.environ()["RANK"] == str(rank))
+
+
+@pytest.mark.parametrize(
+    "mode", [pytest.param("bsp, servers: 2", marks=NIGHTLY), "asp", pytest.param("asp, staleness: 1", marks=NIGHTLY)]
+)
+def test_a_worker_that_is_killed_comes_back_and_every_row_counts_once(tmp_path, mode):
+    run, project = _started(tmp_path, "sync: {way: parameter-server, mode: " + mode + "}\n")
+    victim = _process(run, 1)
     victim.send_signal(signal.SIGKILL)
+    psutil.wait_procs([victim])
+    (tmp_path / "rows.hold").touch()
     out, said = run.communicate(timeout=600)
     said = " ".join(said.split())
     assert run.returncode == 0, said
@@ -194,9 +210,8 @@ def test_a_worker_that_is_killed_comes_back_and_every_row_counts_once(tmp_path, 
     updates = 8 if "bsp" in mode else 24
     assert all(len(epoch["losses"]) == updates for epoch in epochs)
     assert json.loads(out)["epochs"] == epochs
-    computed = [line.split() for line in rows.read_text().splitlines()]
-    pulled = 4 * (9 * 64 + 64 + 64 + 64 * 3 + 3)
-    pushes = sum(sum(epoch["sync_bytes"][:3]) for epoch in epochs) // pulled
+    computed = [line.split() for line in (tmp_path / "rows").read_text().splitlines()]
+    pushes = sum(sum(epoch["sync_bytes"][:3]) for epoch in epochs) // SERVED_BYTES
     assert pushes == 6 * 24  # what the killed worker had begun was computed once more, and counted once
     assert 6 * 24 * 2 <= len(computed) <= 6 * 24 * 2 + 2
     counts: dict[str, int] = {}
@@ -206,6 +221,40 @@ def test_a_worker_that_is_killed_comes_back_and_every_row_counts_once(tmp_path, 
     assert len(counts) == 192
     assert min(counts.values()) == 6
     assert sum(counts.values()) <= 192 * 6 + 8
+
+
+@NIGHTLY
+@pytest.mark.parametrize(
+    ("rank", "number", "expected"),
+    [
+        (
+            1,
+            signal.SIGSTOP,
+            "worker 1 has sent no gradient for 20 s and is left out; if it is only slow, raise `timeout`",
+        ),
+        (
+            3,
+            signal.SIGKILL,
+            "parameter server 0 was killed by SIGKILL; restarting all ranks from the newest checkpoint",
+        ),
+        (
+            4,
+            signal.SIGKILL,
+            "parameter server 1 was killed by SIGKILL; restarting all ranks from the newest checkpoint",
+        ),
+    ],
+)
+def test_a_worker_that_stands_still_is_left_out_and_a_dead_server_restarts_all(tmp_path, rank, number, expected):
+    sync = "timeout: 20 s\nsync: {way: parameter-server, mode: asp, servers: 2}\n"
+    run, project = _started(tmp_path, sync)
+    _process(run, rank).send_signal(number)
+    _, said = run.communicate(timeout=600)
+    assert run.returncode == 0, said
+    assert expected in " ".join(said.split())
+    epochs = logged_epochs(project)
+    assert [epoch["number"] for epoch in epochs] == [1, 2, 3, 4, 5, 6]
+    assert all(len(epoch["losses"]) == 24 for epoch in epochs)
+    assert all(sum(epoch["sync_bytes"][:3]) == 24 * SERVED_BYTES for epoch in epochs)
 
 
 @NIGHTLY

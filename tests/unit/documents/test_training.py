@@ -81,6 +81,11 @@ def test_one_target_may_be_a_text(tmp_path, targets):
             "batch: 64\nsync: {way: rign}",
             "unknown way to sum gradients 'rign'; did you mean 'ring'",
         ),
+        ("batch: 64", "batch: 64\nsync: {servers: 2}", "`servers` is of parameter servers"),
+        ("batch: 64", "batch: 64\nsync: {way: parameter-server, bucket: 1 MiB}", "takes all gradients at once"),
+        ("batch: 64", "batch: 64\nsync: {way: parameter-server, staleness: 2}", "bsp has no staleness"),
+        ("batch: 64", "batch: 64\nsync: {way: parameter-server, address: here}", "'here' is no IP address"),
+        ("batch: 64", "batch: 64\nsync: {way: parameter-server, address: 0.0.0.0}", "could connect"),
         ("batch: 64", "batch: 64\nsync: {way: star}", "tree, butterfly, parameter-server$"),
         (
             "batch: 64",
