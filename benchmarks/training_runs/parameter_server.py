@@ -152,7 +152,7 @@ def parameter_server(smoke: bool) -> Result:
 
 
 def _paces(name: str, run: TrainedEpochs, fast_alone: float, slowest: float, all_own: float) -> tuple[str, ...]:
-    """Cells of a run: its pace, and how it compares to gradients per second of one fast worker and of four in theory."""
+    """Cells of a run: its pace, also in fast workers and over four workers in theory."""
     pace = run.gradients_per_s
     theory = WORKERS - 1 + 1 / SLOWER if name == "ASP" else WORKERS / SLOWER
     return f"{pace:.1f}", f"{pace / fast_alone:.2f} ({theory:.2f})", f"{pace / slowest:.2f}", f"{pace / all_own:.2f}"
