@@ -100,7 +100,7 @@ class _Processes:
                     self._wait(SHUTDOWN_S)
                     return None
                 if status is not None and status != 0:
-                    return self._why_server_ended(rank, status)
+                    return self._why_servers_ended()
             for rank in range(self.workers):
                 process = self.running.get(rank)
                 if process is not None and (status := process.poll()) is not None:
@@ -158,13 +158,17 @@ class _Processes:
                 return kind, text
         return "killed", _ending(f"worker {rank}", status)
 
-    def _why_server_ended(self, rank: int, status: int) -> str:
+    def _why_servers_ended(self) -> str:
+        """Why a server ended: what caused it, before what followed from it in the other servers."""
         final = reported_reason(self.folder, "final")
         if final:
             raise TrainingError(final)
-        killed = _ending(f"parameter server {rank - self.workers}", status) if status < 0 else ""
-        reported = (reported_reason(self.folder, kind) for kind in ("still", "crash", "lost"))
-        return killed or next(filter(None, reported), _ending(f"parameter server {rank - self.workers}", status))
+        servers = range(self.workers, self.workers + self.servers)
+        ended = {rank - self.workers: status for rank in servers if (status := self.running[rank].poll())}
+        killed = [_ending(f"parameter server {server}", status) for server, status in ended.items() if status < 0]
+        reported = [reported_reason(self.folder, kind) for kind in ("still", "crash", "lost")]
+        others = [_ending(f"parameter server {server}", status) for server, status in ended.items()]
+        return next(filter(None, [*killed, *reported, *others]))
 
     def _wait(self, timeout_s: float) -> None:
         """Wait until all have ended, or for the timeout."""
