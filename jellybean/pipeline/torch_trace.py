@@ -116,18 +116,24 @@ class _FlatCall(nn.Module):  # type: ignore[misc]  # mypy does not follow torch
 
 
 def trace(
-    module: nn.Module, arguments: CallArguments, *, tracer: str | None = None, check: bool = True
+    module: nn.Module,
+    arguments: CallArguments,
+    *,
+    tracer: str | None = None,
+    check: bool = True,
+    tracers: Sequence[str] = TRACERS,
 ) -> TracedModule:
     """The module's graph, for any batch size of at least 1: of the first tracer whose graph computes what it computes.
 
-    `arguments`: an example of at least two samples. `tracer`: trust this one, unchecked. `check`: False for the first
-    tracer that does not fail. JellyBeanError, with the line that cannot be followed, if there is none.
+    `arguments`: an example of at least two samples. `tracers`: in the order in which they are tried. `tracer`: trust
+    this one, unchecked. `check`: False for the first tracer that does not fail. JellyBeanError, with the line that
+    cannot be followed, if there is none.
     """
     if tracer is not None:
         return _TRACE[tracer](module, arguments)
     expected = _expected(module, arguments) if check else {}
     reasons = []
-    for name in TRACERS:
+    for name in tracers:
         try:
             traced = _TRACE[name](module, arguments)
             difference = _trace_difference(module, traced, arguments, expected)

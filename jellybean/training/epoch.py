@@ -41,7 +41,7 @@ class EpochResult:
     rows. `idle`, `predicted_idle`: bubble fractions, measured in the epoch's last iteration (0 if a resumed epoch had
     no update left) and simulated; with parameter servers the share of the epoch in which workers wait, and None.
     `left_s`: estimated seconds until the end of the run. `metrics`: on the test rows, by name. `sync_bytes`: bytes that
-    each process has sent to sum gradients; None if `sync` does not count them.
+    each process has sent to sum gradients; None if `sync` does not count them. `tensor_bytes`: those for split layers.
     """
 
     number: int
@@ -55,6 +55,7 @@ class EpochResult:
     left_s: float
     metrics: dict[str, float | None] = field(default_factory=dict)
     sync_bytes: list[int] | None = None
+    tensor_bytes: list[int] | None = None
 
     @property
     def loss(self) -> float:
@@ -82,7 +83,8 @@ def run_epoch(
     run: RankRun, document: TrainingDocument, start: EpochStart, lr: LrSchedule, save: SaveUpdates
 ) -> EpochResult:
     """Train to the end of an epoch and measure the test rows. `save` is called within it. A collective call."""
-    sent_before = run.updates.sent_bytes
+    sent_before, group = run.updates.sent_bytes, run.split.weights.group
+    shared_before = group.sent_bytes if run.rank.tensor > 1 else None
     began, uses = time.perf_counter(), _uses(run)
     first = len(start.losses) if run.schedule.flushes else 0
     reader = run.data.train.read(ReadPlan(run.sampler, start.number, first, run.rank.worker, uses.__getitem__))
@@ -92,6 +94,7 @@ def run_epoch(
                 reader.prepare()
         losses, log = _run_iterations(run, document, start, lr, reader, save)
         took_s = time.perf_counter() - began
+        shared = group.sent_bytes
     finally:
         reader.close()
     measured = measure_test_rows(run, start.number)
@@ -106,7 +109,8 @@ def run_epoch(
         run.choice.bubble,
         left_s=0.0,  # placeholder; the caller sets it
         metrics=measured.metrics,
-        sync_bytes=_sync_bytes(run, sent_before),
+        sync_bytes=_bytes_by_rank(run.updates.sent_bytes, sent_before),
+        tensor_bytes=_bytes_by_rank(shared, shared_before),
     )
 
 
@@ -213,12 +217,12 @@ def _idle(run: RankRun, log: ActionLog) -> float:
     return bubble_fraction(Timeline(run.schedule, starts, ends))
 
 
-def _sync_bytes(run: RankRun, sent_before: int | None) -> list[int] | None:
-    """Bytes that each rank has sent to sum gradients since it had sent `sent_before`; None if they are not counted."""
-    if run.updates.sent_bytes is None or sent_before is None:
+def _bytes_by_rank(sent_bytes: float | None, before: float | None) -> list[int] | None:
+    """Bytes that each rank has sent since it had sent `before`; None if they are not counted. A collective call."""
+    if sent_bytes is None or before is None:
         return None
     sent = torch.zeros(dist.get_world_size(), dtype=torch.int64)
-    sent[dist.get_rank()] = run.updates.sent_bytes - sent_before
+    sent[dist.get_rank()] = round(sent_bytes - before)
     dist.all_reduce(sent)
     return [int(one) for one in sent]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from torch import nn
 from jellybean.errors import JellyBeanError
 from jellybean.pipeline.torch_graph import GraphFacts, graph_facts
 from jellybean.pipeline.torch_stages import StageChain, stage_graph
-from jellybean.pipeline.torch_trace import CallArguments, TracedModule, trace
+from jellybean.pipeline.torch_trace import TRACERS, CallArguments, TracedModule, trace
 from jellybean.training.errors import TrainingError
 
 
@@ -23,6 +23,9 @@ class GraphRecipe:
     facts: GraphFacts
 
 
+_ATTENTION = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
+
+
 @dataclass(frozen=True)
 class ModelGraphs:
     """The graphs of one module, over the same parameters and buffers."""
@@ -32,12 +35,16 @@ class ModelGraphs:
     recipes: tuple[GraphRecipe, GraphRecipe]  # training, evaluation
 
 
-def find_graphs(module: nn.Module, arguments: CallArguments) -> ModelGraphs:
-    """Trace the module in both modes and check the graphs. TrainingError if it cannot be traced."""
-    training = _traced(module, arguments, "")
+def find_graphs(module: nn.Module, arguments: CallArguments, *, in_layers: bool = False) -> ModelGraphs:
+    """Trace the module in both modes and check the graphs. TrainingError if it cannot be traced.
+
+    `in_layers`: trace into torch's layers of attention, which torch.fx takes for single operations.
+    """
+    tracers = TRACERS[::-1] if in_layers and any(isinstance(own, _ATTENTION) for own in module.modules()) else TRACERS
+    training = _traced(module, arguments, "", tracers)
     facts = graph_facts(training, arguments.tensors)
     with _evaluation_mode(module):
-        evaluation = _traced(module, arguments, "in evaluation mode, ")
+        evaluation = _traced(module, arguments, "in evaluation mode, ", tracers)
         evaluation_facts = graph_facts(evaluation, arguments.tensors)
     recipes = GraphRecipe(training.tracer, facts), GraphRecipe(evaluation.tracer, evaluation_facts)
     return ModelGraphs(training, evaluation, recipes)
@@ -51,9 +58,11 @@ def repeat_graphs(module: nn.Module, arguments: CallArguments, recipes: tuple[Gr
     return ModelGraphs(training, evaluation, recipes)
 
 
-def _traced(module: nn.Module, arguments: CallArguments, where: str) -> TracedModule:
+def _traced(module: nn.Module, arguments: CallArguments, where: str, tracers: Sequence[str]) -> TracedModule:
     try:
-        return stage_graph(module, arguments) if isinstance(module, StageChain) else trace(module, arguments)
+        if isinstance(module, StageChain):
+            return stage_graph(module, arguments)
+        return trace(module, arguments, tracers=tracers)
     except JellyBeanError as error:
         hint = "" if isinstance(module, StageChain) else "\nA model that cannot be changed can be given as `stages`."
         raise TrainingError(f"{where}{error}{hint}") from error

@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -68,10 +69,19 @@ def headline(run: RankRun, document: TrainingDocument) -> str:
     each = "per update" + (" and replica" if replicas else "") if run.schedule.flushes else "without a break"
     stages = f"{_count(run.schedule.stages, 'stage')}{_replicas(run)}"
     return (
-        f"{note}{run.choice.name}: {stages} on {_count(document.devices, 'device')}{replicas}, "
+        f"{note}{run.choice.name}: {stages} on {_count(document.devices, 'device')}{replicas}{_split(run)}, "
         f"{_count(run.sampler.updates, 'update')} an epoch, {_count(run.sampler.run, 'micro-batch', 'es')} {each}, "
         f"predicted idle {run.choice.bubble:.0%}"
     )
+
+
+def _split(run: RankRun) -> str:
+    """Processes that share layers, and how many layers are split in each way; empty if none are."""
+    if run.rank.tensor == 1:
+        return ""
+    ways = Counter(way.value for way in run.split.layers.values())
+    layers = ", ".join(f"{number:,} by {way}" for way, number in ways.items())
+    return f" x {_count(run.rank.tensor, 'process', 'es')} (layers: {layers})"
 
 
 def _replicas(run: RankRun) -> str:

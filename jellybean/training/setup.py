@@ -122,7 +122,9 @@ def set_up_rank(document: TrainingDocument, directory: Path, rank: Rank) -> Rank
         predictor: Predictor | None = None
         if rank.is_first:
             checked = check_inputs(inputs, document)
-            graphs = find_graphs(inputs.module, inputs.example(document, checked.trial_rows).inputs)
+            graphs = find_graphs(
+                inputs.module, inputs.example(document, checked.trial_rows).inputs, in_layers=rank.tensor > 1
+            )
             facts = graphs.recipes[0].facts
             states = inputs.optimizer.states_per_weight(inputs.module) + (document.ema is not None)
             choice: ScheduleChoice | None = None

@@ -138,6 +138,17 @@ def test_a_transformer_layer_sends_two_all_reduces_each_way(world):
             assert own[f"{way} bytes"] == 2 * 2 * (world - 1) / world * case.rows * TOKENS * WIDTH * 4
 
 
+def test_torchs_attention_layer_is_split_by_heads(found):
+    _, ranks = found(2)["torch's encoder layer"]
+    assert ranks[0]["layers"] == {
+        "0": "vocabulary",
+        "1.self_attn.in_proj_weight": "columns",
+        "1.self_attn.out_proj": "rows",
+        "1.linear1": "columns",
+        "1.linear2": "rows",
+    }
+
+
 def test_dropout_is_that_of_one_device(tmp_path):
     cases = [Split(str(tmp_path / str(ways)), TensorSpec(ways=ways), words_with_dropout) for ways in (1, 2)]
     (one,), (two, _) = run_ranks(1, cases[:1])[0], run_ranks(2, cases[1:])[0]
