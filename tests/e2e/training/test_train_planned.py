@@ -111,6 +111,16 @@ def test_a_plan_trains_as_one_process(project):
         assert torch.allclose(value, expected[name], rtol=1e-3, atol=1e-5), name
 
 
+@pytest.mark.nightly
+def test_layers_of_a_planned_stage_may_be_split(project):
+    """2-1, each replica on two processes that have parts of its layers: six processes."""
+    whole = _train(project, "devices=1", "epochs=1")
+    _two_one(project)
+    split = _train(project, "plan=plan.json", "tensor=2", "epochs=1", fresh=True)
+    assert _losses(split) == pytest.approx(_losses(whole), rel=1e-4)
+    assert split["epochs"][-1]["test_loss"] == pytest.approx(whole["epochs"][-1]["test_loss"], rel=1e-4)
+
+
 def test_a_plan_without_a_flush_learns(project):
     _two_one(project)
     trained = _train(project, "plan=plan.json", "schedule=pipedream", "epochs=3", "ema=null")
