@@ -8,19 +8,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from jellybean.documents import InfrastructureDocument, ProfilesDocument, Project, WorkflowDocument, load_project
+from jellybean.documents import (
+    InfrastructureDocument,
+    ProfilesDocument,
+    Project,
+    WorkflowDocument,
+    load_project,
+    require_current,
+)
 from jellybean.documents.build import python_ref
 from jellybean.documents.kubernetes import KUBERNETES_FILE, KubernetesDocument, load_settings
 from jellybean.documents.layout import INFRASTRUCTURE_FILE, PROFILES_FILE, WORKFLOW_FILE
 from jellybean.documents.schema.fields import FROM_DOCUMENT, DocumentModel, Duration, Name, PricePerHour, Tiers
 from jellybean.documents.schema.infrastructure import LimitsSpec, LinkSpec, MigrationSpec
-from jellybean.errors import DocumentError, DocumentProblem
+from jellybean.documents.schema.profiles import without_provenance
+from jellybean.errors import DocumentError, DocumentProblem, StaleProfilesError
 from jellybean_agent import BUILTIN_STEPS_MODULE, split_function_name
 from jellybean_k8s import CRD_API_VERSION, CRD_KIND, DeploymentSettings, SchemaRules, crd, dns_name, structural_schema
 
@@ -193,7 +201,13 @@ def lay_out(resource: Object, infrastructure: Object, profiles: str, folder: Pat
         (folder / name).write_text(json.dumps(document, ensure_ascii=False), encoding="utf-8")
     (folder / PROFILES_FILE).write_text(profiles, encoding="utf-8")
     try:
-        return ResourceProject(load_project(folder, files=False), load_settings(folder))
+        project = load_project(folder, files=False)
+        require_current(project)
+        return ResourceProject(project, load_settings(folder))
+    except StaleProfilesError as error:
+        hint = "run `jellybean profile` and `jellybean render --resource` (--stale accepts the old figures)"
+        problems = [replace(_in_resource(problem, spec), hint=hint) for problem in error.problems]
+        raise DocumentError(problems) from error
     except DocumentError as error:
         raise DocumentError([_in_resource(problem, spec) for problem in error.problems]) from error
 
@@ -224,7 +238,7 @@ def to_resource(project: Project, kubernetes: KubernetesDocument) -> dict[str, A
     spec = {
         **{key: value for key, value in workflow.items() if key in _WORKFLOW_KEYS},
         "infrastructure": _dump(project.infrastructure),
-        "profiles": _dump(project.profiles),
+        "profiles": _dump(without_provenance(project.profiles) if project.accept_stale else project.profiles),
         "kubernetes": _dump(kubernetes),
     }
     return {

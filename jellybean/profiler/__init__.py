@@ -1,6 +1,6 @@
 """Measures a project's variants for planning: latency, memory, message sizes, hop time between agents, accuracy."""
 
 from jellybean.profiler.errors import ProfileError
-from jellybean.profiler.profiler import Profiled, profile
+from jellybean.profiler.profiler import Profiled, measurements, profile
 
-__all__ = ["ProfileError", "Profiled", "profile"]
+__all__ = ["ProfileError", "Profiled", "measurements", "profile"]

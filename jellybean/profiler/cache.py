@@ -2,6 +2,7 @@
 
 A JSON line per measurement, appended and flushed; a line truncated by a crash is skipped. Keys are hashes of everything
 a measurement depends on (model content, speed, batch, inputs, settings), so a changed model is measured again.
+Measurements of another machine, or of another version of onnxruntime, are not used.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 from pathlib import Path
 from typing import Any, Self
 
+from jellybean.documents.provenance.machine import this_machine
 from jellybean.folders import STATE_FOLDER, state_folder
 
 FOLDER = Path(STATE_FOLDER) / "profile-cache"
@@ -24,15 +26,16 @@ def key_of(**settings: Any) -> str:
 class Cache:
     """Key -> measurement (a JSON value). `open` reads the measurements of earlier runs from disk."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, machine: str = "") -> None:
+        """`machine`: the machine of all measurements, part of their keys."""
+        self._path, self._machine = path, machine
         self._known: dict[str, Any] = {}
 
     @classmethod
     def open(cls, project_folder: Path, *, resume: bool = True) -> Self:
-        """The cache of a project; `resume=False` deletes its contents first."""
+        """The cache of a project on this machine; `resume=False` deletes its contents first."""
         state_folder(project_folder)
-        cache = cls(project_folder / FOLDER / "finished.jsonl")
+        cache = cls(project_folder / FOLDER / "finished.jsonl", repr(this_machine()))
         cache._path.parent.mkdir(exist_ok=True)
         if not resume:
             cache._path.unlink(missing_ok=True)
@@ -48,14 +51,18 @@ class Cache:
         except (ValueError, KeyError, TypeError):
             return
 
+    def _own(self, key: str) -> str:
+        return key_of(key=key, machine=self._machine)
+
     def __contains__(self, key: str) -> bool:
-        return key in self._known
+        return self._own(key) in self._known
 
     def __getitem__(self, key: str) -> Any:
-        return self._known[key]
+        return self._known[self._own(key)]
 
     def put(self, key: str, value: Any) -> None:
         """Add a measurement; it is on disk when this returns."""
+        key = self._own(key)
         self._known[key] = value
         with self._path.open("a", encoding="utf-8") as file:
             file.write("\n" if _is_truncated(self._path) else "")

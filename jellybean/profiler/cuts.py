@@ -7,7 +7,7 @@ profiled like any other model.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -64,7 +64,7 @@ class CutModel:
 
 @dataclass(frozen=True)
 class CutModels:
-    """All cuts of the models that the workflow allows to be cut.
+    """The cuts of the models that were cut in this run.
 
     `workload` and `survey` include the stages of the cuts. `notes`: why a model has no cut.
     """
@@ -82,8 +82,13 @@ def allowed_cuts(project: Project) -> dict[tuple[str, str], int]:
     return {(name, variant): spec.cuts_of(variant) for name, spec in operators.items() for variant in spec.variants}
 
 
-def cut_models(project: Project, workload: Workload, survey: Survey, cache: Cache) -> CutModels:
-    """Cut every model that the workflow allows to be cut. ProfileError if a model cannot be split into layers."""
+def cut_models(
+    project: Project, workload: Workload, survey: Survey, cache: Cache, wanted: Collection[tuple[str, str]]
+) -> CutModels:
+    """Cut the models of the (operator, variant) in `wanted`, as often as the workflow allows.
+
+    ProfileError if a model cannot be split into layers.
+    """
     most = allowed_cuts(project)
     inputs = dict(survey.inputs)
     models: list[Model] = []
@@ -91,7 +96,7 @@ def cut_models(project: Project, workload: Workload, survey: Survey, cache: Cach
     notes: list[str] = []
     for step in workload.steps:
         for model in step.models:
-            if most[model.operator, model.variant] > 0:
+            if (model.operator, model.variant) in wanted:
                 models.append(model)
                 cutter = _Cutter(project.directory, step, model, survey.inputs[step.name], workload.digest)
                 own = cutter.cuts(most[model.operator, model.variant], cache, inputs)

@@ -1,31 +1,40 @@
-"""Measurements as a profiles.yaml document."""
+"""Measurements of a run, merged into the profiles that exist: a profiles.yaml document."""
 
 from __future__ import annotations
 
-import os
-import platform
-from collections.abc import Mapping
-from dataclasses import dataclass
+import importlib.metadata
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from statistics import median
 from typing import Any
 
-import onnxruntime
-
+from jellybean.documents import ProfilesDocument
+from jellybean.documents.provenance.changes import Entry, Part
+from jellybean.documents.provenance.content import Content
+from jellybean.documents.provenance.machine import this_machine
 from jellybean.documents.schema.profiles import (
     AccuracyProfile,
     BatchProfile,
     CutProfile,
     MeasuredSelection,
-    ProfilesDocument,
     StageProfile,
     VariantProfile,
+)
+from jellybean.documents.schema.provenance import (
+    BY_HAND,
+    CutsOrigin,
+    DocumentProvenance,
+    Origin,
+    ProfileRun,
+    VariantProvenance,
+    short,
 )
 from jellybean.profiler.accuracy import Measured
 from jellybean.profiler.cuts import CutModel, CutModels
 from jellybean.profiler.latency import Latency, Point
 from jellybean.profiler.survey import Survey
+from jellybean.profiler.todo import Todo
 from jellybean.profiler.workload import Model, Workload
 
 NOISY = 0.10  # relative spread of repeated latency measurements above which a note is printed
@@ -34,72 +43,231 @@ MIN_NOISE_S = 1e-3  # the spread of shorter latencies is ignored: it comes from 
 
 @dataclass(frozen=True)
 class Findings:
-    """All measurements of a project.
+    """All measurements of a run.
 
-    `accuracy`: by selection (`Measured`), or operator -> variant -> percent; None without labels.
+    `accuracy`: by selection (`Measured`), or operator -> variant -> percent; None if not measured. `hop_s`: None if not
+    measured.
     """
 
     workload: Workload
     survey: Survey
     latency: Mapping[Point, Latency]
     memory_bytes: Mapping[Model, float]
-    hop_s: float
+    hop_s: float | None
     accuracy: Measured | dict[str, dict[str, float]] | None
     cut_models: CutModels
 
 
-def to_profiles(findings: Findings) -> ProfilesDocument:
-    """The profiles document: latency by worker type and batch size, message sizes, memory, accuracy, host facts."""
-    operators: dict[str, dict[str, VariantProfile]] = {}
-    for step in findings.workload.steps:
-        operators[step.name] = {model.variant: _variant(findings, model) for model in step.models}
-    return ProfilesDocument(
-        machine=_machine(findings.latency), hop=findings.hop_s, operators=operators, accuracy=_accuracy(findings)
-    )
+@dataclass(frozen=True)
+class ProfilesMerge:
+    """Merges the measurements of run `number` into the profiles `known`, as `todo` says.
 
+    `allowed_cuts`: (operator, variant) -> number of cuts that the workflow allows.
+    """
 
-def _variant(findings: Findings, model: Model) -> VariantProfile:
-    sizes = findings.survey.message_bytes[model.operator, model.variant]
-    same = set(sizes.values())
-    return VariantProfile(
-        message={"*": same.pop()} if len(same) == 1 else dict(sizes),
-        latency=_by_type(findings, model),
-        children=findings.survey.child_shares.get((model.operator, model.variant), ()),
-        cuts=_cuts(findings, model),
-    )
+    findings: Findings
+    known: ProfilesDocument | None
+    todo: Todo
+    content: Content
+    allowed_cuts: Mapping[tuple[str, str], int]
+    batch_sizes: Collection[int]
+    number: int = 1
 
-
-def _cuts(findings: Findings, model: Model) -> tuple[CutProfile, ...] | None:
-    """Profiles of a model's cuts; None if the workflow does not allow this model to be cut."""
-    if model not in findings.cut_models.models:
-        return None
-    return tuple(
-        CutProfile(
-            layers=cut.layers,
-            of=cut.of,
-            crossing=cut.crossing_bytes,
-            inputs=cut.inputs,
-            whole=model.sha256,
-            head=_stage(findings, cut, cut.head),
-            tail=_stage(findings, cut, cut.tail),
+    def document(self) -> ProfilesDocument:
+        """The profiles: what was measured now, and what is kept, each with its origin."""
+        known, number = self.known, self.number
+        operators: dict[str, dict[str, VariantProfile]] = {}
+        for step in self.findings.workload.steps:
+            operators[step.name] = {model.variant: self._variant(model) for model in step.models}
+        for operator, variants in (known.operators if known is not None else {}).items():
+            for variant, profile in variants.items():
+                if variant not in operators.get(operator, {}) and _is_by_hand(profile):
+                    operators.setdefault(operator, {})[variant] = profile
+        accuracy, hop_s = _accuracy(self.findings), self.findings.hop_s
+        old = known.provenance if known is not None else DocumentProvenance()
+        origins = DocumentProvenance(
+            hop=Origin(run=number) if hop_s is not None else _hand_or(old.hop, known and known.hop_s),
+            accuracy=Origin(run=number) if accuracy is not None else _hand_or(old.accuracy, known and known.accuracy),
         )
-        for cut in findings.cut_models.cuts
-        if cut.whole == model
+        merged = ProfilesDocument(
+            machine=known.machine if known is not None and self.todo.by_hand else {},
+            runs={**(known.runs if known is not None else {}), number: self._run()},
+            hop=hop_s if hop_s is not None or known is None else known.hop_s,
+            operators=operators,
+            accuracy=accuracy if accuracy is not None or known is None else known.accuracy,
+            provenance=origins,
+        )
+        return without_unused_runs(merged)
+
+    def _run(self) -> ProfileRun:
+        noises = [found.noise for found in self.findings.latency.values() if found.p50_s >= MIN_NOISE_S]
+        noise = None
+        if noises:
+            noise = f"block medians differ by {100 * median(noises):.0f} %, at worst by {100 * max(noises):.0f} %"
+        return ProfileRun(
+            date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            jellybean=_version(),
+            batches=tuple(sorted(self.batch_sizes)),
+            noise=noise,
+            measured=self.content.measured,
+            **asdict(this_machine()),
+        )
+
+    def _variant(self, model: Model) -> VariantProfile:
+        key, number = (model.operator, model.variant), self.number
+        old = self.known.operators.get(model.operator, {}).get(model.variant) if self.known is not None else None
+        was = old.provenance if old is not None else VariantProvenance()
+        latency, origins = self._by_type(
+            model, self.todo.types(Part.LATENCY, *key), old.latency if old is not None else {}, was.latency
+        )
+        if Entry(Part.OUTPUTS, *key) in self.todo.measure:
+            message, children = self._outputs(model)
+            outputs: Origin | None = Origin(model=short(model.sha256), run=number)
+        else:
+            message, children = (old.message_bytes, old.children) if old is not None else ({}, ())
+            outputs = _hand_or(was.outputs, True)
+        cuts, cuts_origin = old.cuts if old is not None else None, was.cuts
+        if key in self.todo.variants(Part.CUTS):
+            cuts = self._cuts(model, cuts or ())
+            cuts_origin = CutsOrigin(model=short(model.sha256), run=number, allowed=self.allowed_cuts[key])
+        elif self.todo.fresh and not self.allowed_cuts[key]:
+            cuts = cuts_origin = None
+        elif cuts is not None and cuts_origin is None:
+            cuts_origin = CutsOrigin(source=BY_HAND)
+        provenance = VariantProvenance(latency=origins, outputs=outputs, cuts=cuts_origin)
+        return VariantProfile(message=message, latency=latency, children=children, cuts=cuts, provenance=provenance)
+
+    def _outputs(self, model: Model) -> tuple[dict[str, float], tuple[float, ...]]:
+        sizes = self.findings.survey.message_bytes[model.operator, model.variant]
+        same = set(sizes.values())
+        children = self.findings.survey.child_shares.get((model.operator, model.variant), ())
+        return ({"*": same.pop()} if len(same) == 1 else dict(sizes)), children
+
+    def _by_type(
+        self,
+        model: Model,
+        types: Collection[str],
+        old: Mapping[str, dict[int, BatchProfile]],
+        was: Mapping[str, Origin],
+        *,
+        stage: bool = False,
+    ) -> tuple[dict[str, dict[int, BatchProfile]], dict[str, Origin]]:
+        """Latencies by worker type and their origins: of `types` as measured now, of all others as they were."""
+        latency: dict[str, dict[int, BatchProfile]] = {}
+        origins: dict[str, Origin] = {}
+        for name in dict.fromkeys([*self.content.speeds, *old]):
+            if name in types:
+                speed = self.findings.workload.speeds[name]
+                points = [point for point in self.findings.latency if point.model == model and point.speed == speed]
+                memory_bytes = self.findings.memory_bytes[model]
+                latency[name] = {point.batch: _figures(self.findings.latency[point], memory_bytes) for point in points}
+                digest = None if stage else short(model.sha256)
+                origins[name] = Origin(model=digest, speed=self.content.speeds[name], run=self.number)
+            elif name in old:
+                latency[name], origins[name] = old[name], was.get(name, Origin(source=BY_HAND))
+        return latency, origins
+
+    def _cuts(self, model: Model, old: tuple[CutProfile, ...]) -> tuple[CutProfile, ...]:
+        """Profiles of a model's cuts. A stage that was measured before keeps the figures of the other types."""
+        before = {stage.sha256: stage for cut in old for stage in (cut.head, cut.tail)}
+        return tuple(
+            CutProfile(
+                layers=cut.layers,
+                of=cut.of,
+                crossing=cut.crossing_bytes,
+                inputs=cut.inputs,
+                whole=model.sha256,
+                head=self._stage(cut, cut.head, before),
+                tail=self._stage(cut, cut.tail, before),
+            )
+            for cut in self.findings.cut_models.cuts
+            if cut.whole == model
+        )
+
+    def _stage(self, cut: CutModel, model: Model, before: Mapping[str, StageProfile]) -> StageProfile:
+        old = before.get(model.sha256)
+        types = stage_types(self.todo, cut, self.known)
+        latency, origins = self._by_type(
+            model,
+            types,
+            old.latency if old is not None else {},
+            old.provenance if old is not None else {},
+            stage=True,
+        )
+        file = model.path.relative_to(cut.folder).as_posix()
+        return StageProfile(model=file, sha256=model.sha256, latency=latency, provenance=origins)
+
+
+def merged_profiles(merge: ProfilesMerge) -> ProfilesDocument:
+    """The merged document; the new run has the number after those that are still in use."""
+    number = max(merge.known.runs if merge.known is not None else (), default=0) + 1
+    others = set(replace(merge, number=number).document().runs) - {number}
+    return replace(merge, number=max(others, default=0) + 1).document()
+
+
+def without_unused_runs(document: ProfilesDocument) -> ProfilesDocument:
+    """The document without the runs of which no entry is left."""
+    used = {origin.run for origin in document.origins}
+    runs = {number: run for number, run in document.runs.items() if number in used}
+    return document.model_copy(update={"runs": runs})
+
+
+def stage_types(todo: Todo, cut: CutModel, known: ProfilesDocument | None) -> frozenset[str]:
+    """Worker types on which the stages of a cut are measured: all that can be, if it is not among the known cuts."""
+    whole = cut.whole
+    old = known.operators.get(whole.operator, {}).get(whole.variant) if known is not None else None
+    stages = {(one.head.sha256, one.tail.sha256) for one in (old.cuts if old is not None else None) or ()}
+    if (cut.head.sha256, cut.tail.sha256) in stages:
+        return todo.types(Part.CUTS, whole.operator, whole.variant)
+    return todo.here
+
+
+def by_hand_marked(known: ProfilesDocument) -> ProfilesDocument:
+    """The document in which every entry without an origin says that it was written by hand."""
+    operators = {
+        operator: {variant: _marked(profile) for variant, profile in variants.items()}
+        for operator, variants in known.operators.items()
+    }
+    provenance = DocumentProvenance(
+        hop=_hand_or(known.provenance.hop, known.hop_s), accuracy=_hand_or(known.provenance.accuracy, known.accuracy)
     )
+    return known.model_copy(update={"operators": operators, "provenance": provenance})
 
 
-def _stage(findings: Findings, cut: CutModel, model: Model) -> StageProfile:
-    file = model.path.relative_to(cut.folder).as_posix()
-    return StageProfile(model=file, sha256=model.sha256, latency=_by_type(findings, model))
+def _marked(profile: VariantProfile) -> VariantProfile:
+    was, hand = profile.provenance, Origin(source=BY_HAND)
+    latency = {name: was.latency.get(name, hand) for name in profile.latency}
+    origin = CutsOrigin(source=BY_HAND) if profile.cuts is not None and was.cuts is None else was.cuts
+    provenance = VariantProvenance(latency=latency, outputs=was.outputs or hand, cuts=origin)
+    if profile.cuts is None:
+        return profile.model_copy(update={"provenance": provenance})
+    cuts = tuple(
+        cut.model_copy(update={"head": _marked_stage(cut.head), "tail": _marked_stage(cut.tail)})
+        for cut in profile.cuts
+    )
+    return profile.model_copy(update={"provenance": provenance, "cuts": cuts})
 
 
-def _by_type(findings: Findings, model: Model) -> dict[str, dict[int, BatchProfile]]:
-    found: dict[str, dict[int, BatchProfile]] = {}
-    for worker_type, speed in findings.workload.speeds.items():
-        points = [point for point in findings.latency if point.model == model and point.speed == speed]
-        memory_bytes = findings.memory_bytes[model]
-        found[worker_type] = {point.batch: _figures(findings.latency[point], memory_bytes) for point in points}
-    return found
+def _marked_stage(stage: StageProfile) -> StageProfile:
+    origins = {name: stage.provenance.get(name, Origin(source=BY_HAND)) for name in stage.latency}
+    return stage.model_copy(update={"provenance": origins})
+
+
+def _is_by_hand(profile: VariantProfile) -> bool:
+    """True if an entry of the variant was not measured by a run, so that it is not removed with the variant."""
+    return any((origin := profile.provenance.latency.get(name)) is None or origin.by_hand for name in profile.latency)
+
+
+def _hand_or(origin: Origin | None, present: Any) -> Origin | None:
+    """The origin of an entry that stays: as stated, otherwise by hand; None if there is no such entry."""
+    return origin or (Origin(source=BY_HAND) if present else None)
+
+
+def _version() -> str | None:
+    try:
+        return importlib.metadata.version("jellybean-serving")
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def _figures(latency: Latency, memory_bytes: float) -> BatchProfile:
@@ -126,29 +294,6 @@ def _accuracy(findings: Findings) -> AccuracyProfile | None:
             return AccuracyProfile(end_to_end=tuple(rows))
         case by_operator:
             return AccuracyProfile(independent=by_operator)
-
-
-def _machine(latency: Mapping[Point, Latency]) -> dict[str, Any]:
-    noises = [found.noise for found in latency.values() if found.p50_s >= MIN_NOISE_S] or [0.0]
-    return {
-        "cpu": _cpu(),
-        "cores": os.cpu_count() or 1,
-        "system": f"{platform.system()} {platform.machine()}",
-        "onnxruntime": onnxruntime.__version__,
-        "threads": 1,
-        "measured": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "noise": f"block medians differ by {100 * median(noises):.0f} %, at worst by {100 * max(noises):.0f} %",
-    }
-
-
-def _cpu() -> str:
-    """The processor's name, as far as the system reports it."""
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 def noise_notes(findings: Findings) -> list[str]:

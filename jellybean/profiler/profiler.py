@@ -1,22 +1,31 @@
-"""Profiles a project: measures its variants and writes profiles.yaml."""
+"""Profiles a project: measures what is missing or stale in its profiles, and writes profiles.yaml."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from jellybean.bench.hop import measure_hop_s
-from jellybean.documents import Project, write_profiles
-from jellybean.documents.schema.profiles import ProfilesDocument
+from jellybean.documents import ProfilesDocument, Project, read_profiles, write_profiles
+from jellybean.documents.provenance.changes import Part
+from jellybean.errors import DocumentError
 from jellybean.profiler import accuracy
 from jellybean.profiler.cache import Cache, key_of
 from jellybean.profiler.cuts import LAYERS_S, CutModels, allowed_cuts, cut_models
-from jellybean.profiler.document import Findings, noise_notes, to_profiles
+from jellybean.profiler.document import (
+    Findings,
+    ProfilesMerge,
+    by_hand_marked,
+    merged_profiles,
+    noise_notes,
+    stage_types,
+)
 from jellybean.profiler.flow import Flow
 from jellybean.profiler.latency import BLOCKS, Latency, LatencyMeter, Point, batched
 from jellybean.profiler.memory import memory_bytes
-from jellybean.profiler.project import workload_of
+from jellybean.profiler.project import speeds_of, workload_of
 from jellybean.profiler.survey import Survey, ratio_warnings, survey
+from jellybean.profiler.todo import Todo, content_of, require_types, todo_of
 from jellybean.profiler.workload import Model, Workload
 from jellybean_solver import EdgeKind
 
@@ -30,10 +39,12 @@ _SURVEY_S, _HOP_S, _MEMORY_S, _ACCURACY_S = 3.0, 8.0, 0.6, 4.0  # first estimate
 
 @dataclass(frozen=True)
 class Profiled:
-    """The profiles that were written, and notes for the user on how precise they are."""
+    """The profiles that were written, notes for the user on how precise they are, and what was measured and why."""
 
     document: ProfilesDocument
     notes: tuple[str, ...]
+    todo: Todo
+    written: bool = True  # False: the file was complete and current
 
 
 @dataclass
@@ -61,57 +72,142 @@ def profile(
     progress: Progress = lambda done, total, label: None,
     seconds_per_point: float = SECONDS_PER_POINT,
     batch_sizes: Sequence[int] = BATCH_SIZES,
-    resume: bool = True,
+    fresh: bool = False,
+    here: Sequence[str] = (),
     allow_python: frozenset[str] = frozenset(),
 ) -> Profiled:
-    """Measure every variant on every worker type and write profiles.yaml into the project's folder.
+    """Measure what is missing or stale in the project's profiles, and write profiles.yaml into its folder.
 
-    Finished measurements are cached in the folder: after an interruption the next call resumes, unless `resume` is
-    False. `progress` gets seconds done, expected total seconds, and the current measurement. `allow_python`: Python
-    functions that may run here in addition to the built-in steps. ProfileError if a model fails or data is missing.
+    Finished measurements are cached in the folder: after an interruption the next call resumes. `fresh`: measure
+    everything, entries by hand included. `here`: worker types that this machine is one of. `progress` gets seconds
+    done, expected total seconds, and the current measurement. `allow_python`: Python functions that may run here in
+    addition to the built-in steps. ProfileError if a model fails or data is missing; DocumentError if a worker type has
+    to be measured that is not this machine's.
     """
-    workload = workload_of(project, allow_python)
-    cache = Cache.open(project.directory, resume=resume)
-    models = [model for step in workload.steps for model in step.models]
-    clock = _ProgressClock(progress, parts={"survey": _SURVEY_S, "hop": _HOP_S, "memory": _MEMORY_S * len(models)})
-    clock.parts["accuracy"] = _ACCURACY_S if workload.labels is not None else 0.0
-    clock.parts["cuts"] = LAYERS_S * sum(map(bool, allowed_cuts(project).values()))
-    flow = Flow(workload)
-    clock.now("survey", _SURVEY_S, "messages on the edges")
-    found = survey(workload, flow)
-    clock.spent("survey", _SURVEY_S)
-    clock.now("cuts", clock.parts["cuts"], "where models can be cut")
-    cuts = cut_models(project, workload, found, cache)
-    clock.spent("cuts", clock.parts["cuts"])
-    workload, found = cuts.workload, cuts.survey
-    meter = LatencyMeter(workload, found.inputs, cache, seconds_per_point)
-    points = _points(workload, meter, batch_sizes, cuts)
-    latency = _latency(meter, points, clock)
-    memory = _memory(workload, found, points, cache, clock)
-    hop_s = _hop_s(cache, clock)
-    findings = Findings(workload, found, latency, memory, hop_s, _accuracy(workload, flow, cache, clock), cuts)
-    document = to_profiles(findings)
+    known = known_profiles(project, fresh=fresh)
+    todo = measurements(project, fresh=fresh, here=here, batch_sizes=batch_sizes)
+    if not todo.measure and known is not None:
+        document = by_hand_marked(known)
+        if document != known:
+            write_profiles(project.directory / PROFILES_FILE, document)
+        return Profiled(document, (), todo, written=document != known)
+    run = _Run(project, todo, Cache.open(project.directory, resume=not fresh), progress, allow_python)
+    findings = run.measure(known, seconds_per_point, {1, *batch_sizes})
+    merge = ProfilesMerge(findings, known, todo, content_of(project), allowed_cuts(project), {1, *batch_sizes}, 1)
+    document = merged_profiles(merge)
     write_profiles(project.directory / PROFILES_FILE, document)
-    notes = [*ratio_warnings(project.workflow, found), *noise_notes(findings), *cuts.notes]
+    return Profiled(document, tuple(_notes(project, findings)), todo)
+
+
+def known_profiles(project: Project, *, fresh: bool) -> ProfilesDocument | None:
+    """The profiles that exist; None if there are none, or if `fresh` replaces invalid ones."""
+    try:
+        return read_profiles(project.directory)
+    except DocumentError:
+        if fresh:
+            return None
+        raise
+
+
+def measurements(
+    project: Project,
+    *,
+    fresh: bool = False,
+    here: Sequence[str] = (),
+    batch_sizes: Sequence[int] = BATCH_SIZES,
+) -> Todo:
+    """What `profile` would measure and keep; arguments and DocumentError as there."""
+    require_types(project, here)
+    speeds_of(project)
+    known = known_profiles(project, fresh=fresh)
+    return todo_of(project, known, fresh=fresh, here=here, batch_sizes={1, *batch_sizes})
+
+
+def _notes(project: Project, findings: Findings) -> Iterator[str]:
+    """Notes on how precise the measurements are."""
+    yield from ratio_warnings(project.workflow, findings.survey)
+    yield from noise_notes(findings)
+    yield from findings.cut_models.notes
     if isinstance(findings.accuracy, dict):
-        notes.append(
-            f"{accuracy.selection_count(workload)} selections are too many to measure each ({accuracy.LIMIT} at most): "
-            "accuracy was measured around the best selection found and is taken as independent per operator"
+        yield (
+            f"{accuracy.selection_count(findings.workload)} selections are too many to measure each "
+            f"({accuracy.LIMIT} at most): accuracy was measured around the best selection found and is taken as "
+            "independent per operator"
         )
-    return Profiled(document, tuple(notes))
 
 
-def _points(workload: Workload, meter: LatencyMeter, batch_sizes: Sequence[int], cuts: CutModels) -> list[Point]:
+class _Run:
+    """One run: measures the entries of `todo`."""
+
+    def __init__(
+        self, project: Project, todo: Todo, cache: Cache, progress: Progress, allow_python: frozenset[str]
+    ) -> None:
+        self.project, self.todo, self.cache = project, todo, cache
+        self.workload = workload_of(project, allow_python)
+        self.flow = Flow(self.workload)
+        self.clock = _ProgressClock(progress)
+
+    def measure(
+        self, known: ProfilesDocument | None, seconds_per_point: float, batch_sizes: Collection[int]
+    ) -> Findings:
+        """Measure; `known`: the existing profiles, whose cuts are kept where they are chosen again."""
+        parts = {entry.part for entry in self.todo.measure}
+        runs_models = bool(parts & {Part.LATENCY, Part.OUTPUTS, Part.CUTS})
+        clock = self.clock
+        clock.parts |= self._expected_s(parts)
+        found = self._survey() if runs_models else Survey({}, {}, {}, {})
+        clock.now("cuts", clock.parts["cuts"], "where models can be cut")
+        cuts = cut_models(self.project, self.workload, found, self.cache, self.todo.variants(Part.CUTS))
+        clock.spent("cuts", clock.parts["cuts"])
+        meter = LatencyMeter(cuts.workload, cuts.survey.inputs, self.cache, seconds_per_point)
+        points = _points(meter, cuts, self.todo, known, batch_sizes)
+        latency = _latency(meter, points, clock)
+        memory = _memory(cuts.workload, cuts.survey, points, self.cache, clock)
+        hop_s = _hop_s(self.cache, clock) if Part.HOP in parts else None
+        measured = _accuracy(self.workload, self.flow, self.cache, clock) if Part.ACCURACY in parts else None
+        return Findings(cuts.workload, cuts.survey, latency, memory, hop_s, measured, cuts)
+
+    def _expected_s(self, parts: Collection[Part]) -> dict[str, float]:
+        models = {(e.operator, e.variant) for e in self.todo.measure if e.part in {Part.LATENCY, Part.CUTS}}
+        return {
+            "survey": _SURVEY_S if set(parts) - {Part.HOP, Part.ACCURACY} else 0.0,
+            "hop": _HOP_S if Part.HOP in parts else 0.0,
+            "memory": _MEMORY_S * len(models),
+            "accuracy": _ACCURACY_S if Part.ACCURACY in parts else 0.0,
+            "cuts": LAYERS_S * len(self.todo.variants(Part.CUTS)),
+        }
+
+    def _survey(self) -> Survey:
+        self.clock.now("survey", _SURVEY_S, "messages on the edges")
+        found = survey(self.workload, self.flow)
+        self.clock.spent("survey", _SURVEY_S)
+        return found
+
+
+def _points(
+    meter: LatencyMeter,
+    cuts: CutModels,
+    todo: Todo,
+    known: ProfilesDocument | None,
+    batch_sizes: Collection[int],
+) -> list[Point]:
     """All points to measure. Only models that accept batches, of operators without fan-out and gather, get batches."""
-    whole = {stage.name: cut.operator for cut in cuts.cuts for stage in cut.steps}
+    workload = cuts.workload
+    cut_of = {stage.name: cut for cut in cuts.cuts for stage in cut.steps}
     splits = {edge.upstream for edge in workload.edges if edge.kind is EdgeKind.FAN_OUT}
     points = []
     for step in (*workload.steps, *workload.stages):
-        own = workload.step_by_name[whole.get(step.name, step.name)]
-        single = own.name in splits or any(edge.kind is EdgeKind.GATHER for edge in own.inputs)
+        cut = cut_of.get(step.name)
+        whole = workload.step_by_name[cut.operator if cut is not None else step.name]
+        single = whole.name in splits or any(edge.kind is EdgeKind.GATHER for edge in whole.inputs)
         for model in step.models:
-            sizes = {1} if single or not meter.accepts_batches(model) else {1, *batch_sizes}
-            points += [Point(model, speed, size) for speed in set(workload.speeds.values()) for size in sorted(sizes)]
+            own = todo.types(Part.LATENCY, model.operator, model.variant)
+            types = own if cut is None else stage_types(todo, cut, known)
+            if not types:
+                continue
+            sizes = {1} if single or not meter.accepts_batches(model) else set(batch_sizes)
+            speeds = {workload.speeds[name] for name in types}
+            points += [Point(model, speed, size) for speed in speeds for size in sorted(sizes)]
     return points
 
 

@@ -146,7 +146,7 @@ def measured_profiles(folder: Path) -> ProfilesDocument:
             )
     rows = tuple(MeasuredSelection(selection={"split": name}, accuracy=90.0) for name in ("few", "many"))
     return ProfilesDocument(
-        runs={1: ProfileRun(date="2026-11-23 10:00 UTC", **facts, measured=content.measured)},
+        runs={1: ProfileRun(date="2026-11-23 10:00 UTC", **facts, batches=(1, 4), measured=content.measured)},
         hop=1e-3,
         operators=operators,
         accuracy=AccuracyProfile(end_to_end=rows),

@@ -28,26 +28,52 @@ from jellybean.report.records import record_plan, record_prediction
 from jellybean_solver import DEFAULT_GAP, Plan
 
 
-@app.command(epilog=example("jellybean profile my-digits", "jellybean profile my-digits --fresh --seconds 1"))
+@app.command(
+    epilog=example(
+        "jellybean profile my-digits",
+        "jellybean profile my-digits --fresh --seconds 1",
+        "jellybean profile my-fleet --type jetson",
+    )
+)
 def profile(
     directory: Directory,
     overrides: Overrides = None,
     seconds: Annotated[float, typer.Option(min=0.05, help="Measurement time per point, in seconds.")] = 1.0,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Measure everything again instead of resuming.")] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Measure everything, entries that were written by hand included.")
+    ] = False,
+    types: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--type",
+            metavar="NAME",
+            help="Measure only this worker type; if it has no speed, this machine is one. May be repeated.",
+        ),
+    ] = None,
     allow_python: AllowPython = None,
 ) -> None:
-    """Measure latency, memory, message sizes and accuracy of all variants on this machine; writes profiles.yaml."""
+    """Measure what is missing or stale in profiles.yaml: latency, memory, message sizes and accuracy of all variants.
+
+    Worker types without a speed in infrastructure.yaml are measured only on a machine that --type says is one.
+    """
+    from jellybean.profiler import measurements
     from jellybean.profiler import profile as measure
 
     allow = parse_allowed_python(allow_python)
     project = load_any_project(directory, overrides or (), profiles=False)
     parts = project.workflows if isinstance(project, MultiWorkflowProject) else {"profile": project}
+    todos = {name: measurements(part, fresh=fresh, here=types or ()) for name, part in parts.items()}
     for name, part in parts.items():
+        for line in todos[name].lines():
+            say(line if len(parts) == 1 else f"{name}: {line}")
         with progress(name) as advance:
-            measured = measure(part, progress=advance, seconds_per_point=seconds, resume=not fresh, allow_python=allow)
+            measured = measure(
+                part, progress=advance, seconds_per_point=seconds, fresh=fresh, here=types or (), allow_python=allow
+            )
         for note in measured.notes:
             warn(note)
-        out.print(f"wrote {part.directory / 'profiles.yaml'}")
+        file = part.directory / "profiles.yaml"
+        out.print(f"wrote {file}" if measured.written else f"{file} is current: nothing was measured")
     out.print(f"next: jellybean plan {directory}", style="bold")
 
 

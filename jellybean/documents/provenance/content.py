@@ -53,7 +53,7 @@ def read_content(
     }
     models: dict[str, dict[str, str]] = {}
     for (operator, variant), spec in variants.items():
-        if (digest := _model_digest(spec)) is not None:
+        if (digest := _model_digest(spec, look=directory is not None)) is not None:
             models.setdefault(operator, {})[variant] = short(digest)
     inputs = {
         name: short(array_digest(directory, source.inputs))
@@ -95,10 +95,15 @@ def _is_positional(edges: tuple[Edge, ...], signatures: Mapping[str, Any]) -> bo
     return len(edges) > 1 and not all(named)
 
 
-def _model_digest(spec: VariantSpec) -> str | None:
-    """SHA-256 of a variant's model, or of its function with arguments; None if it has none or it is not here."""
+def _model_digest(spec: VariantSpec, *, look: bool) -> str | None:
+    """SHA-256 of a variant's model, or of its function with arguments; None if it has none or it is not here.
+
+    `look`: modules that are installed here are those of the project.
+    """
     if spec.python is None:
         return spec.sha256 if spec.model is not None else None
+    if spec.sha256 is None and not look:
+        return None
     try:
         return function_digest(spec, spec.sha256 or find_module_source(split_function_name(spec.python)[0]).sha256)
     except AgentError:

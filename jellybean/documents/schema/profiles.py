@@ -293,6 +293,26 @@ class ProfilesDocument(DocumentModel):
         return tuple(origin for origin in stated if origin is not None)
 
 
+def without_provenance(profiles: ProfilesDocument) -> ProfilesDocument:
+    """The profiles as if they were written by hand, so that they are never stale."""
+    operators = {
+        operator: {variant: _variant_without_provenance(profile) for variant, profile in variants.items()}
+        for operator, variants in profiles.operators.items()
+    }
+    return profiles.model_copy(update={"runs": {}, "provenance": DocumentProvenance(), "operators": operators})
+
+
+def _variant_without_provenance(profile: VariantProfile) -> VariantProfile:
+    stripped: dict[str, Any] = {"provenance": VariantProvenance()}
+    if profile.cuts is not None:
+        none: dict[str, Any] = {"provenance": {}}
+        stripped["cuts"] = tuple(
+            cut.model_copy(update={"head": cut.head.model_copy(update=none), "tail": cut.tail.model_copy(update=none)})
+            for cut in profile.cuts
+        )
+    return profile.model_copy(update=stripped)
+
+
 def latency_statistic(measured: BatchProfile, load_from: str) -> float | None:
     """The statistic named by `limits.load_from`, in seconds; None if it was not measured."""
     return measured.mean_s if load_from == "mean" else measured.percentile_s(load_from)

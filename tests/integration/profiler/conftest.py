@@ -19,7 +19,7 @@ kind: Infrastructure
 tiers: [edge, cloud]
 workers:
   box: {tier: edge, count: 2, price: 0.04 USD/h, speed: 0.5}
-  cloud: {tier: cloud, count: 1, price: 0.45 USD/h}
+  cloud: {tier: cloud, count: 1, price: 0.45 USD/h, speed: 1}
 links:
   - {from: edge, to: cloud, price: 4 USD/GiB, latency: 20 ms}
 """

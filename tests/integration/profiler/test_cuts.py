@@ -12,7 +12,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from jellybean.documents import build_cuts, build_problem, load_project
-from jellybean.errors import DocumentError
+from jellybean.errors import DocumentError, StaleProfilesError
 from jellybean.planning.project_plan import current_plan, plan_project, save_plan
 from jellybean.planning.replan import replan_project
 from jellybean.profiler import profile
@@ -44,7 +44,7 @@ kind: Infrastructure
 tiers: [edge, cloud]
 workers:
   box: {tier: edge, count: 1, price: 0.01 USD/h, speed: 0.5}
-  cloud: {tier: cloud, count: 20, price: 0.02 USD/h}
+  cloud: {tier: cloud, count: 20, price: 0.02 USD/h, speed: 1}
 links:
   - {from: edge, to: cloud, price: 4 USD/GiB}
 """
@@ -155,8 +155,8 @@ def test_what_was_cut_from_another_model_is_refused(folder: Path, tmp_path: Path
     whole = YAML(typ="safe").load(text)["operators"]["look"]["net"]["cuts"][0]["whole"]
     try:
         (folder / "profiles.yaml").write_text(text.replace(f"whole: {whole}", f"whole: {'f' * 64}"))
-        with pytest.raises(DocumentError, match="a cut of another model"):
-            load_project(folder)
+        with pytest.raises(StaleProfilesError, match=f"look net .* was {'f' * 12}, is now .* stale: cuts of look net"):
+            build_problem(load_project(folder))
     finally:
         (folder / "profiles.yaml").write_text(text)
 
@@ -172,11 +172,12 @@ def test_cuts_that_were_never_measured(folder: Path) -> None:
 def test_an_interrupted_profile_goes_on(folder: Path) -> None:
     """Layers, stages and their figures come from the cache, and the files are the same."""
     before = (folder / "profiles.yaml").read_text()
+    (folder / "profiles.yaml").unlink()
     lines = (folder / ".jellybean/profile-cache/finished.jsonl").read_text().splitlines()
     profile(load_project(folder, profiles=False), seconds_per_point=0.02)
     after = (folder / "profiles.yaml").read_text()
-    assert [line for line in after.splitlines() if "measured:" not in line] == [
-        line for line in before.splitlines() if "measured:" not in line
+    assert [line for line in after.splitlines() if "date:" not in line] == [
+        line for line in before.splitlines() if "date:" not in line
     ]
     assert len((folder / ".jellybean/profile-cache/finished.jsonl").read_text().splitlines()) == len(lines)
     assert all(json.loads(line)["key"] for line in lines)

@@ -204,6 +204,34 @@ def test_a_project_is_a_resource_and_plans_alike(example: str, tmp_path: Path) -
     assert laid.settings.agent_image == "registry.example/agent:1"
 
 
+def test_stale_profiles_are_refused_unless_accepted(tmp_path: Path) -> None:
+    """A new model in a resource with the old profiles is invalid; `render --resource --stale` leaves provenance out."""
+    folder = tmp_path / "digits"
+    shutil.copytree(ROOT / "examples/digits", folder)
+    (folder / "kubernetes.yaml").write_text(SETTINGS)
+    settings = load_kubernetes(folder)
+    made = json.loads(json.dumps(to_resource(load_project(folder), settings)))
+    variant = made["spec"]["operators"]["read"]["variants"]["read"]
+    variant["sha256"] = "f" * 64
+    (tmp_path / "laid").mkdir()
+    with pytest.raises(DocumentError) as error:
+        lay_out(made, made["spec"]["infrastructure"], stated_profiles(made["spec"]), tmp_path / "laid")
+    (problem,) = error.value.problems
+    assert problem.file == "spec.profiles.operators.read.read"
+    assert problem.message.startswith(
+        "read read (models/read.onnx) was 8d9b28e3228b, is now ffffffffffff; stale: latency"
+    )
+    assert "jellybean render --resource" in problem.hint
+    stale = load_project(folder, ["workers.hub.speed=0.1"], accept_stale=True)
+    accepted = json.loads(json.dumps(to_resource(stale, settings)))
+    (tmp_path / "accepted").mkdir()
+    profiles = stated_profiles(accepted["spec"])
+    laid = lay_out(accepted, accepted["spec"]["infrastructure"], profiles, tmp_path / "accepted")
+    assert laid.project.stale == ()
+    assert laid.project.profiles is not None
+    assert not laid.project.profiles.origins
+
+
 def test_functions_are_named_with_the_module_that_is_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(ROOT / "examples" / "vqa", tmp_path / "vqa")
     workflow, old = tmp_path / "vqa" / "workflow.yaml", "variants: [default]"
