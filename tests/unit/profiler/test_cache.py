@@ -36,11 +36,22 @@ def test_a_torn_line_costs_only_itself(tmp_path: Path) -> None:
 
 
 def test_lines_of_another_make_are_skipped(tmp_path: Path) -> None:
-    (tmp_path / FOLDER).mkdir(parents=True)
-    (tmp_path / FOLDER / "finished.jsonl").write_text('[]\n{"key": "x"}\nnull\n{"key": "a", "value": 1}\n')
+    Cache.open(tmp_path).put("a", 1)
+    path = tmp_path / FOLDER / "finished.jsonl"
+    path.write_text('[]\n{"key": "x"}\nnull\n' + path.read_text())
     cache = Cache.open(tmp_path)
     assert "x" not in cache
     assert cache["a"] == 1
+
+
+def test_measurements_of_another_machine_are_not_used(tmp_path: Path) -> None:
+    path = tmp_path / "finished.jsonl"
+    here, there = Cache(path, "a laptop"), Cache(path, "a server")
+    here.put("a", 1)
+    assert "a" in here
+    for line in path.read_text().splitlines():
+        there._parse(line)
+    assert "a" not in there
 
 
 def test_keys_depend_on_every_setting() -> None:
