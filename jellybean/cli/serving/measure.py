@@ -114,10 +114,11 @@ def demo(
     from jellybean.cli.serving.serve import down, start
     from jellybean.serving.local.settings import LaunchSettings
 
-    if not (directory / "workflow.yaml").exists():
+    copied = not (directory / "workflow.yaml").exists()
+    if copied:
         copy_example(Example.DIGITS, directory)
         out.print(f"{directory}: copied from the example digits")
-    profile(directory, overrides)
+    profile(directory, overrides, fresh=copied)  # the figures that come with the example are another machine's
     plan(directory, overrides)
     project = open_project(directory, overrides, stale=False)
     _predict(project)

@@ -210,7 +210,7 @@ def test_a_step_by_itself_over_the_inference_protocol(served: Path) -> None:
 
 
 def test_another_plan_needs_to_be_allowed_too(served: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    change = ("apply", str(served), "--set", "operators.look.variants.thirds.with={times: 3}")
+    change = ("apply", str(served), "--stale", "--set", "operators.look.variants.thirds.with={times: 3}")
     assert REFUSED in refused(capsys, *change)
     assert run([*change, FLAG]) == 0
     assert "serving the new plan" in capsys.readouterr().out
