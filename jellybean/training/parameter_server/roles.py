@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from jellybean.documents.training import TrainingDocument
 from jellybean.documents.training_run import SyncSpec
+from jellybean.training.data.loaded_rows import LoadedRows
 from jellybean.training.data.loading import TrainingData
-from jellybean.training.data.rows import MemoryRows
 from jellybean.training.data.sampler import MicrobatchSampler
 from jellybean.training.errors import TrainingError
 
@@ -54,10 +54,10 @@ def divide_epoch(document: TrainingDocument, data: TrainingData) -> MicrobatchSa
     In BSP an iteration is an update of all workers, in ASP that of one.
     """
     for source in (data.train, data.test):
-        if not isinstance(source, MemoryRows):
+        if isinstance(source, LoadedRows) and not source.source.skips:
             raise TrainingError(
-                f"{data.name}: a parameter server hands out rows in any order, so they must be arrays in "
-                "memory; for data sets and streams take another `sync.way`"
+                f"{data.name}: a parameter server hands out rows in any order, and a stream has one order: return "
+                "arrays or a map-style data set, or take another `sync.way`"
             )
     workers, rows = document.replicas, data.train.rows
     if document.sync.mode == "bsp":

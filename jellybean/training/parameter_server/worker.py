@@ -10,7 +10,7 @@ import torch
 
 from jellybean.documents.training import TrainingDocument
 from jellybean.training.data.feed import IterationFeed
-from jellybean.training.data.rows import MicrobatchReader, ReadPlan
+from jellybean.training.data.rows import MemoryReader, MemoryRows, MicrobatchReader, ReadPlan
 from jellybean.training.errors import RankLostError, TrainingError
 from jellybean.training.parameter_server.channel import Channel, Header, connect
 from jellybean.training.parameter_server.flat_tensors import FlatTensors
@@ -21,6 +21,8 @@ from jellybean.training.parameter_server.shards import divide_weights
 from jellybean.training.parameter_server.weights import frozen_of, replace_weights, sizes_of, stage_of, trained_of
 from jellybean.training.processes.ranks import process_group
 from jellybean.training.setup import RankRun, set_up_run
+
+_USES = 2  # of a micro-batch: its inputs and its target
 
 
 def work(document: TrainingDocument, directory: Path, role: Role) -> None:
@@ -129,7 +131,8 @@ class Worker:
         stage, division = self._stage, self._division
         before = epoch * division.updates + part.iteration
         device = self._run.rank.device
-        feed = IterationFeed(self._reader(epoch, part), part.iteration, device, before, part.number, self._seed)
+        reader = self._reader(epoch, part)
+        feed = IterationFeed(reader, part.iteration, device, before, part.number, self._seed)
         stage.begin_iteration({})
         stage.gradient = {}
         loss = torch.zeros((), dtype=torch.float64)
@@ -141,12 +144,20 @@ class Worker:
             if not isinstance(found, torch.Tensor):
                 raise AssertionError("the only stage returned no loss")
             loss += found.double().cpu() * factor
+        if not isinstance(reader, MemoryReader):
+            reader.close()
         return float(loss)
 
     def _reader(self, epoch: int, part: Part) -> MicrobatchReader:
-        """The rows of the epoch for a replica; that of an earlier epoch is forgotten."""
+        """The rows of the epoch for a replica; that of an earlier epoch is forgotten.
+
+        Rows that are read from a data set are read from this part on, as a reader reads forwards only.
+        """
+        train = self._run.data.train
+        if not isinstance(train, MemoryRows):
+            return train.read(ReadPlan(self._division, epoch, part.iteration, part.number, lambda _: _USES))
         key = (epoch, part.number)
         if key not in self._readers:
             self._readers = {other: reader for other, reader in self._readers.items() if other[0] == epoch}
-            self._readers[key] = self._run.data.train.read(ReadPlan(self._division, epoch, replica=part.number))
+            self._readers[key] = train.read(ReadPlan(self._division, epoch, replica=part.number))
         return self._readers[key]

@@ -170,6 +170,38 @@ def test_bsp_goes_on_as_all_reduce_does_and_resumes_within_an_epoch(tmp_path, se
         assert torch.allclose(_weights(served)[name], value, rtol=1e-3, atol=1e-4), name
 
 
+@NIGHTLY
+@pytest.mark.parametrize("kind", ["map", "stream"])
+def test_rows_of_a_data_set_are_read_as_they_are_handed_out_and_a_stream_is_refused(tmp_path, kind):
+    wrapped = {
+        "map": "torch.utils.data.TensorDataset(*rows[part])",
+        "stream": "Stream(*rows[part])",
+    }
+    nets = (
+        NETS.replace("def data():", "def memory():")
+        + f"""
+class Stream(torch.utils.data.IterableDataset):
+    def __init__(self, *columns):
+        self.columns = columns
+    def __len__(self):
+        return len(self.columns[0])
+    def __iter__(self):
+        return zip(*self.columns)
+
+def data():
+    rows = memory()
+    return {{part: {wrapped[kind]} for part in rows}}
+"""
+    )
+    served = write_project(tmp_path / "server", DOCUMENT + "sync: {way: parameter-server}\n", nets)
+    if kind == "stream":
+        assert "a stream has one order" in _train(served, status=1)["error"]["message"]
+        return
+    expected = write_project(tmp_path / "torch", DOCUMENT, nets)
+    for epoch, other in zip(_train(served)["epochs"], _train(expected)["epochs"], strict=True):
+        assert epoch["losses"] == pytest.approx(other["losses"], rel=1e-4)
+
+
 def _started(tmp_path: Path, sync: str) -> tuple[subprocess.Popen[str], Path]:
     """A run of six epochs that has done one, and its project. Rows of micro-batches are written to `tmp_path`/rows."""
     project = write_project(tmp_path / "server", DOCUMENT + sync, NETS)
