@@ -19,7 +19,15 @@ from benchmarks import (  # noqa: F401  (each registers itself)
 from benchmarks.deadline import compare as deadline  # noqa: F401
 from benchmarks.harness.run import main
 from benchmarks.middle import compare  # noqa: F401
-from benchmarks.training_runs import all_reduce, gpt2, parameter_server, planned_stages, preparing, training_memory  # noqa: F401
+from benchmarks.training_runs import (  # noqa: F401
+    all_reduce,
+    gpt2,
+    parameter_server,
+    planned_stages,
+    preparing,
+    schedule_auto,
+    training_memory,
+)
 
 if __name__ == "__main__":
     main()

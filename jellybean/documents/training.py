@@ -333,8 +333,10 @@ class TrainingDocument(PlanKeys, ParallelKeys):
 
     @model_validator(mode="after")
     def _check_parallel(self) -> Self:
-        if self.parallel is not None and (self.plan or self.objective or self.sync.has_servers):
-            raise InvalidValueError("`parallel: auto` is not for plans or parameter servers", "remove it, or them")
+        if self.parallel is not None and (self.plan or self.objective or self.sync.has_servers or self.tensor):
+            raise InvalidValueError(
+                "`parallel: auto` is not for plans, `tensor` or parameter servers", "remove it, or them"
+            )
         return self
 
     def on(self, processes: int) -> Self:

@@ -6,6 +6,7 @@ import copy
 import gc
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,27 +16,22 @@ import torch.distributed as dist
 from jellybean.documents.training import TrainingDocument
 from jellybean.documents.training_run import TORCH
 from jellybean.pipeline.torch_devices import move_module
-from jellybean.pipeline.torch_profile import ProfileTarget, TorchProfile, profile_traced
 from jellybean.pipeline.torch_trace import CallForm
 from jellybean.training.checkpoints.frozen import FrozenWeights
-from jellybean.training.choice.candidates import enumerate_candidates, leaves_freedom
-from jellybean.training.choice.decide import MakeTrial, Predictor, decide
-from jellybean.training.choice.planned import PlannedStages
-from jellybean.training.choice.profiles import SizedProfiles
-from jellybean.training.choice.schedule_choice import COMPARED_ROUNDS, ScheduleChoice, choose_schedule
+from jellybean.training.choice.decide import Decision, decide
+from jellybean.training.choice.schedule_choice import COMPARED_ROUNDS, ScheduleChoice
 from jellybean.training.choice.trial import TrialRun
-from jellybean.training.data.agreement import check_same_rows
 from jellybean.training.data.feed import IterationFeed
 from jellybean.training.data.loading import TrainingData
-from jellybean.training.data.rows import MemoryRows, ReadPlan, RowDigest
+from jellybean.training.data.rows import MemoryRows, ReadPlan
 from jellybean.training.data.sampler import MicrobatchSampler
 from jellybean.training.errors import TrainingError
-from jellybean.training.graphs import GraphRecipe, ModelGraphs, find_graphs, repeat_graphs
-from jellybean.training.inputs import CheckedInputs, TrainingInputs, check_inputs, read_inputs
+from jellybean.training.graphs import ModelGraphs
+from jellybean.training.inputs import TrainingInputs
 from jellybean.training.metrics import Measures
 from jellybean.training.optimization.optimizers import OptimizerPlan
+from jellybean.training.preparation import PreparedRank, prepare_rank
 from jellybean.training.processes.host_memory import return_freed_memory
-from jellybean.training.processes.link_speed import LinkSpeed, measure_links
 from jellybean.training.processes.ranks import NO_TIMEOUT, Rank, keep_first_ranks
 from jellybean.training.processes.transport import StageTransport
 from jellybean.training.stages.all_reduce import ProcessGroups, TiedWeights, make_process_groups
@@ -53,8 +49,6 @@ from jellybean.training.stages.updates import UpdateSettings, WeightUpdates, che
 from jellybean.training.tensor_parallel.stages import SplitStages, split_stages
 from jellybean.training.tensor_parallel.sums import make_sums
 from jellybean_solver.pipeline import Schedule
-
-GPU_BYTES_PER_S = 1.25e9  # between GPUs, unless the document says more: 10 Gbit/s
 
 
 @dataclass(frozen=True)
@@ -89,15 +83,6 @@ class RankRun:
     note: str = ""
 
 
-@dataclass(frozen=True)
-class _Decisions:
-    """What rank 0 found out about the model, for all ranks."""
-
-    checked: CheckedInputs
-    recipes: tuple[GraphRecipe, GraphRecipe]
-    choice: ScheduleChoice | None  # None: all ranks search it
-
-
 def set_up_run(document: TrainingDocument, directory: Path, rank: Rank) -> RankRun:
     """Set up this rank, as `set_up_rank`, for a document whose number of processes is given."""
     run = set_up_rank(document, directory, rank)
@@ -107,98 +92,48 @@ def set_up_run(document: TrainingDocument, directory: Path, rank: Rank) -> RankR
 
 
 def set_up_rank(document: TrainingDocument, directory: Path, rank: Rank) -> RankRun | None:
-    """Set up this rank; None if `parallel: auto` uses fewer processes, without it.
-
-    A collective call: rank 0 checks and profiles the model, and broadcasts its decisions.
-    """
-    free = leaves_freedom(document, dist.get_world_size())
-    with rank.busy("loading the model and the data, and profiling"):
-        inputs = read_inputs(document, directory)
-        parts = {"train": inputs.data.train, "test": inputs.data.test}
-        digests = [RowDigest(part, rows.digest()) for part, rows in parts.items()]
-        link = _link_speed(document, rank)
-        graphs: ModelGraphs | None = None
-        decisions: list[_Decisions | None] = [None]
-        predictor: Predictor | None = None
-        if rank.is_first:
-            checked = check_inputs(inputs, document)
-            graphs = find_graphs(
-                inputs.module, inputs.example(document, checked.trial_rows).inputs, in_layers=rank.tensor > 1
-            )
-            facts = graphs.recipes[0].facts
-            states = inputs.optimizer.states_per_weight(inputs.module) + (document.ema is not None)
-            choice: ScheduleChoice | None = None
-            if free:
-                profiles = _profiles(document, inputs, graphs, rank)
-                predictor = Predictor(document, profiles, states, link)
-            else:
-                tensors = inputs.example(document).inputs.tensors
-                choose = PlannedStages(directory) if document.plan or document.objective else choose_schedule
-                choice = choose(graphs.training, facts, tensors, document, states, rank.device, link)
-            decisions = [_Decisions(checked, graphs.recipes, choice)]
-    dist.broadcast_object_list(decisions, src=0)
-    decided = decisions[0]
-    if decided is None:
-        raise TrainingError("rank 0 sent no choice of a schedule")
-    check_same_rows(digests, document.data_name, "before training")
-    with rank.busy("tracing the model and reading its weights"):
-        arguments = inputs.example(document, decided.checked.trial_rows).inputs
-        graphs = graphs or repeat_graphs(inputs.module, arguments, decided.recipes)
-        inputs = inputs.ruled(decided.checked.rules)
-        choice, note = decided.choice, ""
-        kept: Rank | None = rank
-        if choice is None:
-            decision = decide(document, rank, predictor, _trials(inputs, graphs, rank))
-            document, choice, note = decision.document, decision.choice, decision.note
-            kept = keep_first_ranks(rank, document)
-        run = None
-        if kept is not None:
-            run = _RunBuilder(document, kept, inputs, choice, graphs).build()
-            run = replace(run, warning=decided.checked.warning, note=note)
-    del inputs, graphs
+    """Set up this rank; None if `parallel: auto` uses fewer processes, without it. A collective call."""
+    prepared = prepare_rank(document, directory, rank)
+    with rank.busy("choosing a schedule, and reading the model's weights"):
+        run = chosen_run(prepared)
+    del prepared
     gc.collect()  # graphs are in reference cycles, and hold the whole model
     return_freed_memory()
     return run
 
 
-def _profiles(document: TrainingDocument, inputs: TrainingInputs, graphs: ModelGraphs, rank: Rank) -> SizedProfiles:
-    """Profiles of the smallest and the largest micro-batch that the document leaves open."""
-    candidates, _ = enumerate_candidates(document, dist.get_world_size())
-    sizes = [max(1, document.batch // (one.microbatches * one.replicas)) for one in candidates] or [document.batch]
-    target = ProfileTarget(rank.device, PRECISIONS[document.precision].computation)
-
-    def measure(size: int) -> TorchProfile:
-        tensors = inputs.data.train.example(max(2, size)).inputs.tensors
-        return profile_traced(graphs.training, graphs.recipes[0].facts, tensors, runs=3, target=target)
-
-    return SizedProfiles.measured(sizes, measure)
+def chosen_run(prepared: PreparedRank) -> RankRun | None:
+    """The run of the document's choice, or of the fastest candidate; None if it does not use this rank."""
+    if prepared.choice is not None:
+        return run_of(prepared, prepared.document, prepared.rank, prepared.choice)
+    decision = decide_on_ranks(prepared)
+    kept = keep_first_ranks(prepared.rank, decision.document)
+    if kept is None:
+        return None
+    return replace(run_of(prepared, decision.document, kept, decision.choice), note=decision.note)
 
 
-def _trials(inputs: TrainingInputs, graphs: ModelGraphs, rank: Rank) -> MakeTrial:
-    """Makes trials on the first rows, which stay in memory."""
-
-    def make_trial(document: TrainingDocument, choice: ScheduleChoice) -> TrialRun:
-        rows = document.batch
-        if choice.period is not None:
-            rows = rows // document.microbatches * COMPARED_ROUNDS * document.devices
-        first = MemoryRows(inputs.data.train.example(rows), "train", document.seed)
-        own = replace(inputs, data=replace(inputs.data, train=first))
-        return _RunBuilder(document, replace(rank, devices=document.devices), own, choice, graphs).trial()
-
-    return make_trial
+def decide_on_ranks(prepared: PreparedRank) -> Decision:
+    """Search the fastest candidate. A collective call."""
+    return decide(prepared.document, prepared.rank, prepared.predictor, partial(trial_of, prepared))
 
 
-def _link_speed(document: TrainingDocument, rank: Rank) -> LinkSpeed:
-    """The document's bandwidth, or what is measured between CPU processes. A collective call.
+def run_of(prepared: PreparedRank, document: TrainingDocument, rank: Rank, choice: ScheduleChoice) -> RankRun:
+    """This rank's run of a choice. A collective call of all ranks of the document."""
+    run = _RunBuilder(document, rank, prepared.inputs, choice, prepared.graphs).build()
+    return replace(run, warning=prepared.warning)
 
-    Links between GPUs are not measured yet.
-    """
-    if document.bandwidth_bytes_per_s is not None:
-        return LinkSpeed(document.bandwidth_bytes_per_s)
-    alone = document.devices == 1 and not leaves_freedom(document, dist.get_world_size())
-    if rank.device.type != "cpu" or alone:
-        return LinkSpeed(GPU_BYTES_PER_S)
-    return measure_links(rank)
+
+def trial_of(prepared: PreparedRank, document: TrainingDocument, choice: ScheduleChoice) -> TrialRun:
+    """A candidate's trial on the first rows, which stay in memory. A collective call, also of unused ranks."""
+    rows = document.batch
+    if choice.period is not None:
+        rows = rows // document.microbatches * COMPARED_ROUNDS * document.devices
+    data = prepared.inputs.data
+    first = MemoryRows(data.train.example(rows), "train", document.seed)
+    inputs = replace(prepared.inputs, data=replace(data, train=first))
+    rank = replace(prepared.rank, devices=document.devices)
+    return _RunBuilder(document, rank, inputs, choice, prepared.graphs).trial()
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from jellybean.cli.pipeline import collectives, estimate, hybrid, partition, schedules, tensor
+from jellybean.cli.pipeline import collectives, estimate, hybrid, partition, schedules, tensor, wpipe
 
-__all__ = ["collectives", "estimate", "hybrid", "partition", "schedules", "tensor"]
+__all__ = ["collectives", "estimate", "hybrid", "partition", "schedules", "tensor", "wpipe"]

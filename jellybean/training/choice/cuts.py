@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from jellybean.pipeline.torch_profile import TorchProfile
 from jellybean.training.errors import TrainingError
-from jellybean_solver.pipeline import LayerGraph, Schedule, TopologyLevel, partition
+from jellybean_solver import SolverError
+from jellybean_solver.pipeline import LayerGraph, Schedule, balanced_stages
 
 
 def cut_layers(graph: LayerGraph, stages: int) -> tuple[tuple[int, ...], ...]:
     """Layer indices per stage: contiguous, non-empty blocks that minimise the time of the slowest stage."""
-    if len(graph.layers) < stages:
-        raise TrainingError(f"the model has {len(graph.layers)} layers, too few for {stages} stages")
-    best = [stage.layers for stage in partition(graph, [TopologyLevel(stages, 1e12)], objective="balance").stages]
-    while len(best) < stages:  # the optimum may leave stages empty: split the longest block
-        place = max(range(len(best)), key=lambda i: len(best[i]))
-        half = len(best[place]) // 2
-        best[place : place + 1] = [best[place][:half], best[place][half:]]
-    return tuple(best)
+    try:
+        return balanced_stages(graph, stages)
+    except SolverError as error:
+        raise TrainingError(str(error)) from error
 
 
 def check_tied_layers(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from jellybean.training.choice.profiles import SizedProfiles
 from jellybean.training.choice.report import choice_note, slower_candidates
 from jellybean.training.choice.schedule_choice import ScheduleChoice, predict
 from jellybean.training.choice.search import Search, SearchLimits
-from jellybean.training.choice.trial import Trial, TrialRun, measure
+from jellybean.training.choice.trial import Raced, Trial, TrialRun, measure, race
 from jellybean.training.errors import TrainingError
 from jellybean.training.processes.link_speed import LinkSpeed
 from jellybean.training.processes.ranks import Rank
@@ -42,7 +42,6 @@ class Predictor:
     ) -> None:
         self._document, self._profiles, self._link = document, profiles, link
         self._states_per_weight = states_per_weight
-        self._choices: dict[tuple[Candidate, MeasuredCosts | None], ScheduleChoice] = {}
 
     @property
     def trained_bytes(self) -> float:
@@ -101,10 +100,27 @@ class _Searcher:
         if candidate not in self.search.trials:
             schedule = trial.schedule
             measured = measured.learned(document, schedule, choice.costs, trial.costs, self._predictor.trained_bytes)
-        microbatch_s = trial.iteration_s / trial.schedule.microbatches
-        self._choices[candidate] = choice.tried(trial.costs, microbatch_s, trial.idle)
-        batch_s = microbatch_s * candidate.microbatches
+        batch_s = trial.iteration_s / trial.schedule.microbatches * candidate.microbatches
         self.search.record(candidate, batch_s, time.perf_counter() - began, measured)
+        self._choices[candidate] = choice.tried(trial.costs, batch_s / candidate.microbatches, trial.idle)
+
+    def finalists(self) -> list[Candidate]:
+        """Those that race: as many as fit into a device's memory together."""
+        limit, left = self._document.memory_bytes, self._document.memory_bytes or 0.0
+        together: list[Candidate] = []
+        for candidate in self.search.finalists:
+            left -= self._choices[candidate].memory_bytes
+            if limit is None or left >= 0:
+                together.append(candidate)
+        return together if len(together) > 1 else []
+
+    def take(self, raced: Mapping[Candidate, Raced]) -> None:
+        """Record what the finalists' race has shown."""
+        batches = {one: shown.microbatch_s * one.microbatches for one, shown in raced.items()}
+        self.search.settle(batches)
+        for one, shown in raced.items():
+            choice = self._choices[one]
+            self._choices[one] = choice.tried(choice.costs, shown.microbatch_s, shown.idle)
 
     def decision(self) -> Decision:
         """The fastest candidate, with the reasons against the others."""
@@ -134,11 +150,31 @@ def decide(document: TrainingDocument, rank: Rank, predictor: Predictor | None, 
         else:
             other, choice = asked[0]
             _tried(other, choice, make_trial)
+    _race(document, searcher, make_trial)
     decision: list[Decision | None] = [searcher.decision() if searcher is not None else None]
     dist.broadcast_object_list(decision, src=0)
     if decision[0] is None:
         raise TrainingError("rank 0 sent no decision")
     return decision[0]
+
+
+def _race(document: TrainingDocument, searcher: _Searcher | None, make_trial: MakeTrial) -> None:
+    """Let the finalists run in turn, all of them set up at once."""
+    finalists = searcher.finalists() if searcher is not None else []
+    asked: list[Any] = [None, 0]
+    if searcher is not None:
+        asked = [[(one.applied(document), searcher.choice(one)) for one in finalists], searcher.search.rounds]
+    dist.broadcast_object_list(asked, src=0)
+    if not asked[0]:
+        return
+    trials = [make_trial(each, choice) for each, choice in asked[0]]
+    try:
+        raced = race(trials, asked[1])
+    finally:
+        for trial in trials:
+            trial.close()
+    if searcher is not None:
+        searcher.take(dict(zip(finalists, raced, strict=True)))
 
 
 def _tried(document: TrainingDocument, choice: ScheduleChoice, make_trial: MakeTrial) -> Trial:

@@ -6,7 +6,7 @@ from jellybean.documents.training import TrainingDocument
 from jellybean.pipeline.torch_profile import TorchProfile
 from jellybean.training.collectives.buffer_memory import sum_buffer_bytes
 from jellybean.training.stages.precision import PRECISIONS
-from jellybean_solver.pipeline import ActionKind, Schedule, schedule_memory
+from jellybean_solver.pipeline import Schedule, peak_activation_bytes, schedule_memory
 
 _FLOAT_BYTES = 4  # of a weight, a gradient and a master copy
 
@@ -35,7 +35,7 @@ def device_memory_bytes(
         )
         held = sorted({one.stage for one in own.stages})
         buffers = sum(_sum_bytes(stage, profile, layers[stage], schedule, document) for stage in held)
-        needed.append(fixed + buffers + _peak_activation_bytes(schedule, device, activation_bytes))
+        needed.append(fixed + buffers + peak_activation_bytes(schedule, device, activation_bytes))
     return max(needed)
 
 
@@ -47,14 +47,3 @@ def _sum_bytes(
     gradient_bytes = [profile.trained_bytes[layer] for layer in layers]
     ranks = len(devices) * document.replicas
     return sum_buffer_bytes(document.sync, ranks, gradient_bytes, on_cpu=profile.device.type == "cpu")
-
-
-def _peak_activation_bytes(schedule: Schedule, device: int, activation_bytes: list[float]) -> float:
-    now = most = 0.0
-    for action in schedule.actions[device]:
-        if action.kind is ActionKind.FORWARD:
-            now += activation_bytes[action.stage]
-        elif action.kind in (ActionKind.BACKWARD, ActionKind.WEIGHT_GRADIENT):
-            now -= activation_bytes[action.stage]
-        most = max(most, now)
-    return most

@@ -7,7 +7,7 @@ like it. The search ends when the best candidate is one that was tried.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import mean, median
 
@@ -21,17 +21,18 @@ Predict = Callable[[Candidate, MeasuredCosts], float]  # seconds per batch
 class SearchLimits:
     """`trials`: most candidates that are tried; 0: predictions decide. `seconds`: after which no further one is tried.
 
-    `finalists`: of those tried, how many are tried again, `repeats` times in turn, if they are at most `close` times
-    slower than the best, as other programs may have slowed a trial. `explored`: candidates that are tried in a layout
-    before their times count against its other ones.
+    `explored`: candidates that are tried in a layout before their times count against its other ones. `finalists`: of
+    those tried, how many race against each other, if they are at most `close` times slower than the best: one iteration
+    each in turn, so that other programs slow all of them alike. `race_s`: how long; but at least `rounds[0]` rounds.
     """
 
     trials: int = 16
     seconds: float = 20.0
-    finalists: int = 3
-    repeats: int = 2
-    close: float = 1.25
     explored: int = 2
+    finalists: int = 4
+    close: float = 1.6
+    race_s: float = 8.0
+    rounds: tuple[int, int] = (3, 40)
 
 
 @dataclass
@@ -47,6 +48,7 @@ class Search:
 
     def __post_init__(self) -> None:
         self._predicted = self._predictions()
+        self._raced: tuple[Candidate, ...] = ()
 
     def next(self) -> Candidate | None:
         """The candidate to try next; None when the search is done.
@@ -59,9 +61,28 @@ class Search:
             return self._best([one for one in self.candidates if one.processes == 1] or self.candidates)
         if len(self.trials) < self.limits.trials and self.spent_s < self.limits.seconds:
             best = self._best(self.candidates)
-            if best not in self.trials:
-                return best
-        return self._finalist()
+            return None if best in self.trials else best
+        return None
+
+    @property
+    def finalists(self) -> list[Candidate]:
+        """The fastest ones tried, which race against each other; empty if the best is far ahead."""
+        fastest = sorted(self.trials, key=self.seconds)
+        close = [one for one in fastest if self.seconds(one) <= self.limits.close * self.seconds(fastest[0])]
+        return close[: self.limits.finalists] if len(close) > 1 else []
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of the race: each finalist trains one iteration in a round."""
+        least, most = self.limits.rounds
+        round_s = sum(map(self.seconds, self.finalists))
+        return max(least, min(most, int(self.limits.race_s / max(round_s, 1e-6))))
+
+    def settle(self, raced: Mapping[Candidate, float]) -> None:
+        """Take the finalists' seconds, which replace those of their trials."""
+        for candidate, batch_s in raced.items():
+            self.trials[candidate] = [batch_s]
+        self._raced = tuple(raced)
 
     def record(self, candidate: Candidate, batch_s: float, spent_s: float, measured: MeasuredCosts) -> None:
         """Take the seconds of a candidate's batch, how long the trial took, and what is measured by now."""
@@ -73,8 +94,8 @@ class Search:
 
     @property
     def best(self) -> Candidate:
-        """The fastest: of those that were tried, if any were, else by prediction."""
-        return self._best(list(self.trials) or self.candidates)
+        """The fastest: of the finalists, else of those that were tried, else by prediction."""
+        return self._best(self._raced or list(self.trials) or self.candidates)
 
     def seconds(self, candidate: Candidate) -> float:
         """Seconds of a candidate: measured, or predicted and corrected by the trials of candidates like it."""
@@ -100,16 +121,6 @@ class Search:
             return min(1.0, *layout.values()) if layout else 1.0
         same = [ratio for one, ratio in layout.items() if one.schedule == candidate.schedule]
         return mean(same) if same else min(layout.values())
-
-    def _finalist(self) -> Candidate | None:
-        """A candidate to try again: of the fastest ones, that with the fewest trials."""
-        fastest = sorted(self.trials, key=self.seconds)
-        close = [one for one in fastest if self.seconds(one) <= self.limits.close * self.seconds(fastest[0])]
-        finalists = close[: self.limits.finalists]
-        if len(finalists) < 2:
-            return None
-        least = min(finalists, key=lambda one: len(self.trials[one]))
-        return least if len(self.trials[least]) <= self.limits.repeats else None
 
 
 def _same_layout(one: Candidate, other: Candidate) -> bool:

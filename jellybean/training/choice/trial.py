@@ -80,6 +80,41 @@ def measure(trial: TrialRun, costs: ScheduleCosts) -> Trial:
     return Trial(trial.schedule, iteration_s, max(0.0, idle), measured_costs(trial.schedule, ranks, costs))
 
 
+@dataclass(frozen=True)
+class Raced:
+    """Median seconds of a micro-batch, and the devices' idle time on average, of one candidate in a race."""
+
+    microbatch_s: float
+    idle: float
+
+
+def race(trials: Sequence[TrialRun], rounds: int) -> list[Raced]:
+    """Run an iteration of each candidate in turn, so that other programs slow them alike.
+
+    A collective call of all ranks. Each iteration begins at a barrier.
+    """
+    own: list[list[RankTimes | None]] = [[] for _ in trials]
+    for number in range(rounds + 1):
+        for times, trial in zip(own, trials, strict=True):
+            dist.barrier()
+            if trial.run is None:
+                times.append(None)
+                continue
+            measured = RankTimes(trial.device, trial.replica, *_run_many(trial.run, 1))
+            if number:  # the first round makes buffers, connections and optimizer states
+                times.append(measured)
+    every = zip(*gather_from_ranks(own), strict=True)
+    return [_raced(times, trial.schedule.microbatches) for times, trial in zip(every, trials, strict=True)]
+
+
+def _raced(ranks: Sequence[Sequence[RankTimes | None]], microbatches: int) -> Raced:
+    """Of what each rank measured in each round."""
+    used = [[one for one in times if one is not None] for times in ranks]
+    rounds = [max(one.iterations_s[0] for one in own) for own in zip(*(times for times in used if times), strict=True)]
+    busy = [mean(one.busy_s for one in times) for times in used if times]
+    return Raced(median(rounds) / microbatches, max(0.0, 1.0 - mean(busy) / mean(rounds)))
+
+
 def _run_once(run: RunIteration | None) -> float:
     began = time.perf_counter()
     if run is not None:

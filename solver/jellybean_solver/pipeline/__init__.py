@@ -3,8 +3,8 @@
 Public surface of this package; other packages import from here only. Rooms: `schedule` (a schedule as data),
 `schedules` (one generator per published schedule), `partitioning` (layer graph to stages), `collectives` (all-reduces
 as data), `estimates` (a transformer's training from its size), `layer_parallelism` (bytes that layers send under data
-and tensor parallelism), `sharding` (which dimension of each operator a mesh splits). Symbols in the docstrings: D
-devices, M micro-batches, s a stage (from 0), v stages per device,
+and tensor parallelism), `sharding` (which dimension of each operator a mesh splits), `model_data_sizes`.
+Symbols in the docstrings: D devices, M micro-batches, s a stage (from 0), v stages per device,
 F and B forward and backward times; in `estimates` those of the published formulas.
 """
 
@@ -43,6 +43,8 @@ from jellybean_solver.pipeline.layer_parallelism.linear_layer import (
 )
 from jellybean_solver.pipeline.layer_parallelism.network import LayerKind, LayerStrategy, NetworkLayer, sent_bytes
 from jellybean_solver.pipeline.layer_parallelism.published_networks import PUBLISHED_NETWORKS
+from jellybean_solver.pipeline.model_data_sizes import WpipeSize, fastest_size, wpipe_sizes
+from jellybean_solver.pipeline.partitioning.balanced import balanced_stages
 from jellybean_solver.pipeline.partitioning.device_memory import MEMORY_SCHEDULES, MemoryLimit
 from jellybean_solver.pipeline.partitioning.layer_graph import Layer, LayerGraph, enumerate_cuts, layer_graph
 from jellybean_solver.pipeline.partitioning.partition import (
@@ -56,7 +58,7 @@ from jellybean_solver.pipeline.partitioning.settings import PartitionSettings
 from jellybean_solver.pipeline.partitioning.stage_devices import StageDevices, stage_devices
 from jellybean_solver.pipeline.partitioning.stages import Partition, PartitionStage, TopologyLevel
 from jellybean_solver.pipeline.schedule.actions import Action, ActionKind
-from jellybean_solver.pipeline.schedule.memory import schedule_memory
+from jellybean_solver.pipeline.schedule.memory import peak_activation_bytes, schedule_memory
 from jellybean_solver.pipeline.schedule.schedule import Schedule
 from jellybean_solver.pipeline.schedule.simulator import (
     ScheduleCosts,
@@ -122,7 +124,9 @@ __all__ = [
     "TrainingSetup",
     "Transfer",
     "Transformer",
+    "WpipeSize",
     "all_reduce_violations",
+    "balanced_stages",
     "branch_schedule",
     "bubble_fraction",
     "bubble_over_ideal",
@@ -132,6 +136,7 @@ __all__ = [
     "device_memory",
     "devices_for_states",
     "enumerate_cuts",
+    "fastest_size",
     "iteration_flops",
     "largest_parameters",
     "layer_activation_bytes",
@@ -143,6 +148,7 @@ __all__ = [
     "participant_rounds",
     "partition",
     "partition_line",
+    "peak_activation_bytes",
     "replicated_schedule",
     "schedule_memory",
     "schedule_violations",
@@ -153,4 +159,5 @@ __all__ = [
     "stage_devices",
     "stage_seconds",
     "warm_up_forwards",
+    "wpipe_sizes",
 ]

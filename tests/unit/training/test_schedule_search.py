@@ -127,19 +127,27 @@ class TestSearch:
         """Of many alike candidates, as many as allowed are tried, and the finalists again."""
         alike = {Candidate(2, 1, 2**power, "1f1b"): 1.0 + power / 100 for power in range(8)}
         wrong = {one: (2.0 - seconds) / 10 for one, seconds in alike.items()}
-        made = search(alike, wrong, trials=4, finalists=2, repeats=2, explored=9)
+        made = search(alike, wrong, trials=4, explored=9)
         assert len(made.trials) == 4
-        assert sorted(map(len, made.trials.values())) == [1, 1, 3, 3]
-        assert len(search(alike, wrong, explored=9, seconds=0.15, finalists=0).trials) == 2
+        assert len(search(alike, wrong, explored=9, seconds=0.15).trials) == 2
         assert not search(alike, trials=0).trials
 
-    def test_a_slow_trial_is_repeated(self):
-        """What one loaded moment made slow does not lose."""
-        made = Search([self.FAST, self.SLOW], lambda one, _: 1.0 if one == self.FAST else 1.02)
-        times = {self.FAST: [1.2, 1.0, 1.0], self.SLOW: [1.1, 1.1, 1.1]}
-        while (candidate := made.next()) is not None:
-            made.record(candidate, times[candidate][len(made.trials.get(candidate, []))], 0.1, made.measured)
-        assert made.best == self.FAST
+    def test_finalists(self):
+        """The close ones race, and what the race shows decides: a trial may have been slowed by other programs."""
+        alike = {Candidate(2, 1, 2**power, "1f1b"): 1.0 + power / 2 for power in range(4)}
+        made = search(alike, dict.fromkeys(alike, 0.1), explored=9, close=1.6, finalists=9)
+        assert [made.seconds(one) for one in made.finalists] == [1.0, 1.5]
+        first, second = made.finalists
+        made.settle({first: 2.9, second: 2.8})
+        assert made.best == second  # also where one that did not race has a shorter trial
+        assert made.seconds(second) == 2.8
+        assert not search({self.ONE: 1.0, self.FAST: 9.0}).finalists
+
+    @pytest.mark.parametrize(("seconds", "rounds"), [(1e-3, 40), (0.5, 8), (60.0, 3)])
+    def test_rounds_fit_the_time(self, seconds, rounds):
+        times = {self.ONE: seconds, self.FAST: seconds}
+        made = search(times, {self.ONE: seconds, self.FAST: 0.1 * seconds}, race_s=8.0, rounds=(3, 40), seconds=1e3)
+        assert made.rounds == rounds
 
 
 class TestPredictions:

@@ -86,3 +86,15 @@ def _stage(stage: int, pipe: int, actions: Sequence[Action]) -> StageMemory:
         elif action.kind in (ActionKind.BACKWARD, ActionKind.WEIGHT_GRADIENT):
             oldest = action.version if oldest is None else min(oldest, action.version)
     return StageMemory(stage, pipe, versions, delay)
+
+
+def peak_activation_bytes(schedule: Schedule, device: int, activation_bytes: Sequence[float]) -> float:
+    """Most bytes of activations that are live on a device. `activation_bytes`: of a micro-batch, by stage."""
+    now = most = 0.0
+    for action in schedule.actions[device]:
+        if action.kind is ActionKind.FORWARD:
+            now += activation_bytes[action.stage]
+        elif action.kind in (ActionKind.BACKWARD, ActionKind.WEIGHT_GRADIENT):
+            now -= activation_bytes[action.stage]
+        most = max(most, now)
+    return most

@@ -1,0 +1,113 @@
+"""What a rank does before it is known how the run trains: it loads, checks and traces the model; rank 0 profiles it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch.distributed as dist
+
+from jellybean.documents.training import TrainingDocument
+from jellybean.pipeline.torch_profile import ProfileTarget, TorchProfile, profile_traced
+from jellybean.training.choice.candidates import enumerate_candidates, leaves_freedom
+from jellybean.training.choice.decide import Predictor
+from jellybean.training.choice.planned import PlannedStages
+from jellybean.training.choice.profiles import SizedProfiles
+from jellybean.training.choice.schedule_choice import ScheduleChoice, choose_schedule
+from jellybean.training.data.agreement import check_same_rows
+from jellybean.training.data.rows import RowDigest
+from jellybean.training.errors import TrainingError
+from jellybean.training.graphs import GraphRecipe, ModelGraphs, find_graphs, repeat_graphs
+from jellybean.training.inputs import CheckedInputs, TrainingInputs, check_inputs, read_inputs
+from jellybean.training.processes.link_speed import LinkSpeed, measure_links
+from jellybean.training.processes.ranks import Rank
+from jellybean.training.stages.precision import PRECISIONS
+
+GPU_BYTES_PER_S = 1.25e9  # between GPUs, unless the document says more: 10 Gbit/s
+
+
+@dataclass(frozen=True)
+class PreparedRank:
+    """A rank that has loaded, checked and traced its model. `choice`: None if candidates are to be searched.
+
+    `predictor`: on rank 0 of such a search.
+    """
+
+    document: TrainingDocument
+    rank: Rank
+    inputs: TrainingInputs
+    graphs: ModelGraphs
+    warning: str
+    choice: ScheduleChoice | None
+    predictor: Predictor | None
+
+
+@dataclass(frozen=True)
+class _Decisions:
+    """What rank 0 found out about the model, for all ranks."""
+
+    checked: CheckedInputs
+    recipes: tuple[GraphRecipe, GraphRecipe]
+    choice: ScheduleChoice | None  # None: all ranks search it
+
+
+def prepare_rank(document: TrainingDocument, directory: Path, rank: Rank) -> PreparedRank:
+    """Load, check and trace the model. A collective call: rank 0 checks and profiles it for all."""
+    with rank.busy("loading the model and the data, and profiling"):
+        inputs = read_inputs(document, directory)
+        parts = {"train": inputs.data.train, "test": inputs.data.test}
+        digests = [RowDigest(part, rows.digest()) for part, rows in parts.items()]
+        link = _link_speed(document, rank)
+        graphs: ModelGraphs | None = None
+        decisions: list[_Decisions | None] = [None]
+        predictor: Predictor | None = None
+        if rank.is_first:
+            checked = check_inputs(inputs, document)
+            example = inputs.example(document, checked.trial_rows).inputs
+            graphs = find_graphs(inputs.module, example, in_layers=rank.tensor > 1)
+            facts = graphs.recipes[0].facts
+            states = inputs.optimizer.states_per_weight(inputs.module) + (document.ema is not None)
+            choice: ScheduleChoice | None = None
+            if leaves_freedom(document, dist.get_world_size()):
+                predictor = Predictor(document, _profiles(document, inputs, graphs, rank), states, link)
+            else:
+                tensors = inputs.example(document).inputs.tensors
+                choose = PlannedStages(directory) if document.plan or document.objective else choose_schedule
+                choice = choose(graphs.training, facts, tensors, document, states, rank.device, link)
+            decisions = [_Decisions(checked, graphs.recipes, choice)]
+    dist.broadcast_object_list(decisions, src=0)
+    decided = decisions[0]
+    if decided is None:
+        raise TrainingError("rank 0 sent no choice of a schedule")
+    check_same_rows(digests, document.data_name, "before training")
+    with rank.busy("tracing the model"):
+        arguments = inputs.example(document, decided.checked.trial_rows).inputs
+        graphs = graphs or repeat_graphs(inputs.module, arguments, decided.recipes)
+    inputs = inputs.ruled(decided.checked.rules)
+    return PreparedRank(document, rank, inputs, graphs, decided.checked.warning, decided.choice, predictor)
+
+
+def _profiles(document: TrainingDocument, inputs: TrainingInputs, graphs: ModelGraphs, rank: Rank) -> SizedProfiles:
+    """Profiles of the smallest and the largest micro-batch that the document leaves open."""
+    candidates, _ = enumerate_candidates(document, dist.get_world_size())
+    sizes = [max(1, document.batch // (one.microbatches * one.replicas)) for one in candidates] or [document.batch]
+    target = ProfileTarget(rank.device, PRECISIONS[document.precision].computation)
+
+    def measure(size: int) -> TorchProfile:
+        tensors = inputs.data.train.example(max(2, size)).inputs.tensors
+        return profile_traced(graphs.training, graphs.recipes[0].facts, tensors, runs=3, target=target)
+
+    return SizedProfiles.measured(sizes, measure)
+
+
+def _link_speed(document: TrainingDocument, rank: Rank) -> LinkSpeed:
+    """The document's bandwidth, or what is measured between CPU processes. A collective call.
+
+    Links between GPUs are not measured yet.
+    """
+    if document.bandwidth_bytes_per_s is not None:
+        return LinkSpeed(document.bandwidth_bytes_per_s)
+    alone = document.devices == 1 and not leaves_freedom(document, dist.get_world_size())
+    if rank.device.type != "cpu" or alone:
+        return LinkSpeed(GPU_BYTES_PER_S)
+    return measure_links(rank)
