@@ -241,8 +241,9 @@ class TrainingDocument(PlanKeys, ParallelKeys):
         default="float32",
         description="Mixed precision: bfloat16, float16 with loss scaling, or bfloat16 weights with float32 masters.",
     )
-    compress: Literal["none", "bfloat16", "float16"] = Field(
-        default="none", description="Compression of tensors sent between stages."
+    compress: Literal["none", "bfloat16", "float16", "auto"] = Field(
+        default="none",
+        description="Type of tensors sent between stages; auto: bfloat16 where it saves time.",
     )
     recompute: bool = Field(
         default=False, description="Activation recomputation: keep only stage inputs and repeat the forward pass."
@@ -337,6 +338,8 @@ class TrainingDocument(PlanKeys, ParallelKeys):
             raise InvalidValueError(
                 "`parallel: auto` is not for plans, `tensor` or parameter servers", "remove it, or them"
             )
+        if self.compress == AUTO and (self.plan or self.objective):
+            raise InvalidValueError("`compress: auto` is not for plans", "write bfloat16, or remove it")
         return self
 
     def on(self, processes: int) -> Self:

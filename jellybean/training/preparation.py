@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from jellybean.documents.training import TrainingDocument
+from jellybean.documents.training import AUTO, TrainingDocument
 from jellybean.pipeline.torch_profile import ProfileTarget, TorchProfile, profile_traced
 from jellybean.training.choice.candidates import enumerate_candidates, leaves_freedom
 from jellybean.training.choice.decide import Predictor
@@ -19,7 +19,7 @@ from jellybean.training.data.rows import RowDigest
 from jellybean.training.errors import TrainingError
 from jellybean.training.graphs import GraphRecipe, ModelGraphs, find_graphs, repeat_graphs
 from jellybean.training.inputs import CheckedInputs, TrainingInputs, check_inputs, read_inputs
-from jellybean.training.processes.link_speed import LinkSpeed, measure_links
+from jellybean.training.processes.link_speed import LinkSpeed, measure_links, with_conversion
 from jellybean.training.processes.ranks import Rank
 from jellybean.training.stages.precision import PRECISIONS
 
@@ -58,6 +58,8 @@ def prepare_rank(document: TrainingDocument, directory: Path, rank: Rank) -> Pre
         parts = {"train": inputs.data.train, "test": inputs.data.test}
         digests = [RowDigest(part, rows.digest()) for part, rows in parts.items()]
         link = _link_speed(document, rank)
+        if document.compress == AUTO:
+            link = with_conversion(link, rank.device)
         graphs: ModelGraphs | None = None
         decisions: list[_Decisions | None] = [None]
         predictor: Predictor | None = None

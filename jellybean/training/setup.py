@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from jellybean.documents.training import TrainingDocument
+from jellybean.documents.training import AUTO, TrainingDocument
 from jellybean.documents.training_run import TORCH
 from jellybean.pipeline.torch_devices import move_module
 from jellybean.pipeline.torch_trace import CallForm
@@ -239,7 +239,8 @@ class _RunBuilder:
             AveragedWeights(held, document.ema) if document.ema is not None else None,
             sums,
         )
-        transport = start_transport(rank, schedule, document.replicas, groups.messages, document.compress)
+        compress = self._choice.compress if document.compress == AUTO else document.compress
+        transport = start_transport(rank, schedule, document.replicas, groups.messages, compress)
         place = Place(rank.device_index, rank.first, rank.streams, rank.tensor)
         interpreter = Interpreter(schedule, held, transport, updates, place, rank.step)
         return _TrainingParts(held, updates, transport, interpreter, groups)

@@ -8,6 +8,7 @@ from statistics import mean
 
 from jellybean.documents.training import TrainingDocument
 from jellybean.pipeline.torch_profile import TorchProfile
+from jellybean.training.choice.compression import compressions, crossing_bytes, transfer_s
 from jellybean.training.processes.link_speed import LinkSpeed
 from jellybean_solver.pipeline import COLLECTIVES, ActionKind, Schedule, ScheduleCosts, stage_seconds
 
@@ -118,14 +119,12 @@ def schedule_costs(
 def _transfers_s(
     profile: TorchProfile, layers: Sequence[Sequence[int]], prices: Prices, document: TrainingDocument
 ) -> tuple[float, ...] | float:
-    """Seconds from each stage to the next; a compressed tensor has half the bytes."""
-    share = 1.0 if document.compress == "none" else 0.5
-    done, crossing = 0, []
-    for own in layers[:-1]:
-        done |= sum(1 << layer for layer in own)
-        seconds = prices.link.seconds(share * profile.graph.crossing_bytes(done))
-        crossing.append(seconds + prices.measured.message_s)
-    return tuple(crossing) if crossing else 0.0
+    """Seconds from each stage to the next."""
+    graph, link = profile.graph, prices.link
+    types = compressions(graph, layers, document, link)
+    sizes = crossing_bytes(graph, layers)
+    crossing = [transfer_s(size, sent, link) for size, sent in zip(sizes, types, strict=True)]
+    return tuple(seconds + prices.measured.message_s for seconds in crossing) if crossing else 0.0
 
 
 def _sum_s(size_bytes: float, document: TrainingDocument, copies: int, link: LinkSpeed) -> float:

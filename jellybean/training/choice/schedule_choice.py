@@ -10,6 +10,7 @@ from jellybean.documents.training import AUTO, TrainingDocument
 from jellybean.pipeline.torch_graph import GraphFacts
 from jellybean.pipeline.torch_profile import ProfileTarget, TorchProfile, profile_traced
 from jellybean.pipeline.torch_trace import TracedModule
+from jellybean.training.choice.compression import compressions
 from jellybean.training.choice.costs import Prices, schedule_costs
 from jellybean.training.choice.cuts import check_tied_layers, cut_layers
 from jellybean.training.choice.memory import device_memory_bytes
@@ -37,7 +38,8 @@ class ScheduleChoice:
     `period`: micro-batches per update of a schedule without a flush, else None. `layers[stage]`: indices of layers in
     the profile. `tracer`: what traced the model. `stage_of`: stage by graph node name. `microbatch_s`: predicted
     seconds per micro-batch. `memory_bytes`: peak memory of the fullest device. `backward_ratio`: of a backward's time
-    to a forward's, by which Chimera's order was made. `rejected`: other schedules -> reason.
+    to a forward's, by which Chimera's order was made. `compress`: type of the messages
+    between each stage and the next. `rejected`: other schedules -> reason.
     """
 
     name: str
@@ -51,6 +53,7 @@ class ScheduleChoice:
     bubble: float
     memory_bytes: float
     backward_ratio: float = 2.0
+    compress: tuple[str, ...] = ()
     rejected: dict[str, str] = field(default_factory=dict)
 
     def schedule(self, devices: int, microbatches: int) -> Schedule:
@@ -146,6 +149,7 @@ def predict(
         bubble_fraction(timeline),
         needed,
         ratio,
+        compressions(profile.graph, layers, document, prices.link),
     )
 
 

@@ -6,7 +6,7 @@ A raw ping would be faster: here a message passes the threads, headers and buffe
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
@@ -22,10 +22,15 @@ _SMALL_ROUNDS, _LARGE_ROUNDS = 32, 4  # the fastest counts: a slower one waited 
 
 @dataclass(frozen=True)
 class LinkSpeed:
-    """A message of n bytes takes `latency_s` + n / `bytes_per_s`."""
+    """A message of n bytes takes `latency_s` + n / `bytes_per_s`.
+
+    `convert_s`, `convert_s_per_byte`: to convert a float32 tensor to 16 bits and back, whatever its size, and by bytes.
+    """
 
     bytes_per_s: float
     latency_s: float = 0.0
+    convert_s: float = 0.0
+    convert_s_per_byte: float = 0.0
 
     def seconds(self, size_bytes: float) -> float:
         """Seconds from the sender's `send` until the receiver has the tensor."""
@@ -54,6 +59,24 @@ def measure_links(rank: Rank) -> LinkSpeed:
     dist.destroy_process_group(group)
     latency_s, s_per_byte = slowest.tolist()
     return LinkSpeed(1.0 / s_per_byte, latency_s)
+
+
+def with_conversion(link: LinkSpeed, device: torch.device) -> LinkSpeed:
+    """The link with measured costs of converting float32 tensors to bfloat16, and back at the receiver."""
+    small_s, large_s = (_conversion_s(size, device) for size in (_SMALL_BYTES, _LARGE_BYTES))
+    fixed_s, s_per_byte = cost_of_messages(small_s, large_s)
+    return replace(link, convert_s=fixed_s, convert_s_per_byte=s_per_byte)
+
+
+def _conversion_s(size_bytes: int, device: torch.device) -> float:
+    values, fastest_s = torch.zeros(size_bytes // 4, device=device), float("inf")
+    for _ in range(_SMALL_ROUNDS):
+        began = time.perf_counter()
+        values.to(torch.bfloat16).to(torch.float32)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        fastest_s = min(fastest_s, time.perf_counter() - began)
+    return fastest_s
 
 
 def cost_of_messages(small_s: float, large_s: float) -> tuple[float, float]:

@@ -12,7 +12,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 
 import torch
@@ -51,7 +51,8 @@ class StageTransport:
 
     `peers`: the ranks that it exchanges messages with; both sides must name each other. `headers`: transfers of headers
     in host memory. `links`: of tensors, by peer; None: in host memory over the default group, small ones inline.
-    `patience_s`: how long an idle rank waits for a message.
+    `compress`: one of COMPRESSIONS, for all messages or by their keys. `patience_s`: how long an idle
+    rank waits for a message.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class StageTransport:
         headers: Communicator,
         *,
         links: Mapping[int, Link] | None = None,
-        compress: str = "none",
+        compress: str | Callable[[MessageKey], str] = "none",
         patience_s: float = 600.0,
     ) -> None:
         self._headers, self._compress, self._patience_s = headers, compress, patience_s
@@ -89,7 +90,7 @@ class StageTransport:
         Waits only if as many messages as the link allows are in flight; every one of them completes without this rank.
         """
         self._raise_failure()
-        layout = layout_of(tensors, "none" if key.kind == EVALUATION else self._compress)
+        layout = layout_of(tensors, self._compression(key))
         values = [
             None if tensor is None or part is None else tensor.to(part.sent).contiguous()
             for tensor, part in zip(tensors, layout.parts, strict=True)
@@ -104,6 +105,11 @@ class StageTransport:
         except RuntimeError as error:
             raise _connection_lost(error) from error
         self._outboxes[peer].put((completions, [header, *sent]))
+
+    def _compression(self, key: MessageKey) -> str:
+        if key.kind == EVALUATION:
+            return "none"
+        return self._compress if isinstance(self._compress, str) else self._compress(key)
 
     def take(self, key: MessageKey) -> StageTensors:
         """Wait for the tensors of a key. RankLostError if a rank is gone or sends nothing for too long."""

@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 import torch.distributed as dist
 
 from jellybean.training.processes.links import GroupCommunicator, Link, StagedLink, device_links
 from jellybean.training.processes.ranks import NO_TIMEOUT, Rank
+from jellybean.training.processes.tensor_messages import MessageKey
 from jellybean.training.processes.transport import StageTransport
 from jellybean.training.stages.interpreter import neighbours, peers_of
 from jellybean_solver.pipeline import Schedule
 
 
 def start_transport(
-    rank: Rank, schedule: Schedule, replicas: int, messages: dist.ProcessGroup | None, compress: str
+    rank: Rank, schedule: Schedule, replicas: int, messages: dist.ProcessGroup | None, compress: Sequence[str] | str
 ) -> StageTransport:
-    """Start the transport to the stages before and after this rank's. A collective call. `messages`: group of all."""
+    """Start the transport to the stages before and after this rank's. A collective call.
+
+    `messages`: group of all. `compress`: one of COMPRESSIONS, or one for each stage and the next.
+    """
     transport = StageTransport(
         peers_of(schedule, rank.device_index, rank.first, rank.tensor),
         GroupCommunicator(messages),
         links=_links(rank, schedule, replicas),
-        compress=compress,
+        compress=compress if isinstance(compress, str) else partial(_compression, schedule.stages, tuple(compress)),
         patience_s=NO_TIMEOUT.total_seconds(),
     )
     transport.start()
     return transport
+
+
+def _compression(stages: int, compress: tuple[str, ...], key: MessageKey) -> str:
+    """The type of a message: that of the boundary between its sender and its receiver."""
+    return compress[min(divmod(key.stage, stages))]
 
 
 def _links(rank: Rank, schedule: Schedule, replicas: int) -> Mapping[int, Link] | None:

@@ -12,6 +12,7 @@ from jellybean.documents.training import OptimizerSpec, TrainingDocument  # noqa
 from jellybean.errors import DocumentError  # noqa: E402
 from jellybean.pipeline.torch_profile import TorchProfile  # noqa: E402
 from jellybean.training.choice.candidates import ONE_DEVICE, Candidate, enumerate_candidates  # noqa: E402
+from jellybean.training.choice.compression import compressions  # noqa: E402
 from jellybean.training.choice.costs import MeasuredCosts, Prices, schedule_costs  # noqa: E402
 from jellybean.training.choice.decide import Predictor  # noqa: E402
 from jellybean.training.choice.profiles import SizedProfiles  # noqa: E402
@@ -88,6 +89,10 @@ class TestCandidates:
         assert (decided.ranks, decided.devices, decided.microbatches, decided.chunks) == (2, 2, 8, 3)
         assert not any(decided.leaves_open(key) for key in ("devices", "replicas", "microbatches"))
         assert (decided.batch, asked.ranks) == (64, 4)
+
+    def test_compress_auto_is_not_for_plans(self):
+        with pytest.raises((DocumentError, ValueError), match="not for plans"):
+            document(compress="auto", objective="dapple", devices=2)
 
     def test_processes_alone_mean_nothing(self):
         with pytest.raises((DocumentError, ValueError), match="parallel: auto"):
@@ -192,6 +197,31 @@ class TestPredictions:
         assert again >= plain + 4 * 4e-3  # the forwards of a stage's four micro-batches
         assert short < plain
         assert naive != plain
+
+    @pytest.mark.parametrize(
+        ("link", "expected"),
+        [
+            (LinkSpeed(1e6, 0.0, 1e-5, 1e-9), ("bfloat16", "none", "bfloat16")),  # the second boundary has 10 bytes
+            (LinkSpeed(1e6, 0.0, 1e-5, 6e-7), ("none", "none", "none")),  # conversion takes longer than it saves
+            (LinkSpeed(1e12, 0.0, 1e-5, 1e-9), ("none", "none", "none")),  # a fast link
+        ],
+    )
+    def test_boundaries_are_compressed_where_it_saves_time(self, link, expected):
+        graph = profile(8, 4).graph
+        sizes = (1000.0, 10.0, 4000.0, 1000.0)
+        layers = tuple(replace(one, activation_bytes=size) for one, size in zip(graph.layers, sizes, strict=True))
+        stages = ((0,), (1,), (2,), (3,))
+        found = compressions(LayerGraph(layers, graph.edges), stages, document(compress="auto"), link)
+        assert found == expected
+        assert compressions(graph, stages, document(compress="float16"), link) == ("float16",) * 3
+
+    def test_compress_auto_is_never_slower_than_both(self):
+        candidate, cheap = Candidate(2, 1, 4, "1f1b"), LinkSpeed(1e5, 1e-4, 1e-6, 1e-9)
+        seconds = {
+            way: predictor(document(parallel="auto", compress=way), cheap).batch_s(candidate, MeasuredCosts())
+            for way in ("none", "bfloat16", "auto")
+        }
+        assert seconds["auto"] == seconds["bfloat16"] < seconds["none"]
 
     def test_what_recomputes_with_a_split_backward(self):
         made = make_schedule("zb-h1", 2, 4)
