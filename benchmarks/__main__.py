@@ -26,6 +26,7 @@ from benchmarks.training_runs import (  # noqa: F401
     planned_stages,
     preparing,
     schedule_auto,
+    tensor_parallel,
     training_memory,
 )
 

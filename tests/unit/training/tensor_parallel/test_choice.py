@@ -1,0 +1,123 @@
+"""Which layers are split is chosen from the graph; layers that cannot be split as named are refused with the reason."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
+
+from torch import nn  # noqa: E402
+
+from jellybean.pipeline.torch_graph import graph_facts  # noqa: E402
+from jellybean.pipeline.torch_trace import TRACERS, CallArguments, trace  # noqa: E402
+from jellybean.training.errors import TrainingError  # noqa: E402
+from jellybean.training.tensor_parallel.choice import choose_splits  # noqa: E402
+from jellybean.training.tensor_parallel.layouts import Split  # noqa: E402
+
+
+class Attention(nn.Module):
+    """Heads from three layers; `across` mixes them before the last one."""
+
+    def __init__(self, heads: int = 4, *, across: bool = False) -> None:
+        super().__init__()
+        self.heads, self.across = heads, across
+        self.query, self.key, self.value, self.back = (nn.Linear(12, 12) for _ in range(4))
+
+    def forward(self, x):
+        rows, tokens, _ = x.shape
+        heads = [
+            layer(x).view(rows, tokens, self.heads, -1).transpose(1, 2) for layer in (self.query, self.key, self.value)
+        ]
+        mixed = nn.functional.scaled_dot_product_attention(*heads).transpose(1, 2).reshape(rows, tokens, 12)
+        return self.back(mixed.softmax(-1) if self.across else mixed)
+
+
+def chain() -> nn.Module:
+    return nn.Sequential(nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 12), nn.LayerNorm(12), nn.Linear(12, 6), nn.Tanh())
+
+
+def choose(module, ways=2, named=None, tracer="torch.fx", *, by_rows=False, given=None):
+    arguments = CallArguments.of((torch.randn(3, 5, 12) if given is None else given,))
+    traced = trace(module, arguments, tracer=tracer)
+    facts = graph_facts(traced, arguments.tensors)
+    found = choose_splits(traced.graph, facts, ways, named or {}, by_rows=by_rows)
+    return {name: split.value for name, split in found.layers.items()}, found.weights
+
+
+@pytest.mark.parametrize("tracer", TRACERS)
+def test_pairs_of_layers_are_split_by_columns_then_rows_and_lone_ones_are_not(tracer):
+    layers, weights = choose(chain(), tracer=tracer)
+    assert layers == {"0": "columns", "2": "rows"}
+    assert weights == {"0.weight": Split(0), "0.bias": Split(0), "2.weight": Split(1)}
+
+
+@pytest.mark.parametrize("tracer", TRACERS)
+def test_attention_is_split_by_heads_together(tracer):
+    layers, _ = choose(Attention(), tracer=tracer)
+    assert layers == {"query": "columns", "key": "columns", "value": "columns", "back": "rows"}
+
+
+@pytest.mark.parametrize("module", [Attention(3), Attention(across=True)])
+def test_attention_is_whole_if_heads_do_not_divide_or_are_mixed(module):
+    with pytest.raises(TrainingError, match="no layer can be split over 2 processes"):
+        choose(module)
+
+
+def test_the_last_pattern_counts_and_other_layers_are_chosen():
+    layers, weights = choose(chain(), named={"*": "replicated", "4": "columns", "0": "rows"})
+    assert layers == {"4": "columns", "0": "rows"}
+    assert weights["0.weight"] == Split(1)
+    assert "0.bias" not in weights
+    assert choose(chain(), named={"4": "columns"})[0] == {"4": "columns", "0": "columns", "2": "rows"}
+
+
+def test_by_rows_all_layers_that_divide_are_split_by_columns():
+    assert choose(chain(), 4, by_rows=True)[0] == {"0": "columns", "2": "columns"}  # 6 outputs do not divide
+
+
+@pytest.mark.parametrize(
+    ("named", "reason"),
+    [
+        ({"4": "columns"}, "4 cannot be split by columns: its 6 outputs are not divisible by 4"),
+        ({"2": "vocabulary"}, "2 cannot be split by vocabulary: it is a linear layer"),
+        ({"0": "rows"}, None),
+        ({"first": "rows"}, "'first' matches no linear layer and no embedding of the model; it has 0, 2, 4"),
+    ],
+)
+def test_what_cannot_be_split_as_named_is_refused_with_the_reason(named, reason):
+    if reason is None:
+        assert choose(chain(), 4, named)[0]["0"] == "rows"
+        return
+    with pytest.raises(TrainingError, match=reason):
+        choose(chain(), 4, named)
+
+
+def test_a_weight_that_something_else_reads_is_whole():
+    class Penalised(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Linear(12, 8), nn.Linear(8, 12)
+
+        def forward(self, x):
+            return self.two(torch.relu(self.one(x))) + self.one.weight.square().sum()
+
+    with pytest.raises(TrainingError, match="no layer can be split"):
+        choose(Penalised())
+    with pytest.raises(TrainingError, match=r"one cannot be split by columns: .* needs all of it"):
+        choose(Penalised(), named={"one": "columns"})
+
+
+def test_an_embedding_and_a_head_that_share_a_weight_are_split_by_vocabulary():
+    class Words(nn.Module):
+        def __init__(self, words: int) -> None:
+            super().__init__()
+            self.embed, self.head = nn.Embedding(words, 12), nn.Linear(12, words, bias=False)
+            self.head.weight = self.embed.weight
+
+        def forward(self, words):
+            return self.head(self.embed(words))
+
+    words = torch.randint(0, 9, (3, 5))
+    assert choose(Words(10), given=words) == ({"embed": "vocabulary"}, {"embed.weight": Split(0)})
+    with pytest.raises(TrainingError, match="its 9 rows are not divisible by 2"):
+        choose(Words(9), named={"embed": "vocabulary"}, given=words)

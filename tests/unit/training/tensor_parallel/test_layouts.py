@@ -1,0 +1,67 @@
+"""Parts of split tensors: taken, joined, and moved by views."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
+
+from hypothesis import given  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+from jellybean.training.tensor_parallel.layouts import Split, viewed  # noqa: E402
+
+
+@given(st.integers(0, 2), st.integers(1, 3), st.integers(1, 4), st.integers(1, 3))
+def test_parts_join_to_the_whole_and_have_a_share_of_each_block(dim, blocks, ways, size):
+    shape = [2, 3, 2]
+    shape[dim] = blocks * ways * size
+    whole = torch.arange(torch.Size(shape).numel()).view(shape)
+    split = Split(dim, blocks)
+    parts = [split.part(whole, ways, rank) for rank in range(ways)]
+    assert torch.equal(split.whole(parts), whole)
+    for rank, part in enumerate(parts):
+        first = whole.select(dim, 0) + rank * size * whole.stride(dim)
+        assert torch.equal(part.select(dim, 0), first)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "split", "expected"),
+    [
+        ((5, 7, 24), (5, 7, 3, 4, 2), Split(2, 3), Split(3)),  # queries, keys, values; then heads
+        ((5, 7, 24), (5, 7, 4, 6), Split(2), Split(2)),  # heads; then queries, keys, values of each
+        ((5, 7, 4, 2), (5, 7, 8), Split(2), Split(2)),
+        ((5, 7, 8), (35, 8), Split(2), Split(1)),
+        ((35, 8), (5, 7, 8), Split(1), Split(2)),
+        ((5, 7, 8), (5, 56), Split(2), Split(1, 7)),  # within each of the 7
+        ((5, 1, 8), (5, 8), Split(2), Split(1)),
+        ((5, 7, 24), (5, 7, 3, 8), Split(2), None),  # a part would end within one of the three
+        ((5, 7, 6), (5, 7, 3, 2), Split(2), None),
+    ],
+)
+def test_views_move_a_split_only_if_parts_view_to_parts(before, after, split, expected):
+    assert viewed(before, after, split, 4 if after != (5, 7, 3, 2) else 2) == expected
+
+
+@given(st.lists(st.sampled_from([1, 2, 3, 4]), min_size=1, max_size=4), st.data())
+def test_a_view_of_a_part_is_the_part_of_the_view(shape, data):
+    ways = 2
+    dims = [dim for dim, size in enumerate(shape) if size % ways == 0]
+    if not dims:
+        return
+    split = Split(data.draw(st.sampled_from(dims)))
+    whole = torch.arange(torch.Size(shape).numel()).view(shape)
+    after = data.draw(st.sampled_from(_views(shape)))
+    found = viewed(shape, after, split, ways)
+    if found is None:
+        return
+    for rank in range(ways):
+        expected = found.part(whole.view(after), ways, rank)
+        assert torch.equal(split.part(whole, ways, rank).reshape(expected.shape), expected)
+
+
+def _views(shape):
+    """Shapes that join two neighbouring dimensions, or divide one, or add one."""
+    joined = [(*shape[:i], shape[i] * shape[i + 1], *shape[i + 2 :]) for i in range(len(shape) - 1)]
+    divided = [(*shape[:i], size // 2, 2, *shape[i + 1 :]) for i, size in enumerate(shape) if size % 2 == 0]
+    return [tuple(shape), (*shape, 1), (1, *shape), *joined, *divided]
