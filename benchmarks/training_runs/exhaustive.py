@@ -86,7 +86,9 @@ class Exhaustive:
                 seconds[candidate] = measure(trial, each[1].costs).iteration_s
                 trial.close()
         chosen = _chosen(decision.document, candidates)
-        best = sorted(seconds, key=seconds.__getitem__)[:FINALISTS]
+        by_time = sorted(seconds, key=seconds.__getitem__)
+        leaders = {one.processes: one for one in reversed(by_time)}.values()
+        best = dict.fromkeys([*by_time[:FINALISTS], *leaders])
         agreed: list[Any] = [[chosen, *(one for one in best if one != chosen)]]
         dist.broadcast_object_list(agreed, src=0)
         trials = [trial_of(prepared, *asked(one)) for one in agreed[0]]

@@ -38,8 +38,8 @@ def schedule_auto(smoke: bool) -> Result:
         topic=Topic.TRAINING,
         method=f"Batches of {BATCH} digits in {MICROBATCHES} micro-batches a replica; devices, replicas and schedule "
         f"are free. The wide MLP has layers of {WIDTH}. After the choice, every candidate is measured once; then the "
-        f"{FINALISTS} best and the chosen one train {ROUNDS} iterations each in turn: medians. Then the chosen one "
-        "trains: the median idle time of its epochs. One thread a process; two cores, with other work. Slowed links: "
+        f"{FINALISTS} best, the best with each number of processes and the chosen one train {ROUNDS} iterations each in "
+        "turn: medians. Then the chosen one trains: the median idle time of its epochs. One thread a process; two cores, with other work. Slowed links: "
         f"one loopback device of {SLOW_MBIT_PER_S} Mbit/s for all processes, by the kernel's token bucket.",
         reference="the best of all candidates, measured.",
         tables=(Table.of(_COLUMNS, rows),),

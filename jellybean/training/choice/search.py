@@ -21,15 +21,16 @@ Predict = Callable[[Candidate, MeasuredCosts], float]  # seconds per batch
 class SearchLimits:
     """`trials`: most candidates that are tried; 0: predictions decide. `seconds`: after which no further one is tried.
 
-    `explored`: candidates that are tried in a layout before their times count against its other ones. `finalists`: of
-    those tried, how many race against each other, if they are at most `close` times slower than the best: one iteration
-    each in turn, so that other programs slow all of them alike. `race_s`: how long; but at least `rounds[0]` rounds.
+    `explored`: candidates that are tried in a layout before their times count against its other ones. `finalists`: how
+    many race beside the fastest with each number of processes, if they are at most `close` times slower than the best:
+    one iteration each in turn, so that other programs slow all of them alike. `race_s`: how long they race. `rounds`:
+    fewest and most of them.
     """
 
     trials: int = 16
     seconds: float = 20.0
     explored: int = 2
-    finalists: int = 4
+    finalists: int = 2
     close: float = 1.6
     race_s: float = 8.0
     rounds: tuple[int, int] = (3, 40)
@@ -66,10 +67,16 @@ class Search:
 
     @property
     def finalists(self) -> list[Candidate]:
-        """The fastest ones tried, which race against each other; empty if the best is far ahead."""
+        """Those that race: the fastest with each number of processes, and others close to the best.
+
+        One process always, whose single trial other programs may have slowed by any factor.
+        """
         fastest = sorted(self.trials, key=self.seconds)
-        close = [one for one in fastest if self.seconds(one) <= self.limits.close * self.seconds(fastest[0])]
-        return close[: self.limits.finalists] if len(close) > 1 else []
+        leaders = list({one.processes: one for one in reversed(fastest)}.values())
+        limit_s = self.limits.close * self.seconds(fastest[0]) if fastest else 0.0
+        others = [one for one in fastest if one not in leaders and self.seconds(one) <= limit_s]
+        racing = sorted([*leaders, *others[: self.limits.finalists]], key=self.seconds)
+        return racing if len(racing) > 1 else []
 
     @property
     def rounds(self) -> int:

@@ -146,7 +146,15 @@ class TestSearch:
         made.settle({first: 2.9, second: 2.8})
         assert made.best == second  # also where one that did not race has a shorter trial
         assert made.seconds(second) == 2.8
-        assert not search({self.ONE: 1.0, self.FAST: 9.0}).finalists
+        assert not search({self.ONE: 1.0, self.FAST: 9.0}).finalists  # only one was tried
+
+    def test_each_number_of_processes_has_a_finalist(self):
+        """Whatever a trial of one process was slowed to, the race compares it."""
+        times = {self.ONE: 9.0, self.FAST: 1.0, self.SLOW: 1.1, Candidate(4, 1, 4, "1f1b"): 2.0}
+        made = search(times, dict.fromkeys(times, 0.1), explored=9, finalists=1)
+        assert set(made.finalists) == set(times)
+        made = search(times, dict.fromkeys(times, 0.1), explored=9, finalists=0)
+        assert set(made.finalists) == times.keys() - {self.SLOW}
 
     @pytest.mark.parametrize(("seconds", "rounds"), [(1e-3, 40), (0.5, 8), (60.0, 3)])
     def test_rounds_fit_the_time(self, seconds, rounds):
