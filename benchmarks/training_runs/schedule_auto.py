@@ -31,16 +31,17 @@ def schedule_auto(smoke: bool) -> Result:
     """The chosen candidate's time over that of the best of all, and its predicted idle time beside the measured one."""
     models = list(MODELS)[:1] if smoke else list(MODELS)
     links = [None, SLOW_MBIT_PER_S] if shutil.which("tc") and shutil.which("unshare") and not smoke else [None]
-    cases = [(model, count, rate) for model in models for count in PROCESSES[: 1 if smoke else None] for rate in links]
+    cases = [(model, count, rate) for count in PROCESSES[: 1 if smoke else None] for rate in links for model in models]
     rows = [_row(model, count, rate, _measured(model, count, rate)) for model, count, rate in cases]
     return Result(
         title="parallel: auto",
         topic=Topic.TRAINING,
         method=f"Batches of {BATCH} digits in {MICROBATCHES} micro-batches a replica; devices, replicas and schedule "
         f"are free. The wide MLP has layers of {WIDTH}. After the choice, every candidate is measured once; then the "
-        f"{FINALISTS} best, the best with each number of processes and the chosen one train {ROUNDS} iterations each in "
-        "turn: medians. Then the chosen one trains: the median idle time of its epochs. One thread a process; two cores, with other work. Slowed links: "
-        f"one loopback device of {SLOW_MBIT_PER_S} Mbit/s for all processes, by the kernel's token bucket.",
+        f"{FINALISTS} best, the best with each number of processes and the chosen one train {ROUNDS} iterations each "
+        "in turn: medians. Then the chosen one trains: the median idle time of its epochs. One thread a process; two "
+        f"cores, with other work. Slowed links: one loopback device of {SLOW_MBIT_PER_S} Mbit/s for all processes, by "
+        "the kernel's token bucket.",
         reference="the best of all candidates, measured.",
         tables=(Table.of(_COLUMNS, rows),),
         notes=("On one process there is one candidate, and nothing is searched.",),
