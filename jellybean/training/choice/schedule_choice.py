@@ -17,6 +17,7 @@ from jellybean.training.choice.memory import device_memory_bytes
 from jellybean.training.errors import TrainingError
 from jellybean.training.processes.link_speed import LinkSpeed
 from jellybean.training.stages.precision import PRECISIONS
+from jellybean.training.tensor_parallel.profile import profile_of_parts
 from jellybean_solver import SolverError
 from jellybean_solver.pipeline import (
     SCHEDULES,
@@ -81,6 +82,7 @@ def choose_schedule(
     """
     target = ProfileTarget(device, PRECISIONS[document.precision].computation)
     profile = profile_traced(traced, facts, tensors, runs=3, target=target)
+    profile = profile_of_parts(profile, traced, facts, document)
     return choose_from_profile(profile, document, states_per_weight, link)
 
 

@@ -1,0 +1,41 @@
+"""Predictions count a process's share of split layers."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
+
+from torch import nn  # noqa: E402
+
+from jellybean.documents.training import OptimizerSpec, TrainingDocument  # noqa: E402
+from jellybean.documents.training_tensor import TensorSpec  # noqa: E402
+from jellybean.pipeline.torch_graph import graph_facts  # noqa: E402
+from jellybean.pipeline.torch_profile import profile_traced  # noqa: E402
+from jellybean.pipeline.torch_trace import CallArguments, trace  # noqa: E402
+from jellybean.training.tensor_parallel.profile import profile_of_parts  # noqa: E402
+
+
+@pytest.mark.parametrize(("conv", "divided"), [("replicated", True), ("data", False)])
+def test_bytes_and_seconds_of_split_layers_are_divided(conv, divided):
+    net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8), nn.LayerNorm(8))
+    traced = trace(net, CallArguments.of((torch.randn(4, 8),)))
+    facts = graph_facts(traced, (torch.randn(4, 8),))
+    profile = profile_traced(traced, facts, (torch.randn(4, 8),), runs=1)
+    document = TrainingDocument(
+        kind="Training",
+        model="nets.py:net",
+        data="nets.py:rows",
+        epochs=1,
+        batch=8,
+        optimizer=OptimizerSpec(name="sgd", lr=0.1),
+        tensor=TensorSpec(ways=2, conv=conv),
+    )
+    parts = profile_of_parts(profile, traced, facts, document)
+    bias = 8 if conv == "replicated" else 4  # the second layer is split by its inputs, or by its outputs
+    expected = [4 * (8 * 16 + 16) / 2, 4 * (16 * 8 / 2 + bias) + 4 * 16]  # the profile joins small layers to these two
+    assert [layer.parameter_bytes for layer in parts.graph.layers] == pytest.approx(expected)
+    assert list(parts.trained_bytes) == pytest.approx(expected)
+    for whole, part in zip(profile.graph.layers, parts.graph.layers, strict=True):
+        assert part.forward_s == whole.forward_s / (2 if divided else 1)
+        assert part.backward_s == whole.backward_s / (2 if divided else 1)
