@@ -30,13 +30,14 @@ class Todo:
     """What a run measures and what it keeps.
 
     `measure`: entry -> why. `kept`: entries that stay because they are current. `by_hand`: entries that stay because no
-    run measured them. `elsewhere`: entries of devices that are not measured here, although they are stale
-    or missing -> why. `here`: worker types that can be measured here. `fresh`: everything is measured.
+    run measured them -> what has changed since, or nothing. `elsewhere`: entries of devices that are not measured here,
+    although they are stale or missing -> why. `here`: worker types that can be measured here. `fresh`: everything is
+    measured.
     """
 
     measure: Mapping[Entry, str]
     kept: tuple[Entry, ...]
-    by_hand: tuple[Entry, ...]
+    by_hand: Mapping[Entry, str]
     elsewhere: Mapping[Entry, str]
     here: frozenset[str] = frozenset()
     fresh: bool = False
@@ -63,6 +64,11 @@ class Todo:
             lines.append(f"keeps {entries_text(self.kept)}: current")
         if self.by_hand:
             lines.append(f"keeps {entries_text(self.by_hand)}: by hand (--fresh measures them too)")
+        for why in dict.fromkeys(filter(None, self.by_hand.values())):
+            stale = [entry for entry, change in self.by_hand.items() if change == why]
+            lines.append(
+                f"stale, but by hand: {entries_text(stale)}: {why}; correct figures and `model:`, or use --fresh"
+            )
         if self.elsewhere:
             lines.append(f"leaves {entries_text(self.elsewhere)}: of types that are not measured here")
         return tuple(lines)
@@ -109,13 +115,14 @@ class _Decision:
     def todo(self) -> Todo:
         measure: dict[Entry, str] = {}
         elsewhere: dict[Entry, str] = {}
-        kept, by_hand = list[Entry](), list[Entry]()
+        by_hand: dict[Entry, str] = {}
+        kept: list[Entry] = []
         for entry in self._entries():
             origin, present = self._origin(entry)
             hand = present and (origin is None or origin.by_hand)
             why = self._why(entry, present, hand=hand)
             if hand and not why:
-                by_hand.append(entry)
+                by_hand[entry] = self.changes.get(entry, "")
             elif not why:
                 kept.append(entry)
             elif entry.worker_type and entry.worker_type not in self.measurable:
@@ -127,7 +134,7 @@ class _Decision:
         measure = self._with_whole_cuts(measure)
         if not self.here:
             self._refuse(elsewhere)
-        return Todo(measure, tuple(kept), tuple(by_hand), elsewhere, self.measurable, self.fresh)
+        return Todo(measure, tuple(kept), by_hand, elsewhere, self.measurable, self.fresh)
 
     def _why(self, entry: Entry, present: bool, *, hand: bool) -> str:
         """Why an entry should be measured; empty if it need not. `--fresh` leaves what cannot be measured here."""
@@ -155,8 +162,12 @@ class _Decision:
         return self.known.operators.get(entry.operator, {}).get(entry.variant) if self.known is not None else None
 
     def _cuts(self, operator: str, variant: str) -> bool:
+        """True if the variant has cuts whose stages a run may measure: cuts by hand are not chosen again."""
         profile = self._profile(Entry(Part.CUTS, operator, variant))
-        return profile is not None and bool(profile.cuts)
+        if profile is None or not profile.cuts:
+            return False
+        origin = profile.provenance.cuts
+        return self.fresh or (origin is not None and not origin.by_hand)
 
     def _origin(self, entry: Entry) -> tuple[Origin | None, bool]:
         """The entry's stated origin, and whether the profiles have the entry."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +14,12 @@ import numpy as np
 
 from jellybean.documents.checks.files import Models, inside
 from jellybean.documents.flow import follow_requests
+from jellybean.documents.layout import WORKFLOW_FILE
 from jellybean.documents.schema.infrastructure import InfrastructureDocument
 from jellybean.documents.schema.provenance import MeasuredContent, short
 from jellybean.documents.schema.workflow import VariantSpec, WorkflowDocument
-from jellybean_agent import AgentError, find_module_source, split_function_name
+from jellybean.errors import DocumentError, DocumentProblem
+from jellybean_agent import AgentError, describe_error, find_module_source, split_function_name
 from jellybean_protos.plan_format import canonical_json
 from jellybean_solver import Edge, EdgeKind
 
@@ -55,12 +58,8 @@ def read_content(
     for (operator, variant), spec in variants.items():
         if (digest := _model_digest(spec, look=directory is not None)) is not None:
             models.setdefault(operator, {})[variant] = short(digest)
-    inputs = {
-        name: short(array_digest(directory, source.inputs))
-        for name, source in workflow.sources.items()
-        if directory is not None and source.inputs is not None
-    }
-    labels = None if directory is None or workflow.labels is None else short(array_digest(directory, workflow.labels))
+    arrays = {f"sources.{name}.inputs": source.inputs for name, source in workflow.sources.items()}
+    digests = _array_digests(directory, {**arrays, "labels": workflow.labels})
     return Content(
         MeasuredContent(
             models=models,
@@ -69,8 +68,8 @@ def read_content(
                 for name, found in edges.items()
                 if directory is not None
             },
-            inputs=inputs,
-            labels=labels,
+            inputs={name: digests[path] for name in workflow.sources if (path := f"sources.{name}.inputs") in digests},
+            labels=digests.get("labels"),
             metric=(workflow.metric or DEFAULT_METRIC) if workflow.labels is not None else None,
         ),
         frozenset(name for name, found in edges.items() if _is_positional(found, signatures.get(name, {}))),
@@ -114,6 +113,24 @@ def function_digest(spec: VariantSpec, module_sha256: str) -> str:
     """SHA-256 of a variant's Python function: its name, arguments and the source of its module."""
     described = canonical_json([spec.python, canonical_json(spec.arguments), module_sha256])
     return hashlib.sha256(described.encode()).hexdigest()
+
+
+def _array_digests(directory: Path | None, references: Mapping[str, str | None]) -> dict[str, str]:
+    """Path in workflow.yaml -> digest of the array that it names. DocumentError for arrays that cannot be read."""
+    digests: dict[str, str] = {}
+    problems: list[DocumentProblem] = []
+    for path, reference in references.items():
+        if directory is None or reference is None:
+            continue
+        try:
+            digests[path] = short(array_digest(directory, reference))
+        except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+            message = f"{reference} cannot be read: {describe_error(error)}"
+            file = str(directory / WORKFLOW_FILE)
+            problems.append(DocumentProblem(file, None, None, path, message, "write it again with numpy.savez"))
+    if problems:
+        raise DocumentError(problems)
+    return digests
 
 
 def array_digest(directory: Path, reference: str) -> str:

@@ -265,6 +265,20 @@ def test_all_changes_are_listed_at_once(folder: Path) -> None:
     }
 
 
+def test_held_out_data_that_is_damaged_is_an_error_with_its_path(folder: Path) -> None:
+    """Its header is whole, so only reading the values finds it."""
+    path = folder / "data/heldout.npz"
+    rows = {name: np.full((4000, 4), value, np.float32) for name, value in (("left", 1), ("right", 2))}
+    np.savez(path, **rows, labels=np.arange(4000))
+    content = bytearray(path.read_bytes())
+    content[content.index(rows["right"].tobytes()) + 60_000] ^= 255
+    path.write_bytes(bytes(content))
+    with pytest.raises(
+        DocumentError, match=r"sources\.right\.inputs: data/heldout.npz#right cannot be read: Bad CRC-32"
+    ):
+        load_project(folder)
+
+
 def test_a_run_that_is_not_there_is_refused(folder: Path) -> None:
     replace(folder, "profiles.yaml", "hop: {run: 1}", "hop: {run: 4}")
     with pytest.raises(DocumentError, match="provenance names run 4, which `runs` does not have"):

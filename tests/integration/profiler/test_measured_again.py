@@ -147,6 +147,12 @@ def test_entries_by_hand_are_not_overwritten(folder: Path) -> None:
         "latency of sum net on box: by hand (--fresh measures them too)" in line for line in todo(folder).lines()
     )
     assert todo(folder, fresh=True).measure[one] == "--fresh"
+    model = re.findall(r"model: (\w+)", origin)[0]
+    edit(folder, "profiles.yaml", "{source: data sheet}", f"{{source: data sheet, model: {model}}}")
+    (line,) = [
+        line for line in todo(folder).lines() if line.startswith("stale, but by hand: latency of sum net on box: ")
+    ]
+    assert f"was {model}, is now" in line
 
 
 def test_a_file_without_provenance_is_by_hand_and_marked(folder: Path) -> None:
