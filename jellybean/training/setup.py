@@ -33,6 +33,7 @@ from jellybean.training.optimization.optimizers import OptimizerPlan
 from jellybean.training.preparation import PreparedRank, prepare_rank
 from jellybean.training.processes.host_memory import return_freed_memory
 from jellybean.training.processes.ranks import NO_TIMEOUT, Rank, keep_first_ranks
+from jellybean.training.processes.threads import threads_of
 from jellybean.training.processes.transport import StageTransport
 from jellybean.training.stages.all_reduce import ProcessGroups, TiedWeights, make_process_groups
 from jellybean.training.stages.averages import AveragedWeights
@@ -40,7 +41,7 @@ from jellybean.training.stages.cut import CutModule, cut_module
 from jellybean.training.stages.evaluation_cut import EvaluationCut, cut_for_evaluation
 from jellybean.training.stages.evaluation_pass import EvaluationPass, EvaluationStage
 from jellybean.training.stages.gradient_sums import GradientSums
-from jellybean.training.stages.interpreter import Interpreter, Place
+from jellybean.training.stages.interpreter import ActionLog, Interpreter, Place
 from jellybean.training.stages.master_weights import MasterWeights
 from jellybean.training.stages.precision import PRECISIONS
 from jellybean.training.stages.stage import LossFunction, StageCopy, StageSettings
@@ -110,6 +111,7 @@ def chosen_run(prepared: PreparedRank) -> RankRun | None:
     kept = keep_first_ranks(prepared.rank, decision.document)
     if kept is None:
         return None
+    _use_threads(decision.document.ranks)
     return replace(run_of(prepared, decision.document, kept, decision.choice), note=decision.note)
 
 
@@ -215,7 +217,11 @@ class _RunBuilder:
             parts.transport.close()
             parts.groups.destroy()
 
-        return TrialRun(schedule, rank.device_index, rank.replica, lambda: parts.interpreter.run(feed), close)
+        def run() -> ActionLog:
+            _use_threads(self._document.ranks)
+            return parts.interpreter.run(feed)
+
+        return TrialRun(schedule, rank.device_index, rank.replica, run, close)
 
     def _parts(self, cut: CutModule, groups: ProcessGroups, split: frozenset[str] = frozenset()) -> _TrainingParts:
         document, rank, schedule = self._document, self._rank, self._schedule
@@ -325,6 +331,13 @@ def _sampler(document: TrainingDocument, inputs: TrainingInputs, choice: Schedul
             f"{max(1, sampler.size)}; lower batch or microbatches"
         )
     return sampler
+
+
+def _use_threads(processes: int) -> None:
+    """Compute with the threads that each of so many processes may have."""
+    threads = threads_of(processes)
+    if threads is not None and threads != torch.get_num_threads():
+        torch.set_num_threads(threads)
 
 
 def _copied(cut: CutModule, copies: Iterable[tuple[int, int]]) -> CutModule:

@@ -12,6 +12,7 @@ import psutil
 from jellybean.training.processes.environment import environment_with
 
 THREADS = "OMP_NUM_THREADS"
+CORES = "JELLYBEAN_TRAINING_CORES"  # environment variable: cores that are free for a run that chose its threads
 _SAMPLE_S = 0.3  # for which the use of the cores is measured before a run
 
 
@@ -31,7 +32,12 @@ class ThreadChoice:
         two cores with a load of 6 to 15, 8 updates of a small BERT took 0.6 to 1.1 s with one thread and 9 to 28 s with
         two; on idle cores two threads took 0.55 s.
         """
-        return max(1, round(self.cores - self.busy) // self.processes)
+        return max(1, self.free // self.processes)
+
+    @property
+    def free(self) -> int:
+        """Cores that no other program uses; at least 1."""
+        return max(1, round(self.cores - self.busy))
 
     @property
     def note(self) -> str:
@@ -59,8 +65,17 @@ def chosen_threads(processes: int, say: Callable[[str], None]) -> Iterator[None]
     choice = _choose(processes, psutil.cpu_percent(_SAMPLE_S, percpu=True))
     if choice.note:
         say(choice.note)
-    with environment_with({THREADS: str(choice.threads)}):
+    with environment_with({THREADS: str(choice.threads), CORES: str(choice.free)}):
         yield
+
+
+def threads_of(processes: int) -> int | None:
+    """Threads of each process where so many are used of those that were started; None to leave them as they are.
+
+    They are left where the user or torchrun has set them.
+    """
+    cores = os.environ.get(CORES)
+    return max(1, int(cores) // processes) if cores else None
 
 
 def usable_cores() -> int:

@@ -14,6 +14,8 @@ torch = pytest.importorskip("torch", reason="training needs torch: pip install '
 
 from safetensors.torch import load_file  # noqa: E402
 
+from jellybean.training.processes.threads import CORES  # noqa: E402
+
 DOCUMENT = """\
 kind: Training
 device: cpu
@@ -64,12 +66,14 @@ def _project(folder: Path, document: str) -> Path:
     return folder
 
 
-def _train(folder: Path, *options: str, launcher: list[str] | None = None) -> subprocess.CompletedProcess[str]:
+def _train(
+    folder: Path, *options: str, launcher: list[str] | None = None, environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
         [*(launcher or [sys.executable]), "-m", "jellybean", "train", str(folder), *options],
         capture_output=True,
         text=True,
-        env={"OMP_NUM_THREADS": "1", **os.environ},
+        env={"OMP_NUM_THREADS": "1", **os.environ, **(environment or {})},
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
@@ -88,6 +92,18 @@ def test_one_process_is_faster_and_trains_the_same(tmp_path, launcher):
     expected, found = (load_file(folder / "training" / "model.safetensors") for folder in (alone, auto))
     assert expected.keys() == found.keys()
     assert all(torch.equal(value, found[name]) for name, value in expected.items())
+
+
+def test_the_process_that_is_left_takes_the_cores(tmp_path):
+    """Threads in the forward passes of the run that one process of two trains alone."""
+    count = "    Path(__file__).with_name('threads').write_text(str(torch.get_num_threads()))\n"
+    nets = NETS.replace("import torch\n", "from pathlib import Path\n\nimport torch\n", 1)
+    nets += f"def loss(outputs, targets):\n{count}    return torch.nn.functional.mse_loss(outputs, targets)\n"
+    folder = _project(tmp_path / "project", DOCUMENT.replace("loss: mse", "loss: nets.py:loss") + AUTO)
+    (folder / "nets.py").write_text(nets)
+    done = _train(folder, "--set", "processes=2", environment={"OMP_NUM_THREADS": "1", CORES: "3"})
+    assert "one process is fastest" in done.stderr
+    assert (folder / "threads").read_text() == "3"
 
 
 def test_two_processes_where_they_are_faster(tmp_path):

@@ -7,7 +7,7 @@ import os
 import psutil
 import pytest
 
-from jellybean.training.processes.threads import THREADS, ThreadChoice, chosen_threads
+from jellybean.training.processes.threads import CORES, THREADS, ThreadChoice, chosen_threads, threads_of
 
 
 @pytest.mark.parametrize(
@@ -44,6 +44,20 @@ def test_the_environment_decides(monkeypatch):
     with chosen_threads(10**6, pytest.fail):  # too many for more than one thread each, whatever runs here
         assert os.environ[THREADS] == "1"
     assert THREADS not in os.environ
+
+
+def test_fewer_processes_share_the_same_cores(monkeypatch):
+    """A run of two processes that uses one of them computes with both cores; not where the user has set the threads."""
+    monkeypatch.delenv(THREADS, raising=False)
+    monkeypatch.setattr(psutil, "cpu_percent", lambda interval, percpu=False: [0.0] * 8)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
+    with chosen_threads(4, pytest.fail):
+        assert os.environ[THREADS] == "2"
+        assert [threads_of(count) for count in (1, 2, 3, 4, 16)] == [8, 4, 2, 2, 1]
+    assert CORES not in os.environ
+    monkeypatch.setenv(THREADS, "2")
+    with chosen_threads(4, pytest.fail):
+        assert threads_of(1) is None
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system has no affinity of processes")
