@@ -128,5 +128,5 @@ def test_what_cannot_be_done_is_said_in_one_message(vqa: Path) -> None:
     jellybean("plan", str(vqa), "--horizon", "3h", status=2)
     jellybean("plan", str(vqa), "--from", str(vqa), "--check", "trace.csv", status=2)
     assert "jellybean up" in jellybean("plan", str(vqa), "--from", "running", status=1).stderr
-    assert "nowhere.json" in jellybean("plan", str(vqa), "--from", "nowhere.json", status=1).stderr
+    assert "nowhere.json" in jellybean("plan", str(vqa), "--from", "nowhere.json", status=2).stderr
     assert "migration.start" in jellybean("plan", str(vqa), "--set", "migration.start=1 USD/h", status=2).stderr
