@@ -104,7 +104,6 @@ class Exhaustive:
         if rank:
             return None
         medians = {one: MICROBATCHES * shown.microbatch_s for one, shown in raced.items()}
-        alone = min(value for one, value in seconds.items() if one.processes == 1)
         return {
             "chosen": str(chosen),
             "processes": chosen.processes,
@@ -113,7 +112,6 @@ class Exhaustive:
             "best": str(min(medians, key=medians.__getitem__)),
             "best_s": min(medians.values()),
             "worst_s": max(seconds.values()),
-            "alone_s": alone,
             "predicted_idle": decision.choice.bubble,
             "idle": statistics.median(idle),
             "note": decision.note,
