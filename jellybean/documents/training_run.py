@@ -56,7 +56,8 @@ class SyncSpec(DocumentModel):
         "update, and replicas do not wait for each other.",
     )
     staleness: Annotated[int, Field(ge=0)] | None = Field(
-        default=None, description="With asp: by how many updates the fastest replica may be ahead of the slowest."
+        default=None,
+        description="With asp, s: a worker begins no update while it has completed more than s more than the slowest.",
     )
     address: Annotated[str, AfterValidator(_address)] = Field(
         default=LOOPBACK, description="IP address at which parameter servers listen, of their machine."

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from jellybean.documents.training import TrainingDocument
+from jellybean.documents.training_run import SyncSpec
 from jellybean.training.data.sampler import MicrobatchSampler
 from jellybean.training.early_stop import Metrics
 from jellybean.training.epoch import EpochResult, epoch_json
@@ -93,11 +94,17 @@ def _replicas(run: RankRun) -> str:
 
 def _headline_of_servers(run: RankRun, document: TrainingDocument) -> str:
     sync = document.sync
-    bound = f", at most {_count(sync.staleness, 'update')} ahead" if sync.staleness is not None else ""
     return (
-        f"{sync.way} ({sync.mode}{bound}): {_count(document.replicas, 'worker')}, {_count(sync.servers, 'server')}, "
-        f"{_count(run.sampler.updates, 'update')} an epoch"
+        f"{sync.way} ({sync.mode}{staleness_bound(sync)}): {_count(document.replicas, 'worker')}, "
+        f"{_count(sync.servers, 'server')}, {_count(run.sampler.updates, 'update')} an epoch"
     )
+
+
+def staleness_bound(sync: SyncSpec) -> str:
+    """The rule by which workers wait for each other; empty without one."""
+    if sync.staleness is None:
+        return ""
+    return f"; a worker begins no update while it has completed more than {sync.staleness} more than the slowest"
 
 
 def batch_note(sampler: MicrobatchSampler) -> str:

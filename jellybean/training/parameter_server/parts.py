@@ -88,10 +88,10 @@ class SynchronousParts:
 class AsynchronousParts:
     """Asynchronous parallel (ASP): an iteration is one part, and the next free one goes to whoever asks.
 
-    `staleness` bounds how many updates the fastest worker may be ahead of the slowest: stale synchronous parallel (Ho
-    et al. 2013, "More effective distributed ML via a stale synchronous parallel parameter server"). A worker with c
-    complete parts begins another only if every worker that is there has at least c - `staleness`; with 0 all keep the
-    pace of BSP. None: no bound. A worker that comes back counts as the slowest.
+    `staleness` s, stale synchronous parallel (Ho et al. 2013, "More effective distributed ML via a stale synchronous
+    parallel parameter server"): a worker begins no part while it has completed more than s more than the slowest one
+    that is there, so at most s + 1 more are complete. With 0 all keep the pace of BSP; None: no bound. A worker that
+    comes back counts as the slowest.
     """
 
     def __init__(self, iterations: range, staleness: int | None = None, live: Iterable[int] = ()) -> None:

@@ -10,9 +10,10 @@ import pytest
 
 pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
+from jellybean.documents.training_run import SyncSpec
 from jellybean.training.data.sampler import MicrobatchSampler
 from jellybean.training.epoch import EpochResult
-from jellybean.training.logs import TrainingLogs, batch_note, idle_note, line, summary
+from jellybean.training.logs import TrainingLogs, batch_note, idle_note, line, staleness_bound, summary
 from jellybean.training.train import TrainedRun, left_s
 
 
@@ -92,3 +93,11 @@ def test_time_left_is_of_the_last_five_epochs():
     """An epoch of 60 s, long ago; then 2, 4, 2, 4 and 8 s."""
     assert left_s([0.0, 60.0], 3) == 180.0
     assert left_s([0.0, 60.0, 62.0, 66.0, 68.0, 72.0, 80.0], 3) == 12.0
+
+
+def test_the_bound_on_staleness_is_told_as_workers_keep_it():
+    """A worker that is `staleness` updates ahead may begin one more, and then is one more ahead."""
+    assert staleness_bound(SyncSpec(way="parameter-server", mode="asp", staleness=2)) == (
+        "; a worker begins no update while it has completed more than 2 more than the slowest"
+    )
+    assert staleness_bound(SyncSpec(way="parameter-server", mode="asp")) == ""
