@@ -29,7 +29,7 @@ from jellybean.training.stages.updates import GroupSettings
 def serve_part(document: TrainingDocument, directory: Path, role: Role) -> None:
     """Be a further server until the first one ends the run."""
     alone = document_alone(document, role)
-    with process_group(alone, alone=True) as rank:
+    with process_group(alone, workers=document.replicas) as rank:
         run = set_up_run(alone, directory, rank)
         server = FurtherServer(run, document, role.number)
         meeting = Rendezvous(document.timeout_s)

@@ -83,7 +83,7 @@ def served_run(
 ) -> Iterator[tuple[RankRun, ServedEpochs]]:
     """Context of the first server: its run, which measures and saves, and what trains an epoch by the workers."""
     alone = document_alone(document, role)
-    with process_group(alone, alone=True) as rank:
+    with process_group(alone, workers=document.replicas) as rank:
         run = set_up_run(alone, directory, rank)
         run = replace(run, sampler=divide_epoch(document, run.data))
         coordinator = Coordinator(run, document, warn)

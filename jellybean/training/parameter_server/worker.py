@@ -28,7 +28,7 @@ _USES = 2  # of a micro-batch: its inputs and its target
 def work(document: TrainingDocument, directory: Path, role: Role) -> None:
     """Be a worker until the first server ends the run."""
     alone = document_alone(document, role)
-    with process_group(alone, alone=True) as rank:
+    with process_group(alone, workers=document.replicas) as rank:
         run = set_up_run(alone, directory, rank)
         worker = Worker(run, document, role.number)
         meeting = Rendezvous(document.timeout_s)

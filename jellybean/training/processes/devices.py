@@ -57,6 +57,14 @@ def choose_device(asked: str, local_rank: int, local_ranks: int, gpus: int) -> D
     return DeviceChoice(torch.device("cuda", local_rank % gpus), shared=True)
 
 
+def local_workers(first_rank: int, local_ranks: int, workers: int) -> int:
+    """How many of a machine's `local_ranks` processes, from `first_rank` on, are among the first `workers` ranks.
+
+    The ranks after them are parameter servers, which need no GPU.
+    """
+    return max(0, min(workers - first_rank, local_ranks))
+
+
 def hardware_queues(given: str | None) -> str:
     """CUDA's number of hardware queues: as the environment has it, if they are enough."""
     enough = given is not None and given.isdecimal() and int(given) >= _LEAST_QUEUES

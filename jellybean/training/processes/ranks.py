@@ -20,7 +20,7 @@ from jellybean.errors import JellyBeanError
 from jellybean.pipeline.user_errors import user_frame
 from jellybean.quantities import InvalidValueError
 from jellybean.training.errors import RankCrashError, RankLostError, ReportedError, TrainingError
-from jellybean.training.processes.devices import check_same_kind, choose_device, set_device
+from jellybean.training.processes.devices import check_same_kind, choose_device, local_workers, set_device
 from jellybean.training.processes.environment import started_by_launcher
 from jellybean.training.processes.heartbeats import Heartbeats
 from jellybean.training.processes.launch import report_to_launcher
@@ -167,16 +167,18 @@ def fit_to_processes(document: TrainingDocument) -> TrainingDocument:
 
 
 @contextmanager
-def process_group(document: TrainingDocument, *, alone: bool = False) -> Iterator[Rank]:
+def process_group(document: TrainingDocument, *, workers: int | None = None) -> Iterator[Rank]:
     """Context with the run's process group; yields this process's rank.
 
-    The document is of this number of processes (`fit_to_processes`). `alone`: a group of this process only, which
-    exchanges messages with others by itself.
+    The document is of this number of processes (`fit_to_processes`). `workers`: of a run with parameter servers, whose
+    processes are each in a group of one and exchange messages by themselves.
     """
     launched = int(os.environ["RANK"]) if started_by_launcher() else 0
-    world, rank = (1, 0) if alone else (_world(), launched)
+    world, rank = (1, 0) if workers is not None else (_world(), launched)
     local = int(os.environ.get("LOCAL_RANK", "0"))
     local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if workers is not None:
+        local_ranks = local_workers(launched - local, local_ranks, workers)
     patience = timedelta(seconds=document.timeout_s)
     store, beat_store = _stores(world, patience)
     heartbeats = Heartbeats(beat_store, rank, world, document.timeout_s) if world > 1 else None

@@ -84,7 +84,7 @@ def ends(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Ends]:
     project = write_project(tmp_path / "project", DOCUMENT.replace("MODE", request.param), NETS)
     document = load_training(project)
     alone = document_alone(document, Role(1, serves=True))
-    with process_group(alone, alone=True) as rank:
+    with process_group(alone, workers=document.replicas) as rank:
         run = set_up_run(alone, project, rank)
         server = FurtherServer(run, document, 1)
         with torch.no_grad():

@@ -9,7 +9,13 @@ import pytest
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
 from jellybean.training.errors import TrainingError  # noqa: E402
-from jellybean.training.processes.devices import DeviceChoice, check_same_kind, choose_device, set_device  # noqa: E402
+from jellybean.training.processes.devices import (  # noqa: E402
+    DeviceChoice,
+    check_same_kind,
+    choose_device,
+    local_workers,
+    set_device,
+)
 from jellybean.training.processes.ranks import translated_errors  # noqa: E402
 
 
@@ -29,6 +35,19 @@ def test_the_cpu(asked, gpus):
 def test_fewer_gpus_than_processes_are_refused():
     with pytest.raises(TrainingError, match=r"4 processes on this machine and 3 GPUs: each needs its own.*device=cpu"):
         choose_device("auto", local_rank=0, local_ranks=4, gpus=3)
+
+
+@pytest.mark.parametrize(
+    ("first_rank", "local_ranks", "workers", "expected"),
+    [
+        (0, 3, 2, 2),  # torchrun on one machine: two workers and a server
+        (0, 2, 2, 2),  # our launcher, or a machine without servers
+        (2, 3, 4, 2),  # the second machine, with the last two workers and a server
+        (4, 2, 4, 0),  # a machine of servers
+    ],
+)
+def test_parameter_servers_need_no_gpu(first_rank, local_ranks, workers, expected):
+    assert local_workers(first_rank, local_ranks, workers) == expected
 
 
 def test_a_missing_gpu_is_refused():
