@@ -147,6 +147,12 @@ class ParallelKeys(DocumentModel):
             raise InvalidValueError(
                 "`processes` needs `parallel: auto`", "write it, or `devices` and `replicas` in place of `processes`"
             )
+        least = getattr(self, "devices", 1) * getattr(self, "replicas", 1)
+        if self.processes is not None and self.processes < least:
+            raise InvalidValueError(
+                f"processes is {self.processes}, and devices x replicas {least}",
+                f"write at least {least}, or leave out `processes`",
+            )
         if self.parallel is not None and getattr(self, "tensor", None):
             raise InvalidValueError("`parallel: auto` does not choose with `tensor`", "give `devices` and `replicas`")
         return self

@@ -25,6 +25,8 @@ from jellybean.training.stages.precision import PRECISIONS
 
 GPU_BYTES_PER_S = 1.25e9  # between GPUs, unless the document says more: 10 Gbit/s
 
+_LEAST_ROWS = 2  # of a profiled micro-batch: batch norm trains on no single row
+
 
 @dataclass(frozen=True)
 class PreparedRank:
@@ -92,11 +94,12 @@ def prepare_rank(document: TrainingDocument, directory: Path, rank: Rank) -> Pre
 def _profiles(document: TrainingDocument, inputs: TrainingInputs, graphs: ModelGraphs, rank: Rank) -> SizedProfiles:
     """Profiles of the smallest and the largest micro-batch that the document leaves open."""
     candidates, _ = enumerate_candidates(document, dist.get_world_size())
-    sizes = [max(1, document.batch // (one.microbatches * one.replicas)) for one in candidates] or [document.batch]
+    asked = [document.batch // (one.microbatches * one.replicas) for one in candidates] or [document.batch]
+    sizes = [max(_LEAST_ROWS, size) for size in asked]
     target = ProfileTarget(rank.device, PRECISIONS[document.precision].computation)
 
     def measure(size: int) -> TorchProfile:
-        tensors = inputs.data.train.example(max(2, size)).inputs.tensors
+        tensors = inputs.data.train.example(size).inputs.tensors
         return profile_traced(graphs.training, graphs.recipes[0].facts, tensors, runs=3, target=target)
 
     return SizedProfiles.measured(sizes, measure)

@@ -72,11 +72,11 @@ def train(
         progress.history.append({**epoch.metrics, "loss": epoch.test_loss})
         lr.end_epoch(epoch.test_loss)
         reason = reason_to_stop(document.early_stop, progress.history)
-        if run.rank.is_first:
-            on_epoch(epoch)
         undefined = why_undefined(document.early_stop, progress.history)
         if reason or undefined or _is_saved(document, progress):
             save_checkpoint(run, document, directory, progress)
+        if run.rank.is_first:
+            on_epoch(epoch)  # after the checkpoint: an epoch that is reported is not lost
         if undefined:
             raise TrainingError(undefined)
     if reason and run.rank.is_first:

@@ -46,8 +46,9 @@ def train_here(
     """Train in this process, or in one per rank. `overrides`: for their command lines."""
     from jellybean.training.processes.threads import chosen_threads, usable_cores
 
-    if document.parallel is not None and document.processes is None:
-        document = document.on(usable_cores())
+    document = with_processes(document, usable_cores())
+    for note in notes_on_devices(document):
+        warn(note)
     with _stoppable(directory, json=json, fresh=fresh), chosen_threads(document.ranks, say):
         from jellybean.training.processes.launch import lock_folder
 
@@ -59,6 +60,26 @@ def train_here(
             _launch(document, directory, overrides, json=json)
         else:
             _train(document, directory, json=json)
+
+
+def with_processes(document: TrainingDocument, cores: int) -> TrainingDocument:
+    """With `parallel: auto`, the document for a process per core, or more where it asks for more; others unchanged."""
+    if document.parallel is None or document.processes is not None:
+        return document
+    return document.on(max(cores, document.devices * document.replicas))
+
+
+def notes_on_devices(document: TrainingDocument) -> list[str]:
+    """What a user may not expect of the devices that the document asks for."""
+    notes = []
+    if document.objective is not None and document.ranks == 1:
+        notes.append("`objective` has nothing to plan on one device: --set devices=2, or more")
+    if document.devices > 1 and document.microbatches == 1 and document.parallel is None and document.plan is None:
+        notes.append(
+            f"with one micro-batch per update, the {document.devices} devices mostly wait for each other: "
+            f"--set microbatches={2 * document.devices}, or `parallel: auto`"
+        )
+    return notes
 
 
 def train_under_launcher(document: TrainingDocument, directory: Path, *, json: bool) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -106,12 +108,8 @@ class _Searcher:
 
     def finalists(self) -> list[Candidate]:
         """Those that race: as many as fit into a device's memory together."""
-        limit, left = self._document.memory_bytes, self._document.memory_bytes or 0.0
-        together: list[Candidate] = []
-        for candidate in self.search.finalists:
-            left -= self._choices[candidate].memory_bytes
-            if limit is None or left >= 0:
-                together.append(candidate)
+        needed = {candidate: self._choices[candidate].memory_bytes for candidate in self.search.finalists}
+        together = fitting_together(needed, self._document.memory_bytes)
         return together if len(together) > 1 else []
 
     def take(self, raced: Mapping[Candidate, Raced]) -> None:
@@ -128,6 +126,17 @@ class _Searcher:
         rejected = self._rejected | slower_candidates(self.search, best)
         choice = replace(self.choice(best), rejected=rejected)
         return Decision(best.applied(self._document), choice, choice_note(self.search, best, self._processes))
+
+
+def fitting_together(needed_bytes: Mapping[Candidate, float], memory_bytes: float | None) -> list[Candidate]:
+    """Candidates that fit into the memory together, those named first preferred. None: no limit."""
+    left = math.inf if memory_bytes is None else memory_bytes
+    together: list[Candidate] = []
+    for candidate, needed in needed_bytes.items():
+        if needed <= left:
+            together.append(candidate)
+            left -= needed
+    return together
 
 
 def decide(document: TrainingDocument, rank: Rank, predictor: Predictor | None, make_trial: MakeTrial) -> Decision:
@@ -167,12 +176,12 @@ def _race(document: TrainingDocument, searcher: _Searcher | None, make_trial: Ma
     dist.broadcast_object_list(asked, src=0)
     if not asked[0]:
         return
-    trials = [make_trial(each, choice) for each, choice in asked[0]]
-    try:
+    with ExitStack() as stack:
+        trials = []
+        for each, choice in asked[0]:
+            trials.append(make_trial(each, choice))
+            stack.callback(trials[-1].close)
         raced = race(trials, asked[1])
-    finally:
-        for trial in trials:
-            trial.close()
     if searcher is not None:
         searcher.take(dict(zip(finalists, raced, strict=True)))
 

@@ -11,7 +11,8 @@ def choice_note(search: Search, best: Candidate, processes: int) -> str:
 
     Times are measured in trials, or predicted and corrected by the trials of similar candidates.
     """
-    counts = f"{len(search.candidates)} candidates, {len(search.trials)} of them tried"
+    several = f"candidate{'s' if len(search.candidates) != 1 else ''}"
+    counts = f"{len(search.candidates)} {several}, {len(search.trials)} of them tried"
     if len({one.processes for one in search.candidates}) == 1 == len({one.sizes for one in search.candidates}):
         return f"{best.schedule} is fastest: {_time(search, best)} a batch ({counts})"
     others = []

@@ -8,13 +8,14 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
+from jellybean.cli.training.run import notes_on_devices, with_processes  # noqa: E402
 from jellybean.documents.training import OptimizerSpec, TrainingDocument  # noqa: E402
 from jellybean.errors import DocumentError  # noqa: E402
 from jellybean.pipeline.torch_profile import TorchProfile  # noqa: E402
 from jellybean.training.choice.candidates import ONE_DEVICE, Candidate, enumerate_candidates  # noqa: E402
 from jellybean.training.choice.compression import compressions  # noqa: E402
 from jellybean.training.choice.costs import MeasuredCosts, Prices, schedule_costs  # noqa: E402
-from jellybean.training.choice.decide import Predictor  # noqa: E402
+from jellybean.training.choice.decide import Predictor, fitting_together  # noqa: E402
 from jellybean.training.choice.profiles import SizedProfiles  # noqa: E402
 from jellybean.training.choice.report import choice_note  # noqa: E402
 from jellybean.training.choice.search import Search, SearchLimits  # noqa: E402
@@ -293,3 +294,29 @@ class TestMeasuredCosts:
         assert second.message_s == pytest.approx(3e-3)
         assert second.update_s_per_byte == first.update_s_per_byte
         assert second.learned(two, schedule, predicted, replace(shown, gap_s=9e-4), 8000.0) == second
+
+
+def test_a_finalist_that_does_not_fit_takes_no_memory_from_those_after_it():
+    large, small, other = (Candidate(count, 1, 1, "1f1b") for count in (1, 2, 3))
+    needed = {small: 4.0, large: 9.0, other: 5.0}
+    assert fitting_together(needed, 10.0) == [small, other]
+    assert fitting_together(needed, None) == [small, large, other]
+
+
+def test_a_run_on_fewer_cores_than_it_has_devices_starts_them_all():
+    auto = document(parallel="auto", devices=8)
+    assert with_processes(auto, 2).ranks == 8
+    assert with_processes(auto, 16).ranks == 16
+    assert with_processes(document(devices=2), 16).ranks == 2
+
+
+@pytest.mark.parametrize("given", [{"devices": 2}, {"replicas": 2}])
+def test_fewer_processes_than_devices_and_replicas_are_refused(given):
+    with pytest.raises(ValueError, match="processes is 1, and devices x replicas 2"):
+        document(parallel="auto", processes=1, **given)
+
+
+def test_devices_that_wait_or_have_nothing_to_plan_are_named():
+    assert notes_on_devices(document(devices=2, microbatches=4)) == []
+    assert "--set microbatches=4" in notes_on_devices(document(devices=2))[0]
+    assert "nothing to plan" in notes_on_devices(document(objective="dapple"))[0]
