@@ -83,7 +83,6 @@ class Coordinator:
         self._changed = threading.Condition()
         self._workers: dict[int, _Worker] = {}
         self._joined: set[int] = set()
-        self._ended: set[int] = set()
         self._segment: _Segment | None = None
         self._over = False
         self._failure: BaseException | None = None
@@ -105,7 +104,7 @@ class Coordinator:
             )
             segment = _Segment(epoch, iterations.start, parts, settings)
             for worker in self._workers.values():
-                worker.has_buffers = False
+                worker.has_buffers, worker.buffers = False, None
             self._segment = segment
             self._changed.notify_all()
             self._wait_for(lambda: parts.done, "has no gradient of any worker")
@@ -113,12 +112,17 @@ class Coordinator:
             self._average_buffers()
         return segment.losses
 
-    def end(self, timeout_s: float) -> None:
-        """Tell the workers that the run is over; waits for them up to the timeout."""
+    def end(self, timeout_s: float) -> bool:
+        """Tell the workers that the run is over; True if all have joined and left before the timeout.
+
+        One that joined and is gone is not waited for: the launcher may have given it up.
+        """
         with self._changed:
             self._over = True
             self._changed.notify_all()
-            self._changed.wait_for(lambda: len(self._ended) == self._document.replicas, timeout_s)
+            return self._changed.wait_for(
+                lambda: len(self._joined) == self._document.replicas and not self._workers, timeout_s
+            )
 
     def serve(self, channel: Channel) -> None:
         """Serve a connection until it ends."""
@@ -133,8 +137,6 @@ class Coordinator:
                 self._send_buffers(worker, channel)
                 self._take(worker, channel, gradient)
             channel.send({"kind": "end"})
-            with self._changed:
-                self._ended.add(worker)  # notified below
         except ConnectionLostError:
             pass
         except BaseException as error:  # noqa: BLE001  # raised by the main thread
