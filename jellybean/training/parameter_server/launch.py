@@ -78,13 +78,20 @@ class _Processes:
     given_up: set[int] = field(default_factory=set)
 
     def __enter__(self) -> Self:
-        for rank in range(self.workers + self.servers):
-            self._start(rank)
+        try:
+            for rank in range(self.workers + self.servers):
+                self._start(rank)
+        except BaseException:  # then `__exit__` is not called
+            self._end()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._end()
+
+    def _end(self) -> None:
         for number in (signal.SIGTERM, signal.SIGKILL):
             for process in self.running.values():
                 if process.poll() is None:
