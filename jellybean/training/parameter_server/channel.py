@@ -11,6 +11,7 @@ import json
 import secrets
 import socket
 import struct
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -20,7 +21,7 @@ Header = dict[str, Any]
 _SIZES = struct.Struct("!IQ")  # bytes of the header, bytes of the payload
 _MAX_HEADER_BYTES = 64 * 2**20  # the optimizer's states of a model are listed in one
 _NONCE_BYTES = 32
-_HANDSHAKE_S = 10.0
+_HANDSHAKE_S = 10.0  # limit of a whole handshake, however slowly bytes come
 _KEEPALIVE_S = (30, 10, 3)  # idle time before a probe, between probes, probes that may fail: a dead machine, in 1 min
 
 
@@ -102,14 +103,15 @@ def connect(address: tuple[str, int], key: bytes, timeout_s: float) -> Channel:
 def _handshake(connected: socket.socket, key: bytes, *, own: bytes, other: bytes, proves_first: bool) -> Channel:
     """Exchange nonces and HMACs of them. The server proves itself last, so that strangers learn nothing."""
     nonce = secrets.token_bytes(_NONCE_BYTES)
+    until_s = time.monotonic() + _HANDSHAKE_S
     try:
         connected.settimeout(_HANDSHAKE_S)
         connected.sendall(nonce)
-        theirs = _read(connected, _NONCE_BYTES)
+        theirs = _read(connected, _NONCE_BYTES, until_s)
         proof = hmac.digest(key, own + theirs + nonce, "sha256")
         if proves_first:
             connected.sendall(proof)
-        answer = _read(connected, len(proof))
+        answer = _read(connected, len(proof), until_s)
         if not hmac.compare_digest(answer, hmac.digest(key, other + nonce + theirs, "sha256")):
             raise ConnectionLostError("the other process does not have this run's key")
         if not proves_first:
@@ -123,9 +125,13 @@ def _handshake(connected: socket.socket, key: bytes, *, own: bytes, other: bytes
         raise
 
 
-def _read(connected: socket.socket, count: int) -> bytes:
+def _read(connected: socket.socket, count: int, until_s: float) -> bytes:
     data = b""
     while len(data) < count:
+        left_s = until_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("the handshake timed out")
+        connected.settimeout(left_s)
         piece = connected.recv(count - len(data))
         if not piece:
             raise ConnectionLostError("the other process closed the connection")

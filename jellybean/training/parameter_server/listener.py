@@ -9,14 +9,20 @@ from contextlib import suppress
 
 from jellybean.training.parameter_server.channel import Channel, ConnectionLostError, accept
 
+_HANDSHAKES = 64  # at once; further connections wait in the socket's queue
+
 
 class Listener:
-    """Accepts connections in a thread, and serves each that has the key in one of its own."""
+    """Accepts connections in a thread, and serves each that has the key in one of its own.
+
+    The number of those that have not proved the key is limited: strangers take no more threads than that.
+    """
 
     def __init__(self, address: str, key: bytes, serve: Callable[[Channel], None]) -> None:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self._socket = socket.create_server((address, 0), family=family)
         self._key, self._serve = key, serve
+        self._handshakes = threading.Semaphore(_HANDSHAKES)
         threading.Thread(target=self._accept, name="parameter server", daemon=True).start()
 
     @property
@@ -32,6 +38,7 @@ class Listener:
 
     def _accept(self) -> None:
         while True:
+            self._handshakes.acquire()
             try:
                 connected, _ = self._socket.accept()
             except OSError:
@@ -39,5 +46,10 @@ class Listener:
             threading.Thread(target=self._begin, args=(connected,), daemon=True).start()
 
     def _begin(self, connected: socket.socket) -> None:
-        with suppress(ConnectionLostError):  # a stranger
-            self._serve(accept(connected, self._key))
+        try:
+            channel = accept(connected, self._key)
+        except ConnectionLostError:
+            return  # a stranger
+        finally:
+            self._handshakes.release()
+        self._serve(channel)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 
 import pytest
 
@@ -89,3 +90,15 @@ def test_an_end_that_says_nothing_is_not_waited_for(listener, monkeypatch):
     monkeypatch.setattr("jellybean.training.parameter_server.channel._HANDSHAKE_S", 0.1)
     with socket.create_connection(listener.getsockname()), pytest.raises(ConnectionLostError, match="timed out"):
         accept(listener.accept()[0], KEY)
+
+
+def test_bytes_that_come_slowly_do_not_prolong_a_handshake(listener, monkeypatch):
+    monkeypatch.setattr("jellybean.training.parameter_server.channel._HANDSHAKE_S", 0.3)
+    with socket.create_connection(listener.getsockname()) as stranger, ThreadPoolExecutor() as pool:
+        server = pool.submit(lambda: accept(listener.accept()[0], KEY))
+        with suppress(OSError):  # the server has closed it
+            for _ in range(64):  # a nonce and a proof
+                stranger.sendall(b"n")
+                time.sleep(0.02)
+        with pytest.raises(ConnectionLostError, match="timed out"):
+            server.result()
