@@ -16,7 +16,7 @@ LayerWay = Literal["columns", "rows", "vocabulary", "replicated"]
 class TensorSpec(DocumentModel):
     """Tensor parallelism: `ways` processes share each device's part of the model."""
 
-    ways: Ways = Field(default=1, description="Processes over which layers are split.")
+    ways: Ways = Field(description="Processes over which layers are split; 1 splits none.")
     layers: dict[str, LayerWay] = Field(
         default_factory=dict,
         description="Patterns of layers' names, with * and ?, and how they are split; later ones win, and layers that "
@@ -24,9 +24,10 @@ class TensorSpec(DocumentModel):
     )
     conv: Literal["data", "replicated"] = Field(
         default="replicated",
-        description="data: the processes have different samples, but linear layers are split (CNN hybrid).",
+        description="Layers that are not split. replicated: every process computes them with the same samples. data: with "
+        "samples of its own (CNN hybrid).",
     )
-    linear: Literal["tensor"] = Field(default="tensor", description="Linear layers are split.")
+    linear: Literal["tensor"] = Field(default="tensor", description="Linear layers are split; there is no other value.")
 
     def __bool__(self) -> bool:
         """Whether layers are split."""

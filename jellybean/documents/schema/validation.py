@@ -341,4 +341,5 @@ _EXAMPLES = {
     "accuracy": "93.1",
     "selection": "{operator: variant}",
     "output": "93.1",
+    "ways": "2",
 }

@@ -128,6 +128,9 @@ def test_missing_file_says_what_to_write(tmp_path):
         ("microbatches=100", "a batch of 64 has less than one sample for each of 100"),
         ("lr_schedule.name=cos", "did you mean 'cosine'"),
         ("schedule=gpip", "did you mean 'gpipe'"),
+        ("tensor={conv: data}", "tensor.ways: missing key 'ways'; write for example ways: 2"),
+        ("tensor={}", "tensor.ways: missing key 'ways'"),
+        ("tensor={way: 2}", "unknown key 'way'; did you mean 'ways'"),
     ],
 )
 def test_what_is_wrong_with_an_option_is_told_at_the_option(tmp_path, option, told):

@@ -12,7 +12,7 @@ from tests.integration.training.ranks import run_ranks  # noqa: E402
 from tests.integration.training.tensor.tensor_case import Split, in_plain_torch, pictures_net  # noqa: E402
 
 torch.set_num_threads(1)
-ONE, TWO = TensorSpec(), TensorSpec(ways=2)
+ONE, TWO = TensorSpec(ways=1), TensorSpec(ways=2)
 SHORT = {"epochs": 2, "ema": 0.9}
 
 
