@@ -225,7 +225,9 @@ class TrainingDocument(PlanKeys, ParallelKeys):
     replicas: Processes = Field(
         default=1, description="Data-parallel copies of the pipeline; each processes its part of the batch."
     )
-    tensor: TensorSetting = Field(default=TensorSpec(ways=1), description="Processes that share each layer, or settings.")
+    tensor: TensorSetting = Field(
+        default=TensorSpec(ways=1), description="Processes that share each layer, or settings."
+    )
     sync: SyncSpec = SyncSpec()
     schedule: Annotated[str, AfterValidator(_schedule)] = Field(
         default=AUTO,

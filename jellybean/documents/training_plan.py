@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from jellybean.documents.schema.fields import DocumentModel
 from jellybean.documents.schema.reader import Tree
@@ -17,12 +18,32 @@ from jellybean.quantities import InvalidValueError, quoted
 _HOW_TO_MAKE = (
     "jellybean pipeline profile DIR --out layers.txt, then jellybean pipeline plan layers.txt --out plan.json"
 )
+BRANCHES = "branches"
+PLANNER_OBJECTIVES = {"pipedream": "slowest-stage", "dapple": "dapple", "alpa": "alpa-inter", BRANCHES: BRANCHES}
+_MOST_NAMED = 3  # layers in a message
+
+
+def objective_hint(name: str, *, planner: bool) -> str:
+    """`did you mean 'x'?` for the name that the same objective has in `pipeline plan` (`planner`), or in training."""
+    others = PLANNER_OBJECTIVES if planner else {other: name for name, other in PLANNER_OBJECTIVES.items()}
+    if others.get(name, name) == name:
+        return ""
+    return f"did you mean {others[name]!r}? {'training' if planner else '`pipeline plan`'} calls it {name}"
+
+
+def _objective(name: Any) -> Any:
+    if isinstance(name, str) and (hint := objective_hint(name, planner=False)):
+        raise InvalidValueError(f"{quoted(name)} is not one of {', '.join(PLANNER_OBJECTIVES)}", hint)
+    return name
 
 
 def _plan_file(text: str) -> str:
     if PurePosixPath(text).suffix != ".json" or "\0" in text:
         raise InvalidValueError(f"{quoted(text)} is not the path of a plan (.json)", _HOW_TO_MAKE)
     return text
+
+
+_Objective = Literal["pipedream", "dapple", "alpa", "branches"]
 
 
 class PlanKeys(DocumentModel):
@@ -32,7 +53,7 @@ class PlanKeys(DocumentModel):
         default=None,
         description="Stages and their devices, from `jellybean pipeline plan --out`; in place of balanced stages.",
     )
-    objective: Literal["pipedream", "dapple", "alpa", "branches"] | None = Field(
+    objective: Annotated[_Objective, BeforeValidator(_objective)] | None = Field(
         default=None,
         description="Plan with the times measured before training: pipedream (the slowest stage), dapple or alpa (an "
         "iteration; devices of a submesh are replicas), branches (those of the model run at the same time).",
@@ -94,13 +115,14 @@ class PlannedStage(BaseModel):
 class StagePlan(BaseModel):
     """What `jellybean pipeline plan` found. Keys about its costs are left out.
 
-    With the objective `branches` each stage is all layers of a device; layers of several devices may need each other.
+    `microbatches`: those of the iteration that it minimises. With the objective `branches` each stage is all layers of a device; layers of several devices may need each other.
     """
 
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
 
     stages: Annotated[tuple[PlannedStage, ...], Field(min_length=1, strict=False)]
     objective: str = ""
+    microbatches: int | None = None
 
     @property
     def placement(self) -> tuple[PlannedStage, ...]:
@@ -151,9 +173,40 @@ def read_stage_plan(path: Path) -> StagePlan:
         raise _problem(path, "is no plan: not JSON") from error
 
 
+def name_layers(layers: Sequence[str]) -> str:
+    """The first layers by name, and the number of the others."""
+    more = len(layers) - _MOST_NAMED
+    return ", ".join(layers[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def reason_against_training(stages: Iterable[PlannedStage]) -> str:
+    """Why these stages are planned only, and what trains instead; empty if they can be trained."""
+    split = [layer for stage in stages for one in stage.innermost for layer in one.split_layers]
+    if not split:
+        return ""
+    return (
+        f"planned only: it splits {name_layers(split)} over devices; to train, use --objective alpa-inter, or "
+        "`tensor: N` in training.yaml in place of a plan"
+    )
+
+
+def few_microbatches(replicas: Sequence[int], microbatches: int, planned: int | None = None) -> str:
+    """That an update has fewer micro-batches than a stage has replicas; empty if not. `planned`: those of the plan."""
+    most = max(replicas)
+    if microbatches >= most:
+        return ""
+    write = f"--set microbatches={most}, or more"
+    if planned is not None and planned >= most:
+        write = f"--set microbatches={planned}, for which it was planned"
+    count = f"{microbatches} micro-batch{'es' if microbatches != 1 else ''}"
+    return f"stage {replicas.index(most)} has {most} replicas, but an update has {count}: {write}"
+
+
 def planned_devices(tree: Tree, directory: Path, plan: str, given: int | None) -> int:
-    """Number of devices of a plan; one that differs from the `given` one is added to the tree's problems."""
+    """Number of devices of a plan. Adds problems: another number is `given`, or the plan cannot be trained."""
     stages = read_stage_plan(directory / plan)
+    if reason := reason_against_training(stages.stages):
+        tree.add(("plan" if "plan" in tree.data else "stages",), f"{plan} is {reason}")
     if given not in (None, stages.devices):
         message = f"{plan} is for {stages.devices} devices ({stages.counts}), and the document has {given}"
         tree.add(("devices",), message, f"--set devices={stages.devices}, or leave `devices` out")

@@ -107,11 +107,12 @@ def comparison_table(timelines: list[Timeline]) -> Table:
     return table
 
 
-def partition_json(graph: LayerGraph, result: Partition) -> dict[str, Any]:
-    """A partition as JSON values; docs/pipelines.md lists the keys."""
+def partition_json(graph: LayerGraph, result: Partition, microbatches: int | None = None) -> dict[str, Any]:
+    """A partition as JSON values; docs/pipelines.md lists the keys. `microbatches`: of an iteration, the objective."""
     placed = iter(stage_devices(result.stages))
     return {
         "objective": result.objective,
+        **({} if microbatches is None else {"microbatches": microbatches}),
         "objective_s": result.objective_s,
         "bound_s": result.bound_s,
         "gap": result.gap,

@@ -14,7 +14,9 @@ from jellybean.cli.app import Json, checked_file, checked_picture, example
 from jellybean.cli.console import out, print_json, say
 from jellybean.cli.pipeline.group import MAX_ACTIONS, pipeline
 from jellybean.documents.training import TRAINING_FILE
+from jellybean.documents.training_plan import PlannedStage, objective_hint, reason_against_training
 from jellybean.errors import InfeasibleError
+from jellybean.quantities import did_you_mean, quoted
 from jellybean_solver import SolverError
 from jellybean_solver.pipeline import (
     COLLECTIVES,
@@ -167,6 +169,10 @@ def plan_command(
     from jellybean.pipeline.sharding.plot import save_sharding
     from jellybean.pipeline.tables import partition_json, partition_notes, partition_table
 
+    if objective not in OBJECTIVES:
+        hint = objective_hint(objective, planner=True) or did_you_mean(objective, OBJECTIVES)
+        known = hint or f"there are {', '.join(OBJECTIVES)}"
+        raise typer.BadParameter(f"unknown objective {quoted(objective)}; {known}")
     if plot is not None:
         if objective != "alpa":
             raise typer.BadParameter(f"--plot draws how alpa splits layers; {objective} splits none")
@@ -178,10 +184,11 @@ def plan_command(
     options = _Options(objective, speeds, workers, memory, schedule, microbatches, states, all_reduce)
     options.check()
     partitioned = options.partition(graph, links)
-    record = partition_json(graph, partitioned)
+    record = partition_json(graph, partitioned, options.iteration)
     if out_ is not None:
         out_.write_text(json_module.dumps(record, indent=2) + "\n", encoding="utf-8")
-        say(f"wrote {out_}; to train it: `plan: {out_.name}` in training.yaml")
+        reason = reason_against_training(PlannedStage.model_validate(stage) for stage in record["stages"])
+        say(f"wrote {out_}; {reason or f'to train it: `plan: {out_.name}` in training.yaml'}")
     if json:
         print_json(record)
     else:
@@ -217,6 +224,11 @@ class _Options:
             raise typer.BadParameter(
                 f"--microbatches needs --memory or one of the objectives {allowed}, not {self.objective}"
             )
+
+    @property
+    def iteration(self) -> int | None:
+        """Micro-batches of the iteration that the objective is; None if it is none."""
+        return self.microbatches if self.objective in ITERATION_OBJECTIVES else None
 
     def partition(self, graph: LayerGraph, bandwidths: list[float]) -> Partition:
         """Partition the layers by these options.

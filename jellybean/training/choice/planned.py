@@ -14,11 +14,18 @@ from pathlib import Path
 import torch
 
 from jellybean.documents.training import AUTO, TrainingDocument
-from jellybean.documents.training_plan import StagePlan, read_stage_plan
+from jellybean.documents.training_plan import (
+    BRANCHES,
+    PLANNER_OBJECTIVES,
+    StagePlan,
+    few_microbatches,
+    name_layers,
+    read_stage_plan,
+)
 from jellybean.pipeline.torch_graph import GraphFacts
 from jellybean.pipeline.torch_profile import ProfileTarget, TorchProfile, profile_traced
 from jellybean.pipeline.torch_trace import TracedModule
-from jellybean.training.choice.branches import BRANCHES, choose_for_branches
+from jellybean.training.choice.branches import choose_for_branches
 from jellybean.training.choice.costs import Prices, schedule_costs
 from jellybean.training.choice.cuts import check_tied_layers
 from jellybean.training.choice.memory import device_memory_bytes
@@ -42,9 +49,7 @@ from jellybean_solver.pipeline import (
     stage_devices,
 )
 
-_OBJECTIVES = {"pipedream": "slowest-stage", "dapple": "dapple", "alpa": "alpa-inter", BRANCHES: BRANCHES}
 _STASHING = "pipedream"
-_MOST_NAMED = 3  # layers in a message
 
 
 @dataclass(frozen=True)
@@ -79,15 +84,16 @@ class PlannedStages:
         profile = profile_traced(traced, facts, tensors, runs=3, target=target)
         if document.plan is not None:
             plan = read_stage_plan(self.directory / document.plan)
-            objective, stages = plan.objective, stages_of_plan(plan, document.plan, profile.graph, document)
+            objective, planned = plan.objective, plan.microbatches
+            stages = stages_of_plan(plan, document.plan, profile.graph, document)
         else:
-            objective = document.objective or ""
+            objective, planned = document.objective or "", None
             stages = stages_by_objective(profile.graph, document, states_per_weight, link)
         if objective == BRANCHES:
             places = {layer: stage.devices[0] for stage in stages for layer in stage.layers}
             devices = [places[layer] for layer in range(len(places))]
             return choose_for_branches(devices, profile, (traced, facts), document, states_per_weight, link)
-        return choose_for_stages(stages, profile, document, states_per_weight, link)
+        return choose_for_stages(stages, profile, document, states_per_weight, link, planned)
 
 
 def stages_of_plan(
@@ -98,18 +104,13 @@ def stages_of_plan(
         raise TrainingError(f"{name} is for {plan.devices} devices ({plan.counts}), and the run has {document.devices}")
     if plan.objective == BRANCHES and max(plan.replicas) > 1:
         raise TrainingError(f"{name} places branches, and a stage of them has {max(plan.replicas)} replicas")
-    split = [layer for stage in plan.placement for layer in stage.split_layers]
-    if split:
-        raise TrainingError(
-            f"{name} splits {_named(split)} over devices, which trains no replicas: plan with --objective alpa-inter"
-        )
     indices = {layer.name: index for index, layer in enumerate(graph.layers)}
     planned = [layer for stage in plan.placement for layer in stage.layers]
     unknown = [layer for layer in planned if layer not in indices]
     missing = [layer for layer in indices if layer not in set(planned)]
     if unknown or missing:
-        differences = [f"the model has no {_named(unknown)}"] if unknown else []
-        differences += [f"the plan has no {_named(missing)}"] if missing else []
+        differences = [f"the model has no {name_layers(unknown)}"] if unknown else []
+        differences += [f"the plan has no {name_layers(missing)}"] if missing else []
         raise TrainingError(f"{name} is the plan of another model: {', and '.join(differences)}")
     stages = tuple(
         StageDevices(tuple(indices[layer] for layer in stage.layers), stage.devices) for stage in plan.placement
@@ -128,7 +129,7 @@ def stages_by_objective(
     graph: LayerGraph, document: TrainingDocument, states_per_weight: float, link: LinkSpeed
 ) -> tuple[StageDevices, ...]:
     """The stages of the document's objective on its devices, by measured times. TrainingError if none fits."""
-    objective = _OBJECTIVES[document.objective or _STASHING]
+    objective = PLANNER_OBJECTIVES[document.objective or _STASHING]
     limit = None
     if document.memory_bytes is not None and objective != BRANCHES:
         schedule = _STASHING if document.schedule == _STASHING else "1f1b"
@@ -155,8 +156,12 @@ def choose_for_stages(
     document: TrainingDocument,
     states_per_weight: float,
     link: LinkSpeed,
+    planned: int | None = None,
 ) -> PlannedChoice:
-    """The document's schedule on these stages, or the fastest that is allowed. TrainingError if there is none."""
+    """The document's schedule on these stages, or the fastest that is allowed. TrainingError if there is none.
+
+    `planned`: micro-batches for which the stages were planned, for the message.
+    """
     if document.schedule not in (AUTO, *REPLICATED_SCHEDULES):
         known = ", ".join(REPLICATED_SCHEDULES)
         raise TrainingError(f"a plan trains by {known}, not by {document.schedule}: its stages may have replicas")
@@ -167,7 +172,7 @@ def choose_for_stages(
     rejected: dict[str, str] = {}
     for name in names:
         try:
-            found.append(_choice(name, stages, profile, document, states_per_weight, link))
+            found.append(_choice(name, stages, profile, document, states_per_weight, link, planned))
         except (SolverError, TrainingError) as error:
             rejected[name] = str(error)
     if not found:
@@ -188,17 +193,15 @@ def _choice(
     document: TrainingDocument,
     states_per_weight: float,
     link: LinkSpeed,
+    planned: int | None,
 ) -> PlannedChoice:
     layers = tuple(stage.layers for stage in stages)
     placement = tuple(stage.devices for stage in stages)
     counts = list(map(len, placement))
     flushes = name != _STASHING
     count = document.microbatches if flushes else COMPARED_ROUNDS * math.lcm(*counts)
-    if flushes and count < max(counts):
-        raise TrainingError(
-            f"stage {counts.index(max(counts))} has {max(counts)} replicas, and an update {count} micro-batches: "
-            f"--set microbatches={max(counts)}, or more"
-        )
+    if flushes and (few := few_microbatches(counts, count, planned)):
+        raise TrainingError(few)
     PRECISIONS[document.precision].check_schedule(name, flushes=flushes)
     schedule = replicated_schedule(name, counts, count, placement)
     check_tied_layers(name, schedule, profile, layers)
@@ -220,8 +223,3 @@ def _choice(
         memory_bytes=needed,
         placement=placement,
     )
-
-
-def _named(layers: Sequence[str]) -> str:
-    more = len(layers) - _MOST_NAMED
-    return ", ".join(layers[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

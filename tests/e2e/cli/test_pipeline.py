@@ -124,6 +124,30 @@ def test_a_model_is_cut_into_stages(tmp_path: Path) -> None:
     jellybean("pipeline", "compare", "--schedules", "chimera", "--forward-s", "1e-9")  # an order for any ratio
 
 
+def test_a_plan_that_splits_layers_is_planned_only(tmp_path: Path) -> None:
+    profile, plan = tmp_path / "model.txt", tmp_path / "split.json"
+    profile.write_text(PROFILE)
+    alpa = ("--workers", "2", "--bandwidth", "1e12", "--microbatches", "2", "--out", str(plan), "--objective")
+    split = jellybean("pipeline", "plan", str(profile), *alpa, "alpa")
+    assert any({"in", "out"} & {*layer["axes"]} for layer in json.loads(plan.read_text())["stages"][0]["split"])
+    assert "planned only: it splits " in split.stderr
+    assert "to train it" not in split.stderr
+    whole = jellybean("pipeline", "plan", str(profile), *alpa, "alpa-inter")
+    assert "to train it: `plan: split.json`" in whole.stderr
+    assert json.loads(plan.read_text())["microbatches"] == 2
+
+
+def test_an_unknown_objective_is_said_first_with_the_name_that_is_meant() -> None:
+    for name, hint in {
+        "pipedream": "did you mean 'slowest-stage'? training calls it pipedream",
+        "x": "there are",
+    }.items():
+        refused = jellybean(
+            "pipeline", "plan", "none.txt", "--objective", name, "--microbatches", "4", "--json", status=2
+        )
+        assert f"unknown objective '{name}'; {hint}" in json.loads(refused.stdout)["error"]["message"]
+
+
 SUM = ("pipeline", "collectives", "--workers", "4", "--bytes", "4e8", "--bandwidth", "1.25e9")
 
 

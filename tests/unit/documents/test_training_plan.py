@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from jellybean.documents.training import TrainingDocument, load_training
-from jellybean.documents.training_plan import read_stage_plan
+from jellybean.documents.training_plan import PLANNER_OBJECTIVES, few_microbatches, read_stage_plan
 from jellybean.errors import DocumentError
+from jellybean_solver.pipeline import OBJECTIVES
 
 LINES = """\
 kind: Training
@@ -41,12 +42,40 @@ def test_another_number_of_devices_is_refused(tmp_path):
         _load(tmp_path, "plan: plan.json", "devices: 4")
 
 
+def test_a_plan_that_splits_layers_cannot_be_trained(tmp_path):
+    """A split of the samples only is a replica."""
+    split = [{"layer": "a", "axes": ["sample"]}, {"layer": "b", "axes": ["out"]}]
+    stage = {"layers": ["a", "b", "c"], "devices": [0, 1]}
+    message = "plan: plan.json is planned only: it splits b over devices; to train, use --objective alpa-inter"
+    with pytest.raises(DocumentError, match=message):
+        _load(tmp_path, "plan: plan.json", plan={"stages": [{**stage, "split": split}]})
+    assert _load(tmp_path, "plan: plan.json", plan={"stages": [{**stage, "split": split[:1]}]}).devices == 2
+
+
 def test_a_plan_and_an_objective_are_refused(tmp_path):
     assert _load(tmp_path, "objective: dapple").objective == "dapple"
     with pytest.raises(DocumentError, match="`objective` plans other ones"):
         _load(tmp_path, "plan: plan.json", "objective: dapple")
     with pytest.raises(DocumentError, match="objective"):
         _load(tmp_path, "objective: fastest")
+
+
+def test_the_planners_names_of_objectives_lead_to_those_of_training(tmp_path):
+    for name, meant in {"slowest-stage": "pipedream", "alpa-inter": "alpa"}.items():
+        with pytest.raises(DocumentError, match=rf"did you mean '{meant}'\? `pipeline plan` calls it {name}"):
+            _load(tmp_path, f"objective: {name}")
+    assert {_load(tmp_path, f"objective: {name}").objective for name in PLANNER_OBJECTIVES} == {*PLANNER_OBJECTIVES}
+    assert set(PLANNER_OBJECTIVES.values()) <= set(OBJECTIVES)
+
+
+def test_too_few_microbatches_name_those_of_the_plan():
+    assert few_microbatches((2, 1), 1) == (
+        "stage 0 has 2 replicas, but an update has 1 micro-batch: --set microbatches=2, or more"
+    )
+    assert few_microbatches((1, 3), 2, planned=8) == (
+        "stage 1 has 3 replicas, but an update has 2 micro-batches: --set microbatches=8, for which it was planned"
+    )
+    assert few_microbatches((1, 3), 3, planned=8) == ""
 
 
 def test_a_hierarchy_has_its_inner_stages(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
 from jellybean.documents.training import OptimizerSpec, TrainingDocument  # noqa: E402
-from jellybean.documents.training_plan import LayerSplit, PlannedStage, StagePlan  # noqa: E402
+from jellybean.documents.training_plan import PlannedStage, StagePlan  # noqa: E402
 from jellybean.pipeline.torch_graph import graph_facts  # noqa: E402
 from jellybean.pipeline.torch_profile import TorchProfile, profile_traced  # noqa: E402
 from jellybean.pipeline.torch_trace import CallArguments, trace  # noqa: E402
@@ -51,9 +51,9 @@ def profile_layers(count: int) -> tuple[Layer, ...]:
     return tuple(Layer(str(number), 1.0, 1.0, 1.0) for number in range(count))
 
 
-def _plan(*stages: tuple[str, tuple[int, ...]], split: tuple[LayerSplit, ...] = ()) -> StagePlan:
+def _plan(*stages: tuple[str, tuple[int, ...]]) -> StagePlan:
     """Stages as (layers, devices); `012` is three layers."""
-    return StagePlan(stages=tuple(PlannedStage(layers=tuple(names), devices=at, split=split) for names, at in stages))
+    return StagePlan(stages=tuple(PlannedStage(layers=tuple(names), devices=at) for names, at in stages))
 
 
 def _choose(profile: TorchProfile, plan: StagePlan, **more: object) -> PlannedChoice:
@@ -91,14 +91,10 @@ def test_a_plan_of_another_model_or_number_of_processes(profile):
         _choose(profile, _plan(("012", (0,)), ("345", (1,))))
     with pytest.raises(TrainingError, match="1 of stage 0 needs 0 of stage 1"):
         _choose(profile, _plan(("1", (0, 1, 2)), ("02345", (3,))))
-    with pytest.raises(TrainingError, match="stage 0 has 3 replicas, and an update 2 micro-batches"):
-        _choose(profile, _plan(("012", (0, 1, 2)), ("345", (3,))), microbatches=2)
-
-
-def test_layers_of_which_devices_have_parts_are_no_replicas(profile):
-    split = (LayerSplit(layer="0", axes=("sample",)), LayerSplit(layer="1", axes=("out",)))
-    with pytest.raises(TrainingError, match="splits 1 over devices"):
-        _choose(profile, _plan(("012345", (0, 1, 2, 3)), split=split))
+    with pytest.raises(
+        TrainingError, match=r"stage 0 has 3 replicas, but an update has 1 micro-batch: --set microbatches=3, or"
+    ):
+        _choose(profile, _plan(("012", (0, 1, 2)), ("345", (3,))), microbatches=1)
 
 
 @pytest.mark.parametrize("objective", ["pipedream", "dapple", "alpa"])
