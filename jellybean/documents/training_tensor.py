@@ -24,8 +24,8 @@ class TensorSpec(DocumentModel):
     )
     conv: Literal["data", "replicated"] = Field(
         default="replicated",
-        description="Layers that are not split. replicated: every process computes them with the same samples. data: with "
-        "samples of its own (CNN hybrid).",
+        description="Layers that are not split. replicated: every process computes them with the same samples. data: "
+        "with samples of its own (CNN hybrid).",
     )
     linear: Literal["tensor"] = Field(default="tensor", description="Linear layers are split; there is no other value.")
 
