@@ -115,7 +115,8 @@ class PlannedStage(BaseModel):
 class StagePlan(BaseModel):
     """What `jellybean pipeline plan` found. Keys about its costs are left out.
 
-    `microbatches`: those of the iteration that it minimises. With the objective `branches` each stage is all layers of a device; layers of several devices may need each other.
+    `microbatches`: those of the iteration that it minimises. With the objective `branches` each stage is all layers of
+    a device; layers of several devices may need each other.
     """
 
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
