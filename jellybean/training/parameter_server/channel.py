@@ -1,7 +1,8 @@
 """A connection between a worker and a parameter server: messages of a JSON header and raw bytes, over TCP.
 
-Both ends prove by HMAC that they have the run's key before anything else is read. Nothing is pickled. The bytes are
-not encrypted: beyond loopback, use a network that you trust.
+Both ends prove by HMAC that they have the run's key before anything else is read. Nothing is pickled. What follows is
+neither encrypted nor authenticated: whoever can change bytes on the way can read and change gradients and weights, so
+beyond loopback use a network that you trust. Who else may have the key: `rendezvous.py`.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def serve_part(document: TrainingDocument, directory: Path, role: Role) -> None:
     with process_group(alone, workers=document.replicas) as rank:
         run = set_up_run(alone, directory, rank)
         server = FurtherServer(run, document, role.number)
-        meeting = Rendezvous(document.timeout_s)
+        meeting = Rendezvous(document)
         listener = Listener(document.sync.address, meeting.key(), server.serve)
         meeting.publish(role.number, (document.sync.address, listener.port))
         try:

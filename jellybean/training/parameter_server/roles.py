@@ -12,6 +12,7 @@ from jellybean.training.data.loaded_rows import LoadedRows
 from jellybean.training.data.loading import TrainingData
 from jellybean.training.data.sampler import MicrobatchSampler
 from jellybean.training.errors import TrainingError
+from jellybean.training.parameter_server.rendezvous import key_from_environment
 
 SCHEDULE = "1f1b"  # on one device: each micro-batch's backward follows its forward
 
@@ -27,13 +28,15 @@ class Role:
 def role_of_process(document: TrainingDocument) -> Role:
     """The role by the rank that the launcher gave this process.
 
-    TrainingError if the run has several machines, and servers listen where no other machine can connect.
+    TrainingError if the run has several machines, and servers listen where no other machine can connect; and if they
+    listen beyond loopback without a key (`key_from_environment`).
     """
     if os.environ.get("GROUP_WORLD_SIZE", "1") != "1" and ipaddress.ip_address(document.sync.address).is_loopback:
         raise TrainingError(
             f"parameter servers listen at {document.sync.address}, to which other machines cannot connect: --set "
             "sync.address=ADDRESS names the IP address of their machine, which has the last ranks"
         )
+    key_from_environment(document.sync.address, os.environ)  # before the rows are loaded
     rank, workers = int(os.environ["RANK"]), document.replicas
     return Role(rank - workers, True) if rank >= workers else Role(rank, False)
 

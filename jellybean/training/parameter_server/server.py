@@ -92,7 +92,7 @@ def served_run(
 
         def let_in() -> None:
             if not listeners:
-                meeting = Rendezvous(document.timeout_s)
+                meeting = Rendezvous(document)
                 listeners.append(Listener(document.sync.address, meeting.make_key(), coordinator.serve))
                 meeting.publish(role.number, (document.sync.address, listeners[0].port))
                 group.connect(meeting)

@@ -31,7 +31,7 @@ def work(document: TrainingDocument, directory: Path, role: Role) -> None:
     with process_group(alone, workers=document.replicas) as rank:
         run = set_up_run(alone, directory, rank)
         worker = Worker(run, document, role.number)
-        meeting = Rendezvous(document.timeout_s)
+        meeting = Rendezvous(document)
         channels: list[Channel] = []
         try:
             for server in range(document.sync.servers):
