@@ -41,6 +41,7 @@ class GraphFacts:
     merged where they must be in one stage, in topological order. `after`: operation -> earlier ones that write into
     the memory that it reads, beside its arguments. `trained`: operations whose value depends on trained parameters.
     `state`: names of the buffers that operations write. `shapes`: of tensors on the example; of several, a list.
+    `fewer_shapes`: the same with fewer rows, if recorded.
     """
 
     kinds: Mapping[str, ValueKind]
@@ -50,6 +51,7 @@ class GraphFacts:
     trained: frozenset[str]
     state: frozenset[str]
     shapes: Mapping[str, Shapes] = field(default_factory=dict)
+    fewer_shapes: Mapping[str, Shapes] = field(default_factory=dict)
 
 
 @dataclass
@@ -92,11 +94,38 @@ class _Observer(fx.Interpreter):  # type: ignore[misc]  # mypy does not follow t
         return [value for value in read if isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter)]
 
 
+class _ShapeObserver(fx.Interpreter):  # type: ignore[misc]
+    """Runs the graph once and records shapes."""
+
+    def __init__(self, graph: fx.GraphModule) -> None:
+        super().__init__(graph)
+        self.shapes: dict[str, Shapes] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        value = super().run_node(n)
+        shapes = _shapes(value)
+        if shapes is not None:
+            self.shapes[n.name] = shapes
+        return value
+
+
 def graph_facts(traced: TracedModule, tensors: Iterable[torch.Tensor]) -> GraphFacts:
     """Run the graph on an example and derive the facts. Buffers are restored. JellyBeanError if it cannot be run."""
-    graph = traced.graph
-    kept = {name: value.clone() for name, value in graph.named_buffers()}
-    observer = _Observer(graph)
+    observer = _Observer(traced.graph)
+    _run(observer, tensors)
+    return _Analysis(traced.graph, observer.observed).facts()
+
+
+def graph_shapes(traced: TracedModule, tensors: Iterable[torch.Tensor]) -> dict[str, Shapes]:
+    """As `GraphFacts.shapes`, on another example. Buffers are restored. JellyBeanError if it cannot be run."""
+    observer = _ShapeObserver(traced.graph)
+    _run(observer, tensors)
+    return observer.shapes
+
+
+def _run(observer: fx.Interpreter, tensors: Iterable[torch.Tensor]) -> None:
+    """Run a graph, in which nothing is changed. JellyBeanError if it cannot be run."""
+    kept = {name: value.clone() for name, value in observer.module.named_buffers()}
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             observer.run(*(value.clone() for value in tensors))
@@ -105,9 +134,8 @@ def graph_facts(traced: TracedModule, tensors: Iterable[torch.Tensor]) -> GraphF
         raise JellyBeanError(f"the module cannot be run on these inputs: {reason}") from error
     finally:
         with torch.no_grad():
-            for name, value in graph.named_buffers():
+            for name, value in observer.module.named_buffers():
                 value.copy_(kept[name])
-    return _Analysis(graph, observer.observed).facts()
 
 
 @dataclass

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 
 from torch import nn
 
 from jellybean.errors import JellyBeanError
-from jellybean.pipeline.torch_graph import GraphFacts, graph_facts
+from jellybean.pipeline.torch_graph import GraphFacts, graph_facts, graph_shapes
 from jellybean.pipeline.torch_stages import StageChain, stage_graph
 from jellybean.pipeline.torch_trace import TRACERS, CallArguments, TracedModule, trace
 from jellybean.training.errors import TrainingError
@@ -35,17 +35,18 @@ class ModelGraphs:
     recipes: tuple[GraphRecipe, GraphRecipe]  # training, evaluation
 
 
-def find_graphs(module: nn.Module, arguments: CallArguments, *, in_layers: bool = False) -> ModelGraphs:
+def find_graphs(module: nn.Module, arguments: CallArguments, *, split: bool = False) -> ModelGraphs:
     """Trace the module in both modes and check the graphs. TrainingError if it cannot be traced.
 
-    `in_layers`: trace into torch's layers of attention, which torch.fx takes for single operations.
+    `split`: the layers are split over processes: trace into torch's layers of attention, which torch.fx takes for
+    single operations, and record shapes with fewer rows.
     """
-    tracers = TRACERS[::-1] if in_layers and any(isinstance(own, _ATTENTION) for own in module.modules()) else TRACERS
+    tracers = TRACERS[::-1] if split and any(isinstance(own, _ATTENTION) for own in module.modules()) else TRACERS
     training = _traced(module, arguments, "", tracers)
-    facts = graph_facts(training, arguments.tensors)
+    facts = _facts(training, arguments, fewer=split)
     with _evaluation_mode(module):
         evaluation = _traced(module, arguments, "in evaluation mode, ", tracers)
-        evaluation_facts = graph_facts(evaluation, arguments.tensors)
+        evaluation_facts = _facts(evaluation, arguments, fewer=split)
     recipes = GraphRecipe(training.tracer, facts), GraphRecipe(evaluation.tracer, evaluation_facts)
     return ModelGraphs(training, evaluation, recipes)
 
@@ -66,6 +67,17 @@ def _traced(module: nn.Module, arguments: CallArguments, where: str, tracers: Se
     except JellyBeanError as error:
         hint = "" if isinstance(module, StageChain) else "\nA model that cannot be changed can be given as `stages`."
         raise TrainingError(f"{where}{error}{hint}") from error
+
+
+def _facts(traced: TracedModule, arguments: CallArguments, *, fewer: bool) -> GraphFacts:
+    """The facts of a graph. `fewer`: with shapes for fewer rows, if the model can be run on one row less or on half."""
+    facts = graph_facts(traced, arguments.tensors)
+    rows = max((len(value) for value in arguments.tensors if value.dim()), default=0)
+    for count in (rows - 1, rows // 2) if fewer else ():
+        if count > 0:
+            with suppress(JellyBeanError):
+                return replace(facts, fewer_shapes=graph_shapes(traced, arguments.rows(count)))
+    return facts
 
 
 def _repeated(module: nn.Module, arguments: CallArguments, tracer: str) -> TracedModule:

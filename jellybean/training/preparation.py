@@ -68,7 +68,7 @@ def prepare_rank(document: TrainingDocument, directory: Path, rank: Rank) -> Pre
         if rank.is_first:
             checked = check_inputs(inputs, document)
             example = inputs.example(document, checked.trial_rows).inputs
-            graphs = find_graphs(inputs.module, example, in_layers=rank.tensor > 1)
+            graphs = find_graphs(inputs.module, example, split=rank.tensor > 1)
             facts = graphs.recipes[0].facts
             states = inputs.optimizer.states_per_weight(inputs.module) + (document.ema is not None)
             choice: ScheduleChoice | None = None

@@ -23,13 +23,13 @@ from jellybean.documents.training_plan import (
     read_stage_plan,
 )
 from jellybean.pipeline.torch_graph import GraphFacts
-from jellybean.pipeline.torch_profile import ProfileTarget, TorchProfile, profile_traced
+from jellybean.pipeline.torch_profile import TorchProfile
 from jellybean.pipeline.torch_trace import TracedModule
 from jellybean.training.choice.branches import choose_for_branches
 from jellybean.training.choice.costs import Prices, schedule_costs
 from jellybean.training.choice.cuts import check_tied_layers
 from jellybean.training.choice.memory import device_memory_bytes
-from jellybean.training.choice.schedule_choice import COMPARED_ROUNDS, ScheduleChoice
+from jellybean.training.choice.schedule_choice import COMPARED_ROUNDS, ScheduleChoice, profiled
 from jellybean.training.errors import TrainingError
 from jellybean.training.processes.link_speed import LinkSpeed
 from jellybean.training.stages.precision import PRECISIONS
@@ -80,8 +80,7 @@ class PlannedStages:
         link: LinkSpeed,
     ) -> ScheduleChoice:
         """As `choose_schedule`. TrainingError, with what differs, if the plan does not fit the model or the run."""
-        target = ProfileTarget(device, PRECISIONS[document.precision].computation)
-        profile = profile_traced(traced, facts, tensors, runs=3, target=target)
+        profile = profiled(traced, facts, tensors, document, device)
         if document.plan is not None:
             plan = read_stage_plan(self.directory / document.plan)
             objective, planned = plan.objective, plan.microbatches

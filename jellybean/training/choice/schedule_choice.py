@@ -80,10 +80,24 @@ def choose_schedule(
     `states_per_weight`: size of the optimizer's state. `device`: where layers are timed. `link`: between two devices.
     SolverError or TrainingError if there is no such schedule.
     """
+    profile = profiled(traced, facts, tensors, document, device)
+    return choose_from_profile(profile, document, states_per_weight, link)
+
+
+def profiled(
+    traced: TracedModule,
+    facts: GraphFacts,
+    tensors: tuple[torch.Tensor, ...],
+    document: TrainingDocument,
+    device: torch.device,
+) -> TorchProfile:
+    """The profile of what one process computes of a micro-batch: its parts of split layers, all of the others.
+
+    TrainingError if layers cannot be split as the document names them.
+    """
     target = ProfileTarget(device, PRECISIONS[document.precision].computation)
     profile = profile_traced(traced, facts, tensors, runs=3, target=target)
-    profile = profile_of_parts(profile, traced, facts, document)
-    return choose_from_profile(profile, document, states_per_weight, link)
+    return profile_of_parts(profile, traced, facts, document)
 
 
 def choose_from_profile(

@@ -75,7 +75,7 @@ class _Choice:
     """The choice for one graph; see `choose_splits`."""
 
     def __init__(self, graph: fx.GraphModule, facts: GraphFacts, ways: int, named: Mapping[str, str]) -> None:
-        self._graph, self._shapes, self._ways = graph, facts.shapes, ways
+        self._graph, self._facts, self._shapes, self._ways = graph, facts, facts.shapes, ways
         self._names = parameter_names(graph)
         self._nodes = list(graph.graph.nodes)
         self._other_uses: dict[str, str] = {}
@@ -269,11 +269,11 @@ class _Choice:
                 dims = len(self._shapes[self._linear[node][1].input.name])
                 if not isinstance(layout, Split) or layout.dim != dims - 1:
                     return None
-                if not self._may_be(node, LayerSplit.ROWS, layout.blocks):
+                if layout.block_size is not None or not self._may_be(node, LayerSplit.ROWS, layout.blocks):
                     return None
                 rows[node] = layout.blocks
                 continue
-            found = outcome(Call(self._graph, node, layouts, self._shapes, self._ways)) if node.op != "output" else None
+            found = outcome(Call(self._graph, node, layouts, self._facts, self._ways)) if node.op != "output" else None
             if not isinstance(found, Effect):
                 return found
             layouts[node] = found.out

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from jellybean.pipeline.torch_graph import GraphFacts
 from jellybean.pipeline.torch_trace import attribute
 from jellybean.training.errors import TrainingError
 from jellybean.training.tensor_parallel.borders import (
@@ -52,19 +53,19 @@ class LoweredStage:
 def lower(
     module: fx.GraphModule,
     splits: Mapping[int, Split],
-    shapes: Mapping[str, Any],
+    facts: GraphFacts,
     group: TensorGroup,
     received: Mapping[str, Layout],
     *,
     by_rows: bool = False,
     last: bool = True,
 ) -> LoweredStage:
-    """Rewrite a stage. `splits`: of its parameters, by identity. `shapes`: of whole values, by node name.
+    """Rewrite a stage. `splits`: of its parameters, by identity. `facts`: of the whole graph.
 
     `received`: layouts of the values from the stage before, by name. `by_rows`: the ranks have different rows. `last`:
     the values that it returns are the model's.
     """
-    return _Lowering(module, splits, shapes, group, received, by_rows=by_rows, last=last).run()
+    return _Lowering(module, splits, facts, group, received, by_rows=by_rows, last=last).run()
 
 
 class _Lowering:
@@ -74,14 +75,15 @@ class _Lowering:
         self,
         module: fx.GraphModule,
         splits: Mapping[int, Split],
-        shapes: Mapping[str, Any],
+        facts: GraphFacts,
         group: TensorGroup,
         received: Mapping[str, Layout],
         *,
         by_rows: bool,
         last: bool,
     ) -> None:
-        self._module, self._shapes, self._group, self._last = module, shapes, group, last
+        self._module, self._group, self._last = module, group, last
+        self._facts, self._shapes = facts, facts.shapes
         self._received = received
         self._rows = RowCounts(group) if by_rows else None
         names = parameter_names(module)
@@ -122,7 +124,7 @@ class _Lowering:
             self._embedding(node, embedding)
             return
         self._check_weights(node)
-        call = Call(self._module, node, self._layouts, self._shapes, self._group.ways)
+        call = Call(self._module, node, self._layouts, self._facts, self._group.ways)
         split = any(self._layouts.get(one) is not None for one in node.all_input_nodes)
         effect = outcome(call) if split else None
         if isinstance(effect, Effect) and self._is_possible(node, effect):

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from torch import fx
 
+from jellybean.pipeline.torch_graph import GraphFacts
 from jellybean.training.tensor_parallel.layouts import Split, viewed
 from jellybean.training.tensor_parallel.operations import operation_name
 
@@ -47,21 +48,33 @@ Outcome: TypeAlias = "Effect | Needs | None"  # None: the operation needs the wh
 
 @dataclass(frozen=True)
 class Call:
-    """An operation of a graph whose operands have `layouts`. `shapes`: of whole tensors, by name."""
+    """An operation of a graph whose operands have `layouts`. `facts`: of the graph of whole tensors."""
 
     graph: fx.GraphModule
     node: fx.Node
     layouts: Mapping[fx.Node, Layout]
-    shapes: Mapping[str, Any]
+    facts: GraphFacts
     ways: int
 
     @property
     def name(self) -> str:
         return operation_name(self.graph, self.node)
 
+    @property
+    def shapes(self) -> Mapping[str, Any]:
+        """Shapes of whole tensors, by name."""
+        return self.facts.shapes
+
     def shape(self, node: fx.Node | None = None) -> tuple[int, ...]:
         """The shape of a whole operand, by default of the value."""
         return tuple(self.shapes[(node or self.node).name])
+
+    def viewed(self, split: Split) -> Split | None:
+        """The split of the value, a view of the first argument, which has this split."""
+        names = self.node.args[0].name, self.node.name
+        fewer = [self.facts.fewer_shapes.get(name) for name in names]
+        before, after = (self.shapes[name] for name in names)
+        return viewed(before, after, split, self.ways, None if None in fewer else (fewer[0], fewer[1]))
 
     def argument(self, place: int, name: str, default: Any = None) -> Any:
         """An argument by its place or its name."""
@@ -153,10 +166,10 @@ def _view(call: Call) -> Outcome:
     split = call.split_first()
     if split is None:
         return None
-    found = viewed(call.shape(call.node.args[0]), call.shape(), split, call.ways)
-    if found is None:
+    layout = call.viewed(split)
+    if layout is None:
         return None
-    return Effect(found, place=None if call.name == "flatten" else found.dim)
+    return Effect(layout, place=None if call.name == "flatten" else layout.dim)
 
 
 def _unflatten(call: Call) -> Outcome:
@@ -166,10 +179,10 @@ def _unflatten(call: Call) -> Outcome:
     split = call.split_first()
     dims = len(call.shape(call.node.args[0]))
     dim %= dims
-    found = viewed(call.shape(call.node.args[0]), call.shape(), split, call.ways) if split is not None else None
-    if split is None or found is None:
+    layout = call.viewed(split) if split is not None else None
+    if split is None or layout is None:
         return None
-    return Effect(found, place=found.dim - dim if split.dim == dim else None)
+    return Effect(layout, place=layout.dim - dim if split.dim == dim else None)
 
 
 def _expand(call: Call) -> Outcome:
@@ -224,7 +237,7 @@ def _pieces(call: Call) -> Outcome:
     if dim % dims != split.dim:
         return Effect((split,) * len(shapes))
     blocks, left = divmod(split.blocks, len(shapes))
-    if left or len({tuple(shape) for shape in shapes}) > 1:
+    if left or split.block_size is not None or len({tuple(shape) for shape in shapes}) > 1:
         return None
     return Effect((Split(split.dim, blocks),) * len(shapes), place=0 if call.name != "chunk" else None)
 

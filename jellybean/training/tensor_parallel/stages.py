@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch.distributed as dist
 
 from jellybean.documents.training import TrainingDocument
+from jellybean.pipeline.torch_graph import GraphFacts
 from jellybean.training.graphs import ModelGraphs
 from jellybean.training.processes.ranks import Rank
 from jellybean.training.stages.cut import CutModule
@@ -52,8 +52,8 @@ def split_stages(
         TensorGroup(rank.tensor, rank.tensor_index, group),
         [(parameters[name], split) for name, split in choice.weights.items()],
     )
-    training = _lowered(stages.training, facts[0].shapes, weights, by_rows=rank.by_rows)
-    evaluation = _lowered(stages.evaluation.stages, facts[1].shapes, weights)
+    training = _lowered(stages.training, facts[0], weights, by_rows=rank.by_rows)
+    evaluation = _lowered(stages.evaluation.stages, facts[1], weights)
     for number in set(held):
         weights.replace(training.stages[number].module)
         weights.replace(evaluation.stages[number].module)
@@ -61,15 +61,15 @@ def split_stages(
     return SplitStages(training, replace(stages.evaluation, stages=evaluation), weights, choice.layers)
 
 
-def _lowered(cut: CutModule, shapes: Mapping[str, Any], weights: SplitWeights, *, by_rows: bool = False) -> CutModule:
-    """The stages rewritten for this rank. `shapes`: of the whole graph's values.
+def _lowered(cut: CutModule, facts: GraphFacts, weights: SplitWeights, *, by_rows: bool = False) -> CutModule:
+    """The stages rewritten for this rank. `facts`: of the whole graph.
 
     Values that are split cross to the next stage so, between ranks of the same tensor index.
     """
     stages, layouts = [], dict[str, Layout]()
     for number, stage in enumerate(cut.stages):
         last = number == len(cut.stages) - 1
-        lowered = lower(stage.module, weights.splits, shapes, weights.group, layouts, by_rows=by_rows, last=last)
+        lowered = lower(stage.module, weights.splits, facts, weights.group, layouts, by_rows=by_rows, last=last)
         stages.append(replace(stage, module=lowered.module))
         layouts |= lowered.layouts
     return replace(cut, stages=tuple(stages))

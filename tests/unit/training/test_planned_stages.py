@@ -10,16 +10,19 @@ torch = pytest.importorskip("torch", reason="training needs torch: pip install '
 
 from jellybean.documents.training import OptimizerSpec, TrainingDocument  # noqa: E402
 from jellybean.documents.training_plan import PlannedStage, StagePlan  # noqa: E402
+from jellybean.documents.training_tensor import TensorSpec  # noqa: E402
 from jellybean.pipeline.torch_graph import graph_facts  # noqa: E402
 from jellybean.pipeline.torch_profile import TorchProfile, profile_traced  # noqa: E402
 from jellybean.pipeline.torch_trace import CallArguments, trace  # noqa: E402
 from jellybean.training.choice.branches import branch_stages, choose_for_branches  # noqa: E402
 from jellybean.training.choice.planned import (  # noqa: E402
     PlannedChoice,
+    PlannedStages,
     choose_for_stages,
     stages_by_objective,
     stages_of_plan,
 )
+from jellybean.training.choice.schedule_choice import ScheduleChoice  # noqa: E402
 from jellybean.training.errors import TrainingError  # noqa: E402
 from jellybean.training.processes.link_speed import LinkSpeed  # noqa: E402
 from jellybean_solver.pipeline import Layer, LayerGraph, schedule_violations  # noqa: E402
@@ -170,3 +173,31 @@ def test_stages_end_where_another_device_needs_them_and_begin_where_they_need_on
 def test_memory_binds_an_objective(profile):
     with pytest.raises(TrainingError, match="objective: pipedream: no partition fits into 100 bytes"):
         stages_by_objective(profile.graph, _asked(objective="pipedream", memory_bytes=100.0), 1.0, FAST)
+
+
+@pytest.mark.parametrize("objective", ["pipedream", "branches"])
+def test_an_objective_and_a_plan_count_a_process_s_parts_of_split_layers(objective, tmp_path):
+    """Two layers of 256 KiB, and their gradients and states, are 1.5 MiB whole and 0.75 MiB in parts."""
+    inputs = (torch.randn(8, 16),)
+    traced = trace(nn.Sequential(nn.Linear(16, 4096), nn.ReLU(), nn.Linear(4096, 16)), CallArguments.of(inputs))
+    facts = graph_facts(traced, inputs)
+    plan = StagePlan(
+        objective=objective, stages=(PlannedStage(layers=tuple(_layer_names(traced, facts, inputs)), devices=(0,)),)
+    )
+    (tmp_path / "plan.json").write_text(plan.model_dump_json())
+
+    def choose(**more: object) -> ScheduleChoice:
+        document = _asked(devices=1, microbatches=1, **more)
+        return PlannedStages(tmp_path)(traced, facts, inputs, document, 1.0, torch.device("cpu"), FAST)
+
+    for asked in ({"objective": objective}, {"plan": "plan.json"}):
+        whole, parts = choose(**asked).memory_bytes, choose(tensor=TensorSpec(ways=2), **asked).memory_bytes
+        most = (whole + parts) / 2
+        assert parts < 0.7 * whole
+        assert choose(tensor=TensorSpec(ways=2), memory_bytes=most, **asked).memory_bytes == parts
+        with pytest.raises(TrainingError, match=r"fits into|needs"):
+            choose(memory_bytes=most, **asked)
+
+
+def _layer_names(traced, facts, inputs) -> list[str]:
+    return [layer.name for layer in profile_traced(traced, facts, inputs, runs=1).graph.layers]

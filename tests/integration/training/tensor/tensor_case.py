@@ -76,6 +76,40 @@ def words_with_dropout() -> nn.Module:
     return Words(dropout=0.2).double()
 
 
+class FoldedAttention(nn.Module):
+    """Attention whose heads are folded into the rows, as torch.bmm takes them, with dropout of its weights."""
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.query, self.key, self.value, self.back = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+        self.drop = nn.Dropout(dropout)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows, tokens, width = x.shape
+
+        def heads(value: torch.Tensor) -> torch.Tensor:
+            split = value.view(rows, tokens, HEADS, width // HEADS).transpose(1, 2)
+            return split.reshape(rows * HEADS, tokens, width // HEADS)
+
+        scores = torch.bmm(heads(self.query(x)), heads(self.key(x)).transpose(1, 2)) / 2
+        mixed = torch.bmm(self.drop(scores.softmax(-1)), heads(self.value(x)))
+        joined = mixed.view(rows, HEADS, tokens, width // HEADS).transpose(1, 2).reshape(rows, tokens, width)
+        return x + self.back(joined)
+
+
+def folded_heads() -> nn.Module:
+    return _folded(0.0)
+
+
+def folded_heads_with_dropout() -> nn.Module:
+    return _folded(0.2)
+
+
+def _folded(dropout: float) -> nn.Module:
+    layers = (FoldedAttention(dropout) for _ in range(2))
+    return nn.Sequential(nn.Embedding(WORDS, WIDTH), *layers, nn.Linear(WIDTH, WORDS)).double()
+
+
 def encoder() -> nn.Module:
     """torch's own layer, which only torch.export can follow."""
     layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 32, dropout=0.0, batch_first=True)
@@ -223,7 +257,7 @@ class CountedLayer:
         parameters = dict(traced.graph.named_parameters())
         group = TensorGroup(world, rank, torch.distributed.group.WORLD)
         weights = SplitWeights(group, [(parameters[name], split) for name, split in choice.weights.items()])
-        stage = lower(traced.graph, weights.splits, facts.shapes, group, {}).module
+        stage = lower(traced.graph, weights.splits, facts, group, {}).module
         weights.replace(stage)
         found: dict[str, Any] = {}
         with CommDebugMode() as forward:

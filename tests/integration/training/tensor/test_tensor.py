@@ -19,6 +19,8 @@ from tests.integration.training.tensor.tensor_case import (  # noqa: E402
     CountedLayer,
     Split,
     encoder,
+    folded_heads,
+    folded_heads_with_dropout,
     in_plain_torch,
     pictures_net,
     single_words,
@@ -45,6 +47,7 @@ CASES = {
         "single precision": {"tensor": TWO, "model": single_words},
         "named layers": {"tensor": NAMED},
         "torch's encoder layer": {"tensor": TWO, "model": encoder},
+        "folded heads": {"tensor": TWO, "model": folded_heads},
         "clipped, averaged": {"tensor": TWO, "more": {"clip": 0.3, "ema": 0.9}},
         "recomputed": {"tensor": TWO, "more": {"recompute": True}},
         "hybrid": {"tensor": HYBRID[2], "model": pictures_net},
@@ -149,9 +152,19 @@ def test_torchs_attention_layer_is_split_by_heads(found):
     }
 
 
-def test_dropout_is_that_of_one_device(tmp_path):
-    cases = [Split(str(tmp_path / str(ways)), TensorSpec(ways=ways), words_with_dropout) for ways in (1, 2)]
+def test_heads_that_are_folded_into_the_rows_are_split(found):
+    _, ranks = found(2)["folded heads"]
+    heads = {"query": "columns", "key": "columns", "value": "columns", "back": "rows"}
+    named = {f"{layer}.{name}": split for layer in (1, 2) for name, split in heads.items()}
+    assert ranks[0]["layers"] == {"0": "vocabulary", **named}
+    assert ranks[0]["shapes"]["1.query.weight"] == (WIDTH // 2, WIDTH)
+
+
+@pytest.mark.parametrize("model", [words_with_dropout, folded_heads_with_dropout])
+def test_dropout_is_that_of_one_device(tmp_path, model):
+    """Micro-batches have 8, 7 and 7 rows, and the model is traced with 3."""
+    cases = [Split(str(tmp_path / str(ways)), TensorSpec(ways=ways), model) for ways in (1, 2)]
     (one,), (two, _) = run_ranks(1, cases[:1])[0], run_ranks(2, cases[1:])[0]
     assert two["losses"] == pytest.approx(one["losses"], rel=1e-10)
     plain = in_plain_torch(cases[0])
-    assert one["losses"][0] != pytest.approx(plain["losses"][0], rel=1e-3)  # it does drop
+    assert one["losses"][0] != pytest.approx(plain["losses"][0], rel=1e-4)  # it does drop

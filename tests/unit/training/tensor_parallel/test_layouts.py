@@ -43,6 +43,23 @@ def test_views_move_a_split_only_if_parts_view_to_parts(before, after, split, ex
     assert viewed(before, after, split, 4 if after != (5, 7, 3, 2) else 2) == expected
 
 
+def test_the_blocks_of_dimensions_that_are_folded_into_the_rows_are_those_of_the_value():
+    folded = viewed((3, 4, 5, 6), (12, 5, 6), Split(1), 2, ((2, 4, 5, 6), (8, 5, 6)))
+    assert folded == Split(0, block_size=4)
+    assert viewed((12, 5, 6), (3, 4, 5, 6), folded, 2, ((8, 5, 6), (2, 4, 5, 6))) == Split(1)
+    for rows in (1, 2, 7, 8):
+        whole = torch.randn(rows, 4, 5)
+        parts = [folded.part(whole.flatten(0, 1), 2, rank) for rank in range(2)]
+        assert torch.equal(parts[1], Split(1).part(whole, 2, 1).flatten(0, 1))
+        assert torch.equal(folded.whole(parts), whole.flatten(0, 1))
+
+
+def test_a_view_that_holds_for_one_number_of_rows_only_moves_no_split():
+    inner = viewed((4, 3, 5), (12, 5), Split(0), 2, ((4, 2, 5), (8, 5)))
+    assert inner == Split(0)  # rows within each part
+    assert viewed((3, 4, 3, 5), (36, 5), Split(1), 2, ((2, 4, 2, 5), (16, 5))) is None  # rows around it, and within
+
+
 @given(st.lists(st.sampled_from([1, 2, 3, 4]), min_size=1, max_size=4), st.data())
 def test_a_view_of_a_part_is_the_part_of_the_view(shape, data):
     ways = 2
