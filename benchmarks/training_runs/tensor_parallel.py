@@ -105,7 +105,7 @@ class TimeLayers:
         group = TensorGroup(world, rank, dist.group.WORLD)
         parameters = dict(traced.graph.named_parameters())
         weights = SplitWeights(group, [(parameters[name], split) for name, split in choice.weights.items()])
-        module = lower(traced.graph, weights.splits, facts.shapes, group, {}).module
+        module = lower(traced.graph, weights.splits, facts, group, {}).module
         weights.replace(module)
         return module
 

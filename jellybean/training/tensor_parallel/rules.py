@@ -71,10 +71,10 @@ class Call:
 
     def viewed(self, split: Split) -> Split | None:
         """The split of the value, a view of the first argument, which has this split."""
-        names = self.node.args[0].name, self.node.name
-        fewer = [self.facts.fewer_shapes.get(name) for name in names]
-        before, after = (self.shapes[name] for name in names)
-        return viewed(before, after, split, self.ways, None if None in fewer else (fewer[0], fewer[1]))
+        given, fewer = self.node.args[0], self.facts.fewer_shapes
+        names = given.name, self.node.name
+        smaller = (tuple(fewer[names[0]]), tuple(fewer[names[1]])) if fewer.keys() >= set(names) else None
+        return viewed(self.shape(given), self.shape(), split, self.ways, smaller)
 
     def argument(self, place: int, name: str, default: Any = None) -> Any:
         """An argument by its place or its name."""
