@@ -71,7 +71,8 @@ class Call:
 
     def viewed(self, split: Split) -> Split | None:
         """The split of the value, a view of the first argument, which has this split."""
-        given, fewer = self.node.args[0], self.facts.fewer_shapes
+        given = self.node.args[0]
+        fewer: Mapping[str, Any] = self.facts.fewer_shapes
         names = given.name, self.node.name
         smaller = (tuple(fewer[names[0]]), tuple(fewer[names[1]])) if fewer.keys() >= set(names) else None
         return viewed(self.shape(given), self.shape(), split, self.ways, smaller)
