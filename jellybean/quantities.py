@@ -23,12 +23,16 @@ _BITS = {"bit/s": 1 / 8, "kbit/s": 1e3 / 8, "Mbit/s": 1e6 / 8, "Gbit/s": 1e9 / 8
 
 
 class InvalidValueError(ValueError):
-    """An invalid value in a document or an option. `hint` says what to write instead."""
+    """An invalid value in a document or an option. `hint` says what to write instead.
 
-    def __init__(self, message: str, hint: str = "") -> None:
+    `keys`: those that contradict each other, of the map that is invalid; `sync.way` is a key of a map in it.
+    """
+
+    def __init__(self, message: str, hint: str = "", *, keys: tuple[str, ...] = ()) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.keys = keys
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    ConfigDict,
-    Field,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from jellybean.documents.overrides import apply_override
 from jellybean.documents.schema.fields import Bandwidth, DocumentModel, Duration, Size
@@ -24,11 +17,11 @@ from jellybean.documents.training_lora import LoraSpec
 from jellybean.documents.training_plan import PlanKeys, planned_devices
 from jellybean.documents.training_references import check_references
 from jellybean.documents.training_run import CheckpointSpec, ExportSpec, ParallelKeys, SyncSpec
+from jellybean.documents.training_schedule import ScheduleName, check_schedule
 from jellybean.documents.training_servers import check_servers
 from jellybean.documents.training_tensor import TensorSetting, TensorSpec
 from jellybean.errors import DocumentError, DocumentProblem
 from jellybean.quantities import InvalidValueError, did_you_mean, quoted
-from jellybean_solver.pipeline import SCHEDULES
 
 TRAINING_FILE = "training.yaml"
 AUTO = "auto"
@@ -39,13 +32,6 @@ _TEMPLATE = (
     "write it; a few lines are enough: `kind: Training`, `model: nets.py:FUNCTION`, `data: nets.py:FUNCTION`, "
     "`epochs: 5`, `batch: 64`, `optimizer: {name: adam, lr: 0.001}` (docs/training.md)"
 )
-
-
-def _schedule(text: str) -> str:
-    if text != AUTO and text not in SCHEDULES:
-        hint = did_you_mean(text, SCHEDULES) or f"known schedules: auto, {', '.join(SCHEDULES)}"
-        raise InvalidValueError(f"unknown schedule {quoted(text)}", hint)
-    return text
 
 
 def _lr_schedule(text: str) -> str:
@@ -151,12 +137,15 @@ class LrSpec(DocumentModel):
         further = [*self.arguments, *(["per"] if self.per is not None else [])]
         if self.built_in and further:
             raise InvalidValueError(
-                f"{self.name} has no {further[0]!r}", did_you_mean(further[0], ["warmup"]) or "it takes `warmup` only"
+                f"{self.name} has no {further[0]!r}",
+                did_you_mean(further[0], ["warmup"]) or "it takes `warmup` only",
+                keys=("name", further[0]),
             )
         if not self.built_in and self.warmup:
             raise InvalidValueError(
                 f"{self.name} takes no warmup, which belongs to {', '.join(LR_SCHEDULES)}",
                 "remove it, or use OneCycleLR",
+                keys=("name", "warmup"),
             )
         return self
 
@@ -229,7 +218,7 @@ class TrainingDocument(PlanKeys, ParallelKeys):
         default=TensorSpec(ways=1), description="Processes that share each layer, or settings."
     )
     sync: SyncSpec = SyncSpec()
-    schedule: Annotated[str, AfterValidator(_schedule)] = Field(
+    schedule: ScheduleName = Field(
         default=AUTO,
         description="A pipeline schedule, or auto: the fastest that fits into memory and keeps synchronous updates.",
     )
@@ -318,19 +307,20 @@ class TrainingDocument(PlanKeys, ParallelKeys):
     def _check_model(self) -> Self:
         if (self.model is None) == (self.stages is None):
             given = "both model and stages" if self.model is not None else "no model"
-            raise InvalidValueError(f"the document names {given}", "write `model: FILE.py:FUNCTION`, or `stages`")
+            hint = "write `model: FILE.py:FUNCTION`, or `stages`"
+            raise InvalidValueError(f"the document names {given}", hint, keys=("model", "stages"))
         return self
 
     @model_validator(mode="after")
     def _check_devices(self) -> Self:
         if self.min_devices is not None and self.min_devices > self.devices:
-            raise InvalidValueError(
-                f"min_devices is {self.min_devices} and devices {self.devices}", "write at most as many as devices"
-            )
+            message = f"min_devices is {self.min_devices} and devices {self.devices}"
+            raise InvalidValueError(message, "write at most as many as devices", keys=("min_devices", "devices"))
         return self
 
     @model_validator(mode="after")
-    def _check_servers(self) -> Self:
+    def _check_processes_of_replica(self) -> Self:
+        check_schedule(self)
         check_servers(self)
         return self
 
@@ -338,10 +328,13 @@ class TrainingDocument(PlanKeys, ParallelKeys):
     def _check_parallel(self) -> Self:
         if self.parallel is not None and (self.plan or self.objective or self.sync.has_servers or self.tensor):
             raise InvalidValueError(
-                "`parallel: auto` is not for plans, `tensor` or parameter servers", "remove it, or them"
+                "`parallel: auto` is not for plans, `tensor` or parameter servers",
+                "remove it, or them",
+                keys=("parallel", "plan", "objective", "tensor", "sync.way"),
             )
         if self.compress == AUTO and (self.plan or self.objective):
-            raise InvalidValueError("`compress: auto` is not for plans", "write bfloat16, or remove it")
+            keys = ("compress", "plan", "objective")
+            raise InvalidValueError("`compress: auto` is not for plans", "write bfloat16, or remove it", keys=keys)
         return self
 
     def on(self, processes: int) -> Self:

@@ -72,7 +72,11 @@ class PlanKeys(DocumentModel):
     @model_validator(mode="after")
     def _check_one_plan(self) -> PlanKeys:
         if self.plan is not None and self.objective is not None:
-            raise InvalidValueError("`plan` has its stages, and `objective` plans other ones", "remove one of them")
+            raise InvalidValueError(
+                "`plan` has its stages, and `objective` plans other ones",
+                "remove one of them",
+                keys=("plan", "objective"),
+            )
         return self
 
 

@@ -69,9 +69,13 @@ class SyncSpec(DocumentModel):
     @model_validator(mode="after")
     def _check_bucket(self) -> Self:
         if self.way == TORCH and "bucket_bytes" in self.model_fields_set:
-            raise InvalidValueError("torch sums a stage's gradients at once", "remove `bucket`, or choose a way")
+            raise InvalidValueError(
+                "torch sums a stage's gradients at once", "remove `bucket`, or choose a way", keys=("way", "bucket")
+            )
         if self.has_servers and "bucket_bytes" in self.model_fields_set:
-            raise InvalidValueError("a parameter server takes all gradients at once", "remove `bucket`")
+            raise InvalidValueError(
+                "a parameter server takes all gradients at once", "remove `bucket`", keys=("way", "bucket")
+            )
         return self
 
     @model_validator(mode="after")
@@ -79,10 +83,16 @@ class SyncSpec(DocumentModel):
         given = next((key for key in _SERVER_KEYS if key in self.model_fields_set), None)
         if given is not None and not self.has_servers:
             raise InvalidValueError(
-                f"`{given}` is of parameter servers", f"remove it, or write way: {PARAMETER_SERVER}"
+                f"`{given}` is of parameter servers",
+                f"remove it, or write way: {PARAMETER_SERVER}",
+                keys=("way", given),
             )
         if self.staleness is not None and self.mode == "bsp":
-            raise InvalidValueError("bsp has no staleness: every update waits for all replicas", "write mode: asp")
+            raise InvalidValueError(
+                "bsp has no staleness: every update waits for all replicas",
+                "write mode: asp",
+                keys=("mode", "staleness"),
+            )
         return self
 
     @property
@@ -145,7 +155,9 @@ class ParallelKeys(DocumentModel):
     def _check_processes(self) -> ParallelKeys:
         if self.processes is not None and self.parallel is None:
             raise InvalidValueError(
-                "`processes` needs `parallel: auto`", "write it, or `devices` and `replicas` in place of `processes`"
+                "`processes` needs `parallel: auto`",
+                "write it, or `devices` and `replicas` in place of `processes`",
+                keys=("processes", "parallel"),
             )
         least = getattr(self, "devices", 1) * getattr(self, "replicas", 1)
         if self.processes is not None and self.processes < least:
@@ -154,7 +166,11 @@ class ParallelKeys(DocumentModel):
                 f"write at least {least}, or leave out `processes`",
             )
         if self.parallel is not None and getattr(self, "tensor", None):
-            raise InvalidValueError("`parallel: auto` does not choose with `tensor`", "give `devices` and `replicas`")
+            raise InvalidValueError(
+                "`parallel: auto` does not choose with `tensor`",
+                "give `devices` and `replicas`",
+                keys=("parallel", "tensor"),
+            )
         return self
 
     def leaves_open(self, key: str) -> bool:

@@ -39,11 +39,15 @@ def check_servers(document: ServerRun) -> None:
         return
     if document.devices > 1:
         raise InvalidValueError(
-            "with a parameter server each replica is one process", "write devices: 1, or another `sync.way`"
+            "with a parameter server each replica is one process",
+            "write devices: 1, or another `sync.way`",
+            keys=("devices", "sync.way"),
         )
     if document.tensor.ways > 1:
         raise InvalidValueError(
-            "with a parameter server each replica is one process", "remove `tensor`, or take another `sync.way`"
+            "with a parameter server each replica is one process",
+            "remove `tensor`, or take another `sync.way`",
+            keys=("tensor", "sync.way"),
         )
     of_pipelines = {
         "plan": document.plan,
@@ -56,12 +60,17 @@ def check_servers(document: ServerRun) -> None:
         raise InvalidValueError(
             f"`{given}` is for pipelines, and with a parameter server each replica is one process",
             "remove it (`sync.mode` and `sync.staleness` say how replicas wait), or take another `sync.way`",
+            keys=(given, "sync.way"),
         )
     if document.precision == "float16":
         raise InvalidValueError(
-            "a parameter server does not scale the loss, as float16 needs", "write precision: bfloat16"
+            "a parameter server does not scale the loss, as float16 needs",
+            "write precision: bfloat16",
+            keys=("precision", "sync.way"),
         )
     if document.clip is not None and sync.servers > 1:
         raise InvalidValueError(
-            "`clip` needs the norm of all gradients, and each of several servers has some of them", "write servers: 1"
+            "`clip` needs the norm of all gradients, and each of several servers has some of them",
+            "write servers: 1",
+            keys=("clip", "sync.servers"),
         )

@@ -52,7 +52,9 @@ class TensorSpec(DocumentModel):
         wrong = next((way for way in self.layers.values() if way in ("rows", "vocabulary")), None)
         if self.by_rows and wrong is not None:
             raise InvalidValueError(
-                f"with `conv: data` layers are split by columns, and not by {wrong}", "write columns, or replicated"
+                f"with `conv: data` layers are split by columns, and not by {wrong}",
+                "write columns, or replicated",
+                keys=("conv", "layers"),
             )
         return self
 

@@ -8,7 +8,7 @@ text.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -86,6 +86,20 @@ class Tree:
     def add(self, path: DocPath, message: str, hint: str = "", *, key: bool = False) -> None:
         """Record a problem at `path`."""
         self.problems.append(self.problem(path, message, hint, key=key))
+
+    def add_conflict(self, path: DocPath, keys: Sequence[str], message: str, hint: str = "") -> None:
+        """Record that keys of the map at `path` contradict each other.
+
+        Located at the options that set them, otherwise at the last of them in the file.
+        """
+        paths = [(*path, *key.split(".")) for key in keys]
+        marks = [self.position(one, key=True) for one in paths if one[: len(path) + 1] in self.keys]
+        options = dict.fromkeys(mark.file for mark in marks if mark.line is None)
+        if not marks:
+            self.add(path, message, hint)
+            return
+        mark = Mark(" ".join(options)) if options else max(marks, key=lambda one: (one.line or 0, one.column or 0))
+        self.problems.append(DocumentProblem(mark.file, mark.line, mark.column, dotted(path), message, hint))
 
 
 def dotted(path: DocPath) -> str:

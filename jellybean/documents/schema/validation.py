@@ -220,7 +220,10 @@ def _report_error(model: type[BaseModel], tree: Tree, details: ErrorDetails, pat
     if kind == "missing":
         _report_missing(model, tree, path, str(loc[-1]))
     elif isinstance(error := context.get("error"), InvalidValueError):
-        tree.add(path, error.message, error.hint, key=key)
+        if error.keys:
+            tree.add_conflict(path, error.keys, error.message, error.hint)
+        else:
+            tree.add(path, error.message, error.hint, key=key)
     else:
         message, hint = _describe_error(kind, value, context)
         tree.add(path, message, hint, key=key)

@@ -70,7 +70,7 @@ from jellybean_solver.pipeline.schedule.simulator import (
     stage_seconds,
 )
 from jellybean_solver.pipeline.schedule.validate import schedule_violations
-from jellybean_solver.pipeline.schedules import SCHEDULES, make_schedule
+from jellybean_solver.pipeline.schedules import SCHEDULES, check_schedule_sizes, make_schedule
 from jellybean_solver.pipeline.schedules.branches import StageGraph, branch_schedule
 from jellybean_solver.pipeline.schedules.replicated import (
     REPLICATED_SCHEDULES,
@@ -130,6 +130,7 @@ __all__ = [
     "branch_schedule",
     "bubble_fraction",
     "bubble_over_ideal",
+    "check_schedule_sizes",
     "chunk_bounds",
     "count_traffic",
     "data_from_batch",

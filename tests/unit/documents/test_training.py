@@ -129,6 +129,7 @@ def test_missing_file_says_what_to_write(tmp_path):
         ("lr_schedule.name=cos", "did you mean 'cosine'"),
         ("schedule=gpip", "did you mean 'gpipe'"),
         ("tensor={conv: data}", "tensor.ways: missing key 'ways'; write for example ways: 2"),
+        ("schedule=chimera", "chimera needs an even number of devices, not 1"),
         ("tensor={}", "tensor.ways: missing key 'ways'"),
         ("tensor={way: 2}", "unknown key 'way'; did you mean 'ways'"),
     ],
@@ -139,6 +140,40 @@ def test_what_is_wrong_with_an_option_is_told_at_the_option(tmp_path, option, to
     (line,) = str(caught.value).splitlines()
     assert line.startswith(f"--set {option}: ")
     assert told in line
+
+
+@pytest.mark.parametrize(
+    ("lines", "options", "where", "told"),
+    [
+        ("", ["plan=x.json", "objective=dapple"], "--set plan=x.json --set objective=dapple", "remove one of them"),
+        ("objective: dapple", ["plan=x.json"], "--set plan=x.json", "remove one of them"),
+        ("objective: dapple\nplan: x.json", [], "training.yaml:8:1", "remove one of them"),
+        ("", ["devices=2", "min_devices=3"], "--set min_devices=3 --set devices=2", "min_devices is 3 and devices 2"),
+        ("", ["stages=nets.py:net"], "--set stages=nets.py:net", "both model and stages"),
+        ("", ["processes=2"], "--set processes=2", "needs `parallel: auto`"),
+        ("sync: {way: ring}", ["sync.way=parameter-server", "clip=1", "devices=2"], None, "is one process"),
+        ("devices: 2", ["sync={way: parameter-server}"], "--set sync={way: parameter-server}", "is one process"),
+        ("", ["sync={way: ring, staleness: 1}"], "--set sync={way: ring, staleness: 1}", "is of parameter servers"),
+        ("devices: 3", ["schedule=chimera"], "--set schedule=chimera", "an even number of devices, not 3"),
+        ("schedule: chimera\ndevices: 3", [], "training.yaml:8:1", "an even number of devices, not 3"),
+        ("schedule: interleaved\nmicrobatches: 3", ["devices=2"], "--set devices=2", "2 devices divide, not 3"),
+    ],
+)
+def test_keys_that_contradict_each_other_are_located_where_they_are_given(tmp_path, lines, options, where, told):
+    with pytest.raises(DocumentError) as caught:
+        load_training(_written(tmp_path, GOOD + lines + "\n"), options)
+    (problem,) = caught.value.problems
+    where = where or "--set devices=2 --set sync.way=parameter-server"
+    assert f"{problem}".removeprefix(f"{tmp_path}/").startswith(f"{where}: ")
+    assert told in problem.message + problem.hint
+
+
+def test_a_schedule_is_checked_against_devices_that_the_document_gives_only(tmp_path):
+    """`parallel: auto`, a plan and an objective decide on them later; no actions are ordered for large numbers."""
+    odd = ["schedule=chimera", "devices=3"]
+    assert load_training(_written(tmp_path, GOOD), [*odd, "parallel=auto"]).schedule == "chimera"
+    assert load_training(_written(tmp_path, GOOD), ["schedule=chimera", "objective=branches"]).devices == 1
+    assert load_training(_written(tmp_path, GOOD), ["schedule=gpipe", "devices=65536"]).devices == 65536
 
 
 NETS = """\

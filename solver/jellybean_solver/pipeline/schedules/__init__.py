@@ -8,19 +8,23 @@ from dataclasses import dataclass
 from jellybean_solver.errors import SolverError
 from jellybean_solver.pipeline.schedule.schedule import Schedule, require_at_least
 from jellybean_solver.pipeline.schedules.asynchronous import pipedream, pipedream_2bw, pipedream_vertical, wpipe
-from jellybean_solver.pipeline.schedules.chimera import chimera
-from jellybean_solver.pipeline.schedules.interleaved import interleaved
+from jellybean_solver.pipeline.schedules.chimera import check_chimera, chimera
+from jellybean_solver.pipeline.schedules.interleaved import check_interleaved, interleaved
 from jellybean_solver.pipeline.schedules.synchronous import dapple, gpipe, gpipe_grouped, naive, one_f_one_b
 from jellybean_solver.pipeline.schedules.zero_bubble import zb_h1, zb_v
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleGenerator:
-    """A schedule generator. `chunks`: stages per device, replicas included; None if the user chooses."""
+    """A schedule generator. `chunks`: stages per device, replicas included; None if the user chooses.
+
+    `check`: SolverError for (devices, micro-batches) on which it is not defined; None if it is on all.
+    """
 
     make: Callable[..., Schedule]
     chunks: int | None
     description: str
+    check: Callable[[int, int], None] | None = None
 
 
 SCHEDULES = {
@@ -29,8 +33,8 @@ SCHEDULES = {
     "gpipe-grouped": ScheduleGenerator(gpipe_grouped, 2, "GPipe on two groups of stages"),
     "1f1b": ScheduleGenerator(one_f_one_b, 1, "one forward, one backward; PipeDream-flush"),
     "dapple": ScheduleGenerator(dapple, 1, "early backward"),
-    "interleaved": ScheduleGenerator(interleaved, None, "1F1B on several stages per device"),
-    "chimera": ScheduleGenerator(chimera, 2, "two pipelines in opposite directions"),
+    "interleaved": ScheduleGenerator(interleaved, None, "1F1B on several stages per device", check_interleaved),
+    "chimera": ScheduleGenerator(chimera, 2, "two pipelines in opposite directions", check_chimera),
     "pipedream": ScheduleGenerator(pipedream, 1, "no flush, weight stashing"),
     "pipedream-vertical": ScheduleGenerator(pipedream_vertical, 1, "PipeDream with vertical sync"),
     "pipedream-2bw": ScheduleGenerator(pipedream_2bw, 1, "no flush, two weight versions"),
@@ -45,12 +49,10 @@ SCHEDULES = {
 MAX_BACKWARD_SLOTS = 8.0
 
 
-def make_schedule(
-    name: str, devices: int, microbatches: int, chunks: int | None = None, *, backward_ratio: float = 2.0
-) -> Schedule:
-    """The schedule of that name. SolverError, with the reason, if it is not defined for these sizes.
+def check_schedule_sizes(name: str, devices: int, microbatches: int, chunks: int | None = None) -> None:
+    """SolverError, with the reason, if `make_schedule` is not defined for these sizes; takes no time for large ones.
 
-    `backward_ratio`: time of a backward over that of a forward, for orders that depend on it (Chimera).
+    Whether a schedule without a flush updates after these micro-batches is not checked.
     """
     if name not in SCHEDULES:
         raise SolverError(f"unknown schedule {name}; there are {', '.join(SCHEDULES)}")
@@ -58,11 +60,24 @@ def make_schedule(
     require_at_least(name, "micro-batch", microbatches, 1)
     generator = SCHEDULES[name]
     if generator.chunks is None:
-        chunks = 2 if chunks is None else chunks
-        require_at_least(name, "chunk", chunks, 1)
-        return generator.make(devices, microbatches, chunks)
-    if chunks not in (None, generator.chunks):
+        require_at_least(name, "chunk", 1 if chunks is None else chunks, 1)
+    elif chunks not in (None, generator.chunks):
         raise SolverError(f"{name} has {generator.chunks} stages per device, not {chunks}; leave out the chunks")
+    if generator.check is not None:
+        generator.check(devices, microbatches)
+
+
+def make_schedule(
+    name: str, devices: int, microbatches: int, chunks: int | None = None, *, backward_ratio: float = 2.0
+) -> Schedule:
+    """The schedule of that name. SolverError, with the reason, if it is not defined for these sizes.
+
+    `backward_ratio`: time of a backward over that of a forward, for orders that depend on it (Chimera).
+    """
+    check_schedule_sizes(name, devices, microbatches, chunks)
+    generator = SCHEDULES[name]
+    if generator.chunks is None:
+        return generator.make(devices, microbatches, 2 if chunks is None else chunks)
     if name == "chimera":
         return chimera(devices, microbatches, round(min(max(1.0, backward_ratio), MAX_BACKWARD_SLOTS)))
     return generator.make(devices, microbatches)

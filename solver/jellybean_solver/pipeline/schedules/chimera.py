@@ -12,14 +12,19 @@ from jellybean_solver.pipeline.schedule.schedule import Schedule, synchronous_sc
 F, B = ActionKind.FORWARD, ActionKind.BACKWARD
 
 
+def check_chimera(devices: int, microbatches: int) -> None:
+    """SolverError unless the number of devices is even; any number of micro-batches will do."""
+    if devices % 2:
+        raise SolverError(f"chimera needs an even number of devices, not {devices}")
+
+
 def chimera(devices: int, microbatches: int, backward_slots: int = 2) -> Schedule:
     """Concatenated units of as many micro-batches as devices, half in each direction (sections 3.1 and 3.5).
 
     Successive units start one device's compute time of a unit apart, so that the forwards of a unit fill the bubbles at
     the end of the previous one. `backward_slots`: assumed duration of a backward, as a multiple of a forward.
     """
-    if devices % 2:
-        raise SolverError(f"chimera needs an even number of devices, not {devices}")
+    check_chimera(devices, microbatches)
     device_of = (tuple(range(devices)), tuple(reversed(range(devices))))
     work = (1 + backward_slots) * devices
     compute_actions = []

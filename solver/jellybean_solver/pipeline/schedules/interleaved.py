@@ -12,15 +12,20 @@ from jellybean_solver.pipeline.schedule.schedule import (
 )
 
 
+def check_interleaved(devices: int, microbatches: int) -> None:
+    """SolverError unless the devices divide the micro-batches."""
+    if microbatches % devices:
+        raise SolverError(
+            f"interleaved needs a number of micro-batches that {devices} devices divide, not {microbatches}"
+        )
+
+
 def interleaved(devices: int, microbatches: int, chunks: int = 2) -> Schedule:
     """1F1B on v = `chunks` stages per device, in rounds of D = `devices` micro-batches through each of them.
 
     Device s warms up with 2 (D - 1 - s) + (v - 1) D + 1 forwards. SolverError unless D divides the micro-batches.
     """
-    if microbatches % devices:
-        raise SolverError(
-            f"interleaved needs a number of micro-batches that {devices} devices divide, not {microbatches}"
-        )
+    check_interleaved(devices, microbatches)
     compute_actions = []
     for device in range(devices):
         forwards = [_action(ActionKind.FORWARD, device, devices, chunks, k) for k in range(chunks * microbatches)]

@@ -1,0 +1,55 @@
+"""`schedule` of training.yaml: its names, and the numbers of devices on which it is defined. Does not import torch."""
+
+from __future__ import annotations
+
+from typing import Annotated, Protocol
+
+from pydantic import AfterValidator
+
+from jellybean.quantities import InvalidValueError, did_you_mean, quoted
+from jellybean_solver import SolverError
+from jellybean_solver.pipeline import SCHEDULES, check_schedule_sizes
+
+
+class ScheduledRun(Protocol):
+    """The settings of a document on which its schedule depends."""
+
+    @property
+    def schedule(self) -> str: ...
+    @property
+    def devices(self) -> int: ...
+    @property
+    def microbatches(self) -> int: ...
+    @property
+    def chunks(self) -> int | None: ...
+    @property
+    def parallel(self) -> str | None: ...
+    @property
+    def plan(self) -> str | None: ...
+    @property
+    def objective(self) -> str | None: ...
+
+
+def _schedule(text: str) -> str:
+    if text != "auto" and text not in SCHEDULES:
+        hint = did_you_mean(text, SCHEDULES) or f"known schedules: auto, {', '.join(SCHEDULES)}"
+        raise InvalidValueError(f"unknown schedule {quoted(text)}", hint)
+    return text
+
+
+ScheduleName = Annotated[str, AfterValidator(_schedule)]
+
+
+def check_schedule(document: ScheduledRun) -> None:
+    """InvalidValueError if the document names a schedule that is not defined on its devices.
+
+    Not for a plan, an objective or `parallel: auto`, which decide on the devices later.
+    """
+    later = document.plan or document.objective or document.parallel
+    if document.schedule not in SCHEDULES or later:
+        return
+    chunks = document.chunks if SCHEDULES[document.schedule].chunks is None else None
+    try:
+        check_schedule_sizes(document.schedule, document.devices, document.microbatches, chunks)
+    except SolverError as error:
+        raise InvalidValueError(str(error), keys=("schedule", "devices", "microbatches", "chunks")) from error
