@@ -79,7 +79,7 @@ def enumerate_candidates(document: TrainingDocument, processes: int) -> tuple[li
 def leaves_freedom(document: TrainingDocument, processes: int) -> bool:
     """Whether more than one candidate may be usable, so that a run must search.
 
-    A plan has its own stages, and split layers are predicted only.
+    A plan has its own stages. With `tensor` predictions alone choose the schedule, as trials run whole layers.
     """
     if document.plan is not None or document.objective is not None or document.tensor:
         return False

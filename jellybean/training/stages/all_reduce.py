@@ -34,7 +34,8 @@ class ProcessGroups:
 
     def destroy(self) -> None:
         """Free the groups of which this rank is a member."""
-        every = [*self.copies.values(), *self.ties.values(), self.pipeline, self.messages]
+        every = [*self.copies.values(), *self.ties.values(), *self.workers.values()]
+        every += [self.pipeline, self.messages, self.tensor]
         for group in {id(one): one for one in every if one is not None}.values():
             dist.destroy_process_group(group)
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from fnmatch import fnmatchcase
+from itertools import permutations
 from typing import Any
 
 from torch import fx, nn
@@ -113,7 +114,8 @@ class _Choice:
             if call is not None:
                 linear.setdefault(call.weight, []).append((node, call))
                 if call.bias is not None and biases.setdefault(call.bias, call.weight) != call.weight:
-                    self._other_uses[call.weight] = f"its bias is shared with {biases[call.bias]}"
+                    for one, other in permutations((call.weight, biases[call.bias])):
+                        self._other_uses.setdefault(one, f"its bias is shared with {layer_name(other)}")
                 continue
             lookup = embedding_call(self._graph, node, self._names)
             if lookup is not None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 # Their names before torch 2.13.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -26,6 +30,7 @@ class TensorGroup:
     group: dist.ProcessGroup | None = None
     calls: Counter[str] = field(default_factory=Counter)
     sent_bytes: float = 0.0
+    _meshes: dict[str, DeviceMesh] = field(default_factory=dict)  # by kind of device
 
     def all_reduce(self, value: torch.Tensor) -> torch.Tensor:
         """The sum over the ranks. May write into `value`."""
@@ -53,6 +58,14 @@ class TensorGroup:
         found = torch.empty(self.ways, dtype=torch.int64, device=device)
         _all_gather(found, torch.tensor([number], device=device), group=self.group)
         return [int(one) for one in found]
+
+    def mesh(self, kind: str) -> DeviceMesh:
+        """The ranks as a mesh of devices of this kind, made once. A collective call."""
+        from torch.distributed.device_mesh import DeviceMesh
+
+        if kind not in self._meshes:
+            self._meshes[kind] = DeviceMesh.from_group(self.group, kind)
+        return self._meshes[kind]
 
     def _count(self, name: str, whole_bytes: float) -> None:
         self.calls[name] += 1

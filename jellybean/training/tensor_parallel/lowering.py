@@ -17,7 +17,7 @@ from torch import fx, nn
 from jellybean.pipeline.torch_graph import GraphFacts
 from jellybean.pipeline.torch_trace import attribute
 from jellybean.training.errors import TrainingError
-from jellybean.training.tensor_parallel.borders import (
+from jellybean.training.tensor_parallel.conjugate_collectives import (
     Enter,
     Gather,
     GatherForParts,

@@ -49,7 +49,7 @@ class LinearCall:
 
 @dataclass(frozen=True)
 class EmbeddingCall:
-    """A lookup of rows of `weight`."""
+    """A lookup of rows of `weight`. `padding`: the row that gets no gradient, counted from the first."""
 
     input: fx.Node
     weight: str
@@ -101,15 +101,21 @@ def embedding_call(graph: fx.GraphModule, node: fx.Node, names: Mapping[int, str
         return EmbeddingCall(node.args[0], names[id(layer.weight)], layer.padding_idx)
     if node.op != "call_function":
         return None
-    if isinstance(node.target, torch._ops.OpOverload):
+    is_operator = isinstance(node.target, torch._ops.OpOverload)
+    if is_operator:
         given = _arguments(node, ("weight", "input", "padding_idx", "scale_grad_by_freq", "sparse"))
     else:
         given = _arguments(node, ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq"))
-    if given.get("max_norm") is not None or given.get("scale_grad_by_freq") or given.get("sparse"):
-        return None
     weight = parameter_of(graph, given["weight"], names)
+    changed = given.get("max_norm") is not None or given.get("scale_grad_by_freq") or given.get("sparse")
+    if weight is None or changed:
+        return None
     padding = given.get("padding_idx")
-    return None if weight is None else EmbeddingCall(given["input"], weight, None if padding == -1 else padding)
+    if is_operator:
+        padding = None if padding == -1 else padding  # the operator's default
+    elif padding is not None and padding < 0:
+        padding += len(attribute(graph, str(given["weight"].target)))  # as torch's function counts, from the last row
+    return EmbeddingCall(given["input"], weight, padding)
 
 
 def parameter_of(graph: fx.GraphModule, value: Any, names: Mapping[int, str]) -> str | None:

@@ -66,11 +66,10 @@ class SplitWeights:
 
     def whole(self, name: str, part: torch.Tensor) -> torch.Tensor:
         """The whole tensor of a weight, gradient or state of a weight of this name. A collective call of the group."""
-        from torch.distributed.device_mesh import DeviceMesh
         from torch.distributed.tensor import DTensor, Shard
 
         split = self.names[name]
-        mesh = DeviceMesh.from_group(self.group.group, part.device.type)
+        mesh = self.group.mesh(part.device.type)
         gathered = DTensor.from_local(part, mesh, [Shard(split.dim)], run_check=False).full_tensor()
         return split.whole(gathered.chunk(self.group.ways, split.dim))
 

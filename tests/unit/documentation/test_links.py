@@ -1,4 +1,4 @@
-"""Every relative link of the documentation leads to a file, and to a heading of it."""
+"""Every relative link of the documentation leads to a file, and to a heading of it; decisions have unique numbers."""
 
 from __future__ import annotations
 
@@ -34,6 +34,18 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert file.exists(), target
         if anchor:
             assert anchor in anchors(file), target
+
+
+def test_decisions_have_one_number_each_which_is_that_of_their_title() -> None:
+    decisions = sorted((ROOT / "docs/adr").glob("*.md"))
+    numbers = [int(page.name[:4]) for page in decisions]
+    assert len(set(numbers)) == len(numbers) > 10
+    assert [page.read_text().partition(".")[0] for page in decisions] == [f"# {number}" for number in numbers]
+
+
+def test_links_to_decisions_have_their_numbers() -> None:
+    links = [link for page in PAGES for link in re.findall(r"\[ADR (\d+)\]\([^)]*?(\d{4})-[^)]*\)", page.read_text())]
+    assert [int(number) for number, _ in links] == [int(file) for _, file in links] != []
 
 
 def test_pages_have_links() -> None:

@@ -19,11 +19,13 @@ from jellybean.training.errors import TrainingError
 from jellybean.training.hand_back import trained_model
 from jellybean.training.processes.ranks import Rank
 from jellybean.training.setup import set_up_run
+from jellybean.training.stages.all_reduce import make_process_groups
 from jellybean.training.tensor_parallel.choice import choose_splits
 from jellybean.training.tensor_parallel.group import TensorGroup
 from jellybean.training.tensor_parallel.lowering import lower
 from jellybean.training.tensor_parallel.weights import SplitWeights
 from jellybean.training.train import train
+from jellybean_solver.pipeline import make_schedule
 
 ROWS, TESTS, TOKENS, WORDS, WIDTH, HEADS = 22, 6, 5, 24, 16, 4
 EPOCHS = 3
@@ -267,6 +269,25 @@ class CountedLayer:
             output.sum().backward()
         found["backward"], found["backward bytes"] = _counts(backward), group.sent_bytes - found["forward bytes"]
         return found
+
+
+@dataclass(frozen=True)
+class DestroyedGroups:
+    """Groups of two devices, each of two processes: whether torch still has them, before and after `destroy`."""
+
+    def __call__(self, rank: int) -> list[list[bool]]:
+        groups = make_process_groups(make_schedule("1f1b", 2, 2), 1, {}, tensor=2)
+        mine = [groups.pipeline, groups.tensor, groups.workers[rank // 2]]
+        before = [_exists(group) for group in mine]
+        groups.destroy()
+        return [before, [_exists(group) for group in mine]]
+
+
+def _exists(group: torch.distributed.ProcessGroup | None) -> bool:
+    try:
+        return len(torch.distributed.get_process_group_ranks(group)) > 1
+    except (KeyError, ValueError):
+        return False
 
 
 def _counts(mode: CommDebugMode) -> dict[str, int]:

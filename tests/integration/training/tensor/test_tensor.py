@@ -17,6 +17,7 @@ from tests.integration.training.tensor.tensor_case import (  # noqa: E402
     WIDTH,
     WORDS,
     CountedLayer,
+    DestroyedGroups,
     Split,
     encoder,
     folded_heads,
@@ -139,6 +140,10 @@ def test_a_transformer_layer_sends_two_all_reduces_each_way(world):
         for way in ("forward", "backward"):
             assert list(own[way].values()) == [2], own
             assert own[f"{way} bytes"] == 2 * 2 * (world - 1) / world * case.rows * TOKENS * WIDTH * 4
+
+
+def test_groups_of_split_layers_are_destroyed_with_the_others():
+    assert run_ranks(4, [DestroyedGroups()])[0] == [[[True] * 3, [False] * 3]] * 4
 
 
 def test_torchs_attention_layer_is_split_by_heads(found):

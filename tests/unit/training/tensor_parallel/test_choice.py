@@ -13,6 +13,7 @@ from jellybean.pipeline.torch_trace import TRACERS, CallArguments, trace  # noqa
 from jellybean.training.errors import TrainingError  # noqa: E402
 from jellybean.training.tensor_parallel.choice import choose_splits  # noqa: E402
 from jellybean.training.tensor_parallel.layouts import Split  # noqa: E402
+from jellybean.training.tensor_parallel.operations import embedding_call, parameter_names  # noqa: E402
 
 
 class Attention(nn.Module):
@@ -121,3 +122,29 @@ def test_an_embedding_and_a_head_that_share_a_weight_are_split_by_vocabulary():
     assert choose(Words(10), given=words) == ({"embed": "vocabulary"}, {"embed.weight": Split(0)})
     with pytest.raises(TrainingError, match="its 9 rows are not divisible by 2"):
         choose(Words(9), named={"embed": "vocabulary"}, given=words)
+
+
+def test_layers_that_share_a_bias_are_whole_both_of_them():
+    layers = [nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 12), nn.LayerNorm(12)]
+    net = nn.Sequential(*layers, nn.Linear(12, 8), nn.LayerNorm(8), nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+    net[4].bias = net[0].bias
+    assert choose(net)[0] == {"6": "columns", "8": "rows"}
+    for name, other in (("0", "4"), ("4", "0")):
+        with pytest.raises(TrainingError, match=f"{name} cannot be split by columns: its bias is shared with {other}"):
+            choose(net, named={name: "columns"})
+
+
+@pytest.mark.parametrize("tracer", TRACERS)
+@pytest.mark.parametrize(("asked", "row"), [(-1, 8), (-3, 6), (2, 2), (None, None)])
+def test_the_padding_row_of_torch_s_function_counts_from_the_end_if_negative(tracer, asked, row):
+    class LookedUp(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(9, 12))
+
+        def forward(self, words):
+            return nn.functional.embedding(words, self.weight, padding_idx=asked)
+
+    graph = trace(LookedUp(), CallArguments.of((torch.randint(0, 9, (3, 5)),)), tracer=tracer).graph
+    calls = [embedding_call(graph, node, parameter_names(graph)) for node in graph.graph.nodes]
+    assert [call.padding for call in calls if call is not None] == [row]
