@@ -42,11 +42,13 @@ def belongs_to(held: HeldStages) -> Callable[[str], bool]:
     for stage in held.values():
         names |= set(stage.versions.parameters) | set(stage.buffers)
 
-    def belongs(name: str) -> bool:
-        kind, _, rest = name.partition("/")
-        return (rest.rpartition("/")[0] if kind + "/" == STATE else rest) in names
+    return lambda key: weight_of(key) in names
 
-    return belongs
+
+def weight_of(key: str) -> str:
+    """The name of the weight or buffer that a tensor of a checkpoint belongs to, by its key."""
+    kind, _, rest = key.partition("/")
+    return rest.rpartition("/")[0] if kind + "/" == STATE else rest
 
 
 def restore_state(
@@ -56,11 +58,10 @@ def restore_state(
 
     `frozen`: names of the weights that were frozen, so that the checkpoint may lack them.
     """
-    keys: dict[str, list[str]] = {}
+    keys: dict[str, list[str]] = {}  # of the optimizer's states, by weight
     for name in tensors:
         if name.startswith(STATE):
-            parameter, _, key = name.removeprefix(STATE).rpartition("/")
-            keys.setdefault(parameter, []).append(key)
+            keys.setdefault(weight_of(name), []).append(name)
     for copy, stage in held.items():
         _restore_weights(tensors, stage, frozen)
         for name, average in updates.averages.of(copy).items() if updates.averages is not None else ():
@@ -74,7 +75,7 @@ def restore_state(
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 name = names[id(parameter)]
-                states = {key: tensors[f"{STATE}{name}/{key}"] for key in keys.get(name, ())}
+                states = {key.rpartition("/")[2]: tensors[key] for key in keys.get(name, ())}
                 # As torch's load_state_dict: fused and capturable steps run on the device.
                 on_device = group.get("fused") or group.get("capturable")
                 optimizer.state[parameter] = {

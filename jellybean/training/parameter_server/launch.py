@@ -27,15 +27,16 @@ from jellybean.training.processes.launch import (
     RESTARTS,
     SHUTDOWN_S,
     check_count,
-    reported_reason,
+    ending,
+    first_cause,
     run_attempts,
     signals_end_launcher,
+    take_reason,
 )
 from jellybean.training.processes.threads import THREADS
 
 _POLL_S = 0.1
 _SERVER_ENDS_S = 2.0  # between the end of a server's connections and that of its process
-_KINDS = ("final", "still", "crash", "lost")
 
 
 def run_server_processes(arguments: Sequence[str], workers: int, servers: int, say: Callable[[str], None]) -> None:
@@ -131,7 +132,7 @@ class _Processes:
 
     def _replace(self, rank: int, status: int) -> None:
         """Start a worker again that died. TrainingError if that would not help."""
-        kind, why = self._take_reason(rank, status)
+        kind, why = take_reason(self.folder, rank) or ("killed", ending(f"worker {rank}", status))
         if kind == "lost" and self._server_ends():
             return
         if kind == "final":
@@ -155,36 +156,17 @@ class _Processes:
             time.sleep(_POLL_S)
         return any(process.poll() is not None for process in servers)
 
-    def _take_reason(self, rank: int, status: int) -> tuple[str, str]:
-        """(kind, reason) for which a worker ended; what it reported is deleted."""
-        for kind in _KINDS:
-            path = self.folder / f"{kind}-{rank}"
-            if path.exists():
-                text = path.read_text(encoding="utf-8")
-                path.unlink()
-                return kind, text
-        return "killed", _ending(f"worker {rank}", status)
-
     def _why_servers_ended(self) -> str:
-        """Why a server ended: what caused it, before what followed from it in the other servers."""
-        final = reported_reason(self.folder, "final")
-        if final:
-            raise TrainingError(final)
-        servers = range(self.workers, self.workers + self.servers)
-        ended = {rank - self.workers: status for rank in servers if (status := self.running[rank].poll())}
-        killed = [_ending(f"parameter server {server}", status) for server, status in ended.items() if status < 0]
-        reported = [reported_reason(self.folder, kind) for kind in ("still", "crash", "lost")]
-        others = [_ending(f"parameter server {server}", status) for server, status in ended.items()]
-        return next(filter(None, [*killed, *reported, *others]))
+        """Why a server ended, the first one if several did. TrainingError if a restart cannot help."""
+        statuses = [self.running[self.workers + server].poll() for server in range(self.servers)]
+        ended = {
+            server: ending(f"parameter server {server}", status) for server, status in enumerate(statuses) if status
+        }
+        killed = [text for server, text in ended.items() if (statuses[server] or 0) < 0]
+        return first_cause(self.folder, next(iter(killed), ""), next(iter(ended.values())))
 
     def _wait(self, timeout_s: float) -> None:
         """Wait until all have ended, or for the timeout."""
         until_s = time.monotonic() + timeout_s
         while time.monotonic() < until_s and any(process.poll() is None for process in self.running.values()):
             time.sleep(_POLL_S)
-
-
-def _ending(name: str, status: int) -> str:
-    return (
-        f"{name} was killed by {signal.Signals(-status).name}" if status < 0 else f"{name} ended with status {status}"
-    )

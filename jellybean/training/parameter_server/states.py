@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from jellybean.training.checkpoints.states import AVERAGE, STATE, WEIGHT, collect_state, restore_state
+from jellybean.training.checkpoints.states import collect_state, restore_state, weight_of
 from jellybean.training.optimization.torch_classes import without_lists
 from jellybean.training.parameter_server.channel import Channel, Header
 from jellybean.training.parameter_server.flat_tensors import FlatTensors
@@ -19,9 +19,9 @@ from jellybean.training.stages.updates import GroupSettings
 
 def send_state(channel: Channel, run: RankRun, names: Collection[str], header: Header) -> None:
     """Send the state of these weights; the header's other keys are the caller's."""
-    own = {key: value for key, value in collect_state(run.held, run.updates).items() if _weight_of(key) in names}
-    flat = FlatTensors(own)
-    flat.put(own)
+    state = {key: value for key, value in collect_state(run.held, run.updates).items() if weight_of(key) in names}
+    flat = FlatTensors(state)
+    flat.put(state)
     listed = [[key, str(view.dtype).removeprefix("torch."), list(view.shape)] for key, view in flat.views.items()]
     channel.send({**header, "tensors": listed}, flat.memory)
 
@@ -49,11 +49,3 @@ def settings_from_json(written: Sequence[Any]) -> list[GroupSettings]:
         for one, count in written
         for _ in range(count)
     ]
-
-
-def _weight_of(key: str) -> str | None:
-    """The weight that a tensor of a checkpoint belongs to; None: it is a buffer."""
-    if key.startswith(STATE):
-        return key.removeprefix(STATE).rpartition("/")[0]
-    kind = next((kind for kind in (WEIGHT, AVERAGE) if key.startswith(kind)), None)
-    return key.removeprefix(kind) if kind is not None else None

@@ -31,7 +31,8 @@ REASONS_FOLDER = "JELLYBEAN_TRAINING_TOLD"  # environment variable: folder where
 RESTARTS = 3
 _PR_SET_PDEATHSIG = 1
 _MAX_PROCESSES = 64, 16  # at most 64 processes, or 16 per core if that is more
-_KINDS: dict[str, type[Exception]] = {"still": StalledError, "lost": RankLostError, "crash": RankCrashError}
+_ERRORS: dict[str, type[Exception]] = {"still": StalledError, "crash": RankCrashError, "lost": RankLostError}
+_KINDS = ("final", *_ERRORS)  # of reasons; final: a person must fix it first
 SHUTDOWN_S = 5  # grace period of processes that must end
 
 
@@ -78,7 +79,7 @@ def report_to_launcher(error: BaseException, rank: int) -> bool:
     folder = os.environ.get(REASONS_FOLDER)
     if folder is None:
         return False
-    kind = next((kind for kind, error_type in _KINDS.items() if isinstance(error, error_type)), "final")
+    kind = next((kind for kind, error_type in _ERRORS.items() if isinstance(error, error_type)), "final")
     partial = Path(folder) / f".{kind}-{rank}"
     partial.write_text(str(error), encoding="utf-8")
     partial.replace(Path(folder) / f"{kind}-{rank}")
@@ -129,33 +130,49 @@ def _attempt(arguments: Sequence[str], count: int, folder: Path) -> str | None:
     except SignalException as stopped:
         raise SignalledError(signals_received[0]) from stopped
     except ChildFailedError as failed:
-        final = reported_reason(folder, "final")
-        if final:
-            raise TrainingError(final) from failed
         return _reason(folder, failed)
     return None
 
 
 def _reason(folder: Path, failed: ChildFailedError) -> str:
-    """Why processes failed: what caused it, before what followed from it.
-
-    When one ends, the others lose its connection, and the launcher ends them with SIGTERM.
-    """
-    killed = {
-        rank: signal.Signals(-failure.exitcode)
-        for rank, failure in sorted(failed.failures.items())
-        if failure.exitcode < 0
-    }
-    reasons = {rank: f"rank {rank} was killed by {number.name}" for rank, number in killed.items()}
+    """Why processes failed. When one ends, the launcher ends the others with SIGTERM, so that this is no cause."""
+    statuses = {rank: failure.exitcode for rank, failure in sorted(failed.failures.items()) if failure.exitcode < 0}
+    killed = {rank: ending(f"rank {rank}", status) for rank, status in statuses.items()}
+    causes = [text for rank, text in killed.items() if statuses[rank] != -signal.SIGTERM]
     rank, failure = failed.get_first_failure()
-    return (
-        reported_reason(folder, "still")
-        or ", ".join(text for rank, text in reasons.items() if killed[rank] != signal.SIGTERM)
-        or reported_reason(folder, "crash")
-        or reported_reason(folder, "lost")
-        or ", ".join(reasons.values())
-        or f"rank {rank} ended with status {failure.exitcode}"
+    return first_cause(
+        folder, ", ".join(causes), ", ".join(killed.values()) or ending(f"rank {rank}", failure.exitcode)
     )
+
+
+def first_cause(folder: Path, killed: str, ended: str) -> str:
+    """Why processes ended: what caused it, before what followed from it. TrainingError if a restart cannot help.
+
+    `killed`: those that something but the launcher killed; empty if none was. `ended`: how others ended.
+    """
+    final = reported_reason(folder, "final")
+    if final:
+        raise TrainingError(final)
+    reported = {kind: reported_reason(folder, kind) for kind in _ERRORS}
+    return reported["still"] or killed or reported["crash"] or reported["lost"] or ended
+
+
+def ending(name: str, status: int) -> str:
+    """How a process ended, by its exit status as subprocess has it."""
+    return (
+        f"{name} was killed by {signal.Signals(-status).name}" if status < 0 else f"{name} ended with status {status}"
+    )
+
+
+def take_reason(folder: Path, rank: int) -> tuple[str, str] | None:
+    """(kind, text) of the reason that a rank reported, which is deleted; None: it reported none."""
+    for kind in _KINDS:
+        path = folder / f"{kind}-{rank}"
+        if path.exists():
+            text = path.read_text(encoding="utf-8")
+            path.unlink()
+            return kind, text
+    return None
 
 
 def reported_reason(folder: Path, kind: str) -> str:

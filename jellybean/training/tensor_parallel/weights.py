@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from jellybean.training.checkpoints.frozen import fingerprint
-from jellybean.training.checkpoints.states import STATE, HeldStages
+from jellybean.training.checkpoints.states import HeldStages, weight_of
 from jellybean.training.errors import TrainingError
 from jellybean.training.tensor_parallel.group import TensorGroup
 from jellybean.training.tensor_parallel.layouts import Split
@@ -92,12 +92,6 @@ class SplitWeights:
             if self.group.index == 0:
                 found[key] = whole
         return found
-
-
-def weight_of(key: str) -> str:
-    """The weight's name in the key of a state's tensor."""
-    kind, _, rest = key.partition("/")
-    return rest.rpartition("/")[0] if kind + "/" == STATE else rest
 
 
 class PartsOf(Mapping[str, torch.Tensor]):
