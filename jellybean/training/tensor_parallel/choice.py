@@ -140,7 +140,7 @@ class _Choice:
         ]
 
     def _match(self, named: Mapping[str, str]) -> dict[str, LayerSplit]:
-        found: dict[str, LayerSplit] = {}
+        splits: dict[str, LayerSplit] = {}
         for pattern, split in named.items():
             matched = [name for name in self._layers if fnmatchcase(layer_name(name), pattern)]
             if not matched:
@@ -149,9 +149,9 @@ class _Choice:
                     f"tensor.layers: {pattern!r} matches no linear layer and no embedding of the model; it has {known}"
                 )
             for name in matched:
-                found.pop(name, None)
-                found[name] = LayerSplit(split)
-        return found
+                splits.pop(name, None)
+                splits[name] = LayerSplit(split)
+        return splits
 
     def _assign_named(self, name: str, split: LayerSplit) -> None:
         layer = self._layers[name]
@@ -235,10 +235,10 @@ class _Choice:
         while True:
             if not all(self._may_be(one, LayerSplit.COLUMNS, count) for one, count in columns.items()):
                 return None
-            found = self._propagate(columns)
-            if not isinstance(found, Needs):
-                return None if not found else (columns, found)
-            sources = {one: source for operand in found.operands for one, source in self._sources(operand).items()}
+            end = self._propagate(columns)
+            if not isinstance(end, Needs):
+                return None if not end else (columns, end)
+            sources = {one: source for operand in end.operands for one, source in self._sources(operand).items()}
             if not sources or sources.keys() <= columns.keys():
                 return None
             columns |= sources
@@ -275,15 +275,15 @@ class _Choice:
                     return None
                 rows[node] = layout.blocks
                 continue
-            found = outcome(Call(self._graph, node, layouts, self._facts, self._ways)) if node.op != "output" else None
-            if not isinstance(found, Effect):
-                return found
-            layouts[node] = found.out
+            effect = outcome(Call(self._graph, node, layouts, self._facts, self._ways)) if node.op != "output" else None
+            if not isinstance(effect, Effect):
+                return effect
+            layouts[node] = effect.out
         return rows
 
     def _sources(self, node: fx.Node) -> dict[fx.Node, int]:
         """The linear layers from which a whole value comes, each of one block."""
-        found: dict[fx.Node, int] = {}
+        layers: dict[fx.Node, int] = {}
         pending, visited = [node], set()
         while pending:
             one = pending.pop()
@@ -291,14 +291,14 @@ class _Choice:
                 continue
             visited.add(one)
             if one in self._linear:
-                found[one] = 1
+                layers[one] = 1
             elif one.op in ("placeholder", "get_attr"):
                 return {}
             else:
                 pending += [
                     other for other in one.all_input_nodes if isinstance(self._shapes.get(other.name), tuple | list)
                 ]
-        return found
+        return layers
 
 
 def layer_name(weight: str) -> str:

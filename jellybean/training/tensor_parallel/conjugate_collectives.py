@@ -94,8 +94,8 @@ class Reduce(nn.Module):  # type: ignore[misc]
         self._group = group
 
     def forward(self, value: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        found = _ReduceFunction.apply(value, self._group)
-        return found if bias is None else found + bias.to(found.dtype)
+        total = _ReduceFunction.apply(value, self._group)
+        return total if bias is None else total + bias.to(total.dtype)
 
 
 class Gather(nn.Module):  # type: ignore[misc]
@@ -140,13 +140,13 @@ class LookUp(nn.Module):  # type: ignore[misc]
 
     def forward(self, indices: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         first, rows = self._group.index * len(weight), len(weight)
-        own = indices - first
-        outside = (own < 0) | (own >= rows)
+        places = indices - first
+        outside = (places < 0) | (places >= rows)
         padding = None
         if self._padding is not None and first <= self._padding < first + rows:
             padding = self._padding - first
-        found = F.embedding(own.masked_fill(outside, 0), weight, padding).masked_fill(outside.unsqueeze(-1), 0.0)
-        return _ReduceFunction.apply(found, self._group)
+        vectors = F.embedding(places.masked_fill(outside, 0), weight, padding).masked_fill(outside.unsqueeze(-1), 0.0)
+        return _ReduceFunction.apply(vectors, self._group)
 
 
 class PartOfDropout(nn.Module):  # type: ignore[misc]

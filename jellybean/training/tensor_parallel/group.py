@@ -42,22 +42,22 @@ class TensorGroup:
     def all_gather(self, value: torch.Tensor) -> list[torch.Tensor]:
         """The values of all ranks, which are of one shape, in their order."""
         self._count("all_gather", self.ways * value.nbytes)
-        found = value.new_empty((self.ways, *value.shape))
-        _all_gather(found.view(-1), value.contiguous().view(-1), group=self.group)
-        return list(found)
+        gathered = value.new_empty((self.ways, *value.shape))
+        _all_gather(gathered.view(-1), value.contiguous().view(-1), group=self.group)
+        return list(gathered)
 
     def reduce_scatter(self, parts: torch.Tensor) -> torch.Tensor:
         """The sum over the ranks of this rank's row of `parts`, which has a row per rank."""
         self._count("reduce_scatter", parts.nbytes)
-        found = parts.new_empty(parts.shape[1:])
-        _reduce_scatter(found.view(-1), parts.contiguous().view(-1), group=self.group)
-        return found
+        total = parts.new_empty(parts.shape[1:])
+        _reduce_scatter(total.view(-1), parts.contiguous().view(-1), group=self.group)
+        return total
 
     def exchange(self, number: int, device: torch.device) -> list[int]:
         """The numbers of all ranks. Waits for them; its few bytes are not counted."""
-        found = torch.empty(self.ways, dtype=torch.int64, device=device)
-        _all_gather(found, torch.tensor([number], device=device), group=self.group)
-        return [int(one) for one in found]
+        numbers = torch.empty(self.ways, dtype=torch.int64, device=device)
+        _all_gather(numbers, torch.tensor([number], device=device), group=self.group)
+        return [int(one) for one in numbers]
 
     def mesh(self, kind: str) -> DeviceMesh:
         """The ranks as a mesh of devices of this kind, made once. A collective call."""

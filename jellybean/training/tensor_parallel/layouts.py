@@ -88,15 +88,15 @@ def _viewed(before: Sequence[int], after: Sequence[int], split: Split, ways: int
             continue
         outer = math.prod(before[dim] for dim in old if dim < split.dim) * split.count(before[split.dim])
         passed = 1
-        found = None
+        layout = None
         for dim in new:
             blocks, left = divmod(outer, passed)
             if left or not blocks:
                 break
             if Split(dim, blocks).fits(after[dim], ways):
-                found = Split(dim, blocks)
+                layout = Split(dim, blocks)
             passed *= after[dim]
-        return found
+        return layout
     return None
 
 
@@ -104,7 +104,7 @@ def _groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[range, ra
     """Ranges of dimensions with equal products, as small as possible; empty if a dimension has no values."""
     if 0 in before or 0 in after or math.prod(before) != math.prod(after):
         return []
-    found = []
+    groups = []
     old = new = 0
     while old < len(before) or new < len(after):
         first_old, first_new = old, new
@@ -118,5 +118,5 @@ def _groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[range, ra
                 left, old = left * before[old], old + 1
             else:
                 right, new = right * after[new], new + 1
-        found.append((range(first_old, old), range(first_new, new)))
-    return found
+        groups.append((range(first_old, old), range(first_new, new)))
+    return groups

@@ -149,10 +149,10 @@ class _Lowering:
     def _linear(self, node: fx.Node, linear: LinearCall, split: Split) -> None:
         if split.dim == linear.out_dim:
             given = self._for_columns(linear.input)
-            found = self._graph.node_copy(
+            output = self._graph.node_copy(
                 node, lambda one: given if one is linear.input else self._copies[one]
             )  # with its part of the weight
-            self._keep(node, found, Split(len(self._shapes[node.name]) - 1, split.blocks))
+            self._keep(node, output, Split(len(self._shapes[node.name]) - 1, split.blocks))
             return
         place = Split(len(self._shapes[linear.input.name]) - 1, split.blocks)
         given = self._part(linear.input, place)
@@ -201,25 +201,25 @@ class _Lowering:
                 border = self._name(PartOfAttention(self._group, split, float(p)))
                 self._keep(node, self._graph.call_module(border, args, kwargs), split)
                 return
-        found = self._graph.node_copy(node, given.__getitem__)
+        copied = self._graph.node_copy(node, given.__getitem__)
         if effect.place is not None:
-            self._divide_size(node, found, effect.place)
-        self._keep(node, found, split)
+            self._divide_size(node, copied, effect.place)
+        self._keep(node, copied, split)
 
     def _sizes(self, node: fx.Node, name: str) -> None:
         """Sizes are those of the whole tensor: a method's own result, times `ways` at the split dimension."""
         value = node.args[0]
         layout = self._layouts[value]
-        found = self._graph.node_copy(node, self._copies.__getitem__)
+        size = self._graph.node_copy(node, self._copies.__getitem__)
         if isinstance(layout, Split) and (name != "getattr" or node.args[1] == "shape"):
             dims = len(self._shapes[value.name])
             if name == "getattr" or (len(node.args) == 1 and "dim" not in node.kwargs):
-                found = self._graph.call_function(whole_shape, (found, layout.dim, self._group.ways))
+                size = self._graph.call_function(whole_shape, (size, layout.dim, self._group.ways))
             else:
                 dim = node.args[1] if len(node.args) > 1 else node.kwargs["dim"]
                 if dim % dims == layout.dim:
-                    found = self._graph.call_function(_times, (found, self._group.ways))
-        self._keep(node, found, None)
+                    size = self._graph.call_function(_times, (size, self._group.ways))
+        self._keep(node, size, None)
 
     def _dropout(self, node: fx.Node, given: Mapping[fx.Node, fx.Node], split: Split) -> fx.Node:
         if node.op == "call_module":
@@ -257,9 +257,9 @@ class _Lowering:
             copied.kwargs = {**copied.kwargs, key: self._divided(copied.kwargs[key], place, copied)}
 
     def _divided(self, sizes: Sequence[Any], place: int, user: fx.Node) -> list[Any]:
-        found = list(sizes)
-        found[place] = self._quotient(found[place], user)
-        return found
+        divided = list(sizes)
+        divided[place] = self._quotient(divided[place], user)
+        return divided
 
     def _quotient(self, size: Any, user: fx.Node) -> Any:
         if isinstance(size, int):
@@ -270,11 +270,11 @@ class _Lowering:
     def _output(self, node: fx.Node) -> dict[str, Layout]:
         """Return the values; in an inner stage split ones as they are, unless ranks have different rows."""
         keep = not self._last and self._rows is None
-        found = {
+        layouts = {
             one.name: self._layouts[one] for one in node.all_input_nodes if keep and self._layouts.get(one) is not None
         }
         self._graph.output(fx.node.map_arg(node.args[0], self._copies.__getitem__ if keep else self._whole))
-        return found
+        return layouts
 
     def _keep(self, node: fx.Node, copied: fx.Node, layout: Layout) -> None:
         self._copies[node] = copied

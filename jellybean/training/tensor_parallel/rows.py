@@ -45,8 +45,8 @@ class _EnterRowsFunction(torch.autograd.Function):  # type: ignore[misc]  # mypy
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
         most = max(ctx.counts)
         parts = gradient.new_zeros((len(ctx.counts), most, *gradient.shape[1:]))
-        for part, own in zip(parts, gradient.split(ctx.counts), strict=True):
-            part[: len(own)] = own
+        for part, rank_rows in zip(parts, gradient.split(ctx.counts), strict=True):
+            part[: len(rank_rows)] = rank_rows
         return ctx.group.reduce_scatter(parts)[: ctx.counts[ctx.group.index]], None
 
 

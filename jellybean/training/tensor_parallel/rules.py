@@ -90,9 +90,9 @@ class Call:
     def split_first(self) -> Split | None:
         """The split of the first argument, which must be a tensor and alone."""
         first = self.node.args[0] if self.node.args else None
-        found = self.layouts.get(first) if isinstance(first, fx.Node) else None
+        layout = self.layouts.get(first) if isinstance(first, fx.Node) else None
         others = [one for one in self.node.all_input_nodes if one is not first and self.layouts.get(one) is not None]
-        return found if isinstance(found, Split) and not others else None
+        return layout if isinstance(layout, Split) and not others else None
 
 
 def outcome(call: Call) -> Outcome:
@@ -143,12 +143,12 @@ def _matmul(call: Call) -> Outcome:
 def _attention(call: Call) -> Outcome:
     heads = [call.argument(place, name) for place, name in enumerate(("query", "key", "value"))]
     missing = tuple(one for one in heads if call.layouts.get(one) is None)
-    found = _aligned(call, [one for one in heads if one not in missing], 3)
-    if not isinstance(found, Effect) or missing:
-        return Needs(missing) if missing else found
+    effect = _aligned(call, [one for one in heads if one not in missing], 3)
+    if not isinstance(effect, Effect) or missing:
+        return Needs(missing) if missing else effect
     mask = call.argument(3, "attn_mask")
     if not isinstance(mask, fx.Node):
-        return found
+        return effect
     return _aligned(call, [heads[0], mask], 3)
 
 

@@ -52,7 +52,7 @@ class SumsByRows:
         parts = {name: value for name, value in gradients.items() if name in self.split}
         rest = {name: value for name, value in gradients.items() if name not in self.split}
         started = [(self.parts.start(number, parts), parts), (self.rest.start(number, rest), rest)]
-        return _PendingSums([(one, own) for one, own in started if one is not None])
+        return _PendingSums([(one, summed) for one, summed in started if one is not None])
 
     def sum_tie(self, name: str, total: torch.Tensor) -> None:
         """Sum a shared weight's gradient over its stages; it is equal or a part on each rank of a tensor group."""
@@ -65,8 +65,8 @@ class _PendingSums:
 
     def finish(self, gradients: NamedGradients) -> None:
         """Wait; `gradients`, whose tensors the sums have, then hold them."""
-        for pending, own in self.started:
-            pending.finish(own)
+        for pending, summed in self.started:
+            pending.finish(summed)
 
 
 def make_sums(sync: SyncSpec, groups: ProcessGroups, split: Iterable[str], *, by_rows: bool) -> GradientSums:

@@ -75,23 +75,23 @@ class SplitWeights:
 
     def whole_weights(self, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Whole weights, on the first rank of the group; empty on the others. A collective call."""
-        found: dict[str, torch.Tensor] = {}
+        collected: dict[str, torch.Tensor] = {}
         for name, value in weights.items():
             whole = self.whole(name, value) if name in self.names else value
             if self.group.index == 0:
-                found[name] = whole
-        return found
+                collected[name] = whole
+        return collected
 
     def whole_state(self, state: Mapping[str, torch.Tensor], held: HeldStages) -> dict[str, torch.Tensor]:
         """A rank's state with whole tensors, on the first rank of the group; empty on the others. A collective call."""
         shapes = {n: value.shape for stage in held.values() for n, value in stage.versions.parameters.items()}
-        found: dict[str, torch.Tensor] = {}
+        collected: dict[str, torch.Tensor] = {}
         for key, value in state.items():
             name = weight_of(key)
             whole = self.whole(name, value) if name in self.names and value.shape == shapes[name] else value
             if self.group.index == 0:
-                found[key] = whole
-        return found
+                collected[key] = whole
+        return collected
 
 
 class PartsOf(Mapping[str, torch.Tensor]):
