@@ -89,7 +89,7 @@ class Channel:
 
 def accept(connected: socket.socket, key: bytes) -> Channel:
     """The server's end, after the other one has proved that it has the key. ConnectionLostError if it has not."""
-    return _handshake(connected, key, own=b"server", other=b"worker", proves_first=False)
+    return _handshake(connected, key, name=b"server", other_name=b"worker", proves_first=False)
 
 
 def connect(address: tuple[str, int], key: bytes, timeout_s: float) -> Channel:
@@ -98,10 +98,10 @@ def connect(address: tuple[str, int], key: bytes, timeout_s: float) -> Channel:
         connected = socket.create_connection(address, timeout=timeout_s)
     except OSError as error:
         raise ConnectionLostError(f"the parameter server at {address[0]}:{address[1]} is not there: {error}") from error
-    return _handshake(connected, key, own=b"worker", other=b"server", proves_first=True)
+    return _handshake(connected, key, name=b"worker", other_name=b"server", proves_first=True)
 
 
-def _handshake(connected: socket.socket, key: bytes, *, own: bytes, other: bytes, proves_first: bool) -> Channel:
+def _handshake(connected: socket.socket, key: bytes, *, name: bytes, other_name: bytes, proves_first: bool) -> Channel:
     """Exchange nonces and HMACs of them. The server proves itself last, so that strangers learn nothing."""
     nonce = secrets.token_bytes(_NONCE_BYTES)
     until_s = time.monotonic() + _HANDSHAKE_S
@@ -109,11 +109,11 @@ def _handshake(connected: socket.socket, key: bytes, *, own: bytes, other: bytes
         connected.settimeout(_HANDSHAKE_S)
         connected.sendall(nonce)
         theirs = _read(connected, _NONCE_BYTES, until_s)
-        proof = hmac.digest(key, own + theirs + nonce, "sha256")
+        proof = hmac.digest(key, name + theirs + nonce, "sha256")
         if proves_first:
             connected.sendall(proof)
         answer = _read(connected, len(proof), until_s)
-        if not hmac.compare_digest(answer, hmac.digest(key, other + nonce + theirs, "sha256")):
+        if not hmac.compare_digest(answer, hmac.digest(key, other_name + nonce + theirs, "sha256")):
             raise ConnectionLostError("the other process does not have this run's key")
         if not proves_first:
             connected.sendall(proof)

@@ -220,15 +220,15 @@ class Coordinator:
             raise ConnectionLostError("a worker did not ask for work")
         with self._changed:
             while not self._over:
-                own, segment = self._workers.get(worker), self._segment
-                if own is None or own.channel is not channel:
+                current, segment = self._workers.get(worker), self._segment
+                if current is None or current.channel is not channel:
                     raise ConnectionLostError("another process is this worker now")
                 part = segment.parts.next_part(worker) if segment is not None else None
                 if segment is not None and part is not None:
-                    own.since_s = time.monotonic()
+                    current.since_s = time.monotonic()
                     weights.put(self._stage.versions.trained)
                     self.counts.pulled_bytes += weights.memory.nbytes
-                    buffers = bool(self._stage.buffers) and not own.has_buffers
+                    buffers = bool(self._stage.buffers) and not current.has_buffers
                     place = {"epoch": segment.epoch, "iteration": part.iteration, "number": part.number}
                     return {"kind": "part", **place, "buffers": buffers}
                 self._changed.wait()
@@ -236,10 +236,10 @@ class Coordinator:
 
     def _send_buffers(self, worker: int, channel: Channel) -> None:
         with self._changed:
-            own = self._workers.get(worker)
-            if own is None or own.has_buffers or not self._stage.buffers:
+            current = self._workers.get(worker)
+            if current is None or current.has_buffers or not self._stage.buffers:
                 return
-            own.has_buffers = True
+            current.has_buffers = True
             buffers = FlatTensors(self._stage.buffers)
             buffers.put(self._stage.buffers)
         channel.send({"kind": "buffers"}, buffers.memory)
@@ -252,15 +252,15 @@ class Coordinator:
         if buffers.views:
             channel.receive_into(buffers.memory, channel.receive())
         with self._changed:
-            own, segment = self._workers.get(worker), self._segment
-            if own is None or own.channel is not channel or segment is None:
+            current, segment = self._workers.get(worker), self._segment
+            if current is None or current.channel is not channel or segment is None:
                 raise ConnectionLostError("another process is this worker now")
-            own.since_s = None
+            current.since_s = None
             self.counts.sent_bytes[worker] = self.counts.sent_bytes.get(worker, 0) + header["sent_bytes"]
             self.counts.computed_s += header["computed_s"]
             part = Part(header["iteration"], header["number"])
             if segment.parts.complete(worker, part):
-                own.buffers = buffers.views
+                current.buffers = buffers.views
                 segment.shares.append(header["loss"])
                 update = len(segment.losses)
                 if self._weights.add(part.number, gradient.views, segment.settings[update]):
@@ -272,8 +272,8 @@ class Coordinator:
 
     def _leave(self, worker: int, channel: Channel) -> None:
         with self._changed:
-            own = self._workers.get(worker)
-            if own is not None and own.channel is channel:
+            current = self._workers.get(worker)
+            if current is not None and current.channel is channel:
                 if not self._over:
                     self._warn(f"lost worker {worker}; its rows go to the others")
                 self._forget(worker)
@@ -288,6 +288,6 @@ class Coordinator:
         """Average the workers' running statistics, as replicas do."""
         sent = [worker.buffers for _, worker in sorted(self._workers.items()) if worker.buffers]
         if sent:
-            own = self._stage.buffers
+            buffers = self._stage.buffers
             for name, value in averaged(sent).items():
-                own[name].copy_(value)
+                buffers[name].copy_(value)

@@ -82,6 +82,6 @@ def replace_weights(stage: StageCopy, values: FlatTensors) -> None:
 def averaged(buffers: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
     """Means of the workers' running statistics; counters, which are no floats, are those of the first one."""
     return {
-        name: torch.stack([own[name] for own in buffers]).mean(0) if value.is_floating_point() else value
+        name: torch.stack([worker[name] for worker in buffers]).mean(0) if value.is_floating_point() else value
         for name, value in buffers[0].items()
     }

@@ -95,9 +95,9 @@ class Worker:
 
     def _receive_buffers(self, channel: Channel) -> None:
         channel.receive_into(self._buffers.memory, channel.receive())
-        own = self._stage.buffers
+        buffers = self._stage.buffers
         for name, value in self._buffers.views.items():
-            own[name].copy_(value)
+            buffers[name].copy_(value)
 
     def _pull(self, others: Sequence[Channel]) -> None:
         """Take the weights of the further servers, beside those of the first."""
@@ -139,11 +139,11 @@ class Worker:
         for microbatch in range(division.run):
             inputs = feed.inputs(microbatch, stage.inputs.arguments)
             target, factor, seed = feed.target(microbatch), feed.factor(microbatch), feed.seed(microbatch, 0)
-            found = stage.forward(microbatch, inputs, 0, seed=seed, target=target, factor=factor)
+            microbatch_loss = stage.forward(microbatch, inputs, 0, seed=seed, target=target, factor=factor)
             stage.backward(microbatch, ())
-            if not isinstance(found, torch.Tensor):
+            if not isinstance(microbatch_loss, torch.Tensor):
                 raise AssertionError("the only stage returned no loss")
-            loss += found.double().cpu() * factor
+            loss += microbatch_loss.double().cpu() * factor
         if not isinstance(reader, MemoryReader):
             reader.close()
         return float(loss)
