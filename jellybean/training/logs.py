@@ -7,7 +7,7 @@ import os
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -55,10 +55,18 @@ def summary(trained: TrainedRun, model: Path) -> str:
     epochs = trained.epochs
     if not epochs:
         return f"all epochs are done; the model is {model}; for more: --set epochs=N, from scratch: --fresh"
-    done = f"trained {_count(len(epochs), 'epoch')}"
+    done = f"trained {_count(len(epochs), 'epoch')}{_numbers(epochs)}"
     if epochs[-1].number == trained.model_epoch:
         return f"{done}: {measured(epochs[-1])}; the model is {model}"
     return f"{done}; the model of epoch {trained.model_epoch} ({_on_test_rows(trained.model_metrics)}) is {model}"
+
+
+def _numbers(epochs: Sequence[EpochResult]) -> str:
+    """Which epochs these are; empty if they are the first ones."""
+    first, last = epochs[0].number, epochs[-1].number
+    if first == 1:
+        return ""
+    return f" ({first})" if first == last else f" ({first} to {last})"
 
 
 def headline(run: RankRun, document: TrainingDocument) -> str:
@@ -69,10 +77,11 @@ def headline(run: RankRun, document: TrainingDocument) -> str:
     replicas = f" x {document.replicas}" if document.replicas > 1 else ""
     each = "per update" + (" and replica" if replicas else "") if run.schedule.flushes else "without a break"
     stages = f"{_count(run.schedule.stages, 'stage')}{_replicas(run)}"
+    more = f"\n{run.split.note}" if run.split.note else ""
     return (
         f"{note}{run.choice.name}: {stages} on {_count(document.devices, 'device')}{replicas}{_split(run)}, "
         f"{_count(run.sampler.updates, 'update')} an epoch, {_count(run.sampler.run, 'micro-batch', 'es')} {each}, "
-        f"predicted idle {run.choice.bubble:.0%}"
+        f"predicted idle {run.choice.bubble:.0%}{more}"
     )
 
 

@@ -7,7 +7,7 @@ are split by vocabulary, with a head that shares their weight.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from fnmatch import fnmatchcase
@@ -67,9 +67,28 @@ def choose_splits(
     """The splits of a model's weights over `ways` ranks.
 
     `named`: patterns of layers' names -> split; the last that matches counts, others are chosen. `by_rows`: all linear
-    layers by columns. TrainingError if a named layer cannot be split so, with the reason, or nothing can be split.
+    layers by columns. TrainingError, with the reason, if a named layer cannot be split so, or nothing can be split.
     """
-    return _Choice(graph, facts, ways, named).choose(by_rows=by_rows)
+    splits = _Choice(graph, facts, ways, named).choose(by_rows=by_rows)
+    if splits.weights:
+        return splits
+    sizes = _Choice(graph, facts, 1, named).possible_sizes(by_rows=by_rows)
+    raise TrainingError(
+        f"tensor: no layer can be split over {ways} processes: {_obstacle(sizes, ways, by_rows=by_rows)}"
+    )
+
+
+def _obstacle(sizes: Mapping[int, Split], ways: int, *, by_rows: bool) -> str:
+    """Why nothing is split. `sizes`: what could be, if they were divisible by `ways`."""
+    if not sizes:
+        pairs = "" if by_rows else " pair of linear layers with operations between them that work on parts, and no"
+        return f"there is no{pairs} {'linear layer' if by_rows else 'vocabulary'}; name layers under `tensor: layers`"
+    odd = [f"{size:,}" for size, split in sorted(sizes.items()) if not split.fits(size, ways)]
+    if not odd:
+        return f"the sizes of layers are divisible by {ways}, but the heads or groups between them are not"
+    if len(odd) == 1:
+        return f"{odd[0]}, the size of the layers, is not divisible by {ways}"
+    return f"{', '.join(odd[:-1])} and {odd[-1]}, the sizes of the layers, are not divisible by {ways}"
 
 
 class _Choice:
@@ -97,13 +116,22 @@ class _Choice:
             for node in self._nodes:
                 if node in self._linear and self._is_free(self._linear[node][0]):
                     self._pair(node)
-        if not self._weights:
-            raise TrainingError(
-                f"tensor: no layer can be split over {self._ways} processes: there is no pair of linear layers with "
-                "operations between them that work on parts, and no vocabulary that is divisible; name layers under "
-                "`tensor: layers`"
-            )
         return SplitChoice(self._weights, self._splits)
+
+    def possible_sizes(self, *, by_rows: bool) -> dict[int, Split]:
+        """The sizes that could be split, each by itself; nothing may be chosen yet."""
+        regions: dict[fx.Node, int] = {}  # layers by columns
+        ends: dict[fx.Node, int] = {}  # layers by rows
+        for node, (name, _) in [] if by_rows else self._linear.items():
+            tried = map(self._region, ({node: blocks} for blocks in FUSED if self._is_free(name)))
+            columns, rows = next(filter(None, tried), ({}, {}))
+            regions |= columns
+            ends |= rows
+        (self._all_columns if by_rows else self._vocabularies)()
+        placed = [(name, split.dim, split.blocks) for name, split in self._weights.items() if name in self._layers]
+        placed += [(self._linear[node][0], self._linear[node][1].out_dim, blocks) for node, blocks in regions.items()]
+        placed += [(self._linear[node][0], self._linear[node][1].in_dim, blocks) for node, blocks in ends.items()]
+        return {self._layers[name].shape[dim]: Split(dim, blocks) for name, dim, blocks in placed}
 
     def _find_layers(self) -> dict[str, _Layer]:
         linear: dict[str, list[tuple[fx.Node, LinearCall]]] = {}
@@ -144,7 +172,7 @@ class _Choice:
         for pattern, split in named.items():
             matched = [name for name in self._layers if fnmatchcase(layer_name(name), pattern)]
             if not matched:
-                known = ", ".join(sorted(map(layer_name, self._layers))[:8]) or "none"
+                known = ", ".join(name_patterns(map(layer_name, self._layers))) or "none"
                 raise TrainingError(
                     f"tensor.layers: {pattern!r} matches no linear layer and no embedding of the model; it has {known}"
                 )
@@ -299,6 +327,16 @@ class _Choice:
                     other for other in one.all_input_nodes if isinstance(self._shapes.get(other.name), tuple | list)
                 ]
         return layers
+
+
+def name_patterns(names: Iterable[str]) -> list[str]:
+    """The names in order, with those that differ in the number of a block only as one pattern: blocks.*.fc1."""
+    counts: dict[str, list[str]] = {}
+    for name in names:
+        *blocks, last = name.split(".")
+        pattern = ".".join([*("*" if part.isdigit() else part for part in blocks), last])
+        counts.setdefault(pattern, []).append(name)
+    return [pattern if len(same) > 1 else same[0] for pattern, same in counts.items()]
 
 
 def layer_name(weight: str) -> str:

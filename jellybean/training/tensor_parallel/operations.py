@@ -67,6 +67,16 @@ def operation_name(graph: fx.GraphModule, node: fx.Node) -> str:
     return str(node.target).rstrip("_") if node.op == "call_method" else ""
 
 
+def has_convolutions(graph: fx.GraphModule) -> bool:
+    """Whether a module, function or operator of the graph is a convolution."""
+    return any(
+        isinstance(graph.get_submodule(str(node.target)), nn.modules.conv._ConvNd)
+        if node.op == "call_module"
+        else node.op == "call_function" and "conv" in operation_name(graph, node)
+        for node in graph.graph.nodes
+    )
+
+
 def parameter_names(graph: fx.GraphModule) -> dict[int, str]:
     """Names of the graph's parameters by identity; a tied one has its first name."""
     return {id(value): name for name, value in graph.named_parameters()}

@@ -16,18 +16,22 @@ from jellybean.training.stages.evaluation_cut import EvaluationCut
 from jellybean.training.tensor_parallel.choice import LayerSplit, choose_splits
 from jellybean.training.tensor_parallel.group import TensorGroup
 from jellybean.training.tensor_parallel.lowering import lower
+from jellybean.training.tensor_parallel.operations import has_convolutions
 from jellybean.training.tensor_parallel.rules import Layout
 from jellybean.training.tensor_parallel.weights import SplitWeights, check_optimizer
+
+_NO_CONVOLUTIONS = "`conv: data` is meant for convolutions, and the model has none"
 
 
 @dataclass(frozen=True)
 class SplitStages:
-    """The stages of a rank. `layers`: how each split layer is split."""
+    """The stages of a rank. `layers`: how each split layer is split. `note`: about the model and `tensor`; or empty."""
 
     training: CutModule
     evaluation: EvaluationCut
     weights: SplitWeights = field(default_factory=lambda: SplitWeights(TensorGroup()))
     layers: dict[str, LayerSplit] = field(default_factory=dict)
+    note: str = ""
 
 
 def split_stages(
@@ -47,6 +51,7 @@ def split_stages(
     check_optimizer(document.optimizer.name)
     traced, facts = graphs.training.graph, [recipe.facts for recipe in graphs.recipes]
     choice = choose_splits(traced, facts[0], rank.tensor, document.tensor.layers, by_rows=rank.by_rows)
+    note = _NO_CONVOLUTIONS if rank.by_rows and not has_convolutions(traced) else ""
     parameters = dict(traced.named_parameters())
     weights = SplitWeights(
         TensorGroup(rank.tensor, rank.tensor_index, group),
@@ -58,7 +63,7 @@ def split_stages(
         weights.replace(training.stages[number].module)
         weights.replace(evaluation.stages[number].module)
     weights.forget_whole()
-    return SplitStages(training, replace(stages.evaluation, stages=evaluation), weights, choice.layers)
+    return SplitStages(training, replace(stages.evaluation, stages=evaluation), weights, choice.layers, note)
 
 
 def _lowered(cut: CutModule, facts: GraphFacts, weights: SplitWeights, *, by_rows: bool = False) -> CutModule:

@@ -121,6 +121,11 @@ def test_layers_of_a_planned_stage_may_be_split(project):
     assert split["epochs"][-1]["test_loss"] == pytest.approx(whole["epochs"][-1]["test_loss"], rel=1e-4)
 
 
+def test_conv_data_says_that_the_model_has_no_convolutions(project):
+    trained = _train(project, "tensor={ways: 2, conv: data}", "epochs=1")
+    assert "`conv: data` is meant for convolutions, and the model has none" in trained["said"]
+
+
 def test_a_plan_without_a_flush_learns(project):
     _two_one(project)
     trained = _train(project, "plan=plan.json", "schedule=pipedream", "epochs=3", "ema=null")

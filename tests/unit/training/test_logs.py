@@ -75,6 +75,9 @@ def test_an_epoch_names_both_losses_and_the_end_names_the_model():
     )
     second = replace(epoch, number=2, test_loss=7.5)
     assert summary(TrainedRun([epoch, second], 2, {}), model).startswith("trained 2 epochs: training loss 6.7500, test")
+    resumed = [replace(epoch, number=3), replace(epoch, number=4)]
+    assert summary(TrainedRun(resumed, 4, {}), model).startswith("trained 2 epochs (3 to 4): training loss 6.7500")
+    assert summary(TrainedRun(resumed[1:], 4, {}), model).startswith("trained 1 epoch (4): training loss 6.7500")
     assert summary(TrainedRun([epoch, second], 1, {**epoch.metrics, "loss": 5.5}), model) == (
         "trained 2 epochs; the model of epoch 1 (test loss 5.5000, accuracy 51.00) is net/training/model.safetensors"
     )

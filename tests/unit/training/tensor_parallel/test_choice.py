@@ -13,7 +13,11 @@ from jellybean.pipeline.torch_trace import TRACERS, CallArguments, trace  # noqa
 from jellybean.training.errors import TrainingError  # noqa: E402
 from jellybean.training.tensor_parallel.choice import choose_splits  # noqa: E402
 from jellybean.training.tensor_parallel.layouts import Split  # noqa: E402
-from jellybean.training.tensor_parallel.operations import embedding_call, parameter_names  # noqa: E402
+from jellybean.training.tensor_parallel.operations import (  # noqa: E402
+    embedding_call,
+    has_convolutions,
+    parameter_names,
+)
 
 
 class Attention(nn.Module):
@@ -62,6 +66,55 @@ def test_attention_is_split_by_heads_together(tracer):
 def test_attention_is_whole_if_heads_do_not_divide_or_are_mixed(module):
     with pytest.raises(TrainingError, match="no layer can be split over 2 processes"):
         choose(module)
+
+
+class Residual(nn.Module):
+    """Blocks of width 12 and 20, with what comes before and after them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Linear(12, 12), nn.Linear(12, 3)
+        self.blocks = nn.ModuleList(
+            nn.ModuleDict({"fc1": nn.Linear(12, 20), "fc2": nn.Linear(20, 12)}) for _ in range(5)
+        )
+
+    def forward(self, x):
+        x = self.embed(x)
+        for block in self.blocks:
+            x = x + block["fc2"](torch.relu(block["fc1"](x)))
+        return self.head(x)
+
+
+def test_the_sizes_that_do_not_divide_are_named():
+    with pytest.raises(TrainingError, match=r"over 8 processes: 12 and 20, the sizes of the layers, are not"):
+        choose(Residual(), 8)
+    with pytest.raises(TrainingError, match=r"3, 12 and 20, the sizes of the layers, are not divisible by 7$"):
+        choose(Residual(), 7, by_rows=True)
+    with pytest.raises(TrainingError, match=r"divisible by 2, but the heads or groups between them are not"):
+        choose(Attention(3))
+    with pytest.raises(TrainingError, match=r"there is no pair of linear layers .* and no vocabulary; name layers"):
+        choose(nn.Sequential(nn.Linear(12, 12)))
+
+
+def test_a_pattern_that_matches_nothing_lists_every_layer():
+    with pytest.raises(TrainingError, match=r"it has embed, blocks\.\*\.fc1, blocks\.\*\.fc2, head$"):
+        choose(Residual(), named={"nosuch.*": "rows"})
+
+
+@pytest.mark.parametrize("tracer", TRACERS)
+def test_convolutions_are_those_of_modules_and_functions(tracer):
+    class Function(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.kernel = nn.Parameter(torch.randn(4, 5, 3))
+
+        def forward(self, x):
+            return nn.functional.conv1d(x, self.kernel)
+
+    arguments = CallArguments.of((torch.randn(3, 5, 12),))
+    models = {Function(): True, nn.Conv1d(5, 4, 3): True, chain(): False}
+    for model, convolutions in models.items():
+        assert has_convolutions(trace(nn.Sequential(model), arguments, tracer=tracer).graph) is convolutions
 
 
 def test_the_last_pattern_counts_and_other_layers_are_chosen():
