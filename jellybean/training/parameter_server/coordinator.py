@@ -1,4 +1,4 @@
-"""The first server: hands out parts, updates the weights with their gradients, and is the rank that measures and saves.
+"""The first server: hands out work items, updates the weights with their gradients, measures and saves.
 
 Its threads, one for each worker's connection, share the state under one lock; the main thread runs the epochs.
 """
@@ -18,7 +18,6 @@ from jellybean.training.epoch import check_finite_losses
 from jellybean.training.errors import StalledError
 from jellybean.training.parameter_server.channel import Channel, ConnectionLostError, Header
 from jellybean.training.parameter_server.flat_tensors import FlatTensors
-from jellybean.training.parameter_server.parts import AsynchronousParts, EpochParts, Part, SynchronousParts
 from jellybean.training.parameter_server.shards import divide_weights
 from jellybean.training.parameter_server.weights import (
     ServedWeights,
@@ -28,6 +27,7 @@ from jellybean.training.parameter_server.weights import (
     stage_of,
     trained_of,
 )
+from jellybean.training.parameter_server.work_items import AsynchronousWork, EpochWork, SynchronousWork, WorkItem
 from jellybean.training.setup import RankRun
 from jellybean.training.stages.updates import GroupSettings
 
@@ -49,7 +49,7 @@ class Counts:
 
 @dataclass
 class _Worker:
-    """A worker that is connected. `since_s`: when it got its part; None: it has none."""
+    """A worker that is connected. `since_s`: when it got its work item; None: it has none."""
 
     channel: Channel
     since_s: float | None = None
@@ -63,7 +63,7 @@ class _Segment:
 
     epoch: int
     first: int  # update of the epoch
-    parts: EpochParts
+    work: EpochWork
     settings: Sequence[GroupSettings]
     losses: list[float] = field(default_factory=list)
     shares: list[float] = field(default_factory=list)  # of the next update's loss
@@ -97,17 +97,17 @@ class Coordinator:
         """Let the workers compute some iterations of an epoch; returns the losses of their updates."""
         workers = self._document.replicas
         with self._changed:
-            parts: EpochParts = (
-                SynchronousParts(workers, iterations, self._workers)
+            work: EpochWork = (
+                SynchronousWork(workers, iterations, self._workers)
                 if self._synchronous
-                else AsynchronousParts(iterations, self._document.sync.staleness, self._workers)
+                else AsynchronousWork(iterations, self._document.sync.staleness, self._workers)
             )
-            segment = _Segment(epoch, iterations.start, parts, settings)
+            segment = _Segment(epoch, iterations.start, work, settings)
             for worker in self._workers.values():
                 worker.has_buffers, worker.buffers = False, None
             self._segment = segment
             self._changed.notify_all()
-            self._wait_for(lambda: parts.done, "has no gradient of any worker")
+            self._wait_for(lambda: work.done, "has no gradient of any worker")
             self._segment = None
             self._average_buffers()
         return segment.losses
@@ -132,8 +132,8 @@ class Coordinator:
             if worker is None:
                 return
             gradient, weights = (FlatTensors(trained_of(self._stage, self._names)) for _ in range(2))
-            while (part := self._wait_for_part(worker, channel, weights)) is not None:
-                channel.send(part, weights.memory)
+            while (item := self._wait_for_work(worker, channel, weights)) is not None:
+                channel.send(item, weights.memory)
                 self._send_buffers(worker, channel)
                 self._take(worker, channel, gradient)
             channel.send({"kind": "end"})
@@ -168,7 +168,7 @@ class Coordinator:
                     self._leave_out(number, worker)
 
     def _leave_out(self, number: int, worker: _Worker) -> None:
-        """Close the connection of a worker that stalls; its thread then gives its part away."""
+        """Close the connection of a worker that stalls; its thread then gives its work item away."""
         worker.since_s = None
         worker.channel.close()
         self._warn(
@@ -197,7 +197,7 @@ class Coordinator:
             self._workers[number] = _Worker(channel)
             self._joined.add(number)
             if self._segment is not None:
-                self._segment.parts.join(number)
+                self._segment.work.join(number)
             frozen = FlatTensors(frozen_of(self._stage))
             frozen.put(frozen_of(self._stage))
             self._changed.notify_all()
@@ -214,8 +214,8 @@ class Coordinator:
             return f"{self._run.data.name}: worker {number} has other rows than the server; they must be the same"
         return ""
 
-    def _wait_for_part(self, worker: int, channel: Channel, weights: FlatTensors) -> Header | None:
-        """The worker's next part, and the weights for it; None: the run is over."""
+    def _wait_for_work(self, worker: int, channel: Channel, weights: FlatTensors) -> Header | None:
+        """The worker's next work item, and the weights for it; None: the run is over."""
         if channel.receive()["kind"] != "work":
             raise ConnectionLostError("a worker did not ask for work")
         with self._changed:
@@ -223,14 +223,14 @@ class Coordinator:
                 current, segment = self._workers.get(worker), self._segment
                 if current is None or current.channel is not channel:
                     raise ConnectionLostError("another process is this worker now")
-                part = segment.parts.next_part(worker) if segment is not None else None
-                if segment is not None and part is not None:
+                item = segment.work.next_item(worker) if segment is not None else None
+                if segment is not None and item is not None:
                     current.since_s = time.monotonic()
                     weights.put(self._stage.versions.trained)
                     self.counts.pulled_bytes += weights.memory.nbytes
                     buffers = bool(self._stage.buffers) and not current.has_buffers
-                    place = {"epoch": segment.epoch, "iteration": part.iteration, "number": part.number}
-                    return {"kind": "part", **place, "buffers": buffers}
+                    place = {"epoch": segment.epoch, "iteration": item.iteration, "number": item.number}
+                    return {"kind": "item", **place, "buffers": buffers}
                 self._changed.wait()
         return None
 
@@ -245,7 +245,7 @@ class Coordinator:
         channel.send({"kind": "buffers"}, buffers.memory)
 
     def _take(self, worker: int, channel: Channel, gradient: FlatTensors) -> None:
-        """Receive a part's gradient; it counts if the part is still this worker's."""
+        """Receive a work item's gradient; it counts if the work item is still this worker's."""
         header = channel.receive()
         channel.receive_into(gradient.memory, header)
         buffers = FlatTensors(self._stage.buffers)
@@ -258,12 +258,12 @@ class Coordinator:
             current.since_s = None
             self.counts.sent_bytes[worker] = self.counts.sent_bytes.get(worker, 0) + header["sent_bytes"]
             self.counts.computed_s += header["computed_s"]
-            part = Part(header["iteration"], header["number"])
-            if segment.parts.complete(worker, part):
+            item = WorkItem(header["iteration"], header["number"])
+            if segment.work.complete(worker, item):
                 current.buffers = buffers.views
                 segment.shares.append(header["loss"])
                 update = len(segment.losses)
-                if self._weights.add(part.number, gradient.views, segment.settings[update]):
+                if self._weights.add(item.number, gradient.views, segment.settings[update]):
                     segment.losses.append(math.fsum(segment.shares))
                     segment.shares.clear()
                     if not math.isfinite(segment.losses[-1]):
@@ -282,7 +282,7 @@ class Coordinator:
     def _forget(self, worker: int) -> None:
         del self._workers[worker]
         if self._segment is not None:
-            self._segment.parts.leave(worker)
+            self._segment.work.leave(worker)
 
     def _average_buffers(self) -> None:
         """Average the workers' running statistics, as replicas do."""

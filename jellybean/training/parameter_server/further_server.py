@@ -1,8 +1,8 @@
 """A server beside the first one: keeps a part of the weights, and updates them with the gradients that workers push.
 
-Workers push to it before they push to the first server, whose count completes a part. So when the first server hands
-out the next update, this one has made the one before. A gradient that comes twice, as another worker repeats a part
-whose worker died between two pushes, counts once.
+Workers push to it before they push to the first server, whose count completes a work item. So when the first server
+hands out the next update, this one has made the one before. A gradient that comes twice, as another worker repeats a
+work item whose worker died between two pushes, counts once.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from jellybean.training.errors import RankLostError
 from jellybean.training.parameter_server.channel import Channel, ConnectionLostError, Header
 from jellybean.training.parameter_server.flat_tensors import FlatTensors
 from jellybean.training.parameter_server.listener import Listener
-from jellybean.training.parameter_server.parts import Part
 from jellybean.training.parameter_server.rendezvous import Rendezvous
 from jellybean.training.parameter_server.roles import Role, document_alone
 from jellybean.training.parameter_server.shards import divide_weights
 from jellybean.training.parameter_server.states import receive_state, send_state, settings_from_json
 from jellybean.training.parameter_server.weights import ServedWeights, sizes_of, stage_of, trained_of
+from jellybean.training.parameter_server.work_items import WorkItem
 from jellybean.training.processes.ranks import process_group
 from jellybean.training.setup import RankRun, set_up_run
 from jellybean.training.stages.updates import GroupSettings
 
 
-def serve_part(document: TrainingDocument, directory: Path, role: Role) -> None:
+def serve_share(document: TrainingDocument, directory: Path, role: Role) -> None:
     """Be a further server until the first one ends the run."""
     alone = document_alone(document, role)
     with process_group(alone, workers=document.replicas) as rank:
@@ -55,7 +55,7 @@ class FurtherServer:
         self._failure: BaseException | None = None
         self._epoch, self._iterations = -1, range(0)
         self._settings: list[GroupSettings] = []
-        self._counted: set[Part] = set()
+        self._counted: set[WorkItem] = set()
         self._updates = self._pulled_bytes = 0
 
     def wait(self) -> None:
@@ -122,9 +122,9 @@ class FurtherServer:
                 channel.send({"kind": "taken"})
 
     def _take(self, header: Header, gradient: FlatTensors) -> None:
-        part = Part(header["iteration"], header["number"])
-        if header["epoch"] != self._epoch or part.iteration not in self._iterations or part in self._counted:
+        item = WorkItem(header["iteration"], header["number"])
+        if header["epoch"] != self._epoch or item.iteration not in self._iterations or item in self._counted:
             return
-        self._counted.add(part)
-        if self._weights.add(part.number, gradient.views, self._settings[self._updates]):
+        self._counted.add(item)
+        if self._weights.add(item.number, gradient.views, self._settings[self._updates]):
             self._updates += 1

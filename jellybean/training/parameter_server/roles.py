@@ -52,7 +52,7 @@ def document_alone(document: TrainingDocument, role: Role) -> TrainingDocument:
 
 
 def divide_epoch(document: TrainingDocument, data: TrainingData) -> MicrobatchSampler:
-    """The division of an epoch into parts. TrainingError if there are too few rows, or if they cannot be handed out.
+    """The division of an epoch into work items. TrainingError if there are too few rows, or if they have one order.
 
     In BSP an iteration is an update of all workers, in ASP that of one.
     """

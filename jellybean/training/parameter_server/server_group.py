@@ -33,7 +33,7 @@ class ServerGroup:
             send_state(channel, self._run, names, {"kind": "state"})
 
     def begin_segment(self, epoch: int, iterations: range, settings: Sequence[GroupSettings]) -> None:
-        """Announce iterations, before any part of them is handed out."""
+        """Announce iterations, before any work item of them is handed out."""
         place = {"epoch": epoch, "first": iterations.start, "end": iterations.stop}
         for channel in self._channels:
             channel.send({"kind": "segment", **place, "settings": settings_to_json(settings)})

@@ -17,22 +17,22 @@ _UPDATE = Action(ActionKind.UPDATE, 0, 0, 1)
 
 
 class ServedWeights:
-    """The weights of a server's run, updated by sums of `parts` gradients each. Calls must not overlap."""
+    """The weights of a server's run, `gradients` are added for each update. Calls must not overlap."""
 
-    def __init__(self, run: RankRun, parts: int) -> None:
-        self._run, self._parts = run, parts
-        self._pending: dict[int, dict[str, torch.Tensor]] = {}  # number of a part -> its gradient
+    def __init__(self, run: RankRun, gradients: int) -> None:
+        self._run, self._gradients = run, gradients
+        self._pending: dict[int, dict[str, torch.Tensor]] = {}  # number of a work item -> its gradient
 
     def add(self, number: int, gradient: Tensors, settings: GroupSettings) -> bool:
-        """Take the gradient of a part; with the last one of an update, update the weights. Returns whether it did.
+        """Take the gradient of a work item; with the last one of an update, update the weights. Returns whether it did.
 
-        The gradients are added in the order of the parts, whichever came first, so that runs are repeatable.
+        The gradients are added in the order of the work items, whichever came first, so that runs are repeatable.
         """
-        if self._parts == 1:
+        if self._gradients == 1:
             self._update(dict(gradient), settings)
             return True
         self._pending[number] = {name: value.clone() for name, value in gradient.items()}
-        if len(self._pending) < self._parts:
+        if len(self._pending) < self._gradients:
             return False
         first, *others = [self._pending[one] for one in sorted(self._pending)]
         self._pending = {}

@@ -1,4 +1,4 @@
-"""A worker: asks for a part of the epoch, pulls the weights, computes the part's gradient and pushes it."""
+"""A worker: asks for a work item of the epoch, pulls the weights, computes the work item's gradient and pushes it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from jellybean.training.data.rows import MemoryReader, MemoryRows, MicrobatchRea
 from jellybean.training.errors import RankLostError, TrainingError
 from jellybean.training.parameter_server.channel import Channel, Header, connect
 from jellybean.training.parameter_server.flat_tensors import FlatTensors
-from jellybean.training.parameter_server.parts import Part
 from jellybean.training.parameter_server.rendezvous import Rendezvous
 from jellybean.training.parameter_server.roles import Role, divide_epoch, document_alone
 from jellybean.training.parameter_server.shards import divide_weights
 from jellybean.training.parameter_server.weights import frozen_of, replace_weights, sizes_of, stage_of, trained_of
+from jellybean.training.parameter_server.work_items import WorkItem
 from jellybean.training.processes.ranks import process_group
 from jellybean.training.setup import RankRun, set_up_run
 
@@ -58,7 +58,7 @@ class Worker:
         self._readers: dict[tuple[int, int], MicrobatchReader] = {}
 
     def run(self, channel: Channel, others: Sequence[Channel] = ()) -> None:
-        """Compute parts until there are no more. `others`: the further servers. RankLostError if a server is gone."""
+        """Compute work items until there are no more. `others`: further servers. RankLostError if a server is gone."""
         for other in others:
             other.send({"kind": "join"})
             other.receive()
@@ -68,7 +68,7 @@ class Worker:
             header = channel.receive()
             if header["kind"] == "end":
                 return
-            if header["kind"] != "part":
+            if header["kind"] != "item":
                 raise RankLostError(f"the parameter server answered {header['kind']}")
             channel.receive_into(self._weights[0].memory, header)
             if header["buffers"]:
@@ -110,29 +110,29 @@ class Worker:
 
     def _push(self, channel: Channel, others: Sequence[Channel], header: Header) -> None:
         began = time.perf_counter()
-        part = Part(header["iteration"], header["number"])
-        loss = self._compute(header["epoch"], part)
+        item = WorkItem(header["iteration"], header["number"])
+        loss = self._compute(header["epoch"], item)
         for gradient in self._gradient:
             gradient.put(self._stage.gradient)
         self._buffers.put(self._stage.buffers)
         seconds = time.perf_counter() - began
-        place = {"kind": "push", "epoch": header["epoch"], "iteration": part.iteration, "number": part.number}
+        place = {"kind": "push", "epoch": header["epoch"], "iteration": item.iteration, "number": item.number}
         for other, gradient in zip(others, self._gradient[1:], strict=True):
             other.send(place, gradient.memory)
         for other in others:
-            other.receive()  # the first server, which completes the part, hears of it after all others have it
+            other.receive()  # the first server, which completes the work item, hears of it after all others have it
         facts = {"loss": loss, "computed_s": seconds, "sent_bytes": sum(one.memory.nbytes for one in self._gradient)}
         channel.send({**place, **facts}, self._gradient[0].memory)
         if self._buffers.views:
             channel.send({"kind": "buffers"}, self._buffers.memory)
 
-    def _compute(self, epoch: int, part: Part) -> float:
-        """The part's gradient, in the stage; returns its share of the update's loss."""
+    def _compute(self, epoch: int, item: WorkItem) -> float:
+        """The work item's gradient, in the stage; returns its share of the update's loss."""
         stage, division = self._stage, self._division
-        before = epoch * division.updates + part.iteration
+        before = epoch * division.updates + item.iteration
         device = self._run.rank.device
-        reader = self._reader(epoch, part)
-        feed = IterationFeed(reader, part.iteration, device, before, part.number, self._seed)
+        reader = self._reader(epoch, item)
+        feed = IterationFeed(reader, item.iteration, device, before, item.number, self._seed)
         stage.begin_iteration({})
         stage.gradient = {}
         loss = torch.zeros((), dtype=torch.float64)
@@ -148,16 +148,16 @@ class Worker:
             reader.close()
         return float(loss)
 
-    def _reader(self, epoch: int, part: Part) -> MicrobatchReader:
+    def _reader(self, epoch: int, item: WorkItem) -> MicrobatchReader:
         """The rows of the epoch for a replica; that of an earlier epoch is forgotten.
 
-        Rows that are read from a data set are read from this part on, as a reader reads forwards only.
+        Rows that are read from a data set are read from this work item on, as a reader reads forwards only.
         """
         train = self._run.data.train
         if not isinstance(train, MemoryRows):
-            return train.read(ReadPlan(self._division, epoch, part.iteration, part.number, lambda _: _USES))
-        key = (epoch, part.number)
+            return train.read(ReadPlan(self._division, epoch, item.iteration, item.number, lambda _: _USES))
+        key = (epoch, item.number)
         if key not in self._readers:
             self._readers = {other: reader for other, reader in self._readers.items() if other[0] == epoch}
-            self._readers[key] = train.read(ReadPlan(self._division, epoch, replica=part.number))
+            self._readers[key] = train.read(ReadPlan(self._division, epoch, replica=item.number))
         return self._readers[key]

@@ -290,8 +290,8 @@ def test_a_worker_that_stands_still_is_left_out_and_a_dead_server_restarts_all(t
 
 
 @NIGHTLY
-def test_asp_gives_more_parts_to_faster_workers_and_staleness_bounds_them(tmp_path):
-    """Worker 0 takes twice as long as the others. With staleness 0 all compute as many parts."""
+def test_asp_gives_more_work_to_faster_workers_and_staleness_bounds_them(tmp_path):
+    """Worker 0 takes twice as long as the others. With staleness 0 all compute as many work items."""
     shares: dict[str, list[int]] = {}
     for mode in ("asp", "asp, staleness: 0"):
         rows = tmp_path / f"rows {mode}"
