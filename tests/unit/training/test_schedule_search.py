@@ -118,6 +118,10 @@ class TestSearch:
         assert choice_note(made, made.best, 2).startswith("one process is fastest: 1f1b, 1 device x 1 replica")
         assert choice_note(made, made.best, 2).endswith("1 process of 2 ends now")
 
+    def test_one_candidate_is_no_plural(self):
+        made = search({self.FAST: 1.0})
+        assert choice_note(made, made.best, 2) == "1f1b is fastest: 1e+03 ms a batch (1 candidate, 1 of them tried)"
+
     @pytest.mark.parametrize("seed", range(20))
     def test_the_argmin_where_processes_share_cores(self, seed):
         """Predictions leave out that more processes slow each other."""
