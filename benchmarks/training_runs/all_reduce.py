@@ -69,7 +69,7 @@ class TimeSums:
     def __call__(self, rank: int) -> dict[str, TimedSums]:
         import torch
 
-        from jellybean.documents.training_run import MESSAGE_WAYS
+        from jellybean.documents.training.run import MESSAGE_WAYS
 
         values = torch.empty(self.size_bytes // 4)
         return {way: self._time(way, values, rank) for way in MESSAGE_WAYS}

@@ -19,7 +19,7 @@ from torch import nn
 from jellybean.documents.schema.reader import Tree, read_file
 from jellybean.documents.schema.validation import validate_tree
 from jellybean.documents.schema.workflow import WorkflowDocument
-from jellybean.documents.training_run import ExportSpec
+from jellybean.documents.training.run import ExportSpec
 from jellybean.pipeline.torch_trace import CallArguments, CallForm
 from jellybean.training.errors import TrainingError
 from jellybean.training.losses import MODEL, class_scores

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from jellybean.documents.training import TrainingDocument
-from jellybean.documents.training_run import SyncSpec
+from jellybean.documents.training.run import SyncSpec
 from jellybean.training.data.sampler import MicrobatchSampler
 from jellybean.training.early_stop import Metrics
 from jellybean.training.epoch import EpochResult, epoch_json

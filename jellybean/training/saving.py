@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch.distributed as dist
 
 from jellybean.documents.training import TrainingDocument
-from jellybean.documents.training_references import RUN_FOLDER
+from jellybean.documents.training.references import RUN_FOLDER
 from jellybean.training.checkpoints.checkpoint import (
     LoadedCheckpoint,
     check_writable,

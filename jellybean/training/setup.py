@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from jellybean.documents.training import AUTO, TrainingDocument
-from jellybean.documents.training_run import TORCH
+from jellybean.documents.training.run import TORCH
 from jellybean.pipeline.torch_devices import move_module
 from jellybean.pipeline.torch_trace import CallForm
 from jellybean.training.checkpoints.frozen import FrozenWeights

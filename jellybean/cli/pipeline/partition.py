@@ -14,7 +14,7 @@ from jellybean.cli.app import Json, checked_file, checked_picture, example
 from jellybean.cli.console import out, print_json, say
 from jellybean.cli.pipeline.group import MAX_ACTIONS, pipeline
 from jellybean.documents.training import TRAINING_FILE
-from jellybean.documents.training_plan import PlannedStage, objective_hint, reason_against_training
+from jellybean.documents.training.plan import PlannedStage, objective_hint, reason_against_training
 from jellybean.errors import InfeasibleError
 from jellybean.quantities import did_you_mean, quoted
 from jellybean_solver import SolverError

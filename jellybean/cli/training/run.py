@@ -16,7 +16,7 @@ import typer
 
 from jellybean.cli.console import EXIT_FAILURE, out, print_json, say, warn
 from jellybean.cli.failures import error_json, interrupt_behind
-from jellybean.documents.training_references import RUN_FOLDER
+from jellybean.documents.training.references import RUN_FOLDER
 from jellybean.errors import JellyBeanError
 
 if TYPE_CHECKING:

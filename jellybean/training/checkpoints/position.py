@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from jellybean.documents.training_references import RUN_FOLDER
+from jellybean.documents.training.references import RUN_FOLDER
 
 _NAME = re.compile(r"epoch-(\d+)(?:-update-(\d+))?")
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from jellybean.documents.training import AUTO, TrainingDocument
-from jellybean.documents.training_plan import BRANCHES
+from jellybean.documents.training.plan import BRANCHES
 from jellybean.pipeline.torch_graph import GraphFacts
 from jellybean.pipeline.torch_profile import TorchProfile
 from jellybean.pipeline.torch_trace import TracedModule

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from jellybean.documents.training import AUTO, TrainingDocument
-from jellybean.documents.training_plan import (
+from jellybean.documents.training.plan import (
     BRANCHES,
     PLANNER_OBJECTIVES,
     StagePlan,

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 
-from jellybean.documents.training_run import TORCH, SyncSpec
+from jellybean.documents.training.run import TORCH, SyncSpec
 from jellybean.training.collectives.interpreter import MessageSettings
 from jellybean_solver.pipeline import make_all_reduce
 

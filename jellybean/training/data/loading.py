@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from jellybean.documents.training import TrainingDocument
-from jellybean.documents.training_data import CsvSpec, FolderSpec, FunctionSpec
+from jellybean.documents.training.data import CsvSpec, FolderSpec, FunctionSpec
 from jellybean.pipeline.torch_trace import CallArguments
 from jellybean.pipeline.user_functions import load_function
 from jellybean.training.data.pictures import read_pictures

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from jellybean.documents.training_data import FolderSpec
+from jellybean.documents.training.data import FolderSpec
 from jellybean.pipeline.torch_trace import CallArguments
 from jellybean.training.errors import TrainingError
 from jellybean.training.samples import Samples

@@ -19,7 +19,7 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler
 
 from jellybean.documents.training import TrainingDocument
-from jellybean.documents.training_data import FunctionSpec
+from jellybean.documents.training.data import FunctionSpec
 from jellybean.training.data.batches import RowFormat, Stream
 from jellybean.training.data.loaded_rows import LoadedRows, MapSource, Order, StreamSource
 from jellybean.training.data.randomness import Randomness, epoch_order, epoch_seed, seed_generators

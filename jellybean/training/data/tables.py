@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from jellybean.documents.training_data import CsvSpec
+from jellybean.documents.training.data import CsvSpec
 from jellybean.pipeline.torch_trace import CallArguments
 from jellybean.quantities import did_you_mean
 from jellybean.training.errors import TrainingError

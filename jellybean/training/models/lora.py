@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from jellybean.documents.training import TrainingDocument
-from jellybean.documents.training_lora import ALL_LINEAR, LoraSpec
+from jellybean.documents.training.lora import ALL_LINEAR, LoraSpec
 from jellybean.quantities import did_you_mean
 from jellybean.training.errors import TrainingError, first_names
 from jellybean_agent import describe_error

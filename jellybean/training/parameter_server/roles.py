@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 
 from jellybean.documents.training import TrainingDocument
-from jellybean.documents.training_run import SyncSpec
+from jellybean.documents.training.run import SyncSpec
 from jellybean.training.data.loaded_rows import LoadedRows
 from jellybean.training.data.loading import TrainingData
 from jellybean.training.data.sampler import MicrobatchSampler

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from jellybean.documents.training_run import TORCH, SyncSpec
+from jellybean.documents.training.run import TORCH, SyncSpec
 from jellybean.training.collectives.message_sums import MessageSums
 from jellybean.training.stages.all_reduce import NamedGradients, ProcessGroups
 from jellybean.training.stages.gradient_sums import GradientSums, PendingSum, TorchSums, Watcher

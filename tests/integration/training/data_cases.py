@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from jellybean.documents.training import LrSpec, OptimizerSpec, TrainingDocument
-from jellybean.documents.training_data import FunctionSpec
+from jellybean.documents.training.data import FunctionSpec
 from jellybean.training.errors import TrainingError
 from jellybean.training.train import train
 from tests.support.training_inputs import set_up_cpu_run

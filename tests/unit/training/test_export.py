@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
 from jellybean.documents.schema.reader import read_file  # noqa: E402
-from jellybean.documents.training_run import ExportSpec  # noqa: E402
+from jellybean.documents.training.run import ExportSpec  # noqa: E402
 from jellybean.pipeline.torch_trace import CallArguments  # noqa: E402
 from jellybean.training.errors import TrainingError  # noqa: E402
 from jellybean.training.export import export_variant  # noqa: E402

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.documents.training_run import SyncSpec
+from jellybean.documents.training.run import SyncSpec
 from jellybean.training.data.sampler import MicrobatchSampler
 from jellybean.training.epoch import EpochResult
 from jellybean.training.logs import TrainingLogs, batch_note, idle_note, line, staleness_bound, summary

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 from torch import nn  # noqa: E402
 
 from jellybean.documents.training import OptimizerGroup, OptimizerSpec, TrainingDocument  # noqa: E402
-from jellybean.documents.training_lora import LoraSpec  # noqa: E402
+from jellybean.documents.training.lora import LoraSpec  # noqa: E402
 from jellybean.training.errors import TrainingError  # noqa: E402
 from jellybean.training.hand_back import write_model  # noqa: E402
 from jellybean.training.inputs import read_inputs  # noqa: E402

@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
 from jellybean.documents.training import TrainingDocument  # noqa: E402
-from jellybean.documents.training_data import CsvSpec  # noqa: E402
+from jellybean.documents.training.data import CsvSpec  # noqa: E402
 from jellybean.training.data.loading import load_data  # noqa: E402
 from jellybean.training.data.tables import read_csv  # noqa: E402
 from jellybean.training.errors import TrainingError  # noqa: E402

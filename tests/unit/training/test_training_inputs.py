@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
 from jellybean.documents.training import load_training  # noqa: E402
-from jellybean.documents.training_data import FolderSpec  # noqa: E402
+from jellybean.documents.training.data import FolderSpec  # noqa: E402
 from jellybean.errors import JellyBeanError  # noqa: E402
 from jellybean.pipeline.user_errors import place_and_reason  # noqa: E402
 from jellybean.pipeline.user_functions import load_function  # noqa: E402

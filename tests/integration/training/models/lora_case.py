@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from jellybean.documents.training import OptimizerSpec, TrainingDocument
-from jellybean.documents.training_lora import LoraSpec
+from jellybean.documents.training.lora import LoraSpec
 from jellybean.training.data.rows import MemoryRows
 from jellybean.training.hand_back import trained_model
 from jellybean.training.models.lora import trained_module

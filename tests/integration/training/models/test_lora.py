@@ -17,8 +17,8 @@ pytest.importorskip("peft", reason="LoRA: pip install 'jellybean-serving[lora]'"
 
 import onnx  # noqa: E402
 
-from jellybean.documents.training_lora import LoraSpec  # noqa: E402
-from jellybean.documents.training_run import ExportSpec  # noqa: E402
+from jellybean.documents.training.lora import LoraSpec  # noqa: E402
+from jellybean.documents.training.run import ExportSpec  # noqa: E402
 from jellybean.pipeline.torch_trace import CallArguments  # noqa: E402
 from jellybean.training.export import export_variant, served_arguments  # noqa: E402
 from jellybean.training.hand_back import write_model  # noqa: E402

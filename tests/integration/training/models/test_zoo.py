@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch", reason="training needs torch: pip install '
 pytest.importorskip("transformers", reason="the models: pip install transformers")
 pytest.importorskip("tokenizers", reason="the models: pip install transformers")
 
-from jellybean.documents.training_lora import LoraSpec  # noqa: E402
+from jellybean.documents.training.lora import LoraSpec  # noqa: E402
 from jellybean.pipeline.torch_profile import profile_traced  # noqa: E402
 from jellybean.training.choice.cuts import cut_layers  # noqa: E402
 from jellybean.training.graphs import find_graphs  # noqa: E402

@@ -12,7 +12,7 @@ import torch
 from torch.func import functional_call
 
 from jellybean.documents.training import TrainingDocument
-from jellybean.documents.training_lora import LoraSpec
+from jellybean.documents.training.lora import LoraSpec
 from jellybean.training.data.rows import MemoryRows
 from jellybean.training.evaluation import evaluate
 from jellybean.training.hand_back import trained_model

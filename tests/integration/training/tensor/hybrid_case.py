@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from jellybean.documents.training import OptimizerSpec, TrainingDocument
-from jellybean.documents.training_run import SyncSpec
-from jellybean.documents.training_tensor import TensorSpec
+from jellybean.documents.training.run import SyncSpec
+from jellybean.documents.training.tensor import TensorSpec
 from jellybean.training.data.feed import IterationFeed
 from jellybean.training.data.rows import ReadPlan
 from jellybean.training.processes.ranks import Rank

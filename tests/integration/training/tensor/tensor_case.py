@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributed.tensor.debug import CommDebugMode
 
 from jellybean.documents.training import OptimizerSpec, TrainingDocument
-from jellybean.documents.training_tensor import TensorSpec
+from jellybean.documents.training.tensor import TensorSpec
 from jellybean.pipeline.torch_graph import graph_facts
 from jellybean.pipeline.torch_trace import CallArguments, trace
 from jellybean.training.errors import TrainingError

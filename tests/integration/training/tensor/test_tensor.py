@@ -9,8 +9,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
 from jellybean.documents.training import OptimizerSpec  # noqa: E402
-from jellybean.documents.training_run import SyncSpec  # noqa: E402
-from jellybean.documents.training_tensor import TensorSpec  # noqa: E402
+from jellybean.documents.training.run import SyncSpec  # noqa: E402
+from jellybean.documents.training.tensor import TensorSpec  # noqa: E402
 from tests.integration.training.ranks import run_ranks  # noqa: E402
 from tests.integration.training.tensor.tensor_case import (  # noqa: E402
     TOKENS,

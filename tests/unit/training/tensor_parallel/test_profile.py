@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="training needs torch: pip install '
 from torch import nn  # noqa: E402
 
 from jellybean.documents.training import OptimizerSpec, TrainingDocument  # noqa: E402
-from jellybean.documents.training_tensor import TensorSpec  # noqa: E402
+from jellybean.documents.training.tensor import TensorSpec  # noqa: E402
 from jellybean.pipeline.torch_graph import graph_facts  # noqa: E402
 from jellybean.pipeline.torch_profile import profile_traced  # noqa: E402
 from jellybean.pipeline.torch_trace import CallArguments, trace  # noqa: E402

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from jellybean.documents.schema.fields import DocumentModel, Name, Size
-from jellybean.documents.training_data import Count, Processes
+from jellybean.documents.training.data import Count, Processes
 from jellybean.quantities import InvalidValueError, did_you_mean, quoted
 from jellybean_solver.pipeline import WAYS
 

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field, field_validator
 
 from jellybean.documents.schema.fields import DocumentModel
-from jellybean.documents.training_data import Count
+from jellybean.documents.training.data import Count
 
 ALL_LINEAR = "all-linear"  # as a target: every linear layer but the output of a language model
 _Pattern = Annotated[str, Field(min_length=1)]

@@ -9,8 +9,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
 from jellybean.documents.training import OptimizerSpec, TrainingDocument  # noqa: E402
-from jellybean.documents.training_plan import PlannedStage, StagePlan  # noqa: E402
-from jellybean.documents.training_tensor import TensorSpec  # noqa: E402
+from jellybean.documents.training.plan import PlannedStage, StagePlan  # noqa: E402
+from jellybean.documents.training.tensor import TensorSpec  # noqa: E402
 from jellybean.pipeline.torch_graph import graph_facts  # noqa: E402
 from jellybean.pipeline.torch_profile import TorchProfile, profile_traced  # noqa: E402
 from jellybean.pipeline.torch_trace import CallArguments, trace  # noqa: E402

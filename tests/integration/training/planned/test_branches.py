@@ -6,8 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from tests.integration.training.branches import EDGES, TrainBranches  # noqa: E402
 from tests.integration.training.cases import merged  # noqa: E402
+from tests.integration.training.planned.branches import EDGES, TrainBranches  # noqa: E402
 from tests.integration.training.ranks import run_ranks  # noqa: E402
 from tests.integration.training.reference import one_device, relative_error  # noqa: E402
 

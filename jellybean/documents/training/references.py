@@ -6,7 +6,7 @@ from pathlib import Path
 
 from jellybean.documents.checks.function_references import check_reference
 from jellybean.documents.schema.reader import DocPath, Tree
-from jellybean.documents.training_data import FUNCTION
+from jellybean.documents.training.data import FUNCTION
 from jellybean.quantities import InvalidValueError, did_you_mean, quoted
 
 RUN_FOLDER = "training"  # of checkpoints, logs and the trained model, beside the document

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from jellybean.documents.training_run import SyncSpec
-from jellybean.documents.training_tensor import TensorSpec
+from jellybean.documents.training.run import SyncSpec
+from jellybean.documents.training.tensor import TensorSpec
 from jellybean.quantities import InvalidValueError
 
 

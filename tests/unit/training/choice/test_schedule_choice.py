@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
 from jellybean.documents.training import OptimizerSpec, TrainingDocument  # noqa: E402
-from jellybean.documents.training_run import SyncSpec  # noqa: E402
+from jellybean.documents.training.run import SyncSpec  # noqa: E402
 from jellybean.pipeline.torch_graph import graph_facts  # noqa: E402
 from jellybean.pipeline.torch_profile import TorchProfile, profile_traced  # noqa: E402
 from jellybean.pipeline.torch_trace import CallArguments, trace  # noqa: E402
