@@ -115,7 +115,7 @@ def test_the_end_reports_the_epoch_whose_weights_the_model_has(project, capsys):
     best = found["epochs"][1]
     assert run(["train", str(project), "--set", "epochs=6", "--set", "early_stop.patience=9"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert f"trained 1 epoch; the model of epoch 2 (test loss {best['test_loss']:.4f}, accuracy" in said
+    assert f"trained 1 epoch (6); the model of epoch 2 (test loss {best['test_loss']:.4f}, accuracy" in said
     assert run(["train", str(project), "--json", "--set", "early_stop.restore=last"]) == 0
     assert json.loads(capsys.readouterr().out)["model_epoch"] == 6
 
