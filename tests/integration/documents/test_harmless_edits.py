@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from tests.support.measured_project import MODULE, STEPS, make_project
 EDITS_TOGETHER = 4
 Documents = dict[str, Any]
 Edit = Callable[[Documents, random.Random], None]
+NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 
 
 def _shuffled(value: Any, rng: random.Random) -> Any:
@@ -204,7 +206,7 @@ def make_project_on_path(base: Path) -> Path:
     return make_project(base / "gate")
 
 
-@settings(max_examples=200)
+@settings(max_examples=200 if NIGHTLY else 60)
 @given(st.integers(0, 2**32), st.lists(st.sampled_from(EDITS), min_size=1, max_size=EDITS_TOGETHER, unique=True))
 def test_no_harmless_edit_makes_a_profile_stale(original: Path, seed: int, edits: list[Edit]) -> None:
     rng = random.Random(seed)
