@@ -11,7 +11,7 @@ from jellybean.pipeline.torch_graph import GraphFacts
 from jellybean.pipeline.torch_profile import TorchProfile
 from jellybean.pipeline.torch_trace import TracedModule
 from jellybean.training.choice.costs import Prices, schedule_costs
-from jellybean.training.choice.memory import device_memory_bytes
+from jellybean.training.choice.memory import check_memory, device_memory_bytes
 from jellybean.training.choice.schedule_choice import ScheduleChoice
 from jellybean.training.errors import TrainingError
 from jellybean.training.processes.link_speed import LinkSpeed
@@ -86,8 +86,7 @@ def choose_for_branches(
     chain_costs = schedule_costs(profile, layers, schedule, document, Prices(link))
     costs = replace(chain_costs, transfer_s=sent_s or 0.0)
     needed = device_memory_bytes(profile, layers, schedule, states_per_weight, document)
-    if document.memory_bytes is not None and needed > document.memory_bytes:
-        raise TrainingError(f"{BRANCHES} needs {needed:,.0f} bytes on a device that has {document.memory_bytes:,.0f}")
+    check_memory(BRANCHES, needed, document)
     timeline = simulate(schedule, costs)
     return BranchChoice(
         name=BRANCHES,

@@ -5,10 +5,17 @@ from __future__ import annotations
 from jellybean.documents.training import TrainingDocument
 from jellybean.pipeline.torch_profile import TorchProfile
 from jellybean.training.collectives.buffer_memory import sum_buffer_bytes
+from jellybean.training.errors import TrainingError
 from jellybean.training.stages.precision import PRECISIONS
 from jellybean_solver.pipeline import Schedule, peak_activation_bytes, schedule_memory
 
 _FLOAT_BYTES = 4  # of a weight, a gradient and a master copy
+
+
+def check_memory(name: str, needed_bytes: float, document: TrainingDocument) -> None:
+    """TrainingError if the fullest device needs more than the document's `memory`."""
+    if document.memory_bytes is not None and needed_bytes > document.memory_bytes:
+        raise TrainingError(f"{name} needs {needed_bytes:,.0f} bytes on a device that has {document.memory_bytes:,.0f}")
 
 
 def device_memory_bytes(

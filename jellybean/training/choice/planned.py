@@ -28,7 +28,7 @@ from jellybean.pipeline.torch_trace import TracedModule
 from jellybean.training.choice.branches import choose_for_branches
 from jellybean.training.choice.costs import Prices, schedule_costs
 from jellybean.training.choice.cuts import check_tied_layers
-from jellybean.training.choice.memory import device_memory_bytes
+from jellybean.training.choice.memory import check_memory, device_memory_bytes
 from jellybean.training.choice.schedule_choice import COMPARED_ROUNDS, ScheduleChoice, profiled
 from jellybean.training.errors import TrainingError
 from jellybean.training.processes.link_speed import LinkSpeed
@@ -206,8 +206,7 @@ def _choice(
     check_tied_layers(name, schedule, profile, layers)
     costs = schedule_costs(profile, layers, schedule, document, Prices(link))
     needed = device_memory_bytes(profile, layers, schedule, states_per_weight, document)
-    if document.memory_bytes is not None and needed > document.memory_bytes:
-        raise TrainingError(f"{name} needs {needed:,.0f} bytes on a device that has {document.memory_bytes:,.0f}")
+    check_memory(name, needed, document)
     timeline = simulate(schedule, costs)
     return PlannedChoice(
         name=name,

@@ -13,7 +13,7 @@ from jellybean.pipeline.torch_trace import TracedModule
 from jellybean.training.choice.compression import compressions
 from jellybean.training.choice.costs import Prices, schedule_costs
 from jellybean.training.choice.cuts import check_tied_layers, cut_layers
-from jellybean.training.choice.memory import device_memory_bytes
+from jellybean.training.choice.memory import check_memory, device_memory_bytes
 from jellybean.training.errors import TrainingError
 from jellybean.training.processes.link_speed import LinkSpeed
 from jellybean.training.stages.precision import PRECISIONS
@@ -150,8 +150,7 @@ def predict(
     ratio = _mean(costs.backward_s) / max(_mean(costs.forward_s), 1e-9)
     schedule = make_schedule(name, devices, count, chunks, backward_ratio=ratio)
     needed = device_memory_bytes(profile, layers, schedule, states_per_weight, document)
-    if document.memory_bytes is not None and needed > document.memory_bytes:
-        raise TrainingError(f"{name} needs {needed:,.0f} bytes on a device that has {document.memory_bytes:,.0f}")
+    check_memory(name, needed, document)
     timeline = simulate(schedule, costs)
     return ScheduleChoice(
         name,
