@@ -51,6 +51,7 @@ class Recorder:
         self.rank, self.recording = rank, True
         self.programs: dict[int, list[Step]] = defaultdict(list)
         self._current = threading.local()
+        self._changed = threading.Condition()
 
     @property
     def stream(self) -> str:
@@ -66,8 +67,19 @@ class Recorder:
             self._current.stream = before
 
     def log(self, step: Step) -> None:
-        if self.recording:
-            self.programs[threading.get_ident()].append(step)
+        with self._changed:
+            if self.recording:
+                self.programs[threading.get_ident()].append(step)
+            self._changed.notify_all()
+
+    def finish(self) -> None:
+        """Stop recording, once the thread that completes sends has logged the end of every message."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._count(Post) == self._count(Synchronize), timeout=60.0)
+            self.recording = False
+
+    def _count(self, kind: type) -> int:
+        return sum(isinstance(step, kind) for steps in self.programs.values() for step in steps)
 
     def enqueue(self, stream: str, *operations: Operation) -> None:
         for operation in operations:
@@ -224,16 +236,16 @@ def record(schedule: Schedule, *, by_direction: bool = True) -> Programs:
         thread.start()
     for thread in threads:
         thread.join()
+    if failures:
+        raise failures[0]
     for recorder in recorders:
-        recorder.recording = False
+        recorder.finish()
     for transport in transports:  # the goodbyes of all first: closing waits for the others
         thread = threading.Thread(target=transport.close, daemon=True)
         thread.start()
         threads.append(thread)
     for thread in threads:
         thread.join()
-    if failures:
-        raise failures[0]
     return {recorder.rank: list(recorder.programs.values()) for recorder in recorders}
 
 
