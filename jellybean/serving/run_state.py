@@ -1,6 +1,7 @@
 """The state file of a project's run, DIR/.jellybean/run.json: any process can find, call and stop the run by it.
 
-A process is identified by its id and start time, because ids are reused.
+A process is identified by its id and start time, because ids are reused. The file names the boot of the machine and the
+project's folder that it belongs to: a copy of a project that is up is not up.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ import psutil
 from jellybean.folders import STATE_FOLDER, state_folder
 from jellybean.serving.errors import AlreadyRunningError, NotRunningError
 
-STATE_VERSION = 2
+STATE_VERSION = 3
 GATEWAY_NAME = "gateway"
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # of Linux
 _START_TOLERANCE_S = 2.0  # psutil derives start times from the boot time, which varies between reads
 
 
@@ -116,10 +118,10 @@ def is_launch_locked(directory: Path) -> bool:
 
 
 def read_state(directory: Path) -> RunState | None:
-    """The state of a project's run; None if there is no state file, or one that this version cannot read."""
+    """The state of a project's run; None if there is no state file, or one of another project, boot or version."""
     try:
         found: dict[str, Any] = json.loads(state_path(directory).read_text(encoding="utf-8"))
-        if found.pop("version") != STATE_VERSION:
+        if found.pop("version") != STATE_VERSION or not _is_of(directory, found.pop("directory"), found.pop("boot")):
             return None
         processes = tuple(_process(item) for item in found.pop("processes"))
         others = tuple(_process(item) for item in found.pop("others"))
@@ -127,6 +129,23 @@ def read_state(directory: Path) -> RunState | None:
         return RunState(**found, processes=processes, others=others, keeper=keeper and _process(keeper))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def _is_of(directory: Path, stated: str, boot: str) -> bool:
+    """True if a state file in `directory` belongs to it: it states this folder, or one that was moved here.
+
+    `stated`: the folder that it was written in. If that still exists, `directory` is a copy of it.
+    """
+    written = Path(stated)
+    return boot == _boot() and (not written.exists() or written.samefile(directory))
+
+
+def _boot() -> str:
+    """Identifies the time since the machine was started; empty where the system does not say."""
+    try:
+        return _BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
 
 
 def _process(item: dict[str, Any]) -> ProcessState:
@@ -145,7 +164,8 @@ def write_state(directory: Path, state: RunState) -> None:
     """Write the state file atomically."""
     path = state_path(directory)
     part = path.with_suffix(".part")
-    part.write_text(json.dumps({"version": STATE_VERSION, **dataclasses.asdict(state)}, indent=1), encoding="utf-8")
+    belongs = {"version": STATE_VERSION, "directory": str(directory.resolve()), "boot": _boot()}
+    part.write_text(json.dumps({**belongs, **dataclasses.asdict(state)}, indent=1), encoding="utf-8")
     part.replace(path)
 
 

@@ -1,0 +1,66 @@
+"""The state file of a run belongs to one folder: a copy of a project that is up is not up."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import psutil
+import pytest
+
+from jellybean.serving import run_state
+from jellybean.serving.errors import NotRunningError
+from jellybean.serving.local.running import down
+from jellybean.serving.run_state import (
+    GATEWAY_NAME,
+    ProcessState,
+    RunState,
+    read_state,
+    running_state,
+    state_path,
+    write_state,
+)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project whose state file names this test's process as its gateway."""
+    directory = tmp_path / "project"
+    (directory / ".jellybean").mkdir(parents=True)
+    me = ProcessState(GATEWAY_NAME, os.getpid(), psutil.Process().create_time(), "unix:none", "log")
+    write_state(directory, RunState("hash", "flow", "folder", "folder/1", "unix:none", processes=(me,)))
+    return directory
+
+
+def test_a_copy_of_a_project_that_is_up_is_not_up(project: Path) -> None:
+    copy = project.with_name("copy")
+    shutil.copytree(project, copy)
+    assert read_state(copy) is None
+    with pytest.raises(NotRunningError, match="nothing is up"):
+        running_state(copy)
+    with pytest.raises(NotRunningError, match="nothing is up"):  # and does not stop the other project's processes
+        down(copy)
+    assert running_state(project).processes[0].pid == os.getpid()
+    state_path(project).unlink()  # its own run ends
+    assert read_state(copy) is None
+
+
+def test_a_project_that_was_moved_while_it_is_up_is_up(project: Path) -> None:
+    moved = project.rename(project.with_name("moved"))
+    assert running_state(moved).plan == "hash"
+    write_state(moved, running_state(moved))  # it states the new place
+    copy = shutil.copytree(moved, project.with_name("copy"))
+    assert read_state(copy) is None
+
+
+def test_one_folder_may_have_several_paths(project: Path) -> None:
+    link = project.with_name("link")
+    link.symlink_to(project)
+    assert running_state(link).plan == "hash"
+
+
+def test_a_state_of_an_earlier_boot_is_none(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "boot_id").write_text("another\n")
+    monkeypatch.setattr(run_state, "_BOOT_ID", tmp_path / "boot_id")
+    assert read_state(project) is None
