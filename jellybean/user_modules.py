@@ -1,5 +1,7 @@
 """Modules in the files of a user's project. They are importable by their names while the project is the current one.
 
+So are all modules in its folder; installed modules of the same names come first.
+
 Dataclasses and processes that data loaders start import them so. Two projects may have files of the same name.
 """
 
@@ -29,8 +31,7 @@ class _Project:
         sys.modules.update(self.modules)
 
     def leave(self) -> None:
-        for folder in self.folders:
-            sys.path.remove(folder)
+        sys.path[:] = [folder for folder in sys.path if folder not in self.folders]
         top = {name for name, module in sys.modules.items() if "." not in name and self._has(name, module)}
         self.modules = {name: sys.modules[name] for name in sys.modules if name.partition(".")[0] in top}
         for name in self.modules:
@@ -56,7 +57,10 @@ _PROJECTS = _Projects()
 
 def enter_project(directory: Path) -> None:
     """Make the modules of the project in `directory` importable, and those of other projects not."""
-    project = _PROJECTS.known.setdefault(directory.resolve(), _Project())
+    folder = directory.resolve()
+    if folder not in _PROJECTS.known:
+        _PROJECTS.known[folder] = _Project(folders=[str(folder)] if str(folder) not in sys.path else [])
+    project = _PROJECTS.known[folder]
     if project is not _PROJECTS.current:
         _PROJECTS.current.leave()
         project.enter()

@@ -55,6 +55,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "execution.python_code": (
         "ALLOW_PYTHON_FLAG",
         "BUILTIN_STEPS_MODULE",
+        "ModuleSource",
         "PythonStep",
         "parse_allow_list",
         "find_module_source",

@@ -30,6 +30,7 @@ from jellybean_agent.execution.executor import Executor as Executor
 from jellybean_agent.execution.onnx_session import ORT_ERRORS as ORT_ERRORS
 from jellybean_agent.execution.python_code import ALLOW_PYTHON_FLAG as ALLOW_PYTHON_FLAG
 from jellybean_agent.execution.python_code import BUILTIN_STEPS_MODULE as BUILTIN_STEPS_MODULE
+from jellybean_agent.execution.python_code import ModuleSource as ModuleSource
 from jellybean_agent.execution.python_code import PythonStep as PythonStep
 from jellybean_agent.execution.python_code import find_module_source as find_module_source
 from jellybean_agent.execution.python_code import parse_allow_list as parse_allow_list

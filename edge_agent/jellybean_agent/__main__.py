@@ -47,6 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     configure_logging(name, given.pop("log_format"), given.pop("log_level"))
     try:
         given["allow_python"] = parse_allow_list(given["allow_python"])
+        sys.path += [str(folder.resolve()) for folder in given.pop("python_path")]  # model processes are forked later
         with contextlib.ExitStack() as stack:
             pool: ModelProcessPool | None = None
             if not given["in_process"]:  # before gRPC starts, as no process may be forked afterwards
@@ -145,6 +146,14 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         metavar="MODULE:FUNCTION",
         help=f"a Python step that plans may run here, besides {BUILTIN_STEPS_MODULE}; may be given several times",
+    )
+    parser.add_argument(
+        "--python-path",
+        action="append",
+        type=Path,
+        default=[],
+        metavar="FOLDER",
+        help="a folder with modules of Python steps, searched after installed ones; may be given several times",
     )
     add_log_options(parser)
     return parser

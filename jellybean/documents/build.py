@@ -11,6 +11,7 @@ from jellybean.documents.flow import Flow, follow_requests
 from jellybean.documents.layout import PROFILES_FILE, WORKFLOW_FILE, WORKFLOWS_FOLDER, profile_command
 from jellybean.documents.multi_workflow import AnyProject, MultiWorkflowProject
 from jellybean.documents.provenance.content import function_digest
+from jellybean.documents.python_modules import function_source, where_to_put_it
 from jellybean.documents.schema.infrastructure import InfrastructureDocument, WorkerPoolSpec
 from jellybean.documents.schema.profiles import (
     AccuracyProfile,
@@ -22,7 +23,7 @@ from jellybean.documents.schema.profiles import (
 from jellybean.documents.schema.reader import dotted
 from jellybean.documents.schema.workflow import VariantSpec, WorkflowDocument
 from jellybean.errors import DocumentError, DocumentProblem, StaleProfilesError
-from jellybean_agent import AgentError, find_module_source, split_function_name
+from jellybean_agent import AgentError
 from jellybean_protos.plan_format import canonical_json
 from jellybean_solver import (
     AccuracyModel,
@@ -287,10 +288,10 @@ def python_ref(directory: Path, operator: str, variant: str, spec: VariantSpec) 
     if spec.python is None:
         return None
     try:
-        module_sha256 = spec.sha256 or find_module_source(split_function_name(spec.python)[0]).sha256
+        module_sha256 = spec.sha256 or function_source(directory, spec.python).sha256
     except AgentError as error:
         where = dotted(("operators", operator, "variants", variant, "python"))
-        hint = "if it is installed only where agents run, write its sha256"
+        hint = where_to_put_it(spec.python)
         raise DocumentError(
             [DocumentProblem(str(directory / WORKFLOW_FILE), None, None, where, str(error), hint)]
         ) from error

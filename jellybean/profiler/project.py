@@ -11,6 +11,7 @@ from jellybean.documents.flow import follow_requests
 from jellybean.documents.schema.workflow import VariantSpec
 from jellybean.profiler.errors import ProfileError
 from jellybean.profiler.workload import Model, Step, Workload
+from jellybean.user_modules import enter_project
 from jellybean_agent import AgentError, PythonStep
 
 
@@ -31,6 +32,7 @@ def workload_of(project: Project, allow_python: frozenset[str] = frozenset()) ->
             f"no model file to measure for {', '.join(without)}; give each variant `model:` and `sha256:` in "
             "workflow.yaml, or write profiles.yaml by hand"
         )
+    enter_project(project.directory)
     flow = follow_requests(workflow, project.infrastructure.sites)
     steps = tuple(
         Step(

@@ -33,7 +33,7 @@ _FORM = '@step(inputs={"picture": ("uint8", (-1, 28, 28))}, outputs={...}), with
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ModuleSource:
     """The source of a module that is installed here; the module has not been imported."""
 
     module: str
@@ -114,7 +114,7 @@ def arguments_of(text: str) -> dict[str, Any]:
     return found
 
 
-def find_module_source(module: str) -> Source:
+def find_module_source(module: str) -> ModuleSource:
     """The source that importing the module would execute, found without importing. ModelError if there is none."""
     importlib.invalidate_caches()
     spec: ModuleSpec | None = None
@@ -140,10 +140,10 @@ def find_module_source(module: str) -> Source:
         raise ModelError(f"module {module}: {path}: {describe_error(error)}") from error
     if len(text) > _MAX_SOURCE_BYTES:
         raise ModelError(f"module {module}: {path} has more than {_MAX_SOURCE_BYTES} bytes")
-    return Source(module, path, text, spec.submodule_search_locations is not None)
+    return ModuleSource(module, path, text, spec.submodule_search_locations is not None)
 
 
-def step_signature(source: Source, function: str, arguments: Mapping[str, Any]) -> Signature:
+def step_signature(source: ModuleSource, function: str, arguments: Mapping[str, Any]) -> Signature:
     """A function's inputs and outputs, read from its decorator. ModelError where they are not declared correctly."""
     _, name = split_function_name(function)
     definition = _definition(source, name)
@@ -174,7 +174,7 @@ class _Parameters:
     takes_more: bool
 
 
-def _definition(source: Source, name: str) -> ast.FunctionDef:
+def _definition(source: ModuleSource, name: str) -> ast.FunctionDef:
     try:
         tree = ast.parse(source.text, str(source.path))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

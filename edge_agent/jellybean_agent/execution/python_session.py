@@ -16,8 +16,8 @@ import numpy as np
 
 from jellybean_agent.errors import InvalidInputError, ModelError, PermanentError, describe_error
 from jellybean_agent.execution.python_code import (
+    ModuleSource,
     PythonStep,
-    Source,
     arguments_of,
     find_module_source,
     split_function_name,
@@ -90,7 +90,7 @@ def _read_only(array: Array) -> Array:
     return view
 
 
-def _load(source: Source) -> ModuleType:
+def _load(source: ModuleSource) -> ModuleType:
     """Execute the hashed source bytes as a module. ModelError if that fails."""
     key = (source.module, source.sha256)
     if key in _loaded:

@@ -23,6 +23,7 @@ from jellybean.documents.checks.tensors import (
     read_model,
 )
 from jellybean.documents.flow import Flow
+from jellybean.documents.python_modules import function_source, where_to_put_it
 from jellybean.documents.schema.fields import FROM_DOCUMENT
 from jellybean.documents.schema.reader import DocPath
 from jellybean.documents.schema.workflow import VariantSpec
@@ -31,8 +32,6 @@ from jellybean_agent import (
     AgentError,
     TensorPort,
     describe_error,
-    find_module_source,
-    split_function_name,
     step_signature,
 )
 from jellybean_solver import Edge, EdgeKind
@@ -179,7 +178,7 @@ def _valid_variants(workflow: CheckedWorkflow) -> Iterator[tuple[DocPath, Varian
 
 def _model(workflow: CheckedWorkflow, directory: Path, path: DocPath, files: VariantSpec) -> ModelSignature | None:
     if files.python is not None:
-        return _python(workflow, path, files)
+        return _python(workflow, directory, path, files)
     if files.model is None:
         return None
     try:
@@ -203,15 +202,14 @@ def _model(workflow: CheckedWorkflow, directory: Path, path: DocPath, files: Var
     return None
 
 
-def _python(workflow: CheckedWorkflow, path: DocPath, files: VariantSpec) -> ModelSignature | None:
+def _python(workflow: CheckedWorkflow, directory: Path, path: DocPath, files: VariantSpec) -> ModelSignature | None:
     """The declared inputs and outputs of a Python variant, read without importing its module; None if unavailable."""
     function = files.python or ""
     try:
-        source = find_module_source(split_function_name(function)[0])
+        source = function_source(directory, function)
     except AgentError as error:
         if files.sha256 is None:
-            hint = "if it is installed only where agents run, write its sha256"
-            workflow.tree.add((*path, "python"), str(error), hint)
+            workflow.tree.add((*path, "python"), str(error), where_to_put_it(function))
         return None
     if files.sha256 not in (None, source.sha256):
         message = f"module {source.module} has SHA-256 {source.sha256[:12]}... here, the document says {files.sha256}"

@@ -15,11 +15,12 @@ import numpy as np
 from jellybean.documents.checks.files import Models, inside
 from jellybean.documents.flow import follow_requests
 from jellybean.documents.layout import WORKFLOW_FILE
+from jellybean.documents.python_modules import function_source
 from jellybean.documents.schema.infrastructure import InfrastructureDocument
 from jellybean.documents.schema.provenance import MeasuredContent, short
 from jellybean.documents.schema.workflow import VariantSpec, WorkflowDocument
 from jellybean.errors import DocumentError, DocumentProblem
-from jellybean_agent import AgentError, describe_error, find_module_source, split_function_name
+from jellybean_agent import AgentError, describe_error
 from jellybean_protos.plan_format import canonical_json
 from jellybean_solver import Edge, EdgeKind
 
@@ -56,7 +57,7 @@ def read_content(
     }
     models: dict[str, dict[str, str]] = {}
     for (operator, variant), spec in variants.items():
-        if (digest := _model_digest(spec, look=directory is not None)) is not None:
+        if (digest := _model_digest(directory, spec)) is not None:
             models.setdefault(operator, {})[variant] = short(digest)
     arrays = {f"sources.{name}.inputs": source.inputs for name, source in workflow.sources.items()}
     digests = _array_digests(directory, {**arrays, "labels": workflow.labels})
@@ -94,17 +95,19 @@ def _is_positional(edges: tuple[Edge, ...], signatures: Mapping[str, Any]) -> bo
     return len(edges) > 1 and not all(named)
 
 
-def _model_digest(spec: VariantSpec, *, look: bool) -> str | None:
+def _model_digest(directory: Path | None, spec: VariantSpec) -> str | None:
     """SHA-256 of a variant's model, or of its function with arguments; None if it has none or it is not here.
 
-    `look`: modules that are installed here are those of the project.
+    `directory`: None if modules that are installed here are not those of the project.
     """
     if spec.python is None:
         return spec.sha256 if spec.model is not None else None
-    if spec.sha256 is None and not look:
+    if spec.sha256 is not None:
+        return function_digest(spec, spec.sha256)
+    if directory is None:
         return None
     try:
-        return function_digest(spec, spec.sha256 or find_module_source(split_function_name(spec.python)[0]).sha256)
+        return function_digest(spec, function_source(directory, spec.python).sha256)
     except AgentError:
         return None  # reported by the checks of files
 

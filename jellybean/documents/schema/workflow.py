@@ -192,7 +192,7 @@ class VariantSpec(DocumentModel):
     )
     python: FunctionRef | None = Field(
         default=None,
-        description="Instead of a model: a function in a module that is installed where the agent runs, for example "
+        description="Instead of a model: a function in a module beside workflow.yaml or installed, for example "
         "jellybean_agent.steps:normalise.",
     )
     arguments: Annotated[dict[str, Any], AfterValidator(_json)] = Field(

@@ -37,8 +37,8 @@ def require_allowed(view: PlanView, allow_python: frozenset[str]) -> None:
 def agent_command(
     directory: Path, plan_folder: Path, worker: str, address: str, allow_python: frozenset[str] = frozenset()
 ) -> list[str]:
-    """The command line of one worker's agent; model paths start at `directory`."""
-    arguments = [f"--worker={worker}", f"--listen={address}", f"--root={directory}"]
+    """The command line of one worker's agent; model paths start at `directory`, and its Python modules are found."""
+    arguments = [f"--worker={worker}", f"--listen={address}", f"--root={directory}", f"--python-path={directory}"]
     arguments += [f"{ALLOW_PYTHON_FLAG}={function}" for function in sorted(allow_python)]
     return [*PYTHON, "jellybean_agent", *_plan_arguments(plan_folder), *arguments]
 

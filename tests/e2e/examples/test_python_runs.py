@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -94,26 +93,21 @@ def pictures() -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Its team's module lies beside it, on PYTHONPATH, as an installed one would."""
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its team's module lies beside workflow.yaml."""
     directory = tmp_path_factory.mktemp("projects") / "steps"
     for folder in ("models", "data"):
         (directory / folder).mkdir(parents=True)
-    team = directory.parent / "team"
-    team.mkdir()
-    (team / "team_steps.py").write_text(TEAM)
+    (directory / "team_steps.py").write_text(TEAM)
     rows, labels = pictures()
     np.savez(directory / "data/heldout.npz", pictures=rows, labels=labels)
     (directory / "workflow.yaml").write_text(WORKFLOW.format(sha256=linear(directory / "models/linear.onnx")))
     (directory / "infrastructure.yaml").write_text(INFRASTRUCTURE)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(team), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep))
-        patch.syspath_prepend(team)
-        yield directory
+    return directory
 
 
 def ran(project: Path) -> bool:
-    return (project.parent / "team/team_steps.ran").exists()
+    return (project / "team_steps.ran").exists()
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +115,7 @@ def planned(project: Path) -> Path:
     Cache.open(project).put(key_of(kind="hop"), 0.001)  # between agents, which others measure
     assert run(["profile", str(project), "--seconds", "0.05", FLAG]) == 0
     assert ran(project)
-    (project.parent / "team/team_steps.ran").unlink()
+    (project / "team_steps.ran").unlink()
     assert run(["plan", str(project)]) == 0
     assert not ran(project)  # what it takes and gives was read, not run
     return project
@@ -148,7 +142,7 @@ def test_planned_by_what_was_measured(planned: Path) -> None:
     plan = json.loads((planned / "plan.json").read_text())
     (look,) = (one for one in plan["operators"] if one["name"] == "look")
     assert look["variant"] == "thirds"
-    source = (planned.parent / "team/team_steps.py").read_bytes()
+    source = (planned / "team_steps.py").read_bytes()
     assert look["model"]["python"] == {
         "function": "team_steps:thirds",
         "arguments": '{"times":2}',
@@ -166,7 +160,13 @@ def test_an_agent_goes_by_its_own_list_and_by_the_planned_source(planned: Path) 
     peers = planned.parent / "peers.json"
     peers.write_text("{}")
     command = [sys.executable, "-P", "-m", "jellybean_agent", "--in-process", f"--plan={planned / 'plan.json'}"]
-    command += ["--worker=box-1", f"--root={planned}", f"--listen=unix:{planned.parent}/a.sock", f"--peers={peers}"]
+    command += [
+        "--worker=box-1",
+        f"--root={planned}",
+        f"--python-path={planned}",
+        f"--listen=unix:{planned.parent}/a.sock",
+        f"--peers={peers}",
+    ]
 
     def told(*flags: str) -> str:
         done = subprocess.run([*command, *flags], capture_output=True, text=True, timeout=60, check=False)
@@ -176,7 +176,7 @@ def test_an_agent_goes_by_its_own_list_and_by_the_planned_source(planned: Path) 
 
     assert f"look/thirds: {REFUSED}" in told()
     assert "names no function of a module" in told("--allow-python=team_steps")
-    module = planned.parent / "team/team_steps.py"
+    module = planned / "team_steps.py"
     source = module.read_text()
     module.write_text(source + "# another version\n")
     assert "another version is installed here; install the planned one, or plan again" in told(FLAG)
