@@ -24,6 +24,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "RunOperator",
         "SendMessage",
     ),
+    "brain.plan_figures": ("PlanFigures",),
     "brain.plan_view": (
         "PlanView",
         "WorkerView",

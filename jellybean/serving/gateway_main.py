@@ -24,6 +24,7 @@ from jellybean.serving.gateway.plans.replaced_plan import ReplacedPlan
 from jellybean.serving.gateway.requests.hedging import Hedge
 from jellybean.serving.gateway.service import GatewayService
 from jellybean.serving.gateway.workflow_model import Workflow
+from jellybean.serving.outcomes import Outcome
 from jellybean.serving.spool.spool import Spool
 from jellybean_agent import (
     CONNECTION_LIFETIME_S,
@@ -54,6 +55,7 @@ from jellybean_agent import (
     serve_health,
     serve_metrics,
     set_health,
+    status_of,
     termination_event,
 )
 from jellybean_protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
@@ -94,7 +96,7 @@ async def serve(options: argparse.Namespace) -> None:
             _add_client_services(server, gateway, service, workflow, healthy)
         gateway.start()
         http_address = options.host, options.http_port
-        async with _http(InferenceService(workflow), http_address, transport, policy, traced=spans is not None):
+        async with _http(_inference(gateway, workflow), http_address, transport, policy, traced=spans is not None):
             await set_health(healthy, serving=False)
             stop_health = await serve_health(options.health_port, healthy)
             health_task = asyncio.create_task(_update_health(gateway, healthy))
@@ -218,11 +220,18 @@ def _add_client_services(
 ) -> None:
     """Everything that clients may call; the policy restricts the owner's calls, such as Drain."""
     gateway_pb2_grpc.add_GatewayServicer_to_server(service, server)  # type: ignore[no-untyped-call]
-    server.add_generic_rpc_handlers((InferenceService(workflow).handler(),))
+    server.add_generic_rpc_handlers((_inference(gateway, workflow).handler(),))
     if isinstance(server, RpcServer):
         server.add_raw(MODEL_INFER_METHOD, FastWorkflow(gateway, workflow))
     health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
     add_reflection(server, "jellybean.gateway.v1.Gateway")
+
+
+def _inference(gateway: Gateway, workflow: Workflow) -> InferenceService:
+    """The Open Inference Protocol over the workflow; requests that it refuses itself are counted too."""
+    return InferenceService(
+        workflow, lambda error: gateway.counters.count_refused(Outcome(status_of(error), str(error)))
+    )
 
 
 def _http(

@@ -1,15 +1,43 @@
-"""The result of a request: its outputs, or why it has no answer."""
+"""The result of a request: its outputs, or why it has no answer, and the kinds of results that are counted apart."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 
 import grpc
 
 from jellybean_protos.agent.v1 import agent_pb2
 
 Tensors = Mapping[str, agent_pb2.Tensor]  # by source, or by sink
+
+
+class OutcomeKind(StrEnum):
+    """What became of a request, as it is counted: by the gateway, by `top` and by `bench`."""
+
+    ANSWERED = "answered"
+    CANCELLED = "cancelled"  # by the client
+    LATE = "late"  # no answer within its time limit
+    SHED = "shed"  # refused because of overload: too many requests in flight or in a worker's queue
+    CLIENT_ERROR = "client_error"  # invalid inputs, an unknown model, an unknown or used id
+    SERVER_ERROR = "server_error"  # everything else: a failing model, no worker, draining
+
+
+_KIND_BY_STATUS = {
+    grpc.StatusCode.OK: OutcomeKind.ANSWERED,
+    grpc.StatusCode.CANCELLED: OutcomeKind.CANCELLED,
+    grpc.StatusCode.DEADLINE_EXCEEDED: OutcomeKind.LATE,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: OutcomeKind.SHED,
+    grpc.StatusCode.INVALID_ARGUMENT: OutcomeKind.CLIENT_ERROR,
+    grpc.StatusCode.NOT_FOUND: OutcomeKind.CLIENT_ERROR,
+    grpc.StatusCode.ALREADY_EXISTS: OutcomeKind.CLIENT_ERROR,
+}
+
+
+def outcome_kind(status: grpc.StatusCode) -> OutcomeKind:
+    """The kind under which a request that ended with this gRPC status is counted."""
+    return _KIND_BY_STATUS.get(status, OutcomeKind.SERVER_ERROR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +52,11 @@ class Outcome:
     reason: str
     kept: str = ""
     stuck: bool = False
+
+    @property
+    def kind(self) -> OutcomeKind:
+        """How the request is counted."""
+        return outcome_kind(self.status)
 
 
 Result = tuple[Outcome | None, Tensors]  # (None, outputs by sink), or (why there is no answer, {})

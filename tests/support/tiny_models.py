@@ -91,6 +91,7 @@ class PlanSettings:
     batch_delay_s: float = 0.0
     sites: Mapping[str, int] = field(default_factory=dict)
     deliver: Deliver = Deliver.IN_TIME
+    slo: Slo = field(default_factory=Slo)
 
 
 def make_plan(
@@ -133,7 +134,7 @@ def make_plan(
         workers=tuple(workers),
         routes=tuple(Route(weight, workers_) for weight, workers_ in routes),
         links=tuple(given.links),
-        slo=Slo(),
+        slo=given.slo,
         utilisation=0.8,
         hop_s=0.001,
         cost=Cost(0.1 * len(workers), 0.0),

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from jellybean_agent.brain.messages import GATEWAY
+from jellybean_agent.brain.plan_figures import PlanFigures, read_figures
 from jellybean_agent.brain.sites import SiteRoutes, Sites
 from jellybean_agent.brain.wiring import EdgeKind, OperatorWiring
 from jellybean_agent.errors import PlanViewError, describe_error
@@ -98,6 +99,7 @@ class PlanView:
     routes: Sequence[Mapping[str, str]]
     weights: tuple[float, ...]
     links: tuple[LinkView, ...]
+    figures: PlanFigures
     periodic: bool = False  # whether requests arrive evenly spaced
     eventually: bool = False  # whether requests are kept on disk until they are answered
 
@@ -178,7 +180,20 @@ def _parse(document: Mapping[str, Any]) -> PlanView:
     name, hash_ = document["name"], document["hash"]
     periodic = all(item.get("arrivals") == "periodic" for item in document["sources"])
     eventually = any(item.get("deliver") == "eventually" for item in document["sources"])
-    return PlanView(name, hash_, (sources,), outputs, operators, workers, routes, weights, links, periodic, eventually)
+    return PlanView(
+        name=name,
+        hash=hash_,
+        tiers_at=(sources,),
+        source_outputs=outputs,
+        operators=operators,
+        workers=workers,
+        routes=routes,
+        weights=weights,
+        links=links,
+        figures=read_figures(document),
+        periodic=periodic,
+        eventually=eventually,
+    )
 
 
 def _in_sites(view: PlanView, counts: Mapping[str, int]) -> PlanView:

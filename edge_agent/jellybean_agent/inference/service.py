@@ -44,10 +44,13 @@ Answer = Callable[[Any, float | None], Awaitable[Message]]  # request, seconds l
 
 
 class InferenceService:
-    """GRPCInferenceService; `handler()` goes to a grpc.aio server."""
+    """GRPCInferenceService; `handler()` goes to a grpc.aio server.
 
-    def __init__(self, served: InferenceBackend) -> None:
-        self._served = served
+    `on_refused(error)` is called for each request whose model or tensors are invalid, which the backend does not see.
+    """
+
+    def __init__(self, served: InferenceBackend, on_refused: Callable[[AgentError], None] = lambda error: None) -> None:
+        self._served, self._on_refused = served, on_refused
 
     def handler(self) -> Any:
         """The gRPC handler of all methods of the protocol; Triton's extensions that do not apply are refused."""
@@ -156,9 +159,14 @@ class InferenceService:
 
     async def model_infer(self, request: pb.ModelInferRequest, left_s: float | None = None) -> pb.ModelInferResponse:
         """One request to one model."""
-        model, names, timeout_s = resolve_request(self._served, request)
+        try:
+            model, names, timeout_s = resolve_request(self._served, request)
+            inputs = inputs_of(request)
+        except AgentError as error:
+            self._on_refused(error)
+            raise
         limits = [limit_s for limit_s in (left_s, timeout_s) if limit_s is not None]
-        tensors = await self._served.infer(model.name, inputs_of(request), min(limits, default=None))
+        tensors = await self._served.infer(model.name, inputs, min(limits, default=None))
         return outputs_of(request, model.version, names, tensors)
 
     async def model_stream_infer(

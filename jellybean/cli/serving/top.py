@@ -14,6 +14,7 @@ from rich.text import Text
 from jellybean.cli.app import Directory, Json, app, example
 from jellybean.cli.console import out, print_json
 from jellybean.errors import JellyBeanError
+from jellybean.serving.top.alerts import alert_rules
 from jellybean.serving.top.dashboard import dashboard as grafana
 
 _ONCE_WINDOW_S = 1.0  # time between the two samples that --once compares
@@ -41,7 +42,7 @@ def top(
         if json:
             print_json(dataclasses.asdict(found))
         else:
-            out.print(render(found))
+            out.print(render(found, fold=False), crop=False)
         return
     try:
         with Live(Text("waiting for the first measurement"), console=out, screen=True, auto_refresh=False) as live:
@@ -59,7 +60,14 @@ def top(
         return
 
 
-@app.command(epilog=example("jellybean dashboard > jellybean.json"))
-def dashboard() -> None:
-    """Print a Grafana dashboard for the metrics of `up --metrics-port`."""
-    print_json(grafana())
+@app.command(
+    epilog=example("jellybean dashboard > jellybean.json", "jellybean dashboard --alerts > jellybean.rules.yaml")
+)
+def dashboard(
+    alerts: Annotated[bool, typer.Option("--alerts", help="Print alert rules for Prometheus instead.")] = False,
+) -> None:
+    """Print a Grafana dashboard for the metrics of `up --metrics-port`, or alert rules for Prometheus."""
+    if alerts:
+        typer.echo(alert_rules(), nl=False)
+    else:
+        print_json(grafana())

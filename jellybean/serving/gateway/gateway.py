@@ -25,7 +25,7 @@ from jellybean.serving.gateway.requests.hedging import Hedge
 from jellybean.serving.gateway.requests.in_flight import InFlightRequests, answer_limit_s
 from jellybean.serving.gateway.requests.request import OnFinished, Request, log_failure
 from jellybean.serving.gateway.tracing import NOT_TRACED, NoTracer, RequestTrace, Tracer
-from jellybean.serving.outcomes import Outcome, Result, Tensors
+from jellybean.serving.outcomes import Outcome, OutcomeKind, Result, Tensors
 from jellybean.serving.spool.delivery import Key, SpoolDelivery
 from jellybean.serving.spool.spool import Spool
 from jellybean_agent import AgentError, EmulatedLinks, PlanView, StatusError, status_of
@@ -127,6 +127,7 @@ class Gateway:
             reason = f"a request's id has {size} bytes; {MAX_ID_BYTES} are the most"
             refused = Outcome(grpc.StatusCode.INVALID_ARGUMENT, reason)
             log_failure(refused, "", trace)
+            self.counters.count_refused(refused)
             return refused, {}
         if self._delivery is not None and (self.view.eventually or (key.id and not inputs)):
             return await self._infer_eventually(self._delivery, inputs, time_left_s, key, trace)
@@ -149,6 +150,7 @@ class Gateway:
         `are_checked`: the inputs are known to fit the models.
         """
         began = time.monotonic()
+        self.counters.received += 1
         size = sum([len(tensor.data) for tensor in inputs.values()])
         request_id = key.id if key is not None else ""
         outcome = self._refusal(inputs, key, size, are_checked=are_checked)
@@ -171,7 +173,6 @@ class Gateway:
             return Outcome(grpc.StatusCode.UNAVAILABLE, self.unavailable_reason)
         outcome = self._admission.refusal(key, size, self._requests.count)
         if outcome is not None:
-            self.counters.refused += outcome.status is grpc.StatusCode.RESOURCE_EXHAUSTED
             return outcome
         try:
             if not are_checked:
@@ -193,6 +194,7 @@ class Gateway:
     ) -> Result:
         """Like `infer`, but a request without an answer in time stays on disk, and is counted once it is answered."""
         began = time.monotonic()
+        self.counters.received += bool(inputs)  # without inputs a client asks again for the answer of an earlier one
         outputs: Tensors = {}
         outcome: Outcome | None
         try:
@@ -206,7 +208,6 @@ class Gateway:
             outcome, outputs = await delivery.infer(spool_key, inputs, limit_s)
         except AgentError as error:
             outcome = Outcome(status_of(error), str(error))
-            self.counters.refused += outcome.status is grpc.StatusCode.RESOURCE_EXHAUSTED
         if outcome is not None and not outcome.kept:
             log_failure(outcome, key.id, trace)
         if outcome is None or not outcome.kept:
@@ -262,8 +263,8 @@ class Gateway:
             requests_in_hand=self._requests.count,
             answered=counters.answered,
             failed=counters.failed,
-            refused=counters.refused,
-            expired=counters.expired,
+            refused=counters.ended[OutcomeKind.SHED],
+            expired=counters.ended[OutcomeKind.LATE],
             retried=counters.retried,
             waiting=self._requests.waiting,
             left_out=self.plans.served.left_out,

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 from jellybean.serving.gateway.gateway import Gateway
 from jellybean.serving.gateway.requests.counters import LATENCY_BOUNDS_S
-from jellybean_agent import link_byte_metrics
+from jellybean_agent import PlanView, link_byte_metrics
 
 
 class GatewayCollector(Collector):
@@ -25,13 +25,13 @@ class GatewayCollector(Collector):
         self._gateway, self._workers = gateway, workers
 
     def collect(self) -> Iterator[Metric]:
-        status = self._gateway.status()
+        status, counters = self._gateway.status(), self._gateway.counters
+        requests = CounterMetricFamily("jellybean_gateway_requests", "Requests that ended.", labels=("outcome",))
+        for kind, count in counters.ended.items():
+            requests.add_metric((kind,), count)
+        yield requests
         for name, text, value in (
-            ("answered", "Requests answered.", status.answered),
-            ("failed", "Requests that failed or were refused.", status.failed),
-            ("refused", "Refused: too many requests in flight.", status.refused),
-            ("expired", "Failed: no answer in time.", status.expired),
-            ("wrong", "Failed: invalid, or cancelled by the client.", self._gateway.counters.wrong),
+            ("received", "Requests that arrived, whatever became of them.", counters.received),
             ("retries", "Attempts after a request's first.", status.retried),
             ("hedges", "Attempts beside a slow first.", status.hedged),
             ("left_out", "Times that a worker was left out.", status.left_out),
@@ -51,6 +51,7 @@ class GatewayCollector(Collector):
         yield workers
         yield self._latency()
         plans = self._gateway.plans
+        yield from plan_metrics(plans.served.view)
         labels = ("source", "tier", "to_tier")
         yield from link_byte_metrics(
             "jellybean_gateway", labels, list(plans.served.bytes_sent.items()), plans.served.view
@@ -68,6 +69,26 @@ class GatewayCollector(Collector):
         buckets = list(zip(bounds, itertools.accumulate(counters.latencies), strict=True))
         text = "From the call to its answer."
         return HistogramMetricFamily("jellybean_gateway_latency_seconds", text, buckets, counters.answered_s)
+
+
+def plan_metrics(view: PlanView) -> Iterator[Metric]:
+    """What the plan was made for, and what it costs; a target that the plan does not have has no metric."""
+    plan = view.figures
+    info = GaugeMetricFamily("jellybean_plan_info", "The plan that is served.", labels=("workflow", "plan", "proof"))
+    info.add_metric((view.name, view.hash, plan.proof), 1)
+    yield info
+    for name, text, value in (
+        ("plan_requests_per_second", "Rate that the plan was made for.", plan.rate_per_s),
+        ("plan_accuracy_percent", "Accuracy of the plan, by the profiles.", plan.accuracy),
+        ("plan_cost_usd_per_h", "Planned cost.", plan.cost_usd_per_h),
+        ("plan_bound_usd_per_h", "Proven: no plan costs less.", plan.bound_usd_per_h),
+        ("plan_gap_ratio", "By how much of its cost the plan may be above the optimum.", plan.gap),
+        ("slo_latency_p99_seconds", "Target.", plan.slo_latency_p99_s),
+        ("slo_accuracy_percent", "Target: at least this.", plan.slo_accuracy),
+        ("slo_budget_usd_per_h", "Target: at most this.", plan.slo_budget_usd_per_h),
+    ):
+        if value is not None:
+            yield GaugeMetricFamily(f"jellybean_{name}", text, value=value)
 
 
 def merged(texts: Sequence[bytes]) -> Iterator[Metric]:

@@ -5,11 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from jellybean.serving.top.alerts import ABOVE_PLAN, RULES
+
 _RATE = "[$__rate_interval]"
 _WIDTH, _HEIGHT = 12, 8  # Grafana's grid has 24 columns
+_STAT_WIDTH, _STAT_HEIGHT = 3, 4
 Query = tuple[str, str]  # PromQL, legend
+PLANNED = ("planned", "target", "bound", "budget")  # legends of figures of the plan, which are drawn as dashed lines
+_OFFERED = (
+    f"(sum(rate(jellybean_gateway_received_total{_RATE}))"
+    f' - sum(rate(jellybean_gateway_requests_total{{outcome="client_error"}}{_RATE})))'
+)
 
+
+def _quantile(share: float) -> str:
+    return f"histogram_quantile({share}, sum by (le) (rate(jellybean_gateway_latency_seconds_bucket{_RATE})))"
+
+
+# Beside the plan's figure, 1 is as planned.
+LIMITS: dict[str, tuple[float, float]] = {"Offered / planned": (1.0, ABOVE_PLAN), "p99 / target": (0.9, 1.0)}
 STATS: tuple[tuple[str, str, str], ...] = (  # title, unit, PromQL
+    ("Offered / planned", "percentunit", f"{_OFFERED} / sum(jellybean_plan_requests_per_second)"),
+    ("p99 / target", "percentunit", f"{_quantile(0.99)} / min(jellybean_slo_latency_p99_seconds)"),
     (
         "Cost so far",
         "currencyUSD",
@@ -22,27 +39,26 @@ STATS: tuple[tuple[str, str, str], ...] = (  # title, unit, PromQL
         f"sum(jellybean_price_usd_per_h) + 3600 * ((sum(rate(jellybean_network_cost_usd_total{_RATE})) or vector(0))"
         f" + (sum(rate(jellybean_gateway_network_cost_usd_total{_RATE})) or vector(0)))",
     ),
-    ("Answered", "reqps", f"sum(rate(jellybean_gateway_answered_total{_RATE}))"),
+    ("Answered", "reqps", f'sum(rate(jellybean_gateway_requests_total{{outcome="answered"}}{_RATE}))'),
     ("Workers ready", "short", 'sum(jellybean_gateway_workers{state="ready"})'),
 )
 GRAPHS: tuple[tuple[str, str, tuple[Query, ...]], ...] = (  # title, unit, queries
     (
         "Requests",
         "reqps",
-        tuple(
-            (f"sum(rate(jellybean_gateway_{name}_total{_RATE}))", name)
-            for name in ("answered", "failed", "refused", "expired", "retries", "hedges")
+        (
+            (_OFFERED, "offered"),
+            ("sum(jellybean_plan_requests_per_second)", "planned"),
+            (f"sum by (outcome) (rate(jellybean_gateway_requests_total{_RATE}))", "{{outcome}}"),
+            *((f"sum(rate(jellybean_gateway_{name}_total{_RATE}))", name) for name in ("retries", "hedges")),
         ),
     ),
     (
         "Latency",
         "s",
-        tuple(
-            (
-                f"histogram_quantile({share}, sum by (le) (rate(jellybean_gateway_latency_seconds_bucket{_RATE})))",
-                f"p{100 * share:.0f}",
-            )
-            for share in (0.5, 0.9, 0.99)
+        (
+            *((_quantile(share), f"p{100 * share:.0f}") for share in (0.5, 0.9, 0.99)),
+            ("min(jellybean_slo_latency_p99_seconds)", "target"),
         ),
     ),
     (
@@ -93,6 +109,16 @@ GRAPHS: tuple[tuple[str, str, tuple[Query, ...]], ...] = (  # title, unit, queri
         ),
     ),
     (
+        "USD per hour",
+        "currencyUSD",
+        (
+            ("3600 * sum(rate(jellybean_gateway_cost_usd_total[1h]))", "measured"),
+            ("sum(jellybean_plan_cost_usd_per_h)", "planned"),
+            ("sum(jellybean_plan_bound_usd_per_h)", "bound"),
+            ("sum(jellybean_slo_budget_usd_per_h)", "budget"),
+        ),
+    ),
+    (
         "Cost so far by operator",
         "currencyUSD",
         (
@@ -134,13 +160,14 @@ GRAPHS: tuple[tuple[str, str, tuple[Query, ...]], ...] = (  # title, unit, queri
 
 def dashboard() -> dict[str, Any]:
     """The dashboard as JSON that Grafana imports; the Prometheus data source is chosen at import."""
-    width = 24 // len(STATS)
     stats = [
-        _panel("stat", number, title, unit, ((query, ""),), (width * number, 0, width, 4))
+        _panel("stat", number, title, unit, ((query, ""),), (_STAT_WIDTH * number, 0, _STAT_WIDTH, _STAT_HEIGHT))
         for number, (title, unit, query) in enumerate(STATS)
     ]
+    alerts = _alerts(len(stats), _STAT_WIDTH * len(stats))
+    top = len(stats) + 1
     graphs = [
-        _panel("timeseries", len(STATS) + at, *graph, (at % 2 * _WIDTH, 4 + at // 2 * _HEIGHT, _WIDTH, _HEIGHT))
+        _panel("timeseries", top + at, *graph, (at % 2 * _WIDTH, _STAT_HEIGHT + at // 2 * _HEIGHT, _WIDTH, _HEIGHT))
         for at, graph in enumerate(GRAPHS)
     ]
     source = {"name": "source", "label": "Prometheus", "type": "datasource", "query": "prometheus"}
@@ -152,7 +179,19 @@ def dashboard() -> dict[str, Any]:
         "time": {"from": "now-15m", "to": "now"},
         "refresh": "5s",
         "templating": {"list": [source]},
-        "panels": [*stats, *graphs],
+        "panels": [*stats, alerts, *graphs],
+    }
+
+
+def _alerts(number: int, left: int) -> dict[str, Any]:
+    """The alerts that fire now, by the rules of `jellybean dashboard --alerts`."""
+    return {
+        "id": number + 1,
+        "type": "alertlist",
+        "title": "Alerts",
+        "gridPos": {"x": left, "y": 0, "w": 24 - left, "h": _STAT_HEIGHT},
+        "options": {"alertName": "JellyBean", "stateFilter": {"firing": True, "pending": True}, "maxItems": len(RULES)},
+        "targets": [],
     }
 
 
@@ -166,9 +205,32 @@ def _panel(
         "title": title,
         "datasource": source,
         "gridPos": dict(zip(("x", "y", "w", "h"), at, strict=True)),
-        "fieldConfig": {"defaults": {"unit": unit, "min": 0}, "overrides": []},
+        "fieldConfig": {
+            "defaults": {"unit": unit, "min": 0, **_thresholds(title)},
+            "overrides": [_dashed(legend) for _, legend in queries if legend in PLANNED],
+        },
         "targets": [
             {"refId": chr(ord("A") + index), "datasource": source, "expr": query, "legendFormat": legend}
             for index, (query, legend) in enumerate(queries)
         ],
     }
+
+
+def _thresholds(title: str) -> dict[str, Any]:
+    """Green below the first limit of a panel, yellow up to the second one, red above."""
+    if title not in LIMITS:
+        return {}
+    near, above = LIMITS[title]
+    steps = [{"color": "green", "value": None}, {"color": "yellow", "value": near}, {"color": "red", "value": above}]
+    return {"thresholds": {"mode": "absolute", "steps": steps}, "color": {"mode": "thresholds"}}
+
+
+def _dashed(legend: str) -> dict[str, Any]:
+    """A figure of the plan as a dashed line: red if it is a limit."""
+    colour = "red" if legend in ("target", "budget") else "text"
+    properties = [
+        {"id": "custom.lineStyle", "value": {"fill": "dash", "dash": [10, 10]}},
+        {"id": "custom.fillOpacity", "value": 0},
+        {"id": "color", "value": {"mode": "fixed", "fixedColor": colour}},
+    ]
+    return {"matcher": {"id": "byName", "options": legend}, "properties": properties}

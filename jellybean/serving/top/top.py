@@ -11,10 +11,13 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from jellybean.serving.client import Client
+from jellybean.serving.outcomes import OutcomeKind
 from jellybean.serving.run_state import GATEWAY_NAME, running_state
-from jellybean_agent import PlanView, WorkerView, read_plan
+from jellybean.serving.top.overload import Load, Overload, find_overload
+from jellybean_agent import PlanFigures, PlanView, WorkerView, read_plan
 
 _ASK_S = 5.0
+_REQUESTS = "jellybean_gateway_requests_total"  # by outcome
 Labels = tuple[tuple[str, str], ...]
 
 
@@ -29,6 +32,8 @@ class Scrape:
     state: str = ""
     workers: Mapping[str, str] = field(default_factory=dict)  # worker -> state
     plans: Mapping[str, WorkerView] = field(default_factory=dict)  # worker -> its part of the plan
+    figures: PlanFigures | None = None
+    directory: Path | None = None
 
     def of(self, name: str) -> Iterator[tuple[dict[str, str], float]]:
         """Samples of a metric, as (labels, value)."""
@@ -85,17 +90,18 @@ class Top:
     plan: str
     state: str
     window_s: float
+    offered_per_s: float  # valid requests that arrived
+    planned_per_s: float  # what the plan was made for
     answered_per_s: float
     failed_per_s: float
     latency_p50_s: float | None
     latency_p99_s: float | None
+    target_p99_s: float | None
+    overload: Overload | None
     in_hand: int
     waiting: int
-    answered: int
-    failed: int
-    refused: int
-    expired: int
-    wrong: int  # of the failed: invalid or cancelled by the client
+    outcomes_per_s: Mapping[OutcomeKind, float]
+    outcomes: Mapping[OutcomeKind, int]  # since the start
     retries: int
     left_out: int
     usd_per_h: float
@@ -110,7 +116,7 @@ class Watcher:
     """Scrapes the run of a project, across replacements of its plan."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory.resolve()
+        self._named, self._directory = directory, directory.resolve()
         self._view: PlanView | None = None
 
     def scrape(self) -> Scrape:
@@ -122,8 +128,17 @@ class Watcher:
             samples = parse(client.metrics())
         if self._view is None or self._view.hash != state.plan:
             self._view = read_plan(state.plan_path)
-        workers, plans = dict(status.workers), self._view.workers
-        return Scrape(time.monotonic(), samples, status.workflow, status.plan, status.state, workers, plans)
+        return Scrape(
+            time.monotonic(),
+            samples,
+            status.workflow,
+            status.plan,
+            status.state,
+            workers=dict(status.workers),
+            plans=self._view.workers,
+            figures=self._view.figures,
+            directory=self._named,
+        )
 
 
 def parse(text: str) -> dict[str, dict[Labels, float]]:
@@ -140,23 +155,31 @@ def top_of(before: Scrape, now: Scrape) -> Top:
     span_s = max(now.at_s - before.at_s, 1e-9)
     increase = _Increase(before, now)
     gateway = {name: int(now.total(f"jellybean_gateway_{name}")) for name in ("in_hand", "waiting")}
-    counts = ("answered", "failed", "refused", "expired", "wrong", "retries", "left_out")
-    totals = {name: int(now.total(f"jellybean_gateway_{name}_total")) for name in counts}
+    totals = {name: int(now.total(f"jellybean_gateway_{name}_total")) for name in ("retries", "left_out")}
     network = "jellybean_network_cost_usd_total", "jellybean_gateway_network_cost_usd_total"
     network_usd_per_h = sum(increase.total(name) for name in network) / span_s * 3600
+    counted = _by("outcome", now.of(_REQUESTS))
+    per_s = {kind: count / span_s for kind, count in _by("outcome", increase.of(_REQUESTS)).items()}
     buckets = sorted(
-        (float(labels["le"]), grown) for labels, grown in increase.of("jellybean_gateway_latency_seconds_bucket")
+        (float(labels["le"]), count) for labels, count in increase.of("jellybean_gateway_latency_seconds_bucket")
     )
+    load = _load(now, increase, per_s, quantile(buckets, 0.99), span_s)
     return Top(
         workflow=now.workflow,
         plan=now.plan,
         state=now.state,
         window_s=span_s,
-        answered_per_s=increase.total("jellybean_gateway_answered_total") / span_s,
-        failed_per_s=increase.total("jellybean_gateway_failed_total") / span_s,
+        offered_per_s=load.offered_per_s,
+        planned_per_s=load.planned_per_s,
+        answered_per_s=per_s.get(OutcomeKind.ANSWERED, 0.0),
+        failed_per_s=sum(per_s.values()) - per_s.get(OutcomeKind.ANSWERED, 0.0),
         latency_p50_s=quantile(buckets, 0.5),
-        latency_p99_s=quantile(buckets, 0.99),
+        latency_p99_s=load.p99_s,
+        target_p99_s=load.target_p99_s,
+        overload=find_overload(load, now.figures, now.directory),
         **gateway,
+        outcomes_per_s={kind: per_s.get(kind, 0.0) for kind in OutcomeKind},
+        outcomes={kind: int(counted.get(kind, 0)) for kind in OutcomeKind},
         **totals,
         usd_per_h=now.total("jellybean_price_usd_per_h") + network_usd_per_h,
         network_usd_per_h=network_usd_per_h,
@@ -164,6 +187,20 @@ def top_of(before: Scrape, now: Scrape) -> Top:
         workers=tuple(_workers(now, increase, span_s)),
         operators=tuple(_operators(now, increase, span_s)),
         links=tuple(_links(now, increase, span_s)),
+    )
+
+
+def _load(now: Scrape, increase: _Increase, per_s: Mapping[str, float], p99_s: float | None, span_s: float) -> Load:
+    """What was offered beside what the plan was made for. `per_s`: ended requests by outcome."""
+    received_per_s = increase.total("jellybean_gateway_received_total") / span_s
+    return Load(
+        window_s=span_s,
+        offered_per_s=max(0.0, received_per_s - per_s.get(OutcomeKind.CLIENT_ERROR, 0.0)),
+        planned_per_s=now.total("jellybean_plan_requests_per_second"),
+        late_per_s=per_s.get(OutcomeKind.LATE, 0.0),
+        shed_per_s=per_s.get(OutcomeKind.SHED, 0.0),
+        p99_s=p99_s,
+        target_p99_s=now.total("jellybean_slo_latency_p99_seconds") or None,  # a target is above 0
     )
 
 

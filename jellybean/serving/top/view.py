@@ -7,16 +7,29 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from jellybean.serving.outcomes import OutcomeKind
+from jellybean.serving.top.overload import Overload, seconds
 from jellybean.serving.top.top import Top, WorkerRow
 
 _BAR = 20
 _STATES = {"ready": "green", "starting": "yellow", "degraded": "yellow", "draining": "yellow", "gone": "bold red"}
+_OUTCOMES = {
+    OutcomeKind.ANSWERED: "answered",
+    OutcomeKind.CANCELLED: "cancelled by clients",
+    OutcomeKind.LATE: "late",
+    OutcomeKind.SHED: "shed",
+    OutcomeKind.CLIENT_ERROR: "client errors",
+    OutcomeKind.SERVER_ERROR: "server errors",
+}
+_FAULTS = (OutcomeKind.LATE, OutcomeKind.SHED, OutcomeKind.SERVER_ERROR)
 _HIGHLIGHT = 0.1  # busy fraction above the planned one that is highlighted
 
 
-def render(top: Top) -> RenderableType:
-    """All tables, as rich prints them."""
-    parts: list[RenderableType] = [_header(top), _requests(top), _workers(top), _operators(top)]
+def render(top: Top, *, fold: bool = True) -> RenderableType:
+    """All tables, as rich prints them. `fold`: break a long command at the screen's edge, where it cannot be copied."""
+    parts: list[RenderableType] = [_header(top), _requests(top)]
+    parts += _overload(top.overload, fold=fold) if top.overload is not None else []
+    parts += [_workers(top), _operators(top)]
     return Group(*parts, *([_links(top)] if top.links else []))
 
 
@@ -27,16 +40,27 @@ def _header(top: Top) -> Text:
 
 
 def _requests(top: Top) -> Text:
-    found = Text.assemble((f"{top.answered_per_s:.1f}/s answered", "bold"), f"   p50 {_ms(top.latency_p50_s)}")
-    found.append(f"   p99 {_ms(top.latency_p99_s)}   {top.in_hand} in flight")
+    found = Text.assemble((f"{top.offered_per_s:.1f}/s offered", "bold"), f" (planned for {top.planned_per_s:g}/s)")
+    found.append(f"   {top.answered_per_s:.1f}/s answered   {top.in_hand} in flight")
     found.append(f", {top.waiting} wait for a route" if top.waiting else "")
     found.append(f"   last {top.window_s:.0f} s", "dim")
-    found.append(f"\nsince the start: {top.answered} answered, ")
-    failed = top.failed - top.wrong
-    found.append(f"{failed} failed", "red" if failed else "")
-    found.append(f" ({top.refused} refused, {top.expired} late), {top.wrong} by clients' errors")
-    found.append(f", {top.retries} retries, workers ")
+    found.append(f"\np50 {_ms(top.latency_p50_s)}   p99 {_ms(top.latency_p99_s)}")
+    found.append(f" (target {seconds(top.target_p99_s)})" if top.target_p99_s is not None else "")
+    found.append("\nsince the start: ")
+    for kind, words in _OUTCOMES.items():
+        if (count := top.outcomes[kind]) or kind is OutcomeKind.ANSWERED:
+            found.append(f"{count} {words}", "red" if kind in _FAULTS else "").append(", ")
+    found.append(f"{top.retries} retries, workers ")
     return found.append(f"{top.left_out} left out", "yellow" if top.left_out else "")
+
+
+def _overload(overload: Overload, *, fold: bool) -> list[Text]:
+    """The overload as a sentence, and the command on a line of its own, so that it can be copied."""
+    reasons = Text("; ".join(overload.reasons), "bold red")
+    if overload.command is None:
+        return [reasons, Text("no more is offered than planned: look for workers that are gone or busier than planned")]
+    command = Text(overload.command, no_wrap=not fold, overflow="fold" if fold else "ignore")
+    return [reasons.append(", so plan for more and `jellybean apply` it:"), command]
 
 
 def _workers(top: Top) -> Table:

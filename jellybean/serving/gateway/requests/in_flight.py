@@ -115,8 +115,14 @@ class InFlightRequests:
                 self.cancel(request)
 
     def cancel(self, request: Request) -> None:
-        """End a request whose client is gone; no effect on one that has ended."""
-        self._finish(request, Outcome(grpc.StatusCode.CANCELLED, "the client cancelled"))
+        """End a request whose client is gone; no effect on one that has ended.
+
+        A call that ends at its own deadline is late, not cancelled, whichever timer is first.
+        """
+        if time.monotonic() >= request.deadline_s:
+            self._expire(request, request.time_limit_s)
+        else:
+            self._finish(request, Outcome(grpc.StatusCode.CANCELLED, "the client cancelled"))
 
     def fail_all(self, outcome: Outcome) -> None:
         """End every request in flight."""

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 
 from jellybean.serving.gateway.plans.served_plan import ServedPlan
 from jellybean.serving.gateway.plans.source_messages import Inputs
-from jellybean.serving.gateway.requests.counters import CLIENT_ERRORS
 from jellybean.serving.gateway.requests.sink_answer import SinkAnswer
 from jellybean.serving.gateway.tracing import RequestTrace
-from jellybean.serving.outcomes import Outcome, Tensors
+from jellybean.serving.outcomes import Outcome, OutcomeKind, Tensors
 from jellybean_agent import GATEWAY, log_fields
 from jellybean_protos.agent.v1 import agent_pb2
 
 LOG = logging.getLogger("jellybean.gateway")
+_BY_CLIENTS = (OutcomeKind.CANCELLED, OutcomeKind.CLIENT_ERROR)
 OnFinished = Callable[[Outcome | None, Tensors], None]  # gets the result of a request, once
 
 
@@ -65,7 +65,7 @@ class Request:
 
 def log_failure(outcome: Outcome, request_id: str, trace: RequestTrace, attempts: Iterable[str] | None = None) -> None:
     """Log one line for a request that failed; `attempts` None: it was refused before any attempt."""
-    level = logging.INFO if outcome.status in CLIENT_ERRORS else logging.WARNING
+    level = logging.INFO if outcome.kind in _BY_CLIENTS else logging.WARNING
     text = "a request was refused: %s" if attempts is None else "a request failed: %s"
     keys, trace_id, status = ", ".join(attempts or ()), trace.trace_id, outcome.status.name
     fields = log_fields(request_id=request_id, attempts=keys, trace_id=trace_id, status=status)

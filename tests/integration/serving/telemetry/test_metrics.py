@@ -5,25 +5,32 @@ from __future__ import annotations
 import io
 import json
 import re
+import shlex
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import grpc
 import numpy as np
 import pytest
 from rich.console import Console
+from ruamel.yaml import YAML
 
 from jellybean.cli import run
-from jellybean.serving.client import Client
+from jellybean.serving.client import Client, request_of
 from jellybean.serving.errors import RequestError
 from jellybean.serving.local import launcher
 from jellybean.serving.local.replace_plan import apply
 from jellybean.serving.local.running import Running
 from jellybean.serving.local.settings import LaunchSettings
+from jellybean.serving.top.overload import seconds
 from jellybean.serving.top.top import Watcher, parse, top_of
 from jellybean.serving.top.view import render
-from jellybean_solver.model.problem import GIB, Link
+from jellybean_protos.gateway.v1 import gateway_pb2_grpc
+from jellybean_protos.inference.v2 import inference_pb2, inference_pb2_grpc
+from jellybean_solver.model.problem import GIB, Link, Slo
 from tests.support.paths import DOCS
 from tests.support.ports import free_port
 from tests.support.tiny_models import difference, make_plan, scale
@@ -31,6 +38,9 @@ from tests.support.tiny_models import difference, make_plan, scale
 pytestmark = pytest.mark.alone
 
 REQUESTS = 40
+PLANNED_PER_S = 4.0  # far below what is offered, on a busy machine too
+MAX_IN_FLIGHT = 8
+SLO = Slo(latency_p99_s=0.01, accuracy=90.0, budget_usd_per_h=10.0)  # a p99 that two runs of 20 ms miss
 SLOW_S = 0.02, 0.01  # a run, in the plan that is up and in one that may take over
 BYTES = 16  # of a request's tensor
 PRICE_USD_PER_GIB = GIB / 1e6  # a microdollar a byte
@@ -47,11 +57,21 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Running
     links = [Link("edge", "cloud", PRICE_USD_PER_GIB, None, 0.0)]
     route = {"double": "edge-1", "minus": "cloud-1"}
     plans = [
-        make_plan(folder, operators, [(1.0, route)], sources={"x": "edge"}, links=links, slow_s=slow_s)
+        make_plan(
+            folder,
+            operators,
+            [(1.0, route)],
+            sources={"x": "edge"},
+            links=links,
+            slow_s=slow_s,
+            rate_per_s=PLANNED_PER_S,
+            slo=SLO,
+        )
         for slow_s in SLOW_S
     ]
     (folder / "next.json").write_text(json.dumps(plans[1]))
-    running = launcher.up(folder, plans[0], LaunchSettings(port=0, insecure=True, metrics_port=port))
+    settings = LaunchSettings(port=0, insecure=True, metrics_port=port, max_in_flight=MAX_IN_FLIGHT)
+    running = launcher.up(folder, plans[0], settings)
     try:
         yield folder, running, port
     finally:
@@ -78,17 +98,75 @@ def test_the_gateways_port_tells_what_its_workers_do_too(up: tuple[Path, Running
         ("requests_total", edge, 4),
         ("requests_total", cloud, 4),
         ("queue", cloud, 0),
-        ("planned_load", cloud, 0.4),
+        ("planned_load", cloud, 0.02 * PLANNED_PER_S),
         ("price_usd_per_h", edge, 0.1),
         ("link_bytes_total", edge | tiers, 4 * BYTES),
         ("network_cost_usd_total", edge | tiers, 4 * BYTES * 1e-6),
         ("gateway_link_bytes_total", {"source": "x"} | tiers, 4 * BYTES),
         ("gateway_latency_seconds_count", {}, 4),
+        ("gateway_requests_total", {"outcome": "answered"}, 4),
+        ("gateway_requests_total", {"outcome": "client_error"}, 1),
+        ("gateway_requests_total", {"outcome": "server_error"}, 0),
+        ("gateway_received_total", {}, 5),
+        ("plan_info", {"workflow": "tiny", "plan": running.state.plan, "proof": "optimal"}, 1),
+        ("plan_requests_per_second", {}, PLANNED_PER_S),
+        ("plan_cost_usd_per_h", {}, 0.2),
+        ("plan_bound_usd_per_h", {}, 1.0),
+        ("plan_gap_ratio", {}, 0.0),
+        ("slo_latency_p99_seconds", {}, 0.01),
+        ("slo_accuracy_percent", {}, 90.0),
+        ("slo_budget_usd_per_h", {}, 10.0),
     ):
         assert found[f"jellybean_{name}"][tuple(sorted(labels.items()))] == pytest.approx(value), name
     assert text.count("# TYPE jellybean_requests_total counter") == 1
     with Client(running.gateway_address) as client, pytest.raises(RequestError, match="is for admin"):
         client.metrics()  # which the port of clients does not give
+
+
+def test_every_outcome_is_counted_apart(up: tuple[Path, Running, int]) -> None:
+    folder, running, _ = up
+    watcher, x = Watcher(folder), np.ones((1, 4), np.float32)
+    before = watcher.scrape()
+    statuses: Counter[str] = Counter()
+
+    def infer(client: Client, inputs: dict[str, np.ndarray], timeout_s: float | None = None) -> None:
+        try:
+            client.infer(inputs, timeout_s=timeout_s)
+            statuses["OK"] += 1
+        except RequestError as error:
+            statuses[error.status] += 1
+
+    with Client(running.gateway_address) as client, ThreadPoolExecutor(4 * MAX_IN_FLIGHT) as pool:
+        list(pool.map(lambda _: infer(client, {"x": x}), range(4 * MAX_IN_FLIGHT)))
+        infer(client, {"x": x}, timeout_s=0.035)  # shorter than the two runs
+        infer(client, {"y": x})
+    with grpc.insecure_channel(running.gateway_address) as channel:
+        stub, last = gateway_pb2_grpc.GatewayStub(channel), None
+        while last is None or not last.cancelled():  # a busy machine may answer them before they are seen in flight
+            *calls, last = [stub.Infer.future(request_of({"x": x})) for _ in range(MAX_IN_FLIGHT)]
+            while watcher.scrape().total("jellybean_gateway_in_hand") < MAX_IN_FLIGHT and not last.done():
+                pass
+            last.cancel()
+            statuses.update(call.code().name for call in (*calls, last))
+        unknown_model = inference_pb2.ModelInferRequest(model_name="nobody")
+        with pytest.raises(grpc.RpcError):
+            inference_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer(unknown_model)
+
+    top = top_of(before, watcher.scrape())
+    while top.in_hand:
+        top = top_of(before, watcher.scrape())
+    assert statuses["RESOURCE_EXHAUSTED"] >= 1
+    assert {kind: round(per_s * top.window_s) for kind, per_s in top.outcomes_per_s.items()} == {
+        "answered": statuses["OK"],
+        "cancelled": statuses["CANCELLED"],
+        "late": 1,
+        "shed": statuses["RESOURCE_EXHAUSTED"],
+        "client_error": 2,
+        "server_error": 0,
+    }
+    assert statuses["CANCELLED"] == 1
+    valid = sum(statuses.values()) - statuses["INVALID_ARGUMENT"]  # client errors load no worker
+    assert round(top.offered_per_s * top.window_s) == valid
 
 
 def test_top_tells_rates_latency_load_links_and_cost(
@@ -101,7 +179,9 @@ def test_top_tells_rates_latency_load_links_and_cost(
     top = top_of(before, watcher.scrape())
     assert top.answered_per_s * top.window_s == pytest.approx(REQUESTS)
     assert top.failed_per_s * top.window_s == pytest.approx(1)
-    assert top.wrong == top.failed >= 1  # the clients' own mistakes
+    assert top.outcomes_per_s["client_error"] * top.window_s == pytest.approx(1)
+    assert top.offered_per_s == pytest.approx(top.answered_per_s)
+    assert (top.planned_per_s, top.target_p99_s) == (PLANNED_PER_S, SLO.latency_p99_s)
     assert top.latency_p50_s is not None
     assert top.latency_p99_s is not None
     assert 0.04 <= top.latency_p50_s <= top.latency_p99_s
@@ -110,7 +190,7 @@ def test_top_tells_rates_latency_load_links_and_cost(
         ("edge-1", "edge", "ready"),
     ]
     for row in top.workers:
-        assert row.planned == pytest.approx(0.4)
+        assert row.planned == pytest.approx(0.02 * PLANNED_PER_S)
         assert row.busy is not None
         assert REQUESTS * 0.02 * 0.99 <= row.busy * top.window_s <= top.window_s
     assert [(row.operator, row.variant, row.workers, row.batch) for row in top.operators] == [
@@ -124,16 +204,31 @@ def test_top_tells_rates_latency_load_links_and_cost(
     assert top.usd_per_h == pytest.approx(0.2 + top.network_usd_per_h)
     assert top.so_far_usd > link.bytes * 1e-6
 
+    assert top.overload is not None
+    offered, p99 = top.overload.reasons
+    assert offered == f"{top.offered_per_s:.3g}/s offered, planned for 4/s"
+    assert p99 == f"p99 {seconds(top.latency_p99_s)}, target 10 ms"
+    assert top.overload.command is not None
+    words = shlex.split(top.overload.command)
+    assert words[:5] == ["jellybean", "plan", str(folder), "--from", "running"]
+    rate_per_s = float(words[6].removeprefix("sources.x.rate=").removesuffix("/s"))
+    assert top.offered_per_s <= rate_per_s <= 1.1 * top.offered_per_s
+
     console = Console(width=110, record=True, file=io.StringIO())
     console.print(render(top))
     text = console.export_text()
     assert "worker    tier" in text
     assert "edge → cloud" in text
-    assert " 0 failed (0 refused, 0 late)" in text
+    assert f"{top.offered_per_s:.1f}/s offered (planned for 4/s)" in text
+    assert "(target 10 ms)" in text
+    assert f"{offered}; {p99}, so plan for more" in text
     assert len(max(text.splitlines(), key=len)) <= 110
 
     assert run(["top", str(folder), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["workers"][0]["worker"] == "cloud-1"
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["workers"][0]["worker"] == "cloud-1"
+    assert (shown["overload"], shown["planned_per_s"], shown["offered_per_s"]) == (None, PLANNED_PER_S, 0.0)
+    assert shown["outcomes"]["answered"] >= REQUESTS
     assert run(["top", str(folder), "--once"]) == 0
     assert "USD so far" in capsys.readouterr().out
 
@@ -155,16 +250,26 @@ def test_the_dashboard_asks_for_what_a_run_tells_and_the_docs_explain(
     panels = json.loads(capsys.readouterr().out)["panels"]
     queries = [target for panel in panels for target in panel["targets"]]
     assert len(queries) > 20
+    assert run(["dashboard", "--alerts"]) == 0
+    (group,) = YAML(typ="safe").load(capsys.readouterr().out)["groups"]
+    assert len({rule["alert"] for rule in group["rules"]}) == len(group["rules"]) >= 5
+    for rule in group["rules"]:
+        assert rule["alert"] in docs
+        assert rule["annotations"]["summary"]
+    queries += [{"expr": rule["expr"], "legendFormat": ""} for rule in group["rules"]]
     for query in queries:
-        names = set(re.findall(r"jellybean_\w+", query["expr"]))
+        expr, legend = query["expr"], query["legendFormat"]
+        names = set(re.findall(r"jellybean_\w+", expr))
         assert names
-        for name in names:
-            assert name in told, query["expr"]
-            labels = {label for sample in told[name] for label, _ in sample}
-            wanted = {word for by in re.findall(r"by \(([^)]*)\)", query["expr"]) for word in by.split(", ")}
-            wanted |= set(re.findall(r"{(\w+)=", query["expr"])) | set(re.findall(r"{{(\w+)}}", query["legendFormat"]))
-            assert wanted <= labels, query
-            assert all(f"`{label}`" in docs for label in wanted)
+        assert names <= told.keys(), expr
+        labels = {name: {label for sample in told[name] for label, _ in sample} for name in names}
+        for name, label in re.findall(r"(jellybean_\w+){(\w+)=", expr):
+            assert label in labels[name], expr
+        wanted = {word for by in re.findall(r"by \(([^)]*)\)", expr) for word in by.split(", ")}
+        wanted |= set(re.findall(r"{{(\w+)}}", legend))
+        wanted -= {"job", "instance"}  # which Prometheus adds
+        assert wanted <= set().union(*labels.values()), query
+        assert all(f"`{label}`" in docs for label in wanted)
     told_names = {re.sub("_(bucket|count|sum)$", "", name) for name in told if name.startswith("jellybean_")}
     assert not [name for name in told_names if f"`{name}`" not in docs]
 

@@ -1,0 +1,51 @@
+"""What a plan was made for and what it costs. Serving does not depend on these figures of the plan document.
+
+A gateway shows them beside what it measures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFigures:
+    """Rates, targets, cost and certificate of a plan; None: the plan has no such target, or no profiled accuracy."""
+
+    source_rates_per_s: Mapping[str, float]  # source -> requests per second of each site, as in the documents
+    rate_per_s: float  # requests per second of all sites; a request is one message of each source
+    cost_usd_per_h: float
+    bound_usd_per_h: float  # proven lower bound on the certificate's objective
+    gap: float  # (objective - bound) / objective
+    proof: str  # why the search ended: optimal, gap or time_limit
+    accuracy: float | None
+    slo_accuracy: float | None
+    slo_latency_p99_s: float | None
+    slo_budget_usd_per_h: float | None
+    is_stale: bool  # it was planned with stale profiles
+
+
+def read_figures(document: Mapping[str, Any]) -> PlanFigures:
+    """The figures of a plan document. KeyError, TypeError or ValueError if one is missing or no number."""
+    sites, slo, cost, proof = document.get("sites", {}), document["slo"], document["cost"], document["certificate"]
+    rates = {str(source["name"]): float(source["rate_per_s"]) for source in document["sources"]}
+    everywhere = [rates[source["name"]] * int(sites.get(source["tier"], 1)) for source in document["sources"]]
+    return PlanFigures(
+        source_rates_per_s=rates,
+        rate_per_s=min(everywhere),
+        cost_usd_per_h=float(cost["compute_usd_per_h"]) + float(cost["network_usd_per_h"]),
+        bound_usd_per_h=float(proof["bound"]),
+        gap=float(proof["gap"]),
+        proof=str(proof["termination"]),
+        accuracy=_number(document.get("accuracy")),
+        slo_accuracy=_number(slo.get("accuracy")),
+        slo_latency_p99_s=_number(slo.get("latency_p99_s")),
+        slo_budget_usd_per_h=_number(slo.get("budget_usd_per_h")),
+        is_stale=bool(document.get("stale_profiles")),
+    )
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)

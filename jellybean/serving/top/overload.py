@@ -1,0 +1,118 @@
+"""Overload in words: what is offered beside what the plan was made for, and the command that plans for it."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from jellybean.documents import load_project
+from jellybean.errors import DocumentError
+from jellybean.quantities import DURATION, RATE, format_quantity
+from jellybean_agent import PlanFigures
+
+# Standard deviations of a Poisson count by which more requests than planned must arrive. At the planned rate, chance
+# exceeds 3 in one window of 700. With late or shed requests or a missed p99, less evidence for their cause is enough.
+_NOISE = 3.0
+_NOISE_WITH_SYMPTOM = 1.0
+_DIGITS = 2  # significant digits to which the proposed rates are rounded up
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A window of a run beside its plan: valid requests that arrived, late and shed ones per second, p99 in seconds.
+
+    None: not measured, or the plan has no such target.
+    """
+
+    window_s: float
+    offered_per_s: float
+    planned_per_s: float
+    late_per_s: float
+    shed_per_s: float
+    p99_s: float | None
+    target_p99_s: float | None
+
+    @property
+    def ratio(self) -> float:
+        """Offered rate / planned rate."""
+        return self.offered_per_s / self.planned_per_s if self.planned_per_s else 0.0
+
+    @property
+    def misses_p99(self) -> bool:
+        return self.p99_s is not None and self.target_p99_s is not None and self.p99_s > self.target_p99_s
+
+    @property
+    def is_above_plan(self) -> bool:
+        """True if more requests arrived than chance explains."""
+        has_symptom = self.misses_p99 or self.late_per_s > 0 or self.shed_per_s > 0
+        planned = self.planned_per_s * self.window_s
+        noise = (_NOISE_WITH_SYMPTOM if has_symptom else _NOISE) * math.sqrt(planned)
+        return planned > 0 and self.offered_per_s * self.window_s > planned + noise
+
+
+@dataclass(frozen=True, slots=True)
+class Overload:
+    """What is too much, in words. `command`: plans for the offered rate; None if no more is offered than planned."""
+
+    reasons: tuple[str, ...]
+    command: str | None
+
+
+def find_overload(load: Load, figures: PlanFigures | None, directory: Path | None) -> Overload | None:
+    """The overload in a window; None if there is none. `directory`: the project, for the command."""
+    reasons = tuple(_reasons(load))
+    if not reasons:
+        return None
+    if not load.is_above_plan or figures is None or directory is None:
+        return Overload(reasons, None)
+    return Overload(reasons, replan_command(directory, figures, load.ratio))
+
+
+def _reasons(load: Load) -> Iterator[str]:
+    if load.is_above_plan:
+        yield f"{load.offered_per_s:.3g}/s offered, planned for {load.planned_per_s:.3g}/s"
+    if load.p99_s is not None and load.target_p99_s is not None and load.misses_p99:
+        yield f"p99 {seconds(load.p99_s)}, target {seconds(load.target_p99_s)}"
+    if load.shed_per_s > 0:
+        yield f"{load.shed_per_s:.3g}/s shed"
+    if load.late_per_s > 0:
+        yield f"{load.late_per_s:.3g}/s late"
+
+
+def seconds(value_s: float) -> str:
+    """A latency as documents have it: 340 ms, 6.3 s."""
+    return format_quantity(DURATION, value_s, digits=3)
+
+
+def replan_command(directory: Path, figures: PlanFigures, ratio: float) -> str:
+    """The command that re-plans the running plan for `ratio` times its rates, with its targets."""
+    settings = [f"sources.{name}.rate={_rounded_up(rate * ratio)}" for name, rate in figures.source_rates_per_s.items()]
+    options = "".join(f" --set {shlex.quote(text)}" for text in (*settings, *_other_targets(directory, figures)))
+    return f"jellybean plan {shlex.quote(str(directory))} --from running{options}{' --stale' * figures.is_stale}"
+
+
+def _rounded_up(rate_per_s: float) -> str:
+    step = 10.0 ** (math.floor(math.log10(rate_per_s)) + 1 - _DIGITS)
+    return format_quantity(RATE, math.ceil(rate_per_s / step - 1e-9) * step, digits=_DIGITS + 1)
+
+
+def _other_targets(directory: Path, figures: PlanFigures) -> Iterator[str]:
+    """Overrides for the targets of the plan that differ from the documents': it was made with `--set`."""
+    try:
+        slo = load_project(directory, profiles=False, files=False).workflow.slo
+    except DocumentError:  # the command will name the mistake
+        return
+    if figures.slo_accuracy != slo.accuracy:
+        yield f"slo.accuracy={_or_null(figures.slo_accuracy, '{:g}')}"
+    if figures.slo_latency_p99_s != slo.latency_p99_s:
+        value = figures.slo_latency_p99_s
+        yield f"slo.latency_p99={'null' if value is None else format_quantity(DURATION, value)}"
+    if figures.slo_budget_usd_per_h != slo.budget_usd_per_h:
+        yield f"slo.budget={_or_null(figures.slo_budget_usd_per_h, '{:g} USD/h')}"
+
+
+def _or_null(value: float | None, form: str) -> str:
+    return "null" if value is None else form.format(value)
