@@ -1,4 +1,4 @@
-"""What the command line says when something is wrong, as real processes: words and a way out, and JSON with --json."""
+"""What the command line says when something is wrong: words and a way out, and JSON with --json."""
 
 from __future__ import annotations
 

@@ -1,34 +1,25 @@
-"""`jellybean explain` on both examples, as real processes."""
+"""`jellybean explain` on both examples, from the command line."""
 
 from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.command_line import jellybean
+
 
 def explain(directory: Path, *arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "jellybean", "explain", str(directory), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert done.returncode == status, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    return done
+    return jellybean("explain", str(directory), *arguments, status=status)
 
 
 @pytest.fixture(scope="module")
 def projects(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("projects")
     for name in ("vqa", "digits"):
-        command = [sys.executable, "-m", "jellybean", "init", name, str(directory / name)]
-        subprocess.run(command, capture_output=True, check=True)
+        jellybean("init", name, str(directory / name))
     return directory
 
 
@@ -87,8 +78,7 @@ def test_a_conflict_is_exit_3_and_what_it_proposes_gives_a_plan(
     if setting is not None:
         assert members[path]["settings"] == [setting]
     eased = [option for value in members[path]["settings"] for option in ("--set", value)]
-    command = [sys.executable, "-m", "jellybean", "plan", str(projects / "vqa"), "--json", *options, *eased]
-    planned = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    planned = json.loads(jellybean("plan", str(projects / "vqa"), "--json", *options, *eased).stdout)
     assert planned["cost_usd_per_h"]["total"] == pytest.approx(members[path]["cost_usd_per_h"], abs=0.01)
 
 

@@ -1,4 +1,4 @@
-"""`jellybean frontier` on the published figures, as a real process."""
+"""`jellybean frontier` on the published figures, from the command line."""
 
 from __future__ import annotations
 

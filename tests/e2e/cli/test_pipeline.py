@@ -1,4 +1,4 @@
-"""`jellybean pipeline` as real processes: figures, drawings, traces, refusals."""
+"""`jellybean pipeline` from the command line: figures, drawings, traces, refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`jellybean pipeline estimate` as real processes: figures, tables, refusals."""
+"""`jellybean pipeline estimate` from the command line: figures, tables, refusals."""
 
 from __future__ import annotations
 

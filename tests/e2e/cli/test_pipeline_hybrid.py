@@ -1,4 +1,4 @@
-"""`jellybean pipeline hybrid` as real processes: published figures, pictures, refusals."""
+"""`jellybean pipeline hybrid` from the command line: published figures, pictures, refusals."""
 
 from __future__ import annotations
 

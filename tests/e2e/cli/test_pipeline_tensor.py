@@ -1,4 +1,4 @@
-"""`jellybean pipeline tensor` as real processes: where the choice turns, pictures, refusals."""
+"""`jellybean pipeline tensor` from the command line: where the choice turns, pictures, refusals."""
 
 from __future__ import annotations
 

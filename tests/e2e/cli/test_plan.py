@@ -1,4 +1,4 @@
-"""`jellybean plan` and its neighbours on the published figures, as real processes."""
+"""`jellybean plan` and its neighbours on the published figures, from the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A thousand alike stores through the command line, as real processes."""
+"""A thousand alike stores through the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`jellybean plan --check` and `jellybean diff` on the examples, as real processes."""
+"""`jellybean plan --check` and `jellybean diff` on the examples, from the command line."""
 
 from __future__ import annotations
 

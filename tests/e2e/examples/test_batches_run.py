@@ -17,7 +17,7 @@ import pytest
 from jellybean.serving.client import Client
 from jellybean.serving.run_state import running_state
 from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
-from tests.support.command_line import jellybean
+from tests.support.command_line import jellybean_process
 from tests.support.paths import EXAMPLES
 
 pytestmark = pytest.mark.alone
@@ -54,19 +54,19 @@ def crops(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (directory / "workflow.yaml").write_text(WORKFLOW.format(sha256=hashlib.sha256(MODEL.read_bytes()).hexdigest()))
     (directory / "infrastructure.yaml").write_text(INFRASTRUCTURE)
     (directory / "profiles.yaml").write_text(PROFILES)
-    jellybean("plan", str(directory))
-    jellybean("up", str(directory), "--detach")
+    jellybean_process("plan", str(directory))
+    jellybean_process("up", str(directory), "--detach")
     yield directory
-    jellybean("down", str(directory))
+    jellybean_process("down", str(directory))
 
 
 def test_batches_pay_for_one_box_instead_of_two(crops: Path) -> None:
-    answer = json.loads(jellybean("plan", str(crops), "--json").stdout)
+    answer = json.loads(jellybean_process("plan", str(crops), "--json").stdout)
     assert [(place["count"], place["batch"]) for place in answer["placements"]] == [(1, 4)]
-    alone = json.loads(jellybean("plan", str(crops), "--json", "--set", "limits.batch=1").stdout)
+    alone = json.loads(jellybean_process("plan", str(crops), "--json", "--set", "limits.batch=1").stdout)
     assert [(place["count"], place["batch"]) for place in alone["placements"]] == [(2, 1)]
     assert alone["cost_usd_per_h"]["total"] == pytest.approx(2 * answer["cost_usd_per_h"]["total"])
-    jellybean("plan", str(crops))  # what is up again stands in plan.json
+    jellybean_process("plan", str(crops))  # what is up again stands in plan.json
 
 
 def test_every_request_of_a_burst_gets_its_own_answer(crops: Path) -> None:
@@ -89,8 +89,8 @@ def test_another_plan_takes_over(crops: Path) -> None:
     with Client.of(crops) as client:
         before = client.infer({"crop": crop})["shape"]
         alone = ("apply", str(crops), "--set", "limits.batch=1")
-        assert "serving the new plan of crops with 2 workers" in jellybean(*alone).stdout
-        assert "already served with this plan" in jellybean(*alone).stdout
+        assert "serving the new plan of crops with 2 workers" in jellybean_process(*alone).stdout
+        assert "already served with this plan" in jellybean_process(*alone).stdout
         np.testing.assert_array_equal(client.infer({"crop": crop})["shape"], before)
         assert len(client.status().workers) == 2
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from jellybean.serving.client import Client
-from tests.support.command_line import jellybean
+from tests.support.command_line import jellybean_process
 
 pytestmark = pytest.mark.alone
 
@@ -24,34 +24,36 @@ pytestmark = pytest.mark.alone
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("projects") / "digits"
-    jellybean("init", "digits", str(directory))
-    jellybean("plan", str(directory))
+    jellybean_process("init", "digits", str(directory))
+    jellybean_process("plan", str(directory))
     return directory
 
 
 @pytest.fixture(scope="module")
 def running(digits: Path) -> Iterator[Path]:
-    jellybean("up", str(digits), "--detach")
+    jellybean_process("up", str(digits), "--detach")
     yield digits
-    jellybean("down", str(digits))
+    jellybean_process("down", str(digits))
 
 
 def test_answers_one_request_from_the_command_line(running: Path) -> None:
     sample = next((running / "samples").glob("*.png"))
-    answer = json.loads(jellybean("infer", str(running), "--input", f"strip={sample}", "--json").stdout)
+    answer = json.loads(jellybean_process("infer", str(running), "--input", f"strip={sample}", "--json").stdout)
     assert answer == {"number": [24899]}  # the sample is the first held-out strip
 
 
 def test_rows_of_a_file_are_requests_of_their_own(running: Path) -> None:
     file = f"strip={running}/data/heldout.npz#strips"
-    assert json.loads(jellybean("infer", str(running), "--input", f"{file}[0]", "--json").stdout) == {"number": [24899]}
+    assert json.loads(jellybean_process("infer", str(running), "--input", f"{file}[0]", "--json").stdout) == {
+        "number": [24899]
+    }
     with np.load(running / "data/heldout.npz") as data:
         np.save(running / "three.npy", data["strips"][:3])
     three = ("--input", f"strip={running}/three.npy")
-    answers = json.loads(jellybean("infer", str(running), *three, "--rows", "--json").stdout)
+    answers = json.loads(jellybean_process("infer", str(running), *three, "--rows", "--json").stdout)
     assert len(answers) == 3
     assert answers[0] == {"number": [24899]}
-    assert "row 2, number: " in jellybean("infer", str(running), *three, "--rows").stdout
+    assert "row 2, number: " in jellybean_process("infer", str(running), *three, "--rows").stdout
 
 
 def test_the_ten_line_client_works(running: Path) -> None:
@@ -70,39 +72,41 @@ def test_the_ten_line_client_works(running: Path) -> None:
 
 def test_bench_at_an_easy_rate_has_no_error(running: Path) -> None:
     easy = ("--set", "sources.strip.rate=2/s")  # a tenth of the plan's capacity: it must hold on a slow machine too
-    record = json.loads(jellybean("bench", str(running), "--duration", "8", *easy, "--json").stdout)
+    record = json.loads(jellybean_process("bench", str(running), "--duration", "8", *easy, "--json").stdout)
     assert record["failed"] == 0
     assert record["completed"] == record["offered"] > 0
     assert record["accuracy"] > 0
-    report = json.loads(jellybean("report", str(running), "--json").stdout)
+    report = json.loads(jellybean_process("report", str(running), "--json").stdout)
     assert report["plan_hash"] == record["plan"]
     assert "scaled" in {run["kind"] for run in report["runs"]}, "another rate is not the workflow's own measurement"
 
 
 def test_bench_reports_overload(running: Path) -> None:
-    record = json.loads(jellybean("simulate", str(running), "--json").stdout)
+    record = json.loads(jellybean_process("simulate", str(running), "--json").stdout)
     rate = record["highest_rate_per_s"] * 8  # far above, so that it is an overload on a fast machine too
-    done = jellybean("bench", str(running), "--duration", "8", "--set", f"sources.strip.rate={rate:.3f}/s", status=4)
+    done = jellybean_process(
+        "bench", str(running), "--duration", "8", "--set", f"sources.strip.rate={rate:.3f}/s", status=4
+    )
     assert "overload" in (done.stdout + done.stderr).lower()
 
 
 def test_planning_from_what_is_served_keeps_it(running: Path) -> None:
     before = json.loads((running / "plan.json").read_text())
     (running / "plan.json").unlink()
-    answer = json.loads(jellybean("plan", str(running), "--from", "running", "--json").stdout)
+    answer = json.loads(jellybean_process("plan", str(running), "--from", "running", "--json").stdout)
     assert answer["replan"]["verdict"] == "keep"
     assert answer["replan"]["running"]["hash"] == answer["hash"] == before["hash"]
     assert json.loads((running / "plan.json").read_text()) == before
 
 
 def test_a_second_up_is_refused(running: Path) -> None:
-    assert "jellybean down" in jellybean("up", str(running), "--detach", status=1).stderr
+    assert "jellybean down" in jellybean_process("up", str(running), "--detach", status=1).stderr
 
 
 @contextmanager
 def up_in_front(directory: Path) -> Iterator[subprocess.Popen[str]]:
     """`jellybean up` in front, serving; killed with all it started if a test leaves it running."""
-    jellybean("init", "digits", str(directory))
+    jellybean_process("init", "digits", str(directory))
     process = subprocess.Popen(
         [sys.executable, "-m", "jellybean", "up", str(directory)],
         stdout=subprocess.PIPE,
@@ -126,7 +130,7 @@ def test_up_in_front_drains_on_ctrl_c(tmp_path: Path) -> None:
         _, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     assert "Traceback" not in err
-    jellybean("down", str(tmp_path / "digits"), status=1)
+    jellybean_process("down", str(tmp_path / "digits"), status=1)
 
 
 def test_a_killed_agent_is_named(tmp_path: Path) -> None:
@@ -145,8 +149,8 @@ def test_a_killed_agent_is_named(tmp_path: Path) -> None:
 @pytest.mark.nightly
 def test_a_bench_in_which_a_worker_dies_loses_nothing_and_says_so(tmp_path: Path) -> None:
     directory = tmp_path / "digits"
-    jellybean("init", "digits", str(directory))
-    jellybean("up", str(directory), "--detach")
+    jellybean_process("init", "digits", str(directory))
+    jellybean_process("up", str(directory), "--detach")
     try:
         state = json.loads((directory / ".jellybean" / "run.json").read_text())
         worker, pid = next((one["name"], one["pid"]) for one in state["processes"] if one["name"].startswith("camera"))
@@ -160,7 +164,7 @@ def test_a_bench_in_which_a_worker_dies_loses_nothing_and_says_so(tmp_path: Path
             out, _ = bench.communicate(timeout=120)
         record = json.loads(out)
     finally:
-        jellybean("down", str(directory))
+        jellybean_process("down", str(directory))
     assert bench.returncode == 5
     assert record["failed"] == 0
     assert f"{worker} died and was started again" in " ".join(record["breaches"])

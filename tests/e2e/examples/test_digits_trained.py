@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.command_line import jellybean
+from tests.support.command_line import jellybean_process
 
 pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 pytest.importorskip("sklearn", reason="its digits are the data")
@@ -22,8 +22,8 @@ BEFORE = ("--set", "operators.shape.variants=[mlp, cnn-small, cnn-large, cnn-lar
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     folder = tmp_path_factory.mktemp("projects") / "digits"
-    jellybean("init", "digits", str(folder))
-    done = jellybean("train", str(folder), "--json", timeout=1800)
+    jellybean_process("init", "digits", str(folder))
+    done = jellybean_process("train", str(folder), "--json", timeout=1800)
     assert f"next: jellybean profile {folder}" in done.stderr
     return folder, json.loads(done.stdout)
 
@@ -35,26 +35,26 @@ def test_it_learns_and_is_handed_back(trained: tuple[Path, dict[str, Any]]) -> N
     assert told["exported"]["sha256"] == digest
     line = f"strokes-mlp: {{model: models/shape-strokes-mlp.onnx, sha256: {digest}}}"
     assert line in (folder / "workflow.yaml").read_text()
-    assert "strokes-mlp" in jellybean("validate", str(folder), status=2).stderr  # it has no figures yet
+    assert "strokes-mlp" in jellybean_process("validate", str(folder), status=2).stderr  # it has no figures yet
 
 
 def test_the_planner_takes_it_and_it_is_served(trained: tuple[Path, dict[str, Any]]) -> None:
     folder, _ = trained
-    jellybean("profile", str(folder), "--seconds", "0.1", timeout=1800)
-    before = json.loads(jellybean("plan", str(folder), *ASKED, *BEFORE, "--json").stdout)
-    after = json.loads(jellybean("plan", str(folder), *ASKED, "--json").stdout)
+    jellybean_process("profile", str(folder), "--seconds", "0.1", timeout=1800)
+    before = json.loads(jellybean_process("plan", str(folder), *ASKED, *BEFORE, "--json").stdout)
+    after = json.loads(jellybean_process("plan", str(folder), *ASKED, "--json").stdout)
     assert before["selection"]["shape"] != "strokes-mlp" == after["selection"]["shape"]
     assert after["cost_usd_per_h"]["total"] < before["cost_usd_per_h"]["total"]
-    jellybean("up", str(folder), *ASKED, "--detach")
+    jellybean_process("up", str(folder), *ASKED, "--detach")
     try:
         answer = json.loads(
-            jellybean("infer", str(folder), "--input", f"strip={folder}/samples/strip.png", "--json").stdout
+            jellybean_process("infer", str(folder), "--input", f"strip={folder}/samples/strip.png", "--json").stdout
         )
         assert isinstance(answer["number"][0], int)
         easy = ("--set", "slo.accuracy=85", "--set", "sources.strip.rate=2/s")
-        record = json.loads(jellybean("bench", str(folder), "--duration", "20", *easy, "--json").stdout)
+        record = json.loads(jellybean_process("bench", str(folder), "--duration", "20", *easy, "--json").stdout)
         assert record["plan"] == after["hash"]
         assert record["completed"] == record["offered"] > 0
         assert record["accuracy"] > 70  # of some forty strips; 85 in the long run
     finally:
-        jellybean("down", str(folder))
+        jellybean_process("down", str(folder))

@@ -14,7 +14,7 @@ from jellybean.documents import load_project
 from jellybean.profiler import profile
 from jellybean.serving.client import Client
 from jellybean_agent.execution.executor import Executor
-from tests.support.command_line import jellybean
+from tests.support.command_line import jellybean_process
 
 pytestmark = [pytest.mark.alone, pytest.mark.nightly, pytest.mark.timeout(900)]
 WHOLE = ("--set", "operators.read.cuts=0")
@@ -24,14 +24,14 @@ AGREES = 0.15  # measured beside predicted
 @pytest.fixture(scope="module")
 def split(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("projects") / "split"
-    jellybean("init", "split", str(directory))
+    jellybean_process("init", "split", str(directory))
     profile(load_project(directory, profiles=False), seconds_per_point=0.3)
     return directory
 
 
 def test_the_cut_plan_beats_every_plan_of_whole_models(split: Path) -> None:
-    whole = json.loads(jellybean("plan", str(split), *WHOLE, "--json").stdout)
-    cut = json.loads(jellybean("plan", str(split), "--json").stdout)
+    whole = json.loads(jellybean_process("plan", str(split), *WHOLE, "--json").stdout)
+    cut = json.loads(jellybean_process("plan", str(split), "--json").stdout)
     assert whole["status"] == cut["status"] == "optimal"
     assert not whole["cuts"]
     assert [(one["operator"], one["variant"], one["crossing_bytes"]) for one in cut["cuts"]] == [("read", "wide", 2048)]
@@ -40,13 +40,13 @@ def test_the_cut_plan_beats_every_plan_of_whole_models(split: Path) -> None:
 
 
 def test_served_and_measured_as_predicted(split: Path) -> None:
-    jellybean("plan", str(split))
-    predicted = json.loads(jellybean("simulate", str(split), "--json").stdout)
-    jellybean("up", str(split), "--detach")
+    jellybean_process("plan", str(split))
+    predicted = json.loads(jellybean_process("simulate", str(split), "--json").stdout)
+    jellybean_process("up", str(split), "--detach")
     try:
         _same_answers(split)
         for last in (False, False, True):  # one that something else disturbed is made again
-            found = json.loads(jellybean("bench", str(split), "--duration", "20", "--json").stdout)
+            found = json.loads(jellybean_process("bench", str(split), "--duration", "20", "--json").stdout)
             figures = {name: found[name] / predicted[name] for name in ("throughput_per_s", "latency_p50_s")}
             if last or all(abs(ratio - 1) <= AGREES for ratio in figures.values()):
                 break
@@ -55,7 +55,7 @@ def test_served_and_measured_as_predicted(split: Path) -> None:
         assert all(abs(ratio - 1) <= AGREES for ratio in figures.values()), figures
         assert found["accuracy"] >= 93
     finally:
-        jellybean("down", str(split))
+        jellybean_process("down", str(split))
 
 
 def _same_answers(split: Path) -> None:

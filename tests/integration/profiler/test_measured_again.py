@@ -15,7 +15,7 @@ from jellybean.documents.schema.profiles import ProfilesDocument
 from jellybean.errors import DocumentError
 from jellybean.profiler import measurements, profile
 from jellybean.profiler.todo import Todo
-from tests.support.command_line import jellybean
+from tests.support.command_line import jellybean_process
 from tests.support.measured_project import MODULE, STEPS, make_project
 from tests.support.tiny_models import scale
 
@@ -254,10 +254,10 @@ def test_a_project_without_profiles_refuses_devices_before_it_measures(folder: P
             IDENTITY,
         )
     (shop / "workflows/two/profiles.yaml").unlink()
-    done = jellybean("profile", str(shop), status=2)
+    done = jellybean_process("profile", str(shop), status=2)
     assert re.search(r"workers\.gpu: latency of prepare double, .* on t4: stale, but a t4 is a device", done.stderr)
     assert not (shop / "workflows/one/.jellybean").exists()
-    done = jellybean("profile", str(shop), "--type", "t5", status=2)
+    done = jellybean_process("profile", str(shop), "--type", "t5", status=2)
     assert "--type t5: no worker has this type; worker types: box, t4" in done.stderr
 
 
