@@ -147,7 +147,10 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "trace_id_of",
     ),
     "telemetry.tracing": ("make_span_factory",),
-    "tensors.ports": ("TensorPort",),
+    "tensors.ports": (
+        "PortNames",
+        "TensorPort",
+    ),
     "tensors.stacking": (
         "OperatorInput",
         "stack_requests",

@@ -94,6 +94,7 @@ from jellybean_agent.telemetry.spans import parent_context_of_call as parent_con
 from jellybean_agent.telemetry.spans import span_context as span_context
 from jellybean_agent.telemetry.spans import trace_id_of as trace_id_of
 from jellybean_agent.telemetry.tracing import make_span_factory as make_span_factory
+from jellybean_agent.tensors.ports import PortNames as PortNames
 from jellybean_agent.tensors.ports import TensorPort as TensorPort
 from jellybean_agent.tensors.stacking import OperatorInput as OperatorInput
 from jellybean_agent.tensors.stacking import stack_requests as stack_requests

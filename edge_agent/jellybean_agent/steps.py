@@ -7,6 +7,7 @@ that is installed where the agent runs, and allowed by its `--allow-python`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -97,25 +98,51 @@ def cast(inputs: Tensors, *, to: str, dtype: str = "uint8", shape: int | Sequenc
     return {"data": data.astype(wanted)}
 
 
-@step(inputs={"scores": ("float32", (-1, "classes"))}, outputs={"scores": ("float32", (-1, "classes"))})
-def softmax(inputs: Tensors, *, classes: int | Sequence[int] = -1) -> Tensors:
+@step(inputs={"data": ("dtype", (-1, "shape"))}, outputs={"data": ("dtype", (-1, -1))})
+def flatten(inputs: Tensors, *, dtype: str = "float32", shape: int | Sequence[int] = (-1, -1)) -> Tensors:
+    """Each row's values in one dimension, in C order: [n, 28, 28] as [n, 784]."""
+    data = inputs["data"]
+    return {"data": data.reshape(len(data), math.prod(data.shape[1:]))}
+
+
+@step(inputs={"data": ("dtype", (-1, "shape"))}, outputs={"data": ("dtype", (-1, "to"))})
+def reshape(
+    inputs: Tensors, *, to: int | Sequence[int], dtype: str = "float32", shape: int | Sequence[int] = -1
+) -> Tensors:
+    """Each row's values in the shape `to`, in C order; one of its sizes may be -1."""
+    data = inputs["data"]
+    sizes = [to] if isinstance(to, int) else list(to)
+    if -1 in sizes:
+        open_size = sizes.index(-1)
+        sizes[open_size] = math.prod(data.shape[1:]) // max(1, -math.prod(sizes))
+    return {"data": data.reshape(len(data), *sizes)}
+
+
+@step(inputs={"data": ("dtype", (-1, -1, "shape"))}, outputs={"data": ("dtype", (-1, "shape"))})
+def select(inputs: Tensors, *, index: int, dtype: str = "float32", shape: int | Sequence[int] = ()) -> Tensors:
+    """Entry `index` of the first dimension after the batch, -1 for the last: one class's score, or one token."""
+    return {"data": np.ascontiguousarray(inputs["data"][:, index])}
+
+
+@step(inputs={"scores": ("dtype", (-1, "classes"))}, outputs={"scores": ("dtype", (-1, "classes"))})
+def softmax(inputs: Tensors, *, classes: int | Sequence[int] = -1, dtype: str = "float32") -> Tensors:
     """Softmax of scores over the last dimension."""
     scores = inputs["scores"]
     shares = np.exp(scores - scores.max(axis=-1, keepdims=True, initial=-np.inf))
     return {"scores": shares / shares.sum(axis=-1, keepdims=True)}
 
 
-@step(inputs={"scores": ("float32", (-1, "classes"))}, outputs={"label": ("int64", (-1,))})
-def argmax(inputs: Tensors, *, classes: int = -1) -> Tensors:
+@step(inputs={"scores": ("dtype", (-1, "classes"))}, outputs={"label": ("int64", (-1,))})
+def argmax(inputs: Tensors, *, classes: int = -1, dtype: str = "float32") -> Tensors:
     """Index of each row's highest score; the first of equal ones."""
     return {"label": inputs["scores"].argmax(axis=-1).astype(np.int64)}
 
 
 @step(
-    inputs={"scores": ("float32", (-1, "classes"))},
-    outputs={"labels": ("int64", (-1, "k")), "scores": ("float32", (-1, "k"))},
+    inputs={"scores": ("dtype", (-1, "classes"))},
+    outputs={"labels": ("int64", (-1, "k")), "scores": ("dtype", (-1, "k"))},
 )
-def top_k(inputs: Tensors, *, k: int, classes: int = -1) -> Tensors:
+def top_k(inputs: Tensors, *, k: int, classes: int = -1, dtype: str = "float32") -> Tensors:
     """The k highest scores of each row and their indices, highest first; equal scores by ascending index."""
     scores = inputs["scores"]
     labels = np.argsort(-scores, axis=-1, kind="stable")[:, :k].astype(np.int64)

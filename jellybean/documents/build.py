@@ -23,7 +23,7 @@ from jellybean.documents.schema.profiles import (
 from jellybean.documents.schema.reader import dotted
 from jellybean.documents.schema.workflow import VariantSpec, WorkflowDocument
 from jellybean.errors import DocumentError, DocumentProblem, StaleProfilesError
-from jellybean_agent import AgentError
+from jellybean_agent import AgentError, PortNames
 from jellybean_protos.plan_format import canonical_json
 from jellybean_solver import (
     AccuracyModel,
@@ -31,6 +31,7 @@ from jellybean_solver import (
     EndToEnd,
     Independent,
     Link,
+    ModelPorts,
     ModelRef,
     Operator,
     PerOperator,
@@ -196,7 +197,8 @@ def _operators(
         variants = tuple(
             build_variant(
                 variant,
-                python_ref(directory, name, variant, spec) or model_ref(directory, spec.model, spec.sha256),
+                python_ref(directory, name, variant, spec)
+                or model_ref(directory, spec.model, spec.sha256, spec.port_names),
                 profiles.operators[name][variant],
                 infrastructure,
                 readers.get(name, ()),
@@ -272,12 +274,19 @@ def fan_out_ratios(
     return ratios
 
 
-def model_ref(directory: Path, model: str | None, sha256: str | None) -> ModelRef | None:
+def model_ref(
+    directory: Path, model: str | None, sha256: str | None, names: PortNames = PortNames()
+) -> ModelRef | None:
     """Reference to a model file by content hash, with its size in bytes if the file is present; None if no model."""
     if not model or not sha256:
         return None
     path = directory / model
-    return ModelRef(Path(model).as_posix(), sha256, path.stat().st_size if path.is_file() else None)
+    size_bytes = path.stat().st_size if path.is_file() else None
+    return ModelRef(Path(model).as_posix(), sha256, size_bytes, ports=_model_ports(names))
+
+
+def _model_ports(names: PortNames) -> ModelPorts | None:
+    return None if names == PortNames() else ModelPorts(names.inputs, names.output, names.outputs)
 
 
 def python_ref(directory: Path, operator: str, variant: str, spec: VariantSpec) -> ModelRef | None:
@@ -296,7 +305,7 @@ def python_ref(directory: Path, operator: str, variant: str, spec: VariantSpec) 
             [DocumentProblem(str(directory / WORKFLOW_FILE), None, None, where, str(error), hint)]
         ) from error
     function = PythonRef(spec.python, canonical_json(spec.arguments), module_sha256)
-    return ModelRef("", function_digest(spec, module_sha256), 0.0, function)
+    return ModelRef("", function_digest(spec, module_sha256), 0.0, function, _model_ports(spec.port_names))
 
 
 def _fits(measured: BatchProfile, size: int, worker: WorkerPoolSpec) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from jellybean.documents.build import (
@@ -17,6 +17,7 @@ from jellybean.documents.flow import follow_requests
 from jellybean.documents.multi_workflow import AnyProject, MultiWorkflowProject
 from jellybean.documents.project import Project
 from jellybean.documents.schema.profiles import ANY_DOWNSTREAM, VariantProfile
+from jellybean_agent import PortNames
 from jellybean_solver import Cut, Cuts, Stage, qualified_cuts
 
 
@@ -38,6 +39,13 @@ def _with_model_paths(cuts: Cuts, workflow: str) -> Cuts:
     }
 
 
+def stage_names(names: PortNames, head_inputs: Collection[str]) -> tuple[PortNames, PortNames]:
+    """The port names of head and tail of a model with these names. `head_inputs`: upstreams that the head reads."""
+    early = {upstream: name for upstream, name in names.inputs.items() if upstream in head_inputs}
+    late = {upstream: name for upstream, name in names.inputs.items() if upstream not in head_inputs}
+    return PortNames(early), PortNames(late, names.output, names.outputs)
+
+
 def _cuts(project: Project, operator: str) -> Iterator[Cut]:
     workflow, fleet, profiles = project.workflow, project.infrastructure, project.profiles
     if profiles is None:
@@ -57,7 +65,9 @@ def _cuts(project: Project, operator: str) -> Iterator[Cut]:
             tail_profile = VariantProfile(
                 message=whole.message_bytes, latency=cut.tail.latency, children=whole.children
             )
-            files = [model_ref(project.directory, part.model, part.sha256) for part in (cut.head, cut.tail)]
+            names = stage_names(workflow.operators[operator].variants[variant].port_names, cut.inputs)
+            parts = zip((cut.head, cut.tail), names, strict=True)
+            files = [model_ref(project.directory, part.model, part.sha256, own) for part, own in parts]
             head = build_variant(f"{variant}.1-{cut.layers}", files[0], head_profile, fleet, [operator], max_batch, {})
             tail = build_variant(variant, files[1], tail_profile, fleet, readers, max_batch, ratios)
             tail_stage = replace(head_stage, first=cut.layers + 1, last=cut.of)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from jellybean.documents.checks.files import Models
+from jellybean.documents.checks.model_fit import Models
 from jellybean.documents.checks.profile_checks import check_types
 from jellybean.documents.checks.workflow_checks import check_infrastructure
 from jellybean.documents.layout import (

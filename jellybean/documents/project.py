@@ -8,7 +8,8 @@ from functools import partial
 from pathlib import Path
 
 from jellybean.documents.checks.cuts_checks import check_cuts
-from jellybean.documents.checks.files import Models, check_files
+from jellybean.documents.checks.files import check_files
+from jellybean.documents.checks.model_fit import Models
 from jellybean.documents.checks.profile_checks import check_batches, check_profiles, check_types
 from jellybean.documents.checks.workflow_checks import (
     check_infrastructure,

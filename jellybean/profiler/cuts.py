@@ -16,6 +16,7 @@ import onnx
 
 from jellybean.documents import Project
 from jellybean.documents.checks.tensors import read_model
+from jellybean.documents.cuts import stage_names
 from jellybean.pipeline.onnx_graph import Feed, OnnxGraph
 from jellybean.pipeline.onnx_profile import OnnxProfile, node_seconds, offered_cuts
 from jellybean.pipeline.onnx_split import LegalCut, find_layers, split
@@ -115,7 +116,7 @@ class _Cutter:
     def __init__(self, directory: Path, step: Step, model: Model, sample: Sequence[Inputs], work: str) -> None:
         self.directory, self.step, self.model, self.sample, self.work = directory, step, model, sample, work
         self.graph = OnnxGraph.load(model.path)
-        ports = read_model(model.path)
+        ports = replace(read_model(model.path), names=model.names)
         self.ports = [ports.input_for(edge.upstream, index).name for index, edge in enumerate(step.inputs)]
         self.gathers = any(edge.kind is EdgeKind.GATHER for edge in step.inputs)
         self.feeds = [self._feed(one) for one in sample[:FEEDS] if self._full(one)]
@@ -167,8 +168,8 @@ class _Cutter:
         name = f"{step.name}.{model.variant}.{number}"
         protos = split(self.layers, cut, self.ports)
         head, tail = (
-            self._save(proto, f"{name}.{side}", f"{step.name} {model.variant} {number} {side}")
-            for proto, side in zip(protos, ("head", "tail"), strict=True)
+            replace(self._save(proto, f"{name}.{side}", f"{step.name} {model.variant} {number} {side}"), names=names)
+            for proto, side, names in zip(protos, ("head", "tail"), stage_names(model.names, feeds_head), strict=True)
         )
         crossing = Edge(head_name(step.name), step.name)
         own = tuple(edge for edge in step.inputs if edge.upstream in feeds_head)
@@ -213,7 +214,7 @@ class _Cutter:
     def _runs(self, step: Step, inputs: Sequence[Inputs]) -> list[Mapping[str, np.ndarray]]:
         (model,) = step.models
         try:
-            executor = Executor(model.path, model.sha256, step.upstreams)
+            executor = Executor(model.path, model.sha256, model.names.input_by_upstream(step.upstreams))
             return [executor.run(one).outputs for one in inputs]
         except AgentError as error:
             raise ProfileError(f"operator {self.step.name}, {model.path.name}: {error}") from error

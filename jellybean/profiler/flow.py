@@ -140,7 +140,7 @@ class Flow:
                 found[edge.downstream] = _output(model, edge, result.outputs)
                 self.traffic.add(model, edge.downstream, found[edge.downstream], fans_out=edge.kind is EdgeKind.FAN_OUT)
         if not found:
-            found[GATEWAY] = next(iter(result.outputs.values()))
+            found[GATEWAY] = result.outputs[model.sent(None, result.outputs)]
             self.traffic.add(model, GATEWAY, found[GATEWAY], fans_out=False)
         return found
 
@@ -156,13 +156,13 @@ def load(workload: Workload, model: Model, *, accelerated: bool = True) -> Execu
     """The executor of a model. ProfileError when it cannot be loaded."""
     try:
         upstreams = workload.step_by_name[model.operator].upstreams
-        return Executor(*model.code, upstreams, accelerated=accelerated)
+        return Executor(*model.code, model.names.input_by_upstream(upstreams), accelerated=accelerated)
     except AgentError as error:
         raise ProfileError(f"operator {model.operator}, variant {model.variant}: {error}") from error
 
 
 def _output(model: Model, edge: Edge, outputs: Mapping[str, Array]) -> Array:
-    name = edge.output or next(iter(outputs))
+    name = model.sent(edge.output, outputs)
     if name not in outputs:
         raise ProfileError(
             f"operator {model.operator}, variant {model.variant}: the model has no output {name!r} for "

@@ -176,9 +176,8 @@ class LatencyMeter:
             outputs = executor.run(pair).outputs
         except AgentError:
             return False
-        first = next(iter(outputs))
-        sent = {edge.output or first for edge in self._workload.edges if edge.upstream == model.operator} or {first}
-        return all(outputs[name].shape[:1] == (2,) for name in sent)
+        edges = [edge.output for edge in self._workload.edges if edge.upstream == model.operator]
+        return all(outputs[model.sent(name, outputs)].shape[:1] == (2,) for name in edges or [None])
 
     def result(self, point: Point) -> Latency:
         """The latency of a point, over all its blocks."""

@@ -7,7 +7,7 @@ is not safe once onnxruntime has threads.
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
@@ -26,7 +26,7 @@ def memory_bytes(model: Model, upstreams: Sequence[str], batches: Sequence[tuple
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         try:
-            grown = pool.submit(_growth, *model.code, tuple(upstreams), tuple(batches)).result()
+            grown = pool.submit(_growth, *model.code, model.names.input_by_upstream(upstreams), tuple(batches)).result()
         except AgentError as error:
             raise ProfileError(f"operator {model.operator}, variant {model.variant}: {error}") from error
         except BrokenProcessPool as error:
@@ -38,7 +38,7 @@ def memory_bytes(model: Model, upstreams: Sequence[str], batches: Sequence[tuple
 
 
 def _growth(
-    code: OperatorCode, sha256: str, upstreams: tuple[str, ...], batches: Sequence[tuple[OperatorInput, ...]]
+    code: OperatorCode, sha256: str, upstreams: Mapping[str, str], batches: Sequence[tuple[OperatorInput, ...]]
 ) -> int:
     process = psutil.Process()
     before = process.memory_info().rss

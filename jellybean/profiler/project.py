@@ -52,12 +52,13 @@ def workload_of(project: Project, allow_python: frozenset[str] = frozenset()) ->
 def _model(project: Project, operator: str, variant: str, spec: VariantSpec, allow_python: frozenset[str]) -> Model:
     found = python_ref(project.directory, operator, variant, spec)
     if found is None or found.python is None:
-        return Model(operator, variant, project.directory / str(spec.model), str(spec.sha256))
+        path, sha256 = project.directory / str(spec.model), str(spec.sha256)
+        return Model(operator, variant, path, sha256, names=spec.port_names)
     try:
         step = PythonStep(found.python.function, found.python.arguments, allow_python)
     except AgentError as error:
         raise ProfileError(f"operator {operator}, variant {variant}: {error}") from error
-    return Model(operator, variant, Path(), found.sha256, step, found.python.module_sha256)
+    return Model(operator, variant, Path(), found.sha256, step, found.python.module_sha256, spec.port_names)
 
 
 def speeds_of(project: Project) -> dict[str, float]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
 
-from jellybean_agent import GATEWAY, OperatorCode, OperatorWiring, PythonStep
+from jellybean_agent import GATEWAY, OperatorCode, OperatorWiring, PortNames, PythonStep
 from jellybean_solver import Edge, EdgeKind
 
 Array = npt.NDArray[Any]
@@ -20,7 +20,10 @@ Selection = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Model:
-    """One variant: a model file, or a Python function (`step`). `sha256`: its content hash, as in the plan."""
+    """One variant: a model file, or a Python function (`step`). `sha256`: its content hash, as in the plan.
+
+    `names`: the variant's own names of its inputs and outputs.
+    """
 
     operator: str
     variant: str
@@ -28,11 +31,16 @@ class Model:
     sha256: str
     step: PythonStep | None = None
     module_sha256: str = ""
+    names: PortNames = field(default_factory=PortNames)
 
     @property
     def code(self) -> tuple[OperatorCode, str]:
         """The code that an executor loads, and its sha256."""
         return (self.path, self.sha256) if self.step is None else (self.step, self.module_sha256)
+
+    def sent(self, edge_output: str | None, outputs: Mapping[str, Array]) -> str:
+        """Name of the model's output for an edge with this `output` (None: it names none), among `outputs`."""
+        return self.names.output_of(edge_output) or next(iter(outputs))
 
 
 @dataclass(frozen=True)
@@ -112,9 +120,10 @@ class Workload:
 
     @cached_property
     def digest(self) -> str:
-        """Content hash of the edges, held-out requests, labels and metric."""
+        """Content hash of the edges, the variants' names of tensors, held-out requests, labels and metric."""
         wires = [(edge.upstream, edge.downstream, edge.kind.value, edge.output) for edge in self.edges]
-        found = hashlib.sha256(repr((wires, self.metric)).encode())
+        names = [(model.operator, model.variant, repr(model.names)) for step in self.steps for model in step.models]
+        found = hashlib.sha256(repr((wires, self.metric, names)).encode())
         arrays = [*(self.requests[name] for name in sorted(self.requests)), self.labels]
         for array in arrays:
             if array is not None:

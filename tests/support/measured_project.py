@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -114,11 +115,11 @@ def make_project(folder: Path) -> Path:
         text = text.replace(f"sha256: {name}", f"sha256: {digest}")
     (folder / "workflow.yaml").write_text(text)
     (folder / "infrastructure.yaml").write_text(INFRASTRUCTURE)
-    write_profiles(folder / "profiles.yaml", measured_profiles(folder))
+    write_profiles(folder / "profiles.yaml", measured_profiles(folder, [{"split": name} for name in ("few", "many")]))
     return folder
 
 
-def measured_profiles(folder: Path) -> ProfilesDocument:
+def measured_profiles(folder: Path, selections: Sequence[dict[str, str]]) -> ProfilesDocument:
     """Profiles of the project with made-up times and the provenance of a run of now."""
     project = load_project(folder, profiles=False)
     content, machine = project.content, this_machine()
@@ -131,9 +132,10 @@ def measured_profiles(folder: Path) -> ProfilesDocument:
         return {name: Origin(model=model, speed=speed, run=1) for name, speed in speeds.items()}
 
     operators: dict[str, dict[str, VariantProfile]] = {}
+    allowed = content.cuts
     for operator, variants in content.measured.models.items():
         for variant, digest in variants.items():
-            cuts = _cuts(folder, latency, origins(None)) if operator == "compare" else None
+            cuts = _cuts(folder, latency, origins(None)) if allowed[operator, variant] else None
             operators.setdefault(operator, {})[variant] = VariantProfile(
                 message={"*": 16.0},
                 latency=latency,
@@ -144,7 +146,7 @@ def measured_profiles(folder: Path) -> ProfilesDocument:
                     cuts=CutsOrigin(run=1, allowed=1) if cuts else None,
                 ),
             )
-    rows = tuple(MeasuredSelection(selection={"split": name}, accuracy=90.0) for name in ("few", "many"))
+    rows = tuple(MeasuredSelection(selection=selection, accuracy=90.0) for selection in selections)
     return ProfilesDocument(
         runs={1: ProfileRun(date="2026-11-23 10:00 UTC", **facts, batches=(1, 4), measured=content.measured)},
         hop=1e-3,

@@ -19,6 +19,7 @@ from jellybean_agent.brain.plan_figures import PlanFigures, read_figures
 from jellybean_agent.brain.sites import SiteRoutes, Sites
 from jellybean_agent.brain.wiring import EdgeKind, OperatorWiring
 from jellybean_agent.errors import PlanViewError, describe_error
+from jellybean_agent.tensors.ports import PortNames
 from jellybean_protos import plan_format
 
 MAX_PLAN_BYTES = 64 * 2**20
@@ -47,8 +48,9 @@ class OperatorView:
     depth: int
     model_path: str | None
     model_sha256: str | None
-    output_names: Mapping[str, str]  # downstream -> ONNX output; without an entry the first output
+    output_names: Mapping[str, str]  # downstream -> model output; without an entry the first output
     python: PythonView | None = None
+    input_names: Mapping[str, str] = field(default_factory=dict)  # upstream -> model input, or "" if it is not named
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +262,8 @@ def _device_s(operator: str, times: Mapping[str, Mapping[str, float]]) -> dict[i
 def _operators(items: list[Mapping[str, Any]], sources: frozenset[str]) -> dict[str, OperatorView]:
     """The operators, which the document lists in topological order."""
     outputs: dict[str, list[tuple[str, EdgeKind]]] = {item["name"]: [] for item in items}
-    names: dict[str, dict[str, str]] = {item["name"]: {} for item in items}
+    ports = {item["name"]: _port_names((item.get("model") or {}).get("ports") or {}) for item in items}
+    names: dict[str, dict[str, str | None]] = {item["name"]: {} for item in items}
     for item in items:
         for edge in item["inputs"]:
             upstream = edge["upstream"]
@@ -268,8 +271,7 @@ def _operators(items: list[Mapping[str, Any]], sources: frozenset[str]) -> dict[
                 raise ValueError(f"edge {upstream} -> {item['name']}")
             if upstream in outputs:
                 outputs[upstream].append((item["name"], cast(EdgeKind, edge["kind"])))
-                if edge.get("output"):
-                    names[upstream][item["name"]] = edge["output"]
+                names[upstream][item["name"]] = ports[upstream].output_of(edge.get("output"))
     depths = dict.fromkeys(sources, 0)
     found: dict[str, OperatorView] = {}
     for item in items:
@@ -281,8 +283,14 @@ def _operators(items: list[Mapping[str, Any]], sources: frozenset[str]) -> dict[
         depths[name] = levels.pop()
         wiring = OperatorWiring(inputs, tuple(outputs[name]))
         path, sha256, python = model.get("path"), model.get("sha256"), _python(model.get("python"))
-        found[name] = OperatorView(name, item["variant"], wiring, depths[name], path, sha256, names[name], python)
+        sent = {down: one for down, one in (names[name] or {GATEWAY: ports[name].output}).items() if one}
+        fed = ports[name].input_by_upstream(upstream for upstream, _ in inputs)
+        found[name] = OperatorView(name, item["variant"], wiring, depths[name], path, sha256, sent, python, fed)
     return found
+
+
+def _port_names(item: Mapping[str, Any]) -> PortNames:
+    return PortNames(dict(item.get("inputs", {})), item.get("output"), dict(item.get("outputs", {})))
 
 
 def _python(item: Mapping[str, Any] | None) -> PythonView | None:

@@ -41,14 +41,15 @@ class RunResult:
 class Executor:
     """One loaded model or Python function. Not thread-safe: a worker runs one batch at a time.
 
-    An edge feeds the model input that has its upstream's name; without such an input, the one at the edge's position.
+    An edge feeds the model input that the variant names for it, else the one with its upstream's name, else the one at
+    the edge's position.
     """
 
     def __init__(
         self,
         code: OperatorCode,
         sha256: str,
-        input_order: Sequence[str],
+        input_order: Sequence[str] | Mapping[str, str],
         *,
         batch: int = 1,
         device: EmulatedDevice | None = None,
@@ -57,9 +58,9 @@ class Executor:
     ) -> None:
         """Load and warm up the model. ModelError when it cannot be loaded or does not fit the operator.
 
-        `input_order`: upstream name per input edge. `batch`: most requests stacked in one run. `device`: emulated
-        device, if any. `accelerated`: may use accelerators. `open_session`: loads the model, by default into this
-        process.
+        `input_order`: upstream per input edge; a mapping also has the model input of each ("": not named). `batch`:
+        most requests stacked in one run. `device`: emulated device, if any. `accelerated`: may use accelerators.
+        `open_session`: loads the model, by default into this process.
         """
         self._session = open_session(code, sha256, accelerated=accelerated and device is None)
         self._device = device
@@ -194,15 +195,20 @@ def _shape_text(port: TensorPort) -> str:
     return "[" + ", ".join("any" if size == -1 else str(size) for size in port.shape) + "]"
 
 
-def _wire(ports: Sequence[TensorPort], upstreams: Sequence[str], model: str) -> tuple[TensorPort, ...]:
+def _wire(
+    ports: Sequence[TensorPort], upstreams: Sequence[str] | Mapping[str, str], model: str
+) -> tuple[TensorPort, ...]:
     """The model input that each edge feeds. ModelError unless edges and inputs match one to one."""
     by_name = {port.name: port for port in ports}
     if len(ports) != len(upstreams):
         raise ModelError(f"model {model} has {len(ports)} inputs ({', '.join(by_name)}), its operator {len(upstreams)}")
-    wired = tuple(by_name.get(upstream, ports[index]) for index, upstream in enumerate(upstreams))
+    named = {up: name for up, name in upstreams.items() if name} if isinstance(upstreams, Mapping) else {}
+    if unknown := [name for name in named.values() if name not in by_name]:
+        raise ModelError(f"model {model} has no input {unknown[0]!r}; it has {', '.join(by_name)}")
+    wired = tuple(by_name.get(named.get(upstream, upstream), ports[index]) for index, upstream in enumerate(upstreams))
     if len({port.name for port in wired}) != len(ports):
         names = ", ".join(f"{up} -> {port.name}" for up, port in zip(upstreams, wired, strict=True))
-        raise ModelError(f"model {model}: two edges feed one input ({names}); name the inputs like the upstreams")
+        raise ModelError(f"model {model}: two edges feed one input ({names}); name each with the variant's `inputs`")
     return wired
 
 

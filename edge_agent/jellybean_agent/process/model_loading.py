@@ -35,10 +35,11 @@ def load_executors(view: PlanView, worker: WorkerView, settings: ModelSettings) 
     for operator in (view.operators[name] for name in worker.operators):
         try:
             code, sha256 = _code(operator, settings)
-            upstreams = [upstream for upstream, _ in operator.wiring.inputs]
             batch = worker.batches[operator.name]
             device = None if worker.device_s is None else EmulatedDevice(worker.device_s[operator.name])
-            executor = Executor(code, sha256, upstreams, batch=batch, device=device, open_session=open_session)
+            executor = Executor(
+                code, sha256, operator.input_names, batch=batch, device=device, open_session=open_session
+            )
             _check_outputs(operator, executor)
         except ModelError as error:
             raise ModelError(f"{operator.name}/{operator.variant}: {error}") from error

@@ -1,8 +1,9 @@
-"""The inputs and outputs of models and steps."""
+"""The inputs and outputs of models and steps, and the names that a workflow's variants give them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,3 +13,24 @@ class TensorPort:
     name: str
     dtype: str
     shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PortNames:
+    """A variant's own names for what the workflow's edges carry, as exporters name the tensors of models differently.
+
+    `inputs`: upstream -> model input; others are matched by name, then by position. `output`: the model output that is
+    sent where an edge names none; None: the first. `outputs`: an edge's `output` -> model output, where they differ.
+    """
+
+    inputs: Mapping[str, str] = field(default_factory=dict, hash=False)
+    output: str | None = None
+    outputs: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    def input_by_upstream(self, upstreams: Iterable[str]) -> dict[str, str]:
+        """Upstream -> model input, in the order of the upstreams; "" where the variant names none."""
+        return {upstream: self.inputs.get(upstream, "") for upstream in upstreams}
+
+    def output_of(self, edge_output: str | None) -> str | None:
+        """The model output for an edge with this `output` (None: it names none); None is the model's first."""
+        return self.output if not edge_output else self.outputs.get(edge_output, edge_output)

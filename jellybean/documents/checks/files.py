@@ -6,22 +6,15 @@ import hashlib
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 from pydantic import ValidationError
 
 from jellybean.documents.checks.checked import CheckedWorkflow, as_written
-from jellybean.documents.checks.tensors import (
-    ModelFileError,
-    ModelSignature,
-    Port,
-    Tensor,
-    batch_problem,
-    misfits,
-    read_model,
-)
+from jellybean.documents.checks.model_fit import ArrayHeader, Models, check_model_fit
+from jellybean.documents.checks.tensors import ModelFileError, ModelSignature, Port, Tensor, read_model
 from jellybean.documents.flow import Flow
 from jellybean.documents.python_modules import function_source, where_to_put_it
 from jellybean.documents.schema.fields import FROM_DOCUMENT
@@ -34,19 +27,8 @@ from jellybean_agent import (
     describe_error,
     step_signature,
 )
-from jellybean_solver import Edge, EdgeKind
 
 _CHUNK = 2**20
-
-Models = Mapping[str, Mapping[str, ModelSignature]]  # operator -> variant -> inputs and outputs of its model
-
-
-@dataclass(frozen=True, slots=True)
-class ArrayHeader:
-    """Shape and dtype of an array in an .npz file, read without loading the array."""
-
-    shape: tuple[int, ...]
-    dtype: str
 
 
 def inside(directory: Path, text: str) -> Path:
@@ -126,9 +108,7 @@ def check_files(workflow: CheckedWorkflow, flow: Flow, directory: Path) -> Model
                 models.setdefault(operator, {})[variant] = model
     for path, files in _valid_variants(workflow):
         _model(workflow, directory, path, files)
-    for operator, edges in flow.edges.items():
-        for variant, model in models.get(operator, {}).items():
-            _check_fit(workflow, operator, variant, model, edges, models, arrays)
+    check_model_fit(workflow, flow, models, arrays)
     return models
 
 
@@ -190,7 +170,7 @@ def _model(workflow: CheckedWorkflow, directory: Path, path: DocPath, files: Var
             message = f"the file has SHA-256 {digest[:12]}..., the document says {files.sha256[:12]}..."
             workflow.tree.add((*path, "sha256"), message, f"if this is the right model, write {digest}")
             return None
-        return read_model(file)
+        return replace(read_model(file), names=files.port_names)
     except InvalidValueError as error:
         workflow.tree.add((*path, "model"), error.message, error.hint)
     except ModelFileError as error:
@@ -220,70 +200,9 @@ def _python(workflow: CheckedWorkflow, directory: Path, path: DocPath, files: Va
     except AgentError as error:
         workflow.tree.add((*path, "python"), str(error), f"defined in {source.path}")
         return None
-    return ModelSignature(*(tuple(map(_declared, side)) for side in (signature.inputs, signature.outputs)))
+    inputs, outputs = (tuple(map(_declared, side)) for side in (signature.inputs, signature.outputs))
+    return ModelSignature(inputs, outputs, files.port_names)
 
 
 def _declared(port: TensorPort) -> Port:
     return Port(port.name, Tensor(port.dtype, tuple(None if size == -1 else size for size in port.shape)))
-
-
-def _check_fit(
-    workflow: CheckedWorkflow,
-    operator: str,
-    variant: str,
-    model: ModelSignature,
-    edges: tuple[Edge, ...],
-    models: Mapping[str, Mapping[str, ModelSignature]],
-    arrays: Mapping[str, ArrayHeader],
-) -> None:
-    """Check that the model has an input for each edge, and that the outputs of all upstream variants fit that input."""
-    base: DocPath = ("operators", operator, "inputs")
-    if len(edges) != len(model.inputs):
-        names = ", ".join(port.name for port in model.inputs)
-        message = f"{len(edges)} inputs, but model {variant} takes {len(model.inputs)} ({names})"
-        workflow.tree.add(base, message, "write one edge per model input", key=True)
-        return
-    taken: dict[str, str] = {}
-    for index, edge in enumerate(edges):
-        port = model.input_for(edge.upstream, index)
-        if port.name in taken:
-            message = f"{edge.upstream} and {taken[port.name]} both feed input {port.name!r} of model {variant}"
-            workflow.tree.add(
-                (*base, index), message, "name the model's inputs after the operators, or reorder the edges"
-            )
-            continue
-        taken[port.name] = edge.upstream
-        misfit_variants = _edge_problems(workflow, (*base, index), edge, port, models.get(edge.upstream, {}))
-        if edge.upstream in arrays:
-            header = arrays[edge.upstream]
-            tensor = Tensor(header.dtype, (1, *header.shape[1:]))
-            misfit_variants.setdefault(misfits(tensor, port, edge.kind), []).append("held-out inputs")
-        misfit_variants.setdefault(batch_problem(port, edge.kind), [])
-        for message, upstreams in misfit_variants.items():
-            if message:
-                origin = f"{edge.upstream} ({', '.join(upstreams)})" if upstreams else edge.upstream
-                text = f"{origin} does not fit input {port.name!r} of {operator} {variant}: {message}"
-                workflow.tree.add((*base, index), text, "change one of the models, or name another output")
-
-
-def _edge_problems(
-    workflow: CheckedWorkflow, path: DocPath, edge: Edge, port: Port, upstreams: Mapping[str, ModelSignature]
-) -> dict[str, list[str]]:
-    """Reason why an upstream output does not fit the input `port` -> the upstream variants to which it applies.
-
-    Edges that name an output that does not exist are reported here and are not in the result.
-    """
-    misfit_variants: dict[str, list[str]] = {}
-    for name, upstream in upstreams.items():
-        output = upstream.output(edge.output)
-        if output is None:
-            known = [item.name for item in upstream.outputs]
-            hint = did_you_mean(edge.output or "", known) or f"outputs: {', '.join(known)}"
-            workflow.tree.add((*path, "output"), f"model {name} of {edge.upstream} has no output {edge.output!r}", hint)
-            continue
-        misfit_variants.setdefault(misfits(output.tensor, port, edge.kind), []).append(name)
-        if edge.kind is EdgeKind.FAN_OUT and output.tensor.shape == ():
-            misfit_variants.setdefault("a fan-out needs a leading dimension, the output is a single value", []).append(
-                name
-            )
-    return misfit_variants

@@ -11,7 +11,7 @@ from jellybean.documents.checks.checked import (
     CheckedWorkflow,
     variants_overridden,
 )
-from jellybean.documents.checks.files import Models
+from jellybean.documents.checks.model_fit import Models
 from jellybean.documents.flow import Flow
 from jellybean.documents.layout import profile_command
 from jellybean.documents.schema.infrastructure import InfrastructureDocument

@@ -6,10 +6,11 @@ tensor with leading dimension 1; a gather receives any number of rows. Symbolic 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from jellybean_agent import PortNames
 from jellybean_solver import EdgeKind, JellyBeanError
 
 
@@ -35,18 +36,21 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class ModelSignature:
-    """Inputs and outputs of a model, in order."""
+    """Inputs and outputs of a model, in order. `names`: the variant's own names of them."""
 
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
+    names: PortNames = field(default_factory=PortNames)
 
     def input_for(self, upstream: str, position: int) -> Port:
-        """The model input for an edge: the input with the name of the upstream, otherwise the one at `position`."""
-        named = [port for port in self.inputs if port.name == upstream]
+        """The input that an edge feeds: the one that the variant names, or of the upstream's name, or at `position`."""
+        wanted = self.names.inputs.get(upstream, upstream)
+        named = [port for port in self.inputs if port.name == wanted]
         return named[0] if named else self.inputs[position]
 
-    def output(self, name: str | None) -> Port | None:
-        """The output named `name`, or the first for None; None if there is no such output."""
+    def output(self, edge_output: str | None) -> Port | None:
+        """The output for an edge with this `output` (None: it names none); None if the model has no such output."""
+        name = self.names.output_of(edge_output)
         if name is None:
             return self.outputs[0]
         return next((port for port in self.outputs if port.name == name), None)
@@ -112,6 +116,35 @@ def misfits(upstream: Tensor, port: Port, kind: EdgeKind) -> str:
     if kind is EdgeKind.EACH and upstream.shape and upstream.shape[0] not in (None, 1):
         return f"a request's tensor has 1 row, {upstream.shape[0]} given ({figures}); a ratio fans rows out"
     return ""
+
+
+def step_between(given: Tensor, wanted: Tensor) -> str:
+    """The built-in step that makes a tensor fit, as the end of a sentence; empty if there is none."""
+    rows, shape = _sizes(given.shape), _sizes(wanted.shape)
+    if given.dtype != wanted.dtype and rows is not None:
+        how = f"cast, with: {{to: {wanted.dtype}, dtype: {given.dtype}, shape: {rows}}}"
+    elif rows is None or shape is None or len(rows) == len(shape):
+        return ""
+    elif len(shape) == 1:
+        how = f"flatten, with: {{dtype: {given.dtype}, shape: {rows}}}"
+    else:
+        how = f"reshape, with: {{to: {shape}, dtype: {given.dtype}, shape: {rows}}}"
+    return f", or put a step between them: python: jellybean_agent.steps:{how}"
+
+
+def _sizes(shape: tuple[int | None, ...] | None) -> list[int] | None:
+    """A shape without the batch, as steps take it; -1 is any size."""
+    return None if shape is None else [-1 if size is None else size for size in shape[1:]]
+
+
+def answers_differ(one: Port, other: Port) -> str:
+    """How the answers of two variants differ in dtype or number of dimensions; empty if they do not."""
+    left, right = one.tensor, other.tensor
+    unknown = left.shape is None or right.shape is None
+    if left.dtype == right.dtype and (unknown or len(left.shape or ()) == len(right.shape or ())):
+        return ""
+    texts = [f"{port.name!r} is {port.tensor.dtype} {_text(port.tensor.shape or ())}" for port in (one, other)]
+    return ", ".join(texts)
 
 
 def batch_problem(port: Port, kind: EdgeKind) -> str:

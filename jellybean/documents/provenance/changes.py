@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Literal
 
 from jellybean.documents.provenance.content import Content
 from jellybean.documents.schema.profiles import ProfilesDocument, VariantProfile
@@ -101,12 +102,15 @@ class _Variant:
         if (before or 1.0) != (after or 1.0):  # without a speed it is measured as it is, which is a speed of 1
             yield Change(f"speed of {worker_type}", _speed(before), _speed(after), (*path, "speed"))
         run = _Run(self.profiles, self.content, origin.run)
+        yield from run.names("input_names", self.operator, self.variant)
         yield from run.sample(self.operator, run.rows[0] if run.rows else {})
 
     def _outputs(self, origin: Origin) -> Iterator[Change]:
         if origin.run is None:
             return
         run = _Run(self.profiles, self.content, origin.run)
+        yield from run.names("input_names", self.operator, self.variant)
+        yield from run.names("output_names", self.operator, self.variant)
         for row in run.rows:
             if row.get(self.operator) == self.variant:
                 yield from run.sample(self.operator, row)
@@ -186,6 +190,19 @@ class _Run:
         if (operator, variant) in self.content.names:
             path: DocPath = (*self.path, "models", operator, variant)
             yield from model_change(self.content, operator, variant, self.record.models[operator][variant], path)
+            yield from self.names("input_names", operator, variant)
+            yield from self.names("output_names", operator, variant)
+
+    def names(self, section: Literal["input_names", "output_names"], operator: str, variant: str) -> Iterator[Change]:
+        """A change of which inputs or outputs of its model a variant names."""
+        if operator not in self.today.edges or (operator, variant) not in self.content.described:
+            return
+        before, after = (
+            getattr(side, section).get(operator, {}).get(variant, "") for side in (self.record, self.today)
+        )
+        if before != after:
+            subject = f"the {section.partition('_')[0]} of {operator} {variant}"
+            yield Change(subject, before or "the default", after or "the default", (*self.path, section))
 
     def _edges(self, operator: str) -> Iterator[Change]:
         before, after = self.record.edges.get(operator), self.today.edges.get(operator)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import hashlib
 import zipfile
 import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from jellybean.documents.checks.files import Models, inside
+from jellybean.documents.checks.files import inside
+from jellybean.documents.checks.model_fit import Models
+from jellybean.documents.checks.tensors import ModelSignature
 from jellybean.documents.flow import follow_requests
 from jellybean.documents.layout import WORKFLOW_FILE
 from jellybean.documents.python_modules import function_source
@@ -20,7 +23,7 @@ from jellybean.documents.schema.infrastructure import InfrastructureDocument
 from jellybean.documents.schema.provenance import MeasuredContent, short
 from jellybean.documents.schema.workflow import VariantSpec, WorkflowDocument
 from jellybean.errors import DocumentError, DocumentProblem
-from jellybean_agent import AgentError, describe_error
+from jellybean_agent import AgentError, PortNames, describe_error
 from jellybean_protos.plan_format import canonical_json
 from jellybean_solver import Edge, EdgeKind
 
@@ -35,7 +38,7 @@ class Content:
     `measured`: what a profiling run of today would record. `by_position`: operators with a model whose inputs are
     matched by position, so that the order of their edges matters. `names`: (operator, variant) -> file or function.
     `speeds`: worker type -> its emulated speed, or None if it is a device of its own. `cuts`: (operator, variant) ->
-    number of cuts that the workflow allows.
+    number of cuts that the workflow allows. `described`: (operator, variant) whose inputs and outputs are known.
     """
 
     measured: MeasuredContent
@@ -43,6 +46,7 @@ class Content:
     names: Mapping[tuple[str, str], str]
     speeds: Mapping[str, float | None]
     cuts: Mapping[tuple[str, str], int]
+    described: frozenset[tuple[str, str]] = frozenset()
 
 
 def read_content(
@@ -69,6 +73,8 @@ def read_content(
                 for name, found in edges.items()
                 if directory is not None
             },
+            input_names=_by_variant(signatures, partial(_input_names, edges)),
+            output_names=_by_variant(signatures, partial(_output_names, edges)),
             inputs={name: digests[path] for name in workflow.sources if (path := f"sources.{name}.inputs") in digests},
             labels=digests.get("labels"),
             metric=(workflow.metric or DEFAULT_METRIC) if workflow.labels is not None else None,
@@ -77,6 +83,7 @@ def read_content(
         {key: spec.model or f"{spec.python}, its source or arguments" for key, spec in variants.items()},
         {pool.type or name: pool.speed for name, pool in infrastructure.workers.items()},
         {(operator, variant): workflow.operators[operator].cuts_of(variant) for operator, variant in variants},
+        frozenset((operator, variant) for operator, found in signatures.items() for variant in found),
     )
 
 
@@ -84,14 +91,44 @@ def edge_text(edge: Edge, signatures: Models) -> str:
     """An edge in words: its upstream, its kind unless plain, and the output that it sends unless the first."""
     kind = "" if edge.kind is EdgeKind.EACH else f" {edge.kind.value}"
     upstream = signatures.get(edge.upstream, {}).values()
-    first = bool(upstream) and all(model.outputs[0].name == edge.output for model in upstream)
+    first = bool(upstream) and all(model.output(edge.output) == model.output(None) for model in upstream)
     return f"{edge.upstream}{kind}" + (f" output {edge.output}" if edge.output and not first else "")
+
+
+def _by_variant(signatures: Models, text: Callable[[str, ModelSignature], str]) -> dict[str, dict[str, str]]:
+    """Operator -> variant -> text about its model, for the variants for which it is not empty."""
+    texts = {
+        operator: {variant: text(operator, model) for variant, model in variants.items()}
+        for operator, variants in signatures.items()
+    }
+    named = {operator: {variant: one for variant, one in found.items() if one} for operator, found in texts.items()}
+    return {operator: found for operator, found in named.items() if found}
+
+
+def _input_names(edges: Mapping[str, tuple[Edge, ...]], operator: str, model: ModelSignature) -> str:
+    """The model inputs that a variant's edges feed, where its own names make that differ from the default."""
+    default = replace(model, names=PortNames())
+    pairs = [(edge.upstream, index) for index, edge in enumerate(edges.get(operator, ()))]
+    if len(pairs) > len(model.inputs) or all(model.input_for(*pair) == default.input_for(*pair) for pair in pairs):
+        return ""
+    return ", ".join(f"{model.input_for(*pair).name} from {pair[0]}" for pair in pairs)
+
+
+def _output_names(edges: Mapping[str, tuple[Edge, ...]], operator: str, model: ModelSignature) -> str:
+    """The model outputs that a variant sends, where its own names make them differ from the default."""
+    default = replace(model, names=PortNames())
+    names = [edge.output for into in edges.values() for edge in into if edge.upstream == operator] or [None]
+    sent = {name: port.name for name in names if (port := model.output(name)) not in (None, default.output(name))}
+    return ", ".join(one if name is None else f"{one} as {name}" for name, one in sent.items())
 
 
 def _is_positional(edges: tuple[Edge, ...], signatures: Mapping[str, Any]) -> bool:
     """True if the order of an operator's edges decides which input of a model they feed."""
     upstreams = {edge.upstream for edge in edges}
-    named = (upstreams <= {port.name for port in signature.inputs} for signature in signatures.values())
+    named = (
+        upstreams <= {port.name for port in signature.inputs} | set(signature.names.inputs)
+        for signature in signatures.values()
+    )
     return len(edges) > 1 and not all(named)
 
 

@@ -39,6 +39,12 @@ class MeasuredContent(DocumentModel):
     edges: dict[Name, Annotated[tuple[str, ...], Field(strict=False)]] = Field(
         default={}, description="Operator -> its input edges: upstream, and fan_out or gather, and the output's name."
     )
+    input_names: dict[Name, dict[Name, str]] = Field(
+        default={}, description="Operator -> variant -> the model inputs that it names, where they are not the default."
+    )
+    output_names: dict[Name, dict[Name, str]] = Field(
+        default={}, description="Operator -> variant -> the model outputs that it names, where not the default."
+    )
     inputs: dict[Name, Digest] = Field(default={}, description="Source -> digest of its held-out inputs.")
     labels: Digest | None = Field(default=None, description="Digest of the labels.")
     metric: str | None = Field(default=None, description="How answers were compared to the labels.")

@@ -25,7 +25,7 @@ from jellybean.documents.schema.fields import (
     Tiers,
 )
 from jellybean.quantities import InvalidValueError, describe_value, quoted
-from jellybean_agent import ModelError, split_function_name
+from jellybean_agent import ModelError, PortNames, split_function_name
 from jellybean_solver import Arrivals, Deliver
 
 AUTO_CUTS, MAX_CUTS = 6, 50  # cuts per model: number for `cuts: auto`, and maximum
@@ -181,6 +181,9 @@ def _json(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
+PortName = Annotated[str, Field(min_length=1)]  # of a model's input or output: exporters write any text
+
+
 class VariantSpec(DocumentModel):
     """An implementation of an operator: a model or a Python function.
 
@@ -203,6 +206,16 @@ class VariantSpec(DocumentModel):
         description="SHA-256 of the model file, or of the source of the function's module: 64 hexadecimal "
         "digits. For an "
         "installed module it is computed by default.",
+    )
+    inputs: dict[Name, PortName] = Field(
+        default={},
+        description="Upstream -> the model's input that it feeds: {image: pixel_values}; else by name or position.",
+    )
+    output: PortName | None = Field(
+        default=None, description="The model's output that is sent where an edge names none; the first by default."
+    )
+    outputs: dict[PortName, PortName] = Field(
+        default={}, description="An edge's `output` -> the model's output, where they differ: {boxes: dets}."
     )
     cuts: CutCount | None = Field(
         default=None, description="Number of cuts offered for this model; the operator's `cuts` by default."
@@ -228,7 +241,14 @@ class VariantSpec(DocumentModel):
             )
         if self.sha256 is not None and self.model is None and self.python is None:
             raise InvalidValueError("sha256 needs a model", "write model: models/name.onnx too")
+        if not self.is_served and self.port_names != PortNames():
+            raise InvalidValueError("inputs and outputs need a model", "write model: models/name.onnx too")
         return self
+
+    @property
+    def port_names(self) -> PortNames:
+        """The variant's own names of its model's inputs and outputs."""
+        return PortNames(self.inputs, self.output, self.outputs)
 
     @property
     def is_served(self) -> bool:

@@ -112,10 +112,14 @@ def _fleet(problem: Problem) -> tuple[object, ...]:
 
 
 def qualified_variant(workflow: str, variant: Variant) -> Variant:
-    """The variant with its downstream operators renamed to WORKFLOW/NAME."""
-    called, stage = partial(qualified_name, workflow), variant.stage
+    """The variant with its upstream and downstream operators renamed to WORKFLOW/NAME."""
+    called, stage, model = partial(qualified_name, workflow), variant.stage, variant.model
+    if model is not None and model.ports is not None:
+        inputs = {called(upstream): name for upstream, name in model.ports.inputs.items()}
+        model = replace(model, ports=replace(model.ports, inputs=inputs))
     return replace(
         variant,
+        model=model,
         message_bytes={called(name): size for name, size in variant.message_bytes.items()},
         ratios={called(name): ratio for name, ratio in variant.ratios.items()},
         stage=None if stage is None else replace(stage, operator=called(stage.operator)),

@@ -115,17 +115,32 @@ class PythonRef:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelPorts:
+    """A variant's names of its model's inputs and outputs.
+
+    `inputs`: upstream -> model input. `output`: sent where an edge names none; None: the first. `outputs`: an edge's
+    `output` -> model output.
+    """
+
+    inputs: Mapping[str, str] = field(default_factory=dict, hash=False)
+    output: str | None = None
+    outputs: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
 class ModelRef:
     """What a variant executes: a model file, or a Python function installed on the workers; identified by its hash.
 
     `path`: relative to the project's folder, empty for a function. `sha256`: hash of the file, or of a function's
-    source and arguments. `size_bytes`: size of the file, None if unknown.
+    source and arguments. `size_bytes`: size of the file, None if unknown. `ports`: the variant's names of its inputs
+    and outputs, None if it gives none.
     """
 
     path: str
     sha256: str
     size_bytes: float | None = None
     python: PythonRef | None = field(default=None, metadata={"said": "of functions"})
+    ports: ModelPorts | None = field(default=None, metadata={"said": "of variants with names of their own"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from jellybean_agent.errors import PermanentError
 from jellybean_agent.execution.executor import Executor
 from jellybean_agent.execution.python_code import BUILTIN_STEPS_MODULE, PythonStep, find_module_source
 
@@ -51,6 +52,38 @@ def test_resize(height: int, width: int) -> None:
 def test_channels_first() -> None:
     pictures = np.arange(24, dtype=np.float32).reshape(1, 2, 4, 3)
     assert np.array_equal(run("channels_first", pictures)["picture"], pictures.transpose(0, 3, 1, 2))
+
+
+def test_flatten_and_reshape_keep_rows_and_order() -> None:
+    data = np.arange(24, dtype=np.int64).reshape(2, 3, 4)
+    flat = run("flatten", data, dtype="int64", shape=[3, 4])["data"]
+    assert flat.tolist() == data.reshape(2, 12).tolist()
+    pairs = run("reshape", flat, to=[-1, 2], dtype="int64")["data"]
+    assert pairs.tolist() == data.reshape(2, 6, 2).tolist()
+    empty = np.zeros((0, 12), np.int64)
+    assert run("reshape", empty, to=[-1, 2], dtype="int64")["data"].shape == (0, 6, 2)
+    assert run("flatten", np.zeros((0, 3, 4), np.float32))["data"].shape == (0, 12)
+    with pytest.raises(PermanentError, match="cannot reshape"):
+        run("reshape", flat, to=[5], dtype="int64")
+
+
+def test_select_takes_one_entry_of_each_row() -> None:
+    scores = np.float32([[0.1, 0.9], [0.7, 0.3]])
+    assert run("select", scores, index=1)["data"].tolist() == scores[:, 1].tolist()
+    tokens = np.arange(24, dtype=np.float16).reshape(2, 3, 4)
+    assert run("select", tokens, index=0, dtype="float16", shape=4)["data"].tolist() == tokens[:, 0].tolist()
+    with pytest.raises(PermanentError, match="out of bounds"):
+        run("select", scores, index=2)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_scores_of_other_precisions(dtype: str) -> None:
+    scores = np.array([[1, 3, 2]], dtype)
+    probabilities = run("softmax", scores, dtype=dtype)["scores"]
+    assert probabilities.dtype == dtype
+    assert np.allclose(probabilities, np.exp([1, 3, 2]) / np.exp([1, 3, 2]).sum(), atol=1e-3)
+    assert run("argmax", scores, dtype=dtype)["label"].tolist() == [1]
+    assert run("top_k", scores, k=2, dtype=dtype)["scores"].dtype == dtype
 
 
 def test_cast_keeps_within_the_range() -> None:

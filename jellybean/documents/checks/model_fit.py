@@ -1,0 +1,166 @@
+"""Check that models fit each other along the edges, with the names that each variant gives its inputs and outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from jellybean.documents.checks.checked import CheckedWorkflow
+from jellybean.documents.checks.tensors import (
+    ModelSignature,
+    Port,
+    Tensor,
+    answers_differ,
+    batch_problem,
+    misfits,
+    step_between,
+)
+from jellybean.documents.flow import Flow
+from jellybean.documents.schema.reader import DocPath
+from jellybean.quantities import did_you_mean, quoted
+from jellybean_solver import Edge, EdgeKind
+
+Models = Mapping[str, Mapping[str, ModelSignature]]  # operator -> variant -> inputs and outputs of its model
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayHeader:
+    """Shape and dtype of an array in an .npz file, read without loading the array."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+Arrays = Mapping[str, ArrayHeader]  # source -> header of its held-out inputs
+
+
+def check_model_fit(workflow: CheckedWorkflow, flow: Flow, models: Models, arrays: Arrays) -> None:
+    """Check each edge: the outputs of all upstream variants, and held-out inputs, fit the input of every variant.
+
+    The variants of an operator whose output is the answer must give alike answers.
+    """
+    upstreams = {edge.upstream for edges in flow.edges.values() for edge in edges}
+    for operator, edges in flow.edges.items():
+        for variant, model in models.get(operator, {}).items():
+            _check_names(workflow, operator, variant, model, edges)
+            _check_fit(workflow, operator, variant, model, edges, models, arrays)
+        if operator not in upstreams:
+            _check_answers(workflow, operator, models.get(operator, {}))
+
+
+def _check_answers(workflow: CheckedWorkflow, operator: str, variants: Mapping[str, ModelSignature]) -> None:
+    """Check that all variants of a sink answer with tensors of one dtype and rank: clients get those of any plan."""
+    answers = [(variant, port) for variant, model in variants.items() if (port := model.output(None)) is not None]
+    for variant, other in answers[1:]:
+        first, one = answers[0]
+        if why := answers_differ(one, other):
+            message = f"variants {first} and {variant} answer differently: {why}"
+            known = ", ".join(port.name for port in variants[variant].outputs)
+            hint = (
+                f"name the output that is the answer in each, output: NAME ({variant} has {known}), or change a model"
+            )
+            workflow.tree.add(("operators", operator, "variants", variant), message, hint, key=True)
+
+
+def _check_names(
+    workflow: CheckedWorkflow, operator: str, variant: str, model: ModelSignature, edges: tuple[Edge, ...]
+) -> None:
+    """Check that a variant's own names of inputs and outputs are those of its upstreams and its model."""
+    path: DocPath = ("operators", operator, "variants", variant)
+    takes, gives = [port.name for port in model.inputs], [port.name for port in model.outputs]
+    upstreams = [edge.upstream for edge in edges]
+    names = model.names
+    wrong = [((*path, "inputs"), up, upstreams, "the operator's inputs") for up in names.inputs if up not in upstreams]
+    wrong += [
+        ((*path, "inputs", up), name, takes, "its inputs") for up, name in names.inputs.items() if name not in takes
+    ]
+    wrong += [((*path, "output"), name, gives, "its outputs") for name in [names.output] if name and name not in gives]
+    wrong += [
+        ((*path, "outputs", of), one, gives, "its outputs") for of, one in names.outputs.items() if one not in gives
+    ]
+    for where, name, known, what in wrong:
+        workflow.tree.add(
+            where, f"{quoted(name)} is none of {what}", did_you_mean(name, known) or f"{what}: {', '.join(known)}"
+        )
+
+
+def _check_fit(
+    workflow: CheckedWorkflow,
+    operator: str,
+    variant: str,
+    model: ModelSignature,
+    edges: tuple[Edge, ...],
+    models: Models,
+    arrays: Arrays,
+) -> None:
+    """Check that the model has an input for each edge, and that the outputs of all upstream variants fit that input."""
+    base: DocPath = ("operators", operator, "inputs")
+    if len(edges) != len(model.inputs):
+        names = ", ".join(port.name for port in model.inputs)
+        message = f"{len(edges)} inputs, but model {variant} takes {len(model.inputs)} ({names})"
+        workflow.tree.add(base, message, "write one edge per model input", key=True)
+        return
+    taken: dict[str, str] = {}
+    for index, edge in enumerate(edges):
+        port = model.input_for(edge.upstream, index)
+        if port.name in taken:
+            message = f"{edge.upstream} and {taken[port.name]} both feed input {port.name!r} of model {variant}"
+            workflow.tree.add(
+                (*base, index), message, f"name each in the variant: inputs: {{{edge.upstream}: {_free(model, edges)}}}"
+            )
+            continue
+        taken[port.name] = edge.upstream
+        found = _edge_problems(workflow, (*base, index), edge, port, models.get(edge.upstream, {}))
+        if edge.upstream in arrays:
+            header = arrays[edge.upstream]
+            found.compare(Tensor(header.dtype, (1, *header.shape[1:])), port, edge.kind, "held-out inputs")
+        if why := batch_problem(port, edge.kind):
+            found.by_reason.setdefault(why, [])
+        for message, upstreams in found.by_reason.items():
+            origin = f"{edge.upstream} ({', '.join(upstreams)})" if upstreams else edge.upstream
+            text = f"{origin} does not fit input {port.name!r} of {operator} {variant}: {message}"
+            hint = f"change one of the models, or name another output{found.steps.get(message, '')}"
+            workflow.tree.add((*base, index), text, hint)
+
+
+@dataclass(frozen=True, slots=True)
+class _Misfits:
+    """What does not fit one edge: reason -> where it comes from, and reason -> the step that would make it fit."""
+
+    by_reason: dict[str, list[str]] = field(default_factory=dict)
+    steps: dict[str, str] = field(default_factory=dict)
+
+    def compare(self, given: Tensor, port: Port, kind: EdgeKind, origin: str) -> None:
+        """Compare what an upstream variant or the held-out inputs give with the input that takes it."""
+        if why := misfits(given, port, kind):
+            self.by_reason.setdefault(why, []).append(origin)
+            self.steps[why] = step_between(given, port.tensor)
+
+
+def _free(model: ModelSignature, edges: tuple[Edge, ...]) -> str:
+    """The name of an input of the model that no edge feeds."""
+    fed = {model.input_for(edge.upstream, index).name for index, edge in enumerate(edges)}
+    return next((port.name for port in model.inputs if port.name not in fed), model.inputs[0].name)
+
+
+def _edge_problems(
+    workflow: CheckedWorkflow, path: DocPath, edge: Edge, port: Port, upstreams: Mapping[str, ModelSignature]
+) -> _Misfits:
+    """Why outputs of upstream variants do not fit the input `port`.
+
+    Edges that name an output that does not exist are reported here and are not in the result.
+    """
+    found = _Misfits()
+    for name, upstream in upstreams.items():
+        output = upstream.output(edge.output)
+        if output is not None:
+            found.compare(output.tensor, port, edge.kind, name)
+            if edge.kind is EdgeKind.FAN_OUT and output.tensor.shape == ():
+                why = "a fan-out needs a leading dimension, the output is a single value"
+                found.by_reason.setdefault(why, []).append(name)
+        elif edge.output is not None and edge.output not in upstream.names.outputs:  # else `_check_names` reports it
+            known = [item.name for item in upstream.outputs]
+            how = f"; if {name} only calls it otherwise, write in it outputs: {{{edge.output}: {known[0]}}}"
+            hint = did_you_mean(edge.output, known) or f"outputs: {', '.join(known)}{how}"
+            workflow.tree.add((*path, "output"), f"model {name} of {edge.upstream} has no output {edge.output!r}", hint)
+    return found
