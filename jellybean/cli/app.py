@@ -41,7 +41,7 @@ app = typer.Typer(
 )
 
 MODULES = {  # command or group -> module of this package that defines it, in the order of the help
-    "init": "documents",
+    "init": "init",
     "validate": "documents",
     "profile": "planning.plan",
     "plan": "planning.plan",

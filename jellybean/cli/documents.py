@@ -1,67 +1,25 @@
-"""Commands init, validate and schema."""
+"""Commands validate and schema."""
 
 from __future__ import annotations
 
-import shlex
-import shutil
-from collections.abc import Sized
+from collections.abc import Sequence, Sized
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from jellybean.cli.app import Directory, Json, Overrides, Stale, app, example
-from jellybean.cli.console import EXIT_BAD_INPUT, errors, out, print_json, warn
+from jellybean.cli.console import EXIT_BAD_INPUT, errors, out, print_json, say, warn
 from jellybean.cli.failures import failure
 from jellybean.cli.projects import warn_about_profiles
 from jellybean.documents import MultiWorkflowProject, build_problem, json_schemas, load_any_project, require_folder
 from jellybean.documents.layout import workflow_folders
-from jellybean.errors import DocumentError, JellyBeanError
+from jellybean.documents.todos import Todo, read_todos
+from jellybean.errors import DocumentError, DocumentProblem
 
-
-class Example(StrEnum):
-    """Example projects that `init` can copy."""
-
-    DIGITS = "digits"
-    SPLIT = "split"
-    VQA = "vqa"
-    TWO_WORKFLOWS = "two-workflows"
-    PIPELINE = "pipeline"
-
-
-_STEPS = {
-    Example.DIGITS: (
-        ("profile", "measure its models on this machine"),
-        ("plan", "choose models, place operators"),
-        ("simulate", "predict latency and the highest sustained rate"),
-        ("up --detach", "serve the plan on this machine"),
-        ("bench", "measure it under the declared load"),
-        ("report", "compare predictions with measurements"),
-        ("down", "stop it"),
-    ),
-    Example.SPLIT: (
-        ("profile", "measure its models and their stages on this machine"),
-        ("plan", "choose a model, where to cut it, and where its stages run"),
-        ("up --detach", "serve the plan on this machine"),
-        ("bench", "measure it under the declared load"),
-        ("report", "compare predictions with measurements"),
-        ("down", "stop it"),
-    ),
-    Example.VQA: (
-        ("plan", "choose models, place operators; its profiles are published figures"),
-        ("explain", "why this plan, and the alternatives"),
-        ("frontier", "cost as a function of accuracy"),
-    ),
-    Example.TWO_WORKFLOWS: (
-        ("plan", "plan both workflows together on one fleet; its profiles are included"),
-        ("simulate", "predict latency and throughput of each"),
-    ),
-    Example.PIPELINE: (
-        ("train", "train a small transformer on this machine; needs the extra `train` and scikit-learn"),
-        ("train --fresh --set devices=2", "the same as a pipeline of two processes"),
-    ),
-}
+if TYPE_CHECKING:
+    from jellybean.documents.hashes import HashFix
 
 
 class Schema(StrEnum):
@@ -73,57 +31,44 @@ class Schema(StrEnum):
     TRAINING = "training"
 
 
-@app.command(epilog=example("jellybean init digits my-digits", "jellybean init vqa my-vqa"))
-def init(
-    name: Annotated[
-        Example,
-        typer.Argument(
-            metavar="EXAMPLE",
-            help="digits or split (can be served on this machine), vqa or two-workflows (planning only), "
-            "or pipeline (training only).",
-        ),
-    ],
-    directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Folder to create; an existing folder must be empty.")
-    ],
-) -> None:
-    """Copy an example project to start from."""
-    copy_example(name, directory)
-    out.print(f"{directory}: copied from the example {name.value}; next commands:", soft_wrap=True)
-    lines = {f"jellybean {step} {shlex.quote(str(directory))}": purpose for step, purpose in _STEPS[name]}
-    for line, purpose in lines.items():
-        out.print(f"  {line:{max(map(len, lines))}}  # {purpose}", soft_wrap=True)
-
-
-def copy_example(name: Example, directory: Path) -> None:
-    """Copy an example project to `directory`. JellyBeanError if that is not empty."""
-    if directory.exists() and any(directory.iterdir() if directory.is_dir() else [directory]):
-        raise JellyBeanError(f"{directory} exists and is not empty; choose another folder")
-    ignored = shutil.ignore_patterns("__pycache__", ".jellybean", "plan.json", "training")
-    shutil.copytree(_examples() / name.value, directory, dirs_exist_ok=True, ignore=ignored)
-
-
 @app.command(
-    epilog=example("jellybean validate my-digits", "jellybean validate my-digits --set slo.accuracy=99 --json")
+    epilog=example(
+        "jellybean validate my-digits",
+        "jellybean validate my-digits --fix",
+        "jellybean validate my-digits --set slo.accuracy=99 --json",
+    )
 )
-def validate(directory: Directory, overrides: Overrides = None, json: Json = False, stale: Stale = False) -> None:
-    """Check all documents and print every problem with its file and line."""
+def validate(
+    directory: Directory,
+    overrides: Overrides = None,
+    json: Json = False,
+    stale: Stale = False,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="First write missing and changed SHA-256 of models into workflow.yaml.")
+    ] = False,
+) -> None:
+    """Check all documents and print every problem with its file and line, then the TODOs in their comments."""
+    fixed = _fix_hashes(directory) if fix else ()
     try:
         unprofiled = _unprofiled(directory)
         project = load_any_project(directory, overrides or (), profiles=not unprofiled, accept_stale=stale)
         if not unprofiled:
             build_problem(project)
     except DocumentError as error:
-        if not json:
-            raise
-        print_json({"valid": False, "problems": [problem.to_dict() for problem in error.problems], **failure(error)})
+        todos = _todos_beside(directory, error.problems)
+        if json:
+            found = {"valid": False, "problems": [problem.to_dict() for problem in error.problems]}
+            print_json({**found, **_json_lists(todos, fixed), **failure(error)})
         errors.print(str(error), style="red", soft_wrap=True)
+        _print_todos(todos)
         raise typer.Exit(EXIT_BAD_INPUT) from error
+    todos = read_todos(directory)
     warn_about_profiles(project)
     parts = project.workflows if isinstance(project, MultiWorkflowProject) else {project.workflow.name: project}
     if json:
         outdated = [entry.to_dict() for part in parts.values() for entry in part.stale]
-        print_json({"valid": True, "problems": [], **({"stale": outdated} if outdated else {})})
+        lists = _json_lists(todos, fixed)
+        print_json({"valid": True, "problems": [], **lists, **({"stale": outdated} if outdated else {})})
         return
     fleet = project.infrastructure
     workflows = (
@@ -136,6 +81,39 @@ def validate(directory: Directory, overrides: Overrides = None, json: Json = Fal
     out.print(f"valid: {between.join([*workflows, workers])}")
     for folder in unprofiled:
         warn(f"{folder / 'profiles.yaml'} does not exist yet; run: jellybean profile {directory}")
+    _print_todos(todos)
+
+
+def _fix_hashes(directory: Path) -> Sequence[HashFix]:
+    """Say which hashes are missing or wrong, then write them."""
+    from jellybean.documents.hashes import write_hashes, wrong_hashes
+
+    require_folder(directory)
+    fixes = wrong_hashes(directory)
+    for fix in fixes:
+        say(f"writes {fix}")
+    write_hashes(fixes)
+    if not fixes:
+        say("all hashes are those of the files")
+    return fixes
+
+
+def _todos_beside(directory: Path, problems: Sequence[DocumentProblem]) -> Sequence[Todo]:
+    """The TODO comments that no problem repeats: those beside or above a value that is still TODO."""
+    reported = {(problem.file, problem.hint) for problem in problems}
+    return [todo for todo in read_todos(directory) if (todo.file, todo.text) not in reported]
+
+
+def _print_todos(todos: Sequence[Todo]) -> None:
+    """Print the TODO comments, which do not keep a plan from being made, in order."""
+    for todo in todos:
+        warn(f"TODO {todo}")
+
+
+def _json_lists(todos: Sequence[Todo], fixed: Sequence[HashFix]) -> dict[str, Any]:
+    """The TODO comments and the hashes that were written, as JSON; left out where there are none."""
+    lists = {"todos": [todo.to_dict() for todo in todos], "fixed": [fix.to_dict() for fix in fixed]}
+    return {name: entries for name, entries in lists.items() if entries}
 
 
 @app.command(epilog=example("jellybean schema workflow > workflow.schema.json", "jellybean schema"))
@@ -164,12 +142,3 @@ def _unprofiled(directory: Path) -> list[Path]:
     """Folders of the project's workflows that have no profiles.yaml yet."""
     folders = workflow_folders(directory).values() or [directory]
     return [folder for folder in folders if not (folder / "profiles.yaml").exists()]
-
-
-def _examples() -> Path:
-    """The folder of example projects: in a checkout next to the package, in a wheel inside the package."""
-    package = Path(__file__).resolve().parent.parent
-    for folder in (package / "examples", package.parent / "examples"):
-        if (folder / "vqa" / "workflow.yaml").exists():
-            return folder
-    raise JellyBeanError(f"the examples are missing from this installation ({package})")

@@ -15,7 +15,8 @@ from jellybean.bench.target import DURATION_S
 from jellybean.cli.app import Directory, Json, Overrides, Seed, app, checked_file, example
 from jellybean.cli.console import EXIT_MISSED, EXIT_OVERLOAD, errors, out, print_json, progress, say, warn
 from jellybean.cli.current_plan import load_current_plan
-from jellybean.cli.documents import Example, check_project, copy_example
+from jellybean.cli.documents import check_project
+from jellybean.cli.init import Example, copy_example
 from jellybean.cli.projects import open_project
 from jellybean.documents import Project, load_project
 from jellybean.planning.prediction import predict

@@ -29,6 +29,7 @@ from jellybean_agent import (
 )
 
 _CHUNK = 2**20
+_FIX = "have `jellybean validate DIR --fix` write it"
 
 
 def inside(directory: Path, text: str) -> Path:
@@ -165,10 +166,12 @@ def _model(workflow: CheckedWorkflow, directory: Path, path: DocPath, files: Var
         file = inside(directory, files.model)
         digest = sha256_of(file)
         if files.sha256 is None:
-            workflow.tree.add(path, "missing key 'sha256': a plan identifies models by hash", f"write sha256: {digest}")
+            workflow.tree.add(
+                path, "missing key 'sha256': a plan identifies models by hash", f"write sha256: {digest}, or {_FIX}"
+            )
         elif files.sha256 != digest:
             message = f"the file has SHA-256 {digest[:12]}..., the document says {files.sha256[:12]}..."
-            workflow.tree.add((*path, "sha256"), message, f"if this is the right model, write {digest}")
+            workflow.tree.add((*path, "sha256"), message, f"if this is the right model, write {digest}, or {_FIX}")
             return None
         return replace(read_model(file), names=files.port_names)
     except InvalidValueError as error:

@@ -8,7 +8,7 @@ text.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from ruamel.yaml.events import (
 from ruamel.yaml.reader import ReaderError
 
 from jellybean.documents.layout import profile_command
+from jellybean.documents.schema.todos import PLACEHOLDER, todo_comments
 from jellybean.errors import DocumentProblem
 from jellybean.quantities import quoted
 from jellybean_agent import describe_error
@@ -159,7 +160,22 @@ def read_text(text: str, file: str) -> Tree:
         tree.data = None
     if tree.data is None and not tree.problems:
         tree.add((), "the document is empty", "`jellybean init` copies an example to start from")
+    if PLACEHOLDER in text and isinstance(tree.data, dict | list):
+        _reject_placeholders(tree, tree.data, (), todo_comments(text))
     return tree
+
+
+def _reject_placeholders(tree: Tree, value: Any, path: DocPath, comments: Mapping[int, str]) -> None:
+    """Report values that are still TODO, with the comment beside or above them; in `data` they become None."""
+    for key, item in list(value.items() if isinstance(value, dict) else enumerate(value)):
+        place = (*path, key)
+        if isinstance(item, dict | list):
+            _reject_placeholders(tree, item, place, comments)
+        elif item == PLACEHOLDER:
+            line = tree.position(place).line or 0
+            tree.add(place, "is still to be written (TODO)", comments.get(line, comments.get(line - 1, "")))
+            tree.unread.add(place)
+            value[key] = None
 
 
 def _events(text: str) -> Iterator[Event]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jellybean.cli import run
-from jellybean.cli.documents import Example
+from jellybean.cli.init import Example
 from jellybean.documents.training import load_training
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jellybean.cli.documents import Example, copy_example
+from jellybean.cli.init import Example, copy_example
 from jellybean.documents import load_project
 from jellybean.errors import DocumentError, DocumentProblem
 

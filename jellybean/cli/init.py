@@ -1,0 +1,200 @@
+"""Command init: a project from an example, from ONNX files, or blank."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from jellybean.cli.app import app, example
+from jellybean.cli.console import out
+from jellybean.errors import JellyBeanError
+from jellybean.quantities import did_you_mean
+
+if TYPE_CHECKING:
+    from jellybean.documents.draft.project_files import Drafted
+
+_FORMS = "EXAMPLE DIR, DIR --from MODEL.onnx ..., or DIR --blank"
+
+
+class Example(StrEnum):
+    """Example projects that `init` can copy."""
+
+    DIGITS = "digits"
+    SPLIT = "split"
+    VQA = "vqa"
+    TWO_WORKFLOWS = "two-workflows"
+    PIPELINE = "pipeline"
+
+
+_STEPS = {
+    Example.DIGITS: (
+        ("profile", "measure its models on this machine"),
+        ("plan", "choose models, place operators"),
+        ("simulate", "predict latency and the highest sustained rate"),
+        ("up --detach", "serve the plan on this machine"),
+        ("bench", "measure it under the declared load"),
+        ("report", "compare predictions with measurements"),
+        ("down", "stop it"),
+    ),
+    Example.SPLIT: (
+        ("profile", "measure its models and their stages on this machine"),
+        ("plan", "choose a model, where to cut it, and where its stages run"),
+        ("up --detach", "serve the plan on this machine"),
+        ("bench", "measure it under the declared load"),
+        ("report", "compare predictions with measurements"),
+        ("down", "stop it"),
+    ),
+    Example.VQA: (
+        ("plan", "choose models, place operators; its profiles are published figures"),
+        ("explain", "why this plan, and the alternatives"),
+        ("frontier", "cost as a function of accuracy"),
+    ),
+    Example.TWO_WORKFLOWS: (
+        ("plan", "plan both workflows together on one fleet; its profiles are included"),
+        ("simulate", "predict latency and throughput of each"),
+    ),
+    Example.PIPELINE: (
+        ("train", "train a small transformer on this machine; needs the extra `train` and scikit-learn"),
+        ("train --fresh --set devices=2", "the same as a pipeline of two processes"),
+    ),
+}
+
+
+@app.command(
+    epilog=example(
+        "jellybean init digits my-digits",
+        "jellybean init my-project --from models/*.onnx",
+        "jellybean init my-project --from models/*.onnx --data heldout.npz",
+        "jellybean init my-project --blank",
+    )
+)
+def init(
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[EXAMPLE] DIR",
+            show_default=False,
+            help="An example (digits or split can be served on this machine, vqa and two-workflows are for planning "
+            "only, pipeline for training only) and the folder to create; with --from or --blank only the folder.",
+        ),
+    ],
+    models: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--from",
+            metavar="MODEL.onnx ...",
+            help="ONNX files: they become operators with variants, by their names, inputs and outputs.",
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.npz",
+            help="With --from: held-out requests, an array for each source, one request a row; and an array named "
+            "labels. By default the inputs are random numbers.",
+        ),
+    ] = None,
+    blank: Annotated[bool, typer.Option("--blank", help="Write commented skeletons of the documents.")] = False,
+) -> None:
+    """Start a project: copy an example, draft its documents from ONNX files, or write commented skeletons."""
+    if data is not None and not models:
+        raise typer.BadParameter("--data needs --from MODEL.onnx")
+    if models and blank:
+        raise typer.BadParameter("--from and --blank exclude each other")
+    if models:
+        _init_from(names, models, data)
+    elif blank:
+        _init_blank(_only_folder(names, "--blank"))
+    else:
+        _init_example(names)
+
+
+def _init_example(names: Sequence[str]) -> None:
+    known = [item.value for item in Example]
+    if len(names) == 1 and names[0] in known:
+        raise typer.BadParameter(f"missing the folder to create: jellybean init {names[0]} my-{names[0]}")
+    if len(names) != 2:
+        raise typer.BadParameter(f"write {_FORMS}")
+    if names[0] not in known:
+        hint = did_you_mean(names[0], known) or f"examples: {', '.join(known)}"
+        raise typer.BadParameter(f"{names[0]!r} is not an example; {hint}")
+    name, directory = Example(names[0]), Path(names[1])
+    copy_example(name, directory)
+    out.print(f"{directory}: copied from the example {name.value}; next commands:", soft_wrap=True)
+    _print_next(directory, _STEPS[name])
+
+
+def _init_blank(directory: Path) -> None:
+    from jellybean.documents.draft.project_files import write_blank
+
+    write_blank(directory)
+    out.print(f"{directory}: wrote workflow.yaml and infrastructure.yaml; next commands:", soft_wrap=True)
+    _print_next(directory, (("validate", "lists what is still to be written"),))
+
+
+def _init_from(names: Sequence[str], models: Sequence[Path], data: Path | None) -> None:
+    """Draft a project. A shell's `--from *.onnx` gives the files after the first as arguments."""
+    from jellybean.documents.draft.project_files import write_draft
+    from jellybean.documents.draft.text import HELD_OUT_FILE
+
+    more = [name for name in names if name.endswith(".onnx")]
+    directory = _only_folder([name for name in names if name not in more], "--from")
+    files = list(dict.fromkeys([*models, *map(Path, more)]))
+    written = write_draft(directory, files, data)
+    out.print(f"{directory}: {_drafted_text(written, len(files))}; next commands:", soft_wrap=True)
+    steps = [
+        ("validate", "lists what to check and to write"),
+        ("profile", "measure the models on this machine"),
+        ("plan", "choose models, place operators"),
+        ("up --detach", "serve the plan on this machine"),
+    ]
+    rows = (f"{name}={directory / HELD_OUT_FILE}#{name}[0]" for name in written.with_inputs)
+    inputs = "".join(f" --input {shlex.quote(row)}" for row in rows)
+    _print_next(directory, steps, {f"jellybean infer {shlex.quote(str(directory))}{inputs}": "send one request"})
+
+
+def _drafted_text(written: Drafted, files: int) -> str:
+    draft = written.draft
+    operators = ", ".join(
+        operator.name + (f" ({', '.join(operator.variants)})" if len(operator.variants) > 1 else "")
+        for operator in draft.operators
+    )
+    sources = ", ".join(source.name for source in draft.sources)
+    return f"{files} model{'s' * (files != 1)}, operators {operators}, from {sources}"
+
+
+def _only_folder(names: Sequence[str], option: str) -> Path:
+    if len(names) != 1:
+        given = f"; given: {', '.join(names)}" if names else ""
+        raise typer.BadParameter(f"{option} takes one folder DIR{given}")
+    return Path(names[0])
+
+
+def _print_next(directory: Path, steps: Sequence[tuple[str, str]], more: Mapping[str, str] | None = None) -> None:
+    lines = {f"jellybean {step} {shlex.quote(str(directory))}": purpose for step, purpose in steps}
+    lines.update(more or {})
+    for line, purpose in lines.items():
+        out.print(f"  {line:{max(map(len, lines))}}  # {purpose}", soft_wrap=True)
+
+
+def copy_example(name: Example, directory: Path) -> None:
+    """Copy an example project to `directory`. JellyBeanError if that is not empty."""
+    if directory.exists() and any(directory.iterdir() if directory.is_dir() else [directory]):
+        raise JellyBeanError(f"{directory} exists and is not empty; choose another folder")
+    ignored = shutil.ignore_patterns("__pycache__", ".jellybean", "plan.json", "training")
+    shutil.copytree(_examples() / name.value, directory, dirs_exist_ok=True, ignore=ignored)
+
+
+def _examples() -> Path:
+    """The folder of example projects: in a checkout next to the package, in a wheel inside the package."""
+    package = Path(__file__).resolve().parent.parent
+    for folder in (package / "examples", package.parent / "examples"):
+        if (folder / "vqa" / "workflow.yaml").exists():
+            return folder
+    raise JellyBeanError(f"the examples are missing from this installation ({package})")

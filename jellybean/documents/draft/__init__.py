@@ -1,0 +1,1 @@
+"""Draft the documents of a project from ONNX files."""

@@ -1,0 +1,89 @@
+"""Write the files of a new project: documents, models and held-out data."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from jellybean.documents.draft.blank import BLANK_INFRASTRUCTURE, BLANK_WORKFLOW
+from jellybean.documents.draft.heldout import Array, random_inputs, read_data
+from jellybean.documents.draft.models import DraftModel, group_variants, read_models, valid_name
+from jellybean.documents.draft.text import HELD_OUT_FILE, draft_infrastructure, draft_workflow
+from jellybean.documents.draft.wiring import Draft, wire
+from jellybean.documents.layout import INFRASTRUCTURE_FILE, PROFILES_FILE, WORKFLOW_FILE, WORKFLOWS_FOLDER
+from jellybean.errors import InputError
+
+_MODELS_FOLDER = "models"
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """The draft that was written, and the sources for which held-out inputs exist."""
+
+    draft: Draft
+    with_inputs: tuple[str, ...]
+
+
+def require_new(directory: Path) -> None:
+    """InputError if a project cannot be started in this folder, because it has documents already or is a file."""
+    if directory.exists() and not directory.is_dir():
+        raise InputError(f"{directory} is a file; a project is a folder")
+    for name in (WORKFLOW_FILE, INFRASTRUCTURE_FILE, PROFILES_FILE, WORKFLOWS_FOLDER):
+        if (directory / name).exists():
+            raise InputError(f"{directory} is a project already: it has {name}; choose another folder")
+
+
+def write_blank(directory: Path) -> None:
+    """Write a commented skeleton of workflow.yaml and infrastructure.yaml. InputError if `directory` is a project."""
+    require_new(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    name = project_name(directory)
+    (directory / WORKFLOW_FILE).write_text(BLANK_WORKFLOW.format(name=name), encoding="utf-8")
+    (directory / INFRASTRUCTURE_FILE).write_text(BLANK_INFRASTRUCTURE, encoding="utf-8")
+
+
+def write_draft(directory: Path, files: Sequence[Path], data: Path | None = None) -> Drafted:
+    """Write a project for these ONNX files, copied into it unless they lie there, and for the held-out data.
+
+    `data`: the user's arrays; random inputs by default. InputError if a file cannot be used; then nothing is written.
+    """
+    require_new(directory)
+    models = read_models(files)
+    draft = wire(group_variants(models))
+    arrays = random_inputs(draft.sources) if data is None else read_data(data, draft.sources)
+    directory.mkdir(parents=True, exist_ok=True)
+    places = {model.name: _place(directory, model) for model in models}
+    if arrays:
+        (directory / HELD_OUT_FILE).parent.mkdir(exist_ok=True)
+        _save(directory / HELD_OUT_FILE, arrays)
+    text = draft_workflow(project_name(directory), draft, directory, places, arrays, is_random=data is None)
+    (directory / WORKFLOW_FILE).write_text(text, encoding="utf-8")
+    (directory / INFRASTRUCTURE_FILE).write_text(draft_infrastructure(), encoding="utf-8")
+    return Drafted(draft, tuple(source.name for source in draft.sources if source.name in arrays))
+
+
+def project_name(directory: Path) -> str:
+    """The workflow's name: that of its folder, as a valid name."""
+    return valid_name(directory.resolve().name)
+
+
+def _place(directory: Path, model: DraftModel) -> str:
+    """The model's path in the project; a file from elsewhere is copied to models/NAME.onnx."""
+    if model.path.resolve().is_relative_to(directory.resolve()):
+        return model.path.resolve().relative_to(directory.resolve()).as_posix()
+    target = directory / _MODELS_FOLDER / f"{model.name}.onnx"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if target.exists():
+        raise InputError(f"{target} exists; name it instead of {model.path}, or choose another folder")
+    shutil.copyfile(model.path, target)
+    return target.relative_to(directory).as_posix()
+
+
+def _save(file: Path, arrays: Mapping[str, Array]) -> None:
+    if file.exists():
+        raise InputError(f"{file} exists and would be overwritten; move it away, or give it with --data")
+    np.savez_compressed(file, **arrays)  # type: ignore[arg-type]  # its stub takes arrays for `allow_pickle`

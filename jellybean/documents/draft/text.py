@@ -1,0 +1,157 @@
+"""The text of drafted documents. What cannot be known has a default and a TODO, which `jellybean validate` lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from jellybean.documents.checks.files import sha256_of
+from jellybean.documents.checks.tensors import Port
+from jellybean.documents.draft.blank import DRAFT_INFRASTRUCTURE
+from jellybean.documents.draft.heldout import LABELS, OPEN_SIZE, Array, open_sizes, request_bytes
+from jellybean.documents.draft.models import DraftOperator
+from jellybean.documents.draft.wiring import Draft, DraftEdge, DraftSource
+from jellybean.quantities import SIZE, format_quantity
+from jellybean_solver import EdgeKind
+
+HELD_OUT_FILE = "data/heldout.npz"
+_HEADER = """\
+# Written by `jellybean init` from ONNX files. TODO comments mark guesses and defaults; `jellybean validate` lists them.
+# docs/documents.md describes every key.
+"""
+_WIDTH = 116
+
+
+def draft_infrastructure() -> str:
+    """A small fleet at the edge and in the cloud."""
+    return DRAFT_INFRASTRUCTURE
+
+
+def draft_workflow(
+    name: str,
+    draft: Draft,
+    directory: Path,
+    places: Mapping[str, str],
+    arrays: Mapping[str, Array],
+    *,
+    is_random: bool,
+) -> str:
+    """workflow.yaml of a draft. `places`: model name -> path in the project. `arrays`: held-out data."""
+    lines = [
+        *_HEADER.splitlines(),
+        "kind: Workflow",
+        f"name: {_quoted(name)}",
+        "sources:",
+        *_todo(
+            "tier, rate and message of each source: where the data originates, requests per second, size of one "
+            "request's data"
+        ),
+        *(line for source in draft.sources for line in _source(source, arrays, is_random=is_random)),
+        "operators:",
+        *(line for operator in draft.operators for line in _operator(operator, draft, directory, places)),
+        *_labels(draft, arrays, is_random=is_random),
+        *_todo("the targets; without one, the plan is the cheapest that sustains the rates", indent=""),
+        "# slo: {accuracy: 90, latency_p99: 500 ms, budget: 1 USD/h}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _todo(text: str, indent: str = "  ") -> Iterator[str]:
+    """A TODO comment, wrapped; the lines below the first are indented, so that they belong to it."""
+    line = f"{indent}# TODO:"
+    for word in text.split():
+        if len(line) + len(word) >= _WIDTH:
+            yield line
+            line = f"{indent}#  "
+        line = f"{line} {word}"
+    yield line
+
+
+def _source(source: DraftSource, arrays: Mapping[str, Array], *, is_random: bool) -> Iterator[str]:
+    size = request_bytes(source, arrays)
+    message = "1 KiB" if size is None else format_quantity(SIZE, size, 3)
+    name = _quoted(source.name)
+    if size is None:
+        yield from _todo(f"held-out inputs, one request a row, saved with numpy.savez: {HELD_OUT_FILE}#{source.name}")
+        yield f"  {name}: {{tier: edge, rate: 1/s, message: {message}, inputs: TODO}}"
+        return
+    if is_random:
+        sizes = f"; sizes that the models leave open are {OPEN_SIZE}" if open_sizes(source.tensor) else ""
+        yield from _todo(
+            f"the held-out inputs of {source.name} are random numbers, which is enough for latencies, but not for "
+            f"accuracy and numbers of children{sizes}: replace array {source.name} of {HELD_OUT_FILE} by real requests"
+        )
+    yield f"  {name}: {{tier: edge, rate: 1/s, message: {message}, inputs: {HELD_OUT_FILE}#{source.name}}}"
+
+
+def _operator(operator: DraftOperator, draft: Draft, directory: Path, places: Mapping[str, str]) -> Iterator[str]:
+    edges = draft.edges[operator.name]
+    for edge in edges:
+        if edge.guess:
+            yield from _todo(f"check that {operator.name} reads {edge.upstream}: {edge.guess}")
+    yield f"  {_quoted(operator.name)}:  # {_ports(operator.inputs)} -> {_ports(operator.outputs)}"
+    yield f"    inputs: [{', '.join(map(_edge, edges))}]"
+    yield "    variants:"
+    for name, model in operator.variants.items():
+        place = places[model.name]
+        yield f"      {_quoted(name)}: {{model: {_quoted(place)}, sha256: {sha256_of(directory / place)}}}"
+
+
+def _edge(edge: DraftEdge) -> str:
+    fields = {
+        "output": None if edge.output is None else _quoted(edge.output),
+        "ratio": (edge.ratio or "measured") if edge.kind is EdgeKind.FAN_OUT else None,
+        "gather": "true" if edge.kind is EdgeKind.GATHER else None,
+    }
+    given = "".join(f", {key}: {value}" for key, value in fields.items() if value is not None)
+    return f"{{from: {_quoted(edge.upstream)}{given}}}" if given else _quoted(edge.upstream)
+
+
+def _ports(ports: tuple[Port, ...]) -> str:
+    return ", ".join(f"{port.name} {port.tensor.dtype}{_shape(port)}" for port in ports)
+
+
+def _shape(port: Port) -> str:
+    sizes = port.tensor.shape
+    return "" if sizes is None else f"[{', '.join('?' if size is None else str(size) for size in sizes)}]"
+
+
+def _labels(draft: Draft, arrays: Mapping[str, Array], *, is_random: bool) -> Iterator[str]:
+    sinks = draft.sinks
+    if len(sinks) > 1:
+        yield from _todo(
+            f"{len(sinks)} operators answer ({', '.join(sinks)}); accuracy is measured for one: join them in one "
+            "operator, or make them workflows of their own",
+            indent="",
+        )
+    if LABELS in arrays:
+        yield f"labels: {HELD_OUT_FILE}#{LABELS}"
+        yield from _todo(
+            "metric: exact_match compares the answer with the label, top1 the index of its highest score", ""
+        )
+        yield f"metric: {_metric(draft, arrays[LABELS])}"
+        return
+    real = "real inputs and " if is_random else ""
+    yield from _todo(
+        f"without labels all variants count as equally accurate, and plans take the cheapest: save {real}an array of "
+        f"labels, one per row, and write the next two lines; or write accuracy into profiles.yaml by hand",
+        indent="",
+    )
+    yield f"# labels: {HELD_OUT_FILE}#{LABELS}"
+    yield "# metric: top1"
+
+
+def _metric(draft: Draft, labels: Array) -> str:
+    """top1 if the answers are scores and the labels indices, otherwise exact_match."""
+    outputs = [operator.outputs[0].tensor.dtype for operator in draft.operators if operator.name in draft.sinks]
+    scores = bool(outputs) and outputs[0].startswith("float")
+    return "top1" if scores and np.issubdtype(labels.dtype, np.integer) and labels.ndim == 1 else "exact_match"
+
+
+def _quoted(text: str) -> str:
+    """The text in quotes if YAML would read it as something else than this text."""
+    plain = text.replace("_", "a").replace("/", "a").replace(".", "a").replace("-", "a").isalnum()
+    is_text = plain and text[0].isalpha() and text.lower() not in {"true", "false", "null", "yes", "no", "on", "off"}
+    return text if is_text else "'" + text.replace("'", "''") + "'"

@@ -1,0 +1,206 @@
+"""Documents from ONNX files: operators and variants by names, edges by names and shapes, the rest as TODOs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, save_model
+
+from jellybean.documents import load_project
+from jellybean.documents.draft.models import group_variants, model_name, read_models
+from jellybean.documents.draft.project_files import write_blank, write_draft
+from jellybean.documents.draft.wiring import Draft, wire
+from jellybean.documents.todos import read_todos
+from jellybean.errors import DocumentError, InputError
+
+DIGITS = sorted(Path("examples/digits/models").glob("*.onnx"))
+Shape = Sequence[int | str | None]
+
+
+def model(path: Path, inputs: Mapping[str, Shape], outputs: Mapping[str, Shape], kind: int = TensorProto.FLOAT) -> Path:
+    """A model file of these inputs and outputs; its nodes compute nothing that its shapes promise."""
+    nodes = [helper.make_node("Identity", [next(iter(inputs))], [name]) for name in outputs]
+    ports = [
+        [helper.make_tensor_value_info(name, kind, shape) for name, shape in side.items()] for side in (inputs, outputs)
+    ]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_model(helper.make_model(helper.make_graph(nodes, "g", *ports), ir_version=9), path)
+    return path
+
+
+def drafted(*files: Path) -> Draft:
+    return wire(group_variants(read_models(files)))
+
+
+def edges(draft: Draft) -> dict[str, list[str]]:
+    """Operator -> its edges as text; those that are guesses end in `?`."""
+    return {
+        name: [f"{edge.upstream} {edge.kind.value}{'?' * bool(edge.guess)}" for edge in found]
+        for name, found in draft.edges.items()
+    }
+
+
+def variants(*files: Path) -> dict[str, list[str]]:
+    return {operator.name: list(operator.variants) for operator in group_variants(read_models(files))}
+
+
+def test_the_digits_example_from_its_models() -> None:
+    draft = drafted(*DIGITS)
+    assert {operator.name: sorted(operator.variants) for operator in draft.operators} == {
+        "find": ["find"],
+        "shape": ["cnn-large", "cnn-large-int8", "cnn-small", "mlp"],
+        "strokes": ["cnn", "cnn-int8", "linear"],
+        "read": ["read"],
+        "number": ["number"],
+    }
+    assert edges(draft) == {
+        "find": ["strip each"],
+        "shape": ["find fan_out?"],
+        "strokes": ["find fan_out?"],
+        "read": ["shape each", "strokes each"],
+        "number": ["read gather"],
+    }
+    assert [(source.name, source.tensor.dtype, source.tensor.shape) for source in draft.sources] == [
+        ("strip", "uint8", (1, 16, 96))
+    ]
+    assert draft.sinks == ("number",)
+
+
+def test_variants_have_names_that_begin_alike_and_the_same_tensors(tmp_path: Path) -> None:
+    alike = [
+        model(tmp_path / f"{name}.onnx", {"x": ["n", 8]}, {"y": ["n", 3]})
+        for name in ("resnet18", "resnet152", "cat", "cat-int8", "detect-small", "detect-smart", "deter")
+    ]
+    other = model(tmp_path / "detect-wide.onnx", {"x": ["n", 16]}, {"y": ["n", 3]})
+    fixed = model(tmp_path / "cat-fp32.onnx", {"a": [1, 8]}, {"b": [1, 3]})
+    assert variants(*alike, other, fixed) == {
+        "cat": ["cat", "fp32", "int8"],
+        "deter": ["deter"],
+        "detect": ["small", "smart"],
+        "detect-wide": ["detect-wide"],
+        "resnet": ["resnet152", "resnet18"],
+    }
+
+
+def test_files_called_model_have_the_names_of_their_folders(tmp_path: Path) -> None:
+    assert model_name(tmp_path / "bert small" / "onnx" / "model.onnx") == "bert-small"
+    assert model_name(tmp_path / "bert" / "model_quantized.onnx") == "bert_quantized"
+    assert model_name(tmp_path / "bert" / "modelling.onnx") == "modelling"
+    twice = [model(tmp_path / folder / "a.onnx", {"x": [1, 2]}, {"y": [1, 2]}) for folder in ("one", "two")]
+    with pytest.raises(InputError, match="would both be called a"):
+        read_models(twice)
+
+
+def test_a_chain_by_shapes_is_a_guess_and_one_by_names_is_not(tmp_path: Path) -> None:
+    embed = model(tmp_path / "embed.onnx", {"input.1": ["n", 3, 32, 32]}, {"feature": ["n", 64]})
+    by_shape = model(tmp_path / "score.onnx", {"input": ["n", 64]}, {"out": ["n", 10]})
+    by_name = model(tmp_path / "rank.onnx", {"feature": ["n", 64]}, {"out": ["n", 5]})
+    draft = drafted(embed, by_shape, by_name)
+    assert edges(draft) == {"embed": ["input each"], "score": ["embed each?"], "rank": ["embed each"]}
+    assert draft.sinks == ("rank", "score")
+
+
+def test_what_is_ambiguous_is_a_source_with_a_doubt(tmp_path: Path) -> None:
+    """Filters that may come in any order, and a classifier that may follow either."""
+    filters = [
+        model(tmp_path / f"{name}.onnx", {"x": ["n", 3, 8, 8]}, {"y": ["n", 3, 8, 8]}) for name in ("blur", "sharpen")
+    ]
+    draft = drafted(*filters, model(tmp_path / "label.onnx", {"x": ["n", 3, 8, 8]}, {"y": ["n", 2]}))
+    assert edges(draft) == {"blur": ["input each?"], "label": ["input each?"], "sharpen": ["input each?"]}
+    assert "blur or sharpen" in draft.edges["label"][0].guess
+
+
+def test_inputs_of_one_model_never_share_a_source_or_an_upstream(tmp_path: Path) -> None:
+    text = {"input_ids": ["b", "s"], "attention_mask": ["b", "s"]}
+    encode = model(tmp_path / "encode.onnx", text, {"pooled": ["b", 8]}, TensorProto.INT64)
+    other = model(tmp_path / "tag.onnx", text, {"tags": ["b", 4]}, TensorProto.INT64)
+    compare = model(tmp_path / "compare.onnx", {"a": ["n", 8], "b": ["n", 8]}, {"same": ["n", 1]}, TensorProto.INT64)
+    draft = drafted(encode, other, compare)
+    assert edges(draft)["encode"] == edges(draft)["tag"] == ["input_ids each", "attention_mask each"]
+    assert edges(draft)["compare"] == ["encode each?", "b each"]
+    join = model(tmp_path / "join.onnx", {"left": ["n", 4], "right": ["n", 4]}, {"y": ["n", 2]}, TensorProto.INT64)
+    both = drafted(other, model(tmp_path / "vote.onnx", text, {"tags": ["b", 4]}, TensorProto.INT64), join)
+    assert edges(both)["join"] == ["tag each?", "vote each?"]
+
+
+def test_rows_of_their_own_are_children(tmp_path: Path) -> None:
+    frame: Shape = [1, 3, 8, 8]
+    four = model(tmp_path / "tile.onnx", {"x": frame}, {"tiles": [4, 3, 4, 4]})
+    child = model(tmp_path / "read.onnx", {"tile": ["n", 3, 4, 4]}, {"word": ["n", 6]})
+    total = model(tmp_path / "total.onnx", {"read": ["n", 6]}, {"y": [1, 6]})
+    join = model(tmp_path / "join.onnx", {"word": ["n", 6], "frame": frame}, {"z": ["n", 9]})
+    draft = drafted(four, child, total, join)
+    assert draft.edges["read"][0].ratio == 4
+    assert edges(draft)["total"] == ["read gather"]
+    assert edges(draft)["join"] == ["read gather?", "frame each"]
+    numbered = model(tmp_path / "same.onnx", {"x": ["batch", 5]}, {"y": ["Gemm_dim_0", 7]})
+    after = model(tmp_path / "after.onnx", {"same": ["batch", 7]}, {"y": ["batch", 2]})
+    assert edges(drafted(numbered, after))["after"] == ["same each"]  # an exporter's own name for a size
+
+
+def test_a_project_that_is_valid_with_a_todo_for_each_guess(tmp_path: Path) -> None:
+    written = write_draft(tmp_path / "my digits!", DIGITS)
+    project = load_project(tmp_path / "my digits!", profiles=False)
+    assert project.workflow.name == "my-digits"
+    assert sum(len(spec.variants) for spec in project.workflow.operators.values()) == len(DIGITS)
+    assert written.with_inputs == ("strip",)
+    texts = [todo.text for todo in read_todos(project.directory)]
+    assert [text.split(":")[0] for text in texts] == [
+        "tier, rate and message of each source",
+        "the held-out inputs of strip are random numbers, which is enough for latencies, but not for accuracy and "
+        "numbers of children",
+        "check that shape reads find",
+        "check that strokes reads find",
+        "without labels all variants count as equally accurate, and plans take the cheapest",
+        "the targets; without one, the plan is the cheapest that sustains the rates",
+        "your machines",
+        "the network between the tiers",
+    ]
+    with pytest.raises(InputError, match="is a project already: it has workflow"):
+        write_draft(project.directory, DIGITS)
+
+
+def test_models_in_the_folder_stay_where_they_are_and_odd_names_are_quoted(tmp_path: Path) -> None:
+    lies = model(tmp_path / "p" / "nets" / "on.onnx", {"1": [1, 4]}, {"y": [1, 2]})
+    write_draft(tmp_path / "p", [lies, model(tmp_path / "12.onnx", {"on": [1, 2]}, {"z": [1, 3]})])
+    operators = load_project(tmp_path / "p", profiles=False).workflow.operators
+    assert operators["on"].variants["on"].model == "nets/on.onnx"
+    assert operators["12"].variants["12"].model == "models/12.onnx"
+    assert [edge.upstream for edge in operators["12"].inputs] == ["on"]
+
+
+def test_data_of_the_user(tmp_path: Path) -> None:
+    net = model(tmp_path / "net.onnx", {"image": ["n", 4], "meta": ["n", 2]}, {"scores": ["n", 3]})
+    rows = {"image": np.ones((5, 4), np.float32), "meta": np.ones((5, 2), np.float32), "labels": np.arange(5) % 3}
+    np.savez(tmp_path / "all.npz", **rows)
+    np.savez(tmp_path / "less.npz", image=rows["image"], metta=rows["meta"])
+    with pytest.raises(InputError, match=r"no array meta; did you mean 'metta'\?"):
+        write_draft(tmp_path / "p", [net], tmp_path / "less.npz")
+    assert not (tmp_path / "p").exists()
+    write_draft(tmp_path / "p", [net], tmp_path / "all.npz")
+    workflow = load_project(tmp_path / "p", profiles=False).workflow
+    assert (workflow.labels, workflow.metric) == ("data/heldout.npz#labels", "top1")
+    assert workflow.sources["meta"].message_bytes == 8
+    assert not any("random" in todo.text for todo in read_todos(tmp_path / "p"))
+
+
+def test_no_model_is_one_clear_sentence(tmp_path: Path) -> None:
+    (tmp_path / "a.onnx").write_text("not a model")
+    for file, message in ((tmp_path / "a.onnx", "is not an ONNX model"), (tmp_path / "b.onnx", "cannot be read")):
+        with pytest.raises(InputError, match=message):
+            write_draft(tmp_path / "p", [file])
+    assert not (tmp_path / "p").exists()
+
+
+def test_a_blank_project_is_explained_line_by_line(tmp_path: Path) -> None:
+    write_blank(tmp_path)
+    with pytest.raises(DocumentError) as raised:
+        load_project(tmp_path, profiles=False)
+    assert {(problem.path, problem.message) for problem in raised.value.problems} == {
+        ("sources.input.inputs", "is still to be written (TODO)"),
+        ("operators.detect.variants.small.model", "is still to be written (TODO)"),
+    }
+    assert all(problem.hint for problem in raised.value.problems)

@@ -1,0 +1,78 @@
+"""`validate --fix` writes missing and changed hashes, and leaves every other byte of the file alone."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from jellybean.documents.hashes import write_hashes, wrong_hashes
+
+TEXT = """\
+# models of ours\r
+kind: Workflow
+operators:
+  detect:   # two ways
+    inputs: [image]
+    variants:
+      small:
+        model: "models/a.onnx"   # the first
+        cuts: 2
+      large: { model: models/b.onnx , cuts: 1 }   # flow
+      stale: {model: models/a.onnx, sha256: 00aa}
+      right: {sha256: A_HASH, model: models/a.onnx}
+      gone: {model: models/gone.onnx}
+      rule: {python: "hashed_steps:crop"}
+      pinned: {python: "hashed_steps:crop", sha256: '00bb'}
+  names: {inputs: [detect], variants: [one, two]}
+  last:
+    variants:
+      only:
+        model: models/b.onnx"""
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def test_only_hashes_change(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models/a.onnx").write_bytes(b"a")
+    (tmp_path / "models/b.onnx").write_bytes(b"b")
+    (tmp_path / "hashed_steps.py").write_bytes(b"# step\n")
+    a, b, steps = sha256(b"a"), sha256(b"b"), sha256(b"# step\n")
+    text = TEXT.replace("A_HASH", a.upper())
+    (tmp_path / "workflow.yaml").write_bytes(text.encode())
+    fixes = wrong_hashes(tmp_path)
+    assert [(fix.operator, fix.variant, fix.before, fix.after, fix.line) for fix in fixes] == [
+        ("detect", "small", "", a, 8),
+        ("detect", "large", "", b, 10),
+        ("detect", "stale", "00aa", a, 11),
+        ("detect", "pinned", "00bb", steps, 15),
+        ("last", "only", "", b, 20),
+    ]
+    assert (tmp_path / "workflow.yaml").read_bytes() == text.encode()  # nothing is written yet
+    write_hashes(fixes)
+    wanted = text.replace("# the first", f"# the first\n        sha256: {a}")
+    wanted = wanted.replace("models/b.onnx ,", f"models/b.onnx, sha256: {b} ,").replace("00aa", a)
+    wanted = f"{wanted.replace(chr(39) + '00bb' + chr(39), steps)}\n        sha256: {b}\n"
+    assert (tmp_path / "workflow.yaml").read_bytes() == wanted.encode()
+    assert wrong_hashes(tmp_path) == ()
+
+
+def test_each_workflow_of_several(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        folder = tmp_path / "workflows" / name
+        folder.mkdir(parents=True)
+        (folder / "m.onnx").write_text(name)
+        (folder / "workflow.yaml").write_text("operators: {o: {variants: {v: {model: m.onnx}}}}\n")
+    write_hashes(wrong_hashes(tmp_path))
+    for name in ("one", "two"):
+        assert sha256(name.encode()) in (tmp_path / "workflows" / name / "workflow.yaml").read_text()
+
+
+def test_what_cannot_be_read_is_left_to_validate(tmp_path: Path) -> None:
+    for text in (b"operators: [", b"\xff", b"", b"operators: {o: {variants: {v: 3}}}", b"operators: 3"):
+        (tmp_path / "workflow.yaml").write_bytes(text)
+        assert wrong_hashes(tmp_path) == ()
+    (tmp_path / "workflow.yaml").unlink()
+    assert wrong_hashes(tmp_path) == ()
