@@ -20,4 +20,5 @@ def function_source(directory: Path, function: str) -> ModuleSource:
 def where_to_put_it(function: str) -> str:
     """Advice for a function whose module is not found."""
     module = split_function_name(function)[0].partition(".")[0]
-    return f"write {module}.py beside workflow.yaml or install it; if it is installed only where agents run, its sha256"
+    elsewhere = "if it is installed only where agents run, write its sha256"
+    return f"write {module}.py beside workflow.yaml or install it; {elsewhere}"

@@ -185,7 +185,7 @@ def test_a_changed_model_is_told_with_both_hashes(problems: Project, tmp_path: P
 def test_a_model_without_hash_is_told_the_hash(problems: Project, tmp_path: Path) -> None:
     digest = save(tmp_path / "models" / "find.onnx", *MODELS["find"])
     (problem,) = problems(replace=(f", sha256: {digest}", ""))
-    assert problem.hint == f"write sha256: {digest}"
+    assert problem.hint == f"write sha256: {digest}, or have `jellybean validate DIR --fix` write it"
 
 
 def test_links_out_of_the_project_are_refused(problems: Project, tmp_path: Path) -> None:
