@@ -157,7 +157,6 @@ _HOMES: dict[str, tuple[str, ...]] = {
     ),
     "tensors.tensors": (
         "Array",
-        "WIRE_DTYPES",
         "MAX_MESSAGE_BYTES",
         "MAX_TENSOR_RANK",
         "RawTensor",
@@ -166,6 +165,12 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "decode_tensor",
         "encode_tensor",
         "tensor_mismatch",
+    ),
+    "tensors.dtypes": (
+        "TEXT_NOT_SERVED",
+        "WIRE_DTYPES",
+        "is_text",
+        "unserved_reason",
     ),
     "transport.channels": (
         "AnyGrpcServer",

@@ -94,13 +94,16 @@ from jellybean_agent.telemetry.spans import parent_context_of_call as parent_con
 from jellybean_agent.telemetry.spans import span_context as span_context
 from jellybean_agent.telemetry.spans import trace_id_of as trace_id_of
 from jellybean_agent.telemetry.tracing import make_span_factory as make_span_factory
+from jellybean_agent.tensors.dtypes import TEXT_NOT_SERVED as TEXT_NOT_SERVED
+from jellybean_agent.tensors.dtypes import WIRE_DTYPES as WIRE_DTYPES
+from jellybean_agent.tensors.dtypes import is_text as is_text
+from jellybean_agent.tensors.dtypes import unserved_reason as unserved_reason
 from jellybean_agent.tensors.ports import PortNames as PortNames
 from jellybean_agent.tensors.ports import TensorPort as TensorPort
 from jellybean_agent.tensors.stacking import OperatorInput as OperatorInput
 from jellybean_agent.tensors.stacking import stack_requests as stack_requests
 from jellybean_agent.tensors.tensors import MAX_MESSAGE_BYTES as MAX_MESSAGE_BYTES
 from jellybean_agent.tensors.tensors import MAX_TENSOR_RANK as MAX_TENSOR_RANK
-from jellybean_agent.tensors.tensors import WIRE_DTYPES as WIRE_DTYPES
 from jellybean_agent.tensors.tensors import Array as Array
 from jellybean_agent.tensors.tensors import RawTensor as RawTensor
 from jellybean_agent.tensors.tensors import check_tensor_names as check_tensor_names

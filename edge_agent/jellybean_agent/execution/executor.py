@@ -18,6 +18,7 @@ import numpy as np
 from jellybean_agent.errors import AgentError, CrashError, InvalidInputError, ModelError, PermanentError
 from jellybean_agent.execution.emulation import CallAt, EmulatedDevice, EmulatedFinish
 from jellybean_agent.execution.session import OpenSession, OperatorCode, open_in_process
+from jellybean_agent.tensors.dtypes import is_served, unserved_reason
 from jellybean_agent.tensors.ports import TensorPort
 from jellybean_agent.tensors.stacking import OperatorInput
 from jellybean_agent.tensors.tensors import MAX_TENSOR_BYTES, Array, dtype_name, tensor_mismatch
@@ -64,7 +65,7 @@ class Executor:
         """
         self._session = open_session(code, sha256, accelerated=accelerated and device is None)
         self._device = device
-        self.outputs = self._session.outputs
+        self.outputs = tuple(port for port in self._session.outputs if is_served(port))
         self.inputs = _wire(self._session.inputs, input_order, str(code))
         self._upstreams = tuple(input_order)
         self.due_s: float | None = None  # when the last run on the emulated device ended (time.perf_counter)
@@ -96,6 +97,15 @@ class Executor:
             self.due_s = due_s + late_s
         by_name = dict(zip(self._output_names, outputs, strict=True))
         return RunResult(by_name, time.perf_counter() - began_s, late_s)
+
+    def check_output(self, name: str | None) -> None:
+        """ModelError unless the model has this output (None: a first one), and it is served."""
+        ports = {port.name: port for port in self._session.outputs}
+        port = ports.get(name) if name is not None else self._session.outputs[0]
+        if port is None:
+            raise ModelError(f"no output {name}; the model has {', '.join(sorted(ports))}")
+        if reason := unserved_reason(port.dtype):
+            raise ModelError(f"output {port.name} {reason}")
 
     @property
     def can_run_async(self) -> bool:

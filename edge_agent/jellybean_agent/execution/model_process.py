@@ -18,6 +18,7 @@ from jellybean_agent.execution.process_pool import ModelProcessPool
 from jellybean_agent.execution.process_wire import Conversation, ProcessMessage
 from jellybean_agent.execution.python_code import PythonStep
 from jellybean_agent.execution.session import OperatorCode
+from jellybean_agent.tensors.dtypes import is_served
 from jellybean_agent.tensors.ports import TensorPort
 from jellybean_agent.tensors.tensors import Array
 
@@ -288,7 +289,7 @@ class ProcessSession:
     def _outputs(self, answer: ProcessMessage, runs: int) -> list[list[Array]]:
         """Outputs of each of `runs` runs, copied, as the next run overwrites the shared memory."""
         _raise_fault(answer.header)
-        count = len(self.outputs)
+        count = len([port for port in self.outputs if is_served(port)])
         if len(answer.arrays) != runs * count:
             raise PermanentError(f"its process gave {len(answer.arrays)} tensors for {runs} runs with {count} outputs")
         copies = [array.copy() for array in answer.arrays]

@@ -13,6 +13,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from jellybean_agent.errors import ModelError, PermanentError, describe_error
 from jellybean_agent.execution.onnx_scan import OPERATOR_DOMAINS, scan_model
+from jellybean_agent.tensors.dtypes import is_served, unserved_reason
 from jellybean_agent.tensors.ports import TensorPort
 from jellybean_agent.tensors.tensors import Array
 
@@ -37,9 +38,13 @@ class OnnxSession:
 
     def __init__(self, session: ort.InferenceSession, path: Path) -> None:
         self._session = session
-        self.inputs = tuple(_port(item, str(path)) for item in session.get_inputs())
-        self.outputs = tuple(_port(item, str(path)) for item in session.get_outputs())
-        self._names = [port.name for port in self.outputs]
+        self.inputs, self.outputs = (tuple(map(_port, side)) for side in (session.get_inputs(), session.get_outputs()))
+        for port in self.inputs:
+            if reason := unserved_reason(port.dtype):
+                raise ModelError(f"model {path}: input {port.name} {reason}")
+        self._names = [port.name for port in self.outputs if is_served(port)]
+        if not self._names:
+            raise ModelError(f"model {path}: output {self.outputs[0].name} {unserved_reason(self.outputs[0].dtype)}")
 
     @classmethod
     def load(cls, path: Path, sha256: str, *, accelerated: bool) -> OnnxSession:
@@ -47,7 +52,7 @@ class OnnxSession:
         return cls(_inference_session(path, sha256, accelerated=accelerated), path)
 
     def run(self, feed: Mapping[str, Array]) -> Sequence[Array]:
-        """All outputs, in the model's order, for inputs by name. PermanentError if onnxruntime fails."""
+        """All outputs that are tensors of numbers, in the model's order. PermanentError if onnxruntime fails."""
         try:
             outputs: Sequence[Array] = self._session.run(self._names, feed)
         except ORT_ERRORS as error:
@@ -104,9 +109,7 @@ def _inference_session(path: Path, sha256: str, *, accelerated: bool) -> ort.Inf
         raise ModelError(f"model {path}: {describe_error(error)[:300]}") from error
 
 
-def _port(item: ort.NodeArg, model: str) -> TensorPort:
-    if item.type not in _DTYPE_BY_ONNX_TYPE:
-        raise ModelError(f"model {model}: {item.name} is a {item.type}; only tensors of numbers can be served")
-    return TensorPort(
-        item.name, _DTYPE_BY_ONNX_TYPE[item.type], tuple(s if isinstance(s, int) and s >= 0 else -1 for s in item.shape)
-    )
+def _port(item: ort.NodeArg) -> TensorPort:
+    shape = item.shape if isinstance(item.shape, list) else []  # lists of maps have none
+    sizes = tuple(size if isinstance(size, int) and size >= 0 else -1 for size in shape)
+    return TensorPort(item.name, _DTYPE_BY_ONNX_TYPE.get(item.type, item.type), sizes)

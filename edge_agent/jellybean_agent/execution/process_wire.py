@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from jellybean_agent.tensors.tensors import MAX_TENSOR_RANK, WIRE_DTYPES, Array
+from jellybean_agent.tensors.dtypes import WIRE_DTYPES
+from jellybean_agent.tensors.tensors import MAX_TENSOR_RANK, Array
 
 MAX_OUTPUT_BYTES = 2**30  # limit for all inputs, and for all outputs, of one run
 _ALIGNMENT = 64

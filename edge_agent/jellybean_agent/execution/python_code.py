@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from jellybean_agent.errors import ModelError, describe_error
+from jellybean_agent.tensors.dtypes import WIRE_DTYPES, is_text, unserved_reason
 from jellybean_agent.tensors.ports import TensorPort
-from jellybean_agent.tensors.tensors import MAX_TENSOR_RANK, WIRE_DTYPES
+from jellybean_agent.tensors.tensors import MAX_TENSOR_RANK
 
 BUILTIN_STEPS_MODULE = "jellybean_agent.steps"  # part of the agent: its steps are always allowed
 ALLOW_PYTHON_FLAG = "--allow-python"
@@ -231,6 +232,8 @@ def _port(function: str, name: Any, what: Any, given: Mapping[str, Any]) -> Tens
         raise ModelError(f"{function}: its decorator must say name: (dtype, shape): {_FORM}")
     dtype, shape = what
     known = given.get(dtype, dtype) if isinstance(dtype, str) and dtype not in WIRE_DTYPES else dtype
+    if isinstance(known, str) and is_text(known):
+        raise ModelError(f"{function}: {name} {unserved_reason(known)}")
     if not isinstance(known, str) or known not in WIRE_DTYPES:
         raise ModelError(
             f"{function}: {name} has no known dtype ({str(known or dtype)[:40]}); known: {', '.join(WIRE_DTYPES)}"

@@ -16,14 +16,14 @@ OperatorCode = Path | PythonStep  # what a variant runs: a model file, or a func
 
 
 class Session(Protocol):
-    """A loaded model or function."""
+    """A loaded model or function. `outputs` may have ports that are not served (`is_served`)."""
 
     @property
     def inputs(self) -> tuple[TensorPort, ...]: ...
     @property
     def outputs(self) -> tuple[TensorPort, ...]: ...
     def run(self, feed: Mapping[str, Array]) -> Sequence[Array]:
-        """All outputs for the inputs by name. PermanentError when the run fails."""
+        """All outputs that are served, for the inputs by name. PermanentError when the run fails."""
         ...
 
 

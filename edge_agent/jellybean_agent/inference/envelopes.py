@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from jellybean_agent.inference.tensors import dtype_of_datatype, outputs_of
-from jellybean_agent.tensors.tensors import WIRE_DTYPES
+from jellybean_agent.tensors.dtypes import WIRE_DTYPES
 from jellybean_agent.transport.message_wire import varint
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.inference.v2 import inference_pb2 as pb

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from jellybean_agent.errors import InvalidInputError
-from jellybean_agent.tensors.tensors import MAX_TENSOR_BYTES, WIRE_DTYPES, Array, checked_shape
+from jellybean_agent.tensors.dtypes import TEXT_NOT_SERVED, WIRE_DTYPES
+from jellybean_agent.tensors.tensors import MAX_TENSOR_BYTES, Array, checked_shape
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.inference.v2 import inference_pb2
 
@@ -67,6 +68,8 @@ def outputs_of(
 def dtype_of_datatype(datatype: str) -> str:
     """The numpy dtype of a datatype. InvalidInputError for a datatype that is not served."""
     dtype = DTYPE_BY_DATATYPE.get(datatype)
+    if datatype == "BYTES":
+        raise InvalidInputError(TEXT_NOT_SERVED)
     if dtype is None:
         raise InvalidInputError(f"datatype {datatype[:40]!r} is not served; known: {', '.join(DTYPE_BY_DATATYPE)}")
     return dtype

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from jellybean_agent.brain.messages import GATEWAY
 from jellybean_agent.brain.plan_view import OperatorView, PlanView, WorkerView
 from jellybean_agent.errors import ModelError
 from jellybean_agent.execution.emulation import EmulatedDevice
@@ -59,8 +60,7 @@ def _code(operator: OperatorView, settings: ModelSettings) -> tuple[OperatorCode
 
 
 def _check_outputs(operator: OperatorView, executor: Executor) -> None:
-    """ModelError unless the model has all outputs that the plan names."""
-    known = {port.name for port in executor.outputs}
-    unknown = sorted(set(operator.output_names.values()) - known)
-    if unknown:
-        raise ModelError(f"no output {', '.join(unknown)}; the model has {', '.join(sorted(known))}")
+    """ModelError unless the model has all outputs that the plan sends, and they are tensors of numbers."""
+    downstreams = [downstream for downstream, _ in operator.wiring.outputs] or [GATEWAY]
+    for name in dict.fromkeys(operator.output_names.get(downstream) for downstream in downstreams):
+        executor.check_output(name)

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jellybean_agent.errors import InvalidInputError
+from jellybean_agent.tensors.dtypes import WIRE_DTYPES, unserved_reason
 from jellybean_protos.agent.v1 import agent_pb2
 
 Array = npt.NDArray[Any]
@@ -22,16 +23,6 @@ Array = npt.NDArray[Any]
 MAX_TENSOR_BYTES = 64 * 2**20
 MAX_TENSOR_RANK = 16
 MAX_MESSAGE_BYTES = MAX_TENSOR_BYTES + 2**16  # one tensor and the other fields of its message
-
-WIRE_DTYPES = {
-    name: np.dtype(name).newbyteorder("<")
-    for name in (
-        *("float16", "float32", "float64", "bool"),
-        *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-    )
-}
-
-
 _NAMES = {dtype: name for name, dtype in WIRE_DTYPES.items()}
 
 
@@ -55,7 +46,7 @@ def tensor_without_data(array: Array) -> agent_pb2.Tensor:
     """Like `encode_tensor`, but only dtype and shape, without the bytes."""
     name = dtype_name(array)
     if name not in WIRE_DTYPES:
-        raise InvalidInputError(f"a tensor of {name} cannot be sent; known: {', '.join(WIRE_DTYPES)}")
+        raise InvalidInputError(f"the tensor {unserved_reason(name)}")
     if array.nbytes > MAX_TENSOR_BYTES:
         raise InvalidInputError(f"a tensor of {array.nbytes} bytes is above the limit of {MAX_TENSOR_BYTES}")
     return agent_pb2.Tensor(dtype=name, shape=array.shape)

@@ -13,7 +13,7 @@ from PIL import Image, UnidentifiedImageError
 from jellybean.errors import InputError
 from jellybean.quantities import did_you_mean, quoted
 from jellybean.tensor_files import Array, name_and_row, read_npy, read_npz
-from jellybean_agent import WIRE_DTYPES, describe_error
+from jellybean_agent import TEXT_NOT_SERVED, WIRE_DTYPES, describe_error
 
 MAX_INPUT_BYTES = 64 * 2**20
 _LITERAL_DTYPES = {"b": "bool", "i": "int64", "f": "float32"}  # by NumPy's kind: what most models take
@@ -90,6 +90,8 @@ def _literal(text: str) -> Array | None:
         found = np.asarray(value)
     except ValueError:
         raise InputError(f"{quoted(text)}: the lists of a literal must have equal lengths") from None
+    if found.dtype.kind in "US":
+        raise InputError(f"{quoted(text)}: {TEXT_NOT_SERVED}")
     if found.dtype.kind not in _LITERAL_DTYPES:
         raise InputError(f"{quoted(text)} is not a tensor of numbers")
     target = dtype if typed else _LITERAL_DTYPES[found.dtype.kind]

@@ -26,6 +26,7 @@ from jellybean_agent import (
     TensorPort,
     describe_error,
     step_signature,
+    unserved_reason,
 )
 
 _CHUNK = 2**20
@@ -87,7 +88,7 @@ def array_header(directory: Path, reference: str) -> ArrayHeader:
         message = f"{file} is not a NumPy archive with {quoted(name)}: {describe_error(error)}"
         raise InvalidValueError(message, "write it with numpy.savez") from error
     if dtype.hasobject:
-        raise InvalidValueError(f"array {quoted(name)} holds Python objects", "save numbers or fixed-length text")
+        raise InvalidValueError(f"array {quoted(name)} holds Python objects", "save numbers")
     if not shape:
         raise InvalidValueError(f"array {quoted(name)} is a single value", "save an array with one row per request")
     return ArrayHeader(tuple(shape), dtype.name)
@@ -133,7 +134,10 @@ def _arrays(workflow: CheckedWorkflow, directory: Path) -> Mapping[str, ArrayHea
             workflow.tree.add(path, error.message, error.hint)
             continue
         rows[path] = header.shape[0]
-        if path[0] == "sources":
+        if reason := unserved_reason(header.dtype):
+            advice = "answers are numbers" if path == ("labels",) else "convert the array"
+            workflow.tree.add(path, f"{reference} {reason}", advice)
+        elif path[0] == "sources":
             headers[str(path[1])] = header
         if header.shape[0] == 0:
             workflow.tree.add(path, f"{reference} has no rows", "save an array with one row per request")

@@ -18,6 +18,7 @@ from jellybean.documents.checks.tensors import (
 from jellybean.documents.flow import Flow
 from jellybean.documents.schema.reader import DocPath
 from jellybean.quantities import did_you_mean, quoted
+from jellybean_agent import unserved_reason
 from jellybean_solver import Edge, EdgeKind
 
 Models = Mapping[str, Mapping[str, ModelSignature]]  # operator -> variant -> inputs and outputs of its model
@@ -51,6 +52,10 @@ def check_model_fit(workflow: CheckedWorkflow, flow: Flow, models: Models, array
 def _check_answers(workflow: CheckedWorkflow, operator: str, variants: Mapping[str, ModelSignature]) -> None:
     """Check that all variants of a sink answer with tensors of one dtype and rank: clients get those of any plan."""
     answers = [(variant, port) for variant, model in variants.items() if (port := model.output(None)) is not None]
+    for variant, port in answers:
+        if reason := unserved_reason(port.tensor.dtype):
+            _add_unserved(workflow, (operator, variant), variants[variant], port, reason)
+    answers = [(variant, port) for variant, port in answers if not unserved_reason(port.tensor.dtype)]
     for variant, other in answers[1:]:
         first, one = answers[0]
         if why := answers_differ(one, other):
@@ -60,6 +65,19 @@ def _check_answers(workflow: CheckedWorkflow, operator: str, variants: Mapping[s
                 f"name the output that is the answer in each, output: NAME ({variant} has {known}), or change a model"
             )
             workflow.tree.add(("operators", operator, "variants", variant), message, hint, key=True)
+
+
+def _add_unserved(
+    workflow: CheckedWorkflow, where: tuple[str, str], model: ModelSignature, port: Port, reason: str
+) -> None:
+    """Report that a variant sends an output that is not served; `where`: operator and variant."""
+    operator, variant = where
+    served = [one.name for one in model.outputs if not unserved_reason(one.tensor.dtype)]
+    hint = "export it again: it has no output that is served"
+    if served:
+        hint = f"or send another output: write output: {served[0]} in {variant}"
+    text = f"output {port.name!r} of {operator} {variant} {reason}"
+    workflow.tree.add(("operators", operator, "variants", variant), text, hint, key=True)
 
 
 def _check_names(
@@ -103,6 +121,10 @@ def _check_fit(
     taken: dict[str, str] = {}
     for index, edge in enumerate(edges):
         port = model.input_for(edge.upstream, index)
+        if reason := unserved_reason(port.tensor.dtype):
+            text = f"input {port.name!r} of {operator} {variant} {reason}"
+            workflow.tree.add((*base, index), text, "export the model with numbers as its inputs")
+            continue
         if port.name in taken:
             message = f"{edge.upstream} and {taken[port.name]} both feed input {port.name!r} of model {variant}"
             workflow.tree.add(
@@ -153,7 +175,9 @@ def _edge_problems(
     found = _Misfits()
     for name, upstream in upstreams.items():
         output = upstream.output(edge.output)
-        if output is not None:
+        if output is not None and (reason := unserved_reason(output.tensor.dtype)):
+            _add_unserved(workflow, (edge.upstream, name), upstream, output, reason)
+        elif output is not None:
             found.compare(output.tensor, port, edge.kind, name)
             if edge.kind is EdgeKind.FAN_OUT and output.tensor.shape == ():
                 why = "a fan-out needs a leading dimension, the output is a single value"

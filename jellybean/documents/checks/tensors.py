@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jellybean_agent import PortNames
+from jellybean_agent import PortNames, unserved_reason
 from jellybean_solver import EdgeKind, JellyBeanError
 
 
@@ -84,19 +84,38 @@ def read_model(path: Path) -> ModelSignature:
 
 
 def _port(path: Path, value: Any) -> Port:
+    """The port of a value of the graph; of one that is not served, the dtype is its type as onnxruntime writes it."""
     import onnx
 
     if value.type.WhichOneof("value") != "tensor_type":
-        raise ModelFileError(f"{path.name}: {value.name} is not a tensor")
+        return Port(value.name, Tensor(_type_text(value.type), None))
     kind = value.type.tensor_type
     try:
         dtype = str(onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type).name)
     except (KeyError, TypeError, ValueError) as error:
         raise ModelFileError(f"{path.name}: {value.name} has no known element type") from error
+    if unserved_reason(dtype):
+        dtype = _type_text(value.type)
     if not kind.HasField("shape"):
         return Port(value.name, Tensor(dtype, None))
     dims = tuple(dim.dim_value if dim.WhichOneof("value") == "dim_value" else None for dim in kind.shape.dim)
     return Port(value.name, Tensor(dtype, dims))
+
+
+def _type_text(kind: Any) -> str:
+    """An ONNX type as onnxruntime writes it: seq(map(int64,tensor(float)))."""
+    import onnx
+
+    def element(number: int) -> str:
+        return str(onnx.TensorProto.DataType.Name(number)).lower()
+
+    form = str(kind.WhichOneof("value") or "unknown").removesuffix("_type")
+    value: Any = getattr(kind, f"{form}_type", None)
+    if form in ("tensor", "sparse_tensor"):
+        return f"{form}({element(value.elem_type)})"
+    if form == "map":
+        return f"map({element(value.key_type)},{_type_text(value.value_type)})"
+    return f"{form.replace('sequence', 'seq')}({_type_text(value.elem_type)})" if value is not None else form
 
 
 def misfits(upstream: Tensor, port: Port, kind: EdgeKind) -> str:
@@ -121,6 +140,8 @@ def misfits(upstream: Tensor, port: Port, kind: EdgeKind) -> str:
 def step_between(given: Tensor, wanted: Tensor) -> str:
     """The built-in step that makes a tensor fit, as the end of a sentence; empty if there is none."""
     rows, shape = _sizes(given.shape), _sizes(wanted.shape)
+    if unserved_reason(given.dtype) or unserved_reason(wanted.dtype):
+        return ""
     if given.dtype != wanted.dtype and rows is not None:
         how = f"cast, with: {{to: {wanted.dtype}, dtype: {given.dtype}, shape: {rows}}}"
     elif rows is None or shape is None or len(rows) == len(shape):

@@ -141,8 +141,6 @@ def _data(item: dict[str, Any], datatype: str, shape: tuple[int, ...], where: st
     """The bytes of a tensor given as JSON lists, flat or nested by its shape."""
     values = _take(item, "data", list, where=f"{where}.data")
     dtype = dtype_of_datatype(datatype)
-    if datatype == "FP16":
-        raise InvalidInputError(f"{where}: FP16 cannot be written in JSON: send bytes behind it (binary_data_size)")
     try:
         array = np.array(values)
     except (ValueError, RecursionError, OverflowError) as error:

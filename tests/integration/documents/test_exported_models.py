@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from jellybean_agent.brain.plan_view import plan_view
 from jellybean_agent.process.model_loading import ModelSettings, load_executors
 from jellybean_agent.worker.run_outputs import run_items
 from jellybean_solver import Plan, solve, to_document
-from tests.support.exported_models import CLASSES, make_project, replace
+from tests.support.exported_models import CLASSES, make_project, replace, replace_model, sklearn_classifier
 from tests.support.measured_project import measured_profiles
 
 SELECTIONS = [
@@ -117,6 +118,38 @@ def test_wrong_names_are_said_with_the_right_ones(folder: Path, old: str, new: s
     assert problems(folder) == []
     replace(folder, old, new)
     assert message in "\n".join(problems(folder))
+
+
+@pytest.mark.parametrize(
+    ("how", "output", "message"),
+    [
+        (
+            {"zipmap": True},
+            "probabilities",
+            "is a list of maps (ZipMap), which is not served: export with skl2onnx's options",
+        ),
+        ({"zipmap": True, "labels": "abc"}, "label", "(export it again: it has no output that is served)"),
+        ({"labels": "abc"}, "label", "is text, and text (BYTES) is not served: use numbers, such as token ids"),
+        ({"labels": "abc"}, "label", "(or send another output: write output: probabilities in sklearn)"),
+        ({"labels": "abc"}, "probabilities", ""),
+    ],
+)
+def test_outputs_that_are_no_numbers_are_refused_where_they_are_sent(
+    folder: Path, how: dict[str, Any], output: str, message: str
+) -> None:
+    replace_model(folder, "sklearn", sklearn_classifier(folder / "models/sklearn.onnx", **how))
+    replace(folder, "output: probabilities", f"output: {output}")
+    found = problems(folder)
+    assert len(found) == bool(message)
+    assert message in "".join(found)
+
+
+@pytest.mark.parametrize(("array", "path"), [("left", "sources.left.inputs"), ("labels", "labels")])
+def test_held_out_text_is_refused(folder: Path, array: str, path: str) -> None:
+    with np.load(folder / "data/heldout.npz") as data:
+        np.savez(folder / "data/heldout.npz", **{**dict(data), array: np.array(["text"] * 8)})
+    (found,) = problems(folder)
+    assert found.startswith(f"{path}: data/heldout.npz#{array} is text, and text (BYTES) is not served: use numbers")
 
 
 @pytest.mark.parametrize(

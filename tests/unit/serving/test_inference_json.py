@@ -15,7 +15,8 @@ from hypothesis.extra import numpy as hnp
 from jellybean.serving.http.inference_json import read_request, write_response
 from jellybean_agent.errors import InvalidInputError
 from jellybean_agent.inference.tensors import DATATYPE_BY_DTYPE, inputs_of, outputs_of
-from jellybean_agent.tensors.tensors import WIRE_DTYPES, Array, encode_tensor
+from jellybean_agent.tensors.dtypes import WIRE_DTYPES
+from jellybean_agent.tensors.tensors import Array, encode_tensor
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 
 finite = st.sampled_from(sorted(WIRE_DTYPES)).flatmap(
@@ -126,8 +127,8 @@ def changed(**more: Any) -> bytes:
         (changed(data=[1, "2"]), "not all of it is INT8"),
         (changed(data=[1, None]), "not all of it is INT8"),
         (changed(data=[1, 2**80]), "not all of it is INT8"),
-        (changed(datatype="BYTES", data=["a", "b"]), "datatype 'BYTES' is not served"),
-        (changed(datatype="FP16"), "send bytes behind it"),
+        (changed(datatype="BYTES", data=["a", "b"]), "text .BYTES. is not served: use numbers, such as token ids"),
+        (changed(datatype="FP16", data=[70000, 0]), "too large for float16"),
         (changed(datatype="FP32", data=[1e300, 0]), "too large for float32"),
         (changed(parameters={"binary_data_size": 2}), "has data and binary_data_size"),
         (changed(data=None, parameters={"binary_data_size": 2}), "binary_data_size is 2, but 0 bytes are left"),
@@ -159,3 +160,8 @@ keys = st.sampled_from(["id", "inputs", "outputs", "parameters", "name", "dataty
 def test_no_json_ends_in_anything_but_a_refusal(document: dict[str, Any]) -> None:
     with contextlib.suppress(InvalidInputError, UnicodeEncodeError):  # the latter is told by the server
         read_request(json.dumps(document).encode(), None)
+
+
+def test_half_precision_is_written_and_read_as_numbers() -> None:
+    request, _ = read_request(changed(datatype="FP16", data=[0.5, 2]), None)
+    assert np.frombuffer(request.raw_input_contents[0], "<f2").tolist() == [0.5, 2.0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 
@@ -36,6 +37,8 @@ if __name__ == "__main__":
         found["by"] = [float(one.run((ones,)).outputs["y"][0, 0]) for one in (twice, thrice, twice)]
         swapped = opened("swapped", "x", "z").run((ones, 2 * ones)).outputs
         found["swapped"] = [swapped["a"].tolist(), swapped["b"].tolist()]
+        classifier = Executor(Path(sys.argv[2]), sys.argv[3], ("X",), open_session=process.open)
+        found["classifier"] = {name: array.tolist() for name, array in classifier.run((ones,)).outputs.items()}
         found["imported"] = "own_steps" in sys.modules
         process.close()
         process = ModelProcess(pool, run_limit_s=0.5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -16,6 +17,7 @@ from jellybean_agent.execution.emulation import EmulatedDevice
 from jellybean_agent.execution.executor import Executor
 from jellybean_agent.execution.onnx_scan import scan_model
 from jellybean_agent.execution.onnx_session import file_sha256
+from tests.support.exported_models import sklearn_classifier
 
 
 def save(path: Path, nodes: Sequence[onnx.NodeProto], inputs: Mapping[str, list], outputs: Sequence[str], **constants):
@@ -152,3 +154,40 @@ def test_hash_is_of_the_content(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"abc")
     assert file_sha256(path) == hashlib.sha256(b"abc").hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("how", "served", "name", "why"),
+    [
+        ({"zipmap": True}, ["label"], "probabilities", "list of maps .ZipMap., .*options={'zipmap': False}"),
+        ({"labels": ["a", "b", "c"]}, ["probabilities"], None, "output label is text, and text .BYTES. is not served"),
+        ({}, ["label", "probabilities"], "scores", "no output scores; the model has label, probabilities"),
+    ],
+)
+def test_outputs_that_are_no_numbers_stand_in_the_way_only_where_they_are_sent(
+    tmp_path: Path, how: dict[str, Any], served: list[str], name: str | None, why: str
+) -> None:
+    sha256 = sklearn_classifier(tmp_path / "m.onnx", **how)
+    executor = Executor(tmp_path / "m.onnx", sha256, ("X",))
+    assert [port.name for port in executor.outputs] == served
+    assert [*executor.run((floats(3, 0, 0, 0),)).outputs] == served
+    for one in served:
+        executor.check_output(one)
+    with pytest.raises(ModelError, match=why):
+        executor.check_output(name)
+
+
+def test_a_model_without_an_output_of_numbers_is_refused(tmp_path: Path) -> None:
+    sha256 = sklearn_classifier(tmp_path / "m.onnx", labels=["a", "b", "c"], zipmap=True)
+    with pytest.raises(ModelError, match=r"m\.onnx: output label is text"):
+        Executor(tmp_path / "m.onnx", sha256, ("X",))
+
+
+def test_an_input_of_text_is_refused(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Identity", ["x"], ["y"])]
+    values = [helper.make_tensor_value_info(name, TensorProto.STRING, ["n"]) for name in ("x", "y")]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(ModelError, match=r"input x is text, and text .BYTES. is not served: use numbers"):
+        Executor(tmp_path / "m.onnx", file_sha256(tmp_path / "m.onnx"), ("x",))

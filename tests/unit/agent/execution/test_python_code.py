@@ -23,6 +23,7 @@ from jellybean_agent.execution.python_code import (
     step_signature,
 )
 from jellybean_agent.tensors.ports import TensorPort
+from tests.support.exported_models import sklearn_classifier
 
 HERE = Path(__file__).parent
 LOUD = "from pathlib import Path\nPath({!r}).touch()\n"
@@ -151,10 +152,10 @@ def test_modules_that_are_not_here_or_not_the_planned_ones(tmp_path: Path, monke
     assert "broken_steps" not in sys.modules
 
 
-def test_a_step_in_a_host_fails_its_own_request_only() -> None:
-    done = subprocess.run(
-        [sys.executable, HERE / "python_host.py", "30"], capture_output=True, text=True, timeout=120, check=False
-    )
+def test_a_step_in_a_host_fails_its_own_request_only(tmp_path: Path) -> None:
+    sha256 = sklearn_classifier(tmp_path / "m.onnx", labels=["a", "b", "c"])
+    command = [sys.executable, HERE / "python_host.py", "30", tmp_path / "m.onnx", sha256]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     python = "python own_steps:told: "
@@ -172,6 +173,9 @@ def test_a_step_in_a_host_fails_its_own_request_only() -> None:
     assert found["12"] == "InvalidInputError: python own_steps:told: this is no picture"
     assert found["1"] == [[1, 1, 2, 3]]  # after all of these
     assert found["by"] == [2, 3, 2]  # one function with two arguments is two operators
+    (scores,) = found["classifier"].pop("probabilities")
+    assert scores == pytest.approx([1 / 3] * 3)
+    assert not found["classifier"]  # its label is text, which is not computed
     assert found["swapped"] == [[[2] * 4], [[1] * 4]]  # outputs that are the inputs do not write over each other
     assert not found["imported"]  # the agent's own process runs none of it
 

@@ -10,7 +10,8 @@ from hypothesis.extra import numpy as hnp
 
 from jellybean_agent.errors import InvalidInputError
 from jellybean_agent.inference.tensors import DATATYPE_BY_DTYPE, DTYPE_BY_DATATYPE, inputs_of, outputs_of
-from jellybean_agent.tensors.tensors import WIRE_DTYPES, Array, decode_tensor, encode_tensor
+from jellybean_agent.tensors.dtypes import WIRE_DTYPES
+from jellybean_agent.tensors.tensors import Array, decode_tensor, encode_tensor
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 
 FIELDS = {
@@ -89,7 +90,7 @@ def with_raw(request: pb.ModelInferRequest, *raw: bytes) -> pb.ModelInferRequest
         (one("INT8", [2], int_contents=[127, 128]), "128 is no int8"),
         (one("UINT8", [1], uint_contents=[2**32 - 1]), "is no uint8"),
         (one("FP16", [1], fp32_contents=[1.0]), "FP16 has no typed contents"),
-        (one("BYTES", [1], bytes_contents=[b"text"]), "datatype 'BYTES' is not served; known: BOOL, "),
+        (one("BYTES", [1], bytes_contents=[b"text"]), "text (BYTES) is not served: use numbers, such as token ids"),
         (one("BF16", [1]), "datatype 'BF16' is not served"),
         (one("float32", [1]), "datatype 'float32' is not served"),
         (with_raw(one("FP32", [1], fp32_contents=[1.0]), b"1234"), "has contents beside raw_input_contents"),

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from jellybean_agent.errors import InvalidInputError
-from jellybean_agent.tensors.tensors import MAX_TENSOR_BYTES, WIRE_DTYPES, decode_tensor, encode_tensor, tensor_mismatch
+from jellybean_agent.tensors.dtypes import WIRE_DTYPES
+from jellybean_agent.tensors.tensors import MAX_TENSOR_BYTES, decode_tensor, encode_tensor, tensor_mismatch
 from jellybean_protos.agent.v1 import agent_pb2
 
 
