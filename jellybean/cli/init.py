@@ -89,7 +89,7 @@ def init(
         typer.Option(
             "--from",
             metavar="MODEL.onnx ...",
-            help="ONNX files: they become operators with variants, by their names, inputs and outputs.",
+            help="ONNX files, or folders of them: they become operators with variants, by their names and shapes.",
         ),
     ] = None,
     data: Annotated[
@@ -147,7 +147,7 @@ def _init_from(names: Sequence[str], models: Sequence[Path], data: Path | None) 
     directory = _only_folder([name for name in names if name not in more], "--from")
     files = list(dict.fromkeys([*models, *map(Path, more)]))
     written = write_draft(directory, files, data)
-    out.print(f"{directory}: {_drafted_text(written, len(files))}; next commands:", soft_wrap=True)
+    out.print(f"{directory}: {_drafted_text(written)}; next commands:", soft_wrap=True)
     steps = [
         ("validate", "lists what to check and to write"),
         ("profile", "measure the models on this machine"),
@@ -159,14 +159,15 @@ def _init_from(names: Sequence[str], models: Sequence[Path], data: Path | None) 
     _print_next(directory, steps, {f"jellybean infer {shlex.quote(str(directory))}{inputs}": "send one request"})
 
 
-def _drafted_text(written: Drafted, files: int) -> str:
+def _drafted_text(written: Drafted) -> str:
     draft = written.draft
+    models = sum(len(operator.variants) for operator in draft.operators)
     operators = ", ".join(
         operator.name + (f" ({', '.join(operator.variants)})" if len(operator.variants) > 1 else "")
         for operator in draft.operators
     )
     sources = ", ".join(source.name for source in draft.sources)
-    return f"{files} model{'s' * (files != 1)}, operators {operators}, from {sources}"
+    return f"{models} model{'s' * (models != 1)}, operators {operators}, from {sources}"
 
 
 def _only_folder(names: Sequence[str], option: str) -> Path:

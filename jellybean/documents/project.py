@@ -101,7 +101,9 @@ def require_folder(directory: Path) -> None:
 def _no_documents(directory: Path) -> DocumentProblem:
     """The problem of a folder that has no documents; its hint names projects in the subfolders."""
     candidates = [str(path) for path in _near_projects(directory)][:_MAX_SUGGESTIONS]
-    named = f"did you mean {' or '.join(candidates)}?" if candidates else _INIT
+    has_models = any(any(directory.glob(pattern)) for pattern in ("*.onnx", "models/*.onnx"))
+    start = f"jellybean init {directory} --from {directory}" if has_models else _INIT
+    named = f"did you mean {' or '.join(candidates)}?" if candidates else start
     message = f"is not a project: it has no {WORKFLOW_FILE}"
     return DocumentProblem(str(directory), None, None, "", message, named)
 

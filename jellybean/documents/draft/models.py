@@ -76,9 +76,9 @@ class DraftOperator:
 
 
 def read_models(files: Sequence[Path]) -> tuple[DraftModel, ...]:
-    """Read ONNX files, ordered by name. InputError if one is missing or no model, or if two have one name."""
+    """Read ONNX files, ordered by name; of a folder all. InputError for missing and other files, and equal names."""
     models: dict[str, DraftModel] = {}
-    for file in files:
+    for file in (file for given in files for file in _files(given)):
         name = model_name(file)
         if name in models:
             other = models[name].path
@@ -90,6 +90,15 @@ def read_models(files: Sequence[Path]) -> tuple[DraftModel, ...]:
         except JellyBeanError as error:
             raise InputError(f"{file}: {error}") from error
     return tuple(models[name] for name in sorted(models))
+
+
+def _files(path: Path) -> Sequence[Path]:
+    if not path.is_dir():
+        return [path]
+    files = sorted(path.rglob("*.onnx"))
+    if not files:
+        raise InputError(f"{path} has no ONNX files (*.onnx)")
+    return files
 
 
 def model_name(file: Path) -> str:

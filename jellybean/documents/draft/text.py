@@ -11,7 +11,7 @@ from jellybean.documents.checks.files import sha256_of
 from jellybean.documents.checks.tensors import Port
 from jellybean.documents.draft.blank import DRAFT_INFRASTRUCTURE
 from jellybean.documents.draft.heldout import LABELS, OPEN_SIZE, Array, open_sizes, request_bytes
-from jellybean.documents.draft.models import DraftOperator
+from jellybean.documents.draft.models import DraftModel, DraftOperator
 from jellybean.documents.draft.wiring import Draft, DraftEdge, DraftSource
 from jellybean.quantities import SIZE, format_quantity
 from jellybean_solver import EdgeKind
@@ -96,7 +96,17 @@ def _operator(operator: DraftOperator, draft: Draft, directory: Path, places: Ma
     yield "    variants:"
     for name, model in operator.variants.items():
         place = places[model.name]
-        yield f"      {_quoted(name)}: {{model: {_quoted(place)}, sha256: {sha256_of(directory / place)}}}"
+        outputs = _other_names(operator, model, draft)
+        yield f"      {_quoted(name)}: {{model: {_quoted(place)}, sha256: {sha256_of(directory / place)}{outputs}}}"
+
+
+def _other_names(operator: DraftOperator, model: DraftModel, draft: Draft) -> str:
+    """`, outputs: {...}`: what a variant calls the outputs that edges name; empty if it calls them the same."""
+    read = {edge.output for edges in draft.edges.values() for edge in edges if edge.upstream == operator.name}
+    pairs = zip(operator.outputs, model.signature.outputs, strict=True)
+    unlike = [(first.name, other.name) for first, other in pairs if first.name in read and other.name != first.name]
+    text = ", ".join(f"{_quoted(name)}: {_quoted(other)}" for name, other in unlike)
+    return f", outputs: {{{text}}}" if text else ""
 
 
 def _edge(edge: DraftEdge) -> str:

@@ -214,8 +214,8 @@ def _with_kinds(
         level = levels[edge.upstream]
         if upstream is not None and upstream.first.fans_out and not operator.first.gathers:
             ratio = upstream.first.children
-            guess = edge.guess or ("" if ratio else "each row of its output is taken for a request of its own")
-            kinds.append(replace(edge, kind=EdgeKind.FAN_OUT, ratio=ratio, guess=guess))
+            guess = "" if ratio else "each row of its output is taken for a request of its own"
+            kinds.append(replace(edge, kind=EdgeKind.FAN_OUT, ratio=ratio, guess=_and(edge.guess, guess)))
             inside.append(level + 1)
         elif operator.first.gathers and level:
             kinds.append(replace(edge, kind=EdgeKind.GATHER))
@@ -225,9 +225,13 @@ def _with_kinds(
             inside.append(level)
     for index, level in enumerate(inside):
         if level == min(inside) + 1 and kinds[index].kind is EdgeKind.EACH:  # a join with data from before the fan-out
-            guess = kinds[index].guess or "waits for all children, because its other inputs are of the parent"
+            guess = _and(kinds[index].guess, "waits for all children, because its other inputs are of the parent")
             kinds[index] = replace(kinds[index], kind=EdgeKind.GATHER, guess=guess)
     return tuple(kinds), min(inside)
+
+
+def _and(*guesses: str) -> str:
+    return "; ".join(filter(None, guesses))
 
 
 def _sources(operators: Mapping[str, DraftOperator], wiring: _Wiring) -> dict[tuple[str, int], DraftSource]:

@@ -141,6 +141,17 @@ def test_rows_of_their_own_are_children(tmp_path: Path) -> None:
     assert edges(drafted(numbered, after))["after"] == ["same each"]  # an exporter's own name for a size
 
 
+def test_an_output_that_variants_name_unlike(tmp_path: Path) -> None:
+    for name, output in (("tell-a", "probabilities"), ("tell-b", "output_2")):
+        model(tmp_path / f"nets/{name}.onnx", {"x": ["n", 4]}, {"label": ["n"], output: ["n", 6]})
+    model(tmp_path / "nets/fuse.onnx", {"scores": ["n", 6]}, {"y": ["n", 6]})
+    write_draft(tmp_path / "p", [tmp_path / "nets"])
+    workflow = load_project(tmp_path / "p", profiles=False).workflow
+    assert [edge.output for edge in workflow.operators["fuse"].inputs] == ["probabilities"]
+    assert workflow.operators["tell"].variants["b"].outputs == {"probabilities": "output_2"}
+    assert not workflow.operators["tell"].variants["a"].outputs
+
+
 def test_a_project_that_is_valid_with_a_todo_for_each_guess(tmp_path: Path) -> None:
     written = write_draft(tmp_path / "my digits!", DIGITS)
     project = load_project(tmp_path / "my digits!", profiles=False)
@@ -189,7 +200,9 @@ def test_data_of_the_user(tmp_path: Path) -> None:
 
 def test_no_model_is_one_clear_sentence(tmp_path: Path) -> None:
     (tmp_path / "a.onnx").write_text("not a model")
-    for file, message in ((tmp_path / "a.onnx", "is not an ONNX model"), (tmp_path / "b.onnx", "cannot be read")):
+    (tmp_path / "empty").mkdir()
+    refused = {"a.onnx": "is not an ONNX model", "b.onnx": "cannot be read", "empty": "has no ONNX files"}
+    for file, message in ((tmp_path / name, message) for name, message in refused.items()):
         with pytest.raises(InputError, match=message):
             write_draft(tmp_path / "p", [file])
     assert not (tmp_path / "p").exists()
