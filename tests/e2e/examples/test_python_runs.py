@@ -21,8 +21,6 @@ from jellybean.serving.run_state import running_state
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 from jellybean_protos.inference.v2 import inference_pb2_grpc
 
-pytestmark = pytest.mark.alone
-
 WORKFLOW = """\
 kind: Workflow
 name: steps

@@ -11,15 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from jellybean.serving.client import Client
 from jellybean_k8s import DeploymentSettings, ModelSource, render
 from jellybean_solver.model.plan_document import from_document
 from tests.integration.k8s.pods_here import cluster_here
 from tests.support.tiny_models import chain
-
-pytestmark = pytest.mark.alone
 
 
 def until(met: Callable[[], bool], timeout_s: float = 60.0) -> None:

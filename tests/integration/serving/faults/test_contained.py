@@ -28,8 +28,6 @@ from jellybean_protos.inference.v2 import inference_pb2 as pb
 from jellybean_protos.inference.v2 import inference_pb2_grpc
 from tests.support.tiny_models import make_plan, save, scale
 
-pytestmark = pytest.mark.alone
-
 RUN_LIMIT_S = 1.5
 
 

@@ -25,8 +25,6 @@ from jellybean.serving.run_state import read_state, state_path
 from jellybean_solver.model.problem import Link
 from tests.support.tiny_models import chain, make_plan, scale
 
-pytestmark = pytest.mark.alone
-
 ONES = {"x": np.ones((1, 4), np.float32)}
 SLOW = [Link("edge", "cloud", 0.0, None, 0.3)]  # keeps requests in hand while something happens
 

@@ -30,8 +30,6 @@ from jellybean_solver.model.plan_document import Document
 from tests.support.steady_load import SteadyLoad
 from tests.support.tiny_models import make_plan, scale
 
-pytestmark = pytest.mark.alone
-
 REPLICAS = ("cloud-1", "cloud-2", "cloud-3")
 RATE_PER_S = 40.0
 ONES = {"x": np.ones((1, 4), np.float32)}

@@ -20,8 +20,6 @@ from jellybean_solver.model.plan_document import Document
 from tests.support.ports import free_port
 from tests.support.tiny_models import make_plan, scale
 
-pytestmark = pytest.mark.alone
-
 
 class Processes:
     """On loopback ports, without the launcher."""

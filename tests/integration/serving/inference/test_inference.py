@@ -21,8 +21,6 @@ from jellybean_protos.inference.v2 import inference_pb2 as pb
 from tests.integration.serving.inference.calls import SERVICE, address, infer_on, inputs, same
 from tests.integration.serving.inference.triton_remote import Remote
 
-pytestmark = pytest.mark.alone
-
 
 def test_what_a_gateway_says_of_itself(tiny: Running, remote: Remote) -> None:
     version = tiny.state.plan[:12]

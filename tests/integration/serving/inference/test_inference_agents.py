@@ -25,8 +25,6 @@ from tests.integration.serving.inference.calls import SERVICE, address, infer_on
 from tests.integration.serving.inference.triton_remote import Remote
 from tests.support.tiny_models import chain
 
-pytestmark = pytest.mark.alone
-
 
 def test_an_agent_runs_one_operator_alone(tiny: Running, remote: Remote) -> None:
     url = address(tiny, "edge-1")

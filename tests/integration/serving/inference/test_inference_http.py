@@ -26,7 +26,6 @@ from tests.support.ports import free_port
 from tests.support.tiny_models import chain, fan_out, make_plan, positives, scale
 
 pytest.importorskip("aiohttp", reason="HTTP is an extra: pip install 'jellybean-serving[http]'")
-pytestmark = pytest.mark.alone
 
 
 @pytest.fixture(scope="module")

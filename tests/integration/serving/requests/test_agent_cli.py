@@ -16,8 +16,6 @@ import pytest
 
 from tests.support.tiny_models import chain
 
-pytestmark = pytest.mark.alone
-
 AGENT = [sys.executable, "-m", "jellybean_agent"]
 
 

@@ -21,7 +21,6 @@ INPUTS = np.arange(40, dtype=np.float32).reshape(10, 4)
 LINK = Link("edge", "cloud", 1e6, 1e6, 0.001)
 
 
-@pytest.mark.alone
 def test_two_sites_are_served_by_workers_of_their_own(tmp_path: Path, start) -> None:
     running: Running = start(tmp_path, chain(tmp_path, links=[LINK], sites={"edge": 2}))
     names = {process.name for process in running.state.processes}

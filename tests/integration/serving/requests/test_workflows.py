@@ -20,8 +20,6 @@ from jellybean_protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 from jellybean_solver.model.problem import Link
 from tests.support.tiny_models import chain, difference, fan_out, gather, make_plan, positives, scale, total
 
-pytestmark = pytest.mark.alone
-
 LATENCY_S, BANDWIDTH = 0.03, 1000.0
 
 

@@ -26,8 +26,6 @@ from tests.support.ports import free_port
 from tests.support.tiny_models import chain, make_plan, scale
 from tests.support.tls_run import WORKFLOW, TlsRun
 
-pytestmark = pytest.mark.alone
-
 ONES = {"x": np.ones((1, 4), np.float32)}
 WORKERS = ("edge-1", "cloud-1")
 

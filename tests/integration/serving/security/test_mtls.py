@@ -39,8 +39,6 @@ from tests.support.ports import free_port
 from tests.support.tiny_models import chain
 from tests.support.tls_run import WORKFLOW, TlsRun, tls_run
 
-pytestmark = pytest.mark.alone
-
 ONES = {"x": np.ones((1, 4), np.float32)}
 BODY = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 1, 1, 1]}]}).encode()
 HAS_HTTP = importlib.util.find_spec("aiohttp") is not None

@@ -14,8 +14,6 @@ from jellybean.serving.client import Client
 from jellybean.serving.errors import RequestError
 from tests.support.tiny_models import make_plan, save
 
-pytestmark = pytest.mark.alone
-
 
 def lines(folder: Path, process: str) -> list[dict]:
     text = (folder / f".jellybean/logs/{process}.log").read_text()

@@ -35,8 +35,6 @@ from tests.support.paths import DOCS
 from tests.support.ports import free_port
 from tests.support.tiny_models import difference, make_plan, scale
 
-pytestmark = pytest.mark.alone
-
 REQUESTS = 40
 PLANNED_PER_S = 4.0  # far below what is offered, on a busy machine too
 MAX_IN_FLIGHT = 8

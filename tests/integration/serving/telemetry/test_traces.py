@@ -23,8 +23,6 @@ from jellybean_solver.model.problem import Link
 from tests.support.ports import free_port
 from tests.support.tiny_models import chain
 
-pytestmark = pytest.mark.alone
-
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 WAY_S = 0.05
 ONES = {"x": np.ones((1, 4), np.float32)}
