@@ -27,12 +27,13 @@ $(VENV)/.test: pyproject.toml $(VENV)/.plan
 demo: $(VENV)/.plan  ## profile, plan, serve, measure and report examples/digits
 	$(BIN)/python -m jellybean demo $(DEMO)
 
+# Without reordering, long tests (e2e, integration) come first, so that both workers end at about the same time.
 test: $(VENV)/.test lint types  ## lint, type-check and run the tests
-	$(BIN)/python -m pytest -m 'not nightly and not alone' -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m 'not nightly and not alone' -n 2 --dist loadfile --no-loadscope-reorder
 	$(BIN)/python -m pytest -m 'not nightly and alone'
 
 nightly: $(VENV)/.test  ## the long runs too
-	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m 'not alone' -n 2 --dist loadfile --timeout 3600
+	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m 'not alone' -n 2 --dist loadfile --no-loadscope-reorder --timeout 3600
 	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m alone --timeout 3600
 
 bench: $(VENV)/.test  ## run all benchmarks, write docs/benchmarks.md (hours)

@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch", reason="training needs torch: pip install '
 from safetensors.torch import load_file  # noqa: E402
 
 from jellybean.cli import run  # noqa: E402
+from tests.support.command_line import jellybean  # noqa: E402
 
 NETS = """\
 import torch
@@ -77,6 +78,13 @@ def _train(project: Path, *values: str, fresh: bool = False) -> dict[str, Any]:
     return {**json.loads(done.stdout), "said": done.stderr}
 
 
+def _train_alone(project: Path, *values: str) -> dict[str, Any]:
+    """On one device, in this process, which has torch already."""
+    options = [part for value in ("devices=1", *values) for part in ("--set", value)]
+    found: dict[str, Any] = json.loads(jellybean("train", str(project), "--json", *options).stdout)
+    return found
+
+
 def _losses(*runs: dict[str, Any]) -> list[float]:
     return [loss for one in runs for epoch in one["epochs"] for loss in epoch["losses"]]
 
@@ -95,7 +103,7 @@ def _two_one(project: Path) -> None:
 
 def test_a_plan_trains_as_one_process(project):
     """2-1 on three processes; an epoch on them, then one on two by an objective; evaluated, saved and handed back."""
-    whole = _train(project, "devices=1")
+    whole = _train_alone(project)
     expected = load_file(project / "training" / "model.safetensors")
     _two_one(project)
     begun = _train(project, "stages=plan.json", "epochs=1", fresh=True)
@@ -114,7 +122,7 @@ def test_a_plan_trains_as_one_process(project):
 @pytest.mark.nightly
 def test_layers_of_a_planned_stage_may_be_split(project):
     """2-1, each replica on two processes that have parts of its layers: six processes."""
-    whole = _train(project, "devices=1", "epochs=1")
+    whole = _train_alone(project, "epochs=1")
     _two_one(project)
     split = _train(project, "plan=plan.json", "tensor=2", "epochs=1", fresh=True)
     assert _losses(split) == pytest.approx(_losses(whole), rel=1e-4)
@@ -140,7 +148,7 @@ def test_a_plan_without_a_flush_learns(project):
 
 def test_branches_train_as_one_process(project):
     """The plan that `pipeline plan` writes is of one device here; its right branch is moved to another."""
-    whole = _train(project, "model=nets.py:branches", "devices=1")
+    whole = _train_alone(project, "model=nets.py:branches")
     document = project / "training.yaml"
     document.write_text(document.read_text().replace("nets.py:net", "nets.py:branches"))
     layers, plan = project / "layers.txt", project / "plan.json"

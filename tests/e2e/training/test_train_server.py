@@ -19,6 +19,7 @@ from safetensors.torch import load_file  # noqa: E402
 
 from jellybean_solver.pipeline import count_traffic  # noqa: E402
 from jellybean_solver.pipeline.collectives.ways import parameter_server  # noqa: E402
+from tests.support.command_line import jellybean  # noqa: E402
 from tests.support.training_runs import checkpoints, logged_epochs, wait_while_it_runs, write_project  # noqa: E402
 
 pytestmark = pytest.mark.timeout(900)
@@ -323,7 +324,8 @@ def test_asp_gives_more_work_to_faster_workers_and_staleness_bounds_them(tmp_pat
 )
 def test_what_a_parameter_server_does_not_do_is_refused(tmp_path, extra, message):
     project = write_project(tmp_path / "server", DOCUMENT + extra + "sync: {way: parameter-server, servers: 2}\n", NETS)
-    assert message in _train(project, status=2)["error"]["message"]
+    answer = json.loads(jellybean("train", str(project), "--json", status=2).stdout)
+    assert message in answer["error"]["message"]
 
 
 @NIGHTLY
