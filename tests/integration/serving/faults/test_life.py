@@ -21,7 +21,7 @@ from jellybean.serving.client import Client
 from jellybean.serving.errors import AlreadyRunningError, LaunchError, NotRunningError, RequestError, ServingError
 from jellybean.serving.local import launcher
 from jellybean.serving.local.running import Running, StopLimits, down
-from jellybean.serving.run_state import read_state, state_path
+from jellybean.serving.run_state import ProcessState, RunState, read_state, state_path, write_state
 from jellybean_solver.model.problem import Link
 from tests.support.tiny_models import chain, make_plan, scale
 
@@ -200,21 +200,9 @@ def test_deadlines_and_too_many_requests(tmp_path: Path, start) -> None:
 def test_a_stale_state_file_is_recognised(tmp_path: Path, start) -> None:
     """Its process id may have been given to somebody else since: here to this test."""
     state_path(tmp_path).parent.mkdir()
-    stale = {
-        "version": 2,
-        "plan": "p",
-        "workflow": "w",
-        "folder": str(tmp_path / "gone"),
-        "plan_folder": str(tmp_path / "gone/1"),
-        "keeper": None,
-        "others": [],
-        "gateway_address": "127.0.0.1:1",
-        "stopping": False,
-        "processes": [
-            {"name": "gateway", "pid": os.getpid(), "started": 1.0, "address": "unix:x", "log": "x", "command": []}
-        ],
-    }
-    state_path(tmp_path).write_text(json.dumps(stale))
+    gateway = ProcessState("gateway", os.getpid(), started=1.0, address="unix:x", log="x")
+    gone = str(tmp_path / "gone")
+    write_state(tmp_path, RunState("p", "w", gone, gone, gateway_address="127.0.0.1:1", processes=(gateway,)))
     with pytest.raises(NotRunningError, match="died"):
         Client.of(tmp_path)
     running = start(tmp_path, chain(tmp_path))
@@ -223,6 +211,7 @@ def test_a_stale_state_file_is_recognised(tmp_path: Path, start) -> None:
     assert state.gateway_address == running.gateway_address
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("then", ["sys.exit(running.wait())", "time.sleep(60)"])
 def test_a_launcher_that_is_told_to_end_leaves_nothing(tmp_path: Path, number: signal.Signals, then: str) -> None:
