@@ -53,10 +53,10 @@ def open_sizes(tensor: Tensor) -> bool:
     return tensor.shape is not None and None in tensor.shape[1:]
 
 
-def read_data(file: Path, sources: Sequence[DraftSource]) -> dict[str, Array]:
+def read_data(file: Path, sources: Sequence[DraftSource], *, may_rename: bool = True) -> dict[str, Array]:
     """The user's arrays: one for each source, and `labels` if there are any.
 
-    InputError if an array is missing; with one source the only array may have any name.
+    `may_rename`: if there is one source, the only array may have any name. InputError if an array is missing.
     """
     try:
         with np.load(file, allow_pickle=False) as archive:
@@ -64,7 +64,7 @@ def read_data(file: Path, sources: Sequence[DraftSource]) -> dict[str, Array]:
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, AttributeError, TypeError) as error:
         raise InputError(f"{file} is no NumPy archive (.npz): {describe_error(error)}") from error
     given = [name for name in arrays if name != LABELS]
-    if len(sources) == len(given) == 1:
+    if may_rename and len(sources) == len(given) == 1:
         arrays[sources[0].name] = arrays.pop(given[0])
     names = [source.name for source in sources]
     missing = [name for name in names if name not in arrays]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from jellybean.documents.draft.blank import BLANK_INFRASTRUCTURE, BLANK_WORKFLOW
-from jellybean.documents.draft.heldout import Array, random_inputs, read_data
+from jellybean.documents.draft.heldout import random_inputs, read_data
 from jellybean.documents.draft.models import DraftModel, group_variants, read_models, valid_name
 from jellybean.documents.draft.text import HELD_OUT_FILE, draft_infrastructure, draft_workflow
 from jellybean.documents.draft.wiring import Draft, wire
@@ -54,12 +54,19 @@ def write_draft(directory: Path, files: Sequence[Path], data: Path | None = None
     require_new(directory)
     models = read_models(files)
     draft = wire(group_variants(models))
-    arrays = random_inputs(draft.sources) if data is None else read_data(data, draft.sources)
-    directory.mkdir(parents=True, exist_ok=True)
+    held_out = directory / HELD_OUT_FILE
+    is_there = data is not None and held_out.exists() and held_out.samefile(data)
+    if held_out.exists() and not is_there:
+        raise InputError(f"{held_out} exists and would be overwritten; move it away, or give it with --data")
+    arrays = random_inputs(draft.sources) if data is None else read_data(data, draft.sources, may_rename=not is_there)
     places = {model.name: _place(directory, model) for model in models}
-    if arrays:
-        (directory / HELD_OUT_FILE).parent.mkdir(exist_ok=True)
-        _save(directory / HELD_OUT_FILE, arrays)
+    for model in models:
+        if not (directory / places[model.name]).exists():
+            (directory / places[model.name]).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(model.path, directory / places[model.name])
+    if arrays and not is_there:
+        held_out.parent.mkdir(parents=True, exist_ok=True)
+        np.savez_compressed(held_out, **arrays)  # type: ignore[arg-type]  # its stub takes arrays for `allow_pickle`
     text = draft_workflow(project_name(directory), draft, directory, places, arrays, is_random=data is None)
     (directory / WORKFLOW_FILE).write_text(text, encoding="utf-8")
     (directory / INFRASTRUCTURE_FILE).write_text(draft_infrastructure(), encoding="utf-8")
@@ -72,18 +79,10 @@ def project_name(directory: Path) -> str:
 
 
 def _place(directory: Path, model: DraftModel) -> str:
-    """The model's path in the project; a file from elsewhere is copied to models/NAME.onnx."""
+    """The model's path in the project: models/NAME.onnx for a file from elsewhere. InputError if that exists."""
     if model.path.resolve().is_relative_to(directory.resolve()):
         return model.path.resolve().relative_to(directory.resolve()).as_posix()
     target = directory / _MODELS_FOLDER / f"{model.name}.onnx"
-    target.parent.mkdir(parents=True, exist_ok=True)
     if target.exists():
         raise InputError(f"{target} exists; name it instead of {model.path}, or choose another folder")
-    shutil.copyfile(model.path, target)
     return target.relative_to(directory).as_posix()
-
-
-def _save(file: Path, arrays: Mapping[str, Array]) -> None:
-    if file.exists():
-        raise InputError(f"{file} exists and would be overwritten; move it away, or give it with --data")
-    np.savez_compressed(file, **arrays)  # type: ignore[arg-type]  # its stub takes arrays for `allow_pickle`

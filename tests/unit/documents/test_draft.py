@@ -198,6 +198,23 @@ def test_data_of_the_user(tmp_path: Path) -> None:
     assert not any("random" in todo.text for todo in read_todos(tmp_path / "p"))
 
 
+def test_data_that_lies_in_the_folder_is_neither_overwritten_nor_copied(tmp_path: Path) -> None:
+    net = model(tmp_path / "net.onnx", {"image": ["n", 4]}, {"scores": ["n", 3]})
+    file = tmp_path / "data" / "heldout.npz"
+    file.parent.mkdir()
+    np.savez(file, pictures=np.ones((5, 4), np.float32))
+    with pytest.raises(InputError, match="exists and would be overwritten; move it away, or give it with --data"):
+        write_draft(tmp_path, [net])
+    with pytest.raises(InputError, match="has no array image"):
+        write_draft(tmp_path, [net], file)
+    assert not (tmp_path / "workflow.yaml").exists()
+    np.savez(file, image=np.ones((5, 4), np.float32))
+    before = file.read_bytes()
+    write_draft(tmp_path, [net], file)
+    assert file.read_bytes() == before
+    assert load_project(tmp_path, profiles=False).workflow.sources["image"].inputs == "data/heldout.npz#image"
+
+
 def test_no_model_is_one_clear_sentence(tmp_path: Path) -> None:
     (tmp_path / "a.onnx").write_text("not a model")
     (tmp_path / "empty").mkdir()

@@ -1,0 +1,80 @@
+"""`init` and `validate` as a new user calls them: from models, blank, and with what is missing or too much."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from jellybean.cli import run
+
+MODELS = [str(path) for path in sorted(Path("examples/digits/models").glob("*.onnx"))]
+
+
+def words(text: str) -> str:
+    return " ".join(text.replace("│", " ").split())
+
+
+@pytest.mark.parametrize("form", ["folder first", "folder last", "a folder of models"])
+def test_a_shells_list_of_files_is_taken_in_any_order(
+    form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project = str(tmp_path / "mine")
+    forms = {
+        "folder first": [project, "--from", *MODELS],
+        "folder last": ["--from", *MODELS, project],
+        "a folder of models": [project, "--from", "examples/digits/models"],
+    }
+    assert run(["init", *forms[form]]) == 0
+    told = capsys.readouterr().out
+    assert "10 models, operators find, shape (cnn-large, cnn-large-int8, cnn-small, mlp), strokes (" in told
+    assert f"jellybean infer {project} --input 'strip={project}/data/heldout.npz#strip[0]'" in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["digitz", "DIR"], "'digitz' is not an example; did you mean 'digits'?"),
+        (["digits"], "missing the folder to create: jellybean init digits my-digits"),
+        (["DIR"], "write EXAMPLE DIR, DIR --from MODEL.onnx ..., or DIR --blank"),
+        (["DIR", "other", "--blank"], "--blank takes one folder DIR; given: DIR, other"),
+        (["--from", "a.onnx", "b.onnx"], "--from takes one folder DIR"),
+        (["DIR", "--from", "a.onnx", "--blank"], "--from and --blank exclude each other"),
+        (["DIR", "--data", "a.npz"], "--data needs --from MODEL.onnx"),
+        (["DIR", "--from", "a.onnx"], "a.onnx cannot be read: there is no such file"),
+    ],
+)
+def test_what_is_missing_or_too_much(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["init", *arguments]) == 2
+    assert message in words(capsys.readouterr().err)
+    assert not list(tmp_path.iterdir())
+
+
+def test_validate_lists_the_todos_after_the_problems(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["init", str(tmp_path), "--blank"]) == 0
+    capsys.readouterr()
+    assert run(["validate", str(tmp_path), "--json"]) == 2
+    answer = json.loads(capsys.readouterr().out)
+    assert [problem["path"] for problem in answer["problems"]] == [
+        "sources.input.inputs",
+        "operators.detect.variants.small.model",
+    ]
+    assert [Path(todo["file"]).name for todo in answer["todos"]] == ["infrastructure.yaml"] * 2
+    assert run(["validate", str(tmp_path)]) == 2
+    told = capsys.readouterr().err
+    assert told.index("is still to be written (TODO)") < told.index(f"TODO {tmp_path}/infrastructure.yaml:")
+
+
+def test_a_folder_of_models_is_told_how_to_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "a.onnx").touch()
+    assert run(["validate", str(tmp_path)]) == 2
+    assert f"jellybean init {tmp_path} --from {tmp_path}" in words(capsys.readouterr().err)
