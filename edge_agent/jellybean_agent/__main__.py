@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 from jellybean_agent.enrolment.join import join, keep_renewed, wait_for_new_plan
 from jellybean_agent.errors import AgentError, ModelError, PlanViewError, describe_error
@@ -83,7 +84,9 @@ async def _joined(joining: dict[str, object], given: dict[str, object], pool: Mo
     listen = given["listen"] or f"0.0.0.0:{str(own).rpartition(':')[2]}"
     ours = {"worker": found.worker.name, "tls": found.tls, "listen": listen, "emulate": False}
     renewing = asyncio.create_task(keep_renewed(found.folder))
-    following = asyncio.create_task(wait_for_new_plan(found, float(str(joining["plan_every_s"]))))
+    allow_python = cast(frozenset[str], given["allow_python"])
+    every_s = float(str(joining["plan_every_s"]))
+    following = asyncio.create_task(wait_for_new_plan(found, every_s, allow_python))
     for task in (renewing, following):
         task.add_done_callback(_drain_unless_cancelled)
     try:
@@ -124,7 +127,7 @@ def _parser() -> argparse.ArgumentParser:
         "--state", type=Path, default=Path("jellybean-agent"), help="with --join: the folder for its state"
     )
     parser.add_argument(
-        "--plan-every-s", type=float, default=10.0, help="with --join: seconds between checks for a new plan"
+        "--plan-every-s", type=float, default=10.0, help="with --join: longest wait for a new plan before asking again"
     )
     parser.add_argument("--links", type=Path, help="state of the emulated links (default: beside the peers file)")
     parser.add_argument("--no-emulation", action="store_true", help="emulate no links and no slower devices")

@@ -12,6 +12,7 @@ from jellybean_solver import DEFAULT_WINDOW_S
 
 if TYPE_CHECKING:
     from jellybean.documents import Project
+    from jellybean.serving.endpoint import Endpoint
 
 
 def bench(
@@ -22,9 +23,13 @@ def bench(
     rate_scale: float = 1.0,
     seed: int = 0,
     progress: Progress = no_progress,
+    endpoint: Endpoint | None = None,
 ) -> BenchResult:
-    """Measure the project's running plan under the workflow's declared rate times `rate_scale` and its arrivals."""
-    target = Target.of(project.directory, held_out(project))
+    """Measure the project's running plan under the workflow's declared rate times `rate_scale` and its arrivals.
+
+    `endpoint`: a gateway elsewhere that serves it.
+    """
+    target = Target.of(project.directory, held_out(project), endpoint)
     settings = LoadSettings(duration_s, warmup_s, seed, all_rows=rate_scale <= 1.0)
     return target.measure(rate_scale * target.data.rate_per_s, settings, progress)
 
@@ -36,10 +41,11 @@ def saturate(
     seed: int = 0,
     window_s: float = DEFAULT_WINDOW_S,
     progress: Progress = no_progress,
+    endpoint: Endpoint | None = None,
 ) -> BenchResult:
     """Measure the highest sustained rate of the project's running plan, by bisection.
 
-    `start_rate_per_s`: first guess, for example the simulator's; the declared rate by default.
+    `start_rate_per_s`: first guess, for example the simulator's; the declared rate by default. `endpoint`: as `bench`.
     """
-    target = Target.of(project.directory, held_out(project))
+    target = Target.of(project.directory, held_out(project), endpoint)
     return target.saturate(start_rate_per_s, seed=seed, window_s=window_s, progress=progress)

@@ -45,9 +45,9 @@ async def _hop_s(target: Target, stages: int, duration_s: float) -> float:
     These are the message to the first stage, those between stages, and the answer.
     """
     due = due_times(_RATE_PER_S, _WARMUP_S + duration_s, Arrivals.PERIODIC, 0)
-    before = await target.meters.busy()
+    before = (await target.meters.read()).busy
     samples = await target.offer(due, [0] * len(due), settle_s=5.0, end_s=0.0)
-    after = await target.meters.busy()
+    after = (await target.meters.read()).busy
     busy_s = sum(after[worker].busy_s - before[worker].busy_s for worker in after) / len(samples)
     latencies = [sample.latency_s for sample in samples if sample.status == OK and sample.due_s >= _WARMUP_S]
     return max(0.0, statistics.median(latencies) - busy_s) / (stages + 1)

@@ -15,8 +15,9 @@ from typing import Any
 import grpc.aio
 import numpy as np
 
+from jellybean.serving.endpoint import Endpoint
 from jellybean.serving.errors import ServingError
-from jellybean_agent import Transport
+from jellybean_agent import protocol_metadata
 from jellybean_solver import Arrivals
 
 INFER = "/jellybean.gateway.v1.Gateway/Infer"
@@ -61,7 +62,7 @@ def due_times(rate_per_s: float, duration_s: float, arrivals: Arrivals, seed: in
 
 
 async def offer(
-    address: str,
+    endpoint: Endpoint,
     requests: Sequence[bytes],
     rows: Sequence[int],
     due_s: Sequence[float],
@@ -77,15 +78,16 @@ async def offer(
     not answer at all.
     """
     samples: list[Sample] = []
-    async with Transport(insecure=True).channel(address) as channel:
+    async with endpoint.transport().channel(endpoint.address) as channel:
         infer: Any = channel.unary_unary(INFER, request_serializer=None, response_deserializer=None)
-        await _connected(channel, address)
+        metadata = protocol_metadata()
+        await _connected(channel, endpoint.address)
         began = time.monotonic()
 
         async def one(row: int, due: float) -> None:
             status, reason, answer = OK, "", b""
             try:
-                answer = await infer(requests[row])
+                answer = await infer(requests[row], metadata=metadata)
             except grpc.aio.AioRpcError as error:
                 status, reason = error.code().name, error.details() or ""
             except asyncio.CancelledError:

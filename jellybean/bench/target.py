@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
 import math
 import time
 from collections import Counter
@@ -21,13 +20,15 @@ import numpy as np
 from jellybean.bench.answer_metrics import is_correct
 from jellybean.bench.heldout import HeldOut
 from jellybean.bench.load import OK, UNANSWERED, Sample, Tick, due_times, offer
+from jellybean.bench.meters import GatewayMeters, Meters, RunMeters
 from jellybean.bench.result import BenchResult, Counts, verdict_of
-from jellybean.bench.window import Meters, Progress, Window
+from jellybean.bench.window import Progress, Window
 from jellybean.planning.simulation import slow_latency_s
-from jellybean.serving.client import Client, request_of
+from jellybean.serving.client import Client, request_of, served_document
+from jellybean.serving.endpoint import Endpoint, owner_endpoint
 from jellybean.serving.errors import ServingError
-from jellybean.serving.run_state import read_state, running_state
-from jellybean_agent import decode_tensor, read_plan
+from jellybean.serving.run_state import running_state
+from jellybean_agent import decode_tensor, plan_view
 from jellybean_protos.gateway.v1 import gateway_pb2
 from jellybean_solver import (
     DEFAULT_WINDOW_S,
@@ -80,19 +81,22 @@ class Target:
     def __init__(self, meters: Meters, plan: Plan, data: HeldOut) -> None:
         """ServingError if the held-out requests have labels but the plan does not have exactly one sink."""
         self.meters, self.plan, self.data = meters, plan, data
-        self.state, self.view = meters.state, meters.view
+        self.view = meters.view
         if data.labels is not None and len(self.view.sinks) != 1:
             raise ServingError(f"labels need one sink to be compared with; the plan has {', '.join(self.view.sinks)}")
         self.slow_latency_s = slow_latency_s(plan)
         self._requests = [request_of(data.request(row)).SerializeToString() for row in range(data.rows)]
 
     @classmethod
-    def of(cls, directory: Path, data: HeldOut) -> Self:
-        """The running plan of a project. NotRunningError if no plan is being served."""
+    def of(cls, directory: Path, data: HeldOut, endpoint: Endpoint | None = None) -> Self:
+        """The plan that a gateway serves, by default that of the project's run. NotRunningError if nothing is up."""
         directory = directory.resolve()
-        state = running_state(directory)
-        plan = from_document(json.loads(state.plan_path.read_text(encoding="utf-8")))
-        return cls(Meters(directory, state, read_plan(state.plan_path)), plan, data)
+        state = running_state(directory) if endpoint is None else None
+        served = served_document(endpoint or owner_endpoint(directory))
+        plan, view = from_document(served), plan_view(served)
+        if state is not None and not state.peers:
+            return cls(RunMeters(directory, state, view), plan, data)
+        return cls(GatewayMeters(endpoint or owner_endpoint(directory), view), plan, data)
 
     @property
     def plan_hash(self) -> str:
@@ -125,8 +129,8 @@ class Target:
         self, due_s: Sequence[float], rows: Sequence[int], *, settle_s: float, end_s: float, tick: Tick | None = None
     ) -> list[Sample]:
         """Send row `rows[i]` of the held-out requests at `due_s[i]` seconds; other arguments as in `load.offer`."""
-        address = self.state.gateway_address
-        return await offer(address, self._requests, rows, due_s, settle_s=settle_s, end_s=end_s, tick=tick)
+        endpoint = self.meters.endpoint
+        return await offer(endpoint, self._requests, rows, due_s, settle_s=settle_s, end_s=end_s, tick=tick)
 
     def _rest(self, samples: Sequence[Sample], rate_per_s: float, limit_s: float, progress: Progress) -> list[Sample]:
         """Send the held-out rows that are missing in `samples`; returns their samples.
@@ -190,7 +194,7 @@ class Target:
             utilisation=window.utilisation(),
             late=window.late(),
             reasons=dict(reasons.most_common(10)),
-            breaches=(*self._deaths(), *_breaches(self.plan, p99, accuracy, margin, cost)),
+            breaches=(*self.meters.deaths(), *_breaches(self.plan, p99, accuracy, margin, cost)),
             accuracy_margin=margin or None,
         )
 
@@ -215,16 +219,6 @@ class Target:
         if accuracy is None or answers >= self.data.rows:
             return 0.0
         return 2.0 * math.sqrt(accuracy * (100.0 - accuracy) / max(answers, 1))
-
-    def _deaths(self) -> Iterator[str]:
-        """One sentence per process that died during the measurement."""
-        now = read_state(self.meters.directory)
-        for before in self.state.processes:
-            after = next((process for process in now.processes if process.name == before.name), None) if now else None
-            if after is None or after.process() is None:
-                yield f"{before.name} is gone: the plan is served without it"
-            elif after.restarts > before.restarts:
-                yield f"{before.name} died and was started again, {after.restarts - before.restarts} times"
 
     def saturate(
         self,
@@ -280,7 +274,7 @@ class Target:
     def _await_quiet(self) -> None:
         """Wait until no request is in flight, at most `_QUIET_S` seconds."""
         until = time.monotonic() + _QUIET_S
-        with Client(self.state.gateway_address) as client:
+        with Client.at(self.meters.endpoint) as client:
             while client.status().requests_in_hand and time.monotonic() < until:
                 time.sleep(0.05)
 

@@ -11,7 +11,8 @@ from typing import Any
 from jellybean.documents import AnyProject, build_cuts, build_problem, require_folder
 from jellybean.planning.project_plan import PLAN_FILE, Planned, plan_project, read_document, save_plan, write_plan
 from jellybean.planning.simulation import latency_breach
-from jellybean.serving.run_state import running_state
+from jellybean.serving.client import served_document
+from jellybean.serving.endpoint import owner_endpoint
 from jellybean_solver import (
     DEFAULT_GAP,
     Cuts,
@@ -24,6 +25,7 @@ from jellybean_solver import (
     SearchSettings,
     Solution,
     Verdict,
+    from_document,
     load_prices,
     plan_diff,
     replan_cut,
@@ -103,7 +105,8 @@ class ReplanResult:
 def running_plan(directory: Path, named: str) -> tuple[dict[str, Any], Plan]:
     """Read the document and the plan that `named` names: `running` (being served), a plan file, or a project folder."""
     if named == RUNNING:
-        return read_document(running_state(directory.resolve()).plan_path)
+        document = served_document(owner_endpoint(directory))
+        return document, from_document(document)
     path = Path(named)
     if path.suffix == ".json":
         return read_document(path)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from jellybean.planning.project_plan import Planned
 from jellybean.report import Store
-from jellybean.serving.run_state import running_state
-from jellybean_solver import Plan, from_document, to_document
+from jellybean_solver import Plan, to_document
 
 
 def record_plan(directory: Path, document: Mapping[str, Any], planned: Planned | None = None) -> None:
@@ -29,30 +27,27 @@ def record_plan(directory: Path, document: Mapping[str, Any], planned: Planned |
 
 def record_prediction(directory: Path, plan: Plan, record: Mapping[str, Any]) -> None:
     """Record simulated figures of a plan, and the plan itself if it is not in the store yet."""
-    store = Store.of(directory)
     document = to_document(plan)
-    if store.latest(document["hash"]) is None:
-        store.add_plan(document)
-    store.add_prediction(document["hash"], dict(record))
+    record_once(directory, document)
+    Store.of(directory).add_prediction(document["hash"], dict(record))
 
 
-def predicted_rate_per_s(directory: Path) -> float | None:
-    """Predicted highest sustained rate of the running plan in requests per second; None if it was not simulated."""
-    plan = _running_plan(directory)
-    snapshot = Store.of(directory).latest(to_document(plan)["hash"])
+def predicted_rate_per_s(directory: Path, plan_hash: str) -> float | None:
+    """Predicted highest sustained rate of a plan in requests per second; None if it was not simulated."""
+    snapshot = Store.of(directory).latest(plan_hash)
     record = snapshot.prediction.record if snapshot is not None and snapshot.prediction is not None else {}
     rate = record.get("highest_rate_per_s")
     return float(rate) if rate else None
 
 
-def record_measurement(directory: Path, record: Mapping[str, Any]) -> None:
-    """Record a measurement of the running plan, and the plan itself if it is not in the store yet."""
+def record_measurement(directory: Path, document: Mapping[str, Any], record: Mapping[str, Any]) -> None:
+    """Record a measurement of a plan, and the plan itself if it is not in the store yet."""
+    record_once(directory, document)
+    Store.of(directory).add_measurement(document["hash"], dict(record))
+
+
+def record_once(directory: Path, document: Mapping[str, Any]) -> None:
+    """Record a plan unless it is in the store already."""
     store = Store.of(directory)
-    if store.latest(record["plan"]) is None:
-        store.add_plan(to_document(_running_plan(directory)))
-    store.add_measurement(record["plan"], dict(record))
-
-
-def _running_plan(directory: Path) -> Plan:
-    path = running_state(directory.resolve()).plan_path
-    return from_document(json.loads(path.read_text(encoding="utf-8")))
+    if store.latest(document["hash"]) is None:
+        store.add_plan(dict(document))

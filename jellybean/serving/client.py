@@ -6,6 +6,7 @@ with Client.of("demo/digits") as client:
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, Self
 import grpc
 import numpy as np
 
+from jellybean.serving.endpoint import Endpoint
 from jellybean.serving.errors import KeptError, RequestError, ServingError
 from jellybean.serving.run_state import running_state
 from jellybean_agent import (
@@ -78,6 +80,11 @@ class Client:
         """A client of a project's run on this machine. NotRunningError when nothing is up."""
         return cls(running_state(Path(directory)).gateway_address, timeout_s=timeout_s)
 
+    @classmethod
+    def at(cls, endpoint: Endpoint, *, timeout_s: float = TIMEOUT_S) -> Self:
+        """A client of a gateway's owner."""
+        return cls(endpoint.address, timeout_s=timeout_s, tls=endpoint.tls)
+
     def infer(
         self,
         inputs: Mapping[str, Any],
@@ -123,10 +130,19 @@ class Client:
         request = agent_pb2.DrainRequest(timeout_s=timeout_s)
         return int(self._call("Drain", request, timeout_s + 5.0).left)
 
-    def start_replacement(self, plan: str, peers: Mapping[str, str], links: str, timeout_s: float) -> Any:
-        """Have the gateway switch to another plan, whose workers have been started; returns a gRPC future.
+    def stop(self, timeout_s: float) -> int:
+        """Drain the gateway and end its process; returns the number of requests left. For the run's owner only."""
+        return int(self._call("Stop", agent_pb2.DrainRequest(timeout_s=timeout_s), timeout_s + 5.0).left)
 
-        `plan`: its document (JSON). For the run's owner only, as `drain`.
+    def plan(self) -> bytes:
+        """The document (JSON) of the plan that new requests are served by. For the run's owner only."""
+        return bytes(self._call("Plan", gateway_pb2.PlanRequest(), None).plan)
+
+    def start_replacement(self, plan: str, peers: Mapping[str, str], links: str, timeout_s: float) -> Any:
+        """Have the gateway switch to another plan once its workers are ready; returns a gRPC future.
+
+        `plan`: its document (JSON). `peers`: addresses of workers that are new, or have moved. Workers that joined take
+        the plan by themselves, others must have been started with it. For the run's owner only, as `drain`.
         """
         request = gateway_pb2.ReplaceRequest(plan=plan.encode(), peers=peers, links=links, timeout_s=timeout_s)
         return self._gateway().Replace.future(request, timeout=timeout_s + 5.0)
@@ -176,6 +192,13 @@ class Client:
                 except OSError:  # no process listens at present: gRPC reports it, or waits
                     return None
             return self._socket_client
+
+
+def served_document(endpoint: Endpoint) -> dict[str, Any]:
+    """The document of the plan that a gateway serves. RequestError if it does not answer."""
+    with Client.at(endpoint) as client:
+        found: dict[str, Any] = json.loads(client.plan())
+    return found
 
 
 def request_of(inputs: Mapping[str, Any], request_id: str = "") -> gateway_pb2.InferRequest:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jellybean.errors import InputError
 from jellybean_solver import JellyBeanError
 
 
@@ -11,6 +12,10 @@ class ServingError(JellyBeanError):
 
 class LaunchError(ServingError):
     """A process of the run did not come up; names it and ends with the last lines of its log."""
+
+
+class CertificateError(InputError, ServingError):
+    """A certificate is missing, expired or of somebody else; says how to make it."""
 
 
 class NotRunningError(ServingError):

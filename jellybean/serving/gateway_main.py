@@ -16,6 +16,7 @@ import grpc
 import grpc.aio
 from grpc_health.v1 import health, health_pb2_grpc
 
+from jellybean.serving.enrolment.rollout import PlanOffer, PlanRollout
 from jellybean.serving.gateway.fast_infer import FastWorkflow
 from jellybean.serving.gateway.gateway import MAX_IN_FLIGHT, TIMEOUT_S, Gateway, GatewaySettings
 from jellybean.serving.gateway.metrics import GatewayCollector
@@ -25,6 +26,7 @@ from jellybean.serving.gateway.requests.hedging import Hedge
 from jellybean.serving.gateway.service import GatewayService
 from jellybean.serving.gateway.workflow_model import Workflow
 from jellybean.serving.outcomes import Outcome
+from jellybean.serving.run_state import mark_drained
 from jellybean.serving.spool.spool import Spool
 from jellybean_agent import (
     CONNECTION_LIFETIME_S,
@@ -68,10 +70,10 @@ _SCRAPE_S = 5.0
 
 
 async def serve(options: argparse.Namespace) -> None:
-    """Serve until SIGTERM, then drain.
+    """Serve until SIGTERM, or a Stop by the owner, then drain.
 
-    Workers and the owner of the run call the gateway at its own address, clients at a port where one is asked for. A
-    caller without TLS on the clients' port has the rights of a client only.
+    Workers and the owner of the run call the gateway at its own address, clients at a port where one is asked for, the
+    owner's commands at a private socket too. A caller without TLS on the clients' port has the rights of a client only.
     """
     on_replaced = _use_replaced_plan(options)
     view = read_plan(options.plan)
@@ -88,21 +90,22 @@ async def serve(options: argparse.Namespace) -> None:
         address = _bind_clients(options, transport, clients) or addresses[GATEWAY]
         network = WorkerNetwork(transport, known, emulate=not options.no_emulation)
         gateway = _gateway(options, spans, view, addresses, links, network)
-        service = GatewayService(gateway, transport, on_replaced)
-        workflow = Workflow(gateway)
+        rollout = PlanRollout(PlanOffer(view, options.plan.read_bytes(), addresses))
+        end = _end_of_run(options, stop)
+        service, workflow = GatewayService(gateway, transport, rollout, on_replaced, end), Workflow(gateway)
         healthy = health.aio.HealthServicer()  # type: ignore[attr-defined]
         _add_deliver(workers, gateway)
         for server in (workers, clients):
             _add_client_services(server, gateway, service, workflow, healthy)
         gateway.start()
-        http_address = options.host, options.http_port
-        async with _http(_inference(gateway, workflow), http_address, transport, policy, traced=spans is not None):
+        http_at, inference = (options.host, options.http_port), _inference(gateway, workflow)
+        async with _http(inference, http_at, transport, policy, traced=spans is not None):
             await set_health(healthy, serving=False)
             stop_health = await serve_health(options.health_port, healthy)
             health_task = asyncio.create_task(_update_health(gateway, healthy))
             collector = GatewayCollector(gateway, _worker_metrics(options, gateway))
             stop_metrics = serve_metrics(("127.0.0.1", options.metrics_port), collector)
-            enrolment = await _enrolment(options, gateway, service, addresses, transport, workers)
+            enrolment = await _enrolment(options, rollout, transport, workers)
             await workers.start()
             await clients.start()
             _announce(options.address_file, address)
@@ -124,7 +127,12 @@ async def serve(options: argparse.Namespace) -> None:
 
 
 def _bind_clients(options: argparse.Namespace, transport: Transport, clients: AnyGrpcServer) -> str:
-    """Listen for clients on TCP if a port is given; returns the address for clients, empty without a port."""
+    """Listen for clients on TCP if a port is given; returns the address for clients, empty without a port.
+
+    Listen at the owner's private socket too, whose callers may do everything.
+    """
+    if options.owner_socket:
+        transport.bind(clients, options.owner_socket)
     if options.port is None:
         return ""
     return f"{options.host}:{transport.bind(clients, f'{options.host}:{options.port}')}"
@@ -137,6 +145,17 @@ def _use_replaced_plan(options: argparse.Namespace) -> Callable[[gateway_pb2.Rep
     kept = ReplacedPlan.read(options.replaced, options.plan, options.peers)
     options.plan, options.peers = kept.plan, kept.peers
     return kept.keep
+
+
+def _end_of_run(options: argparse.Namespace, stop: asyncio.Event) -> Callable[[], None]:
+    """A function that ends this process, and the run that it belongs to."""
+
+    def end() -> None:
+        if options.run is not None:
+            mark_drained(options.run)
+        stop.set()
+
+    return end
 
 
 def _worker_metrics(options: argparse.Namespace, gateway: Gateway) -> Callable[[], Sequence[bytes]]:
@@ -186,12 +205,7 @@ def open_spool(path: Path | None, view: PlanView) -> Spool | None:
 
 
 async def _enrolment(
-    options: argparse.Namespace,
-    gateway: Gateway,
-    service: GatewayService,
-    addresses: dict[str, str],
-    transport: Transport,
-    workers: AnyGrpcServer,
+    options: argparse.Namespace, rollout: PlanRollout, transport: Transport, workers: AnyGrpcServer
 ) -> grpc.aio.Server | None:
     """Serve enrolment at `--enrol`: tokens at a port of its own, everything else on the workers' server."""
     if options.enrol is None:
@@ -200,9 +214,8 @@ async def _enrolment(
         raise PlanViewError("--enrol needs --ca and --tokens: the authority that signs, and the tokens that it takes")
     from jellybean.serving.enrolment.enrolment import Enrolment, EnrolmentFiles, add_enrolment, serve_enrolment
 
-    files = EnrolmentFiles(options.ca, options.tokens, options.plan, options.peers, options.root)
-    life_s = options.certificate_hours * 3600.0
-    enrolment = Enrolment(lambda: (gateway.view, service.last_replacement), files, addresses, life_s)
+    files = EnrolmentFiles(options.ca, options.tokens, options.root)
+    enrolment = Enrolment(rollout, files, options.certificate_hours * 3600.0)
     add_enrolment(workers, enrolment)
     return await serve_enrolment(enrolment, transport, options.enrol)
 
@@ -284,6 +297,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--host", default="127.0.0.1", help="host of --port and --http-port")
     parser.add_argument("--port", type=int, help="for clients, besides the gateway's own address; 0: any free one")
+    parser.add_argument("--run", type=Path, help="project whose run this is; Stop ends all of it")
+    parser.add_argument("--owner-socket", help="unix:PATH for the owner's commands, besides, in a private folder")
     parser.add_argument("--http-port", type=int, default=0, help="Open Inference Protocol over HTTP; 0: off")
     parser.add_argument("--health-port", type=int, default=0, help="grpc.health.v1 without TLS, for probes; 0: off")
     parser.add_argument("--metrics-port", type=int, default=0, help="Prometheus metrics on 127.0.0.1; 0: off")

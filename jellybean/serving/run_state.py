@@ -69,6 +69,8 @@ class RunState:
     keeper: ProcessState | None = None
     arriving: str = ""  # hash of the new plan during a replacement; the gateway knows which plan it serves
     arriving_folder: str = ""
+    drained: bool = False  # the gateway was told to end: the keeper stops what is left
+    peers: str = ""  # file with the workers' addresses if they run on other machines; empty: they are processes here
 
     @property
     def plan_path(self) -> Path:
@@ -175,10 +177,23 @@ def clear_state(directory: Path, state: RunState) -> None:
     state_path(directory).unlink(missing_ok=True)
 
 
+def is_serving_joined(directory: Path) -> bool:
+    """True if the project's run has its workers on other machines."""
+    state = read_state(directory.resolve())
+    return state is not None and bool(state.peers)
+
+
+def mark_drained(directory: Path) -> None:
+    """Record that the gateway has drained and ends: the keeper stops the rest of the run. No effect without a run."""
+    with locked(directory):
+        if (state := read_state(directory)) is not None:
+            write_state(directory, dataclasses.replace(state, drained=True))
+
+
 def running_state(directory: Path) -> RunState:
     """The state of a project's run that is up. NotRunningError when nothing is."""
     state = read_state(directory)
-    if state is None or not state.gateway_address or state.stopping:
+    if state is None or not state.gateway_address or state.stopping or state.drained:
         raise NotRunningError(f"nothing is up for {directory}; start it with `jellybean up {directory}`")
     if not any(process.name == GATEWAY_NAME for process, _ in state.alive()):
         raise NotRunningError(f"the gateway of {directory} has died; `jellybean down {directory}` clears what is left")

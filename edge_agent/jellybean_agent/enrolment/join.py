@@ -13,7 +13,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from jellybean_agent.brain.plan_view import PlanView, WorkerView, plan_view
 from jellybean_agent.enrolment.join_token import JoinToken, parse_token
 from jellybean_agent.errors import AgentError, ModelError, PlanViewError, TransientError, describe_error
 from jellybean_agent.execution.onnx_session import MAX_MODEL_BYTES, file_sha256
+from jellybean_agent.execution.python_code import python_refusal
 from jellybean_agent.security.certificates import (
     CA_FILE,
     CERTIFICATE_FILE,
@@ -41,6 +42,7 @@ from jellybean_protos.enrol.v1 import enrol_pb2, enrol_pb2_grpc
 
 LOG = logging.getLogger("jellybean.agent")
 _CALL_S = 30.0
+_PROBLEM_S = 1.0  # shortest time between two questions if a plan cannot be served here
 _RETRY_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # pauses between attempts; the last one repeats
 _RENEW_AT = 2 / 3  # fraction of the lifetime left when renewal begins: early, as the gateway may be unreachable
 _CHECK_EVERY_S = 60.0  # longest pause between two checks whether the certificate is due for renewal
@@ -85,12 +87,7 @@ async def join(gateway: str, token: str | None, folder: Path) -> Joined:
             raise PlanViewError(
                 f"the plan gives worker {identity.name!r} nothing to do: plan for it, then start it again"
             )
-        for operator in worker.operators:
-            if view.operators[operator].python is not None:
-                continue  # a Python function is not downloaded: it must be installed on this machine
-            path, sha256 = view.operators[operator].model_path, view.operators[operator].model_sha256
-            if not path or not sha256:
-                raise ModelError(f"{operator}: the plan names no model file")
+        for sha256, path in _models(view, worker):
             await _download(stub, sha256, _inside(folder / "models", path))
     return Joined(folder, view, worker)
 
@@ -117,26 +114,67 @@ async def keep_renewed(folder: Path) -> None:
         await asyncio.sleep(min(_CHECK_EVERY_S, max(1.0, left_s / 10)))
 
 
-async def wait_for_new_plan(found: Joined, every_s: float) -> None:
-    """Poll the gateway every `every_s` seconds; return once it serves another plan that uses this machine."""
+async def wait_for_new_plan(found: Joined, every_s: float, allow_python: frozenset[str] = frozenset()) -> None:
+    """Ask the gateway for another plan; return once it is to be served here, and its models have been downloaded.
+
+    The gateway answers when there is one, at the latest after `every_s` seconds (one of an older version: at once). It
+    may want the models to be downloaded while the plan before is still served; what prevents that is reported to it.
+    `allow_python`: functions that may run here besides the built-in steps.
+    """
     name, have = found.worker.name, found.view.hash
+    fetched = problem = ""
     while True:
-        await asyncio.sleep(every_s)
+        asked_s = time.monotonic()
+        view = found.view
         try:
             async with _channel(found.folder) as channel:
                 stub: Any = enrol_pb2_grpc.EnrolmentStub(channel)  # type: ignore[no-untyped-call]
-                given = await _call(stub.Plan, enrol_pb2.PlanRequest(have=have))
-            view = plan_view(json.loads(given.plan)) if given.plan else found.view
+                request = enrol_pb2.PlanRequest(have=have, fetched=fetched, problem=problem, wait_s=every_s)
+                given = await stub.Plan(request, timeout=every_s + _CALL_S, metadata=protocol_metadata())
+                problem = ""
+                if given.plan:
+                    view = plan_view(json.loads(given.plan))
+                    if view.hash == found.view.hash:
+                        have = view.hash
+                    elif (worker := view.workers.get(name)) is not None and worker.operators:
+                        _require_python(view, worker, allow_python)
+                        for sha256, path in _models(view, worker):
+                            await _fetch_beside(stub, sha256, _inside(found.folder / "models", path))
+                        fetched = view.hash
+                        if not given.later:
+                            LOG.info("the gateway serves plan %s: switching to it", view.hash[:12])
+                            return
+                        LOG.info("plan %s is ready to be served", view.hash[:12])
+                        continue
+        except (PlanViewError, ModelError) as error:
+            problem = describe_error(error)
+            LOG.warning("another plan of the gateway cannot be served here: %s", problem)
         except (AgentError, grpc.aio.AioRpcError, OSError, ValueError, RecursionError) as error:
             LOG.debug("the gateway was not asked for another plan: %s", describe_error(error))
-            continue
-        if view.hash == have:
-            continue
-        if (worker := view.workers.get(name)) is not None and worker.operators:
-            LOG.info("the gateway serves plan %s: switching to it", view.hash[:12])
-            return
-        LOG.warning("the gateway serves plan %s, which does not use this machine: it waits", view.hash[:12])
-        have = view.hash
+        if view.hash not in (have, found.view.hash):
+            LOG.warning("the gateway serves plan %s, which does not use this machine: it waits", view.hash[:12])
+            have = view.hash
+        pause_s = every_s if not problem else min(every_s, _PROBLEM_S)
+        await asyncio.sleep(max(0.0, asked_s + pause_s - time.monotonic()))
+
+
+def _models(view: PlanView, worker: WorkerView) -> Iterator[tuple[str, str]]:
+    """(sha256, path) of the model files that a worker needs. ModelError if the plan names no file for an operator."""
+    for name in worker.operators:
+        operator = view.operators[name]
+        if operator.python is not None:
+            continue  # a Python function is not downloaded: it must be installed on this machine
+        if not operator.model_path or not operator.model_sha256:
+            raise ModelError(f"{name}: the plan names no model file")
+        yield operator.model_sha256, operator.model_path
+
+
+def _require_python(view: PlanView, worker: WorkerView, allowed: frozenset[str]) -> None:
+    """ModelError if a function of the plan may not run on this machine."""
+    for name in worker.operators:
+        python = view.operators[name].python
+        if python is not None and (reason := python_refusal(python.function, allowed)) is not None:
+            raise ModelError(f"{name}: {reason}")
 
 
 def _is_enrolled(folder: Path) -> bool:
@@ -184,19 +222,26 @@ async def _plan(stub: Any, identity: Identity, folder: Path) -> PlanView:
 
 async def _download(stub: Any, sha256: str, path: Path) -> None:
     """Download the model with this sha256 to `path` unless it is complete; continues an interrupted download."""
+    if (part := await _fetch_beside(stub, sha256, path)) is not None:
+        part.replace(path)
+        LOG.info("downloaded %s, %d bytes", path.name, path.stat().st_size)
+
+
+async def _fetch_beside(stub: Any, sha256: str, path: Path) -> Path | None:
+    """Download a model to a file beside `path`, which a plan may be using; returns it, None if `path` is the model."""
     if path.is_file() and file_sha256(path) == sha256:
-        return
+        return None
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.{sha256[:16]}.part")
-    await _retried(f"downloading {path.name}", lambda: _fetch(stub, sha256, part))
+    if not part.is_file() or file_sha256(part) != sha256:
+        await _retried(f"downloading {path.name}", lambda: _fetch(stub, sha256, part))
     found = file_sha256(part)
     if found != sha256:
         part.unlink()
         raise ModelError(
             f"model {path.name} came with sha256 {found[:12]}..., the plan says {sha256[:12]}...: not kept"
         )
-    part.replace(path)
-    LOG.info("downloaded %s, %d bytes", path.name, path.stat().st_size)
+    return part
 
 
 async def _fetch(stub: Any, sha256: str, part: Path) -> None:

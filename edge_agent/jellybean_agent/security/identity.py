@@ -77,6 +77,8 @@ RULES: Mapping[str, frozenset[Role]] = {
     f"{_GATEWAY}Status": _CLIENTS,
     f"{_GATEWAY}Metrics": frozenset({Role.ADMIN}),
     f"{_GATEWAY}Drain": frozenset({Role.ADMIN}),
+    f"{_GATEWAY}Stop": frozenset({Role.ADMIN}),
+    f"{_GATEWAY}Plan": frozenset({Role.ADMIN}),
     f"{_GATEWAY}Replace": frozenset({Role.ADMIN}),
     "/inference.GRPCInferenceService/": _CLIENTS,  # all methods of a service
     **dict.fromkeys((f"/jellybean.enrol.v1.Enrolment/{name}" for name in ("Renew", "Plan", "Model")), _AGENTS),
@@ -153,7 +155,7 @@ class Policy:
         roles = allowed_roles(method)
         if caller.role not in roles:
             of = " or ".join(sorted(roles)) or "nobody"
-            hint = "; on the gateway's machine: `jellybean down`" if method.endswith("/Drain") else ""
+            hint = "; on the gateway's machine: `jellybean down`" if method.endswith(("/Drain", "/Stop")) else ""
             raise _denied(f"{caller} may not call {method}, which is for {of}{hint}")
 
 

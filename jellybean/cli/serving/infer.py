@@ -10,6 +10,7 @@ import typer
 from jellybean.cli.app import Directory, Json, Overrides, app, example
 from jellybean.cli.console import out, print_json, progress
 from jellybean.cli.documents import check_project
+from jellybean.cli.serving.gateway_options import AdminTls, GatewayAt, given_endpoint
 from jellybean.cli.serving.request_inputs import parse_inputs, requests_by_row
 from jellybean.tensor_files import Array
 
@@ -36,6 +37,8 @@ def infer(
         bool, typer.Option("--rows", help="Send each row of the inputs as a request; an answer a row.")
     ] = False,
     overrides: Overrides = None,
+    gateway: GatewayAt = None,
+    tls: AdminTls = None,
     json: Json = False,
 ) -> None:
     """Send one request, or one for each row of a file, and print the answers."""
@@ -45,7 +48,8 @@ def infer(
     tensors = parse_inputs(inputs)
     requests = list(requests_by_row(tensors)) if rows else [tensors]
     answers: list[dict[str, Array]] = []
-    with Client.of(directory) as client, progress("infer") as advance:
+    endpoint = given_endpoint(directory, gateway, tls)
+    with Client.at(endpoint) if endpoint else Client.of(directory) as client, progress("infer") as advance:
         for number, request in enumerate(requests):
             advance(number, len(requests), f"request {number + 1}")
             answers.append(client.infer(request))

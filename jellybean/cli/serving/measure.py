@@ -18,10 +18,14 @@ from jellybean.cli.current_plan import load_current_plan
 from jellybean.cli.documents import check_project
 from jellybean.cli.init import Example, copy_example
 from jellybean.cli.projects import open_project
+from jellybean.cli.serving.gateway_options import AdminTls, GatewayAt, given_endpoint
 from jellybean.documents import Project, load_project
 from jellybean.planning.prediction import predict
 from jellybean.report import Store, build_report, render_html, to_table
-from jellybean.report.records import predicted_rate_per_s, record_measurement, record_prediction
+from jellybean.report.records import predicted_rate_per_s, record_measurement, record_once, record_prediction
+from jellybean.serving.client import served_document
+from jellybean.serving.endpoint import Endpoint, owner_endpoint
+from jellybean.serving.errors import ServingError
 from jellybean_solver import DEFAULT_WINDOW_S
 
 
@@ -46,15 +50,24 @@ def bench(
     ] = None,
     rate_scale: Annotated[float, typer.Option(min=0.001, max=1000, help="Multiply all sources' rates.")] = 1.0,
     saturate: Annotated[bool, typer.Option("--saturate", help="Find the highest sustained rate.")] = False,
+    gateway: GatewayAt = None,
+    tls: AdminTls = None,
 ) -> None:
     """Measure the running plan under the declared rates with held-out inputs.
 
     Exit status 4 if it is overloaded, 5 if it keeps up but misses a target.
     """
+    endpoint = given_endpoint(directory, gateway, tls)
     if saturate and rate_scale != 1.0:
         raise typer.BadParameter("--saturate and --rate-scale exclude each other")
     result = measure(
-        directory, overrides or (), seed=seed, duration_s=duration, rate_scale=rate_scale, saturate=saturate
+        directory,
+        overrides or (),
+        seed=seed,
+        duration_s=duration,
+        rate_scale=rate_scale,
+        saturate=saturate,
+        endpoint=endpoint,
     )
     if json:
         print_json(result.to_dict())
@@ -86,12 +99,21 @@ def report(
     overrides: Overrides = None,
     json: Json = False,
     html: Annotated[Path | None, typer.Option(help="HTML file to write; DIR/report.html by default.")] = None,
+    gateway: GatewayAt = None,
+    tls: AdminTls = None,
 ) -> None:
-    """Compare predictions and measurements of the newest plan; writes a self-contained HTML page."""
+    """Compare predictions and measurements of the newest plan; writes a self-contained HTML page.
+
+    With --gateway, of the plan that it serves.
+    """
     check_project(directory, overrides)
     if html is not None:
         checked_file("--html", html)
-    built = build_report(Store.of(directory))
+    served = None
+    if (endpoint := given_endpoint(directory, gateway, tls)) is not None:
+        record_once(directory, document := served_document(endpoint))
+        served = str(document["hash"])
+    built = build_report(Store.of(directory), served)
     if json:
         print_json(built.to_json())
         if html is None:
@@ -140,20 +162,34 @@ def measure(
     duration_s: float | None = None,
     rate_scale: float = 1.0,
     saturate: bool = False,
+    endpoint: Endpoint | None = None,
 ) -> BenchResult:
-    """Measure the running plan and record the measurement in the report store."""
+    """Measure the plan that is served, and record the measurement in the report store.
+
+    `endpoint`: a gateway elsewhere, instead of the project's own.
+    """
     project = load_project(directory, overrides)
+    document = served_document(endpoint or owner_endpoint(directory))
     with progress("saturate" if saturate else "bench") as advance:
         if saturate:
-            guess = predicted_rate_per_s(directory)
+            guess = predicted_rate_per_s(directory, document["hash"])
             window_s = duration_s or DEFAULT_WINDOW_S
             result = bench_module.saturate(
-                project, start_rate_per_s=guess, seed=seed, window_s=window_s, progress=advance
+                project,
+                start_rate_per_s=guess,
+                seed=seed,
+                window_s=window_s,
+                progress=advance,
+                endpoint=endpoint,
             )
         else:
             seconds = duration_s or DURATION_S
-            result = bench_module.bench(project, duration_s=seconds, rate_scale=rate_scale, seed=seed, progress=advance)
-    record_measurement(directory, result.to_dict())
+            result = bench_module.bench(
+                project, duration_s=seconds, rate_scale=rate_scale, seed=seed, progress=advance, endpoint=endpoint
+            )
+    if result.plan != document["hash"]:
+        raise ServingError("another plan took over before the measurement began; nothing was stored: measure again")
+    record_measurement(directory, document, result.to_dict())
     if (note := lateness(result.late)) is not None:
         warn(note)
     return result

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,20 +20,20 @@ from jellybean.cli.app import (
     parse_allowed_python,
     parse_hedge_after,
 )
-from jellybean.cli.console import EXIT_FAILURE, errors, out, progress, say, warn
-from jellybean.cli.current_plan import load_current_plan, operators_without_model
+from jellybean.cli.console import EXIT_FAILURE, out, progress
 from jellybean.cli.documents import check_project
 from jellybean.cli.projects import open_project
+from jellybean.cli.serving.gateway_options import AdminTls, GatewayAt, given_endpoint
+from jellybean.cli.serving.servable import MAX_WORKERS, servable, worker_count
+from jellybean.cli.serving.watch import watch
 from jellybean.documents import Project
 from jellybean.documents.layout import holds_several_workflows, workflow_folders
 from jellybean.errors import JellyBeanError
-from jellybean.planning.project_plan import unproven
-from jellybean_solver import Plan, request_streams, to_document
+from jellybean.serving.run_state import is_serving_joined
+from jellybean_solver import to_document
 
 if TYPE_CHECKING:
     from jellybean.serving.local.settings import LaunchSettings
-
-MAX_WORKERS = 100  # worker processes on one machine
 
 
 @app.command(epilog=example("jellybean up my-digits", "jellybean up my-digits --detach && jellybean down my-digits"))
@@ -93,41 +92,6 @@ def up(
     start(project, settings, detach=detach)
 
 
-def servable(project: Project) -> tuple[Plan, int]:
-    """Load the plan; returns it and its number of workers. JellyBeanError if it cannot be served on this machine."""
-    name, operators = project.workflow.name, project.workflow.operators
-    _require_models(name, [o for o, spec in operators.items() if not any(v.is_served for v in spec.variants.values())])
-    plan = load_current_plan(project)
-    if len(request_streams(plan)) > 1:
-        raise JellyBeanError(
-            f"{plan.name}: its sources form several independent request streams; "
-            "to serve them, split the workflow into one per stream"
-        )
-    _require_models(plan.name, operators_without_model(plan))
-    workers = sum(plan.sites.get(worker.tier, 1) for worker in plan.workers)
-    if workers > MAX_WORKERS:
-        fewer = "".join(f"; to serve two sites: --set sites.{tier}=2" for tier in list(plan.sites)[:1])
-        raise JellyBeanError(
-            f"{plan.name} has {workers:,} workers, each of which would be a process; "
-            f"at most {MAX_WORKERS} can be served on one machine{fewer}"
-        )
-    if (warning := unproven(plan)) is not None:
-        warn(warning)
-    return plan, workers
-
-
-def _worker_count(workers: int) -> str:
-    return f"{workers:,} worker{'' if workers == 1 else 's'}"
-
-
-def _require_models(name: str, missing: Sequence[str]) -> None:
-    if missing:
-        raise JellyBeanError(
-            f"{name} can be planned and simulated, but not served: no model file for {', '.join(missing)}; "
-            "add `model:` and `sha256:`, or `python:`, to the variants in workflow.yaml"
-        )
-
-
 def start(project: Project, settings: LaunchSettings, *, detach: bool) -> None:
     """Start the plan's processes; blocks unless detached."""
     from jellybean.serving.local import launcher
@@ -138,37 +102,51 @@ def start(project: Project, settings: LaunchSettings, *, detach: bool) -> None:
     scheme = "https" if settings.tls else "http"
     http = f" and {scheme}://127.0.0.1:{settings.http_port}" if settings.http_port else ""
     at = f" on {running.state.clients_address}" if settings.port is not None else ""
-    serving = f"serving {plan.name}{at}{http} with {_worker_count(workers)}"
-    if detach:
-        out.print(serving, style="green")
-        out.print(f"stop it with: jellybean down {project.directory}", style="bold")
-        return
-    try:
-        out.print(serving, style="green")
-        say("Ctrl-C drains and stops")
-        died = running.wait(lambda text: errors.print(text, style="bold red"))
-    except KeyboardInterrupt:  # Ctrl-C before `wait` has installed its own handling
-        running.down()
-        return
-    if died:
-        raise typer.Exit(EXIT_FAILURE)
+    out.print(f"serving {plan.name}{at}{http} with {worker_count(workers)}", style="green")
+    watch(running, detach=detach)
 
 
-@app.command(epilog=example("jellybean apply my-digits", "jellybean apply my-digits --set slo.accuracy=80"))
+@app.command(
+    epilog=example(
+        "jellybean apply my-digits",
+        "jellybean apply my-digits --set slo.accuracy=80",
+        "jellybean apply my-digits --gateway gateway.example:8001 --tls certs/admin/admin",
+    )
+)
 def apply(
-    directory: Directory, overrides: Overrides = None, stale: Stale = False, allow_python: AllowPython = None
+    directory: Directory,
+    overrides: Overrides = None,
+    stale: Stale = False,
+    allow_python: AllowPython = None,
+    gateway: GatewayAt = None,
+    tls: AdminTls = None,
+    peers: Annotated[
+        Path | None, typer.Option(help="With --gateway: JSON with the addresses of workers that are new or have moved.")
+    ] = None,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for the new plan's workers.")] = 120.0,
 ) -> None:
-    """Replace the running plan by the current one without losing requests: start new workers, switch, stop old ones."""
+    """Replace the running plan by the current one without losing requests: start new workers, switch, stop old ones.
+
+    Boxes that joined download the new plan's models, then switch.
+    """
     from jellybean.serving.local import replace_plan
 
+    endpoint, allowed = given_endpoint(directory, gateway, tls), parse_allowed_python(allow_python)
+    if peers is not None and endpoint is None:
+        raise typer.BadParameter("--peers belongs to --gateway: of a gateway here, its own file is read again")
     project = open_project(directory, overrides, stale=stale)
-    plan, workers = servable(project)
+    has_limit = endpoint is None and not is_serving_joined(directory)
+    plan, workers = servable(project, max_workers=MAX_WORKERS if has_limit else None)
+    document = to_document(plan)
     with progress("apply") as advance:
-        changed = replace_plan.apply(
-            project.directory, to_document(plan), progress=advance, allow_python=parse_allowed_python(allow_python)
-        )
+        if endpoint is not None:
+            changed = replace_plan.apply_at(endpoint, document, peers, timeout_s=timeout, progress=advance)
+        else:
+            changed = replace_plan.apply(
+                project.directory, document, progress=advance, start_timeout_s=timeout, allow_python=allowed
+            )
     if changed:
-        out.print(f"serving the new plan of {plan.name} with {_worker_count(workers)}", style="green")
+        out.print(f"serving the new plan of {plan.name} with {worker_count(workers)}", style="green")
     else:
         out.print(f"{plan.name} is already served with this plan")
 
@@ -178,12 +156,20 @@ def down(
     directory: Directory,
     overrides: Overrides = None,
     timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for in-flight requests.")] = 30.0,
+    gateway: GatewayAt = None,
+    tls: AdminTls = None,
 ) -> None:
-    """Drain and stop what `up --detach` started."""
+    """Drain and stop what `up --detach` or `gateway --detach` started. Boxes that joined wait for the next gateway."""
+    from jellybean.serving.client import Client
     from jellybean.serving.local import running
 
     check_project(directory, overrides)
-    left = running.down(directory, timeout_s=timeout)
+    endpoint = given_endpoint(directory, gateway, tls)
+    if endpoint is None:
+        left = running.down(directory, timeout_s=timeout)
+    else:
+        with Client.at(endpoint) as client:
+            left = client.stop(timeout)
     out.print("stopped" if not left else f"stopped; {left} requests were still in flight after {timeout:g} s")
     if left:
         raise typer.Exit(EXIT_FAILURE)

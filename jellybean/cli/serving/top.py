@@ -13,6 +13,7 @@ from rich.text import Text
 
 from jellybean.cli.app import Directory, Json, app, example
 from jellybean.cli.console import out, print_json
+from jellybean.cli.serving.gateway_options import AdminTls, GatewayAt, given_endpoint
 from jellybean.errors import JellyBeanError
 from jellybean.serving.top.alerts import alert_rules
 from jellybean.serving.top.dashboard import dashboard as grafana
@@ -28,13 +29,15 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Print one measurement of one second and exit.")] = False,
     window: Annotated[float, typer.Option(min=0.2, max=3600.0, help="Seconds over which rates are averaged.")] = 10.0,
     interval: Annotated[float, typer.Option(min=0.2, max=60.0, help="Seconds between updates.")] = 1.0,
+    gateway: GatewayAt = None,
+    tls: AdminTls = None,
     json: Json = False,
 ) -> None:
     """Watch the running plan: rates, latency, queues, planned and measured utilisation, cost. Ctrl-C quits."""
     from jellybean.serving.top.top import Scrape, Watcher, top_of
     from jellybean.serving.top.view import render
 
-    watcher = Watcher(directory)
+    watcher = Watcher(directory, given_endpoint(directory, gateway, tls))
     scrapes: deque[Scrape] = deque([watcher.scrape()])
     if once or json or not out.is_terminal:
         time.sleep(min(window, _ONCE_WINDOW_S))

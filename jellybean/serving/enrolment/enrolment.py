@@ -15,7 +15,7 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ import grpc
 import grpc.aio
 
 from jellybean.serving.enrolment.authority import LIFE_S, Authority, read_authority
+from jellybean.serving.enrolment.rollout import PlanRollout
 from jellybean.serving.errors import ServingError
 from jellybean_agent import (
     GATEWAY,
@@ -33,7 +34,6 @@ from jellybean_agent import (
     Identity,
     InvalidInputError,
     JoinToken,
-    PlanView,
     Role,
     StatusError,
     Transport,
@@ -45,7 +45,6 @@ from jellybean_agent import (
     write_private_file,
 )
 from jellybean_protos.enrol.v1 import enrol_pb2, enrol_pb2_grpc
-from jellybean_protos.gateway.v1 import gateway_pb2
 
 LOG = logging.getLogger("jellybean.gateway")
 TOKEN_S = 900.0
@@ -119,12 +118,10 @@ def _remove_expired(folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class EnrolmentFiles:
-    """Files that enrolment reads: folders of authority and tokens, plan, addresses, and the root of model paths."""
+    """Folders that enrolment reads: those of the authority and the tokens, and the root of model paths."""
 
     authority: Path
     tokens: Path
-    plan: Path
-    peers: Path
     root: Path
 
 
@@ -132,20 +129,13 @@ class EnrolmentFiles:
 class Enrolment:
     """The Enrolment service of a gateway.
 
-    `serving()`: (plan that is served now, request by which it replaced the plan file's; None if it is the file's plan).
-    `addresses`: by process name. `life_s`: lifetime of issued certificates, in seconds.
+    `rollout`: the plan of the boxes. `life_s`: lifetime of issued certificates, in seconds.
     """
 
-    serving: Callable[[], tuple[PlanView, gateway_pb2.ReplaceRequest | None]]
+    rollout: PlanRollout
     files: EnrolmentFiles
-    addresses: dict[str, str]
     life_s: float = LIFE_S
     downloads: set[object] = field(default_factory=set)  # one marker per download in progress
-
-    @property
-    def view(self) -> PlanView:
-        """The plan that is served now."""
-        return self.serving()[0]
 
     async def Enrol(self, request: enrol_pb2.EnrolRequest, context: Any) -> enrol_pb2.Certificate:
         """Exchange a token for a certificate.
@@ -155,7 +145,7 @@ class Enrolment:
         try:
             key = _public_key(request.request)
             uri = identity_of(self.files.tokens, request.secret)
-            identity = next((found for found in map(self._agent, self.view.workers) if found.uri == uri), None)
+            identity = next((found for found in self._agents() if found.uri == uri), None)
             if identity is None:
                 reason = f"the token is for {uri}, which is no worker of the plan"
                 raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, reason)
@@ -174,13 +164,12 @@ class Enrolment:
             await context.abort(status_of(error), str(error))
             raise  # context.abort signals by an exception
 
-    async def Plan(self, request: enrol_pb2.PlanRequest, _context: Any) -> enrol_pb2.PlanResponse:
-        if request.have == self.view.hash:
-            return enrol_pb2.PlanResponse()
-        if (replaced := self.serving()[1]) is not None:
-            peers = json.dumps(dict(replaced.peers)).encode()
-            return enrol_pb2.PlanResponse(plan=replaced.plan, peers=peers)
-        return enrol_pb2.PlanResponse(plan=self.files.plan.read_bytes(), peers=self.files.peers.read_bytes())
+    async def Plan(self, request: enrol_pb2.PlanRequest, context: Any) -> enrol_pb2.PlanResponse:
+        try:
+            return await self.rollout.answer(_agent_of(context).name, request)
+        except AgentError as error:
+            await context.abort(status_of(error), str(error))
+            raise  # context.abort signals by an exception
 
     async def Model(self, request: enrol_pb2.ModelRequest, context: Any) -> AsyncIterator[enrol_pb2.ModelPart]:
         download = object()
@@ -205,16 +194,17 @@ class Enrolment:
         finally:
             self.downloads.discard(download)
 
-    def _agent(self, worker: str) -> Identity:
-        return Identity(self.view.name, Role.AGENT, worker)
+    def _agents(self) -> Iterator[Identity]:
+        for offer in self.rollout.offers:
+            yield from (Identity(offer.view.name, Role.AGENT, worker) for worker in offer.view.workers)
 
     def _model(self, identity: Identity, sha256: str) -> Path:
-        """The file of a model that the plan assigns to this worker; no other file is sent."""
-        view = self.view
-        worker = view.workers.get(identity.name)
-        for operator in (view.operators[name] for name in (worker.operators if worker else ())):
-            if operator.model_sha256 == sha256 and operator.model_path and stays_inside_folder(operator.model_path):
-                return self.files.root / operator.model_path
+        """The file of a model that a plan assigns to this worker; no other file is sent."""
+        for view in (offer.view for offer in self.rollout.offers):
+            worker = view.workers.get(identity.name)
+            for operator in (view.operators[name] for name in (worker.operators if worker else ())):
+                if operator.model_sha256 == sha256 and operator.model_path and stays_inside_folder(operator.model_path):
+                    return self.files.root / operator.model_path
         reason = f"the plan gives {identity} no model of sha256 {sha256[:12]}"
         raise StatusError(grpc.StatusCode.NOT_FOUND, reason)
 
@@ -226,7 +216,7 @@ class Enrolment:
 
     def _certificate(self, authority: Authority, identity: Identity, key: Any) -> enrol_pb2.Certificate:
         chain = authority.sign(identity, key, life_s=self.life_s)
-        return enrol_pb2.Certificate(chain=chain, ca=authority.bundle, gateway=self.addresses[GATEWAY])
+        return enrol_pb2.Certificate(chain=chain, ca=authority.bundle, gateway=self.rollout.served.addresses[GATEWAY])
 
 
 async def serve_enrolment(enrolment: Enrolment, transport: Transport, address: str) -> grpc.aio.Server:

@@ -284,11 +284,16 @@ class Gateway:
             self._delivery.release()
         return self._requests.count
 
-    async def replace(self, view: PlanView, addresses: Mapping[str, str], links: Path | None, timeout_s: float) -> None:
-        """Switch new requests to another plan once its workers are ready. StatusError if not; the old plan stays."""
+    def expect(self, view: PlanView, addresses: Mapping[str, str]) -> None:
+        """Accept calls of another plan's workers from now on. StatusError if it cannot be served here."""
         if self._draining:
             raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, "the gateway is draining")
         if view.eventually and self._delivery is None:
             reason = "a source has `deliver: eventually`, this gateway has no file to keep requests in: give --spool"
             raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, reason)
+        self.plans.expect(view, addresses)
+
+    async def replace(self, view: PlanView, addresses: Mapping[str, str], links: Path | None, timeout_s: float) -> None:
+        """Switch new requests to another plan once its workers are ready. StatusError if not; the old plan stays."""
+        self.expect(view, addresses)
         await self.plans.replace(view, addresses, links, timeout_s)

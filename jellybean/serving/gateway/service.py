@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -10,24 +12,33 @@ from typing import Any
 
 import grpc
 
+from jellybean.serving.enrolment.rollout import PlanOffer, PlanRollout
 from jellybean.serving.gateway.gateway import Gateway
 from jellybean.serving.gateway.metrics import GatewayCollector
-from jellybean_agent import AgentError, Transport, caller_uri, metrics_text, plan_view, status_of
+from jellybean_agent import GATEWAY, AgentError, Transport, caller_uri, metrics_text, plan_view, status_of
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.gateway.v1 import gateway_pb2
 
+_ANSWER_S = 0.2  # between the answer to Stop and the end of the process
+
 
 class GatewayService:
-    """Methods of the service `Gateway`. `on_replaced` is called with every replacement of the plan that succeeded."""
+    """Methods of the service `Gateway`.
+
+    `rollout`: the plan that is served, and its replacement at boxes that joined. `on_replaced` is called with every
+    replacement of the plan that succeeded, with the addresses of all its workers. `on_stop`: ends the process.
+    """
 
     def __init__(
         self,
         gateway: Gateway,
         transport: Transport,
+        rollout: PlanRollout,
         on_replaced: Callable[[gateway_pb2.ReplaceRequest], None] = lambda request: None,
+        on_stop: Callable[[], None] = lambda: None,
     ) -> None:
-        self._gateway, self._transport, self._on_replaced = gateway, transport, on_replaced
-        self.last_replacement: gateway_pb2.ReplaceRequest | None = None
+        self._gateway, self._transport, self._rollout = gateway, transport, rollout
+        self._on_replaced, self._on_stop = on_replaced, on_stop
 
     async def Infer(self, request: gateway_pb2.InferRequest, context: Any) -> gateway_pb2.InferResponse:
         response = gateway_pb2.InferResponse(request_id=request.request_id or uuid.uuid4().hex)
@@ -52,18 +63,30 @@ class GatewayService:
     async def Drain(self, request: agent_pb2.DrainRequest, _context: Any) -> agent_pb2.DrainResponse:
         return agent_pb2.DrainResponse(left=await self._gateway.drain(request.timeout_s))
 
+    async def Stop(self, request: agent_pb2.DrainRequest, _context: Any) -> agent_pb2.DrainResponse:
+        left = await self._gateway.drain(request.timeout_s)
+        asyncio.get_running_loop().call_later(_ANSWER_S, self._on_stop)
+        return agent_pb2.DrainResponse(left=left)
+
+    async def Plan(self, _request: gateway_pb2.PlanRequest, _context: Any) -> gateway_pb2.PlanResponse:
+        return gateway_pb2.PlanResponse(plan=self._rollout.served.document)
+
     async def Replace(self, request: gateway_pb2.ReplaceRequest, context: Any) -> gateway_pb2.ReplaceResponse:
-        before = self._gateway.view.hash
+        before, began_s = self._rollout.served, time.monotonic()
         try:
             view = plan_view(json.loads(request.plan))
-            addresses = {name: self._transport.check(address) for name, address in request.peers.items()}
+            given = {name: self._transport.check(address) for name, address in request.peers.items()}
+            addresses = {**before.addresses, **given, GATEWAY: before.addresses[GATEWAY]}
             is_local = context.peer().startswith("unix:")  # only the same machine may name a path to write here
-            links = Path(request.links) if is_local else None
-            await self._gateway.replace(view, addresses, links, request.timeout_s)
-            self.last_replacement = request
-            self._on_replaced(request)
+            links = Path(request.links) if is_local and request.links else None
+            self._gateway.expect(view, addresses)
+            offer = PlanOffer(view, request.plan, addresses)
+            async with self._rollout.replacing(offer, request.timeout_s):
+                left_s = began_s + request.timeout_s - time.monotonic()
+                await self._gateway.replace(view, addresses, links, left_s)
+            self._on_replaced(gateway_pb2.ReplaceRequest(plan=request.plan, peers=addresses))
         except AgentError as error:
             await context.abort(status_of(error), str(error))
         except (ValueError, RecursionError) as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the plan is not JSON: {error}")
-        return gateway_pb2.ReplaceResponse(before=before)
+        return gateway_pb2.ReplaceResponse(before=before.view.hash)

@@ -8,23 +8,44 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from jellybean.errors import InputError
 from jellybean.serving.errors import LaunchError
-from jellybean_agent import ALLOW_PYTHON_FLAG, GATEWAY, PlanView, python_refusal
+from jellybean_agent import (
+    ALLOW_PYTHON_FLAG,
+    GATEWAY,
+    AgentError,
+    PlanView,
+    Transport,
+    python_refusal,
+    read_peer_addresses,
+)
 
 PYTHON = [sys.executable, "-P", "-m"]  # -P: modules in the project's folder must not shadow imports
 
 
-def write_plan(folder: Path, view: PlanView, document: Mapping[str, Any], gateway: str) -> dict[str, str]:
-    """Write a plan and the addresses of its processes into a new folder; returns process name -> address.
+def local_addresses(folder: Path, view: PlanView, gateway: str) -> dict[str, str]:
+    """Process name -> address: that of the gateway, and Unix sockets in the plan's folder for its workers."""
+    return {GATEWAY: gateway} | {worker.name: f"unix:{folder}/{i}.sock" for i, worker in enumerate(view.serving)}
 
-    `gateway`: the gateway's address. Workers get Unix sockets in the folder.
-    """
-    folder.mkdir(mode=0o700)
-    addresses = {GATEWAY: gateway}
-    addresses |= {worker.name: f"unix:{folder}/{i}.sock" for i, worker in enumerate(view.serving)}
-    (folder / "plan.json").write_text(json.dumps(document), encoding="utf-8")
-    (folder / "peers.json").write_text(json.dumps(addresses), encoding="utf-8")
+
+def remote_addresses(peers: Path, view: PlanView, transport: Transport) -> dict[str, str]:
+    """Process name -> address, of a file. InputError if it is invalid, or has not the gateway and all the workers."""
+    try:
+        addresses = read_peer_addresses(peers, transport)
+    except AgentError as error:
+        raise InputError(str(error)) from error
+    for name in (GATEWAY, *(worker.name for worker in view.serving)):
+        if name not in addresses:
+            which = f"worker {name!r} of the plan" if name else 'the gateway, under the empty name ""'
+            raise InputError(f"{peers}: no address of {which}")
     return addresses
+
+
+def write_plan(folder: Path, document: Mapping[str, Any], addresses: Mapping[str, str]) -> None:
+    """Write a plan and the addresses of its processes into a new folder."""
+    folder.mkdir(mode=0o700)
+    (folder / "plan.json").write_text(json.dumps(document), encoding="utf-8")
+    (folder / "peers.json").write_text(json.dumps(dict(addresses)), encoding="utf-8")
 
 
 def require_allowed(view: PlanView, allow_python: frozenset[str]) -> None:

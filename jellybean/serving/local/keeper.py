@@ -35,6 +35,7 @@ LOG = logging.getLogger("jellybean.keeper")
 MIN_PAUSE_S, MAX_PAUSE_S = 0.1, 10.0  # before a restart; doubles while a process keeps dying
 _STEADY_S = 20.0  # after living this long, a process has started properly: reset its pause
 _POLL_S = 0.1
+_TERMINATE_S = 10.0  # from SIGTERM to SIGKILL, for processes of a run whose gateway was told to end
 _RECOVER_S = 2.0  # between tries to recover from an `apply` that was killed
 
 
@@ -84,14 +85,28 @@ class Keeper:
         self._next_recovery_s = 0.0  # CLOCK_MONOTONIC
 
     def run(self) -> None:
-        """Restart dead processes until the run stops or another run has replaced it."""
+        """Restart dead processes until the run stops or another run has replaced it, or its gateway was told to end."""
         while (state := self._current_state()) is not None:
+            if state.drained:
+                self._end()
+                return
             self._watch.keep_only(state.processes)
             self._recover(state)
             for process in state.processes:
                 if self._watch.has_died(process) and self._is_due(process):
                     self._try_restart(process.name)
             time.sleep(_POLL_S)
+
+    def _end(self) -> None:
+        """Stop the rest of a run whose gateway was told to end."""
+        from jellybean.serving.local.running import end_run  # gRPC only where it is needed
+
+        with locked(self._directory):
+            state = read_state(self._directory)
+            if state is None or state.stopping:
+                return
+            write_state(self._directory, dataclasses.replace(state, stopping=True))
+        end_run(self._directory, state, _TERMINATE_S)
 
     def _recover(self, state: RunState) -> None:
         """Finish or undo an `apply` that was killed, in a thread: it may take as long as a drain."""

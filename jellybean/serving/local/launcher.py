@@ -1,5 +1,7 @@
 """Brings a plan up on this machine: one agent process per worker, a gateway, and a keeper that restarts them.
 
+Or only a gateway and its keeper, if the workers are on other machines.
+
 Children are spawned, never forked from a process that has used gRPC, each in a session of its own: a Ctrl-C in the
 terminal reaches the launcher alone, which then drains. Sockets are in a private folder under the system's temporary
 folder, because a socket's path must be short.
@@ -13,7 +15,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +23,20 @@ import psutil
 
 from jellybean.folders import state_folder
 from jellybean.serving.client import Client
+from jellybean.serving.endpoint import usable_certificates
 from jellybean.serving.errors import AlreadyRunningError, LaunchError, RequestError
-from jellybean.serving.local.commands import PYTHON, agent_command, gateway_command, require_allowed, write_plan
+from jellybean.serving.local.commands import (
+    PYTHON,
+    agent_command,
+    gateway_command,
+    local_addresses,
+    remote_addresses,
+    require_allowed,
+    write_plan,
+)
 from jellybean.serving.local.processes import Child, describe_end, process_state, spawn, stop
 from jellybean.serving.local.running import KEEPER_NAME, Running
-from jellybean.serving.local.settings import LaunchSettings, Progress, no_progress
+from jellybean.serving.local.settings import JoinedSettings, LaunchSettings, Progress, no_progress
 from jellybean.serving.run_state import (
     GATEWAY_NAME,
     RunState,
@@ -35,7 +46,7 @@ from jellybean.serving.run_state import (
     read_state,
     write_state,
 )
-from jellybean_agent import AgentError, PlanView, plan_view
+from jellybean_agent import GATEWAY, AgentError, PlanView, Role, make_transport, plan_view
 
 _STATUS_S = 5.0
 _POLL_S = 0.05
@@ -56,19 +67,65 @@ def up(
     `detach`: the run outlives this process; another one will call `down`.
     """
     settings.check()
-    directory = directory.resolve()
-    try:
-        view = plan_view(document)
-    except AgentError as error:
-        raise LaunchError(str(error)) from error
+    directory, view = directory.resolve(), _view(document)
     require_allowed(view, settings.allow_python)
+
+    def begin(launch: _Launch) -> None:
+        launch.spawn_agents(document, settings.allow_python)
+        launch.spawn_gateway(state_folder(directory) / "spool.db")
+
+    return _launched(directory, view, settings, begin, detach=detach, progress=progress)
+
+
+def serve_joined(
+    directory: Path,
+    document: Mapping[str, Any],
+    settings: JoinedSettings,
+    *,
+    detach: bool = False,
+    progress: Progress = no_progress,
+) -> Running:
+    """Start the gateway of a plan whose workers are on other machines; returns once it answers, before they do.
+
+    CertificateError where the gateway's certificate, or the authority for boxes that join, is missing or has expired;
+    InputError for an invalid file of addresses; AlreadyRunningError if the project is served already.
+    """
+    settings.check()
+    directory, view = directory.resolve(), _view(document)
+    with usable_certificates(directory):
+        transport = make_transport(view.name, (Role.GATEWAY, GATEWAY), settings.tls, insecure=False)
+        if settings.enrol is not None:
+            from jellybean.serving.enrolment.authority import read_authority  # needs cryptography, which TLS has
+
+            read_authority(settings.authority)
+    addresses = remote_addresses(settings.peers, view, transport)
+    kept = settings.state / "gateway"
+    kept.mkdir(exist_ok=True)
+
+    def begin(launch: _Launch) -> None:
+        launch.write_plan(document, addresses)
+        launch.spawn_gateway(kept / "spool")
+
+    return _launched(directory, view, settings, begin, detach=detach, progress=progress)
+
+
+def _launched(
+    directory: Path,
+    view: PlanView,
+    settings: LaunchSettings | JoinedSettings,
+    begin: Callable[[_Launch], None],
+    *,
+    detach: bool,
+    progress: Progress,
+) -> Running:
+    """Start a run; returns once it is ready. `begin` spawns all its processes but the keeper."""
     with contextlib.ExitStack() as signals:
         signals.enter_context(_sigterm_as_interrupt())
         with launch_lock(directory):
             _require_down(directory)
             launch = _Launch(directory, view, settings, _run_folder())
             try:
-                launch.spawn(document)
+                begin(launch)
                 launch.await_ready(progress, time.monotonic() + settings.start_timeout_s)
                 launch.start_keeper()
             except BaseException:
@@ -79,29 +136,48 @@ def up(
             return Running(directory, launch.state, launch.children, signals.pop_all())
 
 
+def _view(document: Mapping[str, Any]) -> PlanView:
+    try:
+        return plan_view(document)
+    except AgentError as error:
+        raise LaunchError(str(error)) from error
+
+
 class _Launch:
     """A run while it starts. The state file is written after every spawn, so that no process can be orphaned."""
 
-    def __init__(self, directory: Path, view: PlanView, settings: LaunchSettings, folder: Path) -> None:
+    def __init__(
+        self, directory: Path, view: PlanView, settings: LaunchSettings | JoinedSettings, folder: Path
+    ) -> None:
         self._directory, self._view, self._settings, self._folder = directory, view, settings, folder
         self._plan_folder = folder / "1"
         self._logs = state_folder(directory) / "logs"
         self._address_file = folder / "gateway.address"
-        self._gateway_socket = f"unix:{folder}/g.sock"
-        self.state = RunState(view.hash, view.name, str(folder), str(self._plan_folder))
+        self._owner_socket = f"unix:{folder}/g.sock"
+        peers = str(settings.peers.resolve()) if isinstance(settings, JoinedSettings) else ""
+        self.state = RunState(view.hash, view.name, str(folder), str(self._plan_folder), peers=peers)
         self.children: dict[str, Child] = {}
 
-    def spawn(self, document: Mapping[str, Any]) -> None:
-        """Write the plan's files and start all processes but the keeper."""
-        addresses = write_plan(self._plan_folder, self._view, document, self._gateway_socket)
+    def spawn_agents(self, document: Mapping[str, Any], allow_python: frozenset[str]) -> None:
+        """Write the plan's files and start an agent for each of its workers."""
+        addresses = local_addresses(self._plan_folder, self._view, self._owner_socket)
+        write_plan(self._plan_folder, document, addresses)
         for worker in self._view.serving:
             address = addresses[worker.name]
-            allowed = self._settings.allow_python
-            command = agent_command(self._directory, self._plan_folder, worker.name, address, allowed)
+            command = agent_command(self._directory, self._plan_folder, worker.name, address, allow_python)
             self._start(worker.name, command, address)
-        arguments = [f"--address-file={self._address_file}", *self._settings.gateway_arguments()]
-        arguments += [f"--spool={state_folder(self._directory) / 'spool.db'}"]
-        self._start(GATEWAY_NAME, gateway_command(self._plan_folder, arguments), self._gateway_socket)
+
+    def write_plan(self, document: Mapping[str, Any], addresses: Mapping[str, str]) -> None:
+        """Write the files of a plan whose agents are on other machines."""
+        write_plan(self._plan_folder, document, addresses)
+
+    def spawn_gateway(self, spool: Path) -> None:
+        """Start the gateway; the plan's files have been written."""
+        arguments = [f"--address-file={self._address_file}", f"--spool={spool}", f"--run={self._directory}"]
+        arguments += self._settings.gateway_arguments()
+        if self.state.peers:  # else it is the gateway's address
+            arguments.append(f"--owner-socket={self._owner_socket}")
+        self._start(GATEWAY_NAME, gateway_command(self._plan_folder, arguments), self._owner_socket)
 
     def _start(self, name: str, command: Sequence[str], address: str) -> None:
         log = self._logs / f"{name}.log"
@@ -127,14 +203,14 @@ class _Launch:
             self._update(keeper=keeper)
 
     def await_ready(self, progress: Progress, until_s: float) -> None:
-        """Return when the gateway and all workers are ready; LaunchError at CLOCK_MONOTONIC second `until_s`."""
+        """Return when the gateway and all workers here are ready; LaunchError at CLOCK_MONOTONIC second `until_s`."""
         total = len(self.children)
         while not self._address_file.exists():
             self._check(until_s, "the gateway")
             progress(0, total, "starting the gateway")
             time.sleep(_POLL_S)
         clients_address = self._address_file.read_text(encoding="utf-8")
-        address = self._gateway_socket if self._settings.tls else clients_address
+        address = self._owner_socket if self._settings.tls else clients_address
         with Client(address, timeout_s=_STATUS_S) as client:
             while not self._is_ready(client, progress, until_s):
                 time.sleep(_POLL_S)
@@ -158,7 +234,7 @@ class _Launch:
         total = len(self.children)
         waiting = [name for name, state in status.workers.items() if state != "ready"]
         progress(total - len(waiting), total, f"waiting for {waiting[0]}" if waiting else "ready")
-        if status.state == "ready":
+        if status.state == "ready" or self.state.peers:
             return True
         self._check(until_s, ", ".join(f"{name} ({status.reasons.get(name, 'no answer')})" for name in waiting))
         return False

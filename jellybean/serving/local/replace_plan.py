@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import shutil
 import time
@@ -18,15 +17,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import grpc
 import psutil
 
+from jellybean.errors import InputError
 from jellybean.folders import state_folder
-from jellybean.serving.client import Client
+from jellybean.serving.client import Client, served_document
+from jellybean.serving.endpoint import Endpoint, usable_certificates
 from jellybean.serving.errors import LaunchError, NotRunningError, RequestError
-from jellybean.serving.local.commands import agent_command, require_allowed, write_plan
+from jellybean.serving.local.commands import (
+    agent_command,
+    local_addresses,
+    remote_addresses,
+    require_allowed,
+    write_plan,
+)
 from jellybean.serving.local.processes import Child, describe_end, process_state, spawn, stop
-from jellybean.serving.local.settings import DRAIN_S, START_S, Progress, no_progress
+from jellybean.serving.local.settings import DRAIN_S, START_S, Progress, gateway_certificate, no_progress
+from jellybean.serving.replacement import replace_at
 from jellybean.serving.run_state import (
     GATEWAY_NAME,
     ProcessState,
@@ -37,7 +44,15 @@ from jellybean.serving.run_state import (
     running_state,
     write_state,
 )
-from jellybean_agent import LOG_VARIABLES, AgentError, PlanView, plan_view
+from jellybean_agent import (
+    LOG_VARIABLES,
+    AgentError,
+    CertificateFolder,
+    PlanView,
+    Transport,
+    plan_view,
+    read_peer_addresses,
+)
 
 _POLL_S = 0.05
 _STATUS_S = 5.0
@@ -56,18 +71,20 @@ def apply(
     """Switch a run to another plan without losing a request; False if that plan is served already.
 
     NotRunningError when nothing is up. LaunchError names the process that did not come up; the old plan then stays.
-    `allow_python`: functions that the new agents may run besides their own steps.
+    `allow_python`: functions that the new agents may run besides their own steps. Workers on other machines take the
+    plan from the gateway, if they joined; their addresses are read again.
     """
     directory = directory.resolve()
     try:
         view = plan_view(document)
     except AgentError as error:
         raise LaunchError(str(error)) from error
-    require_allowed(view, allow_python)
     with launch_lock(directory):
         _recover(directory, running_state(directory))
         state = running_state(directory)
-        if state.plan == view.hash:
+        if not state.peers:
+            require_allowed(view, allow_python)
+        if _served_plan(directory) == view.hash:
             return False
         _use_log_settings_of(state)
         new = _NewPlan(directory, state, view, allow_python)
@@ -84,6 +101,26 @@ def apply(
                 raise
         progress(1, 1, "the old workers drain")
         _stop_old_workers(directory, after, Path(state.plan_folder))
+    return True
+
+
+def apply_at(
+    endpoint: Endpoint, document: Mapping[str, Any], peers: Path | None, *, timeout_s: float, progress: Progress
+) -> bool:
+    """Switch a gateway elsewhere to another plan, as `apply`; False if that plan is served already.
+
+    `peers`: file with the addresses of workers that are new or have moved. InputError if it is invalid.
+    """
+    addresses: dict[str, str] = {}
+    if peers is not None:
+        try:
+            addresses = read_peer_addresses(peers, endpoint.transport())
+        except AgentError as error:
+            raise InputError(str(error)) from error
+    if served_document(endpoint)["hash"] == document["hash"]:
+        return False
+    waiting = partial(progress, 0, 1, "the new workers start")
+    replace_at(endpoint, document, addresses, timeout_s=timeout_s, while_waiting=waiting)
     return True
 
 
@@ -145,10 +182,17 @@ class _NewPlan:
         self._children: dict[str, Child] = {}
 
     def spawn(self, document: Mapping[str, Any]) -> None:
-        hash_, folder = self._view.hash, str(self._folder)
+        """Write the plan's files, and start its agents if they are processes here."""
+        hash_, folder, gateway = self._view.hash, str(self._folder), self._gateway.address
+        if self._state.peers:
+            with usable_certificates(self._directory):
+                transport = Transport(certificate=CertificateFolder(gateway_certificate(state_folder(self._directory))))
+            self._addresses = remote_addresses(Path(self._state.peers), self._view, transport)
+        else:
+            self._addresses = local_addresses(self._folder, self._view, gateway)
         _update_state(self._directory, lambda state: dataclasses.replace(state, arriving=hash_, arriving_folder=folder))
-        self._addresses = write_plan(self._folder, self._view, document, self._gateway.address)
-        for worker in self._view.serving:
+        write_plan(self._folder, document, self._addresses)
+        for worker in () if self._state.peers else self._view.serving:
             address = self._addresses[worker.name]
             command = agent_command(self._directory, self._folder, worker.name, address, self._allow_python)
             log = self._log(worker.name)
@@ -159,23 +203,19 @@ class _NewPlan:
 
     def switch(self, document: Mapping[str, Any], timeout_s: float, progress: Progress) -> None:
         """Have the gateway switch to the plan once its workers are ready. LaunchError: it keeps the old plan."""
-        until = time.monotonic() + timeout_s + 5.0
-        with Client(self._gateway.address) as client:
-            call = client.start_replacement(
-                json.dumps(document), self._addresses, str(self._folder / "links"), timeout_s
-            )
-            try:
-                while not call.done():
-                    self._check_alive()
-                    if time.monotonic() > until:
-                        raise LaunchError(f"the gateway did not answer within {timeout_s:g} s; it keeps its plan")
-                    progress(0, 1, "the new workers start")
-                    time.sleep(_POLL_S)
-                call.result()
-            except grpc.RpcError as error:
-                raise LaunchError(f"the gateway keeps its plan: {error.details()}") from error
-            finally:
-                call.cancel()  # the gateway stops waiting for them
+
+        def check() -> None:
+            self._check_alive()
+            progress(0, 1, "the new workers start")
+
+        replace_at(
+            Endpoint(self._gateway.address),
+            document,
+            self._addresses,
+            timeout_s=timeout_s,
+            while_waiting=check,
+            links=str(self._folder / "links"),
+        )
 
     def _check_alive(self) -> None:
         dead = {name: child.returncode for name, child in self._children.items() if child.poll() is not None}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
+import os
 import subprocess
 import sys
 import time
@@ -102,7 +103,7 @@ class Running:
 
     def _was_stopped(self) -> bool:
         state = read_state(self.directory)
-        return state is None or state.stopping or state.folder != self.state.folder
+        return state is None or state.stopping or state.drained or state.folder != self.state.folder
 
     def _down_at_exit(self) -> None:
         """Stop the run at the interpreter's exit, in case an interrupt came outside `wait`."""
@@ -140,11 +141,16 @@ def down(directory: Path, *, timeout_s: float = DRAIN_S, limits: StopLimits = St
     gateway = next((process for process, _ in state.alive() if process.name == GATEWAY_NAME), None)
     if state.gateway_address and gateway is not None:
         left = _drain(gateway.address, timeout_s, limits.status_s)
-    stop([process for _, process in state.alive()], limits.terminate_s)
-    clear_state(directory, state)
+    end_run(directory, state, limits.terminate_s)
     if left is None:
         raise ServingError(f"{directory} is down, but its gateway did not say how many requests were left in flight")
     return left
+
+
+def end_run(directory: Path, state: RunState, terminate_s: float) -> None:
+    """Stop the processes of a run, but not this one, and remove its state."""
+    stop([process for _, process in state.alive() if process.pid != os.getpid()], terminate_s)
+    clear_state(directory, state)
 
 
 def _drain(address: str, timeout_s: float, status_s: float) -> int | None:

@@ -43,13 +43,12 @@ class LaunchSettings:
 
     def check(self) -> None:
         """LaunchError when ports would be open to everybody unasked, or HTTP is not installed."""
+        _require_http(self.http_port)
         if (self.port is not None or self.http_port) and self.tls is None and not self.insecure:
             raise LaunchError(
                 "a port is open to every user of this machine: --tls FOLDER (made by `jellybean certs`), "
                 "or --insecure where that is meant"
             )
-        if self.http_port and importlib.util.find_spec("aiohttp") is None:
-            raise LaunchError("HTTP needs aiohttp: pip install 'jellybean-serving[http]', or leave HTTP out")
 
     def gateway_arguments(self) -> list[str]:
         """The settings as arguments of the gateway's command line."""
@@ -59,3 +58,59 @@ class LaunchSettings:
         arguments += [] if self.port is None else [f"--port={self.port}"]
         arguments += [] if self.tls is None else [f"--tls={self.tls.resolve()}"]
         return [*arguments, f"--max-in-hand={self.max_in_flight}", f"--timeout-s={self.request_timeout_s}"]
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedSettings:
+    """Settings of a gateway whose workers are on other machines.
+
+    `peers`: file with the addresses of gateway and workers. `state`: the project's state folder, with the certificates.
+    `listen`: address for workers (None: the gateway's in `peers`); `enrol`: address where boxes join with a token.
+    `port`, `http_port`: for clients, on `host`; the other settings as of `LaunchSettings`.
+    """
+
+    peers: Path
+    state: Path
+    listen: str | None = None
+    enrol: str | None = None
+    host: str = "127.0.0.1"
+    port: int | None = None
+    http_port: int = 0
+    metrics_port: int = 0
+    hedge_after: str = ""
+    start_timeout_s: float = START_S
+
+    @property
+    def tls(self) -> Path:
+        """Folder of the gateway's certificate."""
+        return gateway_certificate(self.state)
+
+    @property
+    def authority(self) -> Path:
+        """Folder of the authority that signs the boxes' certificates."""
+        return self.state / "certs" / "ca"
+
+    def check(self) -> None:
+        """LaunchError when HTTP is not installed."""
+        _require_http(self.http_port)
+
+    def gateway_arguments(self) -> list[str]:
+        """The settings as arguments of the gateway's command line."""
+        kept = self.state / "gateway"
+        given: dict[str, object] = {"listen": self.listen, "enrol": self.enrol, "host": self.host, "port": self.port}
+        given |= {"http-port": self.http_port, "metrics-port": self.metrics_port, "tls": self.tls}
+        given |= {"ca": self.authority, "tokens": self.state / "tokens", "root": self.state.parent}
+        given |= {"replaced": kept / "replaced", "hedge-after": self.hedge_after or None}
+        return ["--no-emulation", "--worker-metrics"] + [
+            f"--{name}={value}" for name, value in given.items() if value is not None
+        ]
+
+
+def gateway_certificate(state: Path) -> Path:
+    """Folder of the gateway's certificate in a project's state folder."""
+    return state / "certs" / "gateway"
+
+
+def _require_http(port: int) -> None:
+    if port and importlib.util.find_spec("aiohttp") is None:
+        raise LaunchError("HTTP needs aiohttp: pip install 'jellybean-serving[http]', or leave HTTP out")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,10 +12,10 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from jellybean.serving.client import Client
+from jellybean.serving.endpoint import Endpoint, owner_endpoint
 from jellybean.serving.outcomes import OutcomeKind
-from jellybean.serving.run_state import GATEWAY_NAME, running_state
 from jellybean.serving.top.overload import Load, Overload, find_overload
-from jellybean_agent import PlanFigures, PlanView, WorkerView, read_plan
+from jellybean_agent import PlanFigures, PlanView, WorkerView, plan_view
 
 _ASK_S = 5.0
 _REQUESTS = "jellybean_gateway_requests_total"  # by outcome
@@ -113,21 +114,19 @@ class Top:
 
 
 class Watcher:
-    """Scrapes the run of a project, across replacements of its plan."""
+    """Scrapes a gateway and its workers, across replacements of its plan; by default that of the project's run."""
 
-    def __init__(self, directory: Path) -> None:
-        self._named, self._directory = directory, directory.resolve()
+    def __init__(self, directory: Path, endpoint: Endpoint | None = None) -> None:
+        self._named, self._directory, self._endpoint = directory, directory.resolve(), endpoint
         self._view: PlanView | None = None
 
     def scrape(self) -> Scrape:
         """All metrics now. NotRunningError when nothing is up, RequestError when the gateway does not answer."""
-        state = running_state(self._directory)
-        gateway = next(process for process in state.processes if process.name == GATEWAY_NAME)
-        with Client(gateway.address, timeout_s=_ASK_S) as client:
+        with Client.at(self._endpoint or owner_endpoint(self._directory), timeout_s=_ASK_S) as client:
             status = client.status()
             samples = parse(client.metrics())
-        if self._view is None or self._view.hash != state.plan:
-            self._view = read_plan(state.plan_path)
+            if self._view is None or self._view.hash != status.plan:
+                self._view = plan_view(json.loads(client.plan()))
         return Scrape(
             time.monotonic(),
             samples,

@@ -13,9 +13,19 @@ import psutil
 import pytest
 
 from jellybean.folders import state_folder
+from jellybean.serving.errors import NotRunningError
 from jellybean.serving.local import keeper
 from jellybean.serving.local.keeper import Keeper
-from jellybean.serving.run_state import ProcessState, RunState, read_state, state_path, write_state
+from jellybean.serving.local.processes import process_state, spawn
+from jellybean.serving.run_state import (
+    ProcessState,
+    RunState,
+    mark_drained,
+    read_state,
+    running_state,
+    state_path,
+    write_state,
+)
 
 
 def test_a_disk_that_is_full_ends_neither_the_keeper_nor_leaves_a_child(
@@ -42,3 +52,16 @@ def test_a_disk_that_is_full_ends_neither_the_keeper_nor_leaves_a_child(
     assert found.processes[0].pid == tried[2]
     assert not any(psutil.pid_exists(number) for number in tried[:2])
     os.kill(tried[2], signal.SIGKILL)
+
+
+def test_a_run_whose_gateway_was_told_to_end_ends_as_a_whole(tmp_path: Path) -> None:
+    state_folder(tmp_path)
+    child = spawn([sys.executable, "-S", "-c", "import time; time.sleep(60)"], tmp_path, tmp_path / "log")
+    agent = process_state("edge-1", child, (), "", tmp_path / "log")
+    write_state(tmp_path, RunState("hash", "flow", str(tmp_path / "run"), "", "unix:none", processes=(agent,)))
+    mark_drained(tmp_path)
+    with pytest.raises(NotRunningError):
+        running_state(tmp_path)
+    Keeper(tmp_path, str(tmp_path / "run")).run()
+    assert child.wait(10) == -signal.SIGTERM
+    assert not state_path(tmp_path).exists()

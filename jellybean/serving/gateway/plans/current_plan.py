@@ -79,23 +79,29 @@ class CurrentPlan:
         self.costs.report(plan, texts, asked_s)
         return texts
 
-    async def replace(self, view: PlanView, addresses: Mapping[str, str], links: Path | None, timeout_s: float) -> None:
-        """Serve new requests by another plan once its workers are ready; requests in flight finish on the old plan.
+    def expect(self, view: PlanView, addresses: Mapping[str, str]) -> None:
+        """Accept calls of a plan's workers from now on.
 
-        StatusError, and the old plan stays, when it is another workflow's or not ready within `timeout_s`.
+        StatusError if it is another workflow's, an address is missing, or a plan is being replaced.
         """
-        if self._replacing:
-            raise StatusError(
-                grpc.StatusCode.FAILED_PRECONDITION, "the gateway is replacing its plan already: try again later"
-            )
+        reason = ""
         missing = [worker.name for worker in view.serving if worker.name not in addresses]
-        if view.name != self.served.view.name:
+        if self._replacing:
+            reason = "the gateway is replacing its plan already: try again later"
+        elif view.name != self.served.view.name:
             reason = f"the gateway serves {self.served.view.name}, the plan is of {view.name}"
+        elif missing:
+            reason = f"no address of {missing[0]}"
+        if reason:
             raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, reason)
-        if missing:
-            raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, f"no address of {missing[0]}")
-        self._replacing = True
         self._network.known.update(worker.name for worker in view.serving)
+
+    async def replace(self, view: PlanView, addresses: Mapping[str, str], links: Path | None, timeout_s: float) -> None:
+        """Serve new requests by another plan, which is expected, once its workers are ready.
+
+        Requests in flight finish on the old plan. StatusError, and the old plan stays, if not within `timeout_s`.
+        """
+        self._replacing = True
         emulated = (EmulatedLinks(view.links, links) if self._network.emulate else EmulatedLinks((), None)).open()
         plan = self._served_plan(view, addresses, emulated)
         self._start(plan)

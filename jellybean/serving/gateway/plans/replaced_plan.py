@@ -1,6 +1,6 @@
 """The plan that replaced the one given on the gateway's command line, kept in a folder for the gateway's next start.
 
-It is used only while the command line gives the same plan as before: another plan on the command line takes precedence.
+It is used only while the command line gives a plan that it replaced: another plan on the command line takes precedence.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class ReplacedPlan:
     """The files to serve (`plan`, `peers`), and the folder in which a later replacement is stored (`folder`)."""
 
     folder: Path
-    given_hash: str  # of the plan on the command line
+    replaced: list[str]  # hashes of the plan on the command line, and of those that replaced it and were replaced
     own_address: dict[str, str]
     plan: Path
     peers: Path
@@ -36,25 +36,28 @@ class ReplacedPlan:
         """
         given = read_plan(plan).hash
         kept_plan, kept_peers = _restore(folder, given, plan) or (plan, peers)
-        return cls(folder, given, _own_address(peers), kept_plan, kept_peers)
+        replaced = list(dict.fromkeys((given, read_plan(kept_plan).hash)))
+        return cls(folder, replaced, _own_address(peers), kept_plan, kept_peers)
 
     def keep(self, request: gateway_pb2.ReplaceRequest) -> None:
         """Keep a plan that has taken over; the gateway's own address stays. A failure to write is logged."""
         peers = {**request.peers, **self.own_address}
-        kept = {"instead_of": self.given_hash, "plan": json.loads(request.plan), "peers": peers}
+        document = json.loads(request.plan)
+        kept = {"instead_of": self.replaced, "plan": document, "peers": peers}
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             write_private_file(self.folder / _FILE, json.dumps(kept).encode())
         except OSError as error:
             text = "%s: %s; the next start serves the plan before, unless another replaces this one"
             LOG.error(text, self.folder / _FILE, describe_error(error))
+        self.replaced.append(plan_view(document).hash)
 
 
 def _restore(folder: Path, given: str, plan: Path) -> tuple[Path, Path] | None:
     """Write the kept plan and peers as files of their own; None when there is none for the given plan."""
     try:
         kept = json.loads((folder / _FILE).read_bytes())
-        if kept["instead_of"] != given:
+        if given not in kept["instead_of"]:  # a list of hashes; before, it was a single one
             LOG.info("%s is served: the plan kept in %s replaced another one", plan, folder)
             return None
         view = plan_view(kept["plan"])

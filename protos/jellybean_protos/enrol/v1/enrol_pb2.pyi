@@ -29,18 +29,26 @@ class Certificate(_message.Message):
     def __init__(self, chain: _Optional[bytes] = ..., ca: _Optional[bytes] = ..., gateway: _Optional[str] = ...) -> None: ...
 
 class PlanRequest(_message.Message):
-    __slots__ = ("have",)
+    __slots__ = ("have", "fetched", "problem", "wait_s")
     HAVE_FIELD_NUMBER: _ClassVar[int]
+    FETCHED_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
     have: str
-    def __init__(self, have: _Optional[str] = ...) -> None: ...
+    fetched: str
+    problem: str
+    wait_s: float
+    def __init__(self, have: _Optional[str] = ..., fetched: _Optional[str] = ..., problem: _Optional[str] = ..., wait_s: _Optional[float] = ...) -> None: ...
 
 class PlanResponse(_message.Message):
-    __slots__ = ("plan", "peers")
+    __slots__ = ("plan", "peers", "later")
     PLAN_FIELD_NUMBER: _ClassVar[int]
     PEERS_FIELD_NUMBER: _ClassVar[int]
+    LATER_FIELD_NUMBER: _ClassVar[int]
     plan: bytes
     peers: bytes
-    def __init__(self, plan: _Optional[bytes] = ..., peers: _Optional[bytes] = ...) -> None: ...
+    later: bool
+    def __init__(self, plan: _Optional[bytes] = ..., peers: _Optional[bytes] = ..., later: _Optional[bool] = ...) -> None: ...
 
 class ModelRequest(_message.Message):
     __slots__ = ("sha256", "offset")

@@ -60,6 +60,16 @@ class GatewayStub:
                 request_serializer=jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.DrainRequest.SerializeToString,
                 response_deserializer=jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.DrainResponse.FromString,
                 _registered_method=True)
+        self.Stop = channel.unary_unary(
+                '/jellybean.gateway.v1.Gateway/Stop',
+                request_serializer=jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.DrainRequest.SerializeToString,
+                response_deserializer=jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.DrainResponse.FromString,
+                _registered_method=True)
+        self.Plan = channel.unary_unary(
+                '/jellybean.gateway.v1.Gateway/Plan',
+                request_serializer=jellybean__protos_dot_gateway_dot_v1_dot_gateway__pb2.PlanRequest.SerializeToString,
+                response_deserializer=jellybean__protos_dot_gateway_dot_v1_dot_gateway__pb2.PlanResponse.FromString,
+                _registered_method=True)
 
 
 class GatewayServicer:
@@ -97,6 +107,20 @@ class GatewayServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Stop(self, request, context):
+        """Drain, answer, then end the process.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Plan(self, request, context):
+        """The plan that new requests are served by.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_GatewayServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -124,6 +148,16 @@ def add_GatewayServicer_to_server(servicer, server):
                     servicer.Drain,
                     request_deserializer=jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.DrainRequest.FromString,
                     response_serializer=jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.DrainResponse.SerializeToString,
+            ),
+            'Stop': grpc.unary_unary_rpc_method_handler(
+                    servicer.Stop,
+                    request_deserializer=jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.DrainRequest.FromString,
+                    response_serializer=jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.DrainResponse.SerializeToString,
+            ),
+            'Plan': grpc.unary_unary_rpc_method_handler(
+                    servicer.Plan,
+                    request_deserializer=jellybean__protos_dot_gateway_dot_v1_dot_gateway__pb2.PlanRequest.FromString,
+                    response_serializer=jellybean__protos_dot_gateway_dot_v1_dot_gateway__pb2.PlanResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -261,6 +295,60 @@ class Gateway:
             '/jellybean.gateway.v1.Gateway/Drain',
             jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.DrainRequest.SerializeToString,
             jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.DrainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Stop(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jellybean.gateway.v1.Gateway/Stop',
+            jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.DrainRequest.SerializeToString,
+            jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.DrainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Plan(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jellybean.gateway.v1.Gateway/Plan',
+            jellybean__protos_dot_gateway_dot_v1_dot_gateway__pb2.PlanRequest.SerializeToString,
+            jellybean__protos_dot_gateway_dot_v1_dot_gateway__pb2.PlanResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -22,6 +22,7 @@ from jellybean.serving.enrolment.enrolment import (
     make_token,
     serve_enrolment,
 )
+from jellybean.serving.enrolment.rollout import PlanOffer, PlanRollout
 from jellybean.serving.gateway.gateway import Gateway
 from jellybean.serving.gateway.plans.current_plan import WorkerNetwork
 from jellybean.serving.gateway.service import GatewayService
@@ -47,9 +48,8 @@ def serving(root: Path, use: Use, ca: str = "ca") -> None:
     open_authority(root / "ca").equip(root / "gateway", GATEWAY, hosts=("127.0.0.1",))
 
     async def served() -> None:
-        view = plan_view(chain(root))
-        files = EnrolmentFiles(root / ca, root / "tokens", root, root, root)
-        enrolment = Enrolment(lambda: (view, None), files, {"": "127.0.0.1:1"})
+        offer = PlanOffer(plan_view(chain(root)), b"", {"": "127.0.0.1:1"})
+        enrolment = Enrolment(PlanRollout(offer), EnrolmentFiles(root / ca, root / "tokens", root))
         transport = Transport("tiny", CertificateFolder(root / "gateway"))
         address = f"unix:{root / 's'}"
         server = await serve_enrolment(enrolment, transport, address)
@@ -142,12 +142,12 @@ def test_tokens_whose_time_is_over_are_removed(tmp_path: Path) -> None:
 def test_boxes_get_the_plan_that_took_over_and_no_more_downloads_than_fit(tmp_path: Path) -> None:
     document = chain(tmp_path)
     now = plan_view(document)
-    replaced = gateway_pb2.ReplaceRequest(plan=json.dumps(document).encode(), peers={"": "127.0.0.1:1"})
+    offer = PlanOffer(now, json.dumps(document).encode(), {"": "127.0.0.1:1"})
     certs, transport = open_authority(tmp_path / "ca"), dict[str, Transport]()
     for name, identity in (("gateway", GATEWAY), ("edge", EDGE), ("new", Identity("tiny", Role.AGENT, "new-1"))):
         certs.equip(tmp_path / name, identity)
         transport[name] = Transport("tiny", CertificateFolder(tmp_path / name))
-    enrolment = Enrolment(lambda: (now, replaced), EnrolmentFiles(*[tmp_path] * 5), {})  # no file of a plan is there
+    enrolment = Enrolment(PlanRollout(offer), EnrolmentFiles(*[tmp_path] * 3))
     (model,) = [now.operators[name].model_sha256 for name in now.workers["edge-1"].operators]
 
     async def ask() -> None:
@@ -162,7 +162,7 @@ def test_boxes_get_the_plan_that_took_over_and_no_more_downloads_than_fit(tmp_pa
                 channel = await stack.enter_async_context(transport[name].channel(f"127.0.0.1:{port}"))
                 stubs[name] = enrol_pb2_grpc.EnrolmentStub(channel)  # type: ignore[no-untyped-call]
             given = await stubs["edge"].Plan(enrol_pb2.PlanRequest(), metadata=protocol_metadata())
-            assert (given.plan, json.loads(given.peers)) == (replaced.plan, {"": "127.0.0.1:1"})
+            assert (given.plan, json.loads(given.peers)) == (offer.document, {"": "127.0.0.1:1"})
             with pytest.raises(grpc.aio.AioRpcError, match=r"the plan gives .* no model"):  # not in the plan by now
                 await join._fetch(stubs["new"], model, tmp_path / "part")
             enrolment.downloads.update(range(MAX_DOWNLOADS))
@@ -184,7 +184,7 @@ def test_only_the_own_socket_names_a_file_of_links(tmp_path: Path, address: str,
     document = chain(tmp_path)
     view = plan_view(document)
     peers = {worker: f"127.0.0.1:{number}" for number, worker in enumerate(view.workers, 1)}
-    links = tmp_path / "made"
+    links, replaced = tmp_path / "made", list[gateway_pb2.ReplaceRequest]()
     request = gateway_pb2.ReplaceRequest(
         plan=json.dumps(document).encode(), peers=peers, links=str(links), timeout_s=0.05
     )
@@ -192,7 +192,8 @@ def test_only_the_own_socket_names_a_file_of_links(tmp_path: Path, address: str,
     async def replace() -> None:
         emulated, transport = EmulatedLinks((), None).open(), Transport(view.name, insecure=True)
         gateway = Gateway(view, peers, emulated, WorkerNetwork(transport, set(), emulate))
-        service = GatewayService(gateway, transport)
+        rollout = PlanRollout(PlanOffer(view, b"", {**peers, "": "127.0.0.1:9"}))
+        service = GatewayService(gateway, transport, rollout, replaced.append)
         server = grpc.aio.server()
         gateway_pb2_grpc.add_GatewayServicer_to_server(service, server)  # type: ignore[no-untyped-call]
         at = f"unix:{tmp_path / 's'}" if address == "unix" else "127.0.0.1:0"
@@ -202,7 +203,7 @@ def test_only_the_own_socket_names_a_file_of_links(tmp_path: Path, address: str,
             stub: Any = gateway_pb2_grpc.GatewayStub(channel)  # type: ignore[no-untyped-call]
             with pytest.raises(grpc.aio.AioRpcError, match="not ready within"):
                 await stub.Replace(request)
-        assert service.last_replacement is None
+        assert (replaced, rollout.served.document) == ([], b"")
         await gateway.close()
         await server.stop(None)
         emulated.close()

@@ -1,0 +1,171 @@
+"""Counters of a served plan: busy time of workers, bytes over links, and deaths.
+
+Where the workers are processes of this machine, they and the links' file are read themselves; otherwise the gateway
+reports for its workers, which may be out of reach from here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import grpc.aio
+
+from jellybean.serving.endpoint import Endpoint
+from jellybean.serving.errors import ServingError
+from jellybean.serving.run_state import GATEWAY_NAME, RunState, read_state
+from jellybean.serving.top.top import parse
+from jellybean_agent import EmulatedLinks, PlanView, Transport, protocol_metadata
+from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
+from jellybean_protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
+
+_DESCRIBE_S = 2.0
+_METRICS_S = 10.0
+
+
+class Busy(NamedTuple):
+    """Busy seconds of a worker; `late_s`: seconds by which its runs were slower than on the emulated device."""
+
+    busy_s: float
+    late_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """All counters at one moment, since the start of serving. `at_s`: seconds of CLOCK_MONOTONIC.
+
+    `busy`: by worker; workers that do not answer are missing. `bytes_sent`: by (upstream tier, downstream tier).
+    """
+
+    at_s: float
+    busy: Mapping[str, Busy]
+    bytes_sent: Mapping[tuple[str, str], float]
+
+
+class Meters(Protocol):
+    """The counters of a plan that is served. `endpoint`: the gateway that takes the load."""
+
+    @property
+    def view(self) -> PlanView: ...
+    @property
+    def endpoint(self) -> Endpoint: ...
+
+    async def read(self) -> Reading:
+        """All counters now. ServingError if the plan was stopped or replaced: they would then mix two plans."""
+        ...
+
+    def deaths(self) -> Iterator[str]:
+        """One sentence per process that died during the measurement."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RunMeters:
+    """Counters of a run whose workers are processes of this machine."""
+
+    directory: Path
+    state: RunState
+    view: PlanView
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return Endpoint(self.state.gateway_address)
+
+    async def read(self) -> Reading:
+        self.require_served()
+        return Reading(time.monotonic(), await self._busy(), self._bytes_sent())
+
+    def require_served(self) -> None:
+        """ServingError if the plan was stopped or replaced."""
+        now = read_state(self.directory)
+        if now is not None and now.plan_folder == self.state.plan_folder and self.state.links_path.exists():
+            return
+        gone = now is None or now.folder != self.state.folder or now.plan_folder == self.state.plan_folder
+        raise _served_no_more(self.view, "it was stopped" if gone else "another took over (jellybean apply)")
+
+    async def _busy(self) -> dict[str, Busy]:
+        found: dict[str, Busy] = {}
+        for process in self.state.processes:
+            if process.name == GATEWAY_NAME:
+                continue
+            async with Transport().channel(process.address, process.name) as channel:
+                stub = agent_pb2_grpc.AgentStub(channel)  # type: ignore[no-untyped-call]
+                try:
+                    status = await stub.Describe(agent_pb2.DescribeRequest(), timeout=_DESCRIBE_S)
+                except grpc.aio.AioRpcError:
+                    continue
+            found[process.name] = Busy(sum(status.busy_s.values()), sum(status.late_s.values()))
+        return found
+
+    def _bytes_sent(self) -> dict[tuple[str, str], float]:
+        with EmulatedLinks(self.view.links, self.state.links_path) as links:
+            return links.bytes_sent()
+
+    def deaths(self) -> Iterator[str]:
+        now = read_state(self.directory)
+        for before in self.state.processes:
+            after = next((process for process in now.processes if process.name == before.name), None) if now else None
+            if after is None or after.process() is None:
+                yield f"{before.name} is gone: the plan is served without it"
+            elif after.restarts > before.restarts:
+                yield f"{before.name} died and was started again, {after.restarts - before.restarts} times"
+
+
+@dataclass(slots=True)
+class GatewayMeters:
+    """Counters that a gateway reports, of itself and of its workers on other machines."""
+
+    endpoint: Endpoint
+    view: PlanView
+    _first: gateway_pb2.StatusResponse | None = dataclasses.field(default=None, init=False)
+    _last: gateway_pb2.StatusResponse | None = dataclasses.field(default=None, init=False)
+
+    async def read(self) -> Reading:
+        async with self.endpoint.transport().channel(self.endpoint.address) as channel:
+            stub: Any = gateway_pb2_grpc.GatewayStub(channel)  # type: ignore[no-untyped-call]
+            options = {"timeout": _METRICS_S, "metadata": protocol_metadata()}
+            try:
+                status = await stub.Status(gateway_pb2.StatusRequest(), **options)
+                at_s = time.monotonic()
+                metrics = await stub.Metrics(agent_pb2.MetricsRequest(), **options)
+            except grpc.aio.AioRpcError as error:
+                reason = error.details() or error.code().name
+                raise ServingError(f"the gateway does not report its workers' counters: {reason}") from error
+        if status.plan != self.view.hash:
+            raise _served_no_more(self.view, "another took over (jellybean apply)")
+        if self._last is not None and status.answered < self._last.answered:
+            raise _served_no_more(self.view, "the gateway was started again")
+        self._first, self._last = self._first or status, status
+        return self._reading(at_s, parse(metrics.text.decode()))
+
+    def _reading(self, at_s: float, samples: Mapping[str, Mapping[tuple[tuple[str, str], ...], float]]) -> Reading:
+        seconds: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+        for index, name in enumerate(("jellybean_busy_seconds_total", "jellybean_late_seconds_total")):
+            for labels, value in samples.get(name, {}).items():
+                seconds[dict(labels)["worker"]][index] += value
+        sent = {(link.upstream_tier, link.downstream_tier): 0.0 for link in self.view.links}
+        for name in ("jellybean_link_bytes_total", "jellybean_gateway_link_bytes_total"):
+            for labels, value in samples.get(name, {}).items():
+                tiers = dict(labels)["tier"], dict(labels)["to_tier"]
+                sent[tiers] = sent.get(tiers, 0.0) + value
+        return Reading(at_s, {worker: Busy(*spent) for worker, spent in seconds.items()}, sent)
+
+    def deaths(self) -> Iterator[str]:
+        if self._first is not None and self._last is not None:
+            if lost := self._last.left_out - self._first.left_out:
+                yield f"workers were gone {lost} times, and were left out until they came back"
+            for name, state in self._last.workers.items():
+                if state == "gone" and self._first.workers[name] != "gone":
+                    yield f"{name} is gone: the plan is served without it"
+
+
+def _served_no_more(view: PlanView, why: str) -> ServingError:
+    return ServingError(
+        f"{view.name}: the plan that is measured ({view.hash[:12]}) is served no more: {why}"
+        "; nothing was stored: measure again, while nothing changes"
+    )

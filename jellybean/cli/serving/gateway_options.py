@@ -1,0 +1,31 @@
+"""Options of commands that call a gateway: the one that is up for DIR, or one elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from jellybean.serving.endpoint import Endpoint
+
+GatewayAt = Annotated[
+    str | None,
+    typer.Option("--gateway", metavar="HOST:PORT", help="A gateway on another machine, instead of the one up for DIR."),
+]
+AdminTls = Annotated[
+    Path | None,
+    typer.Option("--tls", metavar="FOLDER", help="With --gateway: an admin's certificate; DIR's by default."),
+]
+
+
+def given_endpoint(directory: Path, gateway: str | None, tls: Path | None) -> Endpoint | None:
+    """The gateway of `--gateway`; None if it is not given. CertificateError for a missing or invalid certificate."""
+    if gateway is None:
+        if tls is not None:
+            raise typer.BadParameter("--tls belongs to --gateway: a plan that is up here needs no certificate")
+        return None
+    from jellybean.serving.endpoint import remote_endpoint
+
+    return remote_endpoint(directory, gateway, tls)

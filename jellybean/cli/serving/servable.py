@@ -1,0 +1,53 @@
+"""The plan of a project, if it can be served."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jellybean.cli.console import warn
+from jellybean.cli.current_plan import load_current_plan, operators_without_model
+from jellybean.documents import Project
+from jellybean.errors import JellyBeanError
+from jellybean.planning.project_plan import unproven
+from jellybean_solver import Plan, request_streams
+
+MAX_WORKERS = 100  # worker processes on one machine
+
+
+def servable(project: Project, *, max_workers: int | None = MAX_WORKERS) -> tuple[Plan, int]:
+    """Load the plan; returns it and its number of workers. JellyBeanError if it cannot be served.
+
+    `max_workers`: most processes on this machine; None if the workers are on other ones.
+    """
+    name, operators = project.workflow.name, project.workflow.operators
+    _require_models(name, [o for o, spec in operators.items() if not any(v.is_served for v in spec.variants.values())])
+    plan = load_current_plan(project)
+    if len(request_streams(plan)) > 1:
+        raise JellyBeanError(
+            f"{plan.name}: its sources form several independent request streams; "
+            "to serve them, split the workflow into one per stream"
+        )
+    _require_models(plan.name, operators_without_model(plan))
+    workers = sum(plan.sites.get(worker.tier, 1) for worker in plan.workers)
+    if max_workers is not None and workers > max_workers:
+        fewer = "".join(f"; to serve two sites: --set sites.{tier}=2" for tier in list(plan.sites)[:1])
+        raise JellyBeanError(
+            f"{plan.name} has {workers:,} workers, each of which would be a process; "
+            f"at most {max_workers} can be served on one machine{fewer}"
+        )
+    if (warning := unproven(plan)) is not None:
+        warn(warning)
+    return plan, workers
+
+
+def worker_count(workers: int) -> str:
+    """The number of workers as text."""
+    return f"{workers:,} worker{'' if workers == 1 else 's'}"
+
+
+def _require_models(name: str, missing: Sequence[str]) -> None:
+    if missing:
+        raise JellyBeanError(
+            f"{name} can be planned and simulated, but not served: no model file for {', '.join(missing)}; "
+            "add `model:` and `sha256:`, or `python:`, to the variants in workflow.yaml"
+        )

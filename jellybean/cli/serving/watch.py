@@ -1,0 +1,27 @@
+"""A run that was started: left alone, or watched until it ends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from jellybean.cli.console import EXIT_FAILURE, errors, out, say
+
+if TYPE_CHECKING:
+    from jellybean.serving.local.running import Running
+
+
+def watch(running: Running, *, detach: bool) -> None:
+    """Report deaths until Ctrl-C, which drains, or `down`; with `detach`, return at once."""
+    if detach:
+        out.print(f"stop it with: jellybean down {running.directory}", style="bold")
+        return
+    try:
+        say("Ctrl-C drains and stops")
+        died = running.wait(lambda text: errors.print(text, style="bold red"))
+    except KeyboardInterrupt:  # Ctrl-C before `wait` has installed its own handling
+        running.down()
+        return
+    if died:
+        raise typer.Exit(EXIT_FAILURE)

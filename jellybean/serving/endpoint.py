@@ -1,0 +1,63 @@
+"""Where the commands of a run's owner call its gateway, and the certificates that this needs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from jellybean.errors import InputError
+from jellybean.folders import STATE_FOLDER
+from jellybean.serving.errors import CertificateError, ServingError
+from jellybean.serving.run_state import GATEWAY_NAME, running_state
+from jellybean_agent import AgentError, CertificateFolder, Transport
+
+_ADMINS = Path("certs", "admin")
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """The address of a gateway: its owner's socket, or HOST:PORT with the folder of an admin's certificate (`tls`)."""
+
+    address: str
+    tls: Path | None = None
+
+    def transport(self) -> Transport:
+        """The transport of calls to the gateway."""
+        return Transport(
+            certificate=None if self.tls is None else CertificateFolder(self.tls), insecure=self.tls is None
+        )
+
+
+def owner_endpoint(directory: Path) -> Endpoint:
+    """The private socket of the gateway of a project that is up on this machine. NotRunningError if none is."""
+    state = running_state(directory.resolve())
+    return Endpoint(next(process.address for process in state.processes if process.name == GATEWAY_NAME))
+
+
+def remote_endpoint(directory: Path, address: str, tls: Path | None = None) -> Endpoint:
+    """A gateway's port for clients or for workers, `tls` by default an admin's certificate of the project.
+
+    CertificateError for a certificate that is missing or cannot be used, InputError for an invalid address.
+    """
+    if tls is None:
+        admins = directory / STATE_FOLDER / _ADMINS
+        tls = next(iter(sorted(admins.glob("*"))), admins / "admin")
+    found = Endpoint(address, tls)
+    with usable_certificates(directory):
+        transport = found.transport()
+    try:
+        transport.check(address)
+    except AgentError as error:
+        raise InputError(str(error)) from error
+    return found
+
+
+@contextlib.contextmanager
+def usable_certificates(directory: Path) -> Iterator[None]:
+    """Raise the errors of certificates as CertificateError, with the command that makes or renews them."""
+    try:
+        yield
+    except (AgentError, ServingError) as error:
+        raise CertificateError(f"{str(error).partition('; ')[0]}; run `jellybean certs {directory}`") from error

@@ -1,0 +1,144 @@
+"""The plan that the gateway's boxes are to serve, and its replacement: boxes download first and switch afterwards.
+
+A box asks for the plan and waits for an answer until there is another one. While one plan replaces another, boxes that
+serve both are told first to download the models of the next plan and to go on serving, then to switch. So requests wait
+only while boxes restart, and not at all if a model is missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+
+import grpc
+
+from jellybean_agent import PlanView, StatusError
+from jellybean_protos.enrol.v1 import enrol_pb2
+
+MAX_WAIT_S = 60.0  # longest time that a box may wait for an answer
+_LATE_S = 5.0  # a box that asks again later than this after its answer is not waited for
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlanOffer:
+    """A plan as boxes get it: its document (JSON) and the addresses of its processes, by name."""
+
+    view: PlanView
+    document: bytes
+    addresses: Mapping[str, str]
+
+    def response(self, *, later: bool) -> enrol_pb2.PlanResponse:
+        """The answer to a box; `later`: it is to download the models, and to go on serving its plan."""
+        peers = json.dumps(dict(self.addresses)).encode()
+        return enrol_pb2.PlanResponse(plan=self.document, peers=peers, later=later)
+
+    def uses(self, worker: str) -> bool:
+        """True if the plan gives the worker something to do."""
+        return any(serving.name == worker for serving in self.view.serving)
+
+
+@dataclass(frozen=True, slots=True)
+class _Box:
+    """What a box said when it asked last. `until_s`: when it is to ask again (CLOCK_MONOTONIC).
+
+    `fetched`: hash of the plan whose models it has downloaded; `problem`: why it could not.
+    """
+
+    until_s: float
+    fetched: str
+    problem: str
+
+
+class PlanRollout:
+    """Answers boxes that ask for the plan. `served`: the plan that the gateway serves."""
+
+    def __init__(self, served: PlanOffer) -> None:
+        self.served = served
+        self._next: PlanOffer | None = None  # the plan that is replacing it
+        self._may_switch = False  # whether boxes may stop serving the plan before
+        self._boxes: dict[str, _Box] = {}  # worker -> its box, if it waits for answers
+        self._changed = asyncio.Event()  # set, and replaced by another, at every change
+
+    @property
+    def offers(self) -> tuple[PlanOffer, ...]:
+        """The plan that is served, and the one that is replacing it, if any."""
+        return (self.served,) if self._next is None else (self.served, self._next)
+
+    async def answer(self, worker: str, request: enrol_pb2.PlanRequest) -> enrol_pb2.PlanResponse:
+        """The plan for a box; empty if it has it already. Waits up to `wait_s` of the request until it is another."""
+        wait_s = min(request.wait_s, MAX_WAIT_S)
+        if wait_s > 0:
+            until_s = time.monotonic() + wait_s + _LATE_S
+            self._boxes[worker] = _Box(until_s, request.fetched, request.problem)
+            self._notify()
+        has_failed = bool(request.problem)  # what it could not download is offered again only after a change
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                while has_failed or (response := self._response(worker, request)) is None:
+                    has_failed = False
+                    await self._changed.wait()
+                return response
+        return enrol_pb2.PlanResponse()
+
+    def _response(self, worker: str, request: enrol_pb2.PlanRequest) -> enrol_pb2.PlanResponse | None:
+        offer, later = self._offer(worker)
+        if later and request.wait_s <= 0:  # it starts, or is of a version that cannot download for later
+            offer, later = self.served, False
+        has = request.fetched if later else request.have
+        return None if offer.view.hash == has else offer.response(later=later)
+
+    def _offer(self, worker: str) -> tuple[PlanOffer, bool]:
+        if self._next is None or not self._next.uses(worker):
+            return self.served, False
+        return self._next, not self._may_switch and self.served.uses(worker)
+
+    @contextlib.asynccontextmanager
+    async def replacing(self, offer: PlanOffer, timeout_s: float) -> AsyncIterator[None]:
+        """Have the boxes download the models of `offer`, then switch to it during the body.
+
+        If the body raises, they return to the plan before. StatusError if a box cannot download the models within
+        `timeout_s`, or a plan is being replaced already.
+        """
+        if self._next is not None:
+            reason = "the gateway is replacing its plan already: try again later"
+            raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, reason)
+        self._next = offer
+        try:
+            await self._fetched(offer, timeout_s)
+            self._may_switch = True
+            self._notify()
+            yield
+            self.served = offer
+        finally:
+            self._next, self._may_switch = None, False
+            self._notify()
+
+    async def _fetched(self, offer: PlanOffer, timeout_s: float) -> None:
+        """Return once each box that serves both plans, and waits for answers, has the models of `offer`."""
+        now_s = time.monotonic()
+        waiting = [
+            name
+            for name, box in self._boxes.items()
+            if box.until_s > now_s and offer.uses(name) and self.served.uses(name)
+        ]
+        for name in waiting:
+            self._boxes[name] = _Box(self._boxes[name].until_s, self._boxes[name].fetched, "")
+        self._notify()
+        try:
+            async with asyncio.timeout(timeout_s):
+                while waiting := [name for name in waiting if self._boxes[name].fetched != offer.view.hash]:
+                    for name in waiting:
+                        if problem := self._boxes[name].problem:
+                            raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, f"worker {name}: {problem}")
+                    await self._changed.wait()
+        except TimeoutError as error:
+            reason = f"the plan's models were not downloaded within {timeout_s:g} s by {', '.join(waiting)}"
+            raise StatusError(grpc.StatusCode.DEADLINE_EXCEEDED, reason) from error
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()

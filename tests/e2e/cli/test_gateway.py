@@ -1,0 +1,302 @@
+"""Every command against `jellybean gateway` and boxes that joined it: real processes and mutual TLS."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import shutil
+import ssl
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jellybean.cli import run
+from jellybean.serving.client import Client
+from jellybean.serving.enrolment.authority import open_authority
+from jellybean.serving.errors import NotRunningError, RequestError
+from jellybean.serving.local.running import down
+from jellybean.serving.run_state import read_state, running_state
+from jellybean_agent.security.certificates import read_credentials
+from tests.support.ports import free_port
+from tests.support.scales_project import WORKERS, make_scales_project
+
+pytestmark = pytest.mark.alone
+
+ONES = {"x": np.ones((1, 4), np.float32)}
+ACCURATE = ("--set", "slo.accuracy=90")
+LIMIT_S = 240.0
+
+
+@dataclass
+class Site:
+    """A project whose gateway runs here, and two boxes that join it."""
+
+    project: Path
+    ports: dict[str, int] = field(default_factory=dict)
+    boxes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        names = ("", *WORKERS, "enrol", "clients", "http", "metrics")
+        self.ports = {name: free_port() for name in names}
+        peers = {name: f"127.0.0.1:{self.ports[name]}" for name in ("", *WORKERS)}
+        (self.project / "peers.json").write_text(json.dumps(peers))
+
+    @property
+    def elsewhere(self) -> tuple[str, ...]:
+        """Options of a command that calls the gateway's port for clients."""
+        return ("--gateway", f"127.0.0.1:{self.ports['clients']}")
+
+    def certificate(self, path: str) -> Path:
+        return self.project / ".jellybean/certs" / path
+
+    def start_gateway(self) -> int:
+        own = ("--peers", str(self.project / "peers.json"), "--enrol", f"127.0.0.1:{self.ports['enrol']}")
+        own += ("--port", str(self.ports["clients"]), "--http-port", str(self.ports["http"]))
+        return run(["gateway", str(self.project), *own, "--metrics-port", str(self.ports["metrics"]), "--detach"])
+
+    def start_box(self, worker: str, token: str) -> None:
+        own = [f"--join=127.0.0.1:{self.ports['enrol']}", f"--token={token}", "--plan-every-s=5"]
+        state = self.project.parent / worker
+        with (self.project.parent / f"{worker}.log").open("ab") as log:
+            command = [sys.executable, "-P", "-m", "jellybean_agent", *own, f"--state={state}"]
+            self.boxes[worker] = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def await_ready(self) -> None:
+        until_s = time.monotonic() + LIMIT_S
+        with Client.of(self.project) as client:
+            while (status := client.status()).state != "ready":
+                ended = [name for name, box in self.boxes.items() if box.poll() is not None]
+                assert not ended, [(self.project.parent / f"{name}.log").read_text() for name in ended]
+                assert time.monotonic() < until_s, dict(status.reasons)
+                time.sleep(0.05)
+
+    def gateway_pid(self) -> int:
+        return next(process.pid for process in running_state(self.project).processes)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = make_scales_project(tmp_path_factory.mktemp("gateway") / "scales")
+    assert run(["plan", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def site(project: Path) -> Iterator[Site]:
+    found = Site(project)
+    assert run(["certs", str(project)]) == 0
+    try:
+        assert found.start_gateway() == 0
+        for worker in WORKERS:
+            with contextlib.redirect_stdout(io.StringIO()) as token:
+                assert run(["token", str(project), "--worker", worker]) == 0
+            found.start_box(worker, token.getvalue().strip())
+        found.await_ready()
+        yield found
+    finally:
+        for box in found.boxes.values():
+            box.terminate()
+        with contextlib.suppress(NotRunningError):
+            down(project, timeout_s=1.0)
+        for box in found.boxes.values():
+            try:
+                box.wait(20)
+            except subprocess.TimeoutExpired:
+                box.kill()
+                box.wait()
+
+
+@pytest.fixture
+def printed(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """Runs a command, which must succeed; what it prints as JSON."""
+
+    def command(*arguments: str, status: int = 0) -> Any:
+        capsys.readouterr()
+        found = run([*arguments, "--json"])
+        written = capsys.readouterr()
+        assert found == status, written
+        return json.loads(written.out)
+
+    return command
+
+
+@pytest.fixture(params=["the project's run", "a gateway elsewhere"])
+def at(request: pytest.FixtureRequest, site: Site) -> tuple[str, ...]:
+    """Options of commands: none, or the gateway's address, with the certificate of the project's admin."""
+    return () if request.param == "the project's run" else site.elsewhere
+
+
+def test_infer_and_top(site: Site, at: tuple[str, ...], printed: Callable[..., Any]) -> None:
+    answer = printed("infer", str(site.project), "--input", "x=float32:[1, 2, 3, 4]", *at)
+    assert answer == {"triple": [[6, 12, 18, 24]]}
+    top = printed("top", str(site.project), *at)
+    assert (top["workflow"], top["state"]) == ("scales", "ready")
+    assert top["answered"] > 0
+    assert [(row["worker"], row["state"]) for row in top["workers"]] == [(worker, "ready") for worker in WORKERS]
+    assert all(row["busy"] is not None and row["planned"] > 0 for row in top["workers"])
+
+
+def test_bench_and_report(site: Site, at: tuple[str, ...], printed: Callable[..., Any]) -> None:
+    easy = ("--duration", "2", "--set", "sources.x.rate=5/s")
+    record = printed("bench", str(site.project), *easy, *at)
+    assert (record["offered"], record["completed"], record["failed"]) == (10, 10, 0)
+    assert set(record["utilisation"]) == set(WORKERS)
+    assert all(0 < busy < 1 for busy in record["utilisation"].values())
+    network = 5 * 16 * 3600 / 2**30  # 16 bytes a request, 1 USD/GiB
+    assert record["cost_usd_per_h"] == pytest.approx(0.3 + network, rel=1e-3)
+    assert record["breaches"] == []
+    report = printed("report", str(site.project), *at)
+    assert report["plan_hash"] == record["plan"]
+    assert "scaled" in {made["kind"] for made in report["runs"]}
+
+
+def test_metrics_and_https_ports(site: Site) -> None:
+    metrics = urllib.request.urlopen(f"http://127.0.0.1:{site.ports['metrics']}/metrics", timeout=30).read().decode()
+    assert all(f'worker="{worker}"' in metrics for worker in WORKERS)
+    folder = site.certificate("client/client")
+    context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+    context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
+    at = f"https://localhost:{site.ports['http']}/v2/models/scales/ready"
+    assert urllib.request.urlopen(at, context=context, timeout=30).status == 200
+
+
+def test_only_an_admin_changes_what_is_served(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    as_client = (*site.elsewhere, "--tls", str(site.certificate("client/client")))
+    assert run(["infer", str(site.project), "--input", "x=float32:[1, 1, 1, 1]", *as_client]) == 0
+    for command in ("apply", "down", "top"):
+        capsys.readouterr()
+        assert run([command, str(site.project), *as_client]) == 1
+        assert "client client may not call" in " ".join(capsys.readouterr().err.split())
+    with Client.of(site.project) as client:
+        assert client.status().state == "ready"
+
+
+class Load:
+    """Sends requests one after the other until it is left; `answers`: the first value of each."""
+
+    def __init__(self, site: Site) -> None:
+        self.site, self.answers, self.failures = site, list[float](), list[str]()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._send)
+
+    def _send(self) -> None:
+        folder = self.site.certificate("client/client")
+        with Client(f"127.0.0.1:{self.site.ports['clients']}", tls=folder, timeout_s=60.0) as client:
+            while not self._over.is_set():
+                try:
+                    self.answers.append(float(client.infer(ONES)["triple"][0, 0]))
+                except RequestError as error:
+                    self.failures.append(str(error))
+
+    def __enter__(self) -> Load:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join(LIMIT_S)
+
+
+def test_apply_moves_the_boxes_to_another_plan_without_losing_a_request(
+    site: Site, printed: Callable[..., Any]
+) -> None:
+    gateway = site.gateway_pid()
+    pids = {worker: box.pid for worker, box in site.boxes.items()}
+    before = running_state(site.project).plan
+    with Load(site) as load:
+        assert run(["apply", str(site.project), *ACCURATE, "--timeout", str(LIMIT_S)]) == 0
+        served = json.loads((site.project / "plan.json").read_text())["hash"]
+        with Client.of(site.project) as client:
+            assert client.status().plan == served != before
+            assert client.infer(ONES)["triple"].tolist() == [[15, 15, 15, 15]]
+        assert printed("top", str(site.project))["plan"] == served
+        assert run(["apply", str(site.project), *site.elsewhere, "--timeout", str(LIMIT_S)]) == 0  # and back
+        assert printed("top", str(site.project))["plan"] == before
+    assert load.failures == []
+    changes = [value for value, after in zip(load.answers, [*load.answers[1:], 0.0], strict=True) if value != after]
+    assert changes == [6.0, 15.0, 6.0]
+    assert site.gateway_pid() == gateway
+    assert all(box.poll() is None and box.pid == pids[worker] for worker, box in site.boxes.items())
+    replan = printed("plan", str(site.project), "--from", "running")
+    assert replan["replan"]["running"]["hash"] == before  # not the one of the first `apply`
+
+
+def test_a_plan_whose_model_is_damaged_at_the_gateway_changes_nothing(
+    site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = shutil.copytree(site.project, tmp_path / "copy")  # with the certificates: from another machine
+    for kept in (site.project.parent / "box-1/models").rglob("five.onnx*"):
+        kept.unlink()
+    model = site.project / "models/five.onnx"
+    model.write_bytes(b"damaged")
+    capsys.readouterr()
+    with Load(site) as load:
+        assert run(["apply", str(copy), *site.elsewhere, *ACCURATE, "--timeout", str(LIMIT_S)]) == 1
+    shutil.copy(copy / "models/five.onnx", model)
+    assert "keeps its plan: worker box-1: model five.onnx came with sha256" in " ".join(capsys.readouterr().err.split())
+    assert (set(load.answers), load.failures) == ({6.0}, [])
+
+
+def test_down_drains_and_boxes_wait_for_the_next_gateway(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["down", str(site.project)]) == 0
+    assert read_state(site.project) is None
+    capsys.readouterr()
+    assert run(["infer", str(site.project), "--input", "x=float32:[1, 1, 1, 1]"]) == 1
+    assert "nothing is up" in capsys.readouterr().err
+    assert site.start_gateway() == 0
+    site.await_ready()
+    state = running_state(site.project)
+    assert run(["down", str(site.project), *site.elsewhere]) == 0
+    until_s = time.monotonic() + LIMIT_S
+    while read_state(site.project) is not None or state.alive():
+        assert time.monotonic() < until_s
+        time.sleep(0.05)
+    assert all(box.poll() is None for box in site.boxes.values())
+
+
+def test_certificates_that_are_missing_or_expired_are_named_with_the_command_that_makes_them(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = shutil.copytree(project, tmp_path / "scales", ignore=shutil.ignore_patterns(".jellybean"))
+    peers = tmp_path / "peers.json"
+    peers.write_text(json.dumps(dict.fromkeys(("", *WORKERS), "127.0.0.1:1")))
+    remote = ("--gateway", "127.0.0.1:1")
+
+    def refused(command: str, *arguments: str) -> None:
+        capsys.readouterr()
+        assert run([command, str(folder), *arguments]) == 2
+        assert f"run `jellybean certs {folder}`" in capsys.readouterr().err
+
+    refused("gateway", "--peers", str(peers), "--detach")
+    refused("token", "--worker", "box-1")
+    for command in ("apply", "bench", "down", "report", "top"):
+        refused(command, *remote)
+    refused("infer", "--input", "x=float32:[1, 1, 1, 1]", *remote)
+    assert run(["certs", str(folder)]) == 0
+    for name in ("gateway", "admin/admin"):
+        expire(folder / ".jellybean/certs", name)
+    refused("gateway", "--peers", str(peers), "--detach")
+    refused("top", *remote)
+    assert run(["certs", str(folder)]) == 0
+    assert run(["top", str(folder), "--gateway", "nowhere"]) == 2
+    assert "write unix:/path or HOST:PORT" in " ".join(capsys.readouterr().err.split())
+    peers.write_text(json.dumps({"": "127.0.0.1:1", "box-1": "127.0.0.1:2"}))
+    assert run(["gateway", str(folder), "--peers", str(peers), "--detach"]) == 2
+    assert "no address of worker 'server-1'" in " ".join(capsys.readouterr().err.split())
+    assert run(["top", str(folder), "--tls", str(folder)]) == 2
+
+
+def expire(certificates: Path, name: str) -> None:
+    """Replace a certificate by one that has expired."""
+    identity = read_credentials(certificates / name).identity
+    open_authority(certificates / "ca").equip(certificates / name, identity, life_s=-1.0)

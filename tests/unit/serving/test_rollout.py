@@ -1,0 +1,106 @@
+"""Boxes that ask for the plan: what they are told while one plan replaces another."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from jellybean.serving.enrolment.rollout import PlanOffer, PlanRollout
+from jellybean_agent import StatusError, plan_view
+from jellybean_protos.enrol.v1 import enrol_pb2
+from tests.support.tiny_models import make_plan, scale
+
+WAIT_S = 20.0
+
+
+def offer(root: Path, factor: float, workers: tuple[str, ...]) -> PlanOffer:
+    sha256 = scale(root / f"models/{factor:g}.onnx", factor)
+    operators = {f"o{i}": (["x"] if i == 0 else [f"o{i - 1}"], sha256) for i in range(len(workers))}
+    document = make_plan(root, operators, [(1.0, dict(zip(operators, workers, strict=True)))], sources={"x": "edge"})
+    return PlanOffer(plan_view(document), f"plan {factor:g}".encode(), {"": "g:1"})
+
+
+def ask(rollout: PlanRollout, worker: str, **fields: object) -> asyncio.Task[enrol_pb2.PlanResponse]:
+    return asyncio.create_task(rollout.answer(worker, enrol_pb2.PlanRequest(**{"wait_s": WAIT_S, **fields})))
+
+
+def test_boxes_download_the_next_plan_before_any_of_them_stops_serving(tmp_path: Path) -> None:
+    before, after = (offer(tmp_path, factor, ("edge-1", "cloud-1")) for factor in (2.0, 3.0))
+    a, b = before.view.hash, after.view.hash
+    switched = asyncio.Event()
+
+    async def replace(rollout: PlanRollout) -> None:
+        async with rollout.replacing(after, WAIT_S):
+            switched.set()
+            await asyncio.sleep(0)
+
+    async def run() -> None:
+        rollout = PlanRollout(before)
+        boxes = {name: ask(rollout, name, have=a) for name in ("edge-1", "cloud-1")}
+        await asyncio.sleep(0)
+        replacing = asyncio.create_task(replace(rollout))
+        for box in boxes.values():
+            assert ((await box).plan, box.result().later) == (after.document, True)
+        assert (await rollout.answer("edge-1", enrol_pb2.PlanRequest())).plan == before.document  # it has just started
+        assert not (await rollout.answer("edge-1", enrol_pb2.PlanRequest(have=a))).plan  # it cannot download for later
+        edge = ask(rollout, "edge-1", have=a, fetched=b)
+        await asyncio.sleep(0.02)
+        assert not edge.done()
+        assert not switched.is_set()  # cloud-1 still downloads
+        cloud = ask(rollout, "cloud-1", have=a, fetched=b)
+        for box in (edge, cloud):
+            assert ((await box).plan, box.result().later) == (after.document, False)
+        await replacing
+        assert switched.is_set()
+        assert rollout.served is after
+
+    asyncio.run(run())
+
+
+def test_a_box_that_cannot_download_ends_the_replacement_and_is_asked_again_at_the_next_one(tmp_path: Path) -> None:
+    before, after = (offer(tmp_path, factor, ("edge-1",)) for factor in (2.0, 3.0))
+    have = before.view.hash
+
+    async def replace(rollout: PlanRollout) -> None:
+        async with rollout.replacing(after, WAIT_S):
+            pass
+
+    async def run() -> None:
+        rollout = PlanRollout(before)
+        box = ask(rollout, "edge-1", have=have)
+        await asyncio.sleep(0)
+        replacing = asyncio.create_task(replace(rollout))
+        assert (await box).later
+        box = ask(rollout, "edge-1", have=have, problem="the disk is full")
+        with pytest.raises(StatusError, match="worker edge-1: the disk is full"):
+            await replacing
+        assert (rollout.served, box.done()) == (before, False)
+        replacing = asyncio.create_task(replace(rollout))
+        assert (await box).later
+        await ask(rollout, "edge-1", have=have, fetched=after.view.hash)
+        await replacing
+        assert rollout.served is after
+
+    asyncio.run(run())
+
+
+def test_boxes_return_to_the_plan_before_if_the_next_one_does_not_get_ready(tmp_path: Path) -> None:
+    before, after = offer(tmp_path, 2.0, ("edge-1",)), offer(tmp_path, 3.0, ("edge-1", "cloud-2"))
+
+    async def run() -> None:
+        rollout = PlanRollout(before)
+        with pytest.raises(StatusError, match="not ready"):
+            async with rollout.replacing(after, WAIT_S):  # no box waits for an answer: none is waited for
+                assert [found.document for found in rollout.offers] == [before.document, after.document]
+                assert (await ask(rollout, "edge-1", have=before.view.hash)).plan == after.document
+                assert (await ask(rollout, "cloud-2")).plan == after.document
+                with pytest.raises(StatusError, match="replacing its plan already"):
+                    await rollout.replacing(before, WAIT_S).__aenter__()
+                raise StatusError(None, "not ready")  # type: ignore[arg-type]
+        assert (await ask(rollout, "edge-1", have=after.view.hash)).plan == before.document
+        assert [found.document for found in rollout.offers] == [before.document]
+        assert not (await ask(rollout, "edge-1", have=before.view.hash, wait_s=0.02)).plan
+
+    asyncio.run(run())
