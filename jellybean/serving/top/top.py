@@ -136,7 +136,7 @@ class Watcher:
             workers=dict(status.workers),
             plans=self._view.workers,
             figures=self._view.figures,
-            directory=self._named,
+            directory=self._named if self._endpoint is None else None,  # the command for overload re-plans a run here
         )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import shutil
 import ssl
@@ -12,7 +11,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,13 +19,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jellybean.cli import run
 from jellybean.serving.client import Client
 from jellybean.serving.enrolment.authority import open_authority
 from jellybean.serving.errors import NotRunningError, RequestError
 from jellybean.serving.local.running import down
 from jellybean.serving.run_state import read_state, running_state
 from jellybean_agent.security.certificates import read_credentials
+from tests.support.command_line import jellybean
 from tests.support.ports import free_port
 from tests.support.scales_project import WORKERS, make_scales_project
 
@@ -59,10 +58,10 @@ class Site:
     def certificate(self, path: str) -> Path:
         return self.project / ".jellybean/certs" / path
 
-    def start_gateway(self) -> int:
+    def start_gateway(self) -> None:
         own = ("--peers", str(self.project / "peers.json"), "--enrol", f"127.0.0.1:{self.ports['enrol']}")
         own += ("--port", str(self.ports["clients"]), "--http-port", str(self.ports["http"]))
-        return run(["gateway", str(self.project), *own, "--metrics-port", str(self.ports["metrics"]), "--detach"])
+        jellybean("gateway", str(self.project), *own, "--metrics-port", str(self.ports["metrics"]), "--detach")
 
     def start_box(self, worker: str, token: str) -> None:
         own = [f"--join=127.0.0.1:{self.ports['enrol']}", f"--token={token}", "--plan-every-s=5"]
@@ -87,20 +86,18 @@ class Site:
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = make_scales_project(tmp_path_factory.mktemp("gateway") / "scales")
-    assert run(["plan", str(folder)]) == 0
+    jellybean("plan", str(folder))
     return folder
 
 
 @pytest.fixture(scope="module")
 def site(project: Path) -> Iterator[Site]:
     found = Site(project)
-    assert run(["certs", str(project)]) == 0
+    jellybean("certs", str(project))
     try:
-        assert found.start_gateway() == 0
+        found.start_gateway()
         for worker in WORKERS:
-            with contextlib.redirect_stdout(io.StringIO()) as token:
-                assert run(["token", str(project), "--worker", worker]) == 0
-            found.start_box(worker, token.getvalue().strip())
+            found.start_box(worker, jellybean("token", str(project), "--worker", worker).stdout.strip())
         found.await_ready()
         yield found
     finally:
@@ -116,18 +113,9 @@ def site(project: Path) -> Iterator[Site]:
                 box.wait()
 
 
-@pytest.fixture
-def printed(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
-    """Runs a command, which must succeed; what it prints as JSON."""
-
-    def command(*arguments: str, status: int = 0) -> Any:
-        capsys.readouterr()
-        found = run([*arguments, "--json"])
-        written = capsys.readouterr()
-        assert found == status, written
-        return json.loads(written.out)
-
-    return command
+def printed(*arguments: str) -> Any:
+    """What a command prints as JSON."""
+    return json.loads(jellybean(*arguments, "--json").stdout)
 
 
 @pytest.fixture(params=["the project's run", "a gateway elsewhere"])
@@ -136,17 +124,17 @@ def at(request: pytest.FixtureRequest, site: Site) -> tuple[str, ...]:
     return () if request.param == "the project's run" else site.elsewhere
 
 
-def test_infer_and_top(site: Site, at: tuple[str, ...], printed: Callable[..., Any]) -> None:
+def test_infer_and_top(site: Site, at: tuple[str, ...]) -> None:
     answer = printed("infer", str(site.project), "--input", "x=float32:[1, 2, 3, 4]", *at)
     assert answer == {"triple": [[6, 12, 18, 24]]}
     top = printed("top", str(site.project), *at)
     assert (top["workflow"], top["state"]) == ("scales", "ready")
-    assert top["answered"] > 0
+    assert top["outcomes"]["answered"] > 0
     assert [(row["worker"], row["state"]) for row in top["workers"]] == [(worker, "ready") for worker in WORKERS]
     assert all(row["busy"] is not None and row["planned"] > 0 for row in top["workers"])
 
 
-def test_bench_and_report(site: Site, at: tuple[str, ...], printed: Callable[..., Any]) -> None:
+def test_bench_and_report(site: Site, at: tuple[str, ...]) -> None:
     easy = ("--duration", "2", "--set", "sources.x.rate=5/s")
     record = printed("bench", str(site.project), *easy, *at)
     assert (record["offered"], record["completed"], record["failed"]) == (10, 10, 0)
@@ -170,13 +158,11 @@ def test_metrics_and_https_ports(site: Site) -> None:
     assert urllib.request.urlopen(at, context=context, timeout=30).status == 200
 
 
-def test_only_an_admin_changes_what_is_served(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_an_admin_changes_what_is_served(site: Site) -> None:
     as_client = (*site.elsewhere, "--tls", str(site.certificate("client/client")))
-    assert run(["infer", str(site.project), "--input", "x=float32:[1, 1, 1, 1]", *as_client]) == 0
+    jellybean("infer", str(site.project), "--input", "x=float32:[1, 1, 1, 1]", *as_client)
     for command in ("apply", "down", "top"):
-        capsys.readouterr()
-        assert run([command, str(site.project), *as_client]) == 1
-        assert "client client may not call" in " ".join(capsys.readouterr().err.split())
+        assert "client client may not call" in refusal(command, str(site.project), *as_client)
     with Client.of(site.project) as client:
         assert client.status().state == "ready"
 
@@ -207,20 +193,18 @@ class Load:
         self._thread.join(LIMIT_S)
 
 
-def test_apply_moves_the_boxes_to_another_plan_without_losing_a_request(
-    site: Site, printed: Callable[..., Any]
-) -> None:
+def test_apply_moves_the_boxes_to_another_plan_without_losing_a_request(site: Site) -> None:
     gateway = site.gateway_pid()
     pids = {worker: box.pid for worker, box in site.boxes.items()}
     before = running_state(site.project).plan
     with Load(site) as load:
-        assert run(["apply", str(site.project), *ACCURATE, "--timeout", str(LIMIT_S)]) == 0
+        jellybean("apply", str(site.project), *ACCURATE, "--timeout", str(LIMIT_S))
         served = json.loads((site.project / "plan.json").read_text())["hash"]
         with Client.of(site.project) as client:
             assert client.status().plan == served != before
             assert client.infer(ONES)["triple"].tolist() == [[15, 15, 15, 15]]
         assert printed("top", str(site.project))["plan"] == served
-        assert run(["apply", str(site.project), *site.elsewhere, "--timeout", str(LIMIT_S)]) == 0  # and back
+        jellybean("apply", str(site.project), *site.elsewhere, "--timeout", str(LIMIT_S))  # and back
         assert printed("top", str(site.project))["plan"] == before
     assert load.failures == []
     changes = [value for value, after in zip(load.answers, [*load.answers[1:], 0.0], strict=True) if value != after]
@@ -231,32 +215,27 @@ def test_apply_moves_the_boxes_to_another_plan_without_losing_a_request(
     assert replan["replan"]["running"]["hash"] == before  # not the one of the first `apply`
 
 
-def test_a_plan_whose_model_is_damaged_at_the_gateway_changes_nothing(
-    site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_plan_whose_model_is_damaged_at_the_gateway_changes_nothing(site: Site, tmp_path: Path) -> None:
     copy = shutil.copytree(site.project, tmp_path / "copy")  # with the certificates: from another machine
     for kept in (site.project.parent / "box-1/models").rglob("five.onnx*"):
         kept.unlink()
     model = site.project / "models/five.onnx"
     model.write_bytes(b"damaged")
-    capsys.readouterr()
     with Load(site) as load:
-        assert run(["apply", str(copy), *site.elsewhere, *ACCURATE, "--timeout", str(LIMIT_S)]) == 1
+        error = refusal("apply", str(copy), *site.elsewhere, *ACCURATE, "--timeout", str(LIMIT_S))
     shutil.copy(copy / "models/five.onnx", model)
-    assert "keeps its plan: worker box-1: model five.onnx came with sha256" in " ".join(capsys.readouterr().err.split())
+    assert "keeps its plan: worker box-1: model five.onnx came with sha256" in error
     assert (set(load.answers), load.failures) == ({6.0}, [])
 
 
-def test_down_drains_and_boxes_wait_for_the_next_gateway(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["down", str(site.project)]) == 0
+def test_down_drains_and_boxes_wait_for_the_next_gateway(site: Site) -> None:
+    jellybean("down", str(site.project))
     assert read_state(site.project) is None
-    capsys.readouterr()
-    assert run(["infer", str(site.project), "--input", "x=float32:[1, 1, 1, 1]"]) == 1
-    assert "nothing is up" in capsys.readouterr().err
-    assert site.start_gateway() == 0
+    assert "nothing is up" in refusal("infer", str(site.project), "--input", "x=float32:[1, 1, 1, 1]")
+    site.start_gateway()
     site.await_ready()
     state = running_state(site.project)
-    assert run(["down", str(site.project), *site.elsewhere]) == 0
+    jellybean("down", str(site.project), *site.elsewhere)
     until_s = time.monotonic() + LIMIT_S
     while read_state(site.project) is not None or state.alive():
         assert time.monotonic() < until_s
@@ -265,35 +244,33 @@ def test_down_drains_and_boxes_wait_for_the_next_gateway(site: Site, capsys: pyt
 
 
 def test_certificates_that_are_missing_or_expired_are_named_with_the_command_that_makes_them(
-    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    project: Path, tmp_path: Path
 ) -> None:
     folder = shutil.copytree(project, tmp_path / "scales", ignore=shutil.ignore_patterns(".jellybean"))
     peers = tmp_path / "peers.json"
     peers.write_text(json.dumps(dict.fromkeys(("", *WORKERS), "127.0.0.1:1")))
-    remote = ("--gateway", "127.0.0.1:1")
-
-    def refused(command: str, *arguments: str) -> None:
-        capsys.readouterr()
-        assert run([command, str(folder), *arguments]) == 2
-        assert f"run `jellybean certs {folder}`" in capsys.readouterr().err
-
-    refused("gateway", "--peers", str(peers), "--detach")
-    refused("token", "--worker", "box-1")
+    gateway, remote = ("--peers", str(peers), "--detach"), ("--gateway", "127.0.0.1:1")
+    advice = f"run `jellybean certs {folder}`"
+    assert advice in refusal("gateway", str(folder), *gateway, status=2)
+    assert advice in refusal("token", str(folder), "--worker", "box-1", status=2)
     for command in ("apply", "bench", "down", "report", "top"):
-        refused(command, *remote)
-    refused("infer", "--input", "x=float32:[1, 1, 1, 1]", *remote)
-    assert run(["certs", str(folder)]) == 0
+        assert advice in refusal(command, str(folder), *remote, status=2)
+    assert advice in refusal("infer", str(folder), "--input", "x=float32:[1, 1, 1, 1]", *remote, status=2)
+    jellybean("certs", str(folder))
     for name in ("gateway", "admin/admin"):
         expire(folder / ".jellybean/certs", name)
-    refused("gateway", "--peers", str(peers), "--detach")
-    refused("top", *remote)
-    assert run(["certs", str(folder)]) == 0
-    assert run(["top", str(folder), "--gateway", "nowhere"]) == 2
-    assert "write unix:/path or HOST:PORT" in " ".join(capsys.readouterr().err.split())
+    assert advice in refusal("gateway", str(folder), *gateway, status=2)
+    assert advice in refusal("top", str(folder), *remote, status=2)
+    jellybean("certs", str(folder))
     peers.write_text(json.dumps({"": "127.0.0.1:1", "box-1": "127.0.0.1:2"}))
-    assert run(["gateway", str(folder), "--peers", str(peers), "--detach"]) == 2
-    assert "no address of worker 'server-1'" in " ".join(capsys.readouterr().err.split())
-    assert run(["top", str(folder), "--tls", str(folder)]) == 2
+    assert "no address of worker 'server-1'" in refusal("gateway", str(folder), *gateway, status=2)
+    assert "HOST:PORT" in refusal("top", str(folder), "--gateway", "nowhere", status=2)
+    assert "--gateway" in refusal("top", str(folder), "--tls", str(folder), status=2)
+
+
+def refusal(*arguments: str, status: int = 1) -> str:
+    """What a command that must fail says, in one line."""
+    return " ".join(jellybean(*arguments, status=status).stderr.split())
 
 
 def expire(certificates: Path, name: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from jellybean.bench import load
 from jellybean.bench.load import due_times
+from jellybean.serving.endpoint import Endpoint
 from jellybean.serving.errors import ServingError
 from jellybean_solver.model.problem import Arrivals
 
@@ -36,4 +37,4 @@ def test_a_gateway_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) ->
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(ServingError, match=rf"{address} does not answer; is it up\? jellybean up"):
-            asyncio.run(load.offer(address, [], [], [], settle_s=0.0))
+            asyncio.run(load.offer(Endpoint(address), [], [], [], settle_s=0.0))
