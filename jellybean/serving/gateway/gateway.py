@@ -35,6 +35,8 @@ from jellybean_protos.gateway.v1 import gateway_pb2
 LOG = logging.getLogger("jellybean.gateway")
 MAX_IN_FLIGHT = 1024
 TIMEOUT_S = 60.0
+_DRAINING = "the gateway is draining"
+_NO_SPOOL = "a source has `deliver: eventually`, this gateway has no file to keep requests in: give --spool"
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,11 +288,9 @@ class Gateway:
 
     def expect(self, view: PlanView, addresses: Mapping[str, str]) -> None:
         """Accept calls of another plan's workers from now on. StatusError if it cannot be served here."""
-        if self._draining:
-            raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, "the gateway is draining")
-        if view.eventually and self._delivery is None:
-            reason = "a source has `deliver: eventually`, this gateway has no file to keep requests in: give --spool"
-            raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, reason)
+        lacks_spool = view.eventually and self._delivery is None
+        if self._draining or lacks_spool:
+            raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, _DRAINING if self._draining else _NO_SPOOL)
         self.plans.expect(view, addresses)
 
     async def replace(self, view: PlanView, addresses: Mapping[str, str], links: Path | None, timeout_s: float) -> None:
