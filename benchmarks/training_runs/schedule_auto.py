@@ -13,15 +13,15 @@ from typing import Any
 
 from benchmarks.harness.registry import benchmark
 from benchmarks.harness.result import Result, Table, Topic
-from benchmarks.training_runs.exhaustive import BATCH, FINALISTS, MICROBATCHES, MODELS, ROUNDS, WIDTH
+from benchmarks.training_runs.auto_cases import BATCH, FINALISTS, MICROBATCHES, MODELS, ROUNDS, WIDTH
 
-PROCESSES, SLOW_MBIT_PER_S = (2, 4), 100
+PROCESSES, SLOW_MBIT_PER_S = (1, 2, 4), 100
 _SLOW = (  # a namespace has its own loopback device; a token bucket shapes it, also for torch's all_reduce
     "ip link set lo up && tc qdisc add dev lo root tbf rate {rate}mbit burst 64kb latency 400ms && "
     'ip link set lo mtu 1500 && exec "$@"'
 )
 _COLUMNS = (
-    *("model", "processes", "links", "chosen", "batch (ms)", "best of all", "chosen / best"),
+    *("model", "processes", "links", "candidates", "chosen", "batch (ms)", "best of all", "chosen / best"),
     *("slowest (ms)", "idle predicted", "idle measured"),
 )
 
@@ -31,20 +31,26 @@ def schedule_auto(smoke: bool) -> Result:
     """The chosen candidate's time over that of the best of all, and its predicted idle time beside the measured one."""
     models = list(MODELS)[:1] if smoke else list(MODELS)
     links = [None, SLOW_MBIT_PER_S] if shutil.which("tc") and shutil.which("unshare") and not smoke else [None]
-    cases = [(model, count, rate) for count in PROCESSES[: 1 if smoke else None] for rate in links for model in models]
+    counts = PROCESSES[:2] if smoke else PROCESSES
+    cases = [
+        (model, count, rate) for count in counts for rate in links[: len(links) if count > 1 else 1] for model in models
+    ]
     rows = [_row(model, count, rate, _measured(model, count, rate)) for model, count, rate in cases]
     return Result(
         title="parallel: auto",
         topic=Topic.TRAINING,
-        method=f"Batches of {BATCH} digits in {MICROBATCHES} micro-batches a replica; devices, replicas and schedule "
-        f"are free. The wide MLP has layers of {WIDTH}. After the choice, every candidate is measured once; then the "
-        f"{FINALISTS} best, the best with each number of processes and the chosen one train {ROUNDS} iterations each "
-        "in turn: medians. Then the chosen one trains: the median idle time of its epochs. One thread a process; two "
-        f"cores, with other work. Slowed links: one loopback device of {SLOW_MBIT_PER_S} Mbit/s for all processes, by "
+        method=f"Batches of {BATCH} digits in {MICROBATCHES} micro-batches a replica; devices, replicas, tensor size "
+        f"and schedule are free. The wide MLP has layers of {WIDTH}. After the choice, every candidate is measured "
+        f"once; then the {FINALISTS} best, the best with each number of processes and the chosen one train {ROUNDS} "
+        "iterations each in turn: medians. Then the chosen one trains: the median idle time of its epochs. One "
+        f"thread a process; two cores, with other work. Slowed links: one loopback device of {SLOW_MBIT_PER_S} Mbit/s for all processes, by "
         "the kernel's token bucket.",
         reference="the best of all candidates, measured.",
         tables=(Table.of(_COLUMNS, rows),),
-        notes=("On one process there is one candidate, and nothing is searched.",),
+        notes=(
+            "Candidates: all that can be cut and split so; in brackets those with split layers. On one process there "
+            "is one, and nothing is searched.",
+        ),
     )
 
 
@@ -61,8 +67,9 @@ def _measured(model: str, processes: int, rate: int | None) -> dict[str, Any]:
 
 
 def _row(model: str, processes: int, rate: int | None, measured: dict[str, Any]) -> tuple[str, ...]:
+    candidates = f"{measured['candidates']} ({measured['split']})"
     return (
-        *(model, str(processes), "as they are" if rate is None else f"{rate} Mbit/s", measured["chosen"]),
+        *(model, str(processes), "as they are" if rate is None else f"{rate} Mbit/s", candidates, measured["chosen"]),
         *(f"{1e3 * measured['chosen_s']:.1f}", measured["best"], f"{measured['chosen_s'] / measured['best_s']:.2f}"),
         f"{1e3 * measured['worst_s']:.1f}",
         *(f"{measured['predicted_idle']:.0%}", f"{measured['idle']:.0%}"),

@@ -45,7 +45,7 @@ class TorchProfile:
 
     `tied`: trained parameter -> the layers that share it. `tracer`: what traced the module. `members`: names
     of each layer's nodes in the traced graph. `trained_bytes`: of each layer's trained parameters. `device`: where the
-    layers were timed.
+    layers were timed. `node_seconds`: forward and backward of each node, as timed.
     """
 
     graph: LayerGraph
@@ -54,6 +54,7 @@ class TorchProfile:
     members: tuple[tuple[str, ...], ...]
     trained_bytes: tuple[float, ...]
     device: torch.device
+    node_seconds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -248,6 +249,7 @@ class _Layers:
             tuple(tuple(node.name for node in self._layers[number]) for number in order),
             tuple(self._bytes(number, trained=True) for number in order),
             device,
+            {node.name: (cost.forward_s, cost.backward_s) for node, cost in self._costs.items()},
         )
 
     def _joined(self) -> list[list[fx.Node]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from jellybean.training.inputs import CheckedInputs, TrainingInputs, check_input
 from jellybean.training.processes.link_speed import LinkSpeed, measure_links, with_conversion
 from jellybean.training.processes.ranks import Rank
 from jellybean.training.stages.precision import PRECISIONS
+from jellybean.training.tensor_parallel.profile import LayerParts
 
 GPU_BYTES_PER_S = 1.25e9  # between GPUs, unless the document says more: 10 Gbit/s
 
@@ -68,12 +70,18 @@ def prepare_rank(document: TrainingDocument, directory: Path, rank: Rank) -> Pre
         if rank.is_first:
             checked = check_inputs(inputs, document)
             example = inputs.example(document, checked.trial_rows).inputs
-            graphs = find_graphs(inputs.module, example, split=rank.tensor > 1)
+            free = leaves_freedom(document, dist.get_world_size())
+            candidates = enumerate_candidates(document, dist.get_world_size())[0] if free else []
+            splits = rank.tensor > 1 or any(one.tensor > 1 for one in candidates)
+            graphs = find_graphs(inputs.module, example, split=splits)
             facts = graphs.recipes[0].facts
             states = inputs.optimizer.states_per_weight(inputs.module) + (document.ema is not None)
             choice: ScheduleChoice | None = None
-            if leaves_freedom(document, dist.get_world_size()):
-                predictor = Predictor(document, _profiles(document, inputs, graphs, rank), states, link)
+            if free:
+                sizes = [document.batch // (one.microbatches * one.replicas) for one in candidates]
+                profiles = _profiles(sizes or [document.batch], document, inputs, graphs, rank)
+                layer_parts = LayerParts(graphs.training, facts, document) if splits else None
+                predictor = Predictor(document, profiles, states, link, layer_parts)
             else:
                 tensors = inputs.example(document).inputs.tensors
                 choose = PlannedStages(directory) if document.plan or document.objective else choose_schedule
@@ -91,18 +99,17 @@ def prepare_rank(document: TrainingDocument, directory: Path, rank: Rank) -> Pre
     return PreparedRank(document, rank, inputs, graphs, decided.checked.warning, decided.choice, predictor)
 
 
-def _profiles(document: TrainingDocument, inputs: TrainingInputs, graphs: ModelGraphs, rank: Rank) -> SizedProfiles:
-    """Profiles of the smallest and the largest micro-batch that the document leaves open."""
-    candidates, _ = enumerate_candidates(document, dist.get_world_size())
-    asked = [document.batch // (one.microbatches * one.replicas) for one in candidates] or [document.batch]
-    sizes = [max(_LEAST_ROWS, size) for size in asked]
+def _profiles(
+    sizes: Sequence[int], document: TrainingDocument, inputs: TrainingInputs, graphs: ModelGraphs, rank: Rank
+) -> SizedProfiles:
+    """Profiles of the smallest and the largest micro-batch among these sizes."""
     target = ProfileTarget(rank.device, PRECISIONS[document.precision].computation)
 
     def measure(size: int) -> TorchProfile:
         tensors = inputs.data.train.example(size).inputs.tensors
         return profile_traced(graphs.training, graphs.recipes[0].facts, tensors, runs=3, target=target)
 
-    return SizedProfiles.measured(sizes, measure)
+    return SizedProfiles.measured([max(_LEAST_ROWS, size) for size in sizes], measure)
 
 
 def _link_speed(document: TrainingDocument, rank: Rank) -> LinkSpeed:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import gc
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -47,7 +45,7 @@ from jellybean.training.stages.precision import PRECISIONS
 from jellybean.training.stages.stage import LossFunction, StageCopy, StageSettings
 from jellybean.training.stages.stage_transport import start_transport
 from jellybean.training.stages.updates import UpdateSettings, WeightUpdates, check_tied_weights
-from jellybean.training.tensor_parallel.stages import SplitStages, split_stages
+from jellybean.training.tensor_parallel.stages import SplitStages, StageCopies, split_copies, split_stages
 from jellybean.training.tensor_parallel.sums import make_sums
 from jellybean_solver.pipeline import Schedule
 
@@ -134,8 +132,7 @@ def trial_of(prepared: PreparedRank, document: TrainingDocument, choice: Schedul
     data = prepared.inputs.data
     first = MemoryRows(data.train.example(rows), "train", document.seed)
     inputs = replace(prepared.inputs, data=replace(data, train=first))
-    rank = replace(prepared.rank, devices=document.devices)
-    return _RunBuilder(document, rank, inputs, choice, prepared.graphs).trial()
+    return _RunBuilder(document, prepared.rank.placed(document), inputs, choice, prepared.graphs).trial()
 
 
 @dataclass(frozen=True)
@@ -177,7 +174,7 @@ class _RunBuilder:
         self._read_weights(training)
         own = [number for number, _ in schedule.copies_on(rank.device_index)]
         split = split_stages(SplitStages(training, evaluation), self._graphs, document, rank, groups.tensor, own)
-        parts = self._parts(split.training, groups, frozenset(split.weights.names))
+        parts = self._parts(split.training, frozenset(split.weights.names), groups)
         return RankRun(
             rank=rank,
             document=document,
@@ -207,9 +204,9 @@ class _RunBuilder:
         groups = self._process_groups(cut)
         if rank.rank >= self._document.ranks:
             return TrialRun(schedule, 0, 0, None, groups.destroy)
-        copied = _copied(cut, schedule.copies_on(rank.device_index))
-        self._read_weights(copied)
-        parts = self._parts(copied, groups)
+        copies = StageCopies.of(cut, (number for number, _ in schedule.copies_on(rank.device_index)))
+        self._read_weights(copies.cut)
+        parts = self._parts(*split_copies(copies, self._graphs, self._document, rank, groups.tensor), groups)
         reader = self._inputs.data.train.read(ReadPlan(self._sampler, replica=rank.replica))
         feed = IterationFeed(reader, 0, rank.device, 0, rank.replica, self._document.seed)
 
@@ -221,9 +218,10 @@ class _RunBuilder:
             _use_threads(self._document.ranks)
             return parts.interpreter.run(feed)
 
-        return TrialRun(schedule, rank.device_index, rank.replica, run, close)
+        return TrialRun(schedule, rank.device_index, rank.pipeline, run, close)
 
-    def _parts(self, cut: CutModule, groups: ProcessGroups, split: frozenset[str] = frozenset()) -> _TrainingParts:
+    def _parts(self, cut: CutModule, split: frozenset[str], groups: ProcessGroups) -> _TrainingParts:
+        """`split`: names of weights of which the stages have parts."""
         document, rank, schedule = self._document, self._rank, self._schedule
         sums = self._sums(groups, cut.tied, split)
         groups = replace(groups, copies=groups.workers) if rank.by_rows else groups
@@ -338,10 +336,3 @@ def _use_threads(processes: int) -> None:
     threads = threads_of(processes)
     if threads is not None and threads != torch.get_num_threads():
         torch.set_num_threads(threads)
-
-
-def _copied(cut: CutModule, copies: Iterable[tuple[int, int]]) -> CutModule:
-    """The cut with copies of the modules of some stages, so that training them leaves the model as it is."""
-    modules = copy.deepcopy({number: cut.stages[number].module for number, _ in copies})
-    stages = enumerate(cut.stages)
-    return replace(cut, stages=tuple(replace(one, module=modules.get(number, one.module)) for number, one in stages))

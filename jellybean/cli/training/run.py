@@ -66,7 +66,7 @@ def with_processes(document: TrainingDocument, cores: int) -> TrainingDocument:
     """With `parallel: auto`, the document for a process per core, or more where it asks for more; others unchanged."""
     if document.parallel is None or document.processes is not None:
         return document
-    return document.on(max(cores, document.devices * document.replicas))
+    return document.on(max(cores, document.device_processes))
 
 
 def notes_on_devices(document: TrainingDocument) -> list[str]:
@@ -263,6 +263,7 @@ def _print_json(run: RankRun, trained: TrainedRun, exported: ExportedModel | Non
             "schedule": run.choice.name,
             "devices": run.document.devices,
             "replicas": run.document.replicas,
+            "tensor": run.document.tensor.ways,
             "microbatches": run.document.microbatches,
             "choice": run.note,
             "stages": run.schedule.stages,

@@ -219,11 +219,17 @@ class TrainingDocument(PlanKeys, ParallelKeys):
 
     @model_validator(mode="after")
     def _check_parallel(self) -> Self:
-        if self.parallel is not None and (self.plan or self.objective or self.sync.has_servers or self.tensor):
+        if self.parallel is not None and (self.plan or self.objective or self.sync.has_servers or self.tensor.by_rows):
             raise InvalidValueError(
-                "`parallel: auto` is not for plans, `tensor` or parameter servers",
+                "`parallel: auto` is not for plans, `conv: data` or parameter servers",
                 "remove it, or them",
                 keys=("parallel", "plan", "objective", "tensor", "sync.way"),
+            )
+        if self.processes is not None and self.processes < self.device_processes:
+            least = self.device_processes
+            raise InvalidValueError(
+                f"processes is {self.processes}, and devices x replicas x tensor {least}",
+                f"write at least {least}, or leave out `processes`",
             )
         if self.compress == AUTO and (self.plan or self.objective):
             keys = ("compress", "plan", "objective")
@@ -237,7 +243,7 @@ class TrainingDocument(PlanKeys, ParallelKeys):
         """
         if processes == self.ranks:
             return self
-        if self.parallel == AUTO and processes >= self.devices * self.replicas:
+        if self.parallel == AUTO and processes >= self.device_processes:
             return self.model_copy(update={"processes": processes})
         devices, left = divmod(processes - self.sync.server_processes, self.replicas * self.tensor.ways)
         least = self.devices if self.min_devices is None else self.min_devices
@@ -258,7 +264,12 @@ class TrainingDocument(PlanKeys, ParallelKeys):
     @property
     def ranks(self) -> int:
         """Number of processes: of all replicas, then the parameter servers; or those that `parallel: auto` starts."""
-        return self.processes or self.devices * self.replicas * self.tensor.ways + self.sync.server_processes
+        return self.processes or self.device_processes + self.sync.server_processes
+
+    @property
+    def device_processes(self) -> int:
+        """Number of processes of all replicas' devices, as the document has them."""
+        return self.devices * self.replicas * self.tensor.ways
 
     @property
     def workers(self) -> int:

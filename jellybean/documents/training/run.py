@@ -142,8 +142,8 @@ class ParallelKeys(DocumentModel):
 
     parallel: Literal["auto"] | None = Field(
         default=None,
-        description="auto: those of devices, replicas and microbatches that are not given are chosen, and as few "
-        "processes are used as are fastest.",
+        description="auto: those of devices, replicas, tensor and microbatches that are not given are chosen, and as "
+        "few processes are used as are fastest.",
     )
     processes: Processes | None = Field(
         default=None,
@@ -158,18 +158,6 @@ class ParallelKeys(DocumentModel):
                 "`processes` needs `parallel: auto`",
                 "write it, or `devices` and `replicas` in place of `processes`",
                 keys=("processes", "parallel"),
-            )
-        least = getattr(self, "devices", 1) * getattr(self, "replicas", 1)
-        if self.processes is not None and self.processes < least:
-            raise InvalidValueError(
-                f"processes is {self.processes}, and devices x replicas {least}",
-                f"write at least {least}, or leave out `processes`",
-            )
-        if self.parallel is not None and getattr(self, "tensor", None):
-            raise InvalidValueError(
-                "`parallel: auto` does not choose with `tensor`",
-                "give `devices` and `replicas`",
-                keys=("parallel", "tensor"),
             )
         return self
 

@@ -1,13 +1,14 @@
-"""What `schedule: auto` and `parallel: auto` choose among: devices, replicas, micro-batches and schedules.
+"""What `schedule: auto` and `parallel: auto` choose among: devices, replicas, tensor sizes, micro-batches, schedules.
 
 The batch and one update per batch stay as the document has them, so every candidate trains with the same mathematics,
-except schedules without a flush, which `staleness: true` allows. A further dimension (a tensor-parallel size) is one
-more field here, one more loop in `enumerate_candidates` and its costs in `costs.py`.
+except schedules without a flush, which `staleness: true` allows. A further dimension is one more field here, one more
+loop in `enumerate_candidates` and its costs in `costs.py`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 
 from jellybean.documents.training import AUTO, TrainingDocument
 from jellybean_solver import SolverError
@@ -20,29 +21,39 @@ ONE_DEVICE = "1f1b"  # on one device all orders take the same time, and this one
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One way to run the document: `devices` x `replicas` processes, micro-batches per replica, a schedule."""
+    """One way to run the document: processes, micro-batches per replica, a schedule.
+
+    `tensor`: processes that share each device's layers.
+    """
 
     devices: int
     replicas: int
     microbatches: int
     schedule: str
     chunks: int | None = None
+    tensor: int = 1
 
     @property
     def processes(self) -> int:
         """Number of processes that it uses."""
-        return self.devices * self.replicas
+        return self.devices * self.replicas * self.tensor
 
     @property
-    def sizes(self) -> tuple[int, int, int]:
-        """(devices, replicas, micro-batches)."""
-        return self.devices, self.replicas, self.microbatches
+    def layout(self) -> tuple[int, int, int]:
+        """(devices, replicas, tensor size): how its processes work together."""
+        return self.devices, self.replicas, self.tensor
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        """(devices, replicas, tensor size, micro-batches)."""
+        return *self.layout, self.microbatches
 
     def applied(self, document: TrainingDocument) -> TrainingDocument:
         """The document that asks for this candidate and leaves nothing free."""
         values = {
             "devices": self.devices,
             "replicas": self.replicas,
+            "tensor": document.tensor.model_copy(update={"ways": self.tensor}),
             "microbatches": self.microbatches,
             "schedule": self.schedule,
             "chunks": self.chunks if self.schedule == "interleaved" else None,
@@ -52,8 +63,9 @@ class Candidate:
         return document.model_copy(update=values)
 
     def __str__(self) -> str:
+        tensor = f" x tensor {self.tensor}" if self.tensor > 1 else ""
         return (
-            f"{self.schedule}, {_count(self.devices, 'device')} x {_count(self.replicas, 'replica')}, "
+            f"{self.schedule}, {_count(self.devices, 'device')} x {_count(self.replicas, 'replica')}{tensor}, "
             f"{_count(self.microbatches, 'micro-batch', 'es')}"
         )
 
@@ -62,7 +74,7 @@ def enumerate_candidates(document: TrainingDocument, processes: int) -> tuple[li
     """(candidates on at most so many processes, reasons against schedules that are defined for none of them)."""
     names, rejected = _schedules(document)
     defined: list[Candidate] = []
-    for devices, replicas in _layouts(document, processes):
+    for devices, replicas, tensor in _layouts(document, processes):
         for microbatches in _microbatches(document, devices, replicas):
             for name in _defined_on(names, devices, document):
                 chunks = document.chunks if name == "interleaved" else None
@@ -71,7 +83,7 @@ def enumerate_candidates(document: TrainingDocument, processes: int) -> tuple[li
                 except SolverError as error:
                     rejected.setdefault(name, str(error))
                 else:
-                    defined.append(Candidate(devices, replicas, microbatches, name, chunks))
+                    defined.append(Candidate(devices, replicas, microbatches, name, chunks, tensor))
     used = {one.schedule for one in defined}
     return defined, {name: why for name, why in rejected.items() if name not in used}
 
@@ -79,9 +91,10 @@ def enumerate_candidates(document: TrainingDocument, processes: int) -> tuple[li
 def leaves_freedom(document: TrainingDocument, processes: int) -> bool:
     """Whether more than one candidate may be usable, so that a run must search.
 
-    A plan has its own stages. With `tensor` predictions alone choose the schedule, as trials run whole layers.
+    A plan has its own stages. With `conv: data` predictions alone choose the schedule: trials give the processes of a
+    device the same rows.
     """
-    if document.plan is not None or document.objective is not None or document.tensor:
+    if document.plan is not None or document.objective is not None or document.tensor.by_rows:
         return False
     return processes > 1 and AUTO in (document.schedule, document.parallel)
 
@@ -100,11 +113,11 @@ def _defined_on(names: list[str], devices: int, document: TrainingDocument) -> l
     return [ONE_DEVICE] if devices == 1 and document.schedule == AUTO else names
 
 
-def _layouts(document: TrainingDocument, processes: int) -> list[tuple[int, int]]:
-    """(devices, replicas) that the document leaves open, on at most `processes`."""
-    devices = _sizes(processes) if document.leaves_open("devices") else [document.devices]
-    replicas = _sizes(processes) if document.leaves_open("replicas") else [document.replicas]
-    return [(one, other) for one in devices for other in replicas if one * other <= processes]
+def _layouts(document: TrainingDocument, processes: int) -> list[tuple[int, int, int]]:
+    """(devices, replicas, tensor size) that the document leaves open, on at most `processes`."""
+    given = {"devices": document.devices, "replicas": document.replicas, "tensor": document.tensor.ways}
+    sizes = [_sizes(processes) if document.leaves_open(key) else [size] for key, size in given.items()]
+    return [(one, two, three) for one, two, three in product(*sizes) if one * two * three <= processes]
 
 
 def _sizes(processes: int) -> list[int]:

@@ -10,6 +10,7 @@ from jellybean.documents.training import TrainingDocument
 from jellybean.pipeline.torch_profile import TorchProfile
 from jellybean.training.choice.compression import compressions, crossing_bytes, transfer_s
 from jellybean.training.processes.link_speed import LinkSpeed
+from jellybean.training.tensor_parallel.profile import group_seconds
 from jellybean_solver.pipeline import COLLECTIVES, ActionKind, Schedule, ScheduleCosts, stage_seconds
 
 _TORCH_ALL_REDUCE = "ring"  # gloo's and NCCL's algorithm for large sums
@@ -47,11 +48,13 @@ class MeasuredCosts:
     ) -> MeasuredCosts:
         """With what the trial of a document's candidate has shown: each number by the first trial that can show it.
 
-        `predicted`: the candidate's costs with what was measured before. `trained_bytes`: of the model's weights.
+        Actions of split layers wait for each other, so they show the slowdown only where nothing else does.
+        `predicted`: the candidate's costs with what was measured before. `trained_bytes`: of a process's weights, over
+        all stages.
         """
-        processes, messages = document.devices * document.replicas, document.devices > 1
+        processes, messages = document.device_processes, document.devices > 1
         known = replace(self, with_messages=self.with_messages or messages)
-        if processes not in self.slowdown:
+        if processes not in self.slowdown and not (document.tensor and self.slowdown):
             ratio = _compute_s(shown, schedule) / max(_compute_s(predicted, schedule), 1e-9)
             known = replace(known, slowdown={**self.slowdown, processes: self.slowdown_of(processes) * ratio})
         if messages and not self.with_messages:
@@ -93,9 +96,15 @@ def schedule_costs(
 ) -> ScheduleCosts:
     """Costs of a schedule's actions on these stages, in the document's numbers of devices and replicas."""
     graph, measured = profile.graph, prices.measured
-    slow = measured.slowdown_of(document.devices * document.replicas)
-    forward = tuple(slow * sum(graph.layers[layer].forward_s for layer in own) for own in layers)
-    backward = tuple(slow * sum(graph.layers[layer].backward_s for layer in own) for own in layers)
+    slow = measured.slowdown_of(document.device_processes)
+    shared = [group_seconds(profile, own, prices.link) for own in layers]
+    forward, backward = (
+        tuple(
+            slow * sum(getattr(graph.layers[layer], name) for layer in own) + sums[way]
+            for own, sums in zip(layers, shared, strict=True)
+        )
+        for way, name in enumerate(("forward_s", "backward_s"))
+    )
     inputs: tuple[float, ...] | None = None
     weights: tuple[float, ...] | None = None
     if document.recompute:  # the input gradient needs the repeated forward, the weight gradient does not

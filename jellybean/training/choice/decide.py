@@ -12,6 +12,7 @@ from typing import Any
 import torch.distributed as dist
 
 from jellybean.documents.training import TrainingDocument
+from jellybean.pipeline.torch_profile import TorchProfile
 from jellybean.training.choice.candidates import Candidate, enumerate_candidates
 from jellybean.training.choice.costs import MeasuredCosts, Prices
 from jellybean.training.choice.profiles import SizedProfiles
@@ -22,6 +23,7 @@ from jellybean.training.choice.trial import Raced, Trial, TrialRun, measure, rac
 from jellybean.training.errors import TrainingError
 from jellybean.training.processes.link_speed import LinkSpeed
 from jellybean.training.processes.ranks import Rank
+from jellybean.training.tensor_parallel.profile import LayerParts
 from jellybean_solver import SolverError
 
 MakeTrial = Callable[[TrainingDocument, ScheduleChoice], TrialRun]
@@ -37,37 +39,71 @@ class Decision:
 
 
 class Predictor:
-    """Predicts candidates from profiles of the model. `states_per_weight`: size of the optimizer's state."""
+    """Predicts candidates from profiles of the model. `states_per_weight`: size of the optimizer's state.
+
+    `parts`: of split layers; None where no candidate splits any.
+    """
 
     def __init__(
-        self, document: TrainingDocument, profiles: SizedProfiles, states_per_weight: float, link: LinkSpeed
+        self,
+        document: TrainingDocument,
+        profiles: SizedProfiles,
+        states_per_weight: float,
+        link: LinkSpeed,
+        parts: LayerParts | None = None,
     ) -> None:
-        self._document, self._profiles, self._link = document, profiles, link
+        self._document, self._profiles, self._link, self._parts = document, profiles, link, parts
         self._states_per_weight = states_per_weight
 
-    @property
-    def trained_bytes(self) -> float:
-        """Bytes of the model's trained weights."""
-        return sum(self._profiles.profiles[0].trained_bytes)
+    def trained_bytes(self, candidate: Candidate) -> float:
+        """Bytes of a process's trained weights, over all stages."""
+        return sum(self._profile(candidate).trained_bytes)
 
     def usable(self, candidates: list[Candidate]) -> tuple[list[Candidate], dict[str, str]]:
-        """(candidates that fit and are allowed, reasons by schedule against those that are not)."""
+        """(candidates that fit and are allowed, reasons by schedule against those that are not).
+
+        The key `tensor` says why no layer can be split. TrainingError if the document asks for that.
+        """
+        unsplit = self._unsplit(sorted({one.tensor for one in candidates} - {1}))
+        if unsplit and not self._document.leaves_open("tensor"):
+            raise TrainingError(next(iter(unsplit.values())))
         fit, rejected = [], {}
         for candidate in candidates:
+            if candidate.tensor in unsplit:
+                continue
             try:
                 self.choice(candidate, MeasuredCosts())
             except (SolverError, TrainingError) as error:
                 rejected[candidate.schedule] = str(error)
             else:
                 fit.append(candidate)
-        return fit, {name: why for name, why in rejected.items() if name not in {one.schedule for one in fit}}
+        rejected = {name: why for name, why in rejected.items() if name not in {one.schedule for one in fit}}
+        if unsplit and all(one.tensor == 1 for one in fit):
+            rejected["tensor"] = next(iter(unsplit.values())).removeprefix("tensor: ")
+        return fit, rejected
+
+    def _unsplit(self, sizes: list[int]) -> dict[int, str]:
+        """Why no layer can be split over so many processes, by those numbers for which it is so."""
+        reasons: dict[int, str] = {}
+        if self._parts is None:
+            return reasons
+        for ways in sizes:
+            try:
+                self._parts.lowered(ways)
+            except TrainingError as error:
+                reasons[ways] = str(error)
+        return reasons
 
     def choice(self, candidate: Candidate, measured: MeasuredCosts) -> ScheduleChoice:
         """A candidate's stages and predicted times. SolverError or TrainingError if it cannot be used."""
-        document = candidate.applied(self._document)
-        size = max(1, document.batch // (candidate.microbatches * candidate.replicas))
-        prices = Prices(self._link, measured)
-        return predict(candidate.schedule, self._profiles.at(size), document, self._states_per_weight, prices)
+        document, prices = candidate.applied(self._document), Prices(self._link, measured)
+        return predict(candidate.schedule, self._profile(candidate), document, self._states_per_weight, prices)
+
+    def _profile(self, candidate: Candidate) -> TorchProfile:
+        """The profile of what one of the candidate's processes has of a micro-batch."""
+        rows = max(1, self._document.batch // (candidate.microbatches * candidate.replicas))
+        whole = self._profiles.at(rows)
+        return whole if self._parts is None else self._parts.profile(whole, candidate.tensor, rows)
 
     def batch_s(self, candidate: Candidate, measured: MeasuredCosts) -> float:
         """Predicted seconds of a batch."""
@@ -101,7 +137,8 @@ class _Searcher:
         measured = self.search.measured
         if candidate not in self.search.trials:
             schedule = trial.schedule
-            measured = measured.learned(document, schedule, choice.costs, trial.costs, self._predictor.trained_bytes)
+            trained_bytes = self._predictor.trained_bytes(candidate)
+            measured = measured.learned(document, schedule, choice.costs, trial.costs, trained_bytes)
         batch_s = trial.iteration_s / trial.schedule.microbatches * candidate.microbatches
         self.search.record(candidate, batch_s, time.perf_counter() - began, measured)
         self._choices[candidate] = choice.tried(trial.costs, batch_s / candidate.microbatches, trial.idle)

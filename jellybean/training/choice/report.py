@@ -32,12 +32,14 @@ def fastest(search: Search, processes: int) -> Candidate:
 
 
 def slower_candidates(search: Search, best: Candidate) -> dict[str, str]:
-    """By schedule: how much slower its best candidate is."""
+    """By schedule, and of split layers by the key `tensor`: how much slower its best candidate is."""
     chosen = search.seconds(best)
     slower: dict[str, str] = {}
     for one in sorted(search.candidates, key=search.seconds):
         if one.schedule != best.schedule and one.schedule not in slower:
             slower[one.schedule] = f"{_time(search, one)} a batch in place of {1e3 * chosen:.3g} ms"
+        if one.tensor > 1 == best.tensor and "tensor" not in slower:
+            slower["tensor"] = f"{_time(search, one)} a batch in place of {1e3 * chosen:.3g} ms ({one})"
     return slower
 
 

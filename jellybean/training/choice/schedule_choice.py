@@ -17,7 +17,7 @@ from jellybean.training.choice.memory import check_memory, device_memory_bytes
 from jellybean.training.errors import TrainingError
 from jellybean.training.processes.link_speed import LinkSpeed
 from jellybean.training.stages.precision import PRECISIONS
-from jellybean.training.tensor_parallel.profile import profile_of_parts
+from jellybean.training.tensor_parallel.profile import LayerParts, sample_rows
 from jellybean_solver import SolverError
 from jellybean_solver.pipeline import (
     SCHEDULES,
@@ -97,7 +97,8 @@ def profiled(
     """
     target = ProfileTarget(device, PRECISIONS[document.precision].computation)
     profile = profile_traced(traced, facts, tensors, runs=3, target=target)
-    return profile_of_parts(profile, traced, facts, document)
+    rows = sample_rows(value.shape for value in tensors)
+    return LayerParts(traced, facts, document).profile(profile, document.tensor.ways, rows)
 
 
 def choose_from_profile(

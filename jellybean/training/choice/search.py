@@ -131,4 +131,4 @@ class Search:
 
 
 def _same_layout(one: Candidate, other: Candidate) -> bool:
-    return (one.devices, one.replicas) == (other.devices, other.replicas)
+    return one.layout == other.layout

@@ -25,10 +25,13 @@ ActionTimes = list[tuple[float, float]]  # start and end of a device's actions, 
 
 @dataclass(frozen=True)
 class RankTimes:
-    """What one rank measured. `iterations_s`: of its iterations; `actions`: of each of them."""
+    """What one rank measured. `iterations_s`: of its iterations; `actions`: of each of them.
+
+    `pipeline`: of the ranks that it exchanges messages with.
+    """
 
     device: int
-    replica: int
+    pipeline: int
     iterations_s: list[float]
     actions: list[ActionTimes]
 
@@ -40,14 +43,14 @@ class RankTimes:
 
 @dataclass(frozen=True)
 class TrialRun:
-    """A candidate, set up on one rank: `run` runs an iteration of `schedule` on device `device` of its pipeline.
+    """A candidate, set up on one rank: `run` runs an iteration of `schedule` on device `device` of `pipeline`.
 
     `run`: None on ranks that the candidate does not use, which wait. `close`: frees what it takes.
     """
 
     schedule: Schedule
     device: int
-    replica: int
+    pipeline: int
     run: RunIteration | None
     close: Callable[[], None]
 
@@ -73,7 +76,7 @@ def measure(trial: TrialRun, costs: ScheduleCosts) -> Trial:
     least, most = _ITERATIONS
     count = min(max(least, math.ceil(_MEASURED_S / max(min(first_s, second_s), 1e-4))), most)
     dist.barrier()
-    own = None if run is None else RankTimes(trial.device, trial.replica, *_run_many(run, count))
+    own = None if run is None else RankTimes(trial.device, trial.pipeline, *_run_many(run, count))
     ranks = [one for one in gather_from_ranks(own) if one is not None]
     iteration_s = max(median(one.iterations_s) for one in ranks)
     idle = 1.0 - mean(one.busy_s / mean(one.iterations_s) for one in ranks)
@@ -100,7 +103,7 @@ def race(trials: Sequence[TrialRun], rounds: int) -> list[Raced]:
             if trial.run is None:
                 times.append(None)
                 continue
-            measured = RankTimes(trial.device, trial.replica, *_run_many(trial.run, 1))
+            measured = RankTimes(trial.device, trial.pipeline, *_run_many(trial.run, 1))
             if number:  # the first round makes buffers, connections and optimizer states
                 times.append(measured)
     every = zip(*gather_from_ranks(own), strict=True)
@@ -179,8 +182,8 @@ def _measured_transfers(
     two machines' clocks cancels out.
     """
     delays: dict[tuple[bool, int], list[float]] = {}
-    for replica in {rank.replica for rank in ranks}:
-        own = [rank for rank in ranks if rank.replica == replica]
+    for pipeline in {rank.pipeline for rank in ranks}:
+        own = [rank for rank in ranks if rank.pipeline == pipeline]
         for iteration in range(min(len(rank.actions) for rank in own)):
             for way, delay_s in _delays(schedule, own, iteration, gap_s):
                 delays.setdefault(way, []).append(delay_s)

@@ -51,6 +51,10 @@ class Rank:
         """Context in which the other ranks wait for this one without a timeout."""
         return nullcontext() if self.heartbeats is None else self.heartbeats.busy(what)
 
+    def placed(self, document: TrainingDocument) -> Rank:
+        """This process as a rank of the document's devices, replicas and tensor groups."""
+        return replace(self, devices=document.devices, tensor=document.tensor.ways, by_rows=document.tensor.by_rows)
+
     def step(self) -> None:
         """Count one action as progress."""
         if self.heartbeats is not None:
@@ -75,6 +79,11 @@ class Rank:
     def worker(self) -> int:
         """Index among the parts into which the rows of an update are divided."""
         return self.replica * self.tensor + self.tensor_index if self.by_rows else self.replica
+
+    @property
+    def pipeline(self) -> int:
+        """Index among the pipelines of ranks that exchange messages: of its replica and tensor index."""
+        return self.replica * self.tensor + self.tensor_index
 
     @property
     def has_own_rows(self) -> bool:
@@ -229,8 +238,9 @@ def keep_first_ranks(rank: Rank, document: TrainingDocument) -> Rank | None:
     A collective call of all ranks, which then have another default process group, or none.
     """
     world, used = dist.get_world_size(), document.ranks
+    kept = rank.placed(document)
     if used == world:
-        return replace(rank, devices=document.devices)
+        return kept
     if rank.store is None:
         raise TrainingError(f"{used} of {world} processes cannot form a group: there is no store where they meet")
     backend, bound = dist.get_backend(), rank.device if rank.device.type != "cpu" else None
@@ -246,7 +256,7 @@ def keep_first_ranks(rank: Rank, document: TrainingDocument) -> Rank | None:
         timeout=NO_TIMEOUT,
         device_id=bound if backend != "gloo" else None,
     )
-    return replace(rank, devices=document.devices)
+    return kept
 
 
 def _abort_process(error: Exception, rank: int) -> None:

@@ -116,7 +116,9 @@ def make_process_groups(
     shares = [group(_members([device], tensor)) for device in range(replicas * schedule.devices)]
     every = {stage: _members(_holders(schedule, replicas, [stage]), tensor) for stage in range(schedule.stages)}
     return replace(
-        found, tensor=shares[rank // tensor], workers={stage: group(ranks) for stage, ranks in every.items()}
+        found,
+        tensor=shares[rank // tensor] if replica < replicas else None,
+        workers={stage: group(ranks) for stage, ranks in every.items()},
     )
 
 

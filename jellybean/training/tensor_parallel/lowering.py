@@ -43,11 +43,26 @@ from jellybean.training.tensor_parallel.rules import ELEMENTWISE, SIZES, Call, E
 
 
 @dataclass(frozen=True)
+class PlacedBorder:
+    """A module put before or in place of operation `at`; what it sums or gathers has the whole shape of value `of`."""
+
+    at: str
+    of: str
+    module: nn.Module
+
+
+@dataclass(frozen=True)
 class LoweredStage:
-    """A stage for one rank. `layouts`: of the values that it passes on, by name; those that are split."""
+    """A stage for one rank. `layouts`: of the values that it passes on, by name; those that are split.
+
+    `on_parts`: operations that compute parts. `split`: operations whose values are split.
+    """
 
     module: fx.GraphModule
     layouts: dict[str, Layout]
+    on_parts: frozenset[str]
+    split: frozenset[str]
+    borders: tuple[PlacedBorder, ...]
 
 
 def lower(
@@ -94,10 +109,14 @@ class _Lowering:
         self._copies: dict[fx.Node, fx.Node] = {}
         self._layouts: dict[fx.Node, Layout] = {}
         self._borders: dict[tuple[fx.Node, str], fx.Node] = {}  # a value after a border, which several may read
+        self._computed: set[str] = set()
+        self._placed: list[PlacedBorder] = []
+        self._current = ""
 
     def run(self) -> LoweredStage:
         passed_on: dict[str, Layout] = {}
         for node in self._module.graph.nodes:
+            self._current = node.name
             if node.op == "output":
                 passed_on = self._output(node)
             else:
@@ -105,7 +124,11 @@ class _Lowering:
         for name, border in self._made.items():
             self._module.add_module(name, border)
         self._graph.lint()
-        return LoweredStage(fx.GraphModule(self._module, self._graph, self._module._get_name()), passed_on)
+        lowered = fx.GraphModule(self._module, self._graph, self._module._get_name())
+        for name in self._made:
+            delattr(self._module, name)
+        split = frozenset(node.name for node, layout in self._layouts.items() if layout is not None)
+        return LoweredStage(lowered, passed_on, frozenset(self._computed), split, tuple(self._placed))
 
     def _operation(self, node: fx.Node) -> None:
         if node.op == "placeholder":
@@ -147,6 +170,7 @@ class _Lowering:
                 raise TrainingError(f"{wrong} is split over processes, and {node.target} needs all of it")
 
     def _linear(self, node: fx.Node, linear: LinearCall, split: Split) -> None:
+        self._computed.add(node.name)
         if split.dim == linear.out_dim:
             given = self._for_columns(linear.input)
             output = self._graph.node_copy(
@@ -167,7 +191,8 @@ class _Lowering:
             if linear.out_dim == 0
             else self._graph.call_function(torch.matmul, (given, weight))
         )
-        self._keep(node, self._border(Reduce(self._group), product, *(() if bias is None else (bias,))), None)
+        total = self._border(Reduce(self._group), node, product, *(() if bias is None else (bias,)))
+        self._keep(node, total, None)
 
     def _operand(self, operands: Sequence[Any], name: str | None) -> fx.Node | None:
         for one in operands:
@@ -181,7 +206,7 @@ class _Lowering:
         else:
             weight = self._operand([*node.args, *node.kwargs.values()], embedding.weight)
         indices = self._whole(embedding.input)
-        self._keep(node, self._border(LookUp(self._group, embedding.padding), indices, weight), None)
+        self._keep(node, self._border(LookUp(self._group, embedding.padding), node, indices, weight), None)
 
     def _on_parts(self, node: fx.Node, name: str, effect: Effect) -> None:
         whole = set(effect.whole)
@@ -198,9 +223,10 @@ class _Lowering:
             if p:
                 args = fx.node.map_arg(node.args, given.__getitem__)
                 kwargs = fx.node.map_arg(node.kwargs, given.__getitem__)
-                border = self._name(PartOfAttention(self._group, split, float(p)))
+                border = self._name(PartOfAttention(self._group, split, float(p)), node)
                 self._keep(node, self._graph.call_module(border, args, kwargs), split)
                 return
+        self._computed.add(node.name)
         copied = self._graph.node_copy(node, given.__getitem__)
         if effect.place is not None:
             self._divide_size(node, copied, effect.place)
@@ -231,7 +257,7 @@ class _Lowering:
             arguments = {**dict(zip(order, node.args, strict=False)), **node.kwargs}
             active = arguments.get("train", arguments.get("training", True))
             border = PartOfDropout(self._group, split, float(arguments.get("p", 0.5)), bool(active))
-        return self._border(border, given[node.all_input_nodes[0]])
+        return self._border(border, node, given[node.all_input_nodes[0]])
 
     def _divide_size(self, node: fx.Node, copied: fx.Node, place: int) -> None:
         """Make one of the sizes among a copied operation's arguments that of a part."""
@@ -307,20 +333,21 @@ class _Lowering:
         whole = self._whole(node)
         key = (node, f"part {split}")
         if key not in self._borders:
-            self._borders[key] = self._border(Scatter(self._group, split), whole)
+            self._borders[key] = self._border(Scatter(self._group, split), node, whole)
         return self._borders[key]
 
     def _once(self, node: fx.Node, kind: str, make: Any) -> fx.Node:
         if (node, kind) not in self._borders:
-            self._borders[node, kind] = self._border(make(), self._copies[node])
+            self._borders[node, kind] = self._border(make(), node, self._copies[node])
         return self._borders[node, kind]
 
-    def _border(self, border: nn.Module, *args: fx.Node | None) -> fx.Node:
-        return self._graph.call_module(self._name(border), args)
+    def _border(self, border: nn.Module, of: fx.Node, *args: fx.Node | None) -> fx.Node:
+        return self._graph.call_module(self._name(border, of), args)
 
-    def _name(self, border: nn.Module) -> str:
+    def _name(self, border: nn.Module, of: fx.Node) -> str:
         name = f"border_{len(self._made)}"
         self._made[name] = border
+        self._placed.append(PlacedBorder(self._current, of.name, border))
         return name
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 import torch.distributed as dist
+from torch import nn
 
 from jellybean.documents.training import TrainingDocument
 from jellybean.pipeline.torch_graph import GraphFacts
@@ -13,7 +15,7 @@ from jellybean.training.graphs import ModelGraphs
 from jellybean.training.processes.ranks import Rank
 from jellybean.training.stages.cut import CutModule
 from jellybean.training.stages.evaluation_cut import EvaluationCut
-from jellybean.training.tensor_parallel.choice import LayerSplit, choose_splits
+from jellybean.training.tensor_parallel.choice import LayerSplit, SplitChoice, choose_splits
 from jellybean.training.tensor_parallel.group import TensorGroup
 from jellybean.training.tensor_parallel.lowering import lower
 from jellybean.training.tensor_parallel.operations import has_convolutions
@@ -34,6 +36,29 @@ class SplitStages:
     note: str = ""
 
 
+@dataclass(frozen=True)
+class StageCopies:
+    """A cut with copies of the stages `held`, for a trial. `parameters`: of the model, each with its copy."""
+
+    cut: CutModule
+    held: frozenset[int]
+    parameters: tuple[tuple[nn.Parameter, nn.Parameter], ...]
+
+    @classmethod
+    def of(cls, cut: CutModule, held: Iterable[int]) -> StageCopies:
+        """Copy the modules of some stages, so that training them leaves the model as it is."""
+        numbers = frozenset(held)
+        modules = copy.deepcopy({number: cut.stages[number].module for number in numbers})
+        pairs = [
+            pair
+            for number, module in modules.items()
+            for pair in zip(cut.stages[number].module.parameters(), module.parameters(), strict=True)
+        ]
+        stages = enumerate(cut.stages)
+        copied = tuple(replace(one, module=modules.get(number, one.module)) for number, one in stages)
+        return cls(replace(cut, stages=copied), numbers, tuple(pairs))
+
+
 def split_stages(
     stages: SplitStages,
     graphs: ModelGraphs,
@@ -48,15 +73,9 @@ def split_stages(
     """
     if rank.tensor == 1:
         return stages
-    check_optimizer(document.optimizer.name)
-    traced, facts = graphs.training.graph, [recipe.facts for recipe in graphs.recipes]
-    choice = choose_splits(traced, facts[0], rank.tensor, document.tensor.layers, by_rows=rank.by_rows)
-    note = _NO_CONVOLUTIONS if rank.by_rows and not has_convolutions(traced) else ""
-    parameters = dict(traced.named_parameters())
-    weights = SplitWeights(
-        TensorGroup(rank.tensor, rank.tensor_index, group),
-        [(parameters[name], split) for name, split in choice.weights.items()],
-    )
+    choice, weights = _choose(graphs, document, rank, group)
+    note = _NO_CONVOLUTIONS if rank.by_rows and not has_convolutions(graphs.training.graph) else ""
+    facts = [recipe.facts for recipe in graphs.recipes]
     training = _lowered(stages.training, facts[0], weights, by_rows=rank.by_rows)
     evaluation = _lowered(stages.evaluation.stages, facts[1], weights)
     for number in set(held):
@@ -64,6 +83,37 @@ def split_stages(
         weights.replace(evaluation.stages[number].module)
     weights.forget_whole()
     return SplitStages(training, replace(stages.evaluation, stages=evaluation), weights, choice.layers, note)
+
+
+def split_copies(
+    copies: StageCopies, graphs: ModelGraphs, document: TrainingDocument, rank: Rank, group: dist.ProcessGroup | None
+) -> tuple[CutModule, frozenset[str]]:
+    """(the stages of a trial, split over the rank's tensor group; names of its split weights).
+
+    Only the copies get parts, so the model's own weights stay whole. TrainingError as `split_stages`.
+    """
+    if rank.tensor == 1:
+        return copies.cut, frozenset()
+    _, weights = _choose(graphs, document, rank, group)
+    for value, copied in copies.parameters:
+        if id(value) in weights.splits:
+            weights.splits[id(copied)] = weights.splits[id(value)]
+    training = _lowered(copies.cut, graphs.recipes[0].facts, weights)
+    for number in copies.held:
+        weights.replace(training.stages[number].module)
+    return training, frozenset(weights.names)
+
+
+def _choose(
+    graphs: ModelGraphs, document: TrainingDocument, rank: Rank, group: dist.ProcessGroup | None
+) -> tuple[SplitChoice, SplitWeights]:
+    """How the model's layers are split, and this rank's part of them."""
+    check_optimizer(document.optimizer.name)
+    traced, facts = graphs.training.graph, graphs.recipes[0].facts
+    choice = choose_splits(traced, facts, rank.tensor, document.tensor.layers, by_rows=rank.by_rows)
+    parameters = dict(traced.named_parameters())
+    placed = [(parameters[name], split) for name, split in choice.weights.items()]
+    return choice, SplitWeights(TensorGroup(rank.tensor, rank.tensor_index, group), placed)
 
 
 def _lowered(cut: CutModule, facts: GraphFacts, weights: SplitWeights, *, by_rows: bool = False) -> CutModule:

@@ -115,3 +115,5 @@ def test_two_processes_where_they_are_faster(tmp_path):
     assert (told["devices"], told["replicas"], told["microbatches"]) == (2, 1, 2)
     assert "2 processes are fastest" in told["choice"]
     assert set(told["rejected"]) >= {"pipedream", "naive"}
+    assert told["tensor"] == 1
+    assert told["rejected"]["tensor"].startswith("no layer can be split over 2 processes")

@@ -13,8 +13,9 @@ from torch.distributed.tensor.debug import CommDebugMode
 
 from jellybean.documents.training import OptimizerSpec, TrainingDocument
 from jellybean.documents.training.tensor import TensorSpec
-from jellybean.pipeline.torch_graph import graph_facts
-from jellybean.pipeline.torch_trace import CallArguments, trace
+from jellybean.pipeline.torch_graph import GraphFacts, graph_facts
+from jellybean.pipeline.torch_profile import profile_traced
+from jellybean.pipeline.torch_trace import CallArguments, TracedModule, trace
 from jellybean.training.errors import TrainingError
 from jellybean.training.hand_back import trained_model
 from jellybean.training.processes.ranks import Rank
@@ -23,6 +24,7 @@ from jellybean.training.stages.all_reduce import make_process_groups
 from jellybean.training.tensor_parallel.choice import choose_splits
 from jellybean.training.tensor_parallel.group import TensorGroup
 from jellybean.training.tensor_parallel.lowering import lower
+from jellybean.training.tensor_parallel.profile import GroupSums, LayerParts, PartsProfile
 from jellybean.training.tensor_parallel.weights import SplitWeights
 from jellybean.training.train import train
 from jellybean_solver.pipeline import make_schedule
@@ -155,7 +157,7 @@ DATA = {pictures_net: pictures}
 class Split:
     """Train with split layers; returns losses by update, test losses by epoch, collectives, and on rank 0 the weights.
 
-    `folder`: of checkpoints. `more`: further keys of the document.
+    `folder`: of checkpoints. `more`: further keys of the document; None leaves one out.
     """
 
     folder: str
@@ -182,7 +184,7 @@ class Split:
             devices=self.devices,
             replicas=self.replicas,
             tensor=self.tensor,
-            **settings,
+            **{key: value for key, value in settings.items() if value is not None},
         )
 
     def __call__(self, number: int) -> dict[str, Any]:
@@ -195,7 +197,7 @@ class Split:
         except TrainingError as error:
             return {"error": str(error)}
         shapes = {n: tuple(v.shape) for stage in run.held.values() for n, v in stage.versions.parameters.items()}
-        epochs = train(run, document, Path(self.folder), lambda epoch: None, lambda text: None).epochs
+        epochs = train(run, run.document, Path(self.folder), lambda epoch: None, lambda text: None).epochs
         group = run.split.weights.group
         found = {
             "losses": [loss for epoch in epochs for loss in epoch.losses],
@@ -203,8 +205,9 @@ class Split:
             "calls": dict(group.calls),
             "layers": {name: split.value for name, split in run.split.layers.items()},
             "shapes": shapes,
+            "note": run.note,
         }
-        module = trained_model(run, document, Path())
+        module = trained_model(run, run.document, Path())
         if module is not None:
             found["weights"] = {name: value.detach().clone() for name, value in module.state_dict().items()}
         return found
@@ -255,13 +258,14 @@ class CountedLayer:
         given = torch.randn(self.rows, TOKENS, WIDTH, requires_grad=True)
         traced = trace(layer, CallArguments.of((given.detach(),)))
         facts = graph_facts(traced, (given.detach(),))
+        priced = self._priced(traced, facts, world)
         choice = choose_splits(traced.graph, facts, world, {})
         parameters = dict(traced.graph.named_parameters())
         group = TensorGroup(world, rank, torch.distributed.group.WORLD)
         weights = SplitWeights(group, [(parameters[name], split) for name, split in choice.weights.items()])
         stage = lower(traced.graph, weights.splits, facts, group, {}).module
         weights.replace(stage)
-        found: dict[str, Any] = {}
+        found: dict[str, Any] = {"priced": priced}
         with CommDebugMode() as forward:
             (output,) = stage(given)
         found["forward"], found["forward bytes"] = _counts(forward), group.sent_bytes
@@ -269,6 +273,16 @@ class CountedLayer:
             output.sum().backward()
         found["backward"], found["backward bytes"] = _counts(backward), group.sent_bytes - found["forward bytes"]
         return found
+
+    def _priced(self, traced: TracedModule, facts: GraphFacts, world: int) -> dict[str, tuple[float, float]]:
+        """All-reduces and bytes that a process sends, forward and backward, as `parallel: auto` prices them."""
+        inputs = (torch.randn(self.rows, TOKENS, WIDTH),)
+        profile = profile_traced(traced, facts, inputs, runs=1)
+        parts = LayerParts(traced, facts, Split("", TensorSpec(ways=world)).document).profile(profile, world, self.rows)
+        assert isinstance(parts, PartsProfile)
+        ways = {"forward": parts.forward_sums, "backward": parts.backward_sums}
+        totals = {name: sum(sums, GroupSums()) for name, sums in ways.items()}
+        return {name: (total.count, total.sent_bytes(world)) for name, total in totals.items()}
 
 
 @dataclass(frozen=True)

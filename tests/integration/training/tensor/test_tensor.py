@@ -51,6 +51,11 @@ CASES = {
         "folded heads": {"tensor": TWO, "model": folded_heads},
         "clipped, averaged": {"tensor": TWO, "more": {"clip": 0.3, "ema": 0.9}},
         "recomputed": {"tensor": TWO, "more": {"recompute": True}},
+        "chosen after trials": {
+            "tensor": TWO,
+            "model": pictures_net,
+            "more": {"parallel": "auto", "schedule": "auto", "microbatches": None},
+        },
         "hybrid": {"tensor": HYBRID[2], "model": pictures_net},
         "hybrid, clipped, averaged": {
             "tensor": HYBRID[2],
@@ -112,6 +117,16 @@ def test_training_with_split_layers_equals_one_device(found, world, name):
         assert float((weights[key] - value).norm() / value.norm()) < tolerance, key
 
 
+def test_candidates_with_split_layers_are_tried(found):
+    """The choice is a number of micro-batches, whose time was measured on both processes."""
+    _, ranks = found(2)["chosen after trials"]
+    fastest, _, counts = ranks[0]["note"].partition(" (")
+    assert fastest.startswith("2 processes are fastest: 1f1b, 1 device x 1 replica x tensor 2, ")
+    assert "predicted" not in fastest
+    assert counts == "2 candidates, 2 of them tried)"
+    assert ranks[0]["layers"] == {"6": "columns", "8": "rows"}
+
+
 def test_each_process_has_its_part_of_split_weights(found):
     _, ranks = found(4)["words"]
     for own in ranks:
@@ -140,6 +155,7 @@ def test_a_transformer_layer_sends_two_all_reduces_each_way(world):
         for way in ("forward", "backward"):
             assert list(own[way].values()) == [2], own
             assert own[f"{way} bytes"] == 2 * 2 * (world - 1) / world * case.rows * TOKENS * WIDTH * 4
+            assert own["priced"][way] == (2, own[f"{way} bytes"])
 
 
 def test_groups_of_split_layers_are_destroyed_with_the_others():

@@ -65,7 +65,7 @@ def search(times: dict[Candidate, float], predicted: dict[Candidate, float] | No
 class TestCandidates:
     def test_given_sizes_are_kept(self):
         found, rejected = enumerate_candidates(document(devices=2, microbatches=8), 2)
-        assert {one.sizes for one in found} == {(2, 1, 8)}
+        assert {one.sizes for one in found} == {(2, 1, 1, 8)}
         assert {one.schedule for one in found} | rejected.keys() == set(SCHEDULES)
         assert all("staleness" in why for why in rejected.values())
 
@@ -75,14 +75,26 @@ class TestCandidates:
 
     def test_all_layouts_of_fewer_processes(self):
         found, _ = enumerate_candidates(document(parallel="auto"), 4)
-        layouts = {(one.devices, one.replicas) for one in found}
-        assert layouts == {(1, 1), (1, 2), (1, 3), (1, 4), (2, 1), (2, 2), (3, 1), (4, 1)} - {(1, 3)}  # 64 / 3
+        layouts = {one.layout for one in found}
+        whole = {(1, 1, 1), (1, 2, 1), (1, 4, 1), (2, 1, 1), (2, 2, 1), (3, 1, 1), (4, 1, 1)}  # 64 / 3 has a remainder
+        assert layouts == whole | {(1, 1, 2), (1, 2, 2), (2, 1, 2), (1, 1, 3), (1, 1, 4)}
         assert {one.schedule for one in found if one.devices == 1} == {ONE_DEVICE}
         assert all(document().batch % (one.microbatches * one.replicas) == 0 for one in found)
 
     def test_what_is_given_stays_with_parallel_auto(self):
         found, _ = enumerate_candidates(document(parallel="auto", devices=2, microbatches=4), 4)
-        assert {one.sizes for one in found} == {(2, 1, 4), (2, 2, 4)}
+        assert {one.sizes for one in found} == {(2, 1, 1, 4), (2, 2, 1, 4), (2, 1, 2, 4)}
+
+    def test_a_given_tensor_size_is_kept(self):
+        asked = document(parallel="auto", tensor=2)
+        found, _ = enumerate_candidates(asked, 4)
+        assert {one.layout for one in found} == {(1, 1, 2), (1, 2, 2), (2, 1, 2)}
+        assert {one.applied(asked).ranks for one in found} == {2, 4}
+        assert str(Candidate(1, 2, 4, "1f1b", tensor=2)) == "1f1b, 1 device x 2 replicas x tensor 2, 4 micro-batches"
+        with pytest.raises(ValueError, match="processes is 3, and devices x replicas x tensor 4"):
+            document(parallel="auto", tensor=4, processes=3)
+        with pytest.raises(ValueError, match="not for plans, `conv: data`"):
+            document(parallel="auto", tensor={"ways": 2, "conv": "data"})
 
     def test_the_candidate_leaves_nothing_open(self):
         asked = document(parallel="auto", processes=4)
@@ -316,7 +328,7 @@ def test_a_run_on_fewer_cores_than_it_has_devices_starts_them_all():
 
 @pytest.mark.parametrize("given", [{"devices": 2}, {"replicas": 2}])
 def test_fewer_processes_than_devices_and_replicas_are_refused(given):
-    with pytest.raises(ValueError, match="processes is 1, and devices x replicas 2"):
+    with pytest.raises(ValueError, match="processes is 1, and devices x replicas x tensor 2"):
         document(parallel="auto", processes=1, **given)
 
 

@@ -13,7 +13,7 @@ from jellybean.documents.training.tensor import TensorSpec  # noqa: E402
 from jellybean.pipeline.torch_graph import graph_facts  # noqa: E402
 from jellybean.pipeline.torch_profile import profile_traced  # noqa: E402
 from jellybean.pipeline.torch_trace import CallArguments, trace  # noqa: E402
-from jellybean.training.tensor_parallel.profile import profile_of_parts  # noqa: E402
+from jellybean.training.tensor_parallel.profile import LayerParts  # noqa: E402
 
 
 @pytest.mark.parametrize(("conv", "divided"), [("replicated", True), ("data", False)])
@@ -31,11 +31,15 @@ def test_bytes_and_seconds_of_split_layers_are_divided(conv, divided):
         optimizer=OptimizerSpec(name="sgd", lr=0.1),
         tensor=TensorSpec(ways=2, conv=conv),
     )
-    parts = profile_of_parts(profile, traced, facts, document)
+    parts = LayerParts(traced, facts, document).profile(profile, 2, 4)
     bias = 8 if conv == "replicated" else 4  # the second layer is split by its inputs, or by its outputs
     expected = [4 * (8 * 16 + 16) / 2, 4 * (16 * 8 / 2 + bias) + 4 * 16]  # the profile joins small layers to these two
     assert [layer.parameter_bytes for layer in parts.graph.layers] == pytest.approx(expected)
     assert list(parts.trained_bytes) == pytest.approx(expected)
-    for whole, part in zip(profile.graph.layers, parts.graph.layers, strict=True):
-        assert part.forward_s == whole.forward_s / (2 if divided else 1)
-        assert part.backward_s == whole.backward_s / (2 if divided else 1)
+    norm_s = next(
+        seconds for name, seconds in profile.node_seconds.items() if name.endswith("3")
+    )  # a layer norm computes whole rows
+    for whole, part, rest_s in zip(profile.graph.layers, parts.graph.layers, [(0.0, 0.0), norm_s], strict=True):
+        for way, name in enumerate(("forward_s", "backward_s")):
+            divided_s = (getattr(whole, name) - rest_s[way]) / (2 if divided else 1)
+            assert getattr(part, name) == pytest.approx(divided_s + rest_s[way])
