@@ -17,7 +17,7 @@ from jellybean.pipeline.torch_devices import move_module
 from jellybean.pipeline.torch_trace import CallForm
 from jellybean.training.checkpoints.frozen import FrozenWeights
 from jellybean.training.choice.decide import Decision, decide
-from jellybean.training.choice.schedule_choice import COMPARED_ROUNDS, ScheduleChoice
+from jellybean.training.choice.schedule_choice import ScheduleChoice
 from jellybean.training.choice.trial import TrialRun
 from jellybean.training.data.feed import IterationFeed
 from jellybean.training.data.loading import TrainingData
@@ -47,7 +47,7 @@ from jellybean.training.stages.stage_transport import start_transport
 from jellybean.training.stages.updates import UpdateSettings, WeightUpdates, check_tied_weights
 from jellybean.training.tensor_parallel.stages import SplitStages, StageCopies, split_copies, split_stages
 from jellybean.training.tensor_parallel.sums import make_sums
-from jellybean_solver.pipeline import Schedule
+from jellybean_solver.pipeline import STEADY_ROUNDS, Schedule
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def trial_of(prepared: PreparedRank, document: TrainingDocument, choice: Schedul
     """A candidate's trial on the first rows, which stay in memory. A collective call, also of unused ranks."""
     rows = document.batch
     if choice.period is not None:
-        rows = rows // document.microbatches * COMPARED_ROUNDS * document.devices
+        rows = rows // document.microbatches * STEADY_ROUNDS * document.devices
     data = prepared.inputs.data
     first = MemoryRows(data.train.example(rows), "train", document.seed)
     inputs = replace(prepared.inputs, data=replace(data, train=first))

@@ -41,11 +41,19 @@ ScheduleName = Annotated[str, AfterValidator(_schedule)]
 
 
 def check_schedule(document: ScheduledRun) -> None:
-    """InvalidValueError if the document names a schedule that is not defined on its devices.
+    """InvalidValueError if the document names a schedule that takes no `chunks`, or is not defined on its devices.
 
-    Not for a plan, an objective or `parallel: auto`, which decide on the devices later.
+    The latter not for a plan, an objective or `parallel: auto`, which decide on the devices later.
     """
-    later = document.plan or document.objective or document.parallel
+    planned = document.plan or document.objective
+    if document.chunks is not None and (planned or document.schedule not in ("auto", "interleaved")):
+        other = "plans" if planned else document.schedule
+        raise InvalidValueError(
+            f"`chunks` is for `schedule: interleaved`, not for {other}",
+            "remove it, or train by interleaved",
+            keys=("chunks", "schedule", "plan", "objective"),
+        )
+    later = planned or document.parallel
     if document.schedule not in SCHEDULES or later:
         return
     chunks = document.chunks if SCHEDULES[document.schedule].chunks is None else None

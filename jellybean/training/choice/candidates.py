@@ -12,11 +12,10 @@ from itertools import product
 
 from jellybean.documents.training import AUTO, TrainingDocument
 from jellybean_solver import SolverError
-from jellybean_solver.pipeline import SCHEDULES, make_schedule
+from jellybean_solver.pipeline import ONE_DEVICE_SCHEDULE, SCHEDULES, make_schedule
 
 _ALL_SIZES = 8  # up to so many processes, all numbers of devices and replicas are considered; above, powers of two too
 _MICROBATCHES_PER_DEVICE = 8  # with more, a pipeline idles less than 1 / 9 of the time already
-ONE_DEVICE = "1f1b"  # on one device all orders take the same time, and this one keeps the fewest activations
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +109,7 @@ def _schedules(document: TrainingDocument) -> tuple[list[str], dict[str, str]]:
 
 def _defined_on(names: list[str], devices: int, document: TrainingDocument) -> list[str]:
     """Of one device's schedules, one; several stages on one device only add messages to itself."""
-    return [ONE_DEVICE] if devices == 1 and document.schedule == AUTO else names
+    return [ONE_DEVICE_SCHEDULE] if devices == 1 and document.schedule == AUTO else names
 
 
 def _layouts(document: TrainingDocument, processes: int) -> list[tuple[int, int, int]]:

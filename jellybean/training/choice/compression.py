@@ -12,15 +12,6 @@ COMPRESSED = "bfloat16"  # of compress: auto; the range of float32
 _SHARE = 0.5  # bytes of a 16-bit tensor over those of float32
 
 
-def crossing_bytes(graph: LayerGraph, layers: Sequence[Sequence[int]]) -> list[float]:
-    """Bytes of activations between each stage and the next."""
-    done, crossing = 0, []
-    for own in layers[:-1]:
-        done |= sum(1 << layer for layer in own)
-        crossing.append(graph.crossing_bytes(done))
-    return crossing
-
-
 def compressions(
     graph: LayerGraph, layers: Sequence[Sequence[int]], document: TrainingDocument, link: LinkSpeed
 ) -> tuple[str, ...]:
@@ -30,7 +21,7 @@ def compressions(
     """
     if document.compress != AUTO:
         return (document.compress,) * (len(layers) - 1)
-    sizes = crossing_bytes(graph, layers)
+    sizes = graph.boundary_bytes(layers)
     return tuple(
         COMPRESSED if transfer_s(size, COMPRESSED, link) < transfer_s(size, "none", link) else "none" for size in sizes
     )

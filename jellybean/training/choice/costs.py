@@ -8,7 +8,7 @@ from statistics import mean
 
 from jellybean.documents.training import TrainingDocument
 from jellybean.pipeline.torch_profile import TorchProfile
-from jellybean.training.choice.compression import compressions, crossing_bytes, transfer_s
+from jellybean.training.choice.compression import compressions, transfer_s
 from jellybean.training.processes.link_speed import LinkSpeed
 from jellybean.training.tensor_parallel.profile import group_seconds
 from jellybean_solver.pipeline import COLLECTIVES, ActionKind, Schedule, ScheduleCosts, stage_seconds
@@ -131,7 +131,7 @@ def _transfers_s(
     """Seconds from each stage to the next."""
     graph, link = profile.graph, prices.link
     types = compressions(graph, layers, document, link)
-    sizes = crossing_bytes(graph, layers)
+    sizes = graph.boundary_bytes(layers)
     crossing = [transfer_s(size, sent, link) for size, sent in zip(sizes, types, strict=True)]
     return tuple(seconds + prices.measured.message_s for seconds in crossing) if crossing else 0.0
 

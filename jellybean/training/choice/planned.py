@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -29,7 +29,7 @@ from jellybean.training.choice.branches import choose_for_branches
 from jellybean.training.choice.costs import Prices, schedule_costs
 from jellybean.training.choice.cuts import check_tied_layers
 from jellybean.training.choice.memory import check_memory, device_memory_bytes
-from jellybean.training.choice.schedule_choice import COMPARED_ROUNDS, ScheduleChoice, profiled
+from jellybean.training.choice.schedule_choice import ScheduleChoice, fastest_of, profiled
 from jellybean.training.errors import TrainingError
 from jellybean.training.processes.link_speed import LinkSpeed
 from jellybean.training.stages.precision import PRECISIONS
@@ -37,6 +37,7 @@ from jellybean_solver import SolverError
 from jellybean_solver.pipeline import (
     ITERATION_OBJECTIVES,
     REPLICATED_SCHEDULES,
+    STEADY_ROUNDS,
     LayerGraph,
     MemoryLimit,
     Schedule,
@@ -136,10 +137,10 @@ def stages_by_objective(
     levels = [TopologyLevel(document.devices, link.bytes_per_s)]
     microbatches = document.microbatches if objective in ITERATION_OBJECTIVES else None
     try:
-        found = partition(graph, levels, objective=objective, limit=limit, microbatches=microbatches)
+        plan = partition(graph, levels, objective=objective, limit=limit, microbatches=microbatches)
     except SolverError as error:
         raise TrainingError(f"objective: {document.objective}: {error}") from error
-    stages = stage_devices(found.stages)
+    stages = stage_devices(plan.stages)
     used = sum(len(stage.devices) for stage in stages)
     if used < document.devices:
         raise TrainingError(
@@ -167,22 +168,12 @@ def choose_for_stages(
     names = [document.schedule]
     if document.schedule == AUTO:
         names = ["1f1b", *([_STASHING] if document.staleness else [])]
-    found: list[PlannedChoice] = []
-    rejected: dict[str, str] = {}
-    for name in names:
-        try:
-            found.append(_choice(name, stages, profile, document, states_per_weight, link, planned))
-        except (SolverError, TrainingError) as error:
-            rejected[name] = str(error)
-    if not found:
+    best, rejected = fastest_of(
+        names, lambda name: _choice(name, stages, profile, document, states_per_weight, link, planned)
+    )
+    if best is None:
         raise TrainingError("\n".join(rejected.values()))
-    best = min(found, key=lambda one: one.microbatch_s)
-    slower = {
-        one.name: f"{1e3 * one.microbatch_s:.3g} ms a micro-batch in place of {1e3 * best.microbatch_s:.3g}"
-        for one in found
-        if one is not best
-    }
-    return replace(best, rejected={**rejected, **slower})
+    return best
 
 
 def _choice(
@@ -198,7 +189,7 @@ def _choice(
     placement = tuple(stage.devices for stage in stages)
     counts = list(map(len, placement))
     flushes = name != _STASHING
-    count = document.microbatches if flushes else COMPARED_ROUNDS * math.lcm(*counts)
+    count = document.microbatches if flushes else STEADY_ROUNDS * math.lcm(*counts)
     if flushes and (few := few_microbatches(counts, count, planned)):
         raise TrainingError(few)
     PRECISIONS[document.precision].check_schedule(name, flushes=flushes)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import torch
 
@@ -21,6 +23,7 @@ from jellybean.training.tensor_parallel.profile import LayerParts, sample_rows
 from jellybean_solver import SolverError
 from jellybean_solver.pipeline import (
     SCHEDULES,
+    STEADY_ROUNDS,
     Schedule,
     ScheduleCosts,
     StageSeconds,
@@ -28,8 +31,6 @@ from jellybean_solver.pipeline import (
     make_schedule,
     simulate,
 )
-
-COMPARED_ROUNDS = 12  # simulated rounds of a schedule without a flush, so that its warm-up and drain hardly count
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,9 @@ class ScheduleChoice:
     def tried(self, costs: ScheduleCosts, microbatch_s: float, idle: float) -> ScheduleChoice:
         """The same with what a trial measured in place of what was predicted."""
         return replace(self, costs=costs, microbatch_s=microbatch_s, bubble=idle)
+
+
+Choice = TypeVar("Choice", bound=ScheduleChoice)
 
 
 def choose_schedule(
@@ -108,25 +112,35 @@ def choose_from_profile(
     prices = Prices(link)
     if document.schedule != AUTO:
         return predict(document.schedule, profile, document, states_per_weight, prices)
-    found: list[ScheduleChoice] = []
-    rejected: dict[str, str] = {}
-    for name in SCHEDULES:
-        try:
-            found.append(predict(name, profile, document, states_per_weight, prices))
-        except (SolverError, TrainingError) as error:
-            rejected[name] = str(error)
-    if not found:
+    best, rejected = fastest_of(SCHEDULES, lambda name: predict(name, profile, document, states_per_weight, prices))
+    if best is None:
         reasons = "\n".join(
             f"  - {why if why.startswith(name) else f'{name}: {why}'}" for name, why in rejected.items()
         )
         raise TrainingError(f"no schedule can be used on {document.devices} devices\n{reasons}")
-    best = min(found, key=lambda one: (one.microbatch_s, one.memory_bytes))
-    slower = {
-        one.name: f"{1e3 * one.microbatch_s:.3g} ms a micro-batch in place of {1e3 * best.microbatch_s:.3g}"
-        for one in found
-        if one is not best
-    }
-    return replace(best, rejected={**rejected, **slower})
+    return best
+
+
+def fastest_of(names: Iterable[str], choose: Callable[[str], Choice]) -> tuple[Choice | None, dict[str, str]]:
+    """(the fastest choice, of equal ones that with the least memory; reasons against the others, which it has, too).
+
+    `choose(name)`: SolverError or TrainingError if a schedule cannot be used. None if none can.
+    """
+    usable: list[Choice] = []
+    rejected: dict[str, str] = {}
+    for name in names:
+        try:
+            usable.append(choose(name))
+        except (SolverError, TrainingError) as error:
+            rejected[name] = str(error)
+    if not usable:
+        return None, rejected
+    best = min(usable, key=lambda one: (one.microbatch_s, one.memory_bytes))
+    for one in usable:
+        if one is not best:
+            times = f"{1e3 * one.microbatch_s:.3g} ms a micro-batch in place of {1e3 * best.microbatch_s:.3g}"
+            rejected[one.name] = times
+    return replace(best, rejected=rejected), rejected
 
 
 def predict(
@@ -139,7 +153,7 @@ def predict(
     asked, devices = name == document.schedule, document.devices
     chunks = document.chunks if name == "interleaved" else None
     sample = make_schedule(name, devices, devices, chunks)
-    count = document.microbatches if sample.flushes else COMPARED_ROUNDS * devices
+    count = document.microbatches if sample.flushes else STEADY_ROUNDS * devices
     if not sample.flushes and not asked and not document.staleness:
         raise TrainingError("its gradients are of older weights; `staleness: true` allows it")
     if not sample.flushes:

@@ -13,8 +13,7 @@ from jellybean.training.data.loading import TrainingData
 from jellybean.training.data.sampler import MicrobatchSampler
 from jellybean.training.errors import TrainingError
 from jellybean.training.parameter_server.rendezvous import key_from_environment
-
-SCHEDULE = "1f1b"  # on one device: each micro-batch's backward follows its forward
+from jellybean_solver.pipeline import ONE_DEVICE_SCHEDULE
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ def document_alone(document: TrainingDocument, role: Role) -> TrainingDocument:
 
     Servers compute in host memory.
     """
-    alone = {"replicas": 1, "devices": 1, "min_devices": None, "sync": SyncSpec(), "schedule": SCHEDULE}
+    alone = {"replicas": 1, "devices": 1, "min_devices": None, "sync": SyncSpec(), "schedule": ONE_DEVICE_SCHEDULE}
     device = {"device": "cpu"} if role.serves else {}
     return document.model_copy(update={**alone, "batch": document.batch // document.replicas, **device})
 

@@ -20,7 +20,13 @@ from jellybean.errors import JellyBeanError
 from jellybean.pipeline.user_errors import user_frame
 from jellybean.quantities import InvalidValueError
 from jellybean.training.errors import RankCrashError, RankLostError, ReportedError, TrainingError
-from jellybean.training.processes.devices import check_same_kind, choose_device, local_workers, set_device
+from jellybean.training.processes.devices import (
+    DeviceChoice,
+    check_same_kind,
+    choose_device,
+    local_workers,
+    set_device,
+)
 from jellybean.training.processes.environment import started_by_launcher
 from jellybean.training.processes.heartbeats import Heartbeats
 from jellybean.training.processes.launch import report_to_launcher
@@ -175,6 +181,15 @@ def fit_to_processes(document: TrainingDocument) -> TrainingDocument:
         raise TrainingError(f"{error}: {error.hint}") from error
 
 
+def _device(document: TrainingDocument, launched: int, workers: int | None) -> DeviceChoice:
+    """The device of the process with this rank, as it was launched. `workers`: as of `process_group`."""
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if workers is not None:
+        local_ranks = local_workers(launched - local, local_ranks, workers)
+    return choose_device(document.device, local, local_ranks, torch.cuda.device_count())
+
+
 @contextmanager
 def process_group(document: TrainingDocument, *, workers: int | None = None) -> Iterator[Rank]:
     """Context with the run's process group; yields this process's rank.
@@ -184,18 +199,13 @@ def process_group(document: TrainingDocument, *, workers: int | None = None) -> 
     """
     launched = int(os.environ["RANK"]) if started_by_launcher() else 0
     world, rank = (1, 0) if workers is not None else (_world(), launched)
-    local = int(os.environ.get("LOCAL_RANK", "0"))
-    local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    if workers is not None:
-        local_ranks = local_workers(launched - local, local_ranks, workers)
-    patience = timedelta(seconds=document.timeout_s)
-    store, beat_store = _stores(world, patience)
+    store, beat_store = _stores(world, timedelta(seconds=document.timeout_s))
     heartbeats = Heartbeats(beat_store, rank, world, document.timeout_s) if world > 1 else None
     if heartbeats is not None:
         heartbeats.start(lambda error: _abort_process(error, rank))
     try:
         with translated_errors(document.timeout_s):
-            choice = choose_device(document.device, local, local_ranks, torch.cuda.device_count())
+            choice = _device(document, launched, workers)
             check_same_kind(store, rank, world, choice)
             set_device(choice)
             dist.init_process_group(
@@ -206,17 +216,9 @@ def process_group(document: TrainingDocument, *, workers: int | None = None) -> 
                 timeout=NO_TIMEOUT,
                 device_id=choice.device if choice.backend != "gloo" else None,  # NCCL's communicators are made now
             )
-            yield Rank(
-                rank,
-                document.devices,
-                choice.device,
-                heartbeats,
-                choice.shared,
-                streams_of(choice.device),
-                store,
-                document.tensor.ways,
-                document.tensor.by_rows,
-            )
+            streams = streams_of(choice.device)
+            unplaced = Rank(rank, 1, choice.device, heartbeats, choice.shared, streams, store)
+            yield unplaced.placed(document)
     except (JellyBeanError, OSError) as error:
         if dist.is_initialized() and dist.group.WORLD.bound_device_id is not None and world > 1:
             _abort_process(error, rank)  # an orderly end would wait for transfers that the other ranks never begin

@@ -70,7 +70,13 @@ from jellybean_solver.pipeline.schedule.simulator import (
     stage_seconds,
 )
 from jellybean_solver.pipeline.schedule.validate import schedule_violations
-from jellybean_solver.pipeline.schedules import SCHEDULES, check_schedule_sizes, make_schedule
+from jellybean_solver.pipeline.schedules import (
+    ONE_DEVICE_SCHEDULE,
+    SCHEDULES,
+    STEADY_ROUNDS,
+    check_schedule_sizes,
+    make_schedule,
+)
 from jellybean_solver.pipeline.schedules.branches import StageGraph, branch_schedule
 from jellybean_solver.pipeline.schedules.replicated import (
     REPLICATED_SCHEDULES,
@@ -86,10 +92,12 @@ __all__ = [
     "ITERATION_OBJECTIVES",
     "MEMORY_SCHEDULES",
     "OBJECTIVES",
+    "ONE_DEVICE_SCHEDULE",
     "PUBLISHED_NETWORKS",
     "RECOMPUTATIONS",
     "REPLICATED_SCHEDULES",
     "SCHEDULES",
+    "STEADY_ROUNDS",
     "TRAINING_PRECISIONS",
     "WAYS",
     "Action",

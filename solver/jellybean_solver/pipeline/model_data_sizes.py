@@ -17,10 +17,7 @@ from jellybean_solver.pipeline.partitioning.layer_graph import LayerGraph
 from jellybean_solver.pipeline.schedule.memory import peak_activation_bytes, schedule_memory
 from jellybean_solver.pipeline.schedule.schedule import Schedule
 from jellybean_solver.pipeline.schedule.simulator import ScheduleCosts, simulate
-from jellybean_solver.pipeline.schedules import make_schedule
-
-_ROUNDS = 12  # simulated updates, so that warm-up and drain hardly count
-_ALONE = "1f1b"  # the schedule of a pipeline of one device
+from jellybean_solver.pipeline.schedules import ONE_DEVICE_SCHEDULE, STEADY_ROUNDS, make_schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +62,8 @@ def _stages(devices: int) -> int:
 def _size(
     graph: LayerGraph, devices: int, replicas: int, microbatches: float, bandwidth: float, states: float
 ) -> WpipeSize:
-    name = "wpipe" if devices > 1 else _ALONE
-    schedule = make_schedule(name, devices, _ROUNDS * devices if devices > 1 else 1)
+    name = "wpipe" if devices > 1 else ONE_DEVICE_SCHEDULE
+    schedule = make_schedule(name, devices, STEADY_ROUNDS * devices if devices > 1 else 1)
     layers = balanced_stages(graph, schedule.stages)
     share = microbatches / (devices * replicas)  # of the profiled micro-batch
     parameters = [sum(graph.layers[layer].parameter_bytes for layer in own) for own in layers]
@@ -74,21 +71,12 @@ def _size(
     costs = ScheduleCosts(
         tuple(share * sum(graph.layers[layer].forward_s for layer in own) for own in layers),
         tuple(share * sum(graph.layers[layer].backward_s for layer in own) for own in layers),
-        transfer_s=tuple(share * size / bandwidth for size in _crossing_bytes(graph, layers)) or 0.0,
+        transfer_s=tuple(share * size / bandwidth for size in graph.boundary_bytes(layers)) or 0.0,
         wait_s=tuple(collective("ring").seconds(size, replicas, bandwidth) for size in parameters),
     )
     updates = schedule.microbatches // schedule.period
     memory_bytes = _memory_bytes(schedule, parameters, activations, states)
     return WpipeSize(devices, replicas, microbatches, memory_bytes, simulate(schedule, costs).makespan_s / updates)
-
-
-def _crossing_bytes(graph: LayerGraph, layers: Sequence[Sequence[int]]) -> list[float]:
-    """Bytes of activations between each stage and the next."""
-    done, crossing = 0, []
-    for own in layers[:-1]:
-        done |= sum(1 << layer for layer in own)
-        crossing.append(graph.crossing_bytes(done))
-    return crossing
 
 
 def _memory_bytes(

@@ -157,6 +157,8 @@ def test_what_is_wrong_with_an_option_is_told_at_the_option(tmp_path, option, to
         ("devices: 3", ["schedule=chimera"], "--set schedule=chimera", "an even number of devices, not 3"),
         ("schedule: chimera\ndevices: 3", [], "training.yaml:8:1", "an even number of devices, not 3"),
         ("schedule: interleaved\nmicrobatches: 3", ["devices=2"], "--set devices=2", "2 devices divide, not 3"),
+        ("schedule: zb-h1", ["chunks=3"], "--set chunks=3", "not for zb-h1remove it, or train by interleaved"),
+        ("objective: dapple", ["chunks=3"], "--set chunks=3", "not for plans"),
     ],
 )
 def test_keys_that_contradict_each_other_are_located_where_they_are_given(tmp_path, lines, options, where, told):

@@ -58,6 +58,14 @@ class LayerGraph:
             if cut >> index & 1 and self.downstream[index] & ~cut
         )
 
+    def boundary_bytes(self, stages: Sequence[Sequence[int]]) -> list[float]:
+        """Bytes of activations between each stage, given by its layers, and the next."""
+        done, crossing = 0, []
+        for layers in stages[:-1]:
+            done |= sum(1 << layer for layer in layers)
+            crossing.append(self.crossing_bytes(done))
+        return crossing
+
 
 def layer_graph(layers: Sequence[tuple[str, Layer]], edges: Sequence[tuple[str, str]]) -> LayerGraph:
     """The graph of named layers, sorted topologically. SolverError for a cycle or an edge with an unknown name."""

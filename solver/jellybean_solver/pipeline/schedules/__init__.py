@@ -44,6 +44,9 @@ SCHEDULES = {
 }
 
 
+ONE_DEVICE_SCHEDULE = "1f1b"  # on one device all orders take the same time, and this one keeps the fewest activations
+STEADY_ROUNDS = 12  # simulated rounds of a schedule without a flush, so that its warm-up and drain hardly count
+
 # Longest backward that Chimera's order takes into account, as a multiple of a forward; with longer ones, the order
 # hardly changes and takes longer to generate.
 MAX_BACKWARD_SLOTS = 8.0

@@ -12,7 +12,7 @@ from jellybean.cli.training.run import notes_on_devices, with_processes  # noqa:
 from jellybean.documents.training import OptimizerSpec, TrainingDocument  # noqa: E402
 from jellybean.errors import DocumentError  # noqa: E402
 from jellybean.pipeline.torch_profile import TorchProfile  # noqa: E402
-from jellybean.training.choice.candidates import ONE_DEVICE, Candidate, enumerate_candidates  # noqa: E402
+from jellybean.training.choice.candidates import Candidate, enumerate_candidates  # noqa: E402
 from jellybean.training.choice.compression import compressions  # noqa: E402
 from jellybean.training.choice.costs import MeasuredCosts, Prices, schedule_costs  # noqa: E402
 from jellybean.training.choice.decide import Predictor, fitting_together  # noqa: E402
@@ -23,6 +23,7 @@ from jellybean.training.choice.trial import RankTimes, measured_costs  # noqa: E
 from jellybean.training.processes.link_speed import LinkSpeed  # noqa: E402
 from jellybean_solver.pipeline import (  # noqa: E402
     COLLECTIVES,
+    ONE_DEVICE_SCHEDULE,
     SCHEDULES,
     ActionKind,
     Layer,
@@ -78,7 +79,7 @@ class TestCandidates:
         layouts = {one.layout for one in found}
         whole = {(1, 1, 1), (1, 2, 1), (1, 4, 1), (2, 1, 1), (2, 2, 1), (3, 1, 1), (4, 1, 1)}  # 64 / 3 has a remainder
         assert layouts == whole | {(1, 1, 2), (1, 2, 2), (2, 1, 2), (1, 1, 3), (1, 1, 4)}
-        assert {one.schedule for one in found if one.devices == 1} == {ONE_DEVICE}
+        assert {one.schedule for one in found if one.devices == 1} == {ONE_DEVICE_SCHEDULE}
         assert all(document().batch % (one.microbatches * one.replicas) == 0 for one in found)
 
     def test_what_is_given_stays_with_parallel_auto(self):
@@ -113,7 +114,7 @@ class TestCandidates:
 
 
 class TestSearch:
-    FAST, SLOW, ONE = Candidate(2, 1, 4, "1f1b"), Candidate(2, 1, 4, "naive"), Candidate(1, 1, 1, ONE_DEVICE)
+    FAST, SLOW, ONE = Candidate(2, 1, 4, "1f1b"), Candidate(2, 1, 4, "naive"), Candidate(1, 1, 1, ONE_DEVICE_SCHEDULE)
 
     def test_the_fastest_wins_and_one_process_is_tried_first(self):
         seconds = {self.FAST: 1.0, self.SLOW: 3.0, self.ONE: 2.0}
