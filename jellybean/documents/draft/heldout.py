@@ -14,7 +14,7 @@ from jellybean.documents.checks.tensors import Tensor
 from jellybean.documents.draft.wiring import DraftSource
 from jellybean.errors import InputError
 from jellybean.quantities import did_you_mean
-from jellybean_agent import describe_error
+from jellybean_agent import describe_error, unserved_reason
 
 Array = npt.NDArray[Any]
 
@@ -25,7 +25,7 @@ _SMALL_INTEGERS = 10  # random integers are below: they may be indices of words 
 
 
 def random_inputs(sources: Sequence[DraftSource], seed: int = 0) -> dict[str, Array]:
-    """Source -> random requests, one per row; sources of text or of an unknown number of dimensions are left out."""
+    """Source -> random requests, one per row; without sources of other types than numbers, or of unknown dimensions."""
     generator = np.random.default_rng(seed)
     arrays = {source.name: _random(source, generator) for source in sources}
     return {name: array for name, array in arrays.items() if array is not None}
@@ -33,7 +33,7 @@ def random_inputs(sources: Sequence[DraftSource], seed: int = 0) -> dict[str, Ar
 
 def _random(source: DraftSource, generator: np.random.Generator) -> Array | None:
     tensor = source.tensor
-    if tensor.shape is None:
+    if tensor.shape is None or unserved_reason(tensor.dtype):
         return None
     shape = (RANDOM_ROWS, *(size or OPEN_SIZE for size in tensor.shape[1:]))
     dtype = np.dtype(tensor.dtype)

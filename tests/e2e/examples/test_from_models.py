@@ -15,8 +15,6 @@ from jellybean.documents import load_project
 from jellybean.profiler.cache import Cache, key_of
 from jellybean.serving.client import Client
 
-pytestmark = pytest.mark.alone
-
 PIXELS, FEATURES, CLASSES = 3 * 8 * 8, 24, 4
 
 

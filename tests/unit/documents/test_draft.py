@@ -215,6 +215,17 @@ def test_data_that_lies_in_the_folder_is_neither_overwritten_nor_copied(tmp_path
     assert load_project(tmp_path, profiles=False).workflow.sources["image"].inputs == "data/heldout.npz#image"
 
 
+def test_inputs_that_cannot_be_made_up_are_still_to_be_written(tmp_path: Path) -> None:
+    for kind in (TensorProto.STRING, TensorProto.BFLOAT16):
+        net = model(tmp_path / "net.onnx", {"words": ["n", 4]}, {"scores": ["n", 3]}, kind)
+        written = write_draft(tmp_path / str(kind), [net])
+        assert written.with_inputs == ()
+        with pytest.raises(DocumentError) as raised:
+            load_project(tmp_path / str(kind), profiles=False)
+        problems = {problem.path: problem.hint for problem in raised.value.problems}
+        assert "saved with numpy.savez: data/heldout.npz#words" in problems["sources.words.inputs"]
+
+
 def test_no_model_is_one_clear_sentence(tmp_path: Path) -> None:
     (tmp_path / "a.onnx").write_text("not a model")
     (tmp_path / "empty").mkdir()
