@@ -110,6 +110,13 @@ def digits() -> Plan:
     ))  # fmt: skip
 
 
+def idle_hub() -> Plan:
+    """`digits` on three tiers, the middle one unused, and with traffic that is a good part of the cost."""
+    plan = digits()
+    links = (Link("edge", "cloud", 8.0, 12.5e6, 0.02), Link("edge", "hub", 1.0), Link("hub", "cloud", 1.0))
+    return _priced(replace(plan, tiers=("edge", "hub", "cloud"), links=links))
+
+
 def in_batches() -> Plan:
     """`vqa` with batches on its GPU that take no longer than one request."""
     plan = vqa()

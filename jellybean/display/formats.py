@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 MISSING = "–"
@@ -41,6 +41,24 @@ def duration(seconds: float | None) -> str:
     if seconds < 1:
         return f"{number(seconds * 1e3)} ms"
     return f"{number(seconds)} s" if seconds < 120 else f"{number(seconds / 60)} min"
+
+
+def axis_duration(seconds: float) -> str:
+    """A duration without trailing zeros, for axes: 100 ms, 1 s, 10 s, 1000 s."""
+    if seconds == 0:
+        return "0 s"
+    unit, factor = ("µs", 1e6) if seconds < 1e-3 else ("ms", 1e3) if seconds < 1 else ("s", 1.0)
+    return f"{plain(seconds * factor)} {unit}"
+
+
+def usd_column(values: Sequence[float]) -> tuple[str, ...]:
+    """Amounts in USD per hour with the same decimals, so that a column can be compared: two, or four if all are small.
+
+    An amount that would be shown as zero is `< 0.01`.
+    """
+    decimals = 4 if max(map(abs, values), default=0.0) < 1 and any(0 < abs(value) < 0.1 for value in values) else 2
+    least = 10.0**-decimals
+    return tuple(f"< {least:.{decimals}f}" if 0 < value < least / 2 else f"{value:.{decimals}f}" for value in values)
 
 
 def rate(per_s: float | None) -> str:

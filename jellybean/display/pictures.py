@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+from math import floor, log10
 from pathlib import Path
 from typing import Any
 
+from jellybean.display import formats, palette
 from jellybean.errors import JellyBeanError
 
 PLOT_FORMATS = (".svg", ".png", ".pdf")
-INK, SOFT, LINE = "#171b24", "#525b6b", "#d9dde5"
-ACCENT, GOOD, BAD, PAID = "#1d5fd1", "#136f45", "#b0232a", "#c2571a"
+INK, SOFT, LINE = (palette.PALETTE[name].light for name in ("ink", "soft", "line"))
+SUNKEN, SURFACE = (palette.PALETTE[name].light for name in ("sunken", "surface"))
+WORKER, BAD = (palette.PALETTE[name].light for name in ("worker-2", "bad"))
+SERIES = palette.SERIES
+LIMIT = {"color": INK, "linewidth": 1.0, "linestyle": (0, (4, 3)), "zorder": 2}  # a target or limit: ink, dashed
+LABEL_PT = 8.0
 STYLE = {
     "font.family": "sans-serif",
     "font.size": 9.0,
+    "text.color": INK,
     "axes.edgecolor": LINE,
     "axes.labelcolor": SOFT,
+    "axes.titlecolor": INK,
     "xtick.color": SOFT,
     "ytick.color": SOFT,
+    "legend.labelcolor": SOFT,
     "svg.fonttype": "none",
     "svg.hashsalt": "jellybean",  # makes the ids in SVG files reproducible
 }
@@ -35,3 +46,81 @@ def require_picture(path: Path) -> None:
 def save_figure(figure: Any, path: Path) -> None:
     """Write a figure without its date, so that files are reproducible."""
     figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
+
+
+def log_durations(axis: Any) -> None:
+    """Ticks of a logarithmic axis as durations, at powers of ten alone: 100 ms, 1 s, 10 s."""
+    _log_ticks(axis, formats.axis_duration)
+
+
+def log_sizes(axis: Any) -> None:
+    """Ticks of a logarithmic axis as decimal sizes, at powers of ten alone: 10 MB, 100 MB."""
+    _log_ticks(axis, formats.axis_size)
+
+
+def log_numbers(axis: Any) -> None:
+    """Ticks of a logarithmic axis as plain numbers, at powers of ten alone: 0.1, 1, 10."""
+    _log_ticks(axis, formats.plain)
+
+
+def _log_ticks(axis: Any, text: Any) -> None:
+    """At least two labels: if the axis spans less than a decade, 1, 2 and 5 of each are labelled."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
+
+    low, high = sorted(axis.get_view_interval())
+    for steps in ((1.0,), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)):
+        ticks = _decades(low, high, steps)
+        if len(ticks) >= 2:
+            break
+    axis.set_major_locator(FixedLocator(ticks))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _decades(low: float, high: float, steps: Sequence[float]) -> list[float]:
+    first, last = floor(log10(low)), floor(log10(high))
+    ticks = [step * 10.0**power for power in range(first, last + 1) for step in steps]
+    return [tick for tick in ticks if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9)]
+
+
+def label_above(axes: Any, labels: Sequence[tuple[float, str]]) -> None:
+    """Label vertical lines above the frame, where no line of the plot runs; labels that would meet are stacked.
+
+    `labels`: (x, text). Call it when the limits of the x axis are final.
+    """
+    height = LABEL_PT + 3
+    ends: list[float] = []  # right end of the last label of each level, in points
+    for x, text in sorted(labels):
+        at = axes.transData.transform((x, 0))[0] * 72 / axes.figure.dpi
+        half = 0.3 * LABEL_PT * len(text) + 3
+        level = next((level for level, end in enumerate(ends) if at - half >= end), len(ends))
+        ends[level : level + 1] = [at + half]
+        axes.annotate(
+            text, (x, 1.0), xytext=(0, 3 + height * level), xycoords=("data", "axes fraction"),
+            textcoords="offset points", ha="center", va="bottom", color=INK, fontsize=LABEL_PT,
+        )  # fmt: skip
+
+
+def line_points(axes: Any, step_pt: float = 2.0) -> list[tuple[float, float]]:
+    """Points (1/72 inch) along every line that is drawn so far, for texts that must keep clear of them."""
+    import numpy as np
+    from matplotlib.collections import LineCollection
+
+    paths = [line.get_transform().transform(line.get_xydata()) for line in axes.lines]
+    segments = [part for item in axes.collections if isinstance(item, LineCollection) for part in item.get_segments()]
+    paths += [axes.transData.transform(part) for part in segments]
+    points: list[tuple[float, float]] = []
+    for path in paths:
+        corners = path * 72 / axes.figure.dpi
+        for start, end in itertools.pairwise(corners):
+            count = max(2, int(np.hypot(*(end - start)) / step_pt))
+            points += [tuple(point) for point in np.linspace(start, end, count).tolist()]
+    return points
+
+
+def label_beside(axes: Any, y: float, text: str) -> None:
+    """Label a horizontal line at the right of the frame, where no line of the plot runs."""
+    axes.annotate(
+        text, (1.0, y), xytext=(4, 0), xycoords=("axes fraction", "data"), textcoords="offset points",
+        ha="left", va="center", color=INK, fontsize=LABEL_PT,
+    )  # fmt: skip

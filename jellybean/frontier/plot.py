@@ -10,16 +10,52 @@ from pathlib import Path
 from typing import Any
 
 from jellybean.display import formats
-from jellybean.display.pictures import ACCENT, BAD, GOOD, INK, LINE, PAID, SOFT, STYLE, require_picture, save_figure
+from jellybean.display.pictures import (
+    BAD,
+    INK,
+    LIMIT,
+    LINE,
+    SERIES,
+    SOFT,
+    STYLE,
+    SURFACE,
+    label_above,
+    label_beside,
+    line_points,
+    require_picture,
+    save_figure,
+)
 from jellybean.errors import JellyBeanError
 from jellybean.frontier.changes import changes
 from jellybean.frontier.find import Frontier
 from jellybean_solver import COST_TOLERANCE, Plan, is_gap_closed
 
 MAX_NUMBERED = 14  # points listed in the key; of more points, an evenly spread selection
+CURVE = SERIES[0]
 KEY_WIDTH, KEY_LINES = 46, 2  # characters per line and lines of one point in the key
 NUMBER_WIDTH, NUMBER_HEIGHT = 9.0, 8.5  # points (1/72 inch) around a number or marker that other numbers keep free
-OFFSETS = ((-9.5, 9), (9.5, -9), (-9.5, 19), (9.5, -19), (-20, 10), (20, -10), (-9.5, 30), (9.5, -30), (-9.5, 41))
+LINE_WIDTH, LINE_HEIGHT = 7.0, 6.5  # points around a number that lines keep free
+OFFSETS = (
+    (-9.5, 9),
+    (9.5, -9),
+    (-9.5, 19),
+    (9.5, -19),
+    (-20, 10),
+    (20, -10),
+    (-9.5, 30),
+    (9.5, -30),
+    (-9.5, 41),
+    (0, 14),
+    (0, -14),
+    (-16, 16),
+    (16, -16),
+    (-24, 4),
+    (24, -4),
+    (9.5, 12),
+    (-9.5, -12),
+    (0, 24),
+    (0, -24),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +72,7 @@ class _Mark:
 
     @property
     def color(self) -> str:
-        return BAD if self.broken else GOOD if self.chosen else ACCENT
+        return BAD if self.broken else INK if self.chosen else CURVE
 
 
 def save_plot(frontier: Frontier, path: Path) -> None:
@@ -50,9 +86,9 @@ def save_plot(frontier: Frontier, path: Path) -> None:
         raise JellyBeanError(f"{path}: no plan to draw")
     with matplotlib.rc_context(STYLE):
         height = 4.9 * len(panels)
-        figure = Figure(figsize=(11.5, height), facecolor="white")
-        columns = {"width_ratios": (1.45, 1), "left": 0.065, "right": 0.985, "wspace": 0.05}
-        grid = figure.add_gridspec(len(panels), 2, **columns, hspace=0.3, bottom=0.55 / height, top=1 - 0.42 / height)
+        figure = Figure(figsize=(11.5, height), facecolor=SURFACE)
+        columns = {"width_ratios": (1.45, 1), "left": 0.065, "right": 0.985, "wspace": 0.16}
+        grid = figure.add_gridspec(len(panels), 2, **columns, hspace=0.34, bottom=0.55 / height, top=1 - 0.62 / height)
         for row, (draw, marks) in enumerate(panels):
             draw(frontier, marks, figure.add_subplot(grid[row, 0]), figure.add_subplot(grid[row, 1]))
         save_figure(figure, path)
@@ -107,21 +143,22 @@ def _accuracy(frontier: Frontier, marks: Sequence[_Mark], axes: Any, key: Any) -
     low, high = _limits([mark.x for mark in marks], target, current.accuracy if current is not None else None)
     _axes(axes, frontier, marks, "accuracy target (%)", (low, high))
     for start, mark in zip([low, *(mark.x for mark in marks)], marks, strict=False):
-        axes.hlines(mark.y, start, mark.x, color=ACCENT, linewidth=2, zorder=3)
-        axes.fill_between([start, mark.x], mark.bound, mark.y, color=ACCENT, alpha=0.13, linewidth=0)
+        axes.hlines(mark.y, start, mark.x, color=CURVE, linewidth=2, zorder=3)
+        axes.fill_between([start, mark.x], mark.bound, mark.y, color=CURVE, alpha=0.13, linewidth=0)
     for before, mark in itertools.pairwise(marks):
-        axes.vlines(before.x, before.y, mark.y, color=ACCENT, linewidth=1, alpha=0.55, zorder=3)
+        axes.vlines(before.x, before.y, mark.y, color=CURVE, linewidth=1, alpha=0.55, zorder=3)
     axes.axvspan(marks[-1].x, high, color=LINE, alpha=0.45, linewidth=0, zorder=0)
-    _upright(axes, marks[-1].x, "infeasible" if curve.finished else "unknown", SOFT)
+    labels = [((marks[-1].x + high) / 2, "infeasible" if curve.finished else "unknown")]
     legend: list[tuple[str, str]] = []
     if target is not None:
-        axes.axvline(target, color=GOOD, linewidth=1.2, linestyle=(0, (4, 3)), zorder=2)
-        _upright(axes, target, f"SLO {formats.plain(target)}", GOOD, left=True)
+        axes.axvline(target, **LIMIT)
+        labels.append((target, f"SLO {formats.plain(target)}"))
         legend += [(mark.color, "● cheapest plan for the SLO") for mark in marks if mark.chosen]
     if current is not None:
-        axes.plot([current.accuracy], [current.cost_usd_per_h], "D", ms=13, mfc="none", mec=PAID, mew=1.8, zorder=4)
-        legend.append((PAID, "◇ current plan"))
+        axes.plot([current.accuracy], [current.cost_usd_per_h], "D", ms=13, mfc="none", mec=SOFT, mew=1.8, zorder=4)
+        legend.append((SOFT, "◇ current plan"))
     proof = "proven optimal" if curve.proven else "not proven; shaded: gap to the lower bound"
+    label_above(axes, labels)
     _title(axes, f"{frontier.problem.name}: minimum cost by accuracy ({proof})")
     _key(key, marks, _numbered(axes, marks), ("accuracy", "USD/h", "changes"), legend)
 
@@ -138,15 +175,16 @@ def _rate(frontier: Frontier, marks: Sequence[_Mark], axes: Any, key: Any) -> No
         marks,
         f"requests of {source.name} per second; all sources are scaled together",
         (0.0, top),
-        right=True,
     )
-    axes.plot(xs, ys, color=ACCENT, linewidth=1.2, linestyle=":", zorder=3)
-    axes.vlines(xs, [mark.bound for mark in marks], ys, color=ACCENT, linewidth=5, alpha=0.2)
+    axes.plot(xs, ys, color=CURVE, linewidth=1.2, linestyle=":", zorder=3)
+    axes.vlines(xs, [mark.bound for mark in marks], ys, color=CURVE, linewidth=5, alpha=0.2)
+    labels: list[tuple[float, str]] = []
     if highest is not None:
         axes.axvspan(now * highest, top, color=LINE, alpha=0.45, linewidth=0, zorder=0)
-        _upright(axes, now * highest, f"no plan above {formats.rate(now * highest)}", SOFT)
-    axes.axvline(now, color=GOOD, linewidth=1.2, linestyle=(0, (4, 3)), zorder=2)
-    _upright(axes, now, f"now {formats.rate(now)}", GOOD, left=True)
+        labels.append((now * highest, f"no plan above {formats.rate(now * highest)}"))
+    axes.axvline(now, **LIMIT)
+    labels.append((now, f"now {formats.rate(now)}"))
+    label_above(axes, labels)
     exact = all(is_gap_closed(mark.y, mark.bound, COST_TOLERANCE) for mark in marks)
     proof = "every point proven" if exact else "not proven; bars: what might be saved at most"
     asked = "" if target is None else f" at accuracy {formats.plain(target)}"
@@ -155,7 +193,7 @@ def _rate(frontier: Frontier, marks: Sequence[_Mark], axes: Any, key: Any) -> No
 
 
 def _title(axes: Any, text: str) -> None:
-    axes.set_title(text, loc="left", fontsize=10.5, color=INK, fontweight="bold", pad=10)
+    axes.set_title(text, loc="left", fontsize=10.5, color=INK, fontweight="bold", pad=26)
 
 
 def _axes(
@@ -164,27 +202,15 @@ def _axes(
     marks: Sequence[_Mark],
     label: str,
     limits: tuple[float, float],
-    *,
-    right: bool = False,
 ) -> None:
-    """Set limits and grid; draw the budget if it is near the curve, with its label on the side without points."""
+    """Set limits and grid; draw the budget if it is near the curve."""
     budget = frontier.problem.slo.budget_usd_per_h
     current = frontier.current.cost_usd_per_h if frontier.current is not None else 0.0
     top = max(current, *(mark.y for mark in marks)) or 1.0
     if budget is not None and budget < 1.6 * top:
         top = max(top, budget)
-        axes.axhline(budget, color=BAD, linewidth=1, linestyle=(0, (4, 3)), zorder=2)
-        axes.annotate(
-            f"budget {formats.usd(budget)} USD/h",
-            (0.9 if right else 0.01, budget),
-            xytext=(0, -3 if right else 3),
-            ha="right" if right else "left",
-            va="top" if right else "bottom",
-            xycoords=("axes fraction", "data"),
-            textcoords="offset points",
-            color=BAD,
-            fontsize=8,
-        )
+        axes.axhline(budget, **LIMIT)
+        label_beside(axes, budget, f"budget\n{formats.usd(budget)} USD/h")
     axes.set_xlim(*limits)
     axes.set_ylim(0, 1.14 * top)
     axes.set_xlabel(label)
@@ -200,36 +226,22 @@ def _limits(xs: Sequence[float], *others: float | None) -> tuple[float, float]:
     return min(every) - 0.09 * span, max(every) + 0.07 * span
 
 
-def _upright(axes: Any, x: float, text: str, color: str, *, left: bool = False) -> None:
-    """Draw a rotated label at the top of the vertical line at `x`, on its left side if `left`."""
-    axes.annotate(
-        text,
-        (x, 0.985),
-        xytext=(-4 if left else 9, 0),
-        xycoords=("data", "axes fraction"),
-        textcoords="offset points",
-        rotation=90,
-        ha="right" if left else "left",
-        va="top",
-        color=color,
-        fontsize=8,
-    )
-
-
 def _numbered(axes: Any, marks: Sequence[_Mark]) -> dict[int, int]:
     """Draw the points and number those in the key without overlaps. Returns index -> number."""
     for mark in marks:
-        fill = "white" if mark.broken else mark.color
+        fill = SURFACE if mark.broken else mark.color
         axes.plot([mark.x], [mark.y], "o", ms=6, mfc=fill, mec=mark.color, mew=1.6, zorder=5)
     listed = _listed(marks)
     points_per_pixel = 72 / axes.figure.dpi
     taken = [tuple(axes.transData.transform((mark.x, mark.y)) * points_per_pixel) for mark in marks]
+    lines = line_points(axes)
     for number, index in enumerate(listed, 1):
         x, y = taken[index]
         free = (
             (dx, dy)
             for dx, dy in OFFSETS
             if all(abs(x + dx - u) > NUMBER_WIDTH or abs(y + dy - v) > NUMBER_HEIGHT for u, v in taken)
+            and all(abs(x + dx - u) > LINE_WIDTH or abs(y + dy - v) > LINE_HEIGHT for u, v in lines)
         )
         offset = next(free, OFFSETS[0])
         taken.append((x + offset[0], y + offset[1]))
@@ -283,7 +295,7 @@ def _key(
         key.text(x, y, text, ha=side, va="top", color=SOFT, fontsize=8)
     for index, number in numbers.items():
         y -= step
-        color = marks[index].color if marks[index].color != ACCENT else INK
+        color = BAD if marks[index].broken else INK
         weight = "bold" if marks[index].chosen else "normal"
         style = {"va": "top", "color": color, "fontsize": 8.5}
         key.text(0.0, y, str(number), ha="left", fontweight="bold", **style)

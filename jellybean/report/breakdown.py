@@ -1,7 +1,8 @@
 """Cost breakdown of a plan by operator, tier and link.
 
 A worker's price is divided among its operators in proportion to the utilisation that each causes, so that idle time
-is charged to the operators that need the worker. Traffic is charged to the operator that receives it.
+is charged to the operators that need the worker. Traffic between tiers belongs to its two ends alike, so it has a row
+of its own; the network cost of an operator or tier is that of the traffic it receives.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from jellybean_solver import (
 
 @dataclass(frozen=True, slots=True)
 class CostShare:
-    """Part of the plan's cost that is attributed to one operator or tier."""
+    """Part of the plan's cost: the workers of one operator or tier, and the traffic that it receives."""
 
     name: str
     compute_usd_per_h: float
@@ -35,16 +36,20 @@ class CostShare:
 
 @dataclass(frozen=True, slots=True)
 class Breakdown:
-    """A plan's cost by operator, by tier and by link. Operators add up to the total cost, and so do tiers."""
+    """A plan's cost by operator, by tier and by link.
+
+    The compute cost of the operators plus `traffic` is the total cost, and so is that of the tiers plus `traffic`.
+    """
 
     operators: tuple[CostShare, ...]
     tiers: tuple[CostShare, ...]
+    traffic: CostShare
     links: tuple[LinkUse, ...]
     flows: tuple[Flow, ...]
 
 
 def break_down(plan: Plan) -> Breakdown:
-    """Attribute a plan's cost to operators and tiers. Traffic is charged to the tier that receives it."""
+    """Attribute a plan's cost to operators, tiers and traffic."""
     carried = flows(plan)
     compute_by_operator: defaultdict[str, float] = defaultdict(float)
     compute_by_tier: defaultdict[str, float] = defaultdict(float)
@@ -64,6 +69,7 @@ def break_down(plan: Plan) -> Breakdown:
             CostShare(o.name, compute_by_operator[o.name], network_by_operator[o.name]) for o in plan.operators
         ),
         tiers=tuple(CostShare(tier, compute_by_tier[tier], network_by_tier[tier]) for tier in plan.tiers),
+        traffic=CostShare("traffic", 0.0, sum(flow.cost_usd_per_h for flow in carried)),
         links=link_uses(plan),
         flows=carried,
     )

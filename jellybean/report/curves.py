@@ -12,7 +12,9 @@ from jellybean_solver import Edge, EdgeKind, Flow, Plan
 
 Point = tuple[float, float]
 CHARACTER_WIDTH = 11 * 0.56  # mean width of a character in a label
-LABEL_LINE_HEIGHT = 22.0
+SHIFTS = (0.0, -0.15, 0.15, -0.3, 0.3, -0.4, 0.4, -0.47, 0.47)  # of a label beside its curve, in widths
+ROUNDS = 8
+PILL_HALF, PILL_STEP = 9.0, 6.0  # half the height of a label; between the heights at which it may be placed
 THIN, THICK = 1.5, 5.0
 # Up to LABEL_ALL flows over links are all labelled; of more flows, only those with at least this share of the bytes.
 LABEL_ALL, LABEL_SHARE = 4, 0.005
@@ -79,11 +81,12 @@ def draw_lines(
     frames: Mapping[BoxKey, Frame],
     passages: Mapping[tuple[int, int], tuple[float, float, float]],
     bands: Sequence[tuple[float, float]],
+    right: float,
 ) -> tuple[tuple[Curve, ...], tuple[Pill, ...]]:
     """The curves and the labels of all flows.
 
     `passages`: (index of row, index of flow) -> (x, top, bottom) of the gap through which the flow crosses the row.
-    `bands`: (top, bottom) of each tier.
+    `bands`: (top, bottom) of each tier. `right`: right end of the labels.
     """
     edges = {(edge.upstream, edge.downstream): edge for operator in plan.operators for edge in operator.inputs}
     busiest = max((flow.bytes_per_s for flow in flows), default=0.0) or 1.0
@@ -104,9 +107,8 @@ def draw_lines(
         elif kind and not flow.crosses:
             y = (points[-1][1] + points[-2][1]) / 2
             pills.append(Pill(curve.x_at(y), y, kind, len(kind) * CHARACTER_WIDTH + 14, False))
-    right = max((frame.x + frame.width for frame in frames.values()), default=0.0)
     for tier, labels in sorted(labels_by_tier.items()):
-        pills += _place_labels(labels, bands[tier - 1][1], bands[tier][0], right)
+        pills += _place_labels(labels, curves, bands[tier - 1][1], bands[tier][0], right)
     return tuple(curves), tuple(pills)
 
 
@@ -173,29 +175,61 @@ def _next_x(
     return passage[0] if passage is not None else frames[there].x + frames[there].width / 2
 
 
-def _place_labels(labels: Sequence[tuple[Curve, str]], top: float, bottom: float, right: float) -> list[Pill]:
+def _place_labels(
+    labels: Sequence[tuple[Curve, str]], curves: Sequence[Curve], top: float, bottom: float, right: float
+) -> list[Pill]:
     """Place labels on their curves between `top` and `bottom` (the gap between two bands).
 
-    Each label goes to the first text line on which it overlaps no other label.
+    Each label goes where it overlaps the fewest labels, then the fewest other curves, then nearest to its curve. Labels
+    are placed again in view of all others until none moves.
     """
-    lines = [
-        top + 15 + LABEL_LINE_HEIGHT * index for index in range(max(1, int((bottom - top - 8) // LABEL_LINE_HEIGHT)))
+    count = max(1, int((bottom - top - 30) // PILL_STEP) + 1)
+    lines = [top + 15 + PILL_STEP * index for index in range(count)]
+    options = [_options(curve, text, lines, right) for curve, text in labels]
+    covered = [
+        {pill: sum(_covers(pill, other) for other in curves if other is not curve) for pill in pills}
+        for (curve, _), pills in zip(labels, options, strict=True)
     ]
-    placed: list[Pill] = []
-    for curve, text in sorted(labels, key=lambda item: item[0].points[-1][0]):
-        width = len(text) * CHARACTER_WIDTH + 16
-        options = [Pill(_inside(curve.x_at(y), width, right), y, text, width, True) for y in lines]
-        free = [pill for pill in options if not any(_overlap(pill, other) for other in placed)]
-        placed.append(free[0] if free else min(options, key=lambda p: sum(_overlap(p, other) for other in placed)))
-    return placed
+    placed: dict[int, Pill] = {}
+    for _ in range(ROUNDS):
+        before = dict(placed)
+        for index, pills in enumerate(options):
+            others = [pill for other, pill in placed.items() if other != index]
+            hidden = [(_hidden(pill, others), covered[index][pill], place) for place, pill in enumerate(pills)]
+            placed[index] = pills[min(hidden)[2]]
+        if placed == before:
+            break
+    return list(placed.values())
+
+
+def _options(curve: Curve, text: str, lines: Sequence[float], right: float) -> list[Pill]:
+    """Places of a label along its curve, the best first; then those of its cost alone, which needs less room."""
+    pills: list[Pill] = []
+    for words in dict.fromkeys((text, text.rpartition(" · ")[2])):
+        width = len(words) * CHARACTER_WIDTH + 16
+        places = [(_inside(curve.x_at(y) + shift * width, width, right), y) for shift in SHIFTS for y in lines]
+        pills += [Pill(x, y, words, width, True) for x, y in places]
+    return pills
+
+
+def _hidden(pill: Pill, placed: Sequence[Pill]) -> int:
+    return sum(_overlap(pill, other) for other in placed)
+
+
+def _covers(pill: Pill, curve: Curve) -> bool:
+    """Whether the curve runs under the label."""
+    if not curve.points[0][1] < pill.y < curve.points[-1][1]:
+        return False
+    heights = (pill.y - PILL_HALF, pill.y, pill.y + PILL_HALF)
+    return any(abs(curve.x_at(y) - pill.x) < pill.width / 2 + 3 for y in heights)
 
 
 def _inside(x: float, width: float, right: float) -> float:
-    return max(width / 2 + 4, min(x, max(right, width) - width / 2 + 4))
+    return max(width / 2 + 4, min(x, right - width / 2 - 4))
 
 
 def _overlap(one: Pill, other: Pill) -> bool:
-    return one.y == other.y and abs(one.x - other.x) < (one.width + other.width) / 2 + 4
+    return abs(one.y - other.y) < 2 * PILL_HALF + 2 and abs(one.x - other.x) < (one.width + other.width) / 2 + 4
 
 
 def _text(flow: Flow, kind: str) -> str:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from functools import cache
 from importlib import resources
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
-from jellybean.display import formats
-from jellybean.report import topology, views
+from jellybean.display import formats, palette
+from jellybean.report import gauges, topology, views
 from jellybean.report.comparison import METRIC_BY_KEY
 from jellybean.report.plan_view import cut_lines, proof, where
 from jellybean.report.report import Report
@@ -27,7 +28,7 @@ def render_html(report: Report) -> str:
     """Render a self-contained page; the output is deterministic."""
     style, policy = _style()
     plan = report.plan
-    colours = {operator.name: index for index, operator in enumerate(plan.operators)}
+    keys = views.operator_keys(report)
     return _environment().get_template("report.html.j2").render(
         report=report,
         plan=plan,
@@ -41,16 +42,16 @@ def render_html(report: Report) -> str:
         cards=[report.comparison(key) for key in _CARDS],
         targets={slo.metric: slo for slo in report.slos},
         drawings=[topology.draw(report, shape) for shape in (topology.WIDE, topology.NARROW)],
-        bar_width=topology.BAR_WIDTH,
-        bar_height=topology.BAR_HEIGHT,
-        cost_by_operator=views.cost_rows(report.breakdown.operators, plan.cost.total_usd_per_h),
-        cost_by_tier=views.cost_rows(report.breakdown.tiers, plan.cost.total_usd_per_h),
-        ratios=views.ratio_rows(report),
-        latencies=views.latency_rows(report),
+        bar_width=gauges.BAR_WIDTH,
+        bar_height=gauges.BAR_HEIGHT,
+        axis_width=gauges.AXIS_WIDTH,
+        costs=views.cost_charts(report.breakdown, plan.cost.total_usd_per_h),
+        ratios=views.ratio_chart(report),
+        latencies=views.latency_chart(report),
         accuracy=views.accuracy_chart(report),
-        workers=views.worker_rows(report.workers, plan.utilisation, colours),
+        workers=views.worker_charts(report.workers, plan.utilisation, keys),
         trends=views.trends(report),
-        colours=colours,
+        keys=keys,
     )  # fmt: skip
 
 
@@ -62,7 +63,7 @@ def _read(name: str) -> str | None:
 @cache
 def _style() -> tuple[Markup, str]:
     """The style sheet, and the content security policy with its hash."""
-    style = _read("style.css") or ""
+    style = palette.style_sheet() + (_read("style.css") or "")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     return Markup(style), f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
 
@@ -90,8 +91,8 @@ def _environment() -> Environment:
         "count": _count,
         "saved": _saved,
         "advice": _advice,
-        "cut": topology.cut,
         "xy": _xy,
+        "breakable": _breakable,
     }
     return environment
 
@@ -99,6 +100,11 @@ def _environment() -> Environment:
 def _xy(value: float) -> str:
     """A coordinate as text with at most one decimal."""
     return f"{value:.1f}".removesuffix(".0")
+
+
+def _breakable(name: str) -> Markup:
+    """A name that may be wrapped after underscores and hyphens rather than inside a word."""
+    return Markup(re.sub(r"([_-])(?=\w)", r"\1<wbr>", str(escape(name))))
 
 
 def _count(value: float | None) -> str:

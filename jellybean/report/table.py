@@ -22,7 +22,7 @@ STYLE = {
     HeadlineLevel.GOOD: "green",
     HeadlineLevel.WARNING: "yellow",
     HeadlineLevel.BAD: "red",
-    HeadlineLevel.OPEN: "cyan",
+    HeadlineLevel.OPEN: "default",
 }
 
 
@@ -34,6 +34,7 @@ def to_table(report: Report) -> RenderableType:
     parts += [Padding(_figures(report), (0, 0, 0, 2), expand=False), ""]
     if report.workflows:
         parts += [Padding(_workflows(report), (0, 0, 0, 2), expand=False), ""]
+    parts += [Padding(_costs(report), (0, 0, 0, 2), expand=False), ""]
     parts.append(Padding(_workers(report), (0, 0, 0, 2), expand=False))
     if report.drift and (moved := [item for item in report.drift if item.verdict is not ComparisonVerdict.WITHIN]):
         parts.append("")
@@ -75,6 +76,21 @@ def _figures(report: Report) -> Table:
             _verdict(item),
             Text(target, "red" if target.endswith("broken") else ""),
         )
+    return table
+
+
+def _costs(report: Report) -> Table:
+    """Table of the workers' cost by operator, and of the traffic between tiers; the rows add up to the plan's cost."""
+    breakdown, total = report.breakdown, report.plan.cost.total_usd_per_h
+    costs = [(share.name, share.compute_usd_per_h) for share in breakdown.operators]
+    traffic = [(breakdown.traffic.name, breakdown.traffic.total_usd_per_h)]
+    costs += traffic if breakdown.traffic.total_usd_per_h > 0 else []
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("cost of", overflow="fold")
+    table.add_column("USD/h", justify="right", no_wrap=True)
+    table.add_column("share", justify="right", no_wrap=True)
+    for (name, cost), figure in zip(costs, formats.usd_column([cost for _, cost in costs]), strict=True):
+        table.add_row(Text(name), figure, formats.percent(cost / total if total > 0 else None))
     return table
 
 

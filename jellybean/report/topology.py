@@ -1,4 +1,4 @@
-"""Geometry of the topology drawing: tiers as bands, placements as boxes, workers as bars, flows as curves.
+"""Geometry of the topology drawing: tiers as bands, placements as boxes, workers as gauges, flows as curves.
 
 Coordinates are SVG user units; `templates/topology.svg.j2` draws them. `WIDE` has the workers next to the flow,
 `NARROW` (for phones) below it.
@@ -11,16 +11,18 @@ from dataclasses import dataclass, replace
 
 from jellybean.display import formats
 from jellybean.report.curves import Curve, Frame, Pill, draw_lines, labelled_flows
+from jellybean.report.gauges import GLYPH, PADDING, PoolPanel, cut, pool_panels
 from jellybean.report.graph import BoxKey, Rows, Slot, arrange, ends
-from jellybean.report.report import Report, WorkerUse
+from jellybean.report.report import Report
+from jellybean.report.views import OperatorKey, operator_keys
 from jellybean_solver import Flow, Plan
 
-GLYPH = 0.56  # upper estimate of the mean character width, in em
 CARD_HEIGHT, SOURCE_HEIGHT = 76.0, 36.0
-HEADER, ROW_GAP, PADDING = 34.0, 44.0, 16.0
+HEADER, ROW_GAP, FOLDED = 34.0, 44.0, 26.0
 PASSAGE, LEAST_GAP = 14.0, 6.0
 BOLD = 15.0  # font size whose regular characters are as wide as bold ones of 13 px
-BAR_WIDTH, BAR_GAP, BAR_HEIGHT, POOL_TITLE = 16.0, 6.0, 48.0, 34.0
+BADGE = 22.0  # width of the number before a box's title
+TITLE_SIZE, NOTE_SIZE, CLEAR = 14.0, 12.0, 6.0  # font sizes of a band's header, and its distance from a curve
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,50 +63,26 @@ class Box:
     note: str
     rate: str
     load: float
-    colour: int
+    key: OperatorKey | None
     hint: str
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """One operator's part of a worker's bar; the parts are stacked from the bottom."""
-
-    y: float
-    height: float
-    colour: int
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerBar:
-    """One worker as a vertical bar."""
-
-    x: float
-    y: float
-    segments: tuple[Segment, ...]
-    hint: str
-
-
-@dataclass(frozen=True, slots=True)
-class PoolPanel:
-    """The used workers of one pool."""
-
-    x: float
-    y: float
-    title: str
-    subtitle: str
-    bars: tuple[WorkerBar, ...]
-    height: float
 
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """The horizontal band of one tier. In the narrow shape, a last band has the workers of all tiers."""
+    """The horizontal band of one tier. In the narrow shape, a last band has the workers of all tiers.
+
+    A tier without sources and placements is folded to one line. `title_x` is the left end of the title, `note_x` the
+    right end of the note (of a folded band the left end): no curve runs there.
+    """
 
     y: float
     height: float
     title: str
     note: str
     panels: tuple[PoolPanel, ...]
+    folded: bool = False
+    title_x: float = PADDING
+    note_x: float = PADDING
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,29 +99,13 @@ class Drawing:
 
 def draw(report: Report, shape: Shape) -> Drawing:
     """Lay out the drawing of a report's plan; the result is deterministic."""
-    plan, flows = report.plan, report.breakdown.flows
+    plan, flows, keys = report.plan, report.breakdown.flows, operator_keys(report)
     rows = arrange(plan, flows, shape.columns)
     shape = _widened(shape, rows)
-    xs = _columns(rows, shape)
-    gaps = _tier_gaps(rows, flows, plan, shape)
-    bands: list[Band] = []
     tops: dict[int, float] = {}
-    y = 0.0
-    for tier, name in enumerate(plan.tiers):
-        members = [index for index, at in enumerate(rows.tiers) if at == tier]
-        flow_end = _stack(rows, members, y + HEADER, tops)
-        workers = [worker for worker in report.workers if worker.tier == name]
-        panels = _panels(plan, workers, shape, y + HEADER) if shape.workers_beside else ()
-        below = max((panel.y + panel.height for panel in panels), default=0.0)
-        height = max(flow_end, below, y + HEADER) + PADDING - y
-        share = next(share for share in report.breakdown.tiers if share.name == name)
-        each = " each" if name in plan.sites else ""
-        note = f"{len(workers)} worker{'' if len(workers) == 1 else 's'}{each}"
-        note += f" · {formats.usd(share.compute_usd_per_h)} USD/h"
-        bands.append(Band(y, height, formats.tier(name, plan.sites), note, panels))
-        y += height + gaps[tier]
-    y -= gaps[-1]
-    boxes = _boxes(plan, rows, xs, tops, shape)
+    bands, y = _bands(report, rows, shape, keys, tops)
+    xs = _columns(rows, shape)
+    boxes = _boxes(plan, rows, xs, tops, shape, keys)
     passages = {
         (index, slot.flow): (xs[index, slot] + PASSAGE / 2, tops[index], tops[index] + _row_height(row))
         for index, row in enumerate(rows.slots)
@@ -152,18 +114,78 @@ def draw(report: Report, shape: Shape) -> Drawing:
     }
     frames = {key: Frame(box.x, box.y, box.width, box.height) for key, box in boxes.items()}
     band_ends = [(band.y, band.y + band.height) for band in bands]
-    curves, pills = draw_lines(plan, flows, rows, frames, passages, band_ends)
+    curves, pills = draw_lines(plan, flows, rows, frames, passages, band_ends, shape.flow_width)
     if not shape.workers_beside:  # draw the workers below the flow
-        panels = _panels(plan, report.workers, shape, y + PADDING + HEADER)
+        panels = pool_panels(report.workers, keys, PADDING, y + PADDING + HEADER, shape.panel_width)
         top, y = y + PADDING, max((panel.y + panel.height for panel in panels), default=y) + PADDING
         bands.append(Band(top, y - top, "workers", "", panels))
-    return Drawing(shape, y, tuple(bands), tuple(boxes.values()), curves, pills)
+    return Drawing(
+        shape, y, tuple(_titled(band, curves, shape) for band in bands), tuple(boxes.values()), curves, pills
+    )
 
 
-def cut(text: str, width: float, size: float) -> str:
-    """The text, cut with an ellipsis to fit `width` at font size `size`."""
-    fits = max(1, int(width / (size * GLYPH)))
-    return text if len(text) <= fits else text[: fits - 1] + "…"
+def _bands(
+    report: Report, rows: Rows, shape: Shape, keys: Mapping[str, OperatorKey], tops: dict[int, float]
+) -> tuple[list[Band], float]:
+    """The tiers' bands and the bottom of the last. Writes row index -> y of the row's top into `tops`."""
+    plan = report.plan
+    gaps = _tier_gaps(rows, report.breakdown.flows, plan, shape)
+    bands: list[Band] = []
+    y = 0.0
+    for tier, name in enumerate(plan.tiers):
+        members = [index for index, at in enumerate(rows.tiers) if at == tier]
+        title = formats.tier(name, plan.sites)
+        if not members:
+            bands.append(Band(y, FOLDED, title, "not used", (), folded=True))
+            y += FOLDED + gaps[tier]
+            continue
+        flow_end = _stack(rows, members, y + HEADER, tops)
+        workers = [worker for worker in report.workers if worker.tier == name]
+        beside = (shape.flow_width, y + HEADER, shape.panel_width)
+        panels = pool_panels(workers, keys, *beside) if shape.workers_beside else ()
+        below = max((panel.y + panel.height for panel in panels), default=0.0)
+        height = max(flow_end, below, y + HEADER) + PADDING - y
+        share = next(share for share in report.breakdown.tiers if share.name == name)
+        each = " each" if name in plan.sites else ""
+        note = f"{len(workers)} worker{'' if len(workers) == 1 else 's'}{each}"
+        note += f" · {formats.usd(share.compute_usd_per_h)} USD/h"
+        bands.append(Band(y, height, title, note, panels))
+        y += height + gaps[tier]
+    return bands, y - gaps[-1]
+
+
+def _titled(band: Band, curves: Sequence[Curve], shape: Shape) -> Band:
+    """The band with its header texts where no curve runs: the title as far left, the note as far right as possible.
+
+    If the whole note does not fit between the curves, its second part is left out.
+    """
+    line = band.y + (FOLDED / 2 if band.folded else 18.0)
+    crossed = [curve.x_at(line) for curve in curves if curve.points[0][1] < line + 8 and curve.points[-1][1] > line - 8]
+    right = shape.width - PADDING
+    title = cut(band.title, shape.width * 0.5, TITLE_SIZE)
+    title_width = len(title) * TITLE_SIZE * GLYPH
+    title_x = _free(crossed, title_width, PADDING, right - title_width)
+    title_x = PADDING if title_x is None else title_x
+    if band.folded:
+        note_x = _free(crossed, len(band.note) * NOTE_SIZE * GLYPH, title_x + title_width + 8, right)
+        return replace(band, title=title, title_x=title_x, note_x=right if note_x is None else note_x)
+    crossed += [title_x + title_width * part for part in (0.0, 0.25, 0.5, 0.75, 1.0)]
+    for note in (band.note, band.note.partition(" · ")[0]):
+        width = len(note) * NOTE_SIZE * GLYPH
+        left = _free(crossed, width, right - width, title_x)
+        if left is not None:
+            return replace(band, title=title, note=note, title_x=title_x, note_x=left + width)
+    return replace(band, title=title, note="", title_x=title_x)
+
+
+def _free(taken: Sequence[float], width: float, start: float, end: float) -> float | None:
+    """The first left end from `start` towards `end` at which a text of this width clears every x in `taken`."""
+    step = 4.0 if end > start else -4.0
+    for index in range(int((end - start) / step) + 1):
+        x = start + index * step
+        if not any(x - CLEAR <= other <= x + width + CLEAR for other in taken):
+            return x
+    return None
 
 
 def _width(slot: Slot, shape: Shape) -> float:
@@ -210,7 +232,7 @@ def _tier_gaps(rows: Rows, flows: Sequence[Flow], plan: Plan, shape: Shape) -> l
     """Height of the gap below each tier's band, with space for the labels of the flows that end in the next tier."""
     row_of = rows.row_of()
     gaps: list[float] = []
-    per_line = 3 if shape.workers_beside else 2
+    per_line = 2 if shape.workers_beside else 1
     for tier in range(len(plan.tiers)):
         landing = [flow for flow in labelled_flows(flows) if rows.tiers[row_of[ends(flow)[1]]] == tier + 1]
         gaps.append(30.0 + 22.0 * -(-len(landing) // per_line))
@@ -218,11 +240,15 @@ def _tier_gaps(rows: Rows, flows: Sequence[Flow], plan: Plan, shape: Shape) -> l
 
 
 def _boxes(
-    plan: Plan, rows: Rows, xs: Mapping[tuple[int, Slot], float], tops: Mapping[int, float], shape: Shape
+    plan: Plan,
+    rows: Rows,
+    xs: Mapping[tuple[int, Slot], float],
+    tops: Mapping[int, float],
+    shape: Shape,
+    keys: Mapping[str, OperatorKey],
 ) -> dict[BoxKey, Box]:
     sources = {source.name: source for source in plan.sources}
     placements = {(item.operator, item.pool): item for item in plan.placements}
-    colour = {operator.name: index for index, operator in enumerate(plan.operators)}
     inner = shape.card_width - 24
     found: dict[BoxKey, Box] = {}
     for (index, slot), x in xs.items():
@@ -236,7 +262,7 @@ def _boxes(
             title = cut(name, inner - len(size) * 11 * GLYPH - 12, BOLD)
             hint = f"source {name}: {size}, {source.arrivals.value} arrivals"
             y = tops[index] + (_row_height(rows.slots[index]) - SOURCE_HEIGHT) / 2
-            found[slot.key] = Box(x, y, shape.card_width, SOURCE_HEIGHT, "source", title, "", "", size, 0.0, -1, hint)
+            found[slot.key] = Box(x, y, shape.card_width, SOURCE_HEIGHT, "source", title, "", "", size, 0.0, None, hint)
             continue
         item = placements[name, pool]
         rate = formats.rate(item.rate_per_s)
@@ -247,46 +273,8 @@ def _boxes(
         if item.batch > 1:
             hint += f", batches of up to {item.batch}"
         found[slot.key] = Box(
-            x, tops[index], shape.card_width, CARD_HEIGHT, "placement", cut(name, inner, BOLD),
+            x, tops[index], shape.card_width, CARD_HEIGHT, "placement", cut(name, inner - BADGE, BOLD),
             cut(item.variant, inner - len(rate) * 12 * GLYPH - 8, 12), cut(note, inner, 11), rate, item.load,
-            colour[name], hint,
+            keys[name], hint,
         )  # fmt: skip
     return found
-
-
-def _panels(plan: Plan, workers: Sequence[WorkerUse], shape: Shape, top: float) -> tuple[PoolPanel, ...]:
-    left = shape.flow_width if shape.workers_beside else PADDING
-    per_line = int((shape.panel_width - PADDING + BAR_GAP) // (BAR_WIDTH + BAR_GAP))
-    found: list[PoolPanel] = []
-    y = top
-    for pool in dict.fromkeys(worker.pool for worker in workers):
-        members = [worker for worker in workers if worker.pool == pool]
-        bars = tuple(
-            _bar(
-                plan,
-                worker,
-                left + (index % per_line) * (BAR_WIDTH + BAR_GAP),
-                y + POOL_TITLE + (index // per_line) * (BAR_HEIGHT + 8),
-            )
-            for index, worker in enumerate(members)
-        )
-        lines = -(-len(members) // per_line)
-        height = POOL_TITLE + lines * (BAR_HEIGHT + 8) - 8
-        load = sum(worker.load for worker in members) / len(members)
-        subtitle = f"{formats.usd(members[0].price_usd_per_h)} USD/h each · mean load {formats.percent(load)}"
-        title = cut(f"{pool} × {len(members)}", shape.panel_width - PADDING, 12)
-        found.append(PoolPanel(left, y, title, subtitle, bars, height))
-        y += height + PADDING
-    return tuple(found)
-
-
-def _bar(plan: Plan, worker: WorkerUse, x: float, y: float) -> WorkerBar:
-    colour = {operator.name: index for index, operator in enumerate(plan.operators)}
-    segments: list[Segment] = []
-    bottom = y + BAR_HEIGHT
-    for operator, load in worker.loads.items():
-        height = min(load * BAR_HEIGHT, bottom - y)
-        bottom -= height
-        segments.append(Segment(bottom, height, colour[operator]))
-    parts = ", ".join(f"{operator} {formats.percent(load)}" for operator, load in worker.loads.items())
-    return WorkerBar(x, y, tuple(segments), f"{worker.name}: utilisation {formats.percent(worker.load)} ({parts})")

@@ -1,62 +1,63 @@
-"""Bar charts of the HTML page; positions are percentages of the chart width."""
+"""Bar charts of the HTML page."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import log2
+from math import ceil, floor, log2
 
 from jellybean.display import formats
-from jellybean.report.breakdown import CostShare
+from jellybean.display.palette import SHADES
+from jellybean.report.breakdown import Breakdown, CostShare
+from jellybean.report.charts import BarRow, Chart, Dot, Part, Tick, axis, round_up
 from jellybean.report.comparison import METRIC_BY_KEY, Comparison, ComparisonVerdict
 from jellybean.report.report import Report, WorkerUse
 
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A segment of a bar. Start and width are in percent of the chart's width; `style` is its CSS class."""
-
-    start: float
-    width: float
-    style: str
-    hint: str
+NUMBERED = 7.0  # least width of a segment, in percent, in which the operator's number can be read
 
 
 @dataclass(frozen=True, slots=True)
-class BarRow:
-    """One row of a bar chart. `marks` are vertical lines (position in percent, CSS class)."""
+class CostCharts:
+    """Cost by operator and by tier, both with the traffic and on one scale. `idle`: tiers without workers."""
 
-    name: str
-    note: str
-    figure: str
-    parts: tuple[Part, ...]
-    marks: tuple[tuple[float, str], ...] = ()
-    dot: tuple[float, str] | None = None
-
-    @property
-    def about(self) -> str:
-        return "; ".join([f"{self.name}: {self.figure}", *(part.hint for part in self.parts)])
+    operators: Chart
+    tiers: Chart
+    idle: tuple[str, ...]
 
 
-def cost_rows(shares: Sequence[CostShare], total: float) -> tuple[BarRow, ...]:
-    """Compute and network cost as stacked bars; the most expensive row has full width."""
-    scale = max((share.total_usd_per_h for share in shares), default=0.0) or 1.0
-    rows: list[BarRow] = []
-    for share in shares:
-        compute = 100 * share.compute_usd_per_h / scale
-        network = 100 * share.network_usd_per_h / scale
-        part_of = formats.percent(share.total_usd_per_h / total) if total > 0 else formats.MISSING
-        parts = (
-            Part(0.0, compute, "compute", f"compute {formats.usd(share.compute_usd_per_h)} USD/h"),
-            Part(compute, network, "network", f"network {formats.usd(share.network_usd_per_h)} USD/h"),
+def cost_charts(breakdown: Breakdown, total_usd_per_h: float) -> CostCharts:
+    """The workers' cost by operator and by tier, and the traffic's; each chart adds up to the total."""
+    used = [share for share in breakdown.tiers if share.compute_usd_per_h > 0]
+    highest = max(
+        (share.compute_usd_per_h for share in (*breakdown.operators, *used)), default=breakdown.traffic.total_usd_per_h
+    )
+    scale = round_up(max(highest, breakdown.traffic.total_usd_per_h))
+    return CostCharts(
+        _cost_chart(breakdown.operators, breakdown.traffic, total_usd_per_h, scale),
+        _cost_chart(used, breakdown.traffic, total_usd_per_h, scale),
+        tuple(share.name for share in breakdown.tiers if share.compute_usd_per_h <= 0),
+    )
+
+
+def _cost_chart(shares: Sequence[CostShare], traffic: CostShare, total: float, scale: float) -> Chart:
+    costs = [(share.name, share.compute_usd_per_h, "worker") for share in shares]
+    costs += [(traffic.name, traffic.total_usd_per_h, "traffic")] if traffic.total_usd_per_h > 0 else []
+    figures = formats.usd_column([cost for _, cost, _ in costs])
+    rows = tuple(
+        BarRow(
+            name, "", f"{figure} · {formats.percent(cost / total) if total > 0 else formats.MISSING}",
+            (Part(0.0, 100 * cost / scale, style, ""),),
         )
-        rows.append(BarRow(share.name, "", f"{formats.usd(share.total_usd_per_h)} · {part_of}", parts))
-    return tuple(rows)
+        for (name, cost, style), figure in zip(costs, figures, strict=True)
+    )  # fmt: skip
+    ends = Tick(0.0, "0"), Tick(100.0, f"{formats.plain(scale)} USD/h")
+    return Chart(rows, axis(ends, (Tick(50.0, formats.plain(scale / 2)),)))
 
 
-def ratio_rows(report: Report) -> tuple[BarRow, ...]:
+def ratio_chart(report: Report) -> Chart:
     """Measured / predicted on a logarithmic scale from 0.5 to 2, with the tolerance as a band."""
-    return tuple(_ratio_row(item) for item in report.comparisons if item.ratio is not None)
+    rows = tuple(_ratio_row(item) for item in report.comparisons if item.ratio is not None)
+    return Chart(rows, (Tick(0.0, "× 0.5"), Tick(50.0, "as predicted"), Tick(100.0, "× 2")))
 
 
 def _ratio_row(item: Comparison) -> BarRow:
@@ -65,9 +66,9 @@ def _ratio_row(item: Comparison) -> BarRow:
     relative = item.tolerance / item.predicted if metric.absolute and item.predicted else item.tolerance
     low, high = _log_position(1 - relative), _log_position(1 + relative)
     band = Part(low, high - low, "tolerance", f"tolerance {metric.shown_tolerance()}")
-    figure = f"× {ratio:.2f}"
-    style = "mark" if item.verdict is ComparisonVerdict.WITHIN else "mark off"
-    return BarRow(metric.label, "", figure, (band,), ((50.0, "axis"),), (_log_position(ratio), style))
+    style = "good" if item.verdict is ComparisonVerdict.WITHIN else "warn"
+    dot = Dot(_log_position(ratio), style, 1 if ratio > 2 else -1 if ratio < 0.5 else 0)
+    return BarRow(metric.label, "", f"× {ratio:.2f}", (band,), ((50.0, "axis"),), dot)
 
 
 def _log_position(ratio: float) -> float:
@@ -75,34 +76,39 @@ def _log_position(ratio: float) -> float:
     return 100.0 if ratio >= 2 else 0.0 if ratio <= 0.5 else 50 * (1 + log2(ratio))
 
 
-def latency_rows(report: Report) -> tuple[BarRow, ...]:
-    """Predicted and measured p50, p90 and p99 on one scale, which includes the p99 target if it is near."""
+def latency_chart(report: Report) -> Chart | None:
+    """Predicted and measured p50, p90 and p99 on one scale, which includes the p99 target if it is near.
+
+    None if no latency is known.
+    """
     items = [report.comparison(f"latency_{name}_s") for name in ("p50", "p90", "p99")]
     values = [value for item in items for value in (item.predicted, item.measured) if value is not None]
     if not values:
-        return ()
+        return None
     target = report.plan.slo.latency_p99_s
-    near = target is not None and target <= 4 * max(values)
-    scale = max([*values, target] if near and target is not None else values) * 1.02 or 1.0
+    shown = target if target is not None and target <= 4 * max(values) else None
+    scale = round_up(max([*values, shown] if shown is not None else values))
     rows: list[BarRow] = []
     for item in items:
         name = METRIC_BY_KEY[item.metric].label.removeprefix("Latency ")
-        marks = ((100 * target / scale, "target"),) if near and target is not None and name == "p99" else ()
+        marks = ((100 * shown / scale, "limit"),) if shown is not None and name == "p99" else ()
         for word, value in (("predicted", item.predicted), ("measured", item.measured)):
             if value is not None:
-                part = Part(0.0, 100 * value / scale, word, f"{word} {formats.duration(value)}")
-                rows.append(BarRow(name, word, formats.duration(value), (part,), marks))
-    return tuple(rows)
+                rows.append(
+                    BarRow(name, word, formats.duration(value), (Part(0.0, 100 * value / scale, word, ""),), marks)
+                )
+    targets = [Tick(100 * shown / scale, f"target {formats.duration(shown)}")] if shown is not None else []
+    return Chart(tuple(rows), axis(targets, (Tick(0.0, "0"), Tick(100.0, formats.axis_duration(scale)))))
 
 
 @dataclass(frozen=True, slots=True)
 class AccuracyChart:
-    """Accuracy chart on a scale from `low` to `high` that shows the difference to the target; positions in percent."""
+    """Predicted and measured accuracy on a scale from `low` to `high` percent that shows the distance to the target."""
 
     low: float
     high: float
     target: float | None
-    rows: tuple[BarRow, ...]
+    chart: Chart
 
 
 def accuracy_chart(report: Report) -> AccuracyChart | None:
@@ -113,40 +119,60 @@ def accuracy_chart(report: Report) -> AccuracyChart | None:
         return None
     values = [value for _, value in known] + ([target] if target is not None else [])
     margin = max(1.0, (max(values) - min(values)) * 0.6)
-    low, high = max(0.0, min(values) - margin), min(100.0, max(values) + margin)
+    low, high = float(max(0, floor(min(values) - margin))), float(min(100, ceil(max(values) + margin)))
     span = high - low or 1.0
-    marks = ((100 * (target - low) / span, "target"),) if target is not None else ()
+    place = 100 * (target - low) / span if target is not None else 0.0
+    marks = ((place, "limit"),) if target is not None else ()
     rows = tuple(
-        BarRow(word, "", f"{formats.accuracy(value)} %", (), marks, (100 * (value - low) / span, word))
+        BarRow(word, "", f"{formats.accuracy(value)} %", (), marks, Dot(100 * (value - low) / span, word))
         for word, value in known
     )
-    return AccuracyChart(low, high, target, rows)
+    targets = [Tick(place, f"target {formats.plain(target)} %")] if target is not None else []
+    ends = Tick(0.0, f"{formats.plain(low)} %"), Tick(100.0, f"{formats.plain(high)} %")
+    return AccuracyChart(low, high, target, Chart(rows, axis(targets, ends)))
 
 
-def worker_rows(workers: Sequence[WorkerUse], cap: float, colours: Mapping[str, int]) -> Mapping[str, Sequence[BarRow]]:
+@dataclass(frozen=True, slots=True)
+class OperatorKey:
+    """How an operator is marked in bars: its number, in the plan's order, and one of the shades of load."""
+
+    number: int
+    shade: str
+
+
+def operator_keys(report: Report) -> Mapping[str, OperatorKey]:
+    """Operator -> its mark. Neighbours have different shades, for any number of operators."""
+    names = enumerate(report.plan.operators)
+    return {operator.name: OperatorKey(index + 1, SHADES[index % len(SHADES)]) for index, operator in names}
+
+
+def worker_charts(workers: Sequence[WorkerUse], cap: float, keys: Mapping[str, OperatorKey]) -> Mapping[str, Chart]:
     """Tier -> bars of planned load by operator, with the utilisation limit as a line and the measurement as a dot."""
     rows: dict[str, list[BarRow]] = {}
     for worker in workers:
-        parts: list[Part] = []
-        start = 0.0
-        for operator, load in worker.loads.items():
-            width = min(100 * load, 100 - start)
-            parts.append(Part(start, width, f"c{colours[operator] % 8}", f"{operator} {formats.percent(load)}"))
-            start += width
         figure = formats.percent(worker.expected)
         if worker.measured is not None:
             figure = f"{figure} → {formats.percent(worker.measured)}"
-        dot = (min(100.0, 100 * worker.measured), "mark") if worker.measured is not None else None
-        row = BarRow(
-            worker.name,
-            "" if worker.sites == 1 else f"in each of {worker.sites:,}",
-            figure,
-            tuple(parts),
-            ((100 * cap, "cap"),),
-            dot,
-        )
+        dot = Dot(min(100.0, 100 * worker.measured), "measured") if worker.measured is not None else None
+        if dot is not None and worker.measured is not None and worker.measured > 1:
+            dot = Dot(100.0, "measured", 1)
+        note = "" if worker.sites == 1 else f"in each of {worker.sites:,}"
+        row = BarRow(worker.name, note, figure, _load_parts(worker, keys), ((100 * cap, "limit"),), dot)
         rows.setdefault(worker.tier, []).append(row)
-    return rows
+    limit = (Tick(100 * cap, f"limit {formats.percent(cap)}"),)
+    ticks = axis(limit, (Tick(0.0, "0"), Tick(100.0, "100 %")))
+    return {tier: Chart(tuple(members), ticks) for tier, members in rows.items()}
+
+
+def _load_parts(worker: WorkerUse, keys: Mapping[str, OperatorKey]) -> tuple[Part, ...]:
+    parts: list[Part] = []
+    start = 0.0
+    for operator, load in worker.loads.items():
+        key, width = keys[operator], min(100 * load, 100 - start)
+        label = str(key.number) if width >= NUMBERED else ""
+        parts.append(Part(start, width, key.shade, f"{operator} {formats.percent(load)}", label))
+        start += width
+    return tuple(parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,20 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from jellybean.display.pictures import ACCENT, BAD, GOOD, LINE, PAID, SOFT, STYLE, require_picture, save_figure
+from jellybean.display import formats
+from jellybean.display.pictures import (
+    BAD,
+    LIMIT,
+    LINE,
+    SERIES,
+    STYLE,
+    SURFACE,
+    WORKER,
+    label_beside,
+    log_durations,
+    require_picture,
+    save_figure,
+)
 from jellybean.whatif.check import TraceCheck
 from jellybean_solver import ReplayInterval
 
@@ -20,9 +33,9 @@ def save_plot(check: TraceCheck, path: Path) -> None:
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(9.5, 6.6), facecolor="white")
+        figure = Figure(figsize=(9.5, 6.6), facecolor=SURFACE)
         panels = figure.subplots(3, 1, sharex=True)
-        figure.subplots_adjust(left=0.085, right=0.985, top=0.93, bottom=0.075, hspace=0.16)
+        figure.subplots_adjust(left=0.095, right=0.9, top=0.93, bottom=0.075, hspace=0.26)
         unit_s, unit = next((size, name) for least, size, name in _TIMES if check.replay.length_s >= least)
         for axes, draw in zip(panels, (_rates, _latency, _utilisation), strict=True):
             draw(check, axes, unit_s)
@@ -31,8 +44,10 @@ def save_plot(check: TraceCheck, path: Path) -> None:
             axes.spines[["top", "right"]].set_visible(False)
             axes.set_ylim(bottom=0 if axes.get_yscale() == "linear" else None)
             if axes.get_legend_handles_labels()[0]:
-                axes.legend(loc="upper right", frameon=False, ncols=4, labelcolor=SOFT, fontsize=8)
+                place = {"loc": "lower right", "bbox_to_anchor": (1.0, 0.97), "borderaxespad": 0.0}
+                axes.legend(**place, frameon=False, ncols=4, fontsize=8)
             _mark_breaks(check, axes, unit_s)
+        figure.align_ylabels(panels)
         panels[-1].set_xlabel(f"time since the start of the trace ({unit})")
         panels[-1].set_xlim(0, check.replay.length_s / unit_s)
         panels[0].set_title(_title(check), loc="left", fontsize=10)
@@ -51,35 +66,38 @@ def _rates(check: TraceCheck, axes: Any, unit_s: float) -> None:
     for name in check.file.trace.peaks_per_s:
         curves.setdefault(tuple(s.rates_per_s[name] for s in check.file.trace.stretches), []).append(name)
     borders = [s.start_s / unit_s for s in check.file.trace.stretches] + [check.replay.length_s / unit_s]
-    for (rates, names), color in zip(curves.items(), (ACCENT, PAID, GOOD, SOFT) * len(curves), strict=False):
+    for (rates, names), color in zip(curves.items(), SERIES * len(curves), strict=False):
         axes.stairs(rates, borders, color=color, linewidth=1.6, label=", ".join(names), baseline=None)
     declared = check.plan.sources[0].rate_per_s
     if len(curves) == 1:
-        axes.axhline(declared, color=SOFT, linewidth=0.9, linestyle=(0, (4, 3)), label=f"planned: {declared:g}/s")
+        axes.axhline(declared, **LIMIT)
+        label_beside(axes, declared, f"planned\n{formats.rate(declared)}")
     axes.set_ylabel("requests / s")
-    axes.set_ylim(top=1.28 * max(declared, *check.file.trace.peaks_per_s.values()))
+    axes.set_ylim(top=1.1 * max(declared, *check.file.trace.peaks_per_s.values()))
 
 
 def _latency(check: TraceCheck, axes: Any, unit_s: float) -> None:
     """Draw p50 and p99 latency on a logarithmic axis, because latency under overload grows by orders of magnitude."""
-    _stairs(check.replay.intervals, axes, unit_s, lambda i: i.latency_p50_s, ACCENT, "p50")
-    _stairs(check.replay.intervals, axes, unit_s, lambda i: i.latency_p99_s, PAID, "p99")
+    _stairs(check.replay.intervals, axes, unit_s, lambda i: i.latency_p50_s, SERIES[0], "p50")
+    _stairs(check.replay.intervals, axes, unit_s, lambda i: i.latency_p99_s, SERIES[1], "p99")
     target_s = check.plan.slo.latency_p99_s
     if target_s is not None:
-        axes.axhline(target_s, color=BAD, linewidth=0.9, linestyle=(0, (4, 3)), label=f"SLO {target_s:g} s")
+        axes.axhline(target_s, **LIMIT)
+        label_beside(axes, target_s, f"p99 target\n{formats.duration(target_s)}")
     axes.set_yscale("log")
     low, high = axes.get_ylim()
-    axes.set_ylim(low, high * (high / low) ** 0.25)
-    axes.set_ylabel("latency (s)")
+    axes.set_ylim(low, high * (high / low) ** 0.05)
+    log_durations(axes.yaxis)
+    axes.set_ylabel("latency")
 
 
 def _utilisation(check: TraceCheck, axes: Any, unit_s: float) -> None:
     """Draw the utilisation of the busiest worker or link in each interval."""
     peak = max(check.replay.intervals, key=lambda interval: interval.utilisation)
     label = f"busiest worker or link (peak: {peak.busiest})"
-    _stairs(check.replay.intervals, axes, unit_s, lambda i: i.utilisation, GOOD, label)
-    axes.axhline(1.0, color=BAD, linewidth=0.9, linestyle=(0, (4, 3)))
-    axes.set_ylim(0, 1.3)
+    _stairs(check.replay.intervals, axes, unit_s, lambda i: i.utilisation, WORKER, label)
+    axes.axhline(1.0, **LIMIT)
+    axes.set_ylim(0, 1.08)
     axes.set_yticks([0, 0.25, 0.5, 0.75, 1.0], ["0", "25 %", "50 %", "75 %", "100 %"])
     axes.set_ylabel("utilisation")
 

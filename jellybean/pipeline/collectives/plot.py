@@ -6,13 +6,24 @@ from pathlib import Path
 from typing import Any
 
 from jellybean.display import formats
-from jellybean.display.pictures import ACCENT, BAD, GOOD, INK, LINE, PAID, SOFT, STYLE, require_picture, save_figure
+from jellybean.display.pictures import (
+    INK,
+    LINE,
+    SERIES,
+    SOFT,
+    STYLE,
+    SURFACE,
+    log_durations,
+    log_sizes,
+    require_picture,
+    save_figure,
+)
 from jellybean.pipeline.collectives.comparison import Comparison, compare_ways
 from jellybean_solver.pipeline import WAYS
 
 PLOTTED_WORKERS = 64  # least right end of the axis
 EVERY = 16  # up to here every number of workers is drawn, then some of each doubling, with steps at powers of 2
-_COLOURS = {"parameter-server": BAD, "naive": PAID, "ring": ACCENT, "tree": GOOD, "butterfly": "#7b3fb5"}
+_COLOURS = dict(zip(("parameter-server", "naive", "ring", "tree", "butterfly"), SERIES, strict=True))
 _DASHES = {"parameter-server": "-", "naive": "--", "ring": "-", "tree": "-.", "butterfly": ":"}
 
 
@@ -28,7 +39,7 @@ def save_comparison(comparison: Comparison, path: Path) -> None:
     counts = plotted_workers(comparison.workers)
     every = [compare_ways(count, comparison.size_bytes, comparison.link) for count in counts]
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(11.0, 3.9), facecolor="white")
+        figure = Figure(figsize=(11.0, 3.9), facecolor=SURFACE)
         panels = figure.subplots(1, 3)
         _panel(panels[0], counts, {name: [one.traffic[name].total_bytes for one in every] for name in WAYS})
         _panel(panels[1], counts, {name: [one.traffic[name].busiest_bytes for one in every] for name in WAYS})
@@ -62,7 +73,7 @@ def _title(comparison: Comparison) -> str:
 
 
 def _panel(axes: Any, counts: list[int], lines: dict[str, list[float]], *, seconds: bool = False) -> None:
-    from matplotlib.ticker import FuncFormatter, NullFormatter
+    from matplotlib.ticker import FuncFormatter
 
     for name, values in lines.items():
         axes.plot(counts, values, color=_COLOURS[name], linestyle=_DASHES[name], linewidth=1.6, label=name)
@@ -70,13 +81,6 @@ def _panel(axes: Any, counts: list[int], lines: dict[str, list[float]], *, secon
     axes.set_yscale("log")
     axes.set_xlabel("workers")
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _tick(value, seconds=seconds)))
-    axes.yaxis.set_minor_formatter(NullFormatter())
+    (log_durations if seconds else log_sizes)(axes.yaxis)
     axes.grid(axis="y", color=LINE, linewidth=0.5)
     axes.spines[["top", "right"]].set_visible(False)
-
-
-def _tick(value: float, *, seconds: bool) -> str:
-    if not seconds:
-        return formats.axis_size(value)
-    return f"{value:g} s" if value >= 1 else f"{value * 1e3:g} ms" if value >= 1e-3 else f"{value * 1e6:g} µs"

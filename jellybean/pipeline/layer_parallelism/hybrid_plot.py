@@ -5,12 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from jellybean.display.formats import axis_size, decimal_size
-from jellybean.display.pictures import ACCENT, INK, LINE, PAID, SOFT, STYLE, require_picture, save_figure
+from jellybean.display.formats import decimal_size
+from jellybean.display.pictures import (
+    INK,
+    LINE,
+    SERIES,
+    SOFT,
+    STYLE,
+    SURFACE,
+    log_sizes,
+    require_picture,
+    save_figure,
+)
 from jellybean.pipeline.layer_parallelism.hybrid import HybridTraffic
 from jellybean_solver.pipeline import LayerStrategy
 
-_COLOURS = {LayerStrategy.DATA: ACCENT, LayerStrategy.TENSOR: PAID}
+_COLOURS = {LayerStrategy.DATA: SERIES[0], LayerStrategy.TENSOR: SERIES[1]}
 PALE = 0.28  # opacity of the strategy that is not used
 
 
@@ -24,7 +34,7 @@ def save_hybrid(traffic: HybridTraffic, path: Path) -> None:
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(9.0, 1.4 + 0.34 * len(traffic.layers)), facecolor="white")
+        figure = Figure(figsize=(9.0, 1.4 + 0.34 * len(traffic.layers)), facecolor=SURFACE)
         axes = figure.subplots()
         _axes(axes, traffic)
         for offset, strategy, sizes in (
@@ -49,8 +59,6 @@ def _bars(axes: Any, traffic: HybridTraffic, strategy: LayerStrategy, sizes: tup
 
 
 def _axes(axes: Any, traffic: HybridTraffic) -> None:
-    from matplotlib.ticker import FuncFormatter, NullFormatter
-
     sizes = [size for size in (*traffic.data_bytes, *traffic.tensor_bytes) if size > 0] or [1.0]
     axes.set_xscale("log")
     axes.set_xlim(min(sizes) / 3, max(sizes) * 4)
@@ -58,8 +66,7 @@ def _axes(axes: Any, traffic: HybridTraffic) -> None:
     axes.set_yticks(range(len(traffic.layers)), [layer.name for layer in traffic.layers])
     axes.tick_params(axis="y", length=0)
     axes.tick_params(axis="x", which="minor", length=0)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: axis_size(value)))
-    axes.xaxis.set_minor_formatter(NullFormatter())
+    log_sizes(axes.xaxis)
     axes.set_xlabel("bytes sent by each worker per step (logarithmic)")
     axes.grid(axis="x", color=LINE, linewidth=0.5)
     axes.set_axisbelow(True)

@@ -8,8 +8,19 @@ from typing import Any
 
 from rich.table import Table
 
-from jellybean.display.formats import axis_size, decimal_size
-from jellybean.display.pictures import ACCENT, GOOD, INK, LINE, PAID, SOFT, STYLE, require_picture, save_figure
+from jellybean.display.formats import decimal_size
+from jellybean.display.pictures import (
+    INK,
+    LINE,
+    SERIES,
+    SOFT,
+    STYLE,
+    SURFACE,
+    label_above,
+    log_sizes,
+    require_picture,
+    save_figure,
+)
 from jellybean_solver.pipeline import (
     LinearLayer,
     LinearStrategy,
@@ -26,9 +37,9 @@ _NAMES = {
     LinearStrategy.DATA: "data parallel",
 }
 _LINES = {
-    LinearStrategy.PARTITION_OUTPUT: (PAID, "-"),
-    LinearStrategy.REDUCE_OUTPUT: (GOOD, "--"),
-    LinearStrategy.DATA: (ACCENT, "-"),
+    LinearStrategy.PARTITION_OUTPUT: (SERIES[1], "-"),
+    LinearStrategy.REDUCE_OUTPUT: (SERIES[2], "--"),
+    LinearStrategy.DATA: (SERIES[0], "-"),
 }
 
 
@@ -112,7 +123,7 @@ class LinearComparison:
         from matplotlib.figure import Figure
 
         with matplotlib.rc_context(STYLE):
-            figure = Figure(figsize=(7.5, 4.3), facecolor="white")
+            figure = Figure(figsize=(7.5, 4.3), facecolor=SURFACE)
             axes = figure.subplots()
             for strategy, (colour, dashes) in _LINES.items():
                 sizes = [self.sent_bytes(strategy, batch) for batch in self.batches]
@@ -120,29 +131,24 @@ class LinearComparison:
             _scales(axes)
             turn = data_from_batch(self.layer)
             axes.axvline(turn, color=LINE, linewidth=5, zorder=0)
-            place: dict[str, Any] = {
-                "xycoords": axes.get_xaxis_transform(),
-                "textcoords": "offset points",
-                "fontsize": 8,
-            }
-            axes.annotate(f"{turn:,}", (turn, 0.02), (5, 0), color=SOFT, **place)
+            labels = [(float(turn), f"{turn:,}")]
             if self.batch is not None:
                 axes.axvline(self.batch, color=SOFT, linewidth=0.8, linestyle=":", zorder=0)
-                axes.annotate(f"batch {self.batch:,}", (self.batch, 0.94), (5, 0), color=SOFT, **place)
-            axes.set_title(self.title().replace("; ", "\n"), loc="left", fontsize=8.5, color=INK)
-            axes.legend(frameon=False, fontsize=8)
-            figure.tight_layout()
+                labels.append((float(self.batch), f"batch {self.batch:,}"))
+            axes.set_title(self.title().replace("; ", "\n"), loc="left", fontsize=8.5, color=INK, pad=26)
+            figure.legend(loc="lower left", bbox_to_anchor=(0.08, 0), ncols=3, frameon=False, fontsize=8)
+            figure.tight_layout(rect=(0, 0.07, 1, 1))
+            label_above(axes, labels)
             save_figure(figure, path)
 
 
 def _scales(axes: Any) -> None:
-    from matplotlib.ticker import FuncFormatter, NullFormatter
+    from matplotlib.ticker import FuncFormatter
 
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: axis_size(value)))
-    axes.yaxis.set_minor_formatter(NullFormatter())
+    log_sizes(axes.yaxis)
     axes.set_xlabel("batch, rows over all devices")
     axes.set_ylabel("sent by each device per step")
     axes.grid(axis="y", color=LINE, linewidth=0.5)

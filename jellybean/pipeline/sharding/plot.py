@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from jellybean.display.pictures import INK, LINE, SOFT, STYLE, require_picture, save_figure
+from jellybean.display.pictures import INK, LINE, SOFT, STYLE, SUNKEN, SURFACE, require_picture, save_figure
 from jellybean.errors import JellyBeanError
 from jellybean.pipeline.sharding.layer_groups import LayerGroup, layer_groups
 from jellybean_solver.pipeline import LayerGraph, Partition
@@ -33,7 +33,7 @@ def save_sharding(graph: LayerGraph, partition: Partition, path: Path) -> None:
     rows = [[group for number, group in groups if number == stage] for stage in range(len(partition.stages))]
     with matplotlib.rc_context(STYLE):
         width = max(map(len, rows))
-        figure = Figure(figsize=(max(6.0, 1.3 + 1.75 * width), 0.7 + 1.75 * len(rows)), facecolor="white")
+        figure = Figure(figsize=(max(6.0, 1.3 + 1.75 * width), 0.7 + 1.75 * len(rows)), facecolor=SURFACE)
         axes = figure.subplots(len(rows), width, squeeze=False)
         for number, stage_groups in enumerate(rows):
             first = sum(stage.replicas for stage in partition.stages[:number])
@@ -76,7 +76,7 @@ def _tiles(
     rows, columns = (group.parts(name) if name else 1 for name in dimensions)
     height, width = SIDE / rows, place[1] / columns
     for (row, column), holders in devices.items():
-        colour = colormaps["Pastel1"](holders[0] % 9) if len(holders) < count or count == 1 else "#f2f3f6"
+        colour = colormaps["Pastel1"](holders[0] % 9) if len(holders) < count or count == 1 else SUNKEN
         corner = (place[0] + column * width, row * height)
         axes.add_patch(Rectangle(corner, width, height, facecolor=colour, edgecolor=LINE, linewidth=0.8))
         if rows * columns <= LABELLED:

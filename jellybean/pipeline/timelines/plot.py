@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from jellybean.display.pictures import SOFT, STYLE, require_picture, save_figure
+from jellybean.display.palette import BACKWARD, FORWARD, WEIGHT_GRADIENT
+from jellybean.display.pictures import INK, SOFT, STYLE, SURFACE, require_picture, save_figure
 from jellybean_solver.pipeline import Action, ActionKind, Timeline, bubble_fraction
 
 # Kind of action -> (colour for a device's first stage or replica, colour for its second).
 _COLOURS = {
-    ActionKind.FORWARD: ("#a9d3f5", "#5b9fd8"),
-    ActionKind.BACKWARD: ("#b8e0b0", "#6fb463"),
-    ActionKind.INPUT_GRADIENT: ("#b8e0b0", "#6fb463"),
-    ActionKind.WEIGHT_GRADIENT: ("#f6dfa0", "#dcb24a"),
+    ActionKind.FORWARD: FORWARD,
+    ActionKind.BACKWARD: BACKWARD,
+    ActionKind.INPUT_GRADIENT: BACKWARD,
+    ActionKind.WEIGHT_GRADIENT: WEIGHT_GRADIENT,
 }
 _NAMES = {
     ActionKind.FORWARD: "forward",
@@ -43,7 +44,7 @@ def save_timeline(timeline: Timeline, path: Path) -> None:
 
     schedule = timeline.schedule
     with matplotlib.rc_context({**STYLE, "font.sans-serif": FONTS}):
-        figure = Figure(figsize=(WIDTH_INCHES, 1.3 + 0.36 * schedule.devices), facecolor="white")
+        figure = Figure(figsize=(WIDTH_INCHES, 1.3 + 0.36 * schedule.devices), facecolor=SURFACE)
         axes = figure.subplots()
         style = _BoxStyle.of(timeline, 72 * WIDTH_INCHES * (RIGHT - LEFT) / MARGIN)
         for device in range(schedule.devices):
@@ -78,7 +79,7 @@ def _row(axes: Any, timeline: Timeline, device: int, style: _BoxStyle) -> None:
     boxes: dict[str, list[tuple[float, float]]] = {}
     for timed in timeline.timed_actions(device):
         if timed.action.kind is ActionKind.UPDATE:
-            axes.plot([timed.end_s] * 2, [device - 0.45, device + 0.45], color="#333333", linewidth=1.4)
+            axes.plot([timed.end_s] * 2, [device - 0.45, device + 0.45], color=INK, linewidth=1.4)
         if timed.action.kind not in _COLOURS or timed.end_s <= timed.start_s:
             continue
         width = timed.end_s - timed.start_s
@@ -92,7 +93,7 @@ def _row(axes: Any, timeline: Timeline, device: int, style: _BoxStyle) -> None:
         corners = [[(at, top), (at + width, top), (at + width, low), (at, low)] for at, width in spans]
         # A single path for all boxes of a colour makes the file far smaller.
         outline = Outline.make_compound_path_from_polys(np.array(corners))
-        axes.add_patch(PathPatch(outline, facecolor=colour, edgecolor="white", linewidth=style.edge_pt))
+        axes.add_patch(PathPatch(outline, facecolor=colour, edgecolor=SURFACE, linewidth=style.edge_pt))
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,7 @@ def _legend(axes: Any, timeline: Timeline) -> None:
     handles: list[Any] = [Patch(color=_COLOURS[kind][0], label=_NAMES[kind]) for kind in kinds]
     if schedule.chunks > 1:
         handles += [Patch(color=_COLOURS[kind][1], label=f"{_NAMES[kind]}, {second}") for kind in kinds]
-    handles.append(Line2D([], [], color="#333333", linewidth=1.4, label="update"))
+    handles.append(Line2D([], [], color=INK, linewidth=1.4, label="update"))
     axes.figure.legend(
         handles=handles, loc="lower left", bbox_to_anchor=(0.06, 0), ncols=4, frameon=False, fontsize=8, labelcolor=SOFT
     )

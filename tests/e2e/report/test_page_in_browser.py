@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -15,67 +11,31 @@ import pytest
 from jellybean.report import Store, build_report, render_html
 from jellybean_solver.model.plan import Plan
 from tests import report_plans as plans
+from tests.support.browser import Page
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "headless_shell")
-QUIET = (
-    "--headless", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-default-apps", "--disable-sync", "--disable-extensions",
-    "--disable-features=OptimizationHints,MediaRouter,Translate,DialMediaRouteProvider", "--enable-logging=stderr",
-    "--host-resolver-rules=MAP * ~NOTFOUND",  # the browser itself shall not reach out either
-)  # fmt: skip
 HOSTILE = "<img src=http://example.invalid/x onerror=alert(1)>"
 
 
-def _find_browser() -> str | None:
-    return next((path for name in BROWSERS if (path := shutil.which(name))), None)
+def _open(page: Page, folder: Path, html: str) -> str:
+    """The text of the rendered document; `page` has what was written to the console and asked for."""
+    path = folder / "page.html"
+    path.write_text(html, encoding="utf-8")
+    page.open(path)
+    return str(page.evaluate("document.documentElement.outerHTML"))
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> str:
-    found = _find_browser()
-    if found is None:
-        pytest.skip(f"no headless browser on PATH (looked for {', '.join(BROWSERS)})")
-    probe = _run(found, tmp_path_factory.mktemp("probe"), "about:blank")
-    if probe.returncode != 0 or "<html" not in probe.stdout:
-        pytest.skip(f"{found} does not run here: {probe.stderr.strip().splitlines()[-1:]}")
-    return found
+def _asked(page: Page) -> list[str]:
+    return [address for address in page.asked if not address.startswith(("file:", "data:"))]
 
 
-def _run(browser: str, folder: Path, address: str, *flags: str) -> subprocess.CompletedProcess[str]:
-    as_root = ("--no-sandbox",) if os.geteuid() == 0 else ()
-    profile = f"--user-data-dir={folder / 'profile'}"
-    return subprocess.run(
-        [browser, *QUIET, *as_root, profile, *flags, "--dump-dom", address],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-
-
-def _open(browser: str, folder: Path, html: str, *flags: str) -> tuple[str, list[str], list[str]]:
-    """The rendered document, what was written to the console, and the addresses asked for that are no files."""
-    page, log = folder / "page.html", folder / "net.json"
-    page.write_text(html, encoding="utf-8")
-    done = _run(browser, folder, page.as_uri(), f"--log-net-log={log}", *flags)
-    assert done.returncode == 0, done.stderr
-    assert "<html" in done.stdout, done.stderr
-    console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-    return done.stdout, console, _asked(json.loads(log.read_text(encoding="utf-8")))
-
-
-def _asked(net_log: dict[str, Any]) -> list[str]:
-    """Addresses that the page asked for; a browser's own requests have no origin."""
-    parameters = [event.get("params", {}) for event in net_log["events"]]
-    asked = {str(p["url"]) for p in parameters if "url" in p and p.get("initiator", "not an origin") != "not an origin"}
-    return sorted(url for url in asked if not url.startswith(("file:", "data:")))
-
-
-def _page(folder: Path, plan: Plan, *, measured: bool = True) -> str:
+def _page(folder: Path, plan: Plan, *, measured: bool = True, p50: float = 0.066) -> str:
     store = Store.of(folder / "project")
     baselines: list[list[Any]] = [["all in the cloud", 12.31, ""], [HOSTILE, None, "infeasible"]]
     plan_hash = store.add_plan(plans.document(plan), {"solve_s": 0.12, "baselines": baselines})
     if measured:
         store.add_prediction(plan_hash, plans.prediction(plan))
-        for p50 in (0.062, 0.063, 0.066):
-            store.add_measurement(plan_hash, plans.measurement(plan, latency_p50_s=p50))
+        for p50_s in (0.062, 0.063, p50):
+            store.add_measurement(plan_hash, plans.measurement(plan, latency_p50_s=p50_s))
     return render_html(build_report(store))
 
 
@@ -83,61 +43,121 @@ def _visible(document: str) -> str:
     return " ".join(re.sub(r"<[^>]+>", " ", re.sub(r"<style>.*?</style>", "", document, flags=re.DOTALL)).split())
 
 
-def test_the_page_shows_the_report_and_asks_for_nothing(browser: str, tmp_path: Path) -> None:
-    document, console, asked = _open(browser, tmp_path, _page(tmp_path, plans.digits()))
+def test_the_page_shows_the_report_and_asks_for_nothing(page: Page, tmp_path: Path) -> None:
+    page.resize(1280)
+    document = _open(page, tmp_path, _page(tmp_path, plans.digits()))
     text = _visible(document)
     for expected in (
         "digits", "Meets its targets, as predicted", "0.72 USD/h", "93.10", "92.70", "61.0 ms", "66.0 ms",
-        "Topology and placement", "edge-box-1", "mlp-int8", "Cost by operator", "Certificate", "optimal", "Drift",
+        "Topology and placement", "edge-box-1", "mlp-int8", "Cost by operator", "traffic", "Certificate", "optimal",
+        "Drift",
     ):  # fmt: skip
         assert expected in text
     assert document.count("<svg") > 10
-    assert console == []
-    assert asked == []
+    assert (page.console, _asked(page)) == ([], [])
 
 
-def test_the_check_would_notice(browser: str, tmp_path: Path) -> None:
+def test_the_check_would_notice(page: Page, tmp_path: Path) -> None:
     """A style sheet the policy does not name is reported; a script in a page without a policy runs and asks."""
     html = _page(tmp_path, plans.digits())
-    _, console, _ = _open(browser, tmp_path, html.replace("<style>", "<style>/* changed */"))
-    assert any("Content Security Policy" in line for line in console)
+    _open(page, tmp_path, html.replace("<style>", "<style>/* changed */"))
+    assert any("Content Security Policy" in line for line in page.console)
     bare = re.sub(r"<meta http-equiv=.*?>", "", html)
-    _, _, asked = _open(browser, tmp_path, bare.replace("<main>", '<main><img src="http://127.0.0.1:9/x.png">'))
-    assert "http://127.0.0.1:9/x.png" in asked
+    _open(page, tmp_path, bare.replace("<main>", '<main><img src="http://127.0.0.1:9/x.png">'))
+    assert _asked(page) == ["http://127.0.0.1:9/x.png"]
 
 
-def test_hostile_names_do_nothing(browser: str, tmp_path: Path) -> None:
-    document, console, asked = _open(browser, tmp_path, _page(tmp_path, plans.one_worker(HOSTILE, HOSTILE, HOSTILE)))
+def test_hostile_names_do_nothing(page: Page, tmp_path: Path) -> None:
+    document = _open(page, tmp_path, _page(tmp_path, plans.one_worker(HOSTILE, HOSTILE, HOSTILE)))
     assert "&lt;img" in document
     assert "<img" not in document
-    assert (console, asked) == ([], [])
+    assert (page.console, _asked(page)) == ([], [])
 
 
-_MEASURE = """<script>addEventListener('load', () => {
-  const wide = document.documentElement.scrollWidth - document.documentElement.clientWidth;
-  const cut = [];
-  for (const group of document.querySelectorAll('.topology g')) {
+# wide: pixels that the page scrolls sideways. cut: texts of boxes that leave their box. hints: tables whose hint and
+# whose overflow disagree. narrow: tables without a frame of their own that are wider than it. lost: texts of the page
+# beyond the screen. ragged: charts whose tracks differ in place or width. crossed: texts of the drawing with a line
+# under them. hidden: labels of a line that lie on another one too.
+_LAYOUT = """(() => {
+  const box = element => element.getBoundingClientRect();
+  const shown = element => box(element).width > 0 && box(element).height > 0;
+  const all = (query, root = document) => [...root.querySelectorAll(query)].filter(shown);
+  const screen = document.documentElement.clientWidth;
+  const cut = all('.topology g').flatMap(group => {
     const frame = group.querySelector('rect');
-    if (!frame || !frame.getBoundingClientRect().width) continue;
-    const right = frame.getBoundingClientRect().right;
-    for (const text of group.querySelectorAll('text')) {
-      const box = text.getBoundingClientRect();
-      if (box.right > right + 1) cut.push(text.textContent);
-    }
-  }
-  document.title = JSON.stringify({wide, cut, drawn: [...document.querySelectorAll('.topology')]
-    .filter(e => e.getBoundingClientRect().width > 0).length});
-});</script></body>"""
+    return all('text', group).filter(text => !frame || box(text).right > box(frame).right + 7).map(t => t.textContent);
+  });
+  const hints = [...document.querySelectorAll('.scroll')].filter(frame =>
+    (frame.scrollWidth > frame.clientWidth + 1) !== shown(frame.previousElementSibling)).map(f => f.ariaLabel);
+  const narrow = all('.fits').filter(frame => frame.scrollWidth > frame.clientWidth + 1).map(f => f.textContent);
+  const lost = all('h1,h2,h3,p,li,dd,dt').filter(e => box(e).right > screen + 1).map(e => e.textContent.trim());
+  const ragged = all('.rows').filter(list => {
+    const tracks = all('rect.track', list).map(box);
+    return new Set(tracks.map(t => Math.round(t.left) + '-' + Math.round(t.right))).size > 1;
+  }).length;
+  const drawing = all('.topology')[0];
+  const lines = [...drawing.querySelectorAll('path.line')].map(path => {
+    const matrix = path.getScreenCTM(), length = path.getTotalLength();
+    const steps = Array.from({length: Math.ceil(length / 2) + 1}, (_, i) => 2 * i);
+    return steps.map(at => path.getPointAtLength(at).matrixTransform(matrix));
+  });
+  const under = area => lines.filter(points => points.some(p =>
+    p.x > area.left + 1 && p.x < area.right - 1 && p.y > area.top + 1 && p.y < area.bottom - 1)).length;
+  const pills = new Set(all('rect.pill', drawing).map(rect => rect.nextElementSibling));
+  const crossed = all('text', drawing).filter(text => !pills.has(text) && under(box(text)) > 0).map(t => t.textContent);
+  const hidden = [...pills].filter(text => under(box(text.previousElementSibling)) > 1).map(t => t.textContent);
+  return {wide: document.documentElement.scrollWidth - screen, cut, hints, narrow, lost, ragged, crossed, hidden,
+    drawn: all('.topology').length, screen};
+})()"""
+WELL = {
+    "wide": 0, "cut": [], "hints": [], "narrow": [], "lost": [], "ragged": 0, "crossed": [], "hidden": [], "drawn": 1,
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("width", [390, 820, 1280])
-@pytest.mark.parametrize("make", [plans.vqa, plans.digits, plans.one_worker, plans.large])
-def test_the_page_fits_the_screen(browser: str, tmp_path: Path, make: Any, width: int) -> None:
-    """Nothing scrolls sideways but tables in their own frames; texts stay in their boxes; one drawing is shown."""
+@pytest.mark.parametrize("make", [plans.vqa, plans.digits, plans.one_worker, plans.large, plans.idle_hub])
+def test_the_page_fits_the_screen(page: Page, tmp_path: Path, make: Any) -> None:
+    """Nothing scrolls sideways but wide tables, and those say so; no text leaves its box or lies on a line."""
     html = _page(tmp_path, make(), measured=make is not plans.one_worker)
-    html = re.sub(r"<meta http-equiv=.*?>", "", html).replace("</body>", _MEASURE)
-    flags = (f"--window-size={width},2000", "--virtual-time-budget=2000")
-    document, _, _ = _open(browser, tmp_path, html, *flags)
-    title = re.search(r"<title>(\{.*?)</title>", document)
-    assert title
-    assert json.loads(title[1].replace("&amp;", "&")) == {"wide": 0, "cut": [], "drawn": 1}
+    for width in (390, 820, 1280):
+        page.resize(width)
+        _open(page, tmp_path, html)
+        assert page.evaluate(_LAYOUT) == WELL | {"screen": width}, width
+
+
+def test_the_layout_check_would_notice(page: Page, tmp_path: Path) -> None:
+    page.resize(390)
+    html = re.sub(r"<meta http-equiv=.*?>", "", _page(tmp_path, plans.digits()))
+    _open(page, tmp_path, html.replace(".swipe { display: block; }", ""))
+    assert page.evaluate(_LAYOUT)["hints"]
+    page.resize(1280)
+    _open(page, tmp_path, html.replace("grid-template-columns: subgrid", "grid-template-columns: 3em 1fr auto"))
+    assert page.evaluate(_LAYOUT)["ragged"] > 0
+
+
+_COLOURS = """(() => {
+  const probe = document.createElement('div');
+  document.body.append(probe);
+  const token = name => { probe.style.color = `var(--${name})`; return getComputedStyle(probe).color; };
+  const fills = query => [...new Set([...document.querySelectorAll(query)].map(e => getComputedStyle(e).fill))];
+  const marks = {worker: '.rows rect.worker', traffic: '.rows rect.traffic', measured: '.rows rect.measured',
+    predicted: '.rows rect.predicted', good: '.dot.good', warn: '.dot.warn'};
+  const found = Object.entries(marks).map(([name, query]) =>
+    [name, fills(query), [token(name === 'worker' ? 'worker-2' : name)]]);
+  return {found, ink: token('ink'), surface: token('surface')};
+})()"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_marks_have_the_colour_of_their_meaning(page: Page, tmp_path: Path, scheme: str) -> None:
+    html = re.sub(r"<meta http-equiv=.*?>", "", _page(tmp_path, plans.idle_hub(), p50=0.2))
+    try:
+        page.emulate(scheme=scheme)
+        _open(page, tmp_path, html)
+        colours = page.evaluate(_COLOURS)
+        assert all(fills == token for _, fills, token in colours["found"]), colours
+        assert len({fills[0] for _, fills, _ in colours["found"]}) == len(colours["found"])
+        page.emulate(scheme=scheme, media="print")
+        printed = page.evaluate(_COLOURS)
+        assert (printed["ink"], printed["surface"]) == ("rgb(23, 27, 36)", "rgb(255, 255, 255)"), "dark ink on paper"
+    finally:
+        page.emulate()

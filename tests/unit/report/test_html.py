@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from jellybean.display.palette import SHADES
 from jellybean.report import Store, build_report, render_html
 from jellybean.report.report import Report
 from jellybean.report.topology import NARROW, WIDE, Box, Drawing, Shape, draw
@@ -16,7 +17,7 @@ from jellybean_solver.model.plan import Plan
 from tests import report_plans as plans
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{ 7 * 7 }}&amp;"
-VOID = {"meta", "br", "link", "img", "input", "hr"}
+VOID = {"meta", "br", "link", "img", "input", "hr", "wbr"}
 ALL = (plans.vqa, plans.digits, plans.one_worker, plans.large)
 
 
@@ -180,8 +181,10 @@ def test_contrast_is_enough_to_read(tmp_path: Path, scheme: int) -> None:
     for text in ("ink", "soft"):
         for ground in ("page", "surface", "sunken"):
             assert _contrast(colour[text], colour[ground]) >= 4.5, (text, ground)
-    for level in ("good", "warn", "bad", "open"):
+    for level in ("good", "warn", "bad"):
         assert _contrast(colour[level], colour[f"{level}-bg"]) >= 4.5, level
         assert _contrast(colour[level], colour["surface"]) >= 4.5, level
-    for seen in ("accent", "paid", *(f"c{index}" for index in range(8))):
-        assert _contrast(colour[seen], colour["surface"]) >= 3, seen
+    for mark in ("measured", "predicted", "traffic", *SHADES):
+        assert _contrast(colour[mark], colour["surface"]) >= 3, mark
+    for shade in SHADES:
+        assert _contrast(colour[f"on-{shade}"], colour[shade]) >= 4.5, shade

@@ -170,7 +170,7 @@ JSON_SHAPE = {
     "cost_usd_per_h": ["compute", "network", "total"],
     "certificate": ["bound", "gap", "objective", "termination"],
     "headline": ["level", "reasons", "title"],
-    "cost_by": ["flows", "links", "operators", "tiers"],
+    "cost_by": ["flows", "links", "operators", "tiers", "traffic"],
     "comparisons": ["difference", "measured", "metric", "predicted", "ratio", "tolerance", "verdict"],
     "slos": ["measured", "measured_state", "metric", "predicted", "predicted_state", "target"],
     "placements": ["batch", "count", "load", "operator", "pool", "rate_per_s", "sites", "tier", "variant"],

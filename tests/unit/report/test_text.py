@@ -74,6 +74,14 @@ Meets its targets, as predicted: 7 of 7 figures within tolerance of the predicti
   Latency p90               94.0 ms    109 ms   1.16     ± 35 %  within
   Latency p99                151 ms    188 ms   1.25     ± 50 %  within   <= 800 ms met
 
+  cost of   USD/h  share
+  find     0.0220    3 %
+  shape    0.1700   24 %
+  strokes  0.4376   61 %
+  read     0.0757   10 %
+  number   0.0126    2 %
+  traffic  0.0048  < 1 %
+
   worker      tier   utilisation           planned  measured
   edge-box-1  edge   ━━━━━───────────────     21 %      23 %
   edge-box-2  edge   ━━━━────────────────     17 %      18 %
