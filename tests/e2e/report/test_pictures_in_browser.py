@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from jellybean.display.pictures import STYLE, save_figure
 from jellybean.frontier import Frontier, save_plot
 from jellybean.frontier.find import Current
 from jellybean.pipeline.collectives.comparison import compare_ways
@@ -72,6 +73,7 @@ def test_no_text_lies_on_a_line(page: Page, tmp_path: Path, draw: Callable[[Path
 
 
 def test_the_check_would_notice(page: Page, tmp_path: Path) -> None:
+    import matplotlib
     from matplotlib.figure import Figure
 
     figure = Figure()
@@ -81,6 +83,7 @@ def test_the_check_would_notice(page: Page, tmp_path: Path) -> None:
     axes.text(0.2, 0.5, "on a line", va="center")
     axes.text(0.2, 0.8, "first")
     axes.text(0.2, 0.8, "second")
-    figure.savefig(tmp_path / "picture.svg", metadata={"Date": None})
+    with matplotlib.rc_context(STYLE):
+        save_figure(figure, tmp_path / "picture.svg")
     page.open(tmp_path / "picture.svg")
     assert page.evaluate(_CROSSED) == {"lines": 2, "crossed": ["on a line"], "met": [["first", "second"]]}
