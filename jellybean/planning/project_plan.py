@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,8 @@ from jellybean.errors import InfeasibleError, InputError, JellyBeanError
 from jellybean.folders import state_folder
 from jellybean.planning.simulated_deadline import SAME, InTime, cost_of, in_time
 from jellybean.planning.simulation import SEEDS, Judged, judged_latency, latency_breach, latency_targets
+from jellybean.serving.errors import NotRunningError
+from jellybean.serving.run_state import running_state
 from jellybean_agent import describe_error
 from jellybean_protos import plan_format
 from jellybean_solver import (
@@ -46,6 +48,7 @@ from jellybean_solver import (
 )
 
 PLAN_FILE = "plan.json"
+RUNNING = "running"  # given instead of a file name, it means the plan that is being served
 ACCURACY_TOLERANCE = 1e-6  # percentage points: accuracies closer than this are equal
 BASELINE_S = 5.0  # time limit of each baseline, if the plan has no time limit
 BASELINE_SHARE = 0.25  # time limit of each baseline, as a share of the plan's time limit
@@ -229,26 +232,26 @@ def save_plan(project: AnyProject, planned: Planned) -> dict[str, Any]:
 
 def write_plan(directory: Path, document: dict[str, Any], problem: Problem, cuts: Cuts) -> dict[str, Any]:
     """Write a plan document to DIR/plan.json, recorded as the solution of `problem`; returns the document unchanged."""
-    _write(directory / PLAN_FILE, json.dumps(document, indent=1) + "\n")
+    write_plan_file(directory / PLAN_FILE, document)
     _write(_key_path(directory), problem_key(problem, cuts))
     return document
 
 
+def write_plan_file(path: Path, document: dict[str, Any]) -> None:
+    """Write a plan document to a file, atomically."""
+    _write(path, json.dumps(document, indent=1) + "\n")
+
+
 def load_plan(directory: Path) -> Plan:
     """Load the plan in DIR/plan.json."""
-    return read_plan(directory / PLAN_FILE, f"; run: jellybean plan {directory}")
-
-
-def read_plan(path: Path, hint: str = "") -> Plan:
-    """Load the plan in a file; without `hint` the file was named by the user.
-
-    JellyBeanError, with `hint` appended to its message, if the file is not a plan; InputError without a hint.
-    """
-    return read_document(path, hint)[1]
+    return read_document(directory / PLAN_FILE, f"; run: jellybean plan {directory}")[1]
 
 
 def read_document(path: Path, hint: str = "") -> tuple[dict[str, Any], Plan]:
-    """The document in a plan file and the plan; errors as `read_plan`."""
+    """The document in a plan file and the plan; without `hint` the file was named by the user.
+
+    JellyBeanError, with `hint` appended to its message, if the file is not a plan; InputError without a hint.
+    """
     kind = JellyBeanError if hint else InputError
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -276,10 +279,12 @@ def current_plan(project: AnyProject) -> tuple[Plan, str]:
     planned = plan_project(project, compare=False)
     plan = require_plan(planned, kept_plan(project.directory, outdated=True))
     before = _hash_of(project.directory / PLAN_FILE)
+    served = replaces_served_plan(project.directory, to_document(plan))
     document = save_plan(project, planned)
     if document["hash"] == before:
         return plan, ""
-    return plan, f"{reason}: planned again and wrote {project.directory / PLAN_FILE}"
+    wrote = f"{reason}: planned again and wrote {project.directory / PLAN_FILE}"
+    return plan, "\n".join(filter(None, (wrote, served)))
 
 
 def _outdated(directory: Path, key: str) -> str:
@@ -304,6 +309,20 @@ def _hash_of(path: Path) -> str | None:
     except (OSError, ValueError):
         return None
     return document.get("hash") if isinstance(document, dict) else None
+
+
+def replaces_served_plan(directory: Path, document: Mapping[str, Any]) -> str:
+    """A sentence for the user if DIR/plan.json has the plan that is served, and `document` is another; else empty."""
+    try:
+        served = running_state(directory.resolve()).plan
+    except NotRunningError:
+        return ""
+    if _hash_of(directory / PLAN_FILE) != served or document["hash"] == served:
+        return ""
+    return (
+        f"{directory / PLAN_FILE} had the plan that is served, {served[:12]}, which stays served until "
+        f"`jellybean apply`; `jellybean diff {directory} {RUNNING}` compares the two"
+    )
 
 
 def kept_plan(directory: Path, *, outdated: bool) -> str:

@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from jellybean.documents import AnyProject, build_cuts, build_problem, require_folder
-from jellybean.planning.project_plan import PLAN_FILE, Planned, plan_project, read_document, save_plan, write_plan
+from jellybean.planning.project_plan import (
+    PLAN_FILE,
+    RUNNING,
+    Planned,
+    plan_project,
+    read_document,
+    require_plan,
+    write_plan,
+)
 from jellybean.planning.simulation import latency_breach
 from jellybean.serving.client import served_document
 from jellybean.serving.endpoint import owner_endpoint
@@ -29,9 +37,8 @@ from jellybean_solver import (
     load_prices,
     plan_diff,
     replan_cut,
+    to_document,
 )
-
-RUNNING = "running"  # given instead of a file name, it means the plan that is being served
 
 
 @dataclass(frozen=True)
@@ -72,6 +79,13 @@ class ReplanResult:
         return Planned(self.problem, solution, plan, tuple(self._reasons()), (), self.solve_s, cuts=self.cuts)
 
     @property
+    def result(self) -> dict[str, Any] | None:
+        """The document of the chosen plan; None if no plan meets the targets."""
+        if self.decision.verdict is Verdict.KEEP:
+            return self.document  # with its hash
+        return to_document(require_plan(self.planned)) if self.decision.verdict is Verdict.REPLACE else None
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """Limitations of the figures, for the user."""
         return tuple(self._notes())
@@ -102,9 +116,13 @@ class ReplanResult:
                 yield f"{PLAN_FILE} has the rates that it was made for ({declared}); the figures here are for {current}"
 
 
-def running_plan(directory: Path, named: str) -> tuple[dict[str, Any], Plan]:
-    """Read the document and the plan that `named` names: `running` (being served), a plan file, or a project folder."""
+def named_plan(directory: Path, named: str) -> tuple[dict[str, Any], Plan]:
+    """Read the document and the plan that `named` names: a plan file, a project folder, or `running`.
+
+    `running` is the plan of `directory` that is being served.
+    """
     if named == RUNNING:
+        require_folder(directory)
         document = served_document(owner_endpoint(directory))
         return document, from_document(document)
     path = Path(named)
@@ -123,11 +141,11 @@ def replan_project(
     time_limit_s: float | None = None,
     progress: Callable[[float, float, str], None] = lambda done, total, label: None,
 ) -> ReplanResult:
-    """Decide whether to keep the running plan (see `running_plan` for `named`) or to replace it. Writes no files.
+    """Decide whether to keep the running plan (see `named_plan` for `named`) or to replace it. Writes no files.
 
     `horizon_h`: hours over which the costs of both plans and the migration are compared.
     """
-    document, before = running_plan(project.directory, named)
+    document, before = named_plan(project.directory, named)
     problem, cuts, migration = build_problem(project), build_cuts(project), project.infrastructure.migration
     prices = MigrationPrices(migration.start_usd, migration.download_usd_per_gib)
     checks_s: list[float] = []
@@ -164,10 +182,7 @@ def replan_project(
     )
 
 
-def save_change(project: AnyProject, change: ReplanResult) -> dict[str, Any] | None:
-    """Write the kept or the new plan to DIR/plan.json; returns its document, or None if no plan meets the targets."""
-    if change.decision.verdict is Verdict.KEEP:
-        return write_plan(project.directory, change.document, change.problem, change.cuts)
-    if change.decision.verdict is Verdict.REPLACE:
-        return save_plan(project, change.planned)
-    return None
+def save_change(project: AnyProject, change: ReplanResult) -> None:
+    """Write the kept or the new plan to DIR/plan.json, if one meets the targets."""
+    if change.result is not None:
+        write_plan(project.directory, change.result, change.problem, change.cuts)

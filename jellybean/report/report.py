@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from jellybean.report.advice import find_advice, known_plans
 from jellybean.report.breakdown import Breakdown, break_down, operator_loads
 from jellybean.report.comparison import (
     METRIC_BY_KEY,
@@ -168,9 +169,7 @@ def build_report(store: Store, plan_hash: str | None = None) -> Report:
     snapshot = store.latest(plan_hash)
     if snapshot is None:
         if plan_hash is not None:
-            raise JellyBeanError(
-                f"no plan {plan_hash} in {store.path}; jellybean report {store.project} shows the latest"
-            )
+            raise JellyBeanError(f"no plan {plan_hash} in {store.path}{known_plans(store)}")
         raise JellyBeanError(f"{store.project} has no plan to report yet; run: jellybean plan {store.project}")
     plan = from_document(snapshot.document)
     predicted = _predicted(plan, snapshot)
@@ -179,7 +178,7 @@ def build_report(store: Store, plan_hash: str | None = None) -> Report:
     slos = judge(plan.slo, predicted, measured)
     rows = store.history(snapshot.plan_hash)
     benches = [row for row in rows if row.kind == "bench"]
-    advice = _advice(snapshot, plan, store.project)
+    advice = tuple(find_advice(snapshot, plan, store))
     workflows = tuple(_workflows(plan, snapshot))
     return Report(
         plan=plan,
@@ -331,23 +330,6 @@ def _baselines(planning: Record) -> tuple[ReportedBaseline, ...]:
     return tuple(
         ReportedBaseline(str(name), None if cost is None else float(cost), str(note)) for name, cost, note in found
     )
-
-
-def _advice(snapshot: Snapshot, plan: Plan, project: str) -> tuple[str, ...]:
-    advice: list[str] = []
-    if snapshot.prediction is None:
-        advice.append(f"jellybean simulate {project}  predicts latency and the highest sustained rate")
-    if not all(operator.model is not None for operator in plan.operators):
-        if snapshot.bench is None:
-            advice.append("Variants without a model file can be planned and simulated, but not served or measured.")
-        return tuple(advice)
-    if snapshot.bench is None:
-        advice.append(
-            f"jellybean bench {project}  serves and measures the plan (after jellybean up {project} --detach)"
-        )
-    if snapshot.saturate is None:
-        advice.append(f"jellybean bench {project} --saturate  finds the highest sustained rate")
-    return tuple(advice)
 
 
 def _plain(value: Any) -> Any:

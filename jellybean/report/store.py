@@ -52,6 +52,11 @@ SELECT kind, plan_hash, record, created_s FROM (
     UNION ALL SELECT kind, plan_hash, record, created_s, id FROM measurements)
 WHERE ?1 IS NULL OR plan_hash = ?1 ORDER BY {order}
 """
+_PLANS = """
+SELECT plan_hash, MAX(created_s), (SELECT COUNT(*) FROM measurements AS m WHERE m.plan_hash = p.plan_hash),
+    (SELECT MAX(created_s) FROM measurements AS m WHERE m.plan_hash = p.plan_hash)
+FROM plannings AS p GROUP BY plan_hash ORDER BY MAX(id) DESC
+"""
 _BY_TIME = _ROWS.format(order="created_s, id")
 _BY_ADDITION = _ROWS.format(order="id")  # in the order of insertion, which changes of the clock do not affect
 
@@ -80,6 +85,16 @@ class Snapshot:
     prediction: StoreRow | None
     bench: StoreRow | None
     saturate: StoreRow | None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPlan:
+    """A plan of the store, with the number of its measurements. Times are Unix times; None: never measured."""
+
+    plan_hash: str
+    planned_s: float
+    measurements: int
+    measured_s: float | None
 
 
 @dataclass(frozen=True)
@@ -160,6 +175,13 @@ class Store:
             else:
                 full_hash = self._find(connection, plan_hash)
             return None if full_hash is None else self._snapshot(connection, full_hash)
+
+    def plans(self) -> tuple[StoredPlan, ...]:
+        """All plans, the newest first."""
+        if not self._exists():
+            return ()
+        with self._reading() as connection:
+            return tuple(StoredPlan(*values) for values in connection.execute(_PLANS))
 
     def history(self, plan_hash: str | None = None) -> tuple[StoreRow, ...]:
         """All rows of one plan, by default of all plans, oldest first."""

@@ -11,9 +11,8 @@ from jellybean.cli.app import Json, app, example
 from jellybean.cli.console import EXIT_BAD_INPUT, EXIT_FAILURE, errors, out, print_json
 from jellybean.cli.failures import failure, text_of
 from jellybean.cli.kubernetes.cluster import Context, Kubeconfig, Namespace, show_changes
-from jellybean.documents import require_folder
 from jellybean.errors import JellyBeanError
-from jellybean.planning.project_plan import load_plan, read_plan
+from jellybean.planning.replan import named_plan
 from jellybean.report.plan_diff_view import diff_json, diff_text
 from jellybean_solver import Plan, plan_diff
 
@@ -24,12 +23,16 @@ EXIT_DIFFERENT = EXIT_FAILURE  # as diff(1): 0 same, 1 different, 2 error
     epilog=example(
         "jellybean diff my-digits other-digits",
         "jellybean diff before.json my-digits --json",
+        "jellybean diff my-digits running",
         "jellybean diff my-digits --cluster --context fleet --namespace digits",
     )
 )
 def diff(
     before: Annotated[Path, typer.Argument(metavar="A", help="A project with a plan.json, or a plan file.")],
-    after: Annotated[Path | None, typer.Argument(metavar="[B]", help="Another project or plan file.")] = None,
+    after: Annotated[
+        Path | None,
+        typer.Argument(metavar="[B]", help="Another one, or the word running: the plan that is served from A."),
+    ] = None,
     json: Json = False,
     cluster: Annotated[
         bool,
@@ -50,7 +53,7 @@ def diff(
     if after is None:
         raise typer.BadParameter("name a second plan, or give --cluster")
     try:
-        difference = plan_diff(_plan(before), _plan(after))
+        difference = plan_diff(_plan(before, after), _plan(after, before))
     except JellyBeanError as error:
         if json:
             print_json(failure(error))
@@ -64,9 +67,9 @@ def diff(
         raise typer.Exit(EXIT_DIFFERENT)
 
 
-def _plan(path: Path) -> Plan:
-    """The plan in a plan file, or in the plan.json of a project, even if the documents have changed since."""
-    if path.suffix == ".json":
-        return read_plan(path)
-    require_folder(path)
-    return load_plan(path)
+def _plan(path: Path, other: Path) -> Plan:
+    """The plan in a plan file, in the plan.json of a project, even if the documents have changed since, or `running`.
+
+    `running`: the plan that is served from the project `other`.
+    """
+    return named_plan(other, str(path))[1]

@@ -11,11 +11,12 @@ from rich.table import Table
 
 from jellybean.cli.app import AllowPython, Directory, Json, Overrides, Seed, Stale, app, example, parse_allowed_python
 from jellybean.cli.console import EXIT_INFEASIBLE, errors, out, print_json, progress, say, warn
-from jellybean.cli.current_plan import load_current_plan, next_commands
+from jellybean.cli.current_plan import load_current_plan
 from jellybean.cli.failures import text_of
 from jellybean.cli.planning.check import run_check
 from jellybean.cli.planning.plan_json import plan_json
 from jellybean.cli.planning.plan_latency import latency_lines
+from jellybean.cli.planning.plan_output import PlanOutput
 from jellybean.cli.planning.rate_scale import with_scaled_rates
 from jellybean.cli.planning.replan import HORIZON, horizon_hours, run_replan
 from jellybean.cli.projects import open_any_project
@@ -24,8 +25,8 @@ from jellybean.errors import InfeasibleError, OutOfTimeError
 from jellybean.planning.prediction import predict
 from jellybean.planning.project_plan import kept_plan, plan_project, save_plan, unproven
 from jellybean.report import plan_text
-from jellybean.report.records import record_plan, record_prediction
-from jellybean_solver import DEFAULT_GAP, Plan
+from jellybean.report.records import record_prediction
+from jellybean_solver import DEFAULT_GAP, Plan, to_document
 
 
 @app.command(
@@ -81,7 +82,7 @@ def profile(
     epilog=example(
         "jellybean plan my-digits",
         "jellybean plan my-vqa --set slo.accuracy=57 --json",
-        "jellybean plan my-digits --rate-scale 2",
+        "jellybean plan my-digits --rate-scale 2 --dry-run",
         "jellybean plan my-digits --check my-digits/traces/day.csv --plot day.svg",
         "jellybean plan my-digits --from running --horizon 7d --set sources.strip.rate=12/s",
     )
@@ -129,11 +130,16 @@ def plan(
     horizon: Annotated[
         str | None, typer.Option(metavar="TIME", help=f"With --from: time over which costs are compared ({HORIZON}).")
     ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="What if: print the plan, write nothing.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="What if: write the plan to this file, not plan.json.")
+    ] = None,
 ) -> None:
     """Choose variants and place operators at minimum cost; writes plan.json. With --check: replay a rate trace."""
     if check is not None:
         scale = None if rate_scale == 1.0 else rate_scale
-        given = {"--time-limit": time_limit, "--gap": gap, "--from": start, "--horizon": horizon, "--rate-scale": scale}
+        given: dict[str, object] = {"--time-limit": time_limit, "--gap": gap, "--from": start, "--horizon": horizon}
+        given |= {"--rate-scale": scale, "--dry-run": dry_run or None, "--out": output}
         for option in (name for name, value in given.items() if value is not None):
             raise typer.BadParameter(f"{option} cannot be combined with --check, which replays the current plan")
         run_check(directory, check, overrides or (), seed=seed, json=json, plot=plot, stale=stale)
@@ -142,38 +148,34 @@ def plan(
         raise typer.BadParameter("--plot needs --check TRACE")
     if horizon is not None and start is None:
         raise typer.BadParameter("--horizon needs --from PLAN")
-    overrides = with_scaled_rates(directory, overrides or (), rate_scale)
+    written = PlanOutput(directory, with_scaled_rates(directory, overrides or (), rate_scale), dry_run, output)
+    written.check()
     try:
         if start is None:
-            _plan(directory, overrides, stale=stale, gap=gap, time_limit_s=time_limit, json=json)
+            _plan(written, stale=stale, gap=gap, time_limit_s=time_limit, json=json)
         else:
             hours = horizon_hours(horizon or HORIZON)
             replan_gap = DEFAULT_GAP if gap is None else gap
-            project = open_any_project(directory, overrides, stale=stale)
-            run_replan(project, start, overrides, horizon_h=hours, gap=replan_gap, time_limit_s=time_limit, json=json)
+            project = open_any_project(directory, written.overrides, stale=stale)
+            run_replan(project, start, written, horizon_h=hours, gap=replan_gap, time_limit_s=time_limit, json=json)
     except OutOfTimeError as error:
         raise OutOfTimeError("\n".join(filter(None, (str(error), kept_plan(directory, outdated=False))))) from error
 
 
-def _plan(
-    directory: Path,
-    overrides: list[str] | None,
-    *,
-    stale: bool,
-    gap: float | None,
-    time_limit_s: float | None,
-    json: bool,
-) -> None:
-    project = open_any_project(directory, overrides, stale=stale)
+def _plan(output: PlanOutput, *, stale: bool, gap: float | None, time_limit_s: float | None, json: bool) -> None:
+    directory, served = output.directory, ""
+    project = open_any_project(directory, output.overrides, stale=stale)
     with progress("plan") as advance:
         planned = plan_project(project, gap=gap, time_limit_s=time_limit_s, progress=advance)
     if planned.plan is not None:
-        record_plan(directory, save_plan(project, planned), planned)
+        served = output.save(to_document(planned.plan), planned, lambda: save_plan(project, planned))
     if json:
         print_json(plan_json(planned, kept_plan(directory, outdated=True)))
     elif planned.plan is not None:
         out.print(plan_text(planned.plan, planned.solve_s, planned.comparison, latency_lines(planned)))
-        say(f"wrote {directory / 'plan.json'}; next: {next_commands(directory, planned.plan, overrides)}")
+        output.say_written(planned.plan)
+    if served:
+        warn(served)
     if planned.plan is None:
         infeasible = InfeasibleError(planned.reasons, kept_plan(directory, outdated=True))
         errors.print(f"{planned.problem.name}: {text_of(infeasible)}", style="red", soft_wrap=True)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import typer
 
 from jellybean.cli.console import EXIT_INFEASIBLE, errors, out, print_json, progress, say, warn
-from jellybean.cli.current_plan import next_commands
 from jellybean.cli.failures import text_of
 from jellybean.cli.planning.plan_json import plan_json
+from jellybean.cli.planning.plan_output import PlanOutput
 from jellybean.documents import AnyProject
 from jellybean.errors import InfeasibleError
 from jellybean.planning.project_plan import PLAN_FILE, kept_plan
 from jellybean.quantities import DURATION, InvalidValueError, parse_quantity
-from jellybean.report.records import record_plan
 from jellybean_solver import Verdict
 
 HORIZON = "24h"
@@ -21,7 +20,7 @@ HORIZON = "24h"
 def run_replan(
     project: AnyProject,
     named: str,
-    overrides: list[str] | None,
+    output: PlanOutput,
     *,
     horizon_h: float,
     gap: float,
@@ -37,26 +36,26 @@ def run_replan(
         change = replan_project(
             project, named, horizon_h=horizon_h, gap=gap, time_limit_s=time_limit_s, progress=advance
         )
-    document, planned = save_change(project, change), change.planned
+    document, planned = change.result, change.planned
+    is_new, served = change.decision.verdict is Verdict.REPLACE, ""
     if document is not None:
-        record_plan(directory, document, planned if change.decision.verdict is Verdict.REPLACE else None)
+        served = output.save(document, planned if is_new else None, lambda: save_change(project, change))
     if json:
         kept = kept_plan(directory, outdated=True) if document is None else ""
         hash_entry = {} if document is None else {"hash": document["hash"]}
         print_json({**plan_json(planned, kept), **hash_entry, "replan": change_json(change)})
     elif document is not None:
         out.print(change_text(change))
-    for note in change.notes:
+    for note in (*change.notes, *filter(None, [served])):
         warn(note)
     if document is None:
         infeasible = InfeasibleError(planned.reasons, kept_plan(directory, outdated=True))
         errors.print(f"{planned.problem.name}: {text_of(infeasible)}", style="red", soft_wrap=True)
         raise typer.Exit(EXIT_INFEASIBLE)
-    if change.decision.verdict is Verdict.KEEP:
+    if not is_new and not output.is_what_if:
         say(f"{directory / PLAN_FILE} is unchanged")
-        return
-    if planned.plan is not None:
-        say(f"wrote {directory / PLAN_FILE}; next: {next_commands(directory, planned.plan, overrides)}")
+    elif planned.plan is not None:
+        output.say_written(planned.plan)
 
 
 def horizon_hours(text: str) -> float:

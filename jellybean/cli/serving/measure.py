@@ -21,7 +21,10 @@ from jellybean.cli.projects import open_project
 from jellybean.cli.serving.gateway_options import AdminTls, GatewayAt, given_endpoint
 from jellybean.documents import Project, load_project
 from jellybean.planning.prediction import predict
+from jellybean.planning.project_plan import RUNNING
+from jellybean.planning.replan import named_plan
 from jellybean.report import Store, build_report, render_html, to_table
+from jellybean.report.advice import HASH_DIGITS
 from jellybean.report.records import predicted_rate_per_s, record_measurement, record_once, record_prediction
 from jellybean.serving.client import served_document
 from jellybean.serving.endpoint import Endpoint, owner_endpoint
@@ -81,6 +84,9 @@ def bench(
                 f"measured at {rate_scale:g} times the declared rate; `jellybean report` shows only "
                 "measurements at the declared rate"
             )
+    newest = Store.of(directory).latest()
+    if newest is not None and newest.plan_hash != result.plan:
+        say(f"the plan that is served is not the newest one; its report: jellybean report {directory} --plan {RUNNING}")
     if not result.sustained:
         raise typer.Exit(EXIT_OVERLOAD)
     if result.breaches:
@@ -92,15 +98,26 @@ def bench(
         "jellybean report my-digits",
         "jellybean report my-digits --html report.html",
         "jellybean report my-digits --json",
+        "jellybean report my-digits --plan running",
     )
 )
 def report(
     directory: Directory,
     overrides: Overrides = None,
     json: Json = False,
-    html: Annotated[Path | None, typer.Option(help="HTML file to write; DIR/report.html by default.")] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(help="HTML file to write; DIR/report.html by default, with --plan DIR/report-HASH.html."),
+    ] = None,
     gateway: GatewayAt = None,
     tls: AdminTls = None,
+    plan: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PLAN",
+            help="An earlier plan: the first digits of its hash, a plan file, or the word running (which is served).",
+        ),
+    ] = None,
 ) -> None:
     """Compare predictions and measurements of the newest plan; writes a self-contained HTML page.
 
@@ -109,21 +126,33 @@ def report(
     check_project(directory, overrides)
     if html is not None:
         checked_file("--html", html)
-    served = None
+    named = None if plan is None else _hash_of(directory, plan)
     if (endpoint := given_endpoint(directory, gateway, tls)) is not None:
+        if plan is not None:
+            raise typer.BadParameter("--plan and --gateway exclude each other: --gateway names the plan that it serves")
         record_once(directory, document := served_document(endpoint))
-        served = str(document["hash"])
-    built = build_report(Store.of(directory), served)
+        named = str(document["hash"])
+    built = build_report(Store.of(directory), named)
     if json:
         print_json(built.to_json())
         if html is None:
             return
     else:
         out.print(to_table(built))
-    path = html or directory / "report.html"
+    path = html or directory / ("report.html" if plan is None else f"report-{built.plan_hash[:HASH_DIGITS]}.html")
     path.write_text(render_html(built), encoding="utf-8")
     if not json:
         out.print(f"report: {path.resolve()}", soft_wrap=True)
+
+
+def _hash_of(directory: Path, plan: str) -> str:
+    """The hash of the plan that `--plan` names, or its first digits."""
+    if plan != RUNNING and not plan.endswith(".json"):
+        return plan
+    document, _ = named_plan(directory, plan)
+    if plan == RUNNING:
+        record_once(directory, document)
+    return str(document["hash"])
 
 
 @app.command(epilog=example("jellybean demo my-digits"))

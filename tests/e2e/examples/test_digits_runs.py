@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
+import grpc
 import numpy as np
 import pytest
 
-from jellybean.serving.client import Client
+from jellybean.cli import run
+from jellybean.serving.client import Client, request_of
+from jellybean.serving.run_state import running_state
+from jellybean.serving.top.top import Watcher, top_of
+from jellybean_protos.gateway.v1 import gateway_pb2_grpc
 from tests.support.command_line import jellybean_process
 
 pytestmark = pytest.mark.alone
@@ -97,6 +104,57 @@ def test_planning_from_what_is_served_keeps_it(running: Path) -> None:
     assert answer["replan"]["verdict"] == "keep"
     assert answer["replan"]["running"]["hash"] == answer["hash"] == before["hash"]
     assert json.loads((running / "plan.json").read_text()) == before
+
+
+def test_what_if_about_the_plan_that_is_served(running: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def said(*arguments: str, status: int = 0) -> tuple[str, str]:
+        assert run([*arguments]) == status
+        written = capsys.readouterr()
+        return written.out, written.err
+
+    files = {path: path.read_bytes() for path in (running / "plan.json", running / ".jellybean/plan.key")}
+    before = json.loads((running / "plan.json").read_text())["hash"]
+    said("diff", str(running), "running")  # status 0: the same
+    noted = (
+        f"{running}/plan.json had the plan that is served, {before[:12]}, which stays served until `jellybean apply`"
+    )
+    slower = ("--set", "sources.strip.rate=4/s", "--set", "slo.latency_p99=null")
+    assert noted in said("plan", str(running), *slower)[1]
+    assert json.loads(said("diff", str(running), "running", "--json", status=1)[0])["same"] is False
+    assert json.loads(said("report", str(running), "--plan", "running", "--json")[0])["plan_hash"] == before
+    assert json.loads(said("report", str(running), "--json")[0])["plan_hash"] != before
+    for path, content in files.items():
+        path.write_bytes(content)
+    assert noted in said("simulate", str(running), *slower, "--duration", "5")[1]  # which plans anew
+    for path, content in files.items():
+        path.write_bytes(content)
+
+
+def test_the_command_that_top_proposes_under_overload_works(running: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with np.load(running / "data/heldout.npz") as data:
+        request = request_of({"strip": data["strips"][:1]})
+    watcher, requests = Watcher(running), 80
+    before = watcher.scrape()
+    with grpc.insecure_channel(running_state(running).gateway_address) as channel:
+        stub = gateway_pb2_grpc.GatewayStub(channel)
+        calls = [stub.Infer.future(request) for _ in range(requests)]
+        now = watcher.scrape()
+        while (
+            now.total("jellybean_gateway_received_total") < before.total("jellybean_gateway_received_total") + requests
+        ):
+            now = watcher.scrape()
+        assert {call.code() for call in calls} == {grpc.StatusCode.OK}
+    overload = top_of(before, replace(now, at_s=before.at_s + requests / 20.0)).overload  # at any speed of this machine
+    assert overload is not None
+    assert overload.reasons[0] == "20/s offered, planned for 10/s"
+    assert overload.command is not None
+    program, *arguments = shlex.split(overload.command)
+    assert program == "jellybean"
+    assert arguments == ["plan", str(running), "--from", "running", "--set", "sources.strip.rate=20/s"]
+    assert run([*arguments, "--dry-run", "--json"]) == 0
+    decision = json.loads(capsys.readouterr().out)["replan"]
+    assert decision["verdict"] == "replace"
+    assert decision["running"]["broken"]
 
 
 def test_a_second_up_is_refused(running: Path) -> None:

@@ -198,3 +198,15 @@ def test_json_keeps_its_shape(tmp_path: Path) -> None:
         "metric": "latency_p50_s", "predicted": 0.061, "measured": 0.066, "difference": None, "ratio": None,
         "tolerance": 0.25, "verdict": "within",
     }  # fmt: skip
+
+
+def test_a_plan_that_was_not_measured_names_the_one_that_was(tmp_path: Path) -> None:
+    store = Store.of(tmp_path / "digits")
+    measured = store.add_plan(plans.document(plans.digits()))
+    store.add_measurement(measured, plans.measurement(plans.digits()))
+    faster = replace(plans.digits(), sources=tuple(replace(s, rate_per_s=13.0) for s in plans.digits().sources))
+    store.add_plan(plans.document(faster))
+    (line,) = [line for line in build_report(store).advice if "--plan" in line]
+    assert line.startswith(f"jellybean report {store.project} --plan {measured[:12]}  shows the plan that was measured")
+    assert not [line for line in build_report(store, measured).advice if "--plan" in line]
+    assert [(plan.plan_hash == measured, plan.measurements) for plan in store.plans()] == [(False, 0), (True, 1)]

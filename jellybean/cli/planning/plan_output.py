@@ -1,0 +1,70 @@
+"""Where `plan` writes: the project's plan and the report store, or for a what-if another file, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from jellybean.cli.app import checked_file
+from jellybean.cli.console import say
+from jellybean.cli.current_plan import next_commands
+from jellybean.planning.project_plan import PLAN_FILE, Planned, replaces_served_plan, write_plan_file
+from jellybean.report.records import record_plan
+from jellybean_solver import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOutput:
+    """The options of `plan` that say what it writes."""
+
+    directory: Path
+    overrides: list[str]
+    dry_run: bool = False
+    file: Path | None = None
+
+    def check(self) -> None:
+        """BadParameter if the options exclude each other or the file cannot be a plan file."""
+        if self.file is None:
+            return
+        if self.dry_run:
+            raise typer.BadParameter("--dry-run writes nothing: it cannot be combined with --out")
+        if self.file.suffix != ".json":
+            raise typer.BadParameter(f"--out {self.file}: a plan file's name ends with .json")
+        checked_file("--out", self.file)
+        if self.file.resolve() == (self.directory / PLAN_FILE).resolve():
+            raise typer.BadParameter(
+                f"--out {self.file}: this is the project's plan, which `plan` writes without --out"
+            )
+
+    @property
+    def is_what_if(self) -> bool:
+        """True if the project's plan, the report store and what is served stay as they are."""
+        return self.dry_run or self.file is not None
+
+    def save(self, document: dict[str, Any], planned: Planned | None, write: Callable[[], object]) -> str:
+        """Write the document of a plan; returns a warning, or an empty text.
+
+        `write` writes it as the project's plan. `planned`: how it was found, for the report store; None: it was kept.
+        """
+        if self.file is not None:
+            write_plan_file(self.file, document)
+        if self.is_what_if:
+            return ""
+        note = replaces_served_plan(self.directory, document)
+        write()
+        record_plan(self.directory, document, planned)
+        return note
+
+    def say_written(self, plan: Plan) -> None:
+        """Say what was written and which commands may follow."""
+        path = self.directory / PLAN_FILE
+        if self.dry_run:
+            say("dry run: nothing was written")
+        elif self.file is not None:
+            say(f"wrote {self.file}; {path} is unchanged; compare: jellybean diff {self.directory} {self.file}")
+        else:
+            say(f"wrote {path}; next: {next_commands(self.directory, plan, self.overrides)}")

@@ -1,0 +1,46 @@
+"""Commands that add what a report lacks, and the plans that can be reported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from jellybean.display import formats
+from jellybean.report.store import Snapshot, Store
+from jellybean_solver import Plan
+
+HASH_DIGITS = 12  # digits of a plan's hash in messages and file names
+MAX_KNOWN_PLANS = 10  # plans that are listed if one is not found
+
+
+def find_advice(snapshot: Snapshot, plan: Plan, store: Store) -> Iterator[str]:
+    """Lines `COMMAND  what it adds`, or sentences."""
+    project = store.project
+    if snapshot.prediction is None:
+        yield f"jellybean simulate {project}  predicts latency and the highest sustained rate"
+    if not all(operator.model is not None for operator in plan.operators):
+        if snapshot.bench is None:
+            yield "Variants without a model file can be planned and simulated, but not served or measured."
+        return
+    if snapshot.bench is None:
+        yield f"jellybean bench {project}  serves and measures the plan (after jellybean up {project} --detach)"
+    if snapshot.saturate is None:
+        yield f"jellybean bench {project} --saturate  finds the highest sustained rate"
+    yield from _measured_elsewhere(snapshot, store)
+
+
+def _measured_elsewhere(snapshot: Snapshot, store: Store) -> Iterator[str]:
+    """If this plan was never measured, the command for the one that was measured last."""
+    measured = {stored.measured_s: stored for stored in store.plans() if stored.measured_s is not None}
+    if measured and all(stored.plan_hash != snapshot.plan_hash for stored in measured.values()):
+        last = measured[max(measured)]
+        command = f"jellybean report {store.project} --plan {last.plan_hash[:HASH_DIGITS]}"
+        yield f"{command}  shows the plan that was measured last, {formats.moment(last.measured_s)}"
+
+
+def known_plans(store: Store) -> str:
+    """The newest plans of a store, one a line, as the end of an error message."""
+    lines = [
+        f"  {stored.plan_hash[:HASH_DIGITS]}  {formats.moment(stored.planned_s)}  {stored.measurements} measurements"
+        for stored in store.plans()[:MAX_KNOWN_PLANS]
+    ]
+    return "; the newest plans there:\n" + "\n".join(lines) if lines else ""
