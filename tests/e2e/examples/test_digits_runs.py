@@ -18,12 +18,11 @@ import grpc
 import numpy as np
 import pytest
 
-from jellybean.cli import run
 from jellybean.serving.client import Client, request_of
 from jellybean.serving.run_state import running_state
 from jellybean.serving.top.top import Watcher, top_of
 from jellybean_protos.gateway.v1 import gateway_pb2_grpc
-from tests.support.command_line import jellybean_process
+from tests.support.command_line import jellybean, jellybean_process
 
 pytestmark = pytest.mark.alone
 
@@ -106,31 +105,27 @@ def test_planning_from_what_is_served_keeps_it(running: Path) -> None:
     assert json.loads((running / "plan.json").read_text()) == before
 
 
-def test_what_if_about_the_plan_that_is_served(running: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def said(*arguments: str, status: int = 0) -> tuple[str, str]:
-        assert run([*arguments]) == status
-        written = capsys.readouterr()
-        return written.out, written.err
-
+def test_what_if_about_the_plan_that_is_served(running: Path) -> None:
+    folder = str(running)
     files = {path: path.read_bytes() for path in (running / "plan.json", running / ".jellybean/plan.key")}
     before = json.loads((running / "plan.json").read_text())["hash"]
-    said("diff", str(running), "running")  # status 0: the same
+    jellybean("diff", folder, "running")  # status 0: the same
     noted = (
         f"{running}/plan.json had the plan that is served, {before[:12]}, which stays served until `jellybean apply`"
     )
     slower = ("--set", "sources.strip.rate=4/s", "--set", "slo.latency_p99=null")
-    assert noted in said("plan", str(running), *slower)[1]
-    assert json.loads(said("diff", str(running), "running", "--json", status=1)[0])["same"] is False
-    assert json.loads(said("report", str(running), "--plan", "running", "--json")[0])["plan_hash"] == before
-    assert json.loads(said("report", str(running), "--json")[0])["plan_hash"] != before
+    assert noted in jellybean("plan", folder, *slower).stderr
+    assert json.loads(jellybean("diff", folder, "running", "--json", status=1).stdout)["same"] is False
+    assert json.loads(jellybean("report", folder, "--plan", "running", "--json").stdout)["plan_hash"] == before
+    assert json.loads(jellybean("report", folder, "--json").stdout)["plan_hash"] != before
     for path, content in files.items():
         path.write_bytes(content)
-    assert noted in said("simulate", str(running), *slower, "--duration", "5")[1]  # which plans anew
+    assert noted in jellybean("simulate", folder, *slower, "--duration", "5").stderr  # which plans anew
     for path, content in files.items():
         path.write_bytes(content)
 
 
-def test_the_command_that_top_proposes_under_overload_works(running: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_that_top_proposes_under_overload_works(running: Path) -> None:
     with np.load(running / "data/heldout.npz") as data:
         request = request_of({"strip": data["strips"][:1]})
     watcher, requests = Watcher(running), 80
@@ -151,8 +146,7 @@ def test_the_command_that_top_proposes_under_overload_works(running: Path, capsy
     program, *arguments = shlex.split(overload.command)
     assert program == "jellybean"
     assert arguments == ["plan", str(running), "--from", "running", "--set", "sources.strip.rate=20/s"]
-    assert run([*arguments, "--dry-run", "--json"]) == 0
-    decision = json.loads(capsys.readouterr().out)["replan"]
+    decision = json.loads(jellybean(*arguments, "--dry-run", "--json").stdout)["replan"]
     assert decision["verdict"] == "replace"
     assert decision["running"]["broken"]
 
