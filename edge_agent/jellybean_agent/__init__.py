@@ -51,6 +51,13 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "status_of",
     ),
     "execution.executor": ("Executor",),
+    "execution.model_files": (
+        "FileHash",
+        "data_path",
+        "file_sha256",
+        "has_data_files",
+        "hash_model",
+    ),
     "execution.onnx_session": ("ORT_ERRORS",),
     "execution.session": ("OperatorCode",),
     "execution.python_code": (

@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 
 from jellybean.documents.flow import Flow, follow_requests
 from jellybean.documents.layout import PROFILES_FILE, WORKFLOW_FILE, WORKFLOWS_FOLDER, profile_command
@@ -23,7 +24,7 @@ from jellybean.documents.schema.profiles import (
 from jellybean.documents.schema.reader import dotted
 from jellybean.documents.schema.workflow import VariantSpec, WorkflowDocument
 from jellybean.errors import DocumentError, DocumentProblem, StaleProfilesError
-from jellybean_agent import AgentError, PortNames
+from jellybean_agent import AgentError, PortNames, has_data_files, hash_model
 from jellybean_protos.plan_format import canonical_json
 from jellybean_solver import (
     AccuracyModel,
@@ -31,6 +32,7 @@ from jellybean_solver import (
     EndToEnd,
     Independent,
     Link,
+    ModelFile,
     ModelPorts,
     ModelRef,
     Operator,
@@ -122,7 +124,10 @@ def with_model_path(variant: Variant, workflow: str) -> Variant:
     if variant.model is None or variant.model.python is not None:
         return variant
     path = Path(WORKFLOWS_FOLDER, workflow, variant.model.path).as_posix()
-    return replace(variant, model=replace(variant.model, path=path))
+    files = tuple(
+        replace(file, path=Path(WORKFLOWS_FOLDER, workflow, file.path).as_posix()) for file in variant.model.files
+    )
+    return replace(variant, model=replace(variant.model, path=path, files=files))
 
 
 def accuracy_model(profile: AccuracyProfile | None, workflow: WorkflowDocument) -> AccuracyModel:
@@ -198,7 +203,7 @@ def _operators(
             build_variant(
                 variant,
                 python_ref(directory, name, variant, spec)
-                or model_ref(directory, spec.model, spec.sha256, spec.port_names),
+                or model_ref(directory, spec.model, spec.sha256, spec.port_names, spec.files),
                 profiles.operators[name][variant],
                 infrastructure,
                 readers.get(name, ()),
@@ -275,14 +280,38 @@ def fan_out_ratios(
 
 
 def model_ref(
-    directory: Path, model: str | None, sha256: str | None, names: PortNames = PortNames()
+    directory: Path,
+    model: str | None,
+    sha256: str | None,
+    names: PortNames = PortNames(),
+    hashes: Mapping[str, str] = MappingProxyType({}),
 ) -> ModelRef | None:
-    """Reference to a model file by content hash, with its size in bytes if the file is present; None if no model."""
+    """Reference to a model by content hash, with its size in bytes if its files are present; None if no model.
+
+    `hashes`: of the files of a model with data files, for where they are not present.
+    """
     if not model or not sha256:
         return None
-    path = directory / model
-    size_bytes = path.stat().st_size if path.is_file() else None
-    return ModelRef(Path(model).as_posix(), sha256, size_bytes, ports=_model_ports(names))
+    path = Path(model).as_posix()
+    files = _model_files(directory, path) or tuple(ModelFile(name, digest) for name, digest in hashes.items())
+    sizes = [file.size_bytes for file in files]
+    if not files and (directory / model).is_file():
+        sizes = [float((directory / model).stat().st_size)]
+    size_bytes = sum(size for size in sizes if size is not None) if sizes and None not in sizes else None
+    return ModelRef(path, sha256, size_bytes, None, _model_ports(names), files)
+
+
+def _model_files(directory: Path, model: str) -> tuple[ModelFile, ...]:
+    """The files of a model with data files, with their hashes; none for a single file, or if they are not here."""
+    try:
+        if not has_data_files(directory / model):
+            return ()
+        found = hash_model(directory / model)[1]
+    except (AgentError, OSError):
+        return ()
+    folder = PurePosixPath(model).parent
+    paths = [(folder / file.name).as_posix() if file.name else model for file in found]
+    return tuple(ModelFile(path, file.sha256, file.size_bytes) for path, file in zip(paths, found, strict=True))
 
 
 def _model_ports(names: PortNames) -> ModelPorts | None:

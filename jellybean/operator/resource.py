@@ -22,7 +22,7 @@ from jellybean.documents import (
     load_project,
     require_current,
 )
-from jellybean.documents.build import python_ref
+from jellybean.documents.build import model_ref, python_ref
 from jellybean.documents.kubernetes import KUBERNETES_FILE, KubernetesDocument, load_settings
 from jellybean.documents.layout import INFRASTRUCTURE_FILE, PROFILES_FILE, WORKFLOW_FILE
 from jellybean.documents.schema.fields import FROM_DOCUMENT, DocumentModel, Duration, Name, PricePerHour, Tiers
@@ -235,6 +235,7 @@ def to_resource(project: Project, kubernetes: KubernetesDocument) -> dict[str, A
     workflow = _dump(project.workflow)
     _state_measured(project.workflow, project.profiles, workflow)
     _name_modules(project, workflow)
+    _name_files(project, workflow)
     spec = {
         **{key: value for key, value in workflow.items() if key in _WORKFLOW_KEYS},
         "infrastructure": _dump(project.infrastructure),
@@ -270,6 +271,16 @@ def _name_modules(project: Project, dumped: dict[str, Any]) -> None:
                 and split_function_name(found.python.function)[0] != BUILTIN_STEPS_MODULE
             ):
                 dumped["operators"][name]["variants"][variant]["sha256"] = found.python.module_sha256
+
+
+def _name_files(project: Project, dumped: dict[str, Any]) -> None:
+    """Add to the spec the files of models with data files, as the operator has no files to read that from."""
+    for name, operator in project.workflow.operators.items():
+        for variant, spec in operator.variants.items():
+            found = model_ref(project.directory, spec.model, spec.sha256)
+            if found is not None and found.files:
+                files = {file.path: file.sha256 for file in found.files}
+                dumped["operators"][name]["variants"][variant]["files"] = files
 
 
 def _dump(document: DocumentModel) -> dict[str, Any]:

@@ -31,6 +31,9 @@ _RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLi
 _OPEN_SHAPES = {"NonZero", "NonMaxSuppression", "Unique", "Compress", "Loop", "If", "Scan", "StringSplit"}
 
 
+MAX_GRAPH_BYTES = 2**31 - 1  # a model with all its weights is passed to onnxruntime as one protobuf message
+
+
 class GraphError(JellyBeanError):
     """A model that cannot be loaded or run node by node; the message says why."""
 
@@ -78,7 +81,10 @@ class OnnxGraph:
         if not path.is_file():
             raise DocumentError([DocumentProblem(str(path), None, None, "", "there is no such file")])
         try:
-            return cls(onnx.load(str(path)))
+            proto = onnx.load(str(path))
+            if proto.ByteSize() > MAX_GRAPH_BYTES:
+                raise GraphError(f"{path} has above 2 GiB of weights: such models are served, but not split (cuts: 0)")
+            return cls(proto)
         except (DecodeError, ValueError, RuntimeError, OSError) as error:
             text = str(error).splitlines()[0] if str(error) else "empty"
             raise GraphError(f"{path} is no ONNX model ({text})") from error

@@ -78,6 +78,7 @@ from jellybean_solver.model.problem import Deliver as Deliver
 from jellybean_solver.model.problem import Edge as Edge
 from jellybean_solver.model.problem import EdgeKind as EdgeKind
 from jellybean_solver.model.problem import Link as Link
+from jellybean_solver.model.problem import ModelFile as ModelFile
 from jellybean_solver.model.problem import ModelPorts as ModelPorts
 from jellybean_solver.model.problem import ModelRef as ModelRef
 from jellybean_solver.model.problem import Operator as Operator

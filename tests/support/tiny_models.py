@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from jellybean.documents.build import model_ref
 from jellybean_solver.model.plan import Certificate, Cost, Plan, PlannedWorker, Route
 from jellybean_solver.model.plan_document import Document, to_document
 from jellybean_solver.model.problem import (
@@ -113,7 +114,8 @@ def make_plan(
         edges = tuple(item if isinstance(item, Edge) else Edge(item, name) for item in inputs)
         service = {tier: ServiceTime(slow_s or 1e-4, slow_s or 1e-4) for tier in ("edge", "cloud")}
         sizes = dict.fromkeys(operators, 16.0)
-        model = ModelRef(f"models/{name}.onnx", sha256)
+        written = model_ref(root, f"models/{name}.onnx", sha256)
+        model = ModelRef(f"models/{name}.onnx", sha256, files=written.files if written is not None else ())
         operator = planned_operator(name, edges, "only", rate_per_s, service, sizes, batch=given.batch)
         planned.append(replace(operator, model=model, batch_delay_s=given.batch_delay_s))
     names = dict.fromkeys(worker for _, route in routes for worker in route.values())

@@ -50,6 +50,7 @@ class OperatorView:
     model_sha256: str | None
     output_names: Mapping[str, str]  # downstream -> model output; without an entry the first output
     python: PythonView | None = None
+    model_files: tuple[tuple[str, str], ...] = ()  # path and sha256 of each file of the model
     input_names: Mapping[str, str] = field(default_factory=dict)  # upstream -> model input, or "" if it is not named
 
 
@@ -285,7 +286,9 @@ def _operators(items: list[Mapping[str, Any]], sources: frozenset[str]) -> dict[
         path, sha256, python = model.get("path"), model.get("sha256"), _python(model.get("python"))
         sent = {down: one for down, one in (names[name] or {GATEWAY: ports[name].output}).items() if one}
         fed = ports[name].input_by_upstream(upstream for upstream, _ in inputs)
-        found[name] = OperatorView(name, item["variant"], wiring, depths[name], path, sha256, sent, python, fed)
+        parts = model.get("files") or ([{"path": path, "sha256": sha256}] if path and sha256 else [])
+        files = tuple((str(part["path"]), str(part["sha256"])) for part in parts)
+        found[name] = OperatorView(name, item["variant"], wiring, depths[name], path, sha256, sent, python, files, fed)
     return found
 
 

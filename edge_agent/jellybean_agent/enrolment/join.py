@@ -24,7 +24,7 @@ import grpc.aio
 from jellybean_agent.brain.plan_view import PlanView, WorkerView, plan_view
 from jellybean_agent.enrolment.join_token import JoinToken, parse_token
 from jellybean_agent.errors import AgentError, ModelError, PlanViewError, TransientError, describe_error
-from jellybean_agent.execution.onnx_session import MAX_MODEL_BYTES, file_sha256
+from jellybean_agent.execution.model_files import MAX_DATA_BYTES, file_sha256
 from jellybean_agent.execution.python_code import python_refusal
 from jellybean_agent.security.certificates import (
     CA_FILE,
@@ -164,9 +164,9 @@ def _models(view: PlanView, worker: WorkerView) -> Iterator[tuple[str, str]]:
         operator = view.operators[name]
         if operator.python is not None:
             continue  # a Python function is not downloaded: it must be installed on this machine
-        if not operator.model_path or not operator.model_sha256:
+        if not operator.model_files:
             raise ModelError(f"{name}: the plan names no model file")
-        yield operator.model_sha256, operator.model_path
+        yield from ((sha256, path) for path, sha256 in operator.model_files)
 
 
 def _require_python(view: PlanView, worker: WorkerView, allowed: frozenset[str]) -> None:
@@ -221,7 +221,7 @@ async def _plan(stub: Any, identity: Identity, folder: Path) -> PlanView:
 
 
 async def _download(stub: Any, sha256: str, path: Path) -> None:
-    """Download the model with this sha256 to `path` unless it is complete; continues an interrupted download."""
+    """Download the model's file with this sha256 to `path` unless it is complete; continues an interrupted download."""
     if (part := await _fetch_beside(stub, sha256, path)) is not None:
         part.replace(path)
         LOG.info("downloaded %s, %d bytes", path.name, path.stat().st_size)
@@ -252,7 +252,7 @@ async def _fetch(stub: Any, sha256: str, part: Path) -> None:
     with part.open("ab") as file:
         async for piece in call:
             size = piece.size
-            if file.tell() + len(piece.data) > min(size, MAX_MODEL_BYTES):
+            if file.tell() + len(piece.data) > min(size, MAX_DATA_BYTES):
                 raise ModelError(f"more than the {size} bytes that were announced came")
             file.write(piece.data)
         file.flush()

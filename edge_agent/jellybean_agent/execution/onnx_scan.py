@@ -1,7 +1,6 @@
-"""Scans an ONNX file, without the onnx package, for contents that the agent refuses to load.
+"""Scans an ONNX file, without the onnx package, for its data files and for operators that the agent does not run.
 
-The plan's sha256 covers the model file only, so a model that refers to external data files is refused, and so is one
-with operators that are not built into onnxruntime. The scan parses the protobuf wire format along the few fields of
+Only operators that are built into onnxruntime run. The scan parses the protobuf wire format along the few fields of
 onnx.proto3 that lead to a TensorProto or a NodeProto, and skips all other fields by their length.
 """
 
@@ -22,18 +21,27 @@ _FIELDS: dict[str, dict[int, str]] = {
     "node": {5: "attribute"},
     "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse"},
     "sparse": {1: "tensor", 2: "tensor"},
-    "tensor": {},
+    "tensor": {13: "entry"},
+    "entry": {},
 }
-_TEXT_FIELDS = {"node": {4: "name", 7: "domain"}, "function": {1: "name", 10: "domain"}}
-_EXTERNAL_DATA, _DATA_LOCATION = 13, 14  # field numbers of TensorProto
+_TEXT_FIELDS = {
+    "node": {4: "name", 7: "domain"},
+    "function": {1: "name", 10: "domain"},
+    "entry": {1: "key", 2: "value"},
+}
+_DATA_LOCATION = 14  # field number of TensorProto; not 0: its data is in another file
 _FIXED_BYTES = {1: 8, 5: 4}  # protobuf wire type -> size in bytes
 
 
 @dataclass(frozen=True, slots=True)
 class ModelScan:
-    """Result of a scan. `unknown_operator`: domain.name of an operator that neither onnxruntime nor the model has."""
+    """Result of a scan.
 
-    has_external_data: bool
+    `data_files`: names of the files that tensors are kept in, sorted; "" for one that is not named. `unknown_operator`:
+    domain.name of an operator that neither onnxruntime nor the model has.
+    """
+
+    data_files: tuple[str, ...]
     unknown_operator: str
 
 
@@ -41,7 +49,9 @@ def scan_model(model: bytes) -> ModelScan:
     """Scan the content of a model file. ModelError if it is not a protobuf message."""
     view = memoryview(model)
     unread = [("model", 0, len(view))]  # message type, begin, end
-    external, used, defined = False, set[tuple[str, str]](), set[tuple[str, str]]()
+    files: list[str] = []
+    used, defined = set[tuple[str, str]](), set[tuple[str, str]]()
+    external = 0  # tensors that are kept in another file
     while unread:
         kind, at, end = unread.pop()
         texts: dict[str, str] = {}
@@ -50,12 +60,11 @@ def scan_model(model: bytes) -> ModelScan:
             field, wire = tag >> 3, tag & 7
             if wire == 0:
                 value, at = _varint(view, at, end)
-                external |= kind == "tensor" and field == _DATA_LOCATION and value != 0
+                external += kind == "tensor" and field == _DATA_LOCATION and value != 0
             elif wire == 2:
                 size, at = _varint(view, at, end)
                 if at + size > end:
                     raise ModelError("not an ONNX file: a field runs past its end")
-                external |= kind == "tensor" and field == _EXTERNAL_DATA
                 if field in _TEXT_FIELDS.get(kind, ()):
                     texts[_TEXT_FIELDS[kind][field]] = bytes(view[at : at + size]).decode("utf-8", "replace")
                 if field in _FIELDS[kind]:
@@ -65,11 +74,12 @@ def scan_model(model: bytes) -> ModelScan:
                 at += _FIXED_BYTES[wire]
             else:
                 raise ModelError(f"not an ONNX file: wire type {wire}")
-        if kind in _TEXT_FIELDS:
+        if kind in ("node", "function"):
             (used if kind == "node" else defined).add((texts.get("domain", ""), texts.get("name", "")))
+        files += [texts.get("value", "")] if texts.get("key") == "location" else []
     known = (*OPERATOR_DOMAINS, _DEFAULT_DOMAIN)
     unknown = [f"{domain}.{name}"[:120] for domain, name in used - defined if domain not in known]
-    return ModelScan(external, min(unknown, default=""))
+    return ModelScan(tuple(sorted({*files, *([""] if external > len(files) else [])})), min(unknown, default=""))
 
 
 def _varint(view: memoryview, at: int, end: int) -> tuple[int, int]:

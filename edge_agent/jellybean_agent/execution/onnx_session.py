@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
-import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -12,7 +9,7 @@ import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from jellybean_agent.errors import ModelError, PermanentError, describe_error
-from jellybean_agent.execution.onnx_scan import OPERATOR_DOMAINS, scan_model
+from jellybean_agent.execution.model_files import read_model
 from jellybean_agent.tensors.dtypes import is_served, unserved_reason
 from jellybean_agent.tensors.ports import TensorPort
 from jellybean_agent.tensors.tensors import Array
@@ -30,7 +27,6 @@ _DTYPE_BY_ONNX_TYPE = {
     **{f"tensor({sign}int{bits})": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
 }
 _ACCELERATORS = ("CUDAExecutionProvider", "ROCMExecutionProvider")
-MAX_MODEL_BYTES = 2**31  # size limit of a protobuf message
 
 
 class OnnxSession:
@@ -60,39 +56,6 @@ class OnnxSession:
         return outputs
 
 
-def file_sha256(path: Path) -> str:
-    """sha256 (hex) of a file's content."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def read_model(path: Path, sha256: str) -> bytes:
-    """The content of a model file, verified. The file is read once, so the bytes hashed are the bytes loaded.
-
-    ModelError if its sha256 differs from the plan's, or the agent refuses such models (`onnx_scan`).
-    """
-    try:
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise ModelError(f"model {path}: not a file")
-            if status.st_size > MAX_MODEL_BYTES:
-                raise ModelError(f"model {path}: {status.st_size} bytes; a model has at most {MAX_MODEL_BYTES}")
-            model = file.read()
-    except OSError as error:
-        raise ModelError(f"model {path}: {describe_error(error)}") from error
-    found = hashlib.sha256(model).hexdigest()
-    if found != sha256:
-        raise ModelError(f"model {path} has sha256 {found[:12]}..., the plan says {sha256[:12]}...: it was altered")
-    scan = scan_model(model)
-    if scan.has_external_data:
-        raise ModelError(f"model {path} keeps tensors in other files, which the plan's sha256 does not cover")
-    if scan.unknown_operator:
-        known = ", ".join(name or "ai.onnx" for name in OPERATOR_DOMAINS)
-        raise ModelError(f"model {path}: operator {scan.unknown_operator} is not of {known}: others are not run")
-    return model
-
-
 def _inference_session(path: Path, sha256: str, *, accelerated: bool) -> ort.InferenceSession:
     model = read_model(path, sha256)
     options = ort.SessionOptions()
@@ -101,10 +64,15 @@ def _inference_session(path: Path, sha256: str, *, accelerated: bool) -> ort.Inf
     options.log_severity_level = 4  # errors are raised, and logged by the agent
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+    if model.data:
+        if not hasattr(options, "add_external_initializers_from_files_in_memory"):
+            raise ModelError(f"model {path}: weights in data files need a newer onnxruntime than {ort.__version__}")
+        sizes = [len(content) for content in model.data.values()]
+        options.add_external_initializers_from_files_in_memory([*model.data], [*model.data.values()], sizes)
     available = ort.get_available_providers()
     providers = [name for name in _ACCELERATORS if accelerated and name in available] + ["CPUExecutionProvider"]
     try:
-        return ort.InferenceSession(model, options, providers=providers)
+        return ort.InferenceSession(model.onnx, options, providers=providers)
     except ORT_ERRORS as error:
         raise ModelError(f"model {path}: {describe_error(error)[:300]}") from error
 

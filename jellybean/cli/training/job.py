@@ -69,8 +69,8 @@ class JobOptions:
 
 def print_job(document: TrainingDocument, directory: Path, overrides: Sequence[str], options: JobOptions) -> None:
     """Print the objects of the run as YAML. BadParameter for options that do not fit it."""
-    from jellybean.documents.checks.files import sha256_of
     from jellybean.documents.training import TRAINING_FILE
+    from jellybean_agent import file_sha256
     from jellybean_k8s import TrainingJob, training_objects, yaml_documents
 
     if document.sync.has_servers:
@@ -84,7 +84,7 @@ def print_job(document: TrainingDocument, directory: Path, overrides: Sequence[s
         gpu=options.gpu or None,
         memory_bytes=_host_memory_bytes(document, options.memory, on_gpu=bool(options.gpu)),
         overrides=tuple(overrides),
-        document_sha256=sha256_of(directory / TRAINING_FILE),
+        document_sha256=file_sha256(directory / TRAINING_FILE),
     )
     print(yaml_documents(training_objects(job)), end="")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -23,8 +22,11 @@ from jellybean.documents.schema.workflow import VariantSpec
 from jellybean.quantities import InvalidValueError, did_you_mean, quoted
 from jellybean_agent import (
     AgentError,
+    FileHash,
+    ModelError,
     TensorPort,
     describe_error,
+    hash_model,
     step_signature,
     unserved_reason,
 )
@@ -56,12 +58,15 @@ def inside(directory: Path, text: str) -> Path:
 
 
 def sha256_of(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal."""
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        while chunk := stream.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
+    """SHA-256 of a model: of its file, or of all its files together. InvalidValueError if one is missing."""
+    return _hashed(path)[0]
+
+
+def _hashed(path: Path) -> tuple[str, tuple[FileHash, ...]]:
+    try:
+        return hash_model(path)
+    except ModelError as error:
+        raise InvalidValueError(str(error), "copy every file that the exporter wrote, with its name") from error
 
 
 def array_header(directory: Path, reference: str) -> ArrayHeader:
@@ -168,20 +173,23 @@ def _model(workflow: CheckedWorkflow, directory: Path, path: DocPath, files: Var
         return None
     try:
         file = inside(directory, files.model)
-        digest = sha256_of(file)
+        digest, own = _hashed(file)
+        for part in own[1:]:
+            inside(directory, (PurePosixPath(files.model).parent / part.name).as_posix())
         if files.sha256 is None:
             workflow.tree.add(
                 path, "missing key 'sha256': a plan identifies models by hash", f"write sha256: {digest}, or {_FIX}"
             )
         elif files.sha256 != digest:
-            message = f"the file has SHA-256 {digest[:12]}..., the document says {files.sha256[:12]}..."
+            what = "the file has" if len(own) == 1 else f"the file and {', '.join(part.name for part in own[1:])} have"
+            message = f"{what} SHA-256 {digest[:12]}..., the document says {files.sha256[:12]}..."
             workflow.tree.add((*path, "sha256"), message, f"if this is the right model, write {digest}, or {_FIX}")
             return None
         return replace(read_model(file), names=files.port_names)
     except InvalidValueError as error:
         workflow.tree.add((*path, "model"), error.message, error.hint)
     except ModelFileError as error:
-        workflow.tree.add((*path, "model"), str(error), "export it again, as one ONNX file")
+        workflow.tree.add((*path, "model"), str(error), "export it again")
     except OSError as error:
         workflow.tree.add(
             (*path, "model"), f"{files.model} cannot be read: {describe_error(error)}", "check its permissions"

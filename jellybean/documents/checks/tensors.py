@@ -57,10 +57,7 @@ class ModelSignature:
 
 
 def read_model(path: Path) -> ModelSignature:
-    """Read inputs and outputs of an ONNX file. ModelFileError if it is invalid or stores weights in other files.
-
-    External weights are rejected because a plan identifies a model by the hash of one file.
-    """
+    """Read inputs and outputs of an ONNX file; its data files are not read. ModelFileError if it is invalid."""
     import onnx
     from google.protobuf.message import DecodeError
 
@@ -70,11 +67,6 @@ def read_model(path: Path) -> ModelSignature:
         raise ModelFileError(
             f"{path.name} is not an ONNX model ({str(error).splitlines()[0] if str(error) else 'empty'})"
         ) from error
-    external = [t.name for t in proto.graph.initializer if t.data_location == onnx.TensorProto.EXTERNAL]
-    if external:
-        raise ModelFileError(
-            f"{path.name} keeps {len(external)} weights in other files, which its sha256 does not cover"
-        )
     weights = {tensor.name for tensor in proto.graph.initializer}
     inputs = tuple(_port(path, value) for value in proto.graph.input if value.name not in weights)
     outputs = tuple(_port(path, value) for value in proto.graph.output)

@@ -16,6 +16,7 @@ from jellybean.documents.draft.text import HELD_OUT_FILE, draft_infrastructure, 
 from jellybean.documents.draft.wiring import Draft, wire
 from jellybean.documents.layout import INFRASTRUCTURE_FILE, PROFILES_FILE, WORKFLOW_FILE, WORKFLOWS_FOLDER
 from jellybean.errors import InputError
+from jellybean_agent import ModelError, data_path, hash_model
 
 _MODELS_FOLDER = "models"
 
@@ -60,10 +61,10 @@ def write_draft(directory: Path, files: Sequence[Path], data: Path | None = None
         raise InputError(f"{held_out} exists and would be overwritten; move it away, or give it with --data")
     arrays = random_inputs(draft.sources) if data is None else read_data(data, draft.sources, may_rename=not is_there)
     places = {model.name: _place(directory, model) for model in models}
-    for model in models:
-        if not (directory / places[model.name]).exists():
-            (directory / places[model.name]).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(model.path, directory / places[model.name])
+    copies = [copy for model in models for copy in _copies(model.path, directory / places[model.name])]
+    for source, target in copies:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
     if arrays and not is_there:
         held_out.parent.mkdir(parents=True, exist_ok=True)
         np.savez_compressed(held_out, **arrays)  # type: ignore[arg-type]  # its stub takes arrays for `allow_pickle`
@@ -86,3 +87,18 @@ def _place(directory: Path, model: DraftModel) -> str:
     if target.exists():
         raise InputError(f"{target} exists; name it instead of {model.path}, or choose another folder")
     return target.relative_to(directory).as_posix()
+
+
+def _copies(model: Path, target: Path) -> list[tuple[Path, Path]]:
+    """(source, target) of a model's files; data files keep their names. InputError if one is missing or exists."""
+    if target.exists():
+        return []
+    try:
+        files = hash_model(model)[1]
+    except ModelError as error:
+        raise InputError(str(error)) from error
+    copies = [(data_path(model, file.name), data_path(target, file.name)) for file in files[1:]]
+    for source, data in copies:
+        if data.exists():
+            raise InputError(f"{data} exists; move it away: {model} keeps weights in {source.name}")
+    return [(model, target), *copies]

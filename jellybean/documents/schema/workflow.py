@@ -10,7 +10,15 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    StringConstraints,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
 from jellybean.documents.schema.fields import (
     NOT_EMPTY,
@@ -181,6 +189,7 @@ def _json(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 PortName = Annotated[str, Field(min_length=1)]  # of a model's input or output: exporters write any text
 
 
@@ -206,6 +215,10 @@ class VariantSpec(DocumentModel):
         description="SHA-256 of the model file, or of the source of the function's module: 64 hexadecimal "
         "digits. For an "
         "installed module it is computed by default.",
+    )
+    files: dict[str, Sha256] = Field(
+        default={},
+        description="Each file of a model with data files -> its SHA-256; only needed where the files are not.",
     )
     inputs: dict[Name, PortName] = Field(
         default={},

@@ -203,8 +203,9 @@ class Enrolment:
         for view in (offer.view for offer in self.rollout.offers):
             worker = view.workers.get(identity.name)
             for operator in (view.operators[name] for name in (worker.operators if worker else ())):
-                if operator.model_sha256 == sha256 and operator.model_path and stays_inside_folder(operator.model_path):
-                    return self.files.root / operator.model_path
+                for path, digest in operator.model_files:
+                    if digest == sha256 and stays_inside_folder(path):
+                        return self.files.root / path
         reason = f"the plan gives {identity} no model of sha256 {sha256[:12]}"
         raise StatusError(grpc.StatusCode.NOT_FOUND, reason)
 

@@ -62,7 +62,7 @@ def prepare(deployed: DeployedPlan, group: WorkerGroup | None) -> Command:
     if group is not None:
         url = deployed.settings.models.url
         arguments += [f"--root={_root(deployed)}", *([f"--url={url}"] if url else [])]
-        arguments += [f"{model.sha256}:{model.path}" for model in group.models]
+        arguments += [f"{file.sha256}:{file.path}" for model in group.models for file in model.all_files]
     return ("python", "-P", f"{FILES}/prepare.py"), arguments
 
 

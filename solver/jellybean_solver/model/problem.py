@@ -128,12 +128,22 @@ class ModelPorts:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelFile:
+    """One file of a model: path relative to the project's folder, its sha256 and size."""
+
+    path: str
+    sha256: str
+    size_bytes: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ModelRef:
     """What a variant executes: a model file, or a Python function installed on the workers; identified by its hash.
 
     `path`: relative to the project's folder, empty for a function. `sha256`: hash of the file, or of a function's
     source and arguments. `size_bytes`: size of the file, None if unknown. `ports`: the variant's names of its inputs
-    and outputs, None if it gives none.
+    and outputs, None if it gives none. `files`: the ONNX file and its data files, if it has data files;
+    then `sha256` is of all of them, and `size_bytes` their sum.
     """
 
     path: str
@@ -141,6 +151,12 @@ class ModelRef:
     size_bytes: float | None = None
     python: PythonRef | None = field(default=None, metadata={"said": "of functions"})
     ports: ModelPorts | None = field(default=None, metadata={"said": "of variants with names of their own"})
+    files: tuple[ModelFile, ...] = field(default=(), metadata={"said": "of models with data files"})
+
+    @property
+    def all_files(self) -> tuple[ModelFile, ...]:
+        """Every file that a worker needs, each with its own hash."""
+        return self.files or (ModelFile(self.path, self.sha256, self.size_bytes),)
 
 
 @dataclass(frozen=True, slots=True)

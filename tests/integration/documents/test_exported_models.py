@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
@@ -11,18 +12,33 @@ import numpy as np
 import pytest
 
 from jellybean.documents import build_problem, load_project, write_profiles
+from jellybean.documents.draft.project_files import write_draft
+from jellybean.documents.kubernetes import KubernetesDocument, load_settings
 from jellybean.documents.provenance.changes import content_changes
 from jellybean.documents.provenance.content import Content
 from jellybean.documents.schema.profiles import ProfilesDocument
-from jellybean.errors import DocumentError
+from jellybean.errors import DocumentError, InputError
+from jellybean.operator.resource import lay_out, stated_profiles, to_resource
+from jellybean.pipeline.onnx_graph import OnnxGraph
+from jellybean.pipeline.onnx_split import find_layers
 from jellybean.profiler.flow import Flow
 from jellybean.profiler.project import workload_of
 from jellybean_agent.brain.messages import WorkItem
 from jellybean_agent.brain.plan_view import plan_view
+from jellybean_agent.execution.model_files import file_sha256
 from jellybean_agent.process.model_loading import ModelSettings, load_executors
 from jellybean_agent.worker.run_outputs import run_items
-from jellybean_solver import Plan, solve, to_document
-from tests.support.exported_models import CLASSES, make_project, replace, replace_model, sklearn_classifier
+from jellybean_k8s import render
+from jellybean_solver import Plan, from_document, solve, to_document
+from tests.k8s_resource import resource
+from tests.support.exported_models import (
+    CLASSES,
+    keep_weights_outside,
+    make_project,
+    replace,
+    replace_model,
+    sklearn_classifier,
+)
 from tests.support.measured_project import measured_profiles
 
 SELECTIONS = [
@@ -186,3 +202,71 @@ def test_a_variant_that_sends_another_output_is_measured_again(
     assert {"latency compare exported", "messages compare exported", "accuracy"} <= found.keys()
     was = "minuend from left, subtrahend from right"
     assert found["latency compare exported"] == [f"the input of compare exported was {was}, is now the default"]
+
+
+def test_a_model_with_a_data_file_is_one_model(folder: Path) -> None:
+    sha256 = keep_weights_outside(folder / "models/torch.onnx")
+    (stale,) = problems(folder)
+    assert "the file and torch.onnx.data have SHA-256" in stale
+    assert f"write {sha256}" in stale
+    replace_model(folder, "torch", sha256)
+    write_profiles(folder / "profiles.yaml", measured_profiles(folder, SELECTIONS))
+    flow = Flow(workload_of(load_project(folder)))
+    assert np.allclose(flow.answer(0, SELECTIONS[0])["classify"], wanted(folder), atol=1e-6)
+    plan = plan_of(folder, SELECTIONS[0])
+    view = plan_view(to_document(plan))
+    assert from_document(to_document(plan)) == plan
+    names = ("models/torch.onnx", "models/torch.onnx.data")
+    assert view.operators["classify"].model_files == tuple((name, file_sha256(folder / name)) for name in names)
+    assert load_executors(view, view.serving[0], ModelSettings(folder))
+    (model,) = (operator.model for operator in plan.operators if operator.name == "classify")
+    assert model is not None
+    assert model.size_bytes == sum((folder / name).stat().st_size for name in names)
+    data = folder / "models/torch.onnx.data"
+    data.rename(folder / "elsewhere")
+    (missing,) = problems(folder)
+    assert "torch.onnx keeps weights in torch.onnx.data: there is no such file" in missing
+    assert "copy every file that the exporter wrote, with its name" in missing
+    data.symlink_to("/etc/hostname")
+    assert "'models/torch.onnx.data' is outside the project folder" in problems(folder)[0]
+
+
+def test_a_model_with_a_data_file_is_cut(folder: Path) -> None:
+    path = folder / "models/torch.onnx"
+    graph = OnnxGraph.load(path)
+    keep_weights_outside(path)
+    feed = {"input": np.ones((1, 4), np.float32)}
+    outside = OnnxGraph.load(path)
+    assert outside.observe([feed]) == graph.observe([feed])
+    layers = find_layers(outside, outside.observe([feed]))
+    assert layers.groups == find_layers(graph, graph.observe([feed])).groups
+
+
+def test_a_deployment_brings_the_data_files(folder: Path, tmp_path: Path) -> None:
+    replace_model(folder, "torch", keep_weights_outside(folder / "models/torch.onnx"))
+    write_profiles(folder / "profiles.yaml", measured_profiles(folder, SELECTIONS))
+    plan = plan_of(folder, SELECTIONS[0])
+    kubernetes = resource()["spec"]["kubernetes"] | {"kind": "Kubernetes", "pools": {}}
+    (folder / "kubernetes.yaml").write_text(json.dumps(kubernetes))
+    settings = load_settings(folder)
+    wanted = {f"{file_sha256(folder / name)}:{name}" for name in ("models/torch.onnx", "models/torch.onnx.data")}
+    pods = [one for one in render(plan, settings) if one["kind"] == "StatefulSet"]
+    fetched = [one["spec"]["template"]["spec"]["initContainers"][0]["args"] for one in pods]
+    assert wanted <= {argument for arguments in fetched for argument in arguments}
+    asked = to_resource(load_project(folder), KubernetesDocument.model_validate(kubernetes))
+    infrastructure, profiles = asked["spec"]["infrastructure"], stated_profiles(asked["spec"])
+    (tmp_path / "operator").mkdir()
+    in_cluster = lay_out(asked, infrastructure, profiles, tmp_path / "operator").project
+    models = {operator.name: operator.variant("torch").model for operator in build_problem(in_cluster).operators[1:]}
+    assert {f"{file.sha256}:{file.path}" for model in models.values() if model for file in model.files} == wanted
+
+
+def test_a_drafted_project_has_the_data_files(folder: Path, tmp_path: Path) -> None:
+    sha256 = keep_weights_outside(folder / "models/torch.onnx")
+    write_draft(tmp_path / "draft", [folder / "models/torch.onnx"])
+    assert sha256 in (tmp_path / "draft/workflow.yaml").read_text()
+    assert load_project(tmp_path / "draft", profiles=False).workflow.operators
+    (folder / "models/torch.onnx.data").unlink()
+    with pytest.raises(InputError, match=r"keeps weights in torch.onnx.data: there is no such file"):
+        write_draft(tmp_path / "other", [folder / "models/torch.onnx"])
+    assert not (tmp_path / "other/workflow.yaml").exists()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from jellybean.documents import load_heldout, load_project
 from jellybean.errors import DocumentError, DocumentProblem
@@ -211,19 +211,6 @@ def test_files_that_are_no_models(problems: Project, tmp_path: Path) -> None:
         (problem,) = raised.value.problems
         assert "find.onnx is not an ONNX model" in problem.message
         assert problem.line == 8
-
-
-def test_weights_in_other_files_are_refused(problems: Project, tmp_path: Path) -> None:
-    assert problems() == ()
-    path = tmp_path / "models" / "find.onnx"
-    model = onnx.load(str(path))
-    model.graph.initializer.append(numpy_helper.from_array(np.zeros(1000, np.float32), "w"))
-    onnx.save(model, str(path), save_as_external_data=True, location="weights.bin", size_threshold=0)
-    workflow = tmp_path / "workflow.yaml"
-    digest = workflow.read_text().split("find.onnx, sha256: ")[1][:64]
-    workflow.write_text(workflow.read_text().replace(digest, hashlib.sha256(path.read_bytes()).hexdigest()))
-    with pytest.raises(DocumentError, match="keeps 1 weights in other files"):
-        load_project(tmp_path, profiles=False)
 
 
 @pytest.mark.parametrize(

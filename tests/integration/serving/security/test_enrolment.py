@@ -29,7 +29,7 @@ from jellybean.serving.gateway.service import GatewayService
 from jellybean_agent.brain.plan_view import plan_view
 from jellybean_agent.enrolment import join
 from jellybean_agent.enrolment.join_token import JoinToken
-from jellybean_agent.execution.onnx_session import file_sha256
+from jellybean_agent.execution.model_files import file_sha256
 from jellybean_agent.security.certificates import CertificateFolder, read_credentials
 from jellybean_agent.security.identity import Identity, Policy, Role
 from jellybean_agent.system.protocol_version import protocol_metadata

@@ -18,10 +18,11 @@ from jellybean.serving.enrolment.enrolment import make_token, take_token
 from jellybean.serving.errors import RequestError
 from jellybean_agent.enrolment.join_token import parse_token
 from jellybean_agent.errors import PlanViewError, StatusError
-from jellybean_agent.execution.onnx_session import file_sha256
+from jellybean_agent.execution.model_files import file_sha256
 from jellybean_agent.security.certificates import read_credentials
 from jellybean_agent.security.identity import Identity, Role
 from jellybean_agent.system.protocol_version import PROTOCOL_VERSION, protocol_mismatch, stated_protocol
+from tests.support.exported_models import keep_weights_outside
 from tests.support.ports import free_port
 from tests.support.tiny_models import chain, make_plan, scale
 from tests.support.tls_run import WORKFLOW, TlsRun
@@ -95,7 +96,12 @@ class JoinRun(TlsRun):
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[JoinRun]:
-    found = JoinRun(tmp_path, chain(tmp_path), WORKERS)
+    chain(tmp_path)
+    double = file_sha256(tmp_path / "models/double.onnx")
+    triple = keep_weights_outside(tmp_path / "models/triple.onnx")
+    operators = {"double": (["x"], double), "triple": (["double"], triple)}
+    route = dict(zip(operators, WORKERS, strict=True))
+    found = JoinRun(tmp_path, make_plan(tmp_path, operators, [(1.0, route)], sources={"x": "edge"}), WORKERS)
     try:
         yield found
     finally:
@@ -112,6 +118,8 @@ def test_boxes_join_serve_and_come_back_without_a_token(run: JoinRun) -> None:
     with run.client() as client:
         assert client.infer(ONES)["triple"].tolist() == [[6, 6, 6, 6]]
         assert [path.name for path in (run.state("edge-1") / "models/models").iterdir()] == ["double.onnx"]
+        kept = sorted(path.name for path in (run.state("cloud-1") / "models/models").iterdir())
+        assert kept == ["triple.onnx", "triple.onnx.data"]
         run.stop("edge-1")
         part_of(run, "edge-1", "double.onnx", 100)
         run.box("edge-1")

@@ -15,9 +15,9 @@ from onnx import TensorProto, helper, numpy_helper
 from jellybean_agent.errors import InvalidInputError, ModelError, PermanentError
 from jellybean_agent.execution.emulation import EmulatedDevice
 from jellybean_agent.execution.executor import Executor
+from jellybean_agent.execution.model_files import file_sha256, hash_model
 from jellybean_agent.execution.onnx_scan import scan_model
-from jellybean_agent.execution.onnx_session import file_sha256
-from tests.support.exported_models import sklearn_classifier
+from tests.support.exported_models import keep_weights_outside, sklearn_classifier
 
 
 def save(path: Path, nodes: Sequence[onnx.NodeProto], inputs: Mapping[str, list], outputs: Sequence[str], **constants):
@@ -98,26 +98,58 @@ def test_a_model_of_one_request_at_a_time_is_refused_where_the_plan_has_batches(
         Executor(*model, ("x", "z"), batch=4)
 
 
-def test_external_data_is_refused(tmp_path: Path) -> None:
+def test_weights_in_a_data_file_are_hashed_with_the_model_and_loaded(tmp_path: Path) -> None:
     node = helper.make_node("Add", ["x", "c"], ["y"])
-    path, _ = save(tmp_path / "m.onnx", [node], {"x": [1, 2000]}, ["y"], c=np.ones((1, 2000), np.float32))
-    assert not scan_model(path.read_bytes()).has_external_data
+    path, alone = save(tmp_path / "m.onnx", [node], {"x": [1, 2000]}, ["y"], c=np.full((1, 2000), 2, np.float32))
+    assert scan_model(path.read_bytes()).data_files == ()
+    assert hash_model(path)[0] == alone
+    sha256 = keep_weights_outside(path)
+    assert scan_model(path.read_bytes()).data_files == ("m.onnx.data",)
+    found, files = hash_model(path)
+    assert found == sha256
+    assert [(file.name, file.sha256) for file in files] == [
+        ("", file_sha256(path)),
+        ("m.onnx.data", file_sha256(tmp_path / "m.onnx.data")),
+    ]
+    assert Executor(path, sha256, ("x",)).run((np.ones((1, 2000), np.float32),)).outputs["y"].tolist() == [[3.0] * 2000]
+    data = tmp_path / "m.onnx.data"
+    content = data.read_bytes()
+    data.write_bytes(b"\1" + content[1:])
+    with pytest.raises(ModelError, match=r"m.onnx, with m.onnx.data, has sha256 .*: it was altered"):
+        Executor(path, sha256, ("x",))
+    data.unlink()
+    with pytest.raises(
+        ModelError, match=r"keeps weights in m.onnx.data: there is no such file.*; copy that file beside"
+    ):
+        Executor(path, sha256, ("x",))
+
+
+@pytest.mark.parametrize("name", ["../m.data", "/etc/m.data", "a\\b", ""])
+def test_data_files_elsewhere_are_refused(tmp_path: Path, name: str) -> None:
+    node = helper.make_node("Add", ["x", "c"], ["y"])
+    path, _ = save(tmp_path / "m.onnx", [node], {"x": [1, 4]}, ["y"], c=np.ones((1, 4), np.float32))
     model = onnx.load(path)
-    onnx.save(model, path, save_as_external_data=True, location="rest.bin", size_threshold=0)
-    assert (tmp_path / "rest.bin").exists()
-    assert scan_model(path.read_bytes()).has_external_data
-    with pytest.raises(ModelError, match="in other files"):
+    tensor = model.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    if name:
+        tensor.external_data.add(key="location", value=name)
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(ModelError, match=r"outside its folder|without naming it"):
+        hash_model(path)
+    with pytest.raises(ModelError, match=r"outside its folder|without naming it"):
         Executor(path, file_sha256(path), ("x",))
 
 
 def test_external_data_in_a_nested_graph_is_found() -> None:
     tensor = numpy_helper.from_array(np.ones(3, np.float32), "c")
     tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="inner.bin")
     inner = helper.make_graph([helper.make_node("Constant", [], ["y"], value=tensor)], "inner", [], [])
     outer = helper.make_graph(
         [helper.make_node("If", ["x"], ["y"], then_branch=inner, else_branch=inner)], "outer", [], []
     )
-    assert scan_model(helper.make_model(outer).SerializeToString()).has_external_data
+    assert scan_model(helper.make_model(outer).SerializeToString()).data_files == ("inner.bin",)
 
 
 def test_an_emulated_device_is_busy_as_long_as_its_profile_says(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from onnx import TensorProto, helper
 
-from jellybean_agent.execution.onnx_session import file_sha256
+from jellybean_agent.execution.model_files import file_sha256
 
 
 def test_runs_on_an_emulated_device_in_the_event_loop(tmp_path: Path) -> None:
