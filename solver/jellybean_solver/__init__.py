@@ -2,142 +2,222 @@
 
 Nothing here reads files, the clock or the network; a caller passes in a function where one is needed. Other packages
 import names from here, not from the subpackages; only `jellybean_solver.pipeline` has a public surface of its own.
+Names are loaded on first use (PEP 562): a process pays only for the parts that it uses.
 """
 
-from jellybean_solver.baseline.rules import Baseline as Baseline
-from jellybean_solver.baseline.rules import baselines as baselines
-from jellybean_solver.deadline.restriction import with_margin as with_margin
-from jellybean_solver.deadline.restriction import without_margin as without_margin
-from jellybean_solver.deadline.search import Deadline as Deadline
-from jellybean_solver.deadline.settings import DEFAULT_SETTINGS as DEFAULT_SETTINGS
-from jellybean_solver.deadline.settings import QUICK_SETTINGS as QUICK_SETTINGS
-from jellybean_solver.demand.demand import Network as Network
-from jellybean_solver.diff.plan_diff import PlanDiff as PlanDiff
-from jellybean_solver.diff.plan_diff import WorkerChange as WorkerChange
-from jellybean_solver.diff.plan_diff import plan_diff as plan_diff
-from jellybean_solver.errors import JellyBeanError as JellyBeanError
-from jellybean_solver.errors import OutOfTimeError as OutOfTimeError
-from jellybean_solver.errors import SolverError as SolverError
-from jellybean_solver.explanation.conflicts import Conflict as Conflict
-from jellybean_solver.explanation.conflicts import LeastRelaxation as LeastRelaxation
-from jellybean_solver.explanation.counterfactuals import Counterfactual as Counterfactual
-from jellybean_solver.explanation.counterfactuals import DeadlineResult as DeadlineResult
-from jellybean_solver.explanation.counterfactuals import ResolveSettings as ResolveSettings
-from jellybean_solver.explanation.counterfactuals import plan_differences as plan_differences
-from jellybean_solver.explanation.explain import Explanation as Explanation
-from jellybean_solver.explanation.explain import LimitAnalysis as LimitAnalysis
-from jellybean_solver.explanation.explain import explain as explain
-from jellybean_solver.explanation.forced_choices import Question as Question
-from jellybean_solver.explanation.forced_choices import WhyNot as WhyNot
-from jellybean_solver.explanation.relaxations import Requirement as Requirement
-from jellybean_solver.explanation.relaxations import RequirementKind as RequirementKind
-from jellybean_solver.fleet.dispatch import DEFAULT_GAP as DEFAULT_GAP
-from jellybean_solver.fleet.dispatch import is_large as is_large
-from jellybean_solver.frontier.curves import Corner as Corner
-from jellybean_solver.frontier.curves import CostAccuracy as CostAccuracy
-from jellybean_solver.frontier.curves import CostRate as CostRate
-from jellybean_solver.frontier.curves import Progress as Progress
-from jellybean_solver.frontier.curves import cost_accuracy as cost_accuracy
-from jellybean_solver.frontier.curves import cost_rate as cost_rate
-from jellybean_solver.latency.estimate import mean_waits_s as mean_waits_s
-from jellybean_solver.latency.estimate import p99_by_workflow as p99_by_workflow
-from jellybean_solver.migration.migration_cost import Migration as Migration
-from jellybean_solver.migration.migration_cost import MigrationPrices as MigrationPrices
-from jellybean_solver.migration.migration_cost import load_prices as load_prices
-from jellybean_solver.migration.plan_matching import HostedModel as HostedModel
-from jellybean_solver.model.accuracy import AccuracyModel as AccuracyModel
-from jellybean_solver.model.accuracy import AccuracyRow as AccuracyRow
-from jellybean_solver.model.accuracy import EndToEnd as EndToEnd
-from jellybean_solver.model.accuracy import Independent as Independent
-from jellybean_solver.model.accuracy import PerOperator as PerOperator
-from jellybean_solver.model.deadline_shares import deadline_s as deadline_s
-from jellybean_solver.model.deadline_shares import deadline_shares as deadline_shares
-from jellybean_solver.model.distributions import quantile_mean as quantile_mean
-from jellybean_solver.model.evaluate import evaluate as evaluate
-from jellybean_solver.model.flows import Flow as Flow
-from jellybean_solver.model.flows import LinkUse as LinkUse
-from jellybean_solver.model.flows import flows as flows
-from jellybean_solver.model.flows import link_uses as link_uses
-from jellybean_solver.model.multi_workflow import combine_workflows as combine_workflows
-from jellybean_solver.model.plan import Certificate as Certificate
-from jellybean_solver.model.plan import Cost as Cost
-from jellybean_solver.model.plan import Placement as Placement
-from jellybean_solver.model.plan import Plan as Plan
-from jellybean_solver.model.plan import PlannedOperator as PlannedOperator
-from jellybean_solver.model.plan import PlannedWorker as PlannedWorker
-from jellybean_solver.model.plan import PlannedWorkflow as PlannedWorkflow
-from jellybean_solver.model.plan import Route as Route
-from jellybean_solver.model.plan_document import PlanDocumentError as PlanDocumentError
-from jellybean_solver.model.plan_document import from_document as from_document
-from jellybean_solver.model.plan_document import json_values as json_values
-from jellybean_solver.model.plan_document import to_document as to_document
-from jellybean_solver.model.problem import GIB as GIB
-from jellybean_solver.model.problem import WORKFLOW_SEPARATOR as WORKFLOW_SEPARATOR
-from jellybean_solver.model.problem import Arrivals as Arrivals
-from jellybean_solver.model.problem import Deliver as Deliver
-from jellybean_solver.model.problem import Edge as Edge
-from jellybean_solver.model.problem import EdgeKind as EdgeKind
-from jellybean_solver.model.problem import Link as Link
-from jellybean_solver.model.problem import ModelFile as ModelFile
-from jellybean_solver.model.problem import ModelPorts as ModelPorts
-from jellybean_solver.model.problem import ModelRef as ModelRef
-from jellybean_solver.model.problem import Operator as Operator
-from jellybean_solver.model.problem import Pool as Pool
-from jellybean_solver.model.problem import Problem as Problem
-from jellybean_solver.model.problem import PythonRef as PythonRef
-from jellybean_solver.model.problem import ServiceTime as ServiceTime
-from jellybean_solver.model.problem import Sharing as Sharing
-from jellybean_solver.model.problem import Slo as Slo
-from jellybean_solver.model.problem import Source as Source
-from jellybean_solver.model.problem import Stage as Stage
-from jellybean_solver.model.problem import Times as Times
-from jellybean_solver.model.problem import Variant as Variant
-from jellybean_solver.model.problem import best_batch as best_batch
-from jellybean_solver.model.problem import unbatched as unbatched
-from jellybean_solver.model.route_drawing import RouteDrawer as RouteDrawer
-from jellybean_solver.model.sites import link_ends as link_ends
-from jellybean_solver.model.sites import tier_at as tier_at
-from jellybean_solver.model.sites import worker_at as worker_at
-from jellybean_solver.model.streams import RequestStream as RequestStream
-from jellybean_solver.model.streams import arrival_times as arrival_times
-from jellybean_solver.model.streams import request_streams as request_streams
-from jellybean_solver.outcome import ACCURACY_TOLERANCE as ACCURACY_TOLERANCE
-from jellybean_solver.outcome import COST_TOLERANCE as COST_TOLERANCE
-from jellybean_solver.outcome import VALUE_TOLERANCE as VALUE_TOLERANCE
-from jellybean_solver.outcome import Termination as Termination
-from jellybean_solver.outcome import is_gap_closed as is_gap_closed
-from jellybean_solver.planning.cut_models import Cut as Cut
-from jellybean_solver.planning.cut_models import Cuts as Cuts
-from jellybean_solver.planning.cut_models import PlannedCut as PlannedCut
-from jellybean_solver.planning.cut_models import head_name as head_name
-from jellybean_solver.planning.cut_models import planned_cuts as planned_cuts
-from jellybean_solver.planning.cut_models import problem_as_planned as problem_as_planned
-from jellybean_solver.planning.cut_models import qualified_cuts as qualified_cuts
-from jellybean_solver.planning.cut_models import solve_cut as solve_cut
-from jellybean_solver.planning.infeasibility import Infeasibility as Infeasibility
-from jellybean_solver.planning.solve import SolveOptions as SolveOptions
-from jellybean_solver.planning.solve import solve as solve
-from jellybean_solver.planning.solver import Solution as Solution
-from jellybean_solver.replanning.replan import LEAST_SAVED_SHARE as LEAST_SAVED_SHARE
-from jellybean_solver.replanning.replan import SAVING_TOLERANCE as SAVING_TOLERANCE
-from jellybean_solver.replanning.replan import Replanned as Replanned
-from jellybean_solver.replanning.replan import ReplanSettings as ReplanSettings
-from jellybean_solver.replanning.replan import SearchSettings as SearchSettings
-from jellybean_solver.replanning.replan import Verdict as Verdict
-from jellybean_solver.replanning.replan import replan as replan
-from jellybean_solver.replanning.replan import replan_cut as replan_cut
-from jellybean_solver.simulation.interfaces import MakeTimes as MakeTimes
-from jellybean_solver.simulation.replay import Replay as Replay
-from jellybean_solver.simulation.replay import replay as replay
-from jellybean_solver.simulation.replay_intervals import ReplayInterval as ReplayInterval
-from jellybean_solver.simulation.result import SimulationResult as SimulationResult
-from jellybean_solver.simulation.simulator import SimulationSettings as SimulationSettings
-from jellybean_solver.simulation.simulator import simulate as simulate
-from jellybean_solver.simulation.sustained import DEFAULT_WINDOW_S as DEFAULT_WINDOW_S
-from jellybean_solver.simulation.sustained import RATE_TOLERANCE as RATE_TOLERANCE
-from jellybean_solver.simulation.sustained import grace_s as grace_s
-from jellybean_solver.simulation.sustained import highest_sustained as highest_sustained
-from jellybean_solver.simulation.sustained import is_sustained as is_sustained
-from jellybean_solver.simulation.target_breaches import TargetBreach as TargetBreach
-from jellybean_solver.simulation.trace import RateTrace as RateTrace
-from jellybean_solver.simulation.trace import rate_trace as rate_trace
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_HOMES: dict[str, tuple[str, ...]] = {
+    "baseline.rules": (
+        "Baseline",
+        "baselines",
+    ),
+    "deadline.restriction": (
+        "with_margin",
+        "without_margin",
+    ),
+    "deadline.search": ("Deadline",),
+    "deadline.settings": (
+        "DEFAULT_SETTINGS",
+        "QUICK_SETTINGS",
+    ),
+    "demand.demand": ("Network",),
+    "diff.plan_diff": (
+        "PlanDiff",
+        "WorkerChange",
+        "plan_diff",
+    ),
+    "errors": (
+        "JellyBeanError",
+        "OutOfTimeError",
+        "SolverError",
+    ),
+    "explanation.conflicts": (
+        "Conflict",
+        "LeastRelaxation",
+    ),
+    "explanation.counterfactuals": (
+        "Counterfactual",
+        "DeadlineResult",
+        "ResolveSettings",
+        "plan_differences",
+    ),
+    "explanation.explain": (
+        "Explanation",
+        "LimitAnalysis",
+        "explain",
+    ),
+    "explanation.forced_choices": (
+        "Question",
+        "WhyNot",
+    ),
+    "explanation.relaxations": (
+        "Requirement",
+        "RequirementKind",
+    ),
+    "fleet.dispatch": (
+        "DEFAULT_GAP",
+        "is_large",
+    ),
+    "frontier.curves": (
+        "Corner",
+        "CostAccuracy",
+        "CostRate",
+        "Progress",
+        "cost_accuracy",
+        "cost_rate",
+    ),
+    "latency.estimate": (
+        "mean_waits_s",
+        "p99_by_workflow",
+    ),
+    "migration.migration_cost": (
+        "Migration",
+        "MigrationPrices",
+        "load_prices",
+    ),
+    "migration.plan_matching": ("HostedModel",),
+    "model.accuracy": (
+        "AccuracyModel",
+        "AccuracyRow",
+        "EndToEnd",
+        "Independent",
+        "PerOperator",
+    ),
+    "model.deadline_shares": (
+        "deadline_s",
+        "deadline_shares",
+    ),
+    "model.distributions": ("quantile_mean",),
+    "model.evaluate": ("evaluate",),
+    "model.flows": (
+        "Flow",
+        "LinkUse",
+        "flows",
+        "link_uses",
+    ),
+    "model.multi_workflow": ("combine_workflows",),
+    "model.plan": (
+        "Certificate",
+        "Cost",
+        "Placement",
+        "Plan",
+        "PlannedOperator",
+        "PlannedWorker",
+        "PlannedWorkflow",
+        "Route",
+    ),
+    "model.plan_document": (
+        "PlanDocumentError",
+        "from_document",
+        "json_values",
+        "to_document",
+    ),
+    "model.problem": (
+        "GIB",
+        "WORKFLOW_SEPARATOR",
+        "Arrivals",
+        "Deliver",
+        "Edge",
+        "EdgeKind",
+        "Link",
+        "ModelFile",
+        "ModelPorts",
+        "ModelRef",
+        "Operator",
+        "Pool",
+        "Problem",
+        "PythonRef",
+        "ServiceTime",
+        "Sharing",
+        "Slo",
+        "Source",
+        "Stage",
+        "Times",
+        "Variant",
+        "best_batch",
+        "unbatched",
+    ),
+    "model.route_drawing": ("RouteDrawer",),
+    "model.sites": (
+        "link_ends",
+        "tier_at",
+        "worker_at",
+    ),
+    "model.streams": (
+        "RequestStream",
+        "arrival_times",
+        "request_streams",
+    ),
+    "outcome": (
+        "ACCURACY_TOLERANCE",
+        "COST_TOLERANCE",
+        "VALUE_TOLERANCE",
+        "Termination",
+        "is_gap_closed",
+    ),
+    "planning.cut_models": (
+        "Cut",
+        "Cuts",
+        "PlannedCut",
+        "head_name",
+        "planned_cuts",
+        "problem_as_planned",
+        "qualified_cuts",
+        "solve_cut",
+    ),
+    "planning.infeasibility": ("Infeasibility",),
+    "planning.solve": (
+        "SolveOptions",
+        "solve",
+    ),
+    "planning.solver": ("Solution",),
+    "replanning.replan": (
+        "LEAST_SAVED_SHARE",
+        "SAVING_TOLERANCE",
+        "Replanned",
+        "ReplanSettings",
+        "SearchSettings",
+        "Verdict",
+        "replan",
+        "replan_cut",
+    ),
+    "simulation.interfaces": ("MakeTimes",),
+    "simulation.replay": (
+        "Replay",
+        "replay",
+    ),
+    "simulation.replay_intervals": ("ReplayInterval",),
+    "simulation.result": ("SimulationResult",),
+    "simulation.simulator": (
+        "SimulationSettings",
+        "simulate",
+    ),
+    "simulation.sustained": (
+        "DEFAULT_WINDOW_S",
+        "RATE_TOLERANCE",
+        "grace_s",
+        "highest_sustained",
+        "is_sustained",
+    ),
+    "simulation.target_breaches": ("TargetBreach",),
+    "simulation.trace": (
+        "RateTrace",
+        "rate_trace",
+    ),
+}
+_MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = sorted(_MODULE_OF)  # noqa: PLE0605  (the stub beside this file lists the same names for type checkers)
+
+
+def __getattr__(name: str) -> Any:
+    """The public object `name`, imported from its module. AttributeError for an unknown name."""
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    globals()[name] = value
+    return value
