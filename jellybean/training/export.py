@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,15 +15,27 @@ import numpy as np
 import onnx
 import onnxruntime
 import torch
+from pydantic import ValidationError
 from torch import nn
 
+from jellybean.documents.schema.fields import FROM_DOCUMENT
 from jellybean.documents.schema.reader import Tree, read_file
 from jellybean.documents.schema.validation import validate_tree
-from jellybean.documents.schema.workflow import WorkflowDocument
+from jellybean.documents.schema.workflow import VariantSpec, WorkflowDocument
 from jellybean.documents.training.run import ExportSpec
 from jellybean.pipeline.torch_trace import CallArguments, CallForm
 from jellybean.training.errors import TrainingError
 from jellybean.training.losses import MODEL, class_scores
+from jellybean.training.models.score_forms import (
+    Form,
+    ScoreForm,
+    Sibling,
+    converted,
+    form_of,
+    forms_of,
+    mismatch_note,
+)
+from jellybean_agent import PortNames
 
 WORKFLOW = "workflow.yaml"
 MAX_DIFFERENCE = 1e-4  # between torch's and onnxruntime's outputs, relative to max(1, |output|)
@@ -48,11 +61,15 @@ class OnnxPorts:
 
 @dataclass(frozen=True)
 class ExportedModel:
-    """The exported file. `max_difference`: largest relative difference of its outputs from torch's."""
+    """The exported file. `max_difference`: largest relative difference of its outputs from torch's.
+
+    `notes`: what was done, or could not be done, so that it gives what the operator's other variants give.
+    """
 
     path: Path
     sha256: str
     max_difference: float
+    notes: tuple[str, ...] = ()
 
 
 def export_variant(module: nn.Module, spec: ExportSpec, directory: Path, inputs: CallArguments) -> ExportedModel:
@@ -64,25 +81,46 @@ def export_variant(module: nn.Module, spec: ExportSpec, directory: Path, inputs:
     file. If the line cannot be inserted, the model is stored beside the old file under a different name.
     """
     variants = _variants(directory, spec)
-    others = [one.get("model") for name, one in variants.items() if isinstance(one, dict) and name != spec.variant]
-    like = next((directory / one for one in others if isinstance(one, str) and (directory / one).is_file()), None)
+    siblings = [_Sibling(name, *pair) for name, raw in variants.items() if (pair := _served(raw, directory))]
+    siblings = [one for one in siblings if one.variant != spec.variant]
     path = directory / spec.model
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
     try:
-        max_difference = _export(module, spec, inputs, partial, like)
+        max_difference, notes = _export(module, spec, inputs, partial, siblings)
         digest = hashlib.sha256(partial.read_bytes()).hexdigest()
-        line = _workflow_with_line(directory / WORKFLOW, spec, digest)
+        maps = _maps_like(siblings[0].names, partial) if siblings else ""
+        line = _workflow_with_line(directory / WORKFLOW, spec, _entry(spec.variant, spec.model, digest, maps), digest)
         if line is None:
             beside = path if not path.exists() else path.with_name(f"{path.stem}-{digest[:8]}{path.suffix}")
             partial.replace(beside)
-            entry = _entry(spec.variant, (Path(spec.model).parent / beside.name).as_posix(), digest)
+            entry = _entry(spec.variant, (Path(spec.model).parent / beside.name).as_posix(), digest, maps)
             raise TrainingError(f"{directory / WORKFLOW}: write this under {spec.operator}'s variants by hand: {entry}")
         partial.replace(path)
         line.replace(directory / WORKFLOW)
     finally:
         partial.unlink(missing_ok=True)
-    return ExportedModel(path, digest, max_difference)
+    return ExportedModel(path, digest, max_difference, notes)
+
+
+@dataclass(frozen=True)
+class _Sibling:
+    """Another variant of the operator. `names`: its own names of the model's inputs and outputs."""
+
+    variant: str
+    path: Path
+    names: PortNames
+
+
+def _served(raw: object, directory: Path) -> tuple[Path, PortNames] | None:
+    """Model file and port names of a variant, as written; None if it has no model file here, or is not valid."""
+    try:
+        spec = VariantSpec.model_validate(raw, context=FROM_DOCUMENT, by_alias=True, by_name=False)
+    except ValidationError:
+        return None
+    if spec.model is None or not (directory / spec.model).is_file():
+        return None
+    return directory / spec.model, spec.port_names
 
 
 def served_arguments(inputs: CallArguments, loss: str) -> CallArguments:
@@ -119,22 +157,33 @@ def _workflow(directory: Path) -> Tree:
 
 
 class _Scores(nn.Module):  # type: ignore[misc]  # mypy does not follow torch
-    """Calls a model with its tensors one by one; returns its scores only, as a variant has one output."""
+    """Calls a model with its tensors one by one; returns its scores only, as a variant has one output.
+
+    `score_form`: the form of the scores; logits are converted.
+    """
 
     def __init__(self, module: nn.Module, form: CallForm) -> None:
         super().__init__()
         self.module, self._form = module, form
+        self.score_form = ScoreForm(Form.LOGITS)
 
     def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
-        return class_scores(self._form.call(self.module, tensors))
+        return converted(class_scores(self._form.call(self.module, tensors)), self.score_form)
 
 
-def _export(module: nn.Module, spec: ExportSpec, inputs: CallArguments, path: Path, like: Path | None) -> float:
-    """Export to `path`, with the port names of the model `like`. Returns the largest difference from torch."""
+def _export(
+    module: nn.Module, spec: ExportSpec, inputs: CallArguments, path: Path, siblings: Sequence[_Sibling]
+) -> tuple[float, tuple[str, ...]]:
+    """Export to `path`, with the ports of the first sibling, and scores in its form.
+
+    Returns the largest difference from torch, and notes.
+    """
+    like = siblings[0] if siblings else None
     wanted = _wanted_ports(inputs.names, like)
     names = [port.name for port in wanted.inputs]
     scores = _Scores(module.cpu(), inputs.form).eval()
     tensors = [value[:EXPORT_ROWS].cpu() for value in inputs.tensors]
+    notes = _match_form(scores, dict(zip(names, tensors, strict=True)), siblings)
     with warnings.catch_warnings(), torch.no_grad(), _plain_attention(module):
         warnings.simplefilter("ignore")  # the TorchScript exporter, which needs no further package, is deprecated
         torch.onnx.export(
@@ -151,7 +200,7 @@ def _export(module: nn.Module, spec: ExportSpec, inputs: CallArguments, path: Pa
         expected = scores(*tensors).numpy()
     module.train()
     if like is not None:
-        _check_ports(wanted, _ports(path), like)
+        _check_ports(wanted, _ports(path), like.path)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     read = {port.name for port in session.get_inputs()}  # the exporter leaves out what the model does not read
     given = {name: value.numpy() for name, value in zip(names, tensors, strict=True) if name in read}
@@ -163,7 +212,23 @@ def _export(module: nn.Module, spec: ExportSpec, inputs: CallArguments, path: Pa
         raise TrainingError(
             f"the exported model differs from torch by {max_difference:.2g}; {MAX_DIFFERENCE:g} is allowed"
         )
-    return max_difference
+    return max_difference, notes
+
+
+def _match_form(scores: _Scores, rows: Mapping[str, torch.Tensor], siblings: Sequence[_Sibling]) -> tuple[str, ...]:
+    """Have the model give its scores in the form of the first sibling; returns notes on what was done or differs."""
+    served = [Sibling(one.variant, one.path, one.names.output) for one in siblings]
+    forms = forms_of(served, {name: value.numpy() for name, value in rows.items()})
+    with torch.no_grad():
+        trained = form_of(scores(*rows.values()).float().numpy())
+    notes: list[str] = []
+    first = next(iter(forms.items()), None)
+    if first is not None and trained.form is Form.LOGITS and first[1].form is not Form.LOGITS:
+        scores.score_form = trained = first[1]
+        notes.append(f"the exported model gives {trained.form}, as {first[0]} does: the trained one gives logits")
+    if note := mismatch_note(trained.form, forms):
+        notes.append(note)
+    return tuple(notes)
 
 
 @contextmanager
@@ -183,31 +248,33 @@ def _plain_attention(module: nn.Module) -> Iterator[None]:
         module.set_attn_implementation(before)
 
 
-def _wanted_ports(arguments: Sequence[str], like: Path | None) -> OnnxPorts:
-    """Ports for these arguments: those of the model `like`. TrainingError if it does not take the same inputs."""
+def _wanted_ports(arguments: Sequence[str], like: _Sibling | None) -> OnnxPorts:
+    """Ports for these arguments: those of the variant `like`. TrainingError if it does not take the same inputs."""
     if like is None:
         names = ["input"] if len(arguments) == 1 else arguments
         return OnnxPorts(tuple(OnnxPort(name, 0, ()) for name in names), OnnxPort("output", 0, ()))
-    found = _ports(like)
+    found = _ports(like.path, like.names)
     by_name = {port.name: port for port in found.inputs}
     if len(found.inputs) == len(arguments) == 1:
         return found
     if by_name.keys() != set(arguments):
         raise TrainingError(
-            f"the trained model takes {', '.join(arguments)}, and {like} {', '.join(by_name)}: variants of an operator "
-            "must take the same"
+            f"the trained model takes {', '.join(arguments)}, and {like.path} {', '.join(by_name)}: variants of an "
+            "operator must take the same"
         )
     return OnnxPorts(tuple(by_name[name] for name in arguments), found.output)
 
 
-def _ports(path: Path) -> OnnxPorts:
-    """The ports of a model. TrainingError if it has several outputs."""
+def _ports(path: Path, names: PortNames = PortNames()) -> OnnxPorts:
+    """The ports of a model. TrainingError if it has several outputs, of which the variant names none."""
     graph = onnx.load(str(path), load_external_data=False).graph
     constants = {constant.name for constant in graph.initializer}
-    if len(graph.output) != 1:
-        raise TrainingError(f"{path} has {len(graph.output)} outputs; one is needed")
+    sent = [value for value in graph.output if names.output in (None, value.name)]
+    if len(sent) != 1:
+        outputs = ", ".join(value.name for value in graph.output)
+        raise TrainingError(f"{path} has the outputs {outputs}; one is needed: name it in its variant, output: NAME")
     inputs = tuple(_port(value) for value in graph.input if value.name not in constants)
-    return OnnxPorts(inputs, _port(graph.output[0]))
+    return OnnxPorts(inputs, _port(sent[0]))
 
 
 def _port(value: onnx.ValueInfoProto) -> OnnxPort:
@@ -232,14 +299,22 @@ def _check_ports(wanted: OnnxPorts, found: OnnxPorts, like: Path) -> None:
             )
 
 
-def _entry(variant: str, model: str, digest: str) -> str:
-    return f"{variant}: {{model: {model}, sha256: {digest}}}"
+def _maps_like(names: PortNames, path: Path) -> str:
+    """The keys of the variant's line that name tensors: the exported model has the names of the sibling's model."""
+    given = _ports(path).output.name
+    outputs = {edge_output: name for edge_output, name in names.outputs.items() if name == given}
+    maps = {"inputs": dict(names.inputs), "outputs": outputs}
+    return "".join(f", {key}: {json.dumps(found)}" for key, found in maps.items() if found)
 
 
-def _workflow_with_line(path: Path, spec: ExportSpec, digest: str) -> Path | None:
+def _entry(variant: str, model: str, digest: str, maps: str) -> str:
+    return f"{variant}: {{model: {model}, sha256: {digest}{maps}}}"
+
+
+def _workflow_with_line(path: Path, spec: ExportSpec, entry: str, digest: str) -> Path | None:
     """Path of a temporary copy of the workflow with the variant's line; None if the line cannot be inserted."""
     text = path.read_text(encoding="utf-8")
-    changed = _insert_line(text.splitlines(keepends=True), spec, _entry(spec.variant, spec.model, digest))
+    changed = _insert_line(text.splitlines(keepends=True), spec, entry)
     if changed is None:
         return None
     partial = path.with_name(f".{path.name}.partial")

@@ -252,7 +252,13 @@ def _export(module: nn.Module, run: RankRun, document: TrainingDocument, directo
         f"wrote {exported.path} (differs from torch by at most {exported.max_difference:.1g}) and its variant in "
         "workflow.yaml"
     )
+    for note in exported.notes:
+        warn(note)
     return exported
+
+
+def _exported_json(exported: ExportedModel) -> dict[str, object]:
+    return {"model": str(exported.path), "sha256": exported.sha256, "notes": list(exported.notes)}
 
 
 def _print_json(run: RankRun, trained: TrainedRun, exported: ExportedModel | None) -> None:
@@ -271,6 +277,6 @@ def _print_json(run: RankRun, trained: TrainedRun, exported: ExportedModel | Non
             "rejected": run.choice.rejected,
             "epochs": [epoch_json(epoch) for epoch in trained.epochs],
             "model_epoch": trained.model_epoch,
-            "exported": None if exported is None else {"model": str(exported.path), "sha256": exported.sha256},
+            "exported": None if exported is None else _exported_json(exported),
         }
     )

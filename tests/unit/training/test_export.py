@@ -6,6 +6,7 @@ import hashlib
 import re
 
 import onnx
+import onnxruntime
 import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
@@ -15,6 +16,8 @@ from jellybean.documents.training.run import ExportSpec  # noqa: E402
 from jellybean.pipeline.torch_trace import CallArguments  # noqa: E402
 from jellybean.training.errors import TrainingError  # noqa: E402
 from jellybean.training.export import export_variant  # noqa: E402
+from jellybean.training.models.score_forms import Form, form_of  # noqa: E402
+from tests.support.exported_models import sklearn_classifier  # noqa: E402
 
 WORKFLOW = """\
 # what stays as it is
@@ -120,3 +123,52 @@ def test_a_variant_without_a_model_is_passed_over(project):
     found = export_variant(_net(), SPEC, project, _rows())
     assert onnx.load(found.path).graph.input[0].name == "crops"
     assert list(read_file(project / "workflow.yaml").data["operators"]["shape"]["variants"])[-1] == "tuned"
+
+
+def _sibling(project, path: str, *layers: torch.nn.Module) -> None:
+    """Write another variant's model over the example's."""
+    net = torch.nn.Sequential(torch.nn.Linear(4, 3), *layers)
+    with pytest.warns(DeprecationWarning):
+        torch.onnx.export(
+            net,
+            (torch.zeros(2, 4),),
+            str(project / path),
+            input_names=["crops"],
+            output_names=["scores"],
+            dynamic_axes={"crops": {0: "n"}, "scores": {0: "n"}},
+            dynamo=False,
+        )
+
+
+@pytest.mark.parametrize(
+    ("sibling", "trained", "gives", "note"),
+    [
+        ([], [], Form.LOGITS, ""),
+        ([torch.nn.Softmax(-1)], [], Form.PROBABILITIES, "gives probabilities, as small does: the trained"),
+        ([torch.nn.LogSoftmax(-1)], [], Form.LOG_PROBABILITIES, "gives log-probabilities, as small does"),
+        ([torch.nn.Softmax(-1)], [torch.nn.Softmax(-1)], Form.PROBABILITIES, ""),
+        ([], [torch.nn.Softmax(-1)], Form.PROBABILITIES, "gives probabilities, but small gives logits"),
+    ],
+)
+def test_the_scores_have_the_form_of_the_other_variants(project, sibling, trained, gives, note):
+    _sibling(project, "models/small.onnx", *sibling)
+    found = export_variant(torch.nn.Sequential(torch.nn.Linear(4, 3), *trained), SPEC, project, _rows())
+    assert found.max_difference <= 1e-4
+    assert (note in " ".join(found.notes)) if note else not found.notes
+    session = onnxruntime.InferenceSession(str(found.path), providers=["CPUExecutionProvider"])
+    assert form_of(session.run(None, {"crops": torch.randn(20, 4).numpy()})[0]).form is gives
+
+
+def test_the_sibling_of_several_outputs_names_the_one_that_is_sent(project):
+    sha256 = sklearn_classifier(project / "models/small.onnx", zipmap=False)
+    small = "small: {model: models/small.onnx}"
+    with pytest.raises(TrainingError, match="has the outputs label, probabilities; one is needed: name it"):
+        export_variant(torch.nn.Linear(4, 3), SPEC, project, _rows())
+    named = f"small: {{model: models/small.onnx, sha256: {sha256}, output: probabilities, inputs: {{picture: X}}}}"
+    (project / "workflow.yaml").write_text(WORKFLOW.replace(small, named))
+    found = export_variant(torch.nn.Linear(4, 3), SPEC, project, _rows())
+    graph = onnx.load(found.path).graph
+    assert [graph.input[0].name, graph.output[0].name] == ["X", "probabilities"]
+    assert "gives probabilities, as small does" in found.notes[0]
+    tuned = read_file(project / "workflow.yaml").data["operators"]["shape"]["variants"]["tuned"]
+    assert tuned["inputs"] == {"picture": "X"}
