@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
-from jellybean.errors import JellyBeanError
+from jellybean.errors import InputError, JellyBeanError, SolverError
 
 _SHOWN = 4  # names of a list in a message
 
 
 class TrainingError(JellyBeanError):
     """A model, document or checkpoint that cannot be trained; a restart would not help."""
+
+
+class UntrainableError(TrainingError, InputError):
+    """The document, its model or its data cannot be trained as they are; found before training begins."""
 
 
 class RankLostError(TrainingError):
@@ -35,6 +40,17 @@ class SignalledError(KeyboardInterrupt):
     def __init__(self, number: int) -> None:
         self.number = number
         super().__init__(number)
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Context of a run's set-up, in which errors that a person must fix are those of what the person gave."""
+    try:
+        yield
+    except JellyBeanError as error:
+        if type(error) in (TrainingError, SolverError, JellyBeanError):
+            raise UntrainableError(str(error)) from error
+        raise
 
 
 def first_names(names: Sequence[str]) -> str:

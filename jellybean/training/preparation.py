@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +30,9 @@ GPU_BYTES_PER_S = 1.25e9  # between GPUs, unless the document says more: 10 Gbit
 _LEAST_ROWS = 2  # of a profiled micro-batch: batch norm trains on no single row
 
 
+Report = Callable[[str], None]
+
+
 @dataclass(frozen=True)
 class PreparedRank:
     """A rank that has loaded, checked and traced its model. `choice`: None if candidates are to be searched.
@@ -55,9 +58,19 @@ class _Decisions:
     choice: ScheduleChoice | None  # None: all ranks search it
 
 
-def prepare_rank(document: TrainingDocument, directory: Path, rank: Rank) -> PreparedRank:
-    """Load, check and trace the model. A collective call: rank 0 checks and profiles it for all."""
+def unreported(_: str) -> None:
+    """Take a step of the preparation, for runs without a reader."""
+
+
+def prepare_rank(document: TrainingDocument, directory: Path, rank: Rank, report: Report = unreported) -> PreparedRank:
+    """Load, check and trace the model. A collective call: rank 0 checks and profiles it for all.
+
+    `report`: what rank 0 calls with each step.
+    """
+    if not rank.is_first:
+        report = unreported
     with rank.busy("loading the model and the data, and profiling"):
+        report("building the model, and loading the data")
         inputs = read_inputs(document, directory)
         parts = {"train": inputs.data.train, "test": inputs.data.test}
         digests = [RowDigest(part, rows.digest()) for part, rows in parts.items()]
@@ -73,10 +86,12 @@ def prepare_rank(document: TrainingDocument, directory: Path, rank: Rank) -> Pre
             free = leaves_freedom(document, dist.get_world_size())
             candidates = enumerate_candidates(document, dist.get_world_size())[0] if free else []
             splits = rank.tensor > 1 or any(one.tensor > 1 for one in candidates)
+            report("tracing the model")
             graphs = find_graphs(inputs.module, example, split=splits)
             facts = graphs.recipes[0].facts
             states = inputs.optimizer.states_per_weight(inputs.module) + (document.ema is not None)
             choice: ScheduleChoice | None = None
+            report("timing the model's layers")
             if free:
                 sizes = [document.batch // (one.microbatches * one.replicas) for one in candidates]
                 profiles = _profiles(sizes or [document.batch], document, inputs, graphs, rank)

@@ -23,12 +23,12 @@ from jellybean.training.data.feed import IterationFeed
 from jellybean.training.data.loading import TrainingData
 from jellybean.training.data.rows import MemoryRows, ReadPlan
 from jellybean.training.data.sampler import MicrobatchSampler
-from jellybean.training.errors import TrainingError
+from jellybean.training.errors import TrainingError, refusals
 from jellybean.training.graphs import ModelGraphs
 from jellybean.training.inputs import TrainingInputs
 from jellybean.training.metrics import Measures
 from jellybean.training.optimization.optimizers import OptimizerPlan
-from jellybean.training.preparation import PreparedRank, prepare_rank
+from jellybean.training.preparation import PreparedRank, Report, prepare_rank, unreported
 from jellybean.training.processes.host_memory import return_freed_memory
 from jellybean.training.processes.ranks import NO_TIMEOUT, Rank, keep_first_ranks
 from jellybean.training.processes.threads import threads_of
@@ -90,12 +90,19 @@ def set_up_run(document: TrainingDocument, directory: Path, rank: Rank) -> RankR
     return run
 
 
-def set_up_rank(document: TrainingDocument, directory: Path, rank: Rank) -> RankRun | None:
-    """Set up this rank; None if `parallel: auto` uses fewer processes, without it. A collective call."""
-    prepared = prepare_rank(document, directory, rank)
-    with rank.busy("choosing a schedule, and reading the model's weights"):
-        run = chosen_run(prepared)
-    del prepared
+def set_up_rank(document: TrainingDocument, directory: Path, rank: Rank, report: Report = unreported) -> RankRun | None:
+    """Set up this rank; None if `parallel: auto` uses fewer processes, without it. A collective call.
+
+    `report`: what the first rank calls with each step that takes seconds. UntrainableError if the document, the model
+    or the data must be changed.
+    """
+    with refusals():
+        prepared = prepare_rank(document, directory, rank, report)
+        if prepared.predictor is not None:
+            report(f"trying schedules on up to {dist.get_world_size()} processes")
+        with rank.busy("choosing a schedule, and reading the model's weights"):
+            run = chosen_run(prepared)
+        del prepared
     gc.collect()  # graphs are in reference cycles, and hold the whole model
     return_freed_memory()
     return run

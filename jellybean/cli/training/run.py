@@ -50,6 +50,7 @@ def train_here(
     for note in notes_on_devices(document):
         warn(note)
     with _stoppable(directory, json=json, fresh=fresh), chosen_threads(document.ranks, say):
+        say("importing torch")
         from jellybean.training.processes.launch import lock_folder
 
         with lock_folder(directory):
@@ -202,7 +203,7 @@ def _opened(document: TrainingDocument, directory: Path) -> Iterator[tuple[RankR
     with process_group(document) as rank, lock_folder(directory) if rank.is_first else nullcontext():
         if rank.is_first:
             _check_export(document, directory)
-        run = set_up_rank(document, directory, rank)
+        run = set_up_rank(document, directory, rank, say)
         yield None if run is None else (run, run_epoch)
 
 

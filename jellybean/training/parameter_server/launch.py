@@ -23,6 +23,7 @@ from jellybean.training.errors import SignalledError, TrainingError
 from jellybean.training.parameter_server.rendezvous import STORE
 from jellybean.training.processes.environment import environment_with
 from jellybean.training.processes.launch import (
+    FINAL,
     REASONS_FOLDER,
     RESTARTS,
     SHUTDOWN_S,
@@ -135,8 +136,8 @@ class _Processes:
         kind, why = take_reason(self.folder, rank) or ("killed", ending(f"worker {rank}", status))
         if kind == "lost" and self._server_ends():
             return
-        if kind == "final":
-            raise TrainingError(why)
+        if kind in FINAL:
+            raise FINAL[kind](why)
         if kind == "crash" and self.crashes.get(rank) == why:
             raise TrainingError(f"{why} (twice)")
         self.crashes[rank] = why

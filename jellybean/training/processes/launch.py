@@ -23,7 +23,15 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalEx
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from jellybean.training.errors import RankCrashError, RankLostError, SignalledError, StalledError, TrainingError
+from jellybean.errors import JellyBeanError
+from jellybean.training.errors import (
+    RankCrashError,
+    RankLostError,
+    SignalledError,
+    StalledError,
+    TrainingError,
+    UntrainableError,
+)
 from jellybean.training.processes.environment import environment_with
 from jellybean.training.processes.threads import THREADS
 
@@ -32,7 +40,8 @@ RESTARTS = 3
 _PR_SET_PDEATHSIG = 1
 _MAX_PROCESSES = 64, 16  # at most 64 processes, or 16 per core if that is more
 _ERRORS: dict[str, type[Exception]] = {"still": StalledError, "crash": RankCrashError, "lost": RankLostError}
-_KINDS = ("final", *_ERRORS)  # of reasons; final: a person must fix it first
+FINAL: dict[str, type[JellyBeanError]] = {"input": UntrainableError, "final": TrainingError}  # no restart can help
+_KINDS = (*FINAL, *_ERRORS)  # of reasons
 SHUTDOWN_S = 5  # grace period of processes that must end
 
 
@@ -79,7 +88,8 @@ def report_to_launcher(error: BaseException, rank: int) -> bool:
     folder = os.environ.get(REASONS_FOLDER)
     if folder is None:
         return False
-    kind = next((kind for kind, error_type in _ERRORS.items() if isinstance(error, error_type)), "final")
+    known: dict[str, type[Exception]] = {**_ERRORS, **FINAL}
+    kind = next((kind for kind, error_type in known.items() if isinstance(error, error_type)), "final")
     partial = Path(folder) / f".{kind}-{rank}"
     partial.write_text(str(error), encoding="utf-8")
     partial.replace(Path(folder) / f"{kind}-{rank}")
@@ -150,9 +160,9 @@ def first_cause(folder: Path, killed: str, ended: str) -> str:
 
     `killed`: those that something but the launcher killed; empty if none was. `ended`: how others ended.
     """
-    final = reported_reason(folder, "final")
-    if final:
-        raise TrainingError(final)
+    for kind, error_type in FINAL.items():
+        if final := reported_reason(folder, kind):
+            raise error_type(final)
     reported = {kind: reported_reason(folder, kind) for kind in _ERRORS}
     return reported["still"] or killed or reported["crash"] or reported["lost"] or ended
 

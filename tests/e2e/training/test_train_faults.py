@@ -126,8 +126,11 @@ def test_a_function_that_raises_ends_the_run(project):
 
 def test_what_cannot_be_is_told_once(project):
     status, out, said = _end(_start(project, "--set", "devices=9"))
-    assert status == 1
-    assert json.loads(out)["error"]["message"] == said == "the model has 2 layers, too few for 9 stages"
+    assert status == 2
+    told = json.loads(out)["error"]
+    assert (told["kind"], told["message"]) == ("input", "the model has 2 layers, too few for 9 stages")
+    assert said.endswith("timing the model's layers the model has 2 layers, too few for 9 stages")
+    assert said.count(told["message"]) == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

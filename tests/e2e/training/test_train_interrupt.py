@@ -1,4 +1,4 @@
-"""`jellybean train` that is interrupted before training begins: one line, and the signal's status."""
+"""`jellybean train` that is interrupted before training begins: one line more, and the signal's status."""
 
 from __future__ import annotations
 
@@ -38,4 +38,4 @@ def test_interrupted_while_torch_is_imported(tmp_path: Path, number: signal.Sign
     os.killpg(run.pid, number)
     out, said = run.communicate(timeout=60)
     assert (run.returncode, out) == (128 + number, "")
-    assert said == "stopped before the first checkpoint; the same command starts from scratch\n"
+    assert said == "importing torch\nstopped before the first checkpoint; the same command starts from scratch\n"

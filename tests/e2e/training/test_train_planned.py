@@ -170,7 +170,7 @@ def test_branches_train_as_one_process(project):
 def test_a_plan_of_another_model_is_refused(project, capsys):
     plan = {"stages": [{"layers": ["fc"], "devices": [0]}]}
     (project / "plan.json").write_text(json.dumps(plan))
-    assert run(["train", str(project), "--set", "plan=plan.json"]) == 1
+    assert run(["train", str(project), "--set", "plan=plan.json"]) == 2
     assert (
         "plan.json is the plan of another model: the model has no fc, and the plan has no 0" in capsys.readouterr().err
     )
