@@ -6,6 +6,7 @@ from benchmarks import (  # noqa: F401  (each registers itself)
     computing,
     digits,
     fleets,
+    from_models,
     kubernetes,
     latency,
     learning,

@@ -1,6 +1,6 @@
 """Modules in the files of a user's project. They are importable by their names while the project is the current one.
 
-So are all modules in its folder; installed modules of the same names come first.
+Its own folder is on the path only while its code may run: libraries that are not installed must not be found there.
 
 Dataclasses and processes that data loaders start import them so. Two projects may have files of the same name.
 """
@@ -57,14 +57,23 @@ _PROJECTS = _Projects()
 
 def enter_project(directory: Path) -> None:
     """Make the modules of the project in `directory` importable, and those of other projects not."""
-    folder = directory.resolve()
-    if folder not in _PROJECTS.known:
-        _PROJECTS.known[folder] = _Project(folders=[str(folder)] if str(folder) not in sys.path else [])
-    project = _PROJECTS.known[folder]
+    project = _PROJECTS.known.setdefault(directory.resolve(), _Project())
     if project is not _PROJECTS.current:
         _PROJECTS.current.leave()
         project.enter()
         _PROJECTS.current = project
+
+
+def open_project_folder(directory: Path) -> None:
+    """`enter_project`, and all modules in its folder are importable, after installed ones."""
+    enter_project(directory)
+    _add_folder(str(directory.resolve()))
+
+
+def _add_folder(folder: str) -> None:
+    if folder not in sys.path:
+        sys.path.append(folder)
+        _PROJECTS.current.folders.append(folder)
 
 
 def is_installed(name: str) -> bool:
@@ -94,9 +103,7 @@ def _run_file(path: Path, _version: tuple[int, int]) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is no Python file")
     module = importlib.util.module_from_spec(spec)
-    if folder not in sys.path:
-        sys.path.append(folder)
-        project.folders.append(folder)
+    _add_folder(folder)
     before = sys.modules.get(name)
     sys.modules[name] = module
     sys.path.insert(0, folder)  # before other modules of the names of those beside it

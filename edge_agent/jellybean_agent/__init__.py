@@ -68,6 +68,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "parse_allow_list",
         "find_module_source",
         "python_refusal",
+        "step_folders",
         "step_signature",
         "split_function_name",
     ),

@@ -42,6 +42,7 @@ from jellybean_agent.execution.python_code import find_module_source as find_mod
 from jellybean_agent.execution.python_code import parse_allow_list as parse_allow_list
 from jellybean_agent.execution.python_code import python_refusal as python_refusal
 from jellybean_agent.execution.python_code import split_function_name as split_function_name
+from jellybean_agent.execution.python_code import step_folders as step_folders
 from jellybean_agent.execution.python_code import step_signature as step_signature
 from jellybean_agent.execution.session import OperatorCode as OperatorCode
 from jellybean_agent.inference.envelopes import RequestEnvelope as RequestEnvelope

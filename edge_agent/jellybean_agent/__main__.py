@@ -17,7 +17,12 @@ from jellybean_agent.enrolment.join import join, keep_renewed, wait_for_new_plan
 from jellybean_agent.errors import AgentError, ModelError, PlanViewError, describe_error
 from jellybean_agent.execution.model_process import RUN_LIMIT_S
 from jellybean_agent.execution.process_pool import ModelProcessPool
-from jellybean_agent.execution.python_code import ALLOW_PYTHON_FLAG, BUILTIN_STEPS_MODULE, parse_allow_list
+from jellybean_agent.execution.python_code import (
+    ALLOW_PYTHON_FLAG,
+    BUILTIN_STEPS_MODULE,
+    parse_allow_list,
+    step_folders,
+)
 from jellybean_agent.process.server import DEFAULT_DRAIN_S, Options, serve
 from jellybean_agent.telemetry.logs import add_log_options, configure_logging
 from jellybean_agent.transport.channels import CONNECTION_LIFETIME_S
@@ -48,7 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     configure_logging(name, given.pop("log_format"), given.pop("log_level"))
     try:
         given["allow_python"] = parse_allow_list(given["allow_python"])
-        sys.path += [str(folder.resolve()) for folder in given.pop("python_path")]  # model processes are forked later
+        folders = [str(folder.resolve()) for folder in given.pop("python_path")]
+        sys.path += step_folders(given["allow_python"], folders)  # model processes are forked later
         with contextlib.ExitStack() as stack:
             pool: ModelProcessPool | None = None
             if not given["in_process"]:  # before gRPC starts, as no process may be forked afterwards

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from jellybean.user_modules import enter_project
 from jellybean_agent import ModuleSource, find_module_source, split_function_name
 
 
@@ -13,8 +12,7 @@ def function_source(directory: Path, function: str) -> ModuleSource:
 
     The module is not imported. ModelError if there is none.
     """
-    enter_project(directory)
-    return find_module_source(split_function_name(function)[0])
+    return find_module_source(split_function_name(function)[0], [str(directory)])
 
 
 def where_to_put_it(function: str) -> str:

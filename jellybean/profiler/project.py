@@ -11,8 +11,8 @@ from jellybean.documents.flow import follow_requests
 from jellybean.documents.schema.workflow import VariantSpec
 from jellybean.profiler.errors import ProfileError
 from jellybean.profiler.workload import Model, Step, Workload
-from jellybean.user_modules import enter_project
-from jellybean_agent import AgentError, PythonStep
+from jellybean.user_modules import open_project_folder
+from jellybean_agent import AgentError, PythonStep, step_folders
 
 
 def workload_of(project: Project, allow_python: frozenset[str] = frozenset()) -> Workload:
@@ -32,7 +32,8 @@ def workload_of(project: Project, allow_python: frozenset[str] = frozenset()) ->
             f"no model file to measure for {', '.join(without)}; give each variant `model:` and `sha256:` in "
             "workflow.yaml, or write profiles.yaml by hand"
         )
-    enter_project(project.directory)
+    if step_folders(allow_python, [str(project.directory.resolve())]):
+        open_project_folder(project.directory)
     flow = follow_requests(workflow, project.infrastructure.sites)
     steps = tuple(
         Step(

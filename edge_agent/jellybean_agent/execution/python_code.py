@@ -8,6 +8,7 @@ without running the function.
 from __future__ import annotations
 
 import ast
+import contextlib
 import hashlib
 import importlib
 import json
@@ -115,20 +116,31 @@ def arguments_of(text: str) -> dict[str, Any]:
     return found
 
 
-def find_module_source(module: str) -> ModuleSource:
-    """The source that importing the module would execute, found without importing. ModelError if there is none."""
+def step_folders(allowed: Iterable[str], folders: Sequence[str]) -> list[str]:
+    """Those of the folders that have a module of an allowed function that is not installed.
+
+    Only they may be put on the import path: in others, a file with the name of a library that is not installed would
+    run unasked.
+    """
+    needed = []
+    for folder in folders:
+        for module in {split_function_name(function)[0] for function in allowed}:
+            with contextlib.suppress(ModelError):
+                if find_module_source(module, [folder]).path.is_relative_to(folder):
+                    needed.append(folder)
+                    break
+    return needed
+
+
+def find_module_source(module: str, folders: Sequence[str] = ()) -> ModuleSource:
+    """The source that importing the module would execute, found without importing. ModelError if there is none.
+
+    `folders`: where modules that are not installed are looked for.
+    """
     importlib.invalidate_caches()
-    spec: ModuleSpec | None = None
-    name, places = "", None
-    for part in module.split("."):
-        name = f"{name}.{part}" if name else part
-        try:
-            spec = next((found for one in sys.meta_path if (found := one.find_spec(name, places)) is not None), None)
-        except KeyError as error:  # a namespace package in a namespace package is found only by importing
-            raise ModelError(f"module {module}: the folder of {name} needs an __init__.py") from error
-        if spec is None:
-            break
-        places = spec.submodule_search_locations or []
+    spec, name = _find_spec(module, None)
+    if spec is None and folders:
+        spec, name = _find_spec(module, folders)
     if spec is None:
         raise ModelError(f"there is no module {name} here: install it where this runs, or put it on PYTHONPATH")
     path = Path(spec.origin or "")
@@ -142,6 +154,22 @@ def find_module_source(module: str) -> ModuleSource:
     if len(text) > _MAX_SOURCE_BYTES:
         raise ModelError(f"module {module}: {path} has more than {_MAX_SOURCE_BYTES} bytes")
     return ModuleSource(module, path, text, spec.submodule_search_locations is not None)
+
+
+def _find_spec(module: str, places: Sequence[str] | None) -> tuple[ModuleSpec | None, str]:
+    """The module's spec, or None with the name of the part that is missing. `places`: None for the import path."""
+    spec: ModuleSpec | None = None
+    name = ""
+    for part in module.split("."):
+        name = f"{name}.{part}" if name else part
+        try:
+            spec = next((found for one in sys.meta_path if (found := one.find_spec(name, places)) is not None), None)
+        except KeyError as error:  # a namespace package in a namespace package is found only by importing
+            raise ModelError(f"module {module}: the folder of {name} needs an __init__.py") from error
+        if spec is None:
+            break
+        places = spec.submodule_search_locations or []
+    return spec, name
 
 
 def step_signature(source: ModuleSource, function: str, arguments: Mapping[str, Any]) -> Signature:
