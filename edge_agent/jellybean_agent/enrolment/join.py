@@ -42,7 +42,7 @@ from jellybean_protos.enrol.v1 import enrol_pb2, enrol_pb2_grpc
 
 LOG = logging.getLogger("jellybean.agent")
 _CALL_S = 30.0
-_PROBLEM_S = 1.0  # shortest time between two questions if a plan cannot be served here
+_ASK_AGAIN_S = 1.0  # after a question for the plan that was not answered, or whose answer cannot be served here
 _RETRY_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # pauses between attempts; the last one repeats
 _RENEW_AT = 2 / 3  # fraction of the lifetime left when renewal begins: early, as the gateway may be unreachable
 _CHECK_EVERY_S = 60.0  # longest pause between two checks whether the certificate is due for renewal
@@ -124,8 +124,7 @@ async def wait_for_new_plan(found: Joined, every_s: float, allow_python: frozens
     name, have = found.worker.name, found.view.hash
     fetched = problem = ""
     while True:
-        asked_s = time.monotonic()
-        view = found.view
+        asked_s, pause_s = time.monotonic(), every_s
         try:
             async with _channel(found.folder) as channel:
                 stub: Any = enrol_pb2_grpc.EnrolmentStub(channel)  # type: ignore[no-untyped-call]
@@ -146,15 +145,15 @@ async def wait_for_new_plan(found: Joined, every_s: float, allow_python: frozens
                             return
                         LOG.info("plan %s is ready to be served", view.hash[:12])
                         continue
-        except (PlanViewError, ModelError) as error:
-            problem = describe_error(error)
+                    else:
+                        have = view.hash
+                        LOG.warning("the gateway serves plan %s, which does not use this machine: it waits", have[:12])
+        except (PlanViewError, ModelError, OSError) as error:
+            problem, pause_s = describe_error(error), min(every_s, _ASK_AGAIN_S)
             LOG.warning("another plan of the gateway cannot be served here: %s", problem)
-        except (AgentError, grpc.aio.AioRpcError, OSError, ValueError, RecursionError) as error:
+        except (AgentError, grpc.aio.AioRpcError, ValueError, RecursionError) as error:
+            pause_s = min(every_s, _ASK_AGAIN_S)
             LOG.debug("the gateway was not asked for another plan: %s", describe_error(error))
-        if view.hash not in (have, found.view.hash):
-            LOG.warning("the gateway serves plan %s, which does not use this machine: it waits", view.hash[:12])
-            have = view.hash
-        pause_s = every_s if not problem else min(every_s, _PROBLEM_S)
         await asyncio.sleep(max(0.0, asked_s + pause_s - time.monotonic()))
 
 

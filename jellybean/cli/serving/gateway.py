@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from jellybean.cli.app import Directory, HedgeAfter, LogFormat, Overrides, Stale, app, example, parse_hedge_after
-from jellybean.cli.console import out, progress, say
+from jellybean.cli.console import progress, say
 from jellybean.cli.current_plan import load_current_plan
 from jellybean.cli.projects import open_project
 from jellybean.cli.serving.servable import servable, worker_count
@@ -98,6 +98,6 @@ def gateway(
         running = serve_joined(project.directory, to_document(plan), settings, detach=detach, progress=advance)
     http = f" and https://{host}:{http_port}" if http_port else ""
     at = f"{running.state.clients_address}{http}"
-    out.print(f"serving {plan.name} on {at} with {worker_count(workers)} from {peers}", style="green", soft_wrap=True)
-    say(f"its log: {directory / STATE_FOLDER / 'logs' / 'gateway.log'}")
-    watch(running, detach=detach)
+    log = directory / STATE_FOLDER / "logs" / "gateway.log"
+    serving = f"serving {plan.name} on {at} with {worker_count(workers)} from {peers}; log: {log}"
+    watch(running, serving, detach=detach)

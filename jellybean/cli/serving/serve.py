@@ -102,8 +102,7 @@ def start(project: Project, settings: LaunchSettings, *, detach: bool) -> None:
     scheme = "https" if settings.tls else "http"
     http = f" and {scheme}://127.0.0.1:{settings.http_port}" if settings.http_port else ""
     at = f" on {running.state.clients_address}" if settings.port is not None else ""
-    out.print(f"serving {plan.name}{at}{http} with {worker_count(workers)}", style="green")
-    watch(running, detach=detach)
+    watch(running, f"serving {plan.name}{at}{http} with {worker_count(workers)}", detach=detach)
 
 
 @app.command(

@@ -12,12 +12,14 @@ if TYPE_CHECKING:
     from jellybean.serving.local.running import Running
 
 
-def watch(running: Running, *, detach: bool) -> None:
-    """Report deaths until Ctrl-C, which drains, or `down`; with `detach`, return at once."""
+def watch(running: Running, serving: str, *, detach: bool) -> None:
+    """Print `serving`, then report deaths until Ctrl-C, which drains, or `down`; with `detach`, return at once."""
     if detach:
+        out.print(serving, style="green", soft_wrap=True)
         out.print(f"stop it with: jellybean down {running.directory}", style="bold")
         return
     try:
+        out.print(serving, style="green", soft_wrap=True)
         say("Ctrl-C drains and stops")
         died = running.wait(lambda text: errors.print(text, style="bold red"))
     except KeyboardInterrupt:  # Ctrl-C before `wait` has installed its own handling

@@ -11,8 +11,9 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import grpc
 
@@ -96,22 +97,26 @@ class PlanRollout:
             return self.served, False
         return self._next, not self._may_switch and self.served.uses(worker)
 
-    @contextlib.asynccontextmanager
-    async def replacing(self, offer: PlanOffer, timeout_s: float) -> AsyncIterator[None]:
-        """Have the boxes download the models of `offer`, then switch to it during the body.
+    async def replace(
+        self, offer: PlanOffer, timeout_s: float, switch: Callable[[float], Coroutine[Any, Any, None]]
+    ) -> None:
+        """Have the boxes download the models of `offer`, then switch while `switch` runs (its argument: seconds left).
 
-        If the body raises, they return to the plan before. StatusError if a box cannot download the models within
-        `timeout_s`, or a plan is being replaced already.
+        If `switch` raises, they return to the plan before. StatusError if a box cannot serve the plan, or a plan is
+        being replaced already.
         """
         if self._next is not None:
             reason = "the gateway is replacing its plan already: try again later"
             raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, reason)
-        self._next = offer
+        began_s, self._next = time.monotonic(), offer
+        for name, box in self._boxes.items():
+            self._boxes[name] = replace(box, problem="")
+        self._notify()
         try:
             await self._fetched(offer, timeout_s)
             self._may_switch = True
             self._notify()
-            yield
+            await self._unless_problem(switch(began_s + timeout_s - time.monotonic()))
             self.served = offer
         finally:
             self._next, self._may_switch = None, False
@@ -125,19 +130,34 @@ class PlanRollout:
             for name, box in self._boxes.items()
             if box.until_s > now_s and offer.uses(name) and self.served.uses(name)
         ]
-        for name in waiting:
-            self._boxes[name] = _Box(self._boxes[name].until_s, self._boxes[name].fetched, "")
-        self._notify()
         try:
             async with asyncio.timeout(timeout_s):
                 while waiting := [name for name in waiting if self._boxes[name].fetched != offer.view.hash]:
-                    for name in waiting:
-                        if problem := self._boxes[name].problem:
-                            raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, f"worker {name}: {problem}")
+                    self._raise_problem()
                     await self._changed.wait()
         except TimeoutError as error:
             reason = f"the plan's models were not downloaded within {timeout_s:g} s by {', '.join(waiting)}"
             raise StatusError(grpc.StatusCode.DEADLINE_EXCEEDED, reason) from error
+
+    async def _unless_problem(self, switch: Coroutine[Any, Any, None]) -> None:
+        """Await `switch`; if a box reports a problem meanwhile, cancel it and raise StatusError."""
+        task = asyncio.create_task(switch)
+        try:
+            while not task.done():
+                changed = asyncio.create_task(self._changed.wait())
+                await asyncio.wait((task, changed), return_when=asyncio.FIRST_COMPLETED)
+                changed.cancel()
+                if not task.done():
+                    self._raise_problem()
+            await task
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def _raise_problem(self) -> None:
+        for name, box in self._boxes.items():
+            if box.problem and self._next is not None and self._next.uses(name):
+                raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, f"worker {name}: {box.problem}")
 
     def _notify(self) -> None:
         self._changed.set()

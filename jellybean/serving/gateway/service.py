@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -72,7 +71,7 @@ class GatewayService:
         return gateway_pb2.PlanResponse(plan=self._rollout.served.document)
 
     async def Replace(self, request: gateway_pb2.ReplaceRequest, context: Any) -> gateway_pb2.ReplaceResponse:
-        before, began_s = self._rollout.served, time.monotonic()
+        before = self._rollout.served
         try:
             view = plan_view(json.loads(request.plan))
             given = {name: self._transport.check(address) for name, address in request.peers.items()}
@@ -80,10 +79,11 @@ class GatewayService:
             is_local = context.peer().startswith("unix:")  # only the same machine may name a path to write here
             links = Path(request.links) if is_local and request.links else None
             self._gateway.expect(view, addresses)
-            offer = PlanOffer(view, request.plan, addresses)
-            async with self._rollout.replacing(offer, request.timeout_s):
-                left_s = began_s + request.timeout_s - time.monotonic()
-                await self._gateway.replace(view, addresses, links, left_s)
+            await self._rollout.replace(
+                PlanOffer(view, request.plan, addresses),
+                request.timeout_s,
+                lambda left_s: self._gateway.replace(view, addresses, links, left_s),
+            )
             self._on_replaced(gateway_pb2.ReplaceRequest(plan=request.plan, peers=addresses))
         except AgentError as error:
             await context.abort(status_of(error), str(error))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
+import signal
 import ssl
 import subprocess
 import sys
@@ -25,6 +27,7 @@ from jellybean.serving.errors import NotRunningError, RequestError
 from jellybean.serving.local.running import down
 from jellybean.serving.run_state import read_state, running_state
 from jellybean_agent.security.certificates import read_credentials
+from jellybean_protos.gateway.v1 import gateway_pb2
 from tests.support.command_line import jellybean
 from tests.support.ports import free_port
 from tests.support.scales_project import WORKERS, make_scales_project
@@ -73,14 +76,21 @@ class Site:
     def await_ready(self) -> None:
         until_s = time.monotonic() + LIMIT_S
         with Client.of(self.project) as client:
-            while (status := client.status()).state != "ready":
+            while (status := status_of(client)) is None or status.state != "ready":
                 ended = [name for name, box in self.boxes.items() if box.poll() is not None]
                 assert not ended, [(self.project.parent / f"{name}.log").read_text() for name in ended]
-                assert time.monotonic() < until_s, dict(status.reasons)
+                assert time.monotonic() < until_s, status
                 time.sleep(0.05)
 
     def gateway_pid(self) -> int:
         return next(process.pid for process in running_state(self.project).processes)
+
+
+def status_of(client: Client) -> gateway_pb2.StatusResponse | None:
+    """The status of a gateway; None while it does not answer."""
+    with contextlib.suppress(RequestError):
+        return client.status()
+    return None
 
 
 @pytest.fixture(scope="module")
@@ -213,6 +223,23 @@ def test_apply_moves_the_boxes_to_another_plan_without_losing_a_request(site: Si
     assert all(box.poll() is None and box.pid == pids[worker] for worker, box in site.boxes.items())
     replan = printed("plan", str(site.project), "--from", "running")
     assert replan["replan"]["running"]["hash"] == before  # not the one of the first `apply`
+
+
+def test_a_gateway_that_is_killed_is_started_again_with_the_plan_of_the_last_apply(site: Site) -> None:
+    """Applied after `test_apply...`: from elsewhere, so that the state of the run names the plan before it."""
+    killed, state = site.gateway_pid(), running_state(site.project)
+    with Client.of(site.project) as client:
+        served = client.status().plan
+    assert served != state.plan
+    os.kill(killed, signal.SIGKILL)
+    until_s = time.monotonic() + LIMIT_S
+    while read_state(site.project).processes[0].pid == killed:
+        assert time.monotonic() < until_s
+        time.sleep(0.05)
+    site.await_ready()
+    with Client.of(site.project) as client:
+        assert client.status().plan == served
+        assert client.infer(ONES)["triple"].tolist() == [[6, 6, 6, 6]]
 
 
 def test_a_plan_whose_model_is_damaged_at_the_gateway_changes_nothing(site: Site, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import grpc
 import pytest
 
 from jellybean.serving.enrolment.rollout import PlanOffer, PlanRollout
@@ -31,16 +32,16 @@ def test_boxes_download_the_next_plan_before_any_of_them_stops_serving(tmp_path:
     a, b = before.view.hash, after.view.hash
     switched = asyncio.Event()
 
-    async def replace(rollout: PlanRollout) -> None:
-        async with rollout.replacing(after, WAIT_S):
-            switched.set()
-            await asyncio.sleep(0)
+    async def switch(left_s: float) -> None:
+        assert 0 < left_s <= WAIT_S
+        switched.set()
+        await asyncio.sleep(0)
 
     async def run() -> None:
         rollout = PlanRollout(before)
         boxes = {name: ask(rollout, name, have=a) for name in ("edge-1", "cloud-1")}
         await asyncio.sleep(0)
-        replacing = asyncio.create_task(replace(rollout))
+        replacing = asyncio.create_task(rollout.replace(after, WAIT_S, switch))
         for box in boxes.values():
             assert ((await box).plan, box.result().later) == (after.document, True)
         assert (await rollout.answer("edge-1", enrol_pb2.PlanRequest())).plan == before.document  # it has just started
@@ -63,21 +64,19 @@ def test_a_box_that_cannot_download_ends_the_replacement_and_is_asked_again_at_t
     before, after = (offer(tmp_path, factor, ("edge-1",)) for factor in (2.0, 3.0))
     have = before.view.hash
 
-    async def replace(rollout: PlanRollout) -> None:
-        async with rollout.replacing(after, WAIT_S):
-            pass
+    async def switch(_left_s: float) -> None: ...
 
     async def run() -> None:
         rollout = PlanRollout(before)
         box = ask(rollout, "edge-1", have=have)
         await asyncio.sleep(0)
-        replacing = asyncio.create_task(replace(rollout))
+        replacing = asyncio.create_task(rollout.replace(after, WAIT_S, switch))
         assert (await box).later
         box = ask(rollout, "edge-1", have=have, problem="the disk is full")
         with pytest.raises(StatusError, match="worker edge-1: the disk is full"):
             await replacing
         assert (rollout.served, box.done()) == (before, False)
-        replacing = asyncio.create_task(replace(rollout))
+        replacing = asyncio.create_task(rollout.replace(after, WAIT_S, switch))
         assert (await box).later
         await ask(rollout, "edge-1", have=have, fetched=after.view.hash)
         await replacing
@@ -91,16 +90,42 @@ def test_boxes_return_to_the_plan_before_if_the_next_one_does_not_get_ready(tmp_
 
     async def run() -> None:
         rollout = PlanRollout(before)
-        with pytest.raises(StatusError, match="not ready"):
-            async with rollout.replacing(after, WAIT_S):  # no box waits for an answer: none is waited for
-                assert [found.document for found in rollout.offers] == [before.document, after.document]
-                assert (await ask(rollout, "edge-1", have=before.view.hash)).plan == after.document
-                assert (await ask(rollout, "cloud-2")).plan == after.document
-                with pytest.raises(StatusError, match="replacing its plan already"):
-                    await rollout.replacing(before, WAIT_S).__aenter__()
-                raise StatusError(None, "not ready")  # type: ignore[arg-type]
+
+        async def switch(_left_s: float) -> None:
+            assert [found.document for found in rollout.offers] == [before.document, after.document]
+            assert (await ask(rollout, "edge-1", have=before.view.hash)).plan == after.document
+            assert (await ask(rollout, "cloud-2")).plan == after.document
+            with pytest.raises(StatusError, match="replacing its plan already"):
+                await rollout.replace(before, WAIT_S, switch)
+            raise StatusError(grpc.StatusCode.DEADLINE_EXCEEDED, "not ready")
+
+        with pytest.raises(StatusError, match="not ready"):  # no box waits for an answer: none is waited for
+            await rollout.replace(after, WAIT_S, switch)
         assert (await ask(rollout, "edge-1", have=after.view.hash)).plan == before.document
         assert [found.document for found in rollout.offers] == [before.document]
         assert not (await ask(rollout, "edge-1", have=before.view.hash, wait_s=0.02)).plan
+
+    asyncio.run(run())
+
+
+def test_a_box_that_asks_only_during_the_switch_and_cannot_serve_the_plan_ends_it(tmp_path: Path) -> None:
+    before, after = offer(tmp_path, 2.0, ("edge-1",)), offer(tmp_path, 3.0, ("edge-1",))
+
+    async def run() -> None:
+        rollout = PlanRollout(before)
+        ended: list[str] = []
+
+        async def switch(_left_s: float) -> None:
+            assert not (await ask(rollout, "edge-1", have=before.view.hash)).later
+            box = ask(rollout, "edge-1", have=before.view.hash, problem="the disk is full")
+            try:
+                await asyncio.sleep(WAIT_S)
+            finally:
+                ended.append("cancelled")
+                box.cancel()
+
+        with pytest.raises(StatusError, match="worker edge-1: the disk is full"):
+            await rollout.replace(after, WAIT_S, switch)
+        assert (ended, rollout.served) == (["cancelled"], before)
 
     asyncio.run(run())
