@@ -135,7 +135,7 @@ def step_between(given: Tensor, wanted: Tensor) -> str:
     if unserved_reason(given.dtype) or unserved_reason(wanted.dtype):
         return ""
     if given.dtype != wanted.dtype and rows is not None:
-        how = f"cast, with: {{to: {wanted.dtype}, dtype: {given.dtype}, shape: {rows}}}"
+        how = f"cast, with: {{to: {wanted.dtype}, dtype: {given.dtype}, shape: {rows}}}{_half(given, wanted)}"
     elif rows is None or shape is None or len(rows) == len(shape):
         return ""
     elif len(shape) == 1:
@@ -143,6 +143,13 @@ def step_between(given: Tensor, wanted: Tensor) -> str:
     else:
         how = f"reshape, with: {{to: {shape}, dtype: {given.dtype}, shape: {rows}}}"
     return f", or put a step between them: python: jellybean_agent.steps:{how}"
+
+
+def _half(one: Tensor, other: Tensor) -> str:
+    """How a model in half precision keeps float32 inputs and outputs, as the end of a sentence; else empty."""
+    if {one.dtype, other.dtype} != {"float16", "float32"}:
+        return ""
+    return ", or convert the model with float32 inputs and outputs (keep_io_types=True of onnxconverter-common)"
 
 
 def _sizes(shape: tuple[int | None, ...] | None) -> list[int] | None:
@@ -157,7 +164,7 @@ def answers_differ(one: Port, other: Port) -> str:
     if left.dtype == right.dtype and (unknown or len(left.shape or ()) == len(right.shape or ())):
         return ""
     texts = [f"{port.name!r} is {port.tensor.dtype} {_text(port.tensor.shape or ())}" for port in (one, other)]
-    return ", ".join(texts)
+    return ", ".join(texts) + _half(left, right)
 
 
 def batch_problem(port: Port, kind: EdgeKind) -> str:

@@ -172,6 +172,10 @@ def test_held_out_text_is_refused(folder: Path, array: str, path: str) -> None:
     ("array", "step"),
     [
         (np.zeros((8, 4), np.float64), "cast, with: {to: float32, dtype: float64, shape: [4]}"),
+        (
+            np.zeros((8, 4), np.float16),
+            "cast, with: {to: float32, dtype: float16, shape: [4]}, or convert the model",
+        ),
         (np.zeros((8, 2, 2), np.float32), "flatten, with: {dtype: float32, shape: [2, 2]}"),
     ],
 )
