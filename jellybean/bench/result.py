@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from jellybean.bench.caveats import find_caveats
 from jellybean.bench.load import UNANSWERED
 
-LATE = 0.05  # share of a worker's busy time; below it, lateness of an emulated device does not affect the latencies
 _OVERLOAD = (UNANSWERED, "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED")  # statuses of requests that overload causes
 
 
@@ -18,8 +18,8 @@ class BenchResult:
 
     An unanswered request counts with the time that was waited for its answer.
     `sustained`: no request failed and at least 98 % were answered in time. `breaches`: targets of the plan that the
-    measurement missed, in words. `late`: worker -> share of its busy time by which this machine was slower than the
-    device it emulates.
+    measurement missed, and `deaths`, in words. `late`: worker -> share of its busy time by which this machine was
+    slower than the device it emulates; of the probes of a bisection the largest.
     """
 
     plan: str
@@ -44,29 +44,22 @@ class BenchResult:
     highest_rate_per_s: float | None = None
     utilisation: Mapping[str, float] = field(default_factory=dict)
     late: Mapping[str, float] = field(default_factory=dict)
+    outcomes: Mapping[str, int] = field(default_factory=dict)
     reasons: Mapping[str, int] = field(default_factory=dict)
+    deaths: tuple[str, ...] = ()
     breaches: tuple[str, ...] = ()
     accuracy_margin: float | None = None  # two standard errors; None if every held-out row was answered
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """What limits the figures, in words."""
+        return tuple(find_caveats(self.late, self.deaths))
 
     def to_dict(self) -> dict[str, Any]:
         """A flat record for the report store, without figures that were not measured."""
         found = {key: value for key, value in asdict(self).items() if value is not None}
-        return {**found, "breaches": list(self.breaches), "errors": self.failed}
-
-
-def lateness(late: Mapping[str, float]) -> str | None:
-    """A note if this machine was slower than the devices that it emulates; otherwise None.
-
-    `late`: worker -> share of its busy time by which it was slower.
-    """
-    share = max(late.values(), default=0.0)
-    if share <= LATE:
-        return None
-    worst = max(late, key=lambda name: late[name])
-    return (
-        f"this machine was too slow or too busy to emulate the fleet: {share:.0%} of the time that {worst} was busy, "
-        "its device would have been done, so measured latencies are too high; close other programs and measure again"
-    )
+        lists = {"breaches": list(self.breaches), "deaths": list(self.deaths), "caveats": list(self.caveats)}
+        return {**found, **lists, "errors": self.failed}
 
 
 def verdict_of(rate_per_s: float, counts: Counts, reasons: Mapping[str, int]) -> str:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+import grpc
 import numpy as np
 
 from jellybean.bench.answer_metrics import is_correct
@@ -27,6 +28,7 @@ from jellybean.planning.simulation import slow_latency_s
 from jellybean.serving.client import Client, request_of, served_document
 from jellybean.serving.endpoint import Endpoint, owner_endpoint
 from jellybean.serving.errors import ServingError
+from jellybean.serving.outcomes import OutcomeKind, outcome_kind
 from jellybean.serving.run_state import running_state
 from jellybean_agent import decode_tensor, plan_view
 from jellybean_protos.gateway.v1 import gateway_pb2
@@ -171,6 +173,7 @@ class Target:
         accuracy = self._accuracy(answers)
         margin = self._margin(accuracy, len(answers))
         cost = window.cost_usd_per_h(self.plan)
+        deaths = tuple(self.meters.deaths())
         return BenchResult(
             plan=self.view.hash,
             workflow=self.view.name,
@@ -193,8 +196,10 @@ class Target:
             cost_usd_per_h=cost,
             utilisation=window.utilisation(),
             late=window.late(),
+            outcomes=_outcomes(samples),
             reasons=dict(reasons.most_common(10)),
-            breaches=(*self.meters.deaths(), *_breaches(self.plan, p99, accuracy, margin, cost)),
+            deaths=deaths,
+            breaches=(*deaths, *_breaches(self.plan, p99, accuracy, margin, cost)),
             accuracy_margin=margin or None,
         )
 
@@ -235,16 +240,13 @@ class Target:
         """
         guess = start_rate_per_s or self.data.rate_per_s
         settings = LoadSettings(window_s, 1.0, seed, Arrivals.PERIODIC, settle_s=0.0)
-        sustained: list[BenchResult] = []
-        probes = 0
+        probes: list[BenchResult] = []
 
         def measure(rate: float) -> BenchResult:
-            nonlocal probes
-            probes += 1
-            progress(probes - 1, max(7, probes), f"{rate:.4g}/s")
-            result = self.measure(rate, settings)
+            progress(len(probes), max(7, len(probes) + 1), f"{rate:.4g}/s")
+            probes.append(self.measure(rate, settings))
             self._await_quiet()
-            return result
+            return probes[-1]
 
         def probe(rate: float) -> bool:
             if rate < guess / _MIN_PART:
@@ -252,24 +254,11 @@ class Target:
             result = measure(rate)
             if not result.sustained and rate < guess:  # measure again: it may have been a stall of this machine
                 result = measure(rate)
-            if result.sustained:
-                sustained.append(result)
             return result.sustained
 
         highest = highest_sustained(probe, _BRACKET[0] * guess, _BRACKET[1] * guess, tolerance)
-        progress(probes, probes, "done")
-        return self._saturated(highest, max(sustained, key=lambda result: result.rate_per_s))
-
-    def _saturated(self, highest: float, best: BenchResult) -> BenchResult:
-        declared = self.data.rate_per_s
-        verdict = f"highest sustained rate {highest:.4g}/s; the workflow's own is {declared:.4g}/s"
-        return dataclasses.replace(
-            best,
-            highest_rate_per_s=highest,
-            sustained=highest >= declared,
-            verdict=verdict if highest >= declared else f"overload: {verdict}",
-            breaches=(),
-        )
+        progress(len(probes), len(probes), "done")
+        return saturation_result(highest, self.data.rate_per_s, probes)
 
     def _await_quiet(self) -> None:
         """Wait until no request is in flight, at most `_QUIET_S` seconds."""
@@ -293,6 +282,34 @@ def _breaches(
         yield f"accuracy {accuracy:.2f} % is below the target of {slo.accuracy:g} %"
     if slo.budget_usd_per_h is not None and cost_usd_per_h is not None and cost_usd_per_h > slo.budget_usd_per_h:
         yield f"{cost_usd_per_h:.4g} USD/h is above the budget of {slo.budget_usd_per_h:g} USD/h"
+
+
+def saturation_result(highest: float, declared: float, probes: Sequence[BenchResult]) -> BenchResult:
+    """The best sustained probe of a bisection, with what limited any of them: a probe that fails limits the rate too.
+
+    `highest`, `declared`: the highest sustained rate and the workflow's own, in requests per second.
+    """
+    best = max((probe for probe in probes if probe.sustained), key=lambda probe: probe.rate_per_s)
+    late = {name: max(probe.late.get(name, 0.0) for probe in probes) for probe in probes for name in probe.late}
+    verdict = f"highest sustained rate {highest:.4g}/s; the workflow's own is {declared:.4g}/s"
+    return dataclasses.replace(
+        best,
+        highest_rate_per_s=highest,
+        sustained=highest >= declared,
+        verdict=verdict if highest >= declared else f"overload: {verdict}",
+        late=late,
+        deaths=probes[-1].deaths,  # since the first probe
+        breaches=(),
+    )
+
+
+def _outcomes(samples: Sequence[Sample]) -> dict[str, int]:
+    """Requests by outcome; those without an answer by the end were cancelled."""
+    counts = Counter(
+        OutcomeKind.CANCELLED if sample.status == UNANSWERED else outcome_kind(grpc.StatusCode[sample.status])
+        for sample in samples
+    )
+    return {kind.value: counts[kind] for kind in OutcomeKind}
 
 
 def _rows(rows: int, count: int, seed: int) -> list[int]:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TextIO
 
 from rich.console import Console
@@ -58,9 +59,25 @@ def say(text: str) -> None:
     errors.print(text, style="dim", soft_wrap=True)
 
 
+_collected: ContextVar[list[str] | None] = ContextVar("collected", default=None)
+
+
 def warn(text: str) -> None:
     """Print a warning to stderr."""
     errors.print(text, style="yellow", soft_wrap=True)
+    if (collected := _collected.get()) is not None and text not in collected:
+        collected.append(text)
+
+
+@contextmanager
+def collected_warnings() -> Iterator[list[str]]:
+    """Collect the warnings of a block that takes minutes, each once, so that they can be repeated at its end."""
+    collected: list[str] = []
+    token = _collected.set(collected)
+    try:
+        yield collected
+    finally:
+        _collected.reset(token)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
@@ -20,6 +20,7 @@ from jellybean.report import gauges, topology, views
 from jellybean.report.comparison import METRIC_BY_KEY
 from jellybean.report.plan_view import cut_lines, proof, where
 from jellybean.report.report import Report
+from jellybean.serving.outcomes import outcome_text
 
 _CARDS = ("cost_usd_per_h", "accuracy", "throughput_per_s", "highest_rate_per_s", "latency_p50_s", "latency_p99_s")
 
@@ -89,6 +90,7 @@ def _environment() -> Environment:
         "moment": formats.moment,
         "plain": formats.plain,
         "count": _count,
+        "unanswered": partial(outcome_text, answered=False),
         "saved": _saved,
         "advice": _advice,
         "xy": _xy,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from jellybean.bench.caveats import recorded_caveats
 from jellybean.report.advice import find_advice, known_plans
 from jellybean.report.breakdown import Breakdown, break_down, operator_loads
 from jellybean.report.comparison import (
@@ -26,6 +27,7 @@ from jellybean.report.comparison import (
     judge,
 )
 from jellybean.report.store import Record, Snapshot, Store, StoreRow
+from jellybean.serving.outcomes import OutcomeKind, outcome_text
 from jellybean_solver import Cost, JellyBeanError, Plan, PlannedWorker, from_document, request_streams
 
 REPORT_VERSION = 3
@@ -90,12 +92,14 @@ class WorkflowUse:
 
 @dataclass(frozen=True, slots=True)
 class MeasurementRun:
-    """One measurement: kind, time, figures and machine."""
+    """One measurement: kind, time, figures and machine, requests by outcome, and what limits the figures, in words."""
 
     kind: str
     at: float
     figures: Mapping[str, float]  # keys: duration_s, offered, completed, errors and the metrics
     machine: Mapping[str, str]
+    outcomes: Mapping[str, int]
+    caveats: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -116,6 +120,7 @@ class Report:
     baselines: tuple[ReportedBaseline, ...]
     planning: Record
     advice: tuple[str, ...]  # commands that add missing figures
+    caveats: tuple[str, ...] = ()  # of the measurements whose figures are shown
     workflows: tuple[WorkflowUse, ...] = ()  # empty for a single workflow
 
     @property
@@ -155,6 +160,7 @@ class Report:
             "baselines": [_plain(baseline) for baseline in self.baselines],
             "planning": dict(self.planning),
             "advice": list(self.advice),
+            "caveats": list(self.caveats),
             **({"stale_profiles": list(plan.stale_profiles)} if plan.stale_profiles else {}),
             **({"workflows": [_plain(workflow) for workflow in self.workflows]} if self.workflows else {}),
         }
@@ -195,6 +201,7 @@ def build_report(store: Store, plan_hash: str | None = None) -> Report:
         baselines=_baselines(snapshot.planning.record),
         planning=snapshot.planning.record,
         advice=advice,
+        caveats=tuple(_caveats(snapshot)),
         workflows=workflows,
     )
 
@@ -266,8 +273,12 @@ def _headline(
             if state is SloState.BROKEN:
                 metric = METRIC_BY_KEY[slo.metric]
                 bad.append(f"{prefix}{metric.label} {metric.show(value)} {word}, target {metric.show(slo.target)}")
-    if errors := figure(bench, "errors"):
-        bad.append(f"{errors:.0f} of {figure(bench, 'offered') or 0:.0f} requests failed")
+    offered = f"{figure(bench, 'offered') or 0:.0f}"
+    if kinds := outcome_text(outcomes := bench.get("outcomes") or {}, answered=False):
+        unanswered = sum(outcomes.values()) - outcomes[OutcomeKind.ANSWERED]
+        bad.append(f"{unanswered} of {offered} requests had no answer: {kinds}")
+    elif errors := figure(bench, "errors"):  # stored before outcomes were
+        bad.append(f"{errors:.0f} of {offered} requests failed")
     if bench.get("sustained") is False:
         bad.append(str(bench.get("verdict") or "the offered rate was not sustained"))
     if bad:
@@ -322,7 +333,21 @@ def _run(row: StoreRow) -> MeasurementRun:
     machine = row.record.get("machine")
     figures = {key: value for key in row.record if (value := figure(row.record, key)) is not None and key != "at"}
     described = {str(key): str(value) for key, value in machine.items()} if isinstance(machine, Mapping) else {}
-    return MeasurementRun(row.kind, figure(row.record, "at") or row.created_s, figures, described)
+    return MeasurementRun(
+        kind=row.kind,
+        at=figure(row.record, "at") or row.created_s,
+        figures=figures,
+        machine=described,
+        outcomes=row.record.get("outcomes") or {},
+        caveats=recorded_caveats(row.record),
+    )
+
+
+def _caveats(snapshot: Snapshot) -> Iterator[str]:
+    """What limits the measured figures that the report shows."""
+    for row in (snapshot.bench, snapshot.saturate):
+        for text in recorded_caveats(row.record) if row is not None else ():
+            yield f"{'bench --saturate' if row is snapshot.saturate else 'bench'}: {text}"
 
 
 def _baselines(planning: Record) -> tuple[ReportedBaseline, ...]:

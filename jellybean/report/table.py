@@ -30,7 +30,8 @@ def to_table(report: Report) -> RenderableType:
     """Plan, predicted and measured figures, targets, utilisation of the workers, and commands for missing figures."""
     baselines = [(item.name, item.cost_usd_per_h, item.note) for item in report.baselines]
     solve_s = report.planning.get("solve_s")
-    parts: list[RenderableType] = [plan_text(report.plan, solve_s, baselines), "", _headline(report), ""]
+    parts: list[RenderableType] = [plan_text(report.plan, solve_s, baselines), "", _headline(report)]
+    parts += [*(Text(f"  caveat: {text}", "yellow") for text in report.caveats), ""]
     parts += [Padding(_figures(report), (0, 0, 0, 2), expand=False), ""]
     if report.workflows:
         parts += [Padding(_workflows(report), (0, 0, 0, 2), expand=False), ""]

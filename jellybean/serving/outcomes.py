@@ -24,6 +24,14 @@ class OutcomeKind(StrEnum):
     SERVER_ERROR = "server_error"  # everything else: a failing model, no worker, draining
 
 
+OUTCOME_WORDS = {
+    OutcomeKind.ANSWERED: "answered",
+    OutcomeKind.CANCELLED: "cancelled",
+    OutcomeKind.LATE: "late",
+    OutcomeKind.SHED: "shed",
+    OutcomeKind.CLIENT_ERROR: "client errors",
+    OutcomeKind.SERVER_ERROR: "server errors",
+}
 _KIND_BY_STATUS = {
     grpc.StatusCode.OK: OutcomeKind.ANSWERED,
     grpc.StatusCode.CANCELLED: OutcomeKind.CANCELLED,
@@ -38,6 +46,12 @@ _KIND_BY_STATUS = {
 def outcome_kind(status: grpc.StatusCode) -> OutcomeKind:
     """The kind under which a request that ended with this gRPC status is counted."""
     return _KIND_BY_STATUS.get(status, OutcomeKind.SERVER_ERROR)
+
+
+def outcome_text(counts: Mapping[str, int], *, answered: bool = True) -> str:
+    """The outcomes that occurred: `350 answered, 4 late, 6 shed`. `answered`: with those that were answered."""
+    kinds = (kind for kind in OutcomeKind if answered or kind is not OutcomeKind.ANSWERED)
+    return ", ".join(f"{counts[kind]} {OUTCOME_WORDS[kind]}" for kind in kinds if counts.get(kind))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,20 @@ import typer
 from rich.table import Table
 
 from jellybean.bench import bench as bench_module
-from jellybean.bench.result import BenchResult, lateness
+from jellybean.bench.result import BenchResult
 from jellybean.bench.target import DURATION_S
 from jellybean.cli.app import Directory, Json, Overrides, Seed, app, checked_file, example
-from jellybean.cli.console import EXIT_MISSED, EXIT_OVERLOAD, errors, out, print_json, progress, say, warn
+from jellybean.cli.console import (
+    EXIT_MISSED,
+    EXIT_OVERLOAD,
+    collected_warnings,
+    errors,
+    out,
+    print_json,
+    progress,
+    say,
+    warn,
+)
 from jellybean.cli.current_plan import load_current_plan
 from jellybean.cli.documents import check_project
 from jellybean.cli.init import Example, copy_example
@@ -29,6 +39,7 @@ from jellybean.report.records import predicted_rate_per_s, record_measurement, r
 from jellybean.serving.client import served_document
 from jellybean.serving.endpoint import Endpoint, owner_endpoint
 from jellybean.serving.errors import ServingError
+from jellybean.serving.outcomes import outcome_text
 from jellybean_solver import DEFAULT_WINDOW_S
 
 
@@ -78,7 +89,8 @@ def bench(
         out.print(_bench_table(result))
         errors.print(result.verdict, style="green" if result.sustained else "bold red")
         for breach in result.breaches:
-            warn(breach)
+            if breach not in result.caveats:  # which `measure` has printed
+                warn(breach)
         if rate_scale != 1.0:
             say(
                 f"measured at {rate_scale:g} times the declared rate; `jellybean report` shows only "
@@ -86,7 +98,8 @@ def bench(
             )
     newest = Store.of(directory).latest()
     if newest is not None and newest.plan_hash != result.plan:
-        say(f"the plan that is served is not the newest one; its report: jellybean report {directory} --plan {RUNNING}")
+        named = f"--plan {result.plan[:HASH_DIGITS]}"
+        say(f"the plan that is served is not the newest one; its report: jellybean report {directory} {named}")
     if not result.sustained:
         raise typer.Exit(EXIT_OVERLOAD)
     if result.breaches:
@@ -161,7 +174,16 @@ def demo(
     overrides: Overrides = None,
     duration: Annotated[float, typer.Option(min=1, max=86_400, help="Seconds of load at the declared rate.")] = 30.0,
 ) -> None:
-    """Run all steps on the digits example: profile, plan, serve, measure, report."""
+    """Run all steps on the digits example: profile, plan, serve, measure, report; repeats its warnings at the end."""
+    with collected_warnings() as warnings:
+        _demo(directory, overrides, duration)
+    if warnings:
+        errors.print("what limits these figures, as said in between:", style="bold yellow")
+        for text in warnings:
+            errors.print(f"- {text}", style="yellow", soft_wrap=True)
+
+
+def _demo(directory: Path, overrides: list[str] | None, duration_s: float) -> None:
     from jellybean.cli.planning.plan import plan, profile
     from jellybean.cli.serving.serve import down, start
     from jellybean.serving.local.settings import LaunchSettings
@@ -176,8 +198,12 @@ def demo(
     _predict(project)
     start(project, LaunchSettings(), detach=True)
     try:
-        measure(directory, overrides or (), duration_s=duration)
-        measure(directory, overrides or (), saturate=True)
+        for result in (
+            measure(directory, overrides or (), duration_s=duration_s),
+            measure(directory, overrides or (), saturate=True),
+        ):
+            for text in (*([] if result.sustained else [result.verdict]), *result.breaches):
+                warn(text)
     finally:
         down(directory)
     report(directory)
@@ -219,8 +245,8 @@ def measure(
     if result.plan != document["hash"]:
         raise ServingError("another plan took over before the measurement began; nothing was stored: measure again")
     record_measurement(directory, document, result.to_dict())
-    if (note := lateness(result.late)) is not None:
-        warn(note)
+    for caveat in result.caveats:
+        warn(caveat)
     return result
 
 
@@ -233,7 +259,7 @@ def _predict(project: Project) -> None:
 def _bench_table(result: BenchResult) -> Table:
     table = Table("figure", "measured", title=f"{result.workflow}: measured", title_justify="left")
     table.add_row("offered", f"{result.offered} at {result.rate_per_s:.4g}/s in {result.duration_s:g} s")
-    table.add_row("completed", f"{result.completed} ({result.failed} failed)")
+    table.add_row("outcomes", outcome_text(result.outcomes))
     table.add_row("throughput", f"{result.throughput_per_s:.2f}/s")
     if result.highest_rate_per_s is not None:
         table.add_row("highest sustained rate", f"{result.highest_rate_per_s:.2f}/s")

@@ -7,20 +7,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from jellybean.serving.outcomes import OutcomeKind
+from jellybean.serving.outcomes import OUTCOME_WORDS, OutcomeKind
 from jellybean.serving.top.overload import Overload, seconds
 from jellybean.serving.top.top import Top, WorkerRow
 
 _BAR = 20
 _STATES = {"ready": "green", "starting": "yellow", "degraded": "yellow", "draining": "yellow", "gone": "bold red"}
-_OUTCOMES = {
-    OutcomeKind.ANSWERED: "answered",
-    OutcomeKind.CANCELLED: "cancelled by clients",
-    OutcomeKind.LATE: "late",
-    OutcomeKind.SHED: "shed",
-    OutcomeKind.CLIENT_ERROR: "client errors",
-    OutcomeKind.SERVER_ERROR: "server errors",
-}
 _FAULTS = (OutcomeKind.LATE, OutcomeKind.SHED, OutcomeKind.SERVER_ERROR)
 _HIGHLIGHT = 0.1  # busy fraction above the planned one that is highlighted
 
@@ -47,7 +39,7 @@ def _requests(top: Top) -> Text:
     found.append(f"\np50 {_ms(top.latency_p50_s)}   p99 {_ms(top.latency_p99_s)}")
     found.append(f" (target {seconds(top.target_p99_s)})" if top.target_p99_s is not None else "")
     found.append("\nsince the start: ")
-    for kind, words in _OUTCOMES.items():
+    for kind, words in OUTCOME_WORDS.items():
         if (count := top.outcomes[kind]) or kind is OutcomeKind.ANSWERED:
             found.append(f"{count} {words}", "red" if kind in _FAULTS else "").append(", ")
     found.append(f"{top.retries} retries, workers ")

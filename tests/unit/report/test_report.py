@@ -163,9 +163,9 @@ JSON_SHAPE = {
     "kind": "Report",
     "version": 3,
     "keys": [
-        "accuracy", "advice", "baselines", "certificate", "comparisons", "cost_by", "cost_usd_per_h", "drift",
-        "headline", "kind", "name", "placements", "plan_hash", "planned_at", "planning", "project", "runs", "selection",
-        "slos", "version", "workers",
+        "accuracy", "advice", "baselines", "caveats", "certificate", "comparisons", "cost_by", "cost_usd_per_h",
+        "drift", "headline", "kind", "name", "placements", "plan_hash", "planned_at", "planning", "project", "runs",
+        "selection", "slos", "version", "workers",
     ],
     "cost_usd_per_h": ["compute", "network", "total"],
     "certificate": ["bound", "gap", "objective", "termination"],
@@ -177,12 +177,12 @@ JSON_SHAPE = {
     "workers": [
         "expected", "load", "loads", "measured", "name", "pool", "price_usd_per_h", "simulated", "sites", "tier",
     ],
-    "runs": ["at", "figures", "kind", "machine"],
+    "runs": ["at", "caveats", "figures", "kind", "machine", "outcomes"],
 }  # fmt: skip
 
 
 def test_json_keeps_its_shape(tmp_path: Path) -> None:
-    """Whoever reads it by name may go on doing so: a change here needs a new REPORT_VERSION."""
+    """Whoever reads it by name may go on doing so: a name that goes needs a new REPORT_VERSION."""
     plan = plans.digits()
     found = json.loads(json.dumps(_report(tmp_path, plan, plans.measurement(plan)).to_json(), allow_nan=False))
     shape: dict[str, Any] = {"kind": found["kind"], "version": found["version"], "keys": sorted(found)}

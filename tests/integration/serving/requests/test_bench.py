@@ -13,6 +13,7 @@ from jellybean.bench.hop import measure_hop_s
 from jellybean.bench.target import LoadSettings, Target
 from jellybean.serving.errors import ServingError
 from jellybean.serving.local import launcher, replace_plan
+from jellybean.serving.outcomes import OutcomeKind
 from jellybean_solver.model.problem import Arrivals, Link
 from tests.support.tiny_models import chain
 
@@ -75,6 +76,7 @@ def test_failures_are_counted_by_reason(directory: Path) -> None:
     assert not result.sustained
     assert result.verdict.startswith("failures")
     assert "INVALID_ARGUMENT" in next(iter(result.reasons))
+    assert result.outcomes == dict.fromkeys(OutcomeKind, 0) | {"client_error": 20}
     assert result.latency_p50_s is None
     assert "latency_p50_s" not in result.to_dict()
 
@@ -94,6 +96,10 @@ def test_a_slow_worker_is_found_out(tmp_path: Path, start) -> None:
     assert "overload" in overloaded.verdict or "RESOURCE_EXHAUSTED" in overloaded.verdict
     assert max(overloaded.utilisation.values()) > 0.5
     assert overloaded.answered_in_time < 0.98 * overloaded.offered
+    counts = overloaded.outcomes
+    assert sum(counts.values()) == overloaded.offered
+    assert counts["answered"] == overloaded.completed
+    assert counts["cancelled"] + counts["shed"] == overloaded.offered - overloaded.completed > 0
     found = target.saturate(30.0, window_s=1.5, tolerance=0.3)
     assert found.highest_rate_per_s is not None
     assert 0 < found.highest_rate_per_s < 1000

@@ -1,0 +1,30 @@
+"""What limits a measurement: sentences that travel with it into the report store, the report, its JSON and its page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+LATE = 0.05  # share of a worker's busy time; below it, lateness of an emulated device does not affect the latencies
+
+
+def find_caveats(late: Mapping[str, float], deaths: Sequence[str] = ()) -> Iterator[str]:
+    """Sentences about processes that died during a measurement, and about a machine that was too slow or too busy.
+
+    `late`: worker -> share of its busy time by which it was slower than the device it emulates.
+    """
+    yield from deaths
+    share = max(late.values(), default=0.0)
+    if share > LATE:
+        worst = max(late, key=lambda name: late[name])
+        yield (
+            f"this machine was too slow or too busy to emulate the fleet: {share:.0%} of the time that {worst} was "
+            "busy, its device would have been done, so measured latencies are too high; close other programs and "
+            "measure again"
+        )
+
+
+def recorded_caveats(record: Mapping[str, Any]) -> tuple[str, ...]:
+    """The caveats of a measurement's record; records that were stored without them have the figures they come from."""
+    stored = record.get("caveats")
+    return tuple(map(str, stored)) if stored is not None else tuple(find_caveats(record.get("late") or {}))
