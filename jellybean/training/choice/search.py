@@ -24,7 +24,8 @@ class SearchLimits:
     `explored`: candidates that are tried in a layout before their times count against its other ones. `finalists`: how
     many race beside the fastest with each number of processes, if they are at most `close` times slower than the best:
     one iteration each in turn, so that other programs slow all of them alike. `race_s`: how long they race. `rounds`:
-    fewest and most of them.
+    fewest and most of them. Numbers are by simulated searches (docs/design/training.md); seconds are what a user may
+    wait for a choice.
     """
 
     trials: int = 16

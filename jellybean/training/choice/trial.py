@@ -18,6 +18,9 @@ from jellybean_solver.pipeline import Action, ActionKind, Schedule, ScheduleCost
 
 _MEASURED_S = 0.4  # shortest time in which iterations are repeated
 _ITERATIONS = (2, 12)  # fewest and most of them
+# A device that was idle for longer, in mean gaps, waited for a message. Fewer take gaps for messages, more overlook
+# short messages; chosen by simulated runs (docs/design/training.md).
+_WAITED_GAPS = 3.0
 T = TypeVar("T")
 RunIteration = Callable[[], ActionLog]
 ActionTimes = list[tuple[float, float]]  # start and end of a device's actions, in seconds
@@ -213,7 +216,7 @@ def _delays(
                 continue
             forward = action.kind is ActionKind.FORWARD
             producer = action.stage - 1 if forward else action.stage + 1
-            if start - times[index - 1][1] > 2 * gap_s:
+            if start - times[index - 1][1] > _WAITED_GAPS * gap_s:
                 boundary = min(producer, action.stage)
                 yield (forward, boundary), start - ends[forward, producer, action.microbatch, action.pipe]
 
