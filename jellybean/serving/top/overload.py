@@ -55,9 +55,13 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Overload:
-    """What is too much, in words. `command`: plans for the offered rate; None if no more is offered than planned."""
+    """What is too much, in words. `command`: plans for the offered rate.
+
+    None if no more is offered than planned (`is_above_plan` False), or if the project of the gateway is elsewhere.
+    """
 
     reasons: tuple[str, ...]
+    is_above_plan: bool
     command: str | None
 
 
@@ -66,9 +70,10 @@ def find_overload(load: Load, figures: PlanFigures | None, directory: Path | Non
     reasons = tuple(_reasons(load))
     if not reasons:
         return None
-    if not load.is_above_plan or figures is None or directory is None:
-        return Overload(reasons, None)
-    return Overload(reasons, replan_command(directory, figures, load.ratio))
+    command = None
+    if load.is_above_plan and figures is not None and directory is not None:
+        command = replan_command(directory, figures, load.ratio)
+    return Overload(reasons, load.is_above_plan, command)
 
 
 def _reasons(load: Load) -> Iterator[str]:

@@ -49,8 +49,10 @@ def _requests(top: Top) -> Text:
 def _overload(overload: Overload, *, fold: bool) -> list[Text]:
     """The overload as a sentence, and the command on a line of its own, so that it can be copied."""
     reasons = Text("; ".join(overload.reasons), "bold red")
-    if overload.command is None:
+    if not overload.is_above_plan:
         return [reasons, Text("no more is offered than planned: look for workers that are gone or busier than planned")]
+    if overload.command is None:
+        return [reasons, Text("`jellybean top DIR` on the gateway's machine names the command that plans for more")]
     command = Text(overload.command, no_wrap=not fold, overflow="fold" if fold else "ignore")
     return [reasons.append(", so plan for more and `jellybean apply` it:"), command]
 

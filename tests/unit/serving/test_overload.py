@@ -52,7 +52,9 @@ def test_reasons(changes: dict[str, float], reasons: tuple[str, ...], figures: P
     found = find_overload(load, figures, DIGITS)
     assert (found.reasons if found is not None else ()) == reasons
     if found is not None:
-        assert (found.command is not None) == (load.offered_per_s > load.planned_per_s)
+        assert found.is_above_plan == (found.command is not None) == (load.offered_per_s > load.planned_per_s)
+        elsewhere = find_overload(load, figures, None)
+        assert elsewhere == replace(found, command=None)
 
 
 def test_the_command_plans_for_the_offered_rate_and_the_targets_of_the_running_plan(
