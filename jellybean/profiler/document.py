@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from statistics import median
 from typing import Any
 
+from jellybean.display import formats
 from jellybean.documents import ProfilesDocument
 from jellybean.documents.provenance.changes import Entry, Part
 from jellybean.documents.provenance.content import Content
@@ -38,7 +39,7 @@ from jellybean.profiler.todo import Todo
 from jellybean.profiler.workload import Model, Workload
 
 NOISY = 0.10  # relative spread of repeated latency measurements above which a note is printed
-MIN_NOISE_S = 1e-3  # the spread of shorter latencies is ignored: it comes from clocks and sleeps, not from the model
+MIN_NOISE_S = 1e-3  # no note on the spread of shorter latencies: it comes from clocks and sleeps, not from the model
 
 
 @dataclass(frozen=True)
@@ -97,18 +98,13 @@ class ProfilesMerge:
             accuracy=accuracy if accuracy is not None or known is None else known.accuracy,
             provenance=origins,
         )
-        return without_unused_runs(merged)
+        return with_noise(without_unused_runs(merged))
 
     def _run(self) -> ProfileRun:
-        noises = [found.noise for found in self.findings.latency.values() if found.p50_s >= MIN_NOISE_S]
-        noise = None
-        if noises:
-            noise = f"block medians differ by {100 * median(noises):.0f} %, at worst by {100 * max(noises):.0f} %"
         return ProfileRun(
             date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
             jellybean=_version(),
             batches=tuple(sorted(self.batch_sizes)),
-            noise=noise,
             measured=self.content.measured,
             **asdict(this_machine()),
         )
@@ -210,6 +206,33 @@ def without_unused_runs(document: ProfilesDocument) -> ProfilesDocument:
     used = {origin.run for origin in document.origins}
     runs = {number: run for number, run in document.runs.items() if number in used}
     return document.model_copy(update={"runs": runs})
+
+
+def with_noise(document: ProfilesDocument) -> ProfilesDocument:
+    """The document in which each run states the noise of the entries that it measured: their median and the highest."""
+    noises: dict[int, list[float]] = {}
+    for profile in (profile for variants in document.operators.values() for profile in variants.values()):
+        stages = [stage for cut in profile.cuts or () for stage in (cut.head, cut.tail)]
+        for latency, origins in (
+            (profile.latency, profile.provenance.latency),
+            *((stage.latency, stage.provenance) for stage in stages),
+        ):
+            for name, batches in latency.items():
+                origin = origins.get(name)
+                if origin is not None and origin.run is not None:
+                    noises.setdefault(origin.run, []).extend(b.noise for b in batches.values() if b.noise is not None)
+    runs = {
+        number: run.model_copy(update={"noise": _noise(noises.get(number))}) for number, run in document.runs.items()
+    }
+    return document.model_copy(update={"runs": runs})
+
+
+def _noise(noises: Sequence[float] | None) -> str | None:
+    """Noises in words; None if there are none."""
+    if not noises:
+        return None
+    middle, worst = (formats.plain(100 * noise, 2) for noise in (median(noises), max(noises)))
+    return f"block medians differ by {middle} %, at worst by {worst} %"
 
 
 def stage_types(todo: Todo, cut: CutModel, known: ProfilesDocument | None) -> frozenset[str]:

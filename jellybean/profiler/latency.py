@@ -4,9 +4,11 @@ Every point (model, speed, batch) is measured in several short blocks, round-rob
 machine affects all alike; the spread of a point's block medians measures its noise. A pause before each run keeps
 caches as cold as in service: small models run several times faster in a tight loop.
 
-A device of another speed is emulated: its latency is the model's CPU time here over its speed. The CPU time is the
-least of many runs back to back, because load of the machine only adds to it. All emulated speeds share this
-measurement.
+A device of another speed is emulated: its latency is the model's compute time here over its speed, plus the overhead of
+a call. The compute time is the least CPU time of many runs back to back, because load of the machine only adds to it.
+The overhead is the CPU time that a run after a pause takes beyond that (the call, cold caches). It is part of every
+measured time of a real device, so it is part of an emulated one, too; it is paid here, so the speed does not scale it.
+All emulated speeds share this measurement.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ FEWEST_RUNS = 2  # minimum number of runs per block
 WARM_UP_BELOW_S = 0.1  # models with longer runs warm up only before their first block
 PAUSE_S = 0.003  # pause before each run
 COMPUTE_INPUTS = 3  # inputs whose CPU time is measured for emulated devices
-COMPUTE_RUNS = 5  # minimum number of runs per input and block
+COMPUTE_RUNS = 5  # minimum number of runs per input and block, back to back and after pauses
+COLD_SHARE = 0.5  # time spent on runs after pauses, as a share of the time of an emulated point
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ class LatencyMeter:
         """The cache key of one block."""
         model = point.model
         return key_of(
-            kind="compute" if point.emulated else "latency",
+            kind="compute and overhead" if point.emulated else "latency",
             model=(model.operator, model.variant, model.sha256),
             batch=point.batch,
             block=block,
@@ -137,23 +140,18 @@ class LatencyMeter:
             samples.append(executor.run(inputs[(block * 7 + len(samples)) % len(inputs)]).busy_s)
         return samples
 
-    def _compute(self, point: Point, inputs: Sequence[Inputs]) -> list[float]:
-        """Minimum CPU seconds of each of `COMPUTE_INPUTS` inputs, which are evenly spread over the sample."""
+    def _compute(self, point: Point, inputs: Sequence[Inputs]) -> list[tuple[float, float]]:
+        """CPU seconds of `COMPUTE_INPUTS` inputs, evenly spread over the sample: least back to back, after a pause."""
         executor = self._executor(point.model, emulated=True)
         chosen = inputs[:: max(1, len(inputs) // COMPUTE_INPUTS)][:COMPUTE_INPUTS]
-        return [self._least_s(executor, one, self._seconds(point) / len(chosen)) for one in chosen]
-
-    @staticmethod
-    def _least_s(executor: Executor, inputs: Inputs, seconds: float) -> float:
-        for _ in range(WARM_UP_RUNS):
-            executor.run(inputs)
-        ends = time.perf_counter() + seconds
-        taken: list[float] = []
-        while len(taken) < COMPUTE_RUNS or time.perf_counter() < ends:
-            began = time.thread_time()
-            executor.run(inputs)
-            taken.append(time.thread_time() - began)
-        return min(taken)
+        each_s = self._seconds(point) / len(chosen)
+        return [
+            (
+                min(_cpu_s(executor, one, (1.0 - COLD_SHARE) * each_s)),
+                median(_cpu_s(executor, one, COLD_SHARE * each_s, pause_s=PAUSE_S)),
+            )
+            for one in chosen
+        ]
 
     def _is_fast(self, point: Point) -> bool:
         """True if warm-up runs are cheap: the first block's median is below `WARM_UP_BELOW_S`."""
@@ -182,11 +180,33 @@ class LatencyMeter:
     def result(self, point: Point) -> Latency:
         """The latency of a point, over all its blocks."""
         blocks = [self._cache[self.key(point, block)] for block in range(BLOCKS)]
-        medians = [median(block) for block in blocks]
         if point.emulated:
-            samples = np.min(blocks, axis=0) / point.speed
+            medians = [median(_emulated_s(np.array(block), point.speed)) for block in blocks]
+            samples = _emulated_s(np.min(blocks, axis=0), point.speed)
         else:
+            medians = [median(block) for block in blocks]
             samples = np.array([sample for block in blocks for sample in block])
         p50, p90, p99 = (float(value) for value in np.quantile(samples, (0.5, 0.9, 0.99)))
         low, high = np.quantile(medians, (0.25, 0.75))
         return Latency(float(samples.mean()), p50, p90, p99, float(high - low) / median(medians))
+
+
+def _cpu_s(executor: Executor, inputs: Inputs, seconds: float, *, pause_s: float = 0.0) -> list[float]:
+    """CPU seconds of each of many runs, which take about `seconds` in all; `pause_s`: pause before each run."""
+    for _ in range(WARM_UP_RUNS):
+        executor.run(inputs)
+    ends = time.perf_counter() + seconds
+    taken: list[float] = []
+    while len(taken) < COMPUTE_RUNS or time.perf_counter() < ends:
+        time.sleep(pause_s)
+        began = time.thread_time()
+        executor.run(inputs)
+        taken.append(time.thread_time() - began)
+    return taken
+
+
+def _emulated_s(times_s: Array, speed: float) -> Array:
+    """Seconds on a device of this speed, by input. `times_s`: rows of compute time here and time after a pause here."""
+    compute_s, cold_s = times_s[:, 0], times_s[:, 1]
+    total_s: Array = compute_s / speed + np.maximum(0.0, cold_s - compute_s)
+    return total_s

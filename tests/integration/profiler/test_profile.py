@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 
@@ -62,6 +64,16 @@ def test_figures_are_consistent(profiled: Profiled) -> None:
                     assert quantiles == sorted(quantiles)
                     assert figures.mean_s is not None
                     assert 0 < figures.mean_s <= quantiles[-1] * 1.001
+
+
+def test_the_noise_of_a_run_is_that_of_its_entries(profiled: Profiled) -> None:
+    latencies = [v.latency for variants in profiled.document.operators.values() for v in variants.values()]
+    noises = [b.noise for by_type in latencies for batches in by_type.values() for b in batches.values()]
+    assert profiled.document.runs[1].noise is not None and all(noise is not None for noise in noises)
+    stated = re.findall(r"([0-9.]+) %", profiled.document.runs[1].noise)
+    assert [float(text) for text in stated] == pytest.approx(
+        [100 * statistics.median(noises), 100 * max(noises)], rel=0.05
+    )
 
 
 def test_messages_are_measured_per_child(profiled: Profiled) -> None:

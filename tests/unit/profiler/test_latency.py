@@ -1,0 +1,60 @@
+"""Real and emulated devices are timed on the same terms: a call's overhead after a pause is in both."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jellybean.profiler.cache import Cache
+from jellybean.profiler.latency import BLOCKS, Latency, LatencyMeter, Point
+from jellybean.profiler.workload import Model, Step, Workload
+from jellybean_agent import PythonStep
+from jellybean_solver.model.problem import Edge
+
+COMPUTE_S, OVERHEAD_S = 0.0005, 0.004
+STEP = f"""
+import time
+
+from jellybean_agent.steps import step
+
+last_s = 0.0
+
+
+@step(inputs={{"x": ("float32", (-1,))}}, outputs={{"y": ("float32", (-1,))}})
+def uneven(inputs):
+    global last_s
+    idle = time.perf_counter() - last_s > 0.002
+    ends_s = time.thread_time() + {COMPUTE_S} + ({OVERHEAD_S} if idle else 0.0)
+    while time.thread_time() < ends_s:
+        pass
+    last_s = time.perf_counter()
+    return {{"y": inputs["x"]}}
+"""
+
+
+@pytest.fixture
+def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[float, Latency]:
+    """Latencies by speed of a step that takes `OVERHEAD_S` more after a pause."""
+    (tmp_path / "uneven_step.py").write_text(STEP)
+    monkeypatch.syspath_prepend(tmp_path)
+    sha256 = hashlib.sha256(STEP.encode()).hexdigest()
+    code = PythonStep("uneven_step:uneven", "{}", frozenset({"uneven_step:uneven"}))
+    model = Model("look", "uneven", Path(), sha256, code, sha256)
+    workload = Workload((Step("look", (Edge("x", "look"),), (model,)),), {"x": np.zeros((1, 2))}, None, "top1", {})
+    cache = Cache.open(tmp_path, resume=False)
+    meter = LatencyMeter(workload, {"look": [(np.ones(2, np.float32),)]}, cache, 0.04)
+    points = [Point(model, speed, 1) for speed in (1.0, 0.5, 0.25)]
+    for block in range(BLOCKS):
+        for point in points:
+            meter.measure(point, block)
+    return {point.speed: meter.result(point) for point in points}
+
+
+def test_the_overhead_of_a_call_is_in_real_and_emulated_times(measured: dict[float, Latency]) -> None:
+    for speed, latency in measured.items():
+        assert latency.mean_s >= COMPUTE_S / speed + 0.9 * OVERHEAD_S
+    compute_s = (measured[0.25].mean_s - measured[0.5].mean_s) / 2  # 1 / 0.25 - 1 / 0.5: only this part is scaled
+    assert COMPUTE_S <= compute_s < COMPUTE_S + 0.5 * OVERHEAD_S
