@@ -7,12 +7,12 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 EXIT_FAILURE = 1
@@ -38,7 +38,14 @@ def _console(stream: TextIO, *, stderr: bool) -> Console:
 out = _console(sys.stdout, stderr=False)
 errors = _console(sys.stderr, stderr=True)
 
-Advance = Callable[[float, float, str], None]  # progress callback with the arguments done, total, label
+
+class Advance(Protocol):
+    """Progress of a command: called with the work done, its total and the current step."""
+
+    def __call__(self, done: float, total: float, label: str) -> None: ...
+
+    def print(self, result: RenderableType) -> None:
+        """Print a part of the result to stdout while the work goes on."""
 
 
 def print_json(value: Any) -> None:
@@ -99,18 +106,34 @@ def progress(title: str) -> Iterator[Advance]:
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=errors, speed_estimate_period=_SPEED_PERIOD_S) as bar:
-        task = bar.add_task(title, total=None)
-
-        def advance(done: float, total: float, label: str) -> None:
-            bar.update(task, completed=round(done), total=round(total), description=f"{title}: {label}")
-
+        advance = _Bar(title, bar)
         try:
             yield advance
         except BaseException:
             bar.live.transient = True
             raise
-        total = bar.tasks[task].total or 1
-        bar.update(task, completed=total, total=total, description=f"{title}: done")
+        total = bar.tasks[advance.task].total or 1
+        bar.update(advance.task, completed=total, total=total, description=f"{title}: done")
+
+
+class _Bar:
+    """A progress bar on a terminal."""
+
+    def __init__(self, title: str, bar: Progress) -> None:
+        self._title, self._bar = title, bar
+        self.task = bar.add_task(title, total=None)
+
+    def __call__(self, done: float, total: float, label: str) -> None:
+        text = f"{self._title}: {label}"
+        self._bar.update(self.task, completed=round(done), total=round(total), description=text)
+
+    def print(self, result: RenderableType) -> None:
+        """Print to stdout above the bar, which is removed meanwhile: on a terminal both have the same lines."""
+        self._bar.live.transient = True
+        self._bar.stop()
+        out.print(result)
+        self._bar.live.transient = False
+        self._bar.start()
 
 
 class _Heartbeat:
@@ -118,9 +141,15 @@ class _Heartbeat:
 
     def __init__(self, title: str) -> None:
         self._title, self._printed_s = title, time.monotonic()
+        self._began_s = self._printed_s
 
     def __call__(self, done: float, total: float, label: str) -> None:
         now = time.monotonic()
         if now - self._printed_s >= _HEARTBEAT_S and done < total:
             self._printed_s = now
-            say(f"{self._title}: {round(done)} of {round(total)}, {label}")
+            left = f", about {(now - self._began_s) * (total - done) / done:.0f} s left" if done > 0 else ""
+            say(f"{self._title}: {round(done)} of {round(total)}, {label}{left}")
+
+    def print(self, result: RenderableType) -> None:
+        out.print(result)
+        sys.stdout.flush()

@@ -61,6 +61,17 @@ def usd_column(values: Sequence[float]) -> tuple[str, ...]:
     return tuple(f"< {least:.{decimals}f}" if 0 < value < least / 2 else f"{value:.{decimals}f}" for value in values)
 
 
+def interval(seconds: float | None, low_s: float | None, high_s: float | None) -> str:
+    """A duration with its confidence interval: `1.66 s (1.61 to 1.71)`; without one, the duration alone."""
+    stated = duration(seconds)
+    if seconds is None or low_s is None or high_s is None:
+        return stated
+    value, low, high = (duration(each).split() for each in (seconds, low_s, high_s))
+    if value[1] == low[1] == high[1]:
+        return f"{stated} ({low[0]} to {high[0]})"
+    return f"{stated} ({' '.join(low)} to {' '.join(high)})"
+
+
 def rate(per_s: float | None) -> str:
     """A rate in requests per second as text."""
     return MISSING if per_s is None else f"{number(per_s)}/s"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
 from typing import Any
 
-from jellybean.planning.simulation import highest_sustained_rate, simulate_plan
-from jellybean_solver import Plan
+from jellybean.planning.predicted_latency import PredictedP99, predicted_of_all, predictions
+from jellybean.planning.simulation import highest_sustained_rate, seeds_of, simulate_plan
+from jellybean_solver import Plan, RequestFigures
 
 Progress = Callable[[float, float, str], None]
 
@@ -20,24 +21,44 @@ def predict(
     duration_s: float | None = None,
     progress: Progress = lambda done, total, label: None,
 ) -> dict[str, Any]:
-    """Key -> figure: the plan's cost and accuracy, and simulated latency, throughput and highest sustained rate."""
-    progress(0, 2, "queues")
-    result = simulate_plan(plan, seed=seed, rate_scale=rate_scale, duration_s=duration_s)
-    progress(1, 2, "highest sustained rate")
+    """Key -> figure: the plan's cost and accuracy, and simulated latency, throughput and highest sustained rate.
+
+    Figures are medians over simulations with consecutive seeds from `seed` on; with the defaults p99 is the one of
+    `predicted_latency`.
+    """
+    seeds = seeds_of(plan, seed)
+    results = []
+    for index in seeds:
+        progress(index - seed, len(seeds) + 1, "queues")
+        results.append(simulate_plan(plan, seed=index, rate_scale=rate_scale, duration_s=duration_s))
+    progress(len(seeds), len(seeds) + 1, "highest sustained rate")
     highest = highest_sustained_rate(plan, seed=seed)
-    progress(2, 2, "done")
+    progress(len(seeds) + 1, len(seeds) + 1, "done")
+    p99 = predictions(results)
+    workflows = {
+        name: _figures([result.workflows[name] for result in results], p99[name]) for name in results[0].workflows
+    }
     return {
         "cost_usd_per_h": plan.cost.total_usd_per_h,
         "accuracy": plan.accuracy,
-        "throughput_per_s": result.throughput_per_s,
-        "latency_p50_s": result.latency_p50_s,
-        "latency_p90_s": result.latency_p90_s,
-        "latency_p99_s": result.latency_p99_s,
+        **_figures(results, predicted_of_all(results)),
         "highest_rate_per_s": highest,
-        "offered": result.offered,
-        "completed": result.completed,
-        "utilisation": dict(result.utilisation),
-        **({"workflows": {n: dataclasses.asdict(f) for n, f in result.workflows.items()}} if result.workflows else {}),
+        "utilisation": {
+            name: median(result.utilisation[name] for result in results) for name in results[0].utilisation
+        },
+        **({"workflows": workflows} if workflows else {}),
+        "simulations": len(seeds),
         "seed": seed,
         "rate_scale": rate_scale,
+    }
+
+
+def _figures(samples: Sequence[RequestFigures], p99: PredictedP99) -> Mapping[str, float]:
+    """Medians of the figures of several simulations, and p99 with its interval."""
+    keys = ("offered", "completed", "throughput_per_s", "latency_mean_s", "latency_p50_s", "latency_p90_s")
+    return {
+        **{key: median(getattr(sample, key) for sample in samples) for key in keys},
+        "latency_p99_s": p99.p99_s,
+        "latency_p99_low_s": p99.low_s,
+        "latency_p99_high_s": p99.high_s,
     }

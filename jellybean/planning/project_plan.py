@@ -18,8 +18,14 @@ from typing import Any
 from jellybean.documents import AnyProject, build_cuts, build_problem
 from jellybean.errors import InfeasibleError, InputError, JellyBeanError
 from jellybean.folders import state_folder
+from jellybean.planning.predicted_latency import (
+    Judged,
+    judged_latency,
+    latency_breach,
+    latency_targets,
+    quick_judgement,
+)
 from jellybean.planning.simulated_deadline import SAME, InTime, cost_of, in_time
-from jellybean.planning.simulation import SEEDS, Judged, judged_latency, latency_breach, latency_targets
 from jellybean.serving.errors import NotRunningError
 from jellybean.serving.run_state import running_state
 from jellybean_agent import describe_error
@@ -71,7 +77,7 @@ class Planned:
     solve_s: float
     nearest_p99_s: float | None = None  # p99 latency of the fastest rejected plan
     cuts: Cuts = field(default_factory=dict)  # operator -> cuts of its models that the search could choose
-    judged: Judged | None = None  # the plan's simulated p99 latencies, if it has p99 targets
+    judged: Judged | None = None  # the plan's predicted p99 latencies, if it has p99 targets
     cheapest: tuple[Plan, Judged] | None = None  # the cheapest plan, if it was rejected for its p99 latency
 
     @property
@@ -143,16 +149,17 @@ def plan_project(
 def _with_latency_note(baseline: Baseline, plan: Plan) -> Baseline:
     """The baseline, with a note added if its plan misses a p99 latency target.
 
-    A baseline that costs more than `plan` is simulated with one seed only, because `plan` is better in any case.
+    A baseline that costs more than `plan` is simulated only once, because `plan` is better in any case.
     """
     cost = baseline.cost_usd_per_h
     if not latency_targets(plan) or baseline.note or cost is None:
         return baseline
-    seeds = SEEDS if cost < cost_of(plan) * (1 - SAME) else 1
+    cheaper = cost < cost_of(plan) * (1 - SAME)
     for own in baseline.plans:
-        if (breach := latency_breach(own, seeds=seeds)) is not None:
+        breach = latency_breach(own) if cheaper else quick_judgement(own, most=1)
+        if breach is not None and not breach.kept:
             prefix = f"{own.name}: " if len(baseline.plans) > 1 else ""
-            return replace(baseline, status="limit_broken", note=prefix + breach.text.partition(" (")[0])
+            return replace(baseline, status="limit_broken", note=prefix + breach.text.rpartition(" (")[0])
     return baseline
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jellybean.documents import AnyProject, build_cuts, build_problem, require_folder
+from jellybean.planning.predicted_latency import latency_breach
 from jellybean.planning.project_plan import (
     PLAN_FILE,
     RUNNING,
@@ -18,7 +19,6 @@ from jellybean.planning.project_plan import (
     require_plan,
     write_plan,
 )
-from jellybean.planning.simulation import latency_breach
 from jellybean.serving.client import served_document
 from jellybean.serving.endpoint import owner_endpoint
 from jellybean_solver import (

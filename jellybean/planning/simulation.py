@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from statistics import median
 
 from jellybean_agent import FAIR_QUEUEING_FROM, BatchPolicy, Brain, OperatorWiring, SiteRoutes, Sites
@@ -31,17 +30,14 @@ from jellybean_solver import (
     worker_at,
 )
 
-REQUESTS = 2_000  # simulated requests of the slowest stream: p99 is estimated from at least 20 requests
+REQUESTS = 2_000  # simulated requests of the slowest stream: at least 20 of them are slower than p99
 SITE_REQUESTS = 10  # minimum number of simulated requests per site
 MANY_SITES = 100  # from this number of sites on, one seed is enough
 MAX_REQUESTS = 50_000  # simulated requests of all streams together
 PROBE_REQUESTS = 20_000  # requests of all streams in one probe of the search for the highest sustained rate
 WARMUP_SHARE = 0.1  # warm-up, as a share of the measured window
 SPACING = 100.0  # spacing of requests without queueing, as a multiple of the service time of one request
-SEEDS = 5  # simulations with different seeds; the median of their p99 latencies is compared with the target
-# A quick decision rejects a plan whose first p99 exceeds the target by this factor; that may be wrong for some plans.
-QUICK_FAR = 1.25
-FAR = 2.0  # p99 latencies of one plan with different seeds differ by less than this factor
+SEEDS = 5  # simulations of one plan with different seeds; of their figures the median counts
 
 
 def simulate_plan(
@@ -56,12 +52,12 @@ def simulate_plan(
 ) -> SimulationResult:
     """Simulate latency, throughput and queues of a plan at its rates times `rate_scale`.
 
-    The measured window has by default at least 60 s and 2,000 to 50,000 requests, after a warm-up of a tenth of the
-    window. With several sites, queues start at their stationary length, because each site gets few requests.
+    The measured window has by default 2,000 to 50,000 requests, after a warm-up of a tenth of the window. With several
+    sites, queues start at their stationary length, because each site gets few requests.
     """
     stationary = bool(plan.sites) and warmup_s is None and arrivals is None and rate_scale == 1.0
     if duration_s is None:
-        duration_s = _duration_s(request_streams(plan), rate_scale)
+        duration_s = window_s(plan, rate_scale)
     if warmup_s is None:
         warmup_s = WARMUP_SHARE * duration_s
     settings = SimulationSettings(duration_s, seed, warmup_s, rate_scale, arrivals, drain_s)
@@ -132,8 +128,7 @@ def highest_sustained_rate(
     All sources are scaled by the same factor. The result is the median over `seeds` seeds, because one window has too
     few requests for a precision of a few per cent. With many sites one seed is enough.
     """
-    seeds = 1 if _many_sites(plan) else seeds
-    return median(_highest_sustained_rate(plan, seed + index, window_s) for index in range(seeds))
+    return median(_highest_sustained_rate(plan, index, window_s) for index in seeds_of(plan, seed, seeds))
 
 
 def _highest_sustained_rate(plan: Plan, seed: int, window_s: float) -> float:
@@ -179,120 +174,6 @@ def load_by_worker(plan: Plan) -> Mapping[str, float]:
             busy = route.weight * operator.rate_per_s * operator.mean_request_s(worker.pool)
             loads[worker.name] += busy / plan.sites.get(worker.tier, 1)
     return loads
-
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """Simulated p99 latencies compared with their targets. `text` describes a missed target, empty if all are met.
-
-    `p99_s` and `targets_s` are keyed by workflow, for those with a target; a single workflow has the empty name.
-    """
-
-    text: str
-    p99_s: Mapping[str, float]
-    targets_s: Mapping[str, float]
-
-    @property
-    def kept(self) -> bool:
-        return not self.text
-
-    @property
-    def share(self) -> float:
-        """The largest p99 latency as a multiple of its target."""
-        return max(self.p99_s[name] / target_s for name, target_s in self.targets_s.items())
-
-
-def latency_targets(plan: Plan) -> Mapping[str, float]:
-    """Workflow -> p99 latency target in seconds; a single workflow has the empty name."""
-    targets = {w.name: w.slo.latency_p99_s for w in plan.workflows} or {"": plan.slo.latency_p99_s}
-    return {name: target_s for name, target_s in targets.items() if target_s is not None}
-
-
-def check_latency(plan: Plan) -> str | None:
-    """Describe the missed p99 latency target with the largest excess; None if all targets are met."""
-    breach = latency_breach(plan)
-    return None if breach is None else breach.text
-
-
-def latency_breach(plan: Plan, *, seeds: int = SEEDS) -> Judged | None:
-    """The simulated p99 latencies if the plan misses a target; None if it meets all targets or has no target."""
-    found = judged_latency(plan, seeds=seeds)
-    return None if found is None or found.kept else found
-
-
-def judged_latency(plan: Plan, *, seeds: int = SEEDS, quick: bool = False) -> Judged | None:
-    """Simulate the plan's p99 latencies and compare them with their targets; None if it has no target.
-
-    The median over `seeds` simulations decides. The rest is skipped once a majority meets the targets, or if the first
-    p99 differs from its target by more than the factor `FAR`. With many sites one simulation is enough.
-    `quick`: also stop once a majority misses a target, or if the first p99 exceeds it by the factor `QUICK_FAR`.
-    """
-    targets_s = latency_targets(plan)
-    if not targets_s:
-        return None
-    seeds = 1 if _many_sites(plan) else seeds
-    samples: dict[str, list[float]] = {name: [] for name in targets_s}
-    for seed in range(seeds):
-        for name, p99_s in simulated_p99_s(plan, seed=seed).items():
-            if name in samples:
-                samples[name].append(p99_s)
-        if all(_is_met(samples[name], target_s, seeds) for name, target_s in targets_s.items()):
-            return Judged("", {name: _median_upper_bound(p99_s, seeds) for name, p99_s in samples.items()}, targets_s)
-        if any(_is_missed(samples[name], target_s, seeds, quick=quick) for name, target_s in targets_s.items()):
-            break
-    medians = {name: median(p99s) for name, p99s in samples.items()}
-    worst = max(targets_s, key=lambda name: medians[name] / targets_s[name])
-    return Judged(_breach_text(plan, worst, sorted(samples[worst]), targets_s[worst]), medians, targets_s)
-
-
-def _median_upper_bound(p99_s: Sequence[float], seeds: int) -> float:
-    """Upper bound in seconds of the median p99 over all `seeds` simulations, given those that were run.
-
-    A single sample is returned unchanged.
-    """
-    return sorted(p99_s)[min(len(p99_s) - 1, seeds // 2)]
-
-
-def _is_met(p99_s: Sequence[float], target_s: float, seeds: int) -> bool:
-    """True if the remaining seeds cannot lift the median above the target, or the first sample is far below it."""
-    return sum(sample <= target_s for sample in p99_s) > seeds // 2 or p99_s[0] * FAR <= target_s
-
-
-def _is_missed(p99_s: Sequence[float], target_s: float, seeds: int, *, quick: bool) -> bool:
-    """True if the first sample is far above the target. `quick`: also if the median is certain to exceed the target."""
-    if not quick:
-        return p99_s[0] >= FAR * target_s
-    return p99_s[0] >= QUICK_FAR * target_s or sum(sample > target_s for sample in p99_s) > seeds // 2
-
-
-def _breach_text(plan: Plan, workflow: str, p99_s: Sequence[float], target_s: float) -> str:
-    streams = request_streams(plan)
-    requests = _duration_s(streams, least_s=0.0) * min(s.rate_per_s for s in streams if s.workflow == workflow)
-    loads = load_by_worker(plan)
-    busiest = max(loads, key=loads.__getitem__)
-    prefix = f"{workflow}: " if workflow else ""
-    return (
-        f"{prefix}p99 latency would be {_ms(median(p99_s))}, above the SLO of {_ms(target_s)} "
-        f"({_simulations(p99_s)} of about {requests:,.0f} requests; "
-        f"mean latency with zero queueing delay {_ms(unloaded_latency_s(plan, workflow=workflow))}; "
-        f"busiest worker {busiest} at utilisation {loads[busiest]:.2f})"
-    )
-
-
-def _simulations(p99_s: Sequence[float]) -> str:
-    if len(p99_s) == 1:
-        return "one simulation"
-    return f"{len(p99_s)} simulations, {_ms(p99_s[0])} to {_ms(p99_s[-1])},"
-
-
-def simulated_p99_s(plan: Plan, *, seed: int = 0) -> Mapping[str, float]:
-    """Workflow -> p99 latency of one simulation; a single workflow has the empty name.
-
-    `check_latency` uses the median over the first `SEEDS` seeds.
-    """
-    duration_s = _duration_s(request_streams(plan), least_s=0.0)
-    result = simulate_plan(plan, seed=seed, duration_s=duration_s)
-    return {name: own.latency_p99_s for name, own in result.workflows.items()} or {"": result.latency_p99_s}
 
 
 def brains(plan: Plan, *, fair_queueing_from: int = FAIR_QUEUEING_FROM) -> Mapping[str, Brain]:
@@ -344,20 +225,20 @@ def _wiring(inputs: tuple[Edge, ...], name: str, edges: list[Edge]) -> OperatorW
     )
 
 
-def _duration_s(streams: tuple[RequestStream, ...], rate_scale: float = 1.0, least_s: float = 60.0) -> float:
+def window_s(plan: Plan, rate_scale: float = 1.0) -> float:
+    """Length of the simulated window in seconds: at least 2,000 requests of every stream, at most 50,000 of all."""
+    streams = request_streams(plan)
     rates = [stream.rate_per_s * rate_scale for stream in streams]
     needed = (max(REQUESTS, SITE_REQUESTS * stream.sites) / rate for stream, rate in zip(streams, rates, strict=True))
-    return min(max(least_s, *needed), max(MAX_REQUESTS / sum(rates), 1.0))
+    return min(max(needed), max(MAX_REQUESTS / sum(rates), 1.0))
 
 
-def _many_sites(plan: Plan) -> bool:
-    return max(stream.sites for stream in request_streams(plan)) >= MANY_SITES
+def seeds_of(plan: Plan, first: int = 0, most: int = SEEDS) -> range:
+    """Seeds of a plan's simulations, from `first` on. With many sites one is enough: their queues are independent."""
+    many = max(stream.sites for stream in request_streams(plan)) >= MANY_SITES
+    return range(first, first + (1 if many else most))
 
 
 def _load_by_link(plan: Plan) -> Mapping[tuple[str, str], float]:
     """Utilisation of each link of one site at the plan's rates; 0 for unlimited bandwidth."""
     return {(link.upstream_tier, link.downstream_tier): link.use or 0.0 for link in link_uses(plan)}
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.4g} ms"

@@ -65,6 +65,7 @@ METRICS = (
     Metric("latency_p99_s", "Latency p99", "s", 0.50, True, formats.duration),
 )
 METRIC_BY_KEY: Mapping[str, Metric] = {metric.key: metric for metric in METRICS}
+INTERVAL_KEYS: Mapping[str, tuple[str, str]] = {"latency_p99_s": ("latency_p99_low_s", "latency_p99_high_s")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,14 @@ class Comparison:
     ratio: float | None
     tolerance: float
     verdict: ComparisonVerdict
+    predicted_between: tuple[float, float] | None = None  # confidence interval of the prediction, if it has one
+
+    @property
+    def shown_prediction(self) -> str:
+        """The prediction as text, with its interval."""
+        if self.predicted_between is not None:
+            return formats.interval(self.predicted, *self.predicted_between)
+        return METRIC_BY_KEY[self.metric].show(self.predicted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +128,10 @@ def compare(predicted: Mapping[str, Any], measured: Mapping[str, Any]) -> tuple[
         difference = after - before if before is not None and after is not None else None
         ratio = after / before if before is not None and after is not None and before != 0 else None
         verdict = _verdict(metric, difference, before) if known else ComparisonVerdict.UNKNOWN
-        comparisons.append(Comparison(metric.key, before, after, difference, ratio, metric.tolerance, verdict))
+        low, high = (figure(predicted, key) for key in INTERVAL_KEYS.get(metric.key, ("", "")))
+        between = (low, high) if low is not None and high is not None else None
+        comparison = Comparison(metric.key, before, after, difference, ratio, metric.tolerance, verdict, between)
+        comparisons.append(comparison)
     return tuple(comparisons)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -11,14 +11,16 @@ from rich.text import Text
 
 from jellybean.display import formats
 from jellybean.documents.locations import Location
-from jellybean.planning.explain import Explained
-from jellybean.report.plan_view import plan_line
+from jellybean.planning.explain import ESTIMATED_BELOW, Explained
+from jellybean.report.plan_view import p99_lines, plan_line
 from jellybean_solver import (
+    CLOSED_FORM_RATIO,
     COST_TOLERANCE,
     Conflict,
     Counterfactual,
     LeastRelaxation,
     LimitAnalysis,
+    Part,
     Requirement,
     RequirementKind,
     WhyNot,
@@ -30,24 +32,44 @@ def explained_text(explained: Explained) -> RenderableType:
     explanation = explained.explanation
     if explanation.conflict is not None or explanation.plan is None:
         return _infeasible(explained)
-    parts: list[RenderableType] = [plan_line(explanation.plan)]
-    for found in explanation.why_not:
-        parts.append(_why_not(explained, found))
-    parts += _limits(explained)
-    answered = [change for change in explanation.values if change.status != UNKNOWN]
-    if answered:
-        parts += _section("Effect of one unit", _changes(answered))
+    parts = [item for part in Part for item in part_text(explained, part)]
+    return Group(*parts, closing_text(explained))
+
+
+def part_text(explained: Explained, part: Part) -> list[RenderableType]:
+    """One part of an explanation, which may be incomplete in other parts."""
+    return list(_PARTS[part](explained))
+
+
+def closing_text(explained: Explained) -> RenderableType:
+    """What follows the last part: the questions that were not answered, and how the figures were made."""
+    return Group(*_unanswered(explained), Text(_footer(explained), "dim"))
+
+
+def _plan(explained: Explained) -> list[RenderableType]:
+    if explained.explanation.plan is None:
+        return []
+    lines = p99_lines(explained.judged) if explained.judged is not None else ()
+    return [plan_line(explained.explanation.plan), *(Text(f"  {line}") for line in lines)]
+
+
+def _values(explained: Explained) -> list[RenderableType]:
+    answered = [change for change in explained.explanation.values if change.status != UNKNOWN]
+    return _section("Effect of one unit", _changes(answered)) if answered else []
+
+
+def _choices(explained: Explained) -> list[RenderableType]:
+    parts: list[RenderableType] = []
     for kind, title in (
         ("tier", "Without one tier"),
         ("pool", "Without one pool"),
         ("variant", "With another variant"),
     ):
-        chosen = [change for change in explanation.choices if change.kind == kind and change.status != UNKNOWN]
+        found = explained.explanation.choices
+        chosen = [change for change in found if change.kind == kind and change.status != UNKNOWN]
         if chosen:
             parts += _section(title, _changes(sorted(chosen, key=_by_cost)))
-    parts += _unanswered(explained)
-    parts.append(Text(_footer(explained), "dim"))
-    return Group(*parts)
+    return parts
 
 
 def _footer(explained: Explained) -> str:
@@ -61,7 +83,11 @@ def _footer(explained: Explained) -> str:
         cuts = ", ".join(f"{cut.operator} after {cut.layers} of {cut.of} layers" for cut in explained.cuts)
         text += f"; the cuts of the plan are fixed ({cuts})"
     if found.plan is not None and found.plan.slo.latency_p99_s is not None:
-        text += "; the p99 of alternatives is from one simulation each"
+        low, high = CLOSED_FORM_RATIO
+        text += (
+            f"; the p99 of alternatives is estimated in closed form ({low:g} to {high:g} times the simulated) where "
+            f"that is at most {ESTIMATED_BELOW:.0%} of the target, and otherwise from one simulation"
+        )
     return text + _more_time(explained)
 
 
@@ -285,6 +311,15 @@ def _by_cost(change: Counterfactual) -> tuple[bool, float]:
 def _saving(limit: LimitAnalysis) -> float:
     changes = [change for change in (limit.without, limit.more) if change is not None and change.holds]
     return min((change.delta_usd_per_h or 0.0 for change in changes), default=0.0)
+
+
+_PARTS: Mapping[Part, Callable[[Explained], Sequence[RenderableType]]] = {
+    Part.PLAN: _plan,
+    Part.WHY_NOT: lambda explained: [_why_not(explained, found) for found in explained.explanation.why_not],
+    Part.LIMITS: _limits,
+    Part.VALUES: _values,
+    Part.CHOICES: _choices,
+}
 
 
 def _infeasible(explained: Explained) -> RenderableType:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from rich.console import Group, RenderableType
@@ -11,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from jellybean.display import formats
-from jellybean_solver import Placement, Plan, head_name, planned_cuts
+from jellybean.planning.predicted_latency import Judged
+from jellybean_solver import CLOSED_FORM_RATIO, Placement, Plan, head_name, p99_by_workflow, planned_cuts
 
 MAX_RANGES = 3
 
@@ -39,6 +41,20 @@ def plan_text(
     if baselines:
         parts.append(Padding(comparison(plan.cost.total_usd_per_h, baselines), (0, 0, 0, 2), expand=False))
     return Group(*parts)
+
+
+def p99_lines(judged: Judged) -> Iterator[str]:
+    """One line per p99 target: the predicted p99 with its interval, and the closed form with its known error."""
+    closed, (low, high) = p99_by_workflow(judged.plan), CLOSED_FORM_RATIO
+    for name, p99 in judged.p99.items():
+        of, target = f" of {name}" if name else "", formats.duration(judged.targets_s[name])
+        made = f"{p99.simulations} simulation{'s' * (p99.simulations != 1)}"
+        made += "" if p99.complete else ", no more for lack of time"
+        estimate = f"closed form {formats.duration(closed[name])}, known to be {low:g} to {high:g} times the simulated"
+        yield (
+            f"p99 latency{of} {formats.interval(p99.p99_s, p99.low_s, p99.high_s)} <= {target} ({made}; "
+            f"{estimate if math.isfinite(closed[name]) else 'no closed form: a queue has no spare capacity'})"
+        )
 
 
 def stale_lines(plan: Plan) -> tuple[str, ...]:

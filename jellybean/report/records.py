@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ def record_plan(directory: Path, document: Mapping[str, Any], planned: Planned |
             "status": planned.status,
             "selections_tried": planned.solution.selections_tried,
             "baselines": [list(baseline) for baseline in planned.comparison],
-            "latency_p99_s": dict(planned.judged.p99_s) if planned.judged is not None else {},
+            "latency_p99": {name: asdict(p99) for name, p99 in planned.judged.p99.items()} if planned.judged else {},
         }
     Store.of(directory).add_plan(dict(document), info)
 

@@ -15,6 +15,7 @@ from jellybean.bench.caveats import recorded_caveats
 from jellybean.report.advice import find_advice, known_plans
 from jellybean.report.breakdown import Breakdown, break_down, operator_loads
 from jellybean.report.comparison import (
+    INTERVAL_KEYS,
     METRIC_BY_KEY,
     Comparison,
     ComparisonVerdict,
@@ -31,6 +32,7 @@ from jellybean.serving.outcomes import OutcomeKind, outcome_text
 from jellybean_solver import Cost, JellyBeanError, Plan, PlannedWorker, from_document, request_streams
 
 REPORT_VERSION = 3
+_PREDICTED = (*METRIC_BY_KEY, *INTERVAL_KEYS["latency_p99_s"])  # keys of predicted figures
 
 
 class HeadlineLevel(StrEnum):
@@ -211,9 +213,8 @@ def _workflows(plan: Plan, snapshot: Snapshot) -> Iterator[WorkflowUse]:
     record = snapshot.prediction.record if snapshot.prediction is not None else {}
     simulated, planned = record.get("workflows") or {}, _planned_p99_s(snapshot)
     for workflow in plan.workflows:
-        own = {"accuracy": workflow.accuracy, "latency_p99_s": planned.get(workflow.name)}
-        known = {**own, **simulated.get(workflow.name, {})}
-        predicted = {key: value for key in METRIC_BY_KEY if (value := figure(known, key)) is not None}
+        known = {"accuracy": workflow.accuracy, **planned.get(workflow.name, {}), **simulated.get(workflow.name, {})}
+        predicted = {key: value for key in _PREDICTED if (value := figure(known, key)) is not None}
         yield WorkflowUse(workflow.name, workflow.cost, predicted, judge(workflow.slo, predicted, {}))
 
 
@@ -225,18 +226,24 @@ def _predicted(plan: Plan, snapshot: Snapshot) -> dict[str, float]:
     }
     if plan.accuracy is not None:
         predicted["accuracy"] = plan.accuracy
-    if (p99_s := figure(_planned_p99_s(snapshot), "")) is not None:
-        predicted["latency_p99_s"] = p99_s
+    predicted |= _planned_p99_s(snapshot).get("", {})
     record = snapshot.prediction.record if snapshot.prediction is not None else {}
-    simulated = {key: value for key in METRIC_BY_KEY if (value := figure(record, key)) is not None}
+    simulated = {key: value for key in _PREDICTED if (value := figure(record, key)) is not None}
     if plan.workflows:  # a single highest rate is meaningless, because the workflows have different rates
         simulated.pop("highest_rate_per_s", None)
     return predicted | simulated
 
 
-def _planned_p99_s(snapshot: Snapshot) -> Mapping[str, Any]:
-    """Workflow -> p99 latency simulated by `plan`; a single workflow has the empty name."""
-    return snapshot.planning.record.get("latency_p99_s") or {}
+def _planned_p99_s(snapshot: Snapshot) -> Mapping[str, Mapping[str, float]]:
+    """Workflow -> p99 latency and its interval as predicted by `plan`; a single workflow has the empty name."""
+    return {
+        name: {
+            "latency_p99_s": stated["p99_s"],
+            "latency_p99_low_s": stated["low_s"],
+            "latency_p99_high_s": stated["high_s"],
+        }
+        for name, stated in (snapshot.planning.record.get("latency_p99") or {}).items()
+    }
 
 
 def _offered_per_s(plan: Plan) -> float:

@@ -70,7 +70,7 @@ def _figures(report: Report) -> Table:
             target = f"{'<=' if metric.lower_is_better else '>='} {metric.show(slo.target)} {state.value}"
         table.add_row(
             metric.label + (f" ({metric.unit})" if metric.unit in {"USD/h", "%"} else ""),
-            metric.show(item.predicted),
+            item.shown_prediction,
             metric.show(item.measured),
             formats.MISSING if item.ratio is None else f"{item.ratio:.2f}",
             metric.shown_tolerance(),

@@ -48,6 +48,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "explanation.explain": (
         "Explanation",
         "LimitAnalysis",
+        "Part",
         "explain",
     ),
     "explanation.forced_choices": (
@@ -71,6 +72,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "cost_rate",
     ),
     "latency.estimate": (
+        "CLOSED_FORM_RATIO",
         "mean_waits_s",
         "p99_by_workflow",
     ),
@@ -191,7 +193,10 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "replay",
     ),
     "simulation.replay_intervals": ("ReplayInterval",),
-    "simulation.result": ("SimulationResult",),
+    "simulation.result": (
+        "RequestFigures",
+        "SimulationResult",
+    ),
     "simulation.simulator": (
         "SimulationSettings",
         "simulate",

@@ -20,6 +20,7 @@ from jellybean_solver.explanation.counterfactuals import ResolveSettings as Reso
 from jellybean_solver.explanation.counterfactuals import plan_differences as plan_differences
 from jellybean_solver.explanation.explain import Explanation as Explanation
 from jellybean_solver.explanation.explain import LimitAnalysis as LimitAnalysis
+from jellybean_solver.explanation.explain import Part as Part
 from jellybean_solver.explanation.explain import explain as explain
 from jellybean_solver.explanation.forced_choices import Question as Question
 from jellybean_solver.explanation.forced_choices import WhyNot as WhyNot
@@ -33,6 +34,7 @@ from jellybean_solver.frontier.curves import CostRate as CostRate
 from jellybean_solver.frontier.curves import Progress as Progress
 from jellybean_solver.frontier.curves import cost_accuracy as cost_accuracy
 from jellybean_solver.frontier.curves import cost_rate as cost_rate
+from jellybean_solver.latency.estimate import CLOSED_FORM_RATIO as CLOSED_FORM_RATIO
 from jellybean_solver.latency.estimate import mean_waits_s as mean_waits_s
 from jellybean_solver.latency.estimate import p99_by_workflow as p99_by_workflow
 from jellybean_solver.migration.migration_cost import Migration as Migration
@@ -124,6 +126,7 @@ from jellybean_solver.simulation.interfaces import MakeTimes as MakeTimes
 from jellybean_solver.simulation.replay import Replay as Replay
 from jellybean_solver.simulation.replay import replay as replay
 from jellybean_solver.simulation.replay_intervals import ReplayInterval as ReplayInterval
+from jellybean_solver.simulation.result import RequestFigures as RequestFigures
 from jellybean_solver.simulation.result import SimulationResult as SimulationResult
 from jellybean_solver.simulation.simulator import SimulationSettings as SimulationSettings
 from jellybean_solver.simulation.simulator import simulate as simulate

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +21,7 @@ from jellybean.cli.planning.plan_output import PlanOutput
 from jellybean.cli.planning.rate_scale import with_scaled_rates
 from jellybean.cli.planning.replan import HORIZON, horizon_hours, run_replan
 from jellybean.cli.projects import open_any_project
+from jellybean.display import formats
 from jellybean.documents import MultiWorkflowProject, load_any_project
 from jellybean.errors import InfeasibleError, OutOfTimeError
 from jellybean.planning.prediction import predict
@@ -191,7 +193,8 @@ def simulate(
     seed: Seed = 0,
     rate_scale: Annotated[float, typer.Option(min=0.001, max=1000, help="Multiply all sources' rates.")] = 1.0,
     duration: Annotated[
-        float | None, typer.Option(min=1, max=86_400, help="Simulated seconds; chosen automatically by default.")
+        float | None,
+        typer.Option(min=1, max=86_400, help="Simulated seconds of each simulation; chosen automatically by default."),
     ] = None,
 ) -> None:
     """Predict latency, throughput and the highest sustained rate of the plan by simulation."""
@@ -201,7 +204,7 @@ def simulate(
         warn(warning)
     with progress("simulate") as advance:
         record = predict(current, seed=seed, rate_scale=rate_scale, duration_s=duration, progress=advance)
-    if math.isclose(rate_scale, 1.0):
+    if math.isclose(rate_scale, 1.0) and seed == 0 and duration is None:  # the prediction that all commands share
         record_prediction(directory, current, record)
     if json:
         print_json(record)
@@ -211,15 +214,11 @@ def simulate(
 
 def _simulation_table(plan: Plan, record: dict[str, Any]) -> Table:
     table = Table("figure", "predicted", title=f"{plan.name}: simulated", title_justify="left")
-    for label, key, unit, factor in (
-        ("throughput", "throughput_per_s", "/s", 1.0),
-        ("highest sustained rate", "highest_rate_per_s", "/s", 1.0),
-        ("latency p50", "latency_p50_s", "ms", 1e3),
-        ("latency p90", "latency_p90_s", "ms", 1e3),
-        ("latency p99", "latency_p99_s", "ms", 1e3),
-    ):
-        if record.get(key) is not None and not (plan.workflows and key == "highest_rate_per_s"):
-            table.add_row(label, f"{record[key] * factor:.1f} {unit}")
+    table.add_row("throughput", f"{record['throughput_per_s']:.1f} /s")
+    if record["highest_rate_per_s"] is not None and not plan.workflows:
+        table.add_row("highest sustained rate", f"{record['highest_rate_per_s']:.1f} /s")
+    for share in ("p50", "p90", "p99"):
+        table.add_row(f"latency {share}", _latency(record, share))
     if plan.workflows and record.get("highest_rate_per_s"):
         first = plan.sources[0]
         times = record["highest_rate_per_s"] / (first.rate_per_s * plan.sites.get(first.tier, 1))
@@ -227,9 +226,15 @@ def _simulation_table(plan: Plan, record: dict[str, Any]) -> Table:
     for name, figures in record.get("workflows", {}).items():
         table.add_row(f"throughput {name}", f"{figures['throughput_per_s']:.1f} /s")
         for share in ("p50", "p99"):
-            table.add_row(f"latency {share} {name}", f"{figures[f'latency_{share}_s'] * 1e3:.1f} ms")
+            table.add_row(f"latency {share} {name}", _latency(figures, share))
     for worker, busy in record.get("utilisation", {}).items():
         tier = plan.worker_by_name[worker].tier
         each = f" in each {tier}" if tier in plan.sites else ""
         table.add_row(f"utilisation {worker}{each}", f"{busy:.0%}")
     return table
+
+
+def _latency(figures: Mapping[str, Any], share: str) -> str:
+    """A simulated latency as text, with its interval if it has one."""
+    low_s, high_s = (figures.get(f"latency_{share}_{end}_s") for end in ("low", "high"))
+    return formats.interval(figures[f"latency_{share}_s"], low_s, high_s)

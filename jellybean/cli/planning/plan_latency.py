@@ -7,7 +7,8 @@ from typing import Any
 from jellybean.display import formats
 from jellybean.planning.project_plan import Planned
 from jellybean.planning.simulated_deadline import cost_of
-from jellybean_solver import p99_by_workflow, plan_differences
+from jellybean.report.plan_view import p99_lines
+from jellybean_solver import plan_differences
 
 
 def latency_lines(planned: Planned) -> tuple[str, ...]:
@@ -15,20 +16,15 @@ def latency_lines(planned: Planned) -> tuple[str, ...]:
     plan, judged = planned.plan, planned.judged
     if plan is None or judged is None:
         return ()
-    closed = p99_by_workflow(plan)
-    lines = [
-        f"p99 latency{_of(name)} {formats.duration(p99_s)} <= {formats.duration(judged.targets_s[name])} "
-        f"(simulated; closed form {formats.duration(closed[name])})"
-        for name, p99_s in judged.p99_s.items()
-    ]
+    lines = [*p99_lines(judged)]
     if planned.cheapest is not None:
         cheapest, late = planned.cheapest
         cheapest_cost, increase = cost_of(cheapest), cost_of(plan) - cost_of(cheapest)
         share = f" ({increase / cheapest_cost:.0%})" if cheapest_cost > 0 else ""
         missed = ", ".join(
-            f"p99 latency{_of(name)} is {formats.duration(p99_s)}"
-            for name, p99_s in late.p99_s.items()
-            if p99_s > late.targets_s[name]
+            f"p99 latency{f' of {name}' if name else ''} is {formats.interval(p99.p99_s, p99.low_s, p99.high_s)}"
+            for name, p99 in late.p99.items()
+            if p99.p99_s > late.targets_s[name]
         )
         changes = "; ".join(plan_differences(cheapest, plan)) or "shares of the requests"
         relation = f"{formats.usd(increase)} USD/h{share} more than" if increase > 0 else "instead of"
@@ -43,29 +39,13 @@ def latency_json(planned: Planned) -> dict[str, Any] | None:
     plan, judged = planned.plan, planned.judged
     if plan is None or judged is None:
         return None
-    closed = p99_by_workflow(plan)
-    result: dict[str, Any] = {
-        "reached": [
-            {
-                "workflow": name,
-                "simulated_s": p99_s,
-                "closed_form_s": closed[name],
-                "target_s": judged.targets_s[name],
-            }
-            for name, p99_s in judged.p99_s.items()
-        ],
-        "cheapest_without": None,
-    }
+    result: dict[str, Any] = {"reached": judged.to_list(), "cheapest_without": None}
     if planned.cheapest is not None:
         cheapest, late = planned.cheapest
         result["cheapest_without"] = {
             "cost_usd_per_h": cost_of(cheapest),
             "dearer_usd_per_h": cost_of(plan) - cost_of(cheapest),
-            "simulated_s": dict(late.p99_s),
+            "simulated_s": {name: p99.p99_s for name, p99 in late.p99.items()},
             "differences": list(plan_differences(cheapest, plan)),
         }
     return result
-
-
-def _of(workflow: str) -> str:
-    return f" of {workflow}" if workflow else ""

@@ -10,6 +10,7 @@ from statistics import median
 
 from jellybean_solver.errors import SolverError
 from jellybean_solver.fleet.dispatch import DEFAULT_GAP
+from jellybean_solver.latency.estimate import p99_by_workflow
 from jellybean_solver.model.deadline_shares import deadlines_s
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
@@ -41,7 +42,8 @@ class ResolveSettings:
     seed)` simulates the p99 latency in seconds by workflow (a single workflow has the name ""); without it, latencies
     are estimated in closed form. For the explained plan the p99 is the median over `seeds`, or over as many as half of
     the time allows. `keep_deadline` finds another plan if the cheapest misses a p99 target; it is always called for the
-    explained plan. `exclusive`: groups of exclusive pools, see `requirements`.
+    explained plan. `exclusive`: groups of exclusive pools, see `requirements`. `estimated_below`: an alternative is not
+    simulated if its p99 latency in closed form is at most this share of the target.
     """
 
     time_limit_s: float | None = None
@@ -53,6 +55,7 @@ class ResolveSettings:
     exclusive: tuple[tuple[str, ...], ...] | None = None
     patience: float = 4.0  # time limit of a solve, in equal shares of the time left: most need much less than one
     conflict_solves: int = 60  # most solves in search of a smaller conflict
+    estimated_below: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +202,8 @@ class Resolver:
     def _within_deadline(self, problem: Problem, solution: Solution, plan: Plan, thorough: bool) -> Resolved:
         for name, target_s in deadlines_s(problem).items():
             if target_s is None or self.settings.p99_s is None:
+                continue
+            if not thorough and p99_by_workflow(plan)[name] <= self.settings.estimated_below * target_s:
                 continue
             p99_s = self.p99_s(plan, name, thorough=thorough)
             if p99_s is None:

@@ -6,8 +6,9 @@ by solving with one more unit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from enum import StrEnum
 from itertools import groupby
 from typing import Any
 
@@ -87,12 +88,29 @@ class Explanation:
         return {"status": self.status, "plan": plan, **{name: json_values(getattr(self, name)) for name in others}}
 
 
+class Part(StrEnum):
+    """The parts of an explanation, in the order in which they are solved: the most valuable first."""
+
+    PLAN = "plan"
+    WHY_NOT = "why_not"
+    LIMITS = "limits"
+    VALUES = "values"
+    CHOICES = "choices"
+
+
+Publish = Callable[[Explanation, Part], None]  # called with the explanation so far, and its part that is complete now
+
+
 def explain(
-    problem: Problem, questions: Sequence[Question] = (), settings: ResolveSettings | None = None
+    problem: Problem,
+    questions: Sequence[Question] = (),
+    settings: ResolveSettings | None = None,
+    publish: Publish = lambda explanation, part: None,
 ) -> Explanation:
     """Solve the problem, then a changed problem for each statement and question.
 
-    OutOfTimeError if time ends before there is a plan to explain.
+    `publish` is called after each part, unless there is no plan. OutOfTimeError if time ends before there is a plan to
+    explain.
     """
     resolver = Resolver(settings or ResolveSettings())
     answer = resolver.ask(problem, "the plan", thorough=True)
@@ -103,7 +121,7 @@ def explain(
         return Explanation(
             answer.status, answer.plan, conflict=found, solves=resolver.solved, unanswered=resolver.unanswered
         )
-    return _Explainer(problem, answer, answer.plan, resolver).run(questions)
+    return _Explainer(problem, answer, answer.plan, resolver).run(questions, publish)
 
 
 class _Explainer:
@@ -111,23 +129,25 @@ class _Explainer:
         self.problem, self.answer, self.plan, self.resolver = problem, answer, plan, resolver
         self.requirements = requirements(problem, resolver.settings.exclusive)
 
-    def run(self, questions: Sequence[Question]) -> Explanation:
+    def run(self, questions: Sequence[Question], publish: Publish) -> Explanation:
+        """Solve part by part."""
+        explanation = Explanation(self.answer.status, self.plan)
+
+        def completed(part: Part, **found: Any) -> Explanation:
+            solves, unanswered = self.resolver.solved, self.resolver.unanswered
+            now = replace(explanation, **found, solves=solves, unanswered=unanswered)
+            publish(now, part)
+            return now
+
         self.resolver.expect(len(questions))  # the user's questions are solved first, with all of the time
+        explanation = completed(Part.PLAN)
         asked = tuple(why_not(self.problem, self.plan, question, self.resolver) for question in questions)
+        explanation = completed(Part.WHY_NOT, why_not=asked)
         choices, values = list(self._choices()), list(self._values())
         self.resolver.expect(len(choices) + len(values) + len(self.requirements))
-        limits = tuple(self._limits())
-        return Explanation(
-            self.answer.status,
-            self.plan,
-            limits,
-            tuple(self._ask(*change) for change in values),
-            tuple(self._ask(*change) for change in choices),
-            asked,
-            None,
-            self.resolver.solved,
-            self.resolver.unanswered,
-        )
+        explanation = completed(Part.LIMITS, limits=tuple(self._limits()))
+        explanation = completed(Part.VALUES, values=tuple(self._ask(*change) for change in values))
+        return completed(Part.CHOICES, choices=tuple(self._ask(*change) for change in choices))
 
     def _ask(self, problem: Problem, kind: str, subject: str, words: str) -> Counterfactual:
         return compare(self.plan, self.resolver.ask(problem, words), kind, subject, words)

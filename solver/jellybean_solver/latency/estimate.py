@@ -33,6 +33,8 @@ from jellybean_solver.model.problem import Arrivals, Edge, Times
 
 TIGHTNESS = 4.0  # fitted, as the constants of `queues.py`, on plans that are not in the benchmark
 QUANTILE = 0.99
+# Lowest and highest measured ratio to the simulated p99 (docs/benchmarks.md: latency_estimate; docs/limits.md).
+CLOSED_FORM_RATIO = (0.89, 3.09)
 _PER_DECADE, _DECADES = 10, 5  # grid of theta: points per decade, decades
 
 

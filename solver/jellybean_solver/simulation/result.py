@@ -6,7 +6,9 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, pairwise
+
+BATCHES = 5  # batches of a simulation's answers: few and long, so that they are nearly independent
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +17,7 @@ class RequestFigures:
 
     Latencies are of requests that arrived in the window, from arrival at the gateway to the last answer there.
     Percentiles are by nearest rank; nan if none was answered. `throughput_per_s`: answers in the window per second.
+    `latency_p99_batches_s`: p99 latencies of `BATCHES` batches of consecutive answers, for a confidence interval.
     """
 
     offered: int
@@ -24,6 +27,7 @@ class RequestFigures:
     latency_p50_s: float
     latency_p90_s: float
     latency_p99_s: float
+    latency_p99_batches_s: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,14 @@ class RequestSums:
         latencies = sorted(self.latencies)
         p50_s, p90_s, p99_s = (nearest_rank(latencies, share) for share in (0.50, 0.90, 0.99))
         mean_s = sum(latencies) / len(latencies) if latencies else math.nan
-        return RequestFigures(self.offered, len(latencies), self.answered / duration_s, mean_s, p50_s, p90_s, p99_s)
+        batches_s = tuple(nearest_rank(sorted(batch), 0.99) for batch in self.batches())
+        per_s = self.answered / duration_s
+        return RequestFigures(self.offered, len(latencies), per_s, mean_s, p50_s, p90_s, p99_s, batches_s)
+
+    def batches(self) -> list[list[float]]:
+        """The latencies in `BATCHES` batches of consecutive answers, whose sizes differ by one at most."""
+        ends = [len(self.latencies) * index // BATCHES for index in range(BATCHES + 1)]
+        return [self.latencies[first:last] for first, last in pairwise(ends)]
 
 
 def result_of(
@@ -82,7 +93,8 @@ def result_of(
 ) -> SimulationResult:
     """The result of a window. `requests` by workflow; a single workflow has the name ""."""
     offered, answered = sum(one.offered for one in requests.values()), sum(one.answered for one in requests.values())
-    latencies = list(chain.from_iterable(one.latencies for one in requests.values()))
+    batches = zip(*(one.batches() for one in requests.values()), strict=True)
+    latencies = list(chain.from_iterable(chain.from_iterable(batches)))  # batch by batch, of all workflows
     total = RequestSums(offered, answered, latencies).figures(duration_s)
     workflows = {name: sums.figures(duration_s) for name, sums in requests.items() if name}
     return SimulationResult(**dataclasses.asdict(total), utilisation=utilisation, workflows=workflows)

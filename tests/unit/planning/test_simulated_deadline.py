@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from jellybean.planning.predicted_latency import judged_latency, latency_breach
 from jellybean.planning.simulated_deadline import in_time
-from jellybean.planning.simulation import judged_latency, latency_breach
 from jellybean_solver import Arrivals, Problem, Slo, evaluate, solve
 from tests.support.small_problems import box, operator, problem, variant
 

@@ -145,9 +145,12 @@ def test_a_bench_at_another_rate_is_not_taken_for_the_workflows_own(tmp_path: Pa
 
 def test_the_p99_that_plan_simulated_stands_beside_its_target_until_simulate_says_more(tmp_path: Path) -> None:
     plan, store = plans.digits(), Store.of(tmp_path)
-    plan_hash = store.add_plan(plans.document(plan), {"latency_p99_s": {"": 0.2}})
+    plan_hash = store.add_plan(
+        plans.document(plan), {"latency_p99": {"": {"p99_s": 0.2, "low_s": 0.19, "high_s": 0.22}}}
+    )
     found = next(slo for slo in build_report(store).slos if slo.metric == "latency_p99_s")
     assert (found.predicted, found.predicted_state) == (0.2, SloState.MET)
+    assert build_report(store).comparison("latency_p99_s").shown_prediction == "200 ms (190 to 220)"
     store.add_prediction(plan_hash, plans.prediction(plan))
     assert build_report(store).comparison("latency_p99_s").predicted == plans.prediction(plan)["latency_p99_s"]
 
@@ -171,7 +174,9 @@ JSON_SHAPE = {
     "certificate": ["bound", "gap", "objective", "termination"],
     "headline": ["level", "reasons", "title"],
     "cost_by": ["flows", "links", "operators", "tiers", "traffic"],
-    "comparisons": ["difference", "measured", "metric", "predicted", "ratio", "tolerance", "verdict"],
+    "comparisons": [
+        "difference", "measured", "metric", "predicted", "predicted_between", "ratio", "tolerance", "verdict",
+    ],
     "slos": ["measured", "measured_state", "metric", "predicted", "predicted_state", "target"],
     "placements": ["batch", "count", "load", "operator", "pool", "rate_per_s", "sites", "tier", "variant"],
     "workers": [
@@ -196,7 +201,7 @@ def test_json_keeps_its_shape(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert found["comparisons"][4] | {"ratio": None, "difference": None} == {
         "metric": "latency_p50_s", "predicted": 0.061, "measured": 0.066, "difference": None, "ratio": None,
-        "tolerance": 0.25, "verdict": "within",
+        "tolerance": 0.25, "verdict": "within", "predicted_between": None,
     }  # fmt: skip
 
 

@@ -16,9 +16,9 @@ from jellybean_solver.explanation.counterfactuals import (
     ResolveSettings,
     compare,
 )
-from jellybean_solver.explanation.explain import Explanation, explain
+from jellybean_solver.explanation.explain import Explanation, Part, explain
 from jellybean_solver.explanation.forced_choices import Question
-from jellybean_solver.explanation.relaxations import RequirementKind, requirements
+from jellybean_solver.explanation.relaxations import RequirementKind, relaxed, requirements
 from jellybean_solver.explanation.restrictions import forbid_pool
 from jellybean_solver.planning.solve import solve
 from jellybean_solver.planning.solver import Solution
@@ -359,6 +359,34 @@ def test_json_values_are_complete() -> None:
     assert found["plan"]["cost_usd_per_h"]["total"] == pytest.approx(3)
     assert {"binds", "reached", "used", "value", "without", "one_more"} <= set(found["limits"][0])
     assert {"cost_usd_per_h", "delta_usd_per_h", "delta_share", "gap", "differences"} <= set(found["choices"][0])
+
+
+def test_the_parts_are_published_in_order_of_value() -> None:
+    published: list[tuple[Part, Explanation]] = []
+    found = explain(seeing(), settings=None, publish=lambda explanation, part: published.append((part, explanation)))
+    assert [part for part, _ in published] == [Part.PLAN, Part.WHY_NOT, Part.LIMITS, Part.VALUES, Part.CHOICES]
+    limits, values = published[2][1], published[3][1]
+    assert limits.limits == found.limits and limits.values == ()
+    assert values.values == found.values and values.choices == () and values.solves < found.solves
+    assert published[-1][1] == found
+
+
+def test_alternatives_far_below_the_target_are_not_simulated() -> None:
+    seeds = list[int]()
+
+    def p99_s(plan: Plan, seed: int) -> dict[str, float]:
+        seeds.append(seed)
+        return {"": 1.0}
+
+    full = seeing(latency_p99_s=100.0)  # two orders of magnitude above all plans without a full queue
+    asked = relaxed(full, next(r for r in requirements(full) if r.kind is RequirementKind.RATE), 0.5)
+    made: dict[float, list[int]] = {}
+    for share in (0.0, 0.5):
+        seeds.clear()
+        explain(asked, settings=ResolveSettings(p99_s=p99_s, estimated_below=share))
+        made[share] = [*seeds]
+    assert made[0.0][:5] == made[0.5][:5] == list(range(5))  # the plan itself
+    assert len(made[0.5]) < len(made[0.0])
 
 
 def test_an_alternative_that_is_late_gives_way_to_one_that_settling_finds() -> None:

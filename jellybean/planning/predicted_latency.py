@@ -1,0 +1,235 @@
+"""The predicted p99 latency of a plan: the only definition, used by every command that shows or checks one.
+
+A prediction is the median of five simulations with the seeds 0 to 4, each of the same window (`simulation.window_s`).
+The interval is from the least to the greatest of them: with probability 1 - 2 / 2**5 = 94 % it contains the median of
+all simulations of that length, whatever their distribution (order statistics: David & Nagaraja, sec. 7.1). With many
+sites one long simulation is made; then the interval is a 95 % interval from batch means (Law, sec. 9.5.3).
+Simulations are deterministic and cached in this process, so all commands show the same figure for the same plan.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from statistics import median, stdev
+from typing import Any
+
+from jellybean.display import formats
+from jellybean.planning.simulation import SEEDS, load_by_worker, seeds_of, simulate_plan, unloaded_latency_s
+from jellybean_protos import plan_format
+from jellybean_solver import CLOSED_FORM_RATIO, Plan, RequestFigures, SimulationResult, json_values, p99_by_workflow
+
+FAR = 2.0  # p99 latencies of one plan with different seeds differ by less than this factor
+QUICK_FAR = 1.25  # a quick decision rejects a plan whose first p99 exceeds the target by this factor; may be wrong
+STUDENT_T = 2.776  # 97.5 % quantile of Student's t for 5 batches (4 degrees of freedom)
+
+MAX_CACHED = 4_096  # simulations whose p99 latencies are kept in this process
+
+_cached: dict[tuple[str, int], Mapping[str, RequestFigures]] = {}  # (content hash of the plan, seed) -> by workflow
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedP99:
+    """A predicted p99 latency in seconds with its confidence interval, from `simulations` of `requests` each.
+
+    `complete`: it was made by the definition; otherwise simulations were left out because a decision needed no more.
+    """
+
+    p99_s: float
+    low_s: float
+    high_s: float
+    simulations: int
+    requests: int
+    complete: bool = True
+
+
+def predicted_p99(plan: Plan) -> Mapping[str, PredictedP99]:
+    """Workflow -> predicted p99 latency; a single workflow has the empty name."""
+    return _predicted([simulated_figures(plan, seed) for seed in seeds_of(plan)])
+
+
+def predictions(results: Sequence[SimulationResult]) -> Mapping[str, PredictedP99]:
+    """The same from simulations that were made already, one for each of `seeds_of`."""
+    return _predicted([_by_workflow(result) for result in results])
+
+
+def predicted_of_all(results: Sequence[SimulationResult]) -> PredictedP99:
+    """The predicted p99 latency of the requests of all workflows together, from simulations as in `predictions`."""
+    return _predicted([{"": result} for result in results])[""]
+
+
+def simulated_figures(plan: Plan, seed: int) -> Mapping[str, RequestFigures]:
+    """Workflow -> figures of one of the simulations that a prediction is made of; cached."""
+    key = _content(plan), seed
+    if key not in _cached:
+        if len(_cached) >= MAX_CACHED:
+            _cached.pop(next(iter(_cached)))
+        _cached[key] = _by_workflow(simulate_plan(plan, seed=seed))
+    return _cached[key]
+
+
+def _by_workflow(result: SimulationResult) -> Mapping[str, RequestFigures]:
+    if result.workflows:
+        return result.workflows
+    names = (field.name for field in fields(RequestFigures))
+    return {"": RequestFigures(**{name: getattr(result, name) for name in names})}
+
+
+def _content(plan: Plan) -> str:
+    """Content hash of everything in a plan that a simulation depends on: not its prices, targets and certificate."""
+    parts = (plan.sources, plan.operators, plan.workers, plan.links, plan.routes, plan.sites, plan.hop_s)
+    names = [workflow.name for workflow in plan.workflows]
+    return plan_format.content_hash({"parts": json_values(parts), "workflows": names})
+
+
+def _predicted(samples: Sequence[Mapping[str, RequestFigures]], *, complete: bool = True) -> Mapping[str, PredictedP99]:
+    """The prediction from one or more simulations, by workflow."""
+    return {name: _of_workflow([sample[name] for sample in samples], complete) for name in samples[0]}
+
+
+def _of_workflow(samples: Sequence[RequestFigures], complete: bool) -> PredictedP99:
+    p99s = sorted(sample.latency_p99_s for sample in samples)
+    p99_s, requests = median(p99s), samples[0].offered
+    if len(samples) > 1:
+        return PredictedP99(p99_s, p99s[0], p99s[-1], len(samples), requests, complete)
+    batches_s = samples[0].latency_p99_batches_s
+    half_s = STUDENT_T * stdev(batches_s) / math.sqrt(len(batches_s))
+    return PredictedP99(p99_s, max(0.0, p99_s - half_s), p99_s + half_s, 1, requests, complete)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Predicted p99 latencies of a plan beside their targets in seconds, by workflow, for those with a target.
+
+    A single workflow has the empty name.
+    """
+
+    plan: Plan
+    p99: Mapping[str, PredictedP99]
+    targets_s: Mapping[str, float]
+
+    @property
+    def kept(self) -> bool:
+        """True if all targets are met."""
+        return all(self.p99[name].p99_s <= target_s for name, target_s in self.targets_s.items())
+
+    @property
+    def share(self) -> float:
+        """The largest p99 latency as a multiple of its target."""
+        return max(self.p99[name].p99_s / target_s for name, target_s in self.targets_s.items())
+
+    @property
+    def text(self) -> str:
+        """The missed target with the largest excess; empty if all are met. Runs a simulation without queues."""
+        return "" if self.kept else _breach_text(self)
+
+    def to_list(self) -> list[dict[str, Any]]:
+        """JSON values, an item per target: the prediction, and the closed form with its known error."""
+        closed, (low, high) = p99_by_workflow(self.plan), CLOSED_FORM_RATIO
+        return [
+            {
+                "workflow": name,
+                "simulated_s": p99.p99_s,
+                "simulated_low_s": p99.low_s,
+                "simulated_high_s": p99.high_s,
+                "simulations": p99.simulations,
+                "requests": p99.requests,
+                "closed_form_s": closed[name],
+                "closed_form_over_simulated": {"lowest": low, "highest": high},
+                "target_s": self.targets_s[name],
+            }
+            for name, p99 in self.p99.items()
+        ]
+
+
+def latency_targets(plan: Plan) -> Mapping[str, float]:
+    """Workflow -> p99 latency target in seconds; a single workflow has the empty name."""
+    targets = {w.name: w.slo.latency_p99_s for w in plan.workflows} or {"": plan.slo.latency_p99_s}
+    return {name: target_s for name, target_s in targets.items() if target_s is not None}
+
+
+def check_latency(plan: Plan) -> str | None:
+    """Describe the missed p99 latency target with the largest excess; None if all targets are met."""
+    breach = latency_breach(plan)
+    return None if breach is None else breach.text
+
+
+def judged_latency(plan: Plan) -> Judged | None:
+    """Predict the plan's p99 latencies and compare them with their targets; None if it has no target."""
+    targets_s = latency_targets(plan)
+    if not targets_s:
+        return None
+    predicted = predicted_p99(plan)
+    return Judged(plan, {name: predicted[name] for name in targets_s}, targets_s)
+
+
+def judged_so_far(plan: Plan) -> Judged | None:
+    """The same from the simulations of the plan that were made already; None without any, or without a target."""
+    targets_s, content = latency_targets(plan), _content(plan)
+    samples = [_cached[content, seed] for seed in seeds_of(plan) if (content, seed) in _cached]
+    if not targets_s or not samples:
+        return None
+    predicted = _predicted(samples, complete=len(samples) == len(seeds_of(plan)))
+    return Judged(plan, {name: predicted[name] for name in targets_s}, targets_s)
+
+
+def latency_breach(plan: Plan) -> Judged | None:
+    """The predicted p99 latencies if the plan misses a target; None if it meets all targets or has no target.
+
+    Makes no more simulations than needed to know that the targets are met.
+    """
+    quick = quick_judgement(plan, far=math.inf)
+    if quick is None or quick.kept:
+        return None
+    judged = judged_latency(plan)
+    return None if judged is None or judged.kept else judged
+
+
+def quick_judgement(plan: Plan, *, far: float = QUICK_FAR, most: int = SEEDS) -> Judged | None:
+    """Compare p99 latencies with their targets by few simulations; None without a target.
+
+    Simulations stop once a majority meets the targets or misses one, if the first p99 is below a target by the factor
+    `FAR`, or above it by `far`. `most`: most simulations.
+    """
+    targets_s = latency_targets(plan)
+    if not targets_s:
+        return None
+    seeds = seeds_of(plan, most=most)
+    samples: list[Mapping[str, RequestFigures]] = []
+    for seed in seeds:
+        samples.append(simulated_figures(plan, seed))
+        p99s = {name: [sample[name].latency_p99_s for sample in samples] for name in targets_s}
+        if all(_is_met(p99s[name], target_s, len(seeds)) for name, target_s in targets_s.items()):
+            break
+        if any(_is_missed(p99s[name], target_s, len(seeds), far) for name, target_s in targets_s.items()):
+            break
+    predicted = _predicted(samples, complete=len(samples) == len(seeds_of(plan)))
+    return Judged(plan, {name: predicted[name] for name in targets_s}, targets_s)
+
+
+def _is_met(p99_s: Sequence[float], target_s: float, seeds: int) -> bool:
+    """True if the median over all seeds cannot exceed the target, or the first sample is far below it."""
+    return sum(sample <= target_s for sample in p99_s) > seeds // 2 or p99_s[0] * FAR <= target_s
+
+
+def _is_missed(p99_s: Sequence[float], target_s: float, seeds: int, far: float) -> bool:
+    """True if the median over all seeds is certain to exceed the target, or the first sample is far above it."""
+    return p99_s[0] >= far * target_s or sum(sample > target_s for sample in p99_s) > seeds // 2
+
+
+def _breach_text(judged: Judged) -> str:
+    """The missed target with the largest excess, as text; the p99 itself is stated only if it is by the definition."""
+    plan, targets_s = judged.plan, judged.targets_s
+    worst = max(targets_s, key=lambda name: judged.p99[name].p99_s / targets_s[name])
+    p99, loads = judged.p99[worst], load_by_worker(plan)
+    busiest = max(loads, key=loads.__getitem__)
+    prefix = f"{worst}: " if worst else ""
+    stated = f"{formats.interval(p99.p99_s, p99.low_s, p99.high_s)}, " if p99.complete else ""
+    made = f"{p99.simulations} simulation{'s' * (p99.simulations != 1)}"
+    return (
+        f"{prefix}p99 latency would be {stated}above the SLO of {formats.duration(targets_s[worst])} "
+        f"({made} of {p99.requests:,} requests; "
+        f"mean latency with zero queueing delay {formats.duration(unloaded_latency_s(plan, workflow=worst))}; "
+        f"busiest worker {busiest} at utilisation {loads[busiest]:.2f})"
+    )

@@ -1,0 +1,89 @@
+"""Every command shows the same predicted p99 latency of a plan, with its interval; `explain` prints part by part."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jellybean.cli import run
+from jellybean.display import formats
+from jellybean.report import explain_view
+from jellybean_solver import CLOSED_FORM_RATIO, Part
+
+TARGET = ("--set", "slo.latency_p99=5 s", "--set", "limits.utilisation=0.7")
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("projects") / "vqa"
+    assert run(["init", "vqa", str(folder)]) == 0
+    return folder
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    capsys.readouterr()
+    assert run(list(arguments)) == 0
+    return capsys.readouterr().out
+
+
+def test_all_commands_show_one_p99(planned: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = str(planned)
+
+    def answer(command: str, *options: str) -> Any:
+        return json.loads(printed(capsys, command, folder, *options, "--json"))
+
+    (reached,) = answer("plan", *TARGET)["latency_p99"]["reached"]
+    figures = tuple(reached[f"simulated_{end}s"] for end in ("", "low_", "high_"))
+    assert figures[1] < figures[0] < figures[2] and reached["simulations"] == 5
+
+    (explained,) = (found := answer("explain", *TARGET))["latency_p99"]
+    assert explained == reached
+    assert next(limit["used"] for limit in found["limits"] if limit["kind"] == "latency_p99") == figures[0]
+    reports = [answer("report")]  # before `simulate` and after it
+    simulated = answer("simulate", *TARGET)
+    reports.append(answer("report"))
+    assert tuple(simulated[f"latency_p99_{end}s"] for end in ("", "low_", "high_")) == figures
+    for report in reports:
+        compared = next(item for item in report["comparisons"] if item["metric"] == "latency_p99_s")
+        assert (compared["predicted"], *compared["predicted_between"]) == figures
+
+    stated, closed = formats.interval(*figures), formats.duration(reached["closed_form_s"])
+    texts = {name: printed(capsys, name, folder, *TARGET) for name in ("plan", "explain", "simulate")}
+    texts["report"] = printed(capsys, "report", folder)
+    for text in texts.values():
+        assert stated in text
+    error = "known to be {:g} to {:g} times the simulated".format(*CLOSED_FORM_RATIO)
+    for name in ("plan", "explain"):
+        assert f"closed form {closed}, {error}" in texts[name]
+
+
+def test_a_simulation_with_other_seeds_is_not_reported_as_the_prediction(
+    planned: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(planned)
+    before = printed(capsys, "report", folder, "--json")
+    other = json.loads(printed(capsys, "simulate", folder, *TARGET, "--seed", "7", "--json"))
+    after = printed(capsys, "report", folder, "--json")
+    assert json.loads(before)["comparisons"] == json.loads(after)["comparisons"]
+    assert other["latency_p99_s"] != json.loads(printed(capsys, "simulate", folder, *TARGET, "--json"))["latency_p99_s"]
+
+
+def test_an_interrupted_explanation_keeps_what_it_printed(
+    planned: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(_: object) -> list[Any]:
+        os.kill(os.getpid(), signal.SIGINT)
+        return []
+
+    monkeypatch.setitem(explain_view._PARTS, Part.VALUES, interrupt)
+    capsys.readouterr()
+    status = run(["explain", str(planned), *TARGET])
+    shown = capsys.readouterr()
+    assert (status, shown.err.splitlines()[-1]) == (130, "interrupted")
+    assert shown.out.index("p99 latency") < shown.out.index("Binding requirements")
+    assert "Without one tier" not in shown.out
