@@ -54,6 +54,9 @@ class _Box:
     problem: str
 
 
+Switch = Callable[[float, Callable[[], None]], Coroutine[Any, Any, None]]  # seconds left, allow boxes to switch
+
+
 class PlanRollout:
     """Answers boxes that ask for the plan. `served`: the plan that the gateway serves."""
 
@@ -98,10 +101,14 @@ class PlanRollout:
         return self._next, not self._may_switch and self.served.uses(worker)
 
     async def replace(
-        self, offer: PlanOffer, timeout_s: float, switch: Callable[[float], Coroutine[Any, Any, None]]
+        self,
+        offer: PlanOffer,
+        timeout_s: float,
+        switch: Switch,
     ) -> None:
-        """Have the boxes download the models of `offer`, then switch while `switch` runs (its argument: seconds left).
+        """Have the boxes download the models of `offer`, then switch while `switch` runs.
 
+        `switch` gets the seconds left, and a function that it calls once boxes may stop serving the plan before.
         If `switch` raises, they return to the plan before. StatusError if a box cannot serve the plan, or a plan is
         being replaced already.
         """
@@ -114,13 +121,16 @@ class PlanRollout:
         self._notify()
         try:
             await self._fetched(offer, timeout_s)
-            self._may_switch = True
-            self._notify()
-            await self._unless_problem(switch(began_s + timeout_s - time.monotonic()))
+            left_s = began_s + timeout_s - time.monotonic()
+            await self._unless_problem(switch(left_s, self._allow_switch))
             self.served = offer
         finally:
             self._next, self._may_switch = None, False
             self._notify()
+
+    def _allow_switch(self) -> None:
+        self._may_switch = True
+        self._notify()
 
     async def _fetched(self, offer: PlanOffer, timeout_s: float) -> None:
         """Return once each box that serves both plans, and waits for answers, has the models of `offer`."""

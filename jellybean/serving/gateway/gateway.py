@@ -13,7 +13,6 @@ import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import grpc
 
@@ -287,13 +286,8 @@ class Gateway:
         return self._requests.count
 
     def expect(self, view: PlanView, addresses: Mapping[str, str]) -> None:
-        """Accept calls of another plan's workers from now on. StatusError if it cannot be served here."""
+        """Accept calls of the workers of a plan that is to replace this one. StatusError if it cannot be served."""
         lacks_spool = view.eventually and self._delivery is None
         if self._draining or lacks_spool:
             raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, _DRAINING if self._draining else _NO_SPOOL)
         self.plans.expect(view, addresses)
-
-    async def replace(self, view: PlanView, addresses: Mapping[str, str], links: Path | None, timeout_s: float) -> None:
-        """Switch new requests to another plan once its workers are ready. StatusError if not; the old plan stays."""
-        self.expect(view, addresses)
-        await self.plans.replace(view, addresses, links, timeout_s)

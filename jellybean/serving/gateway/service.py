@@ -6,6 +6,7 @@ import asyncio
 import json
 import uuid
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,7 @@ class GatewayService:
             await self._rollout.replace(
                 PlanOffer(view, request.plan, addresses),
                 request.timeout_s,
-                lambda left_s: self._gateway.replace(view, addresses, links, left_s),
+                partial(self._gateway.plans.replace, view, addresses, links),
             )
             self._on_replaced(gateway_pb2.ReplaceRequest(plan=request.plan, peers=addresses))
         except AgentError as error:

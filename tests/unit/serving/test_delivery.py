@@ -121,7 +121,8 @@ def test_a_plan_that_takes_over_keeps_requests_or_is_refused(tmp_path: Path) -> 
         gateway = Gateway(in_time, addresses, links, WorkerNetwork(transport, set()), spool=spool)
         gateway.start()
         with pytest.raises(StatusError) as caught:
-            await gateway.replace(kept, addresses, tmp_path / "links", 0.1)
+            gateway.expect(kept, addresses)
+            await gateway.plans.replace(kept, addresses, tmp_path / "links", 0.1)
         asked, _ = await gateway.infer({}, 0.1, "of the plan before")
         long, _ = await gateway.infer({}, 0.1, "i" * 257)
         await gateway.close()

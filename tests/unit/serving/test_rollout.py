@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc
@@ -32,7 +33,8 @@ def test_boxes_download_the_next_plan_before_any_of_them_stops_serving(tmp_path:
     a, b = before.view.hash, after.view.hash
     switched = asyncio.Event()
 
-    async def switch(left_s: float) -> None:
+    async def switch(left_s: float, allow: Callable[[], None]) -> None:
+        allow()
         assert 0 < left_s <= WAIT_S
         switched.set()
         await asyncio.sleep(0)
@@ -64,7 +66,8 @@ def test_a_box_that_cannot_download_ends_the_replacement_and_is_asked_again_at_t
     before, after = (offer(tmp_path, factor, ("edge-1",)) for factor in (2.0, 3.0))
     have = before.view.hash
 
-    async def switch(_left_s: float) -> None: ...
+    async def switch(_left_s: float, allow: Callable[[], None]) -> None:
+        allow()
 
     async def run() -> None:
         rollout = PlanRollout(before)
@@ -91,10 +94,12 @@ def test_boxes_return_to_the_plan_before_if_the_next_one_does_not_get_ready(tmp_
     async def run() -> None:
         rollout = PlanRollout(before)
 
-        async def switch(_left_s: float) -> None:
-            assert [found.document for found in rollout.offers] == [before.document, after.document]
-            assert (await ask(rollout, "edge-1", have=before.view.hash)).plan == after.document
+        async def switch(_left_s: float, allow: Callable[[], None]) -> None:
+            assert (await ask(rollout, "edge-1", have=before.view.hash)).later  # until the new worker is ready
             assert (await ask(rollout, "cloud-2")).plan == after.document
+            allow()
+            assert [found.document for found in rollout.offers] == [before.document, after.document]
+            assert not (await ask(rollout, "edge-1", have=before.view.hash)).later
             with pytest.raises(StatusError, match="replacing its plan already"):
                 await rollout.replace(before, WAIT_S, switch)
             raise StatusError(grpc.StatusCode.DEADLINE_EXCEEDED, "not ready")
@@ -115,7 +120,8 @@ def test_a_box_that_asks_only_during_the_switch_and_cannot_serve_the_plan_ends_i
         rollout = PlanRollout(before)
         ended: list[str] = []
 
-        async def switch(_left_s: float) -> None:
+        async def switch(_left_s: float, allow: Callable[[], None]) -> None:
+            allow()
             assert not (await ask(rollout, "edge-1", have=before.view.hash)).later
             box = ask(rollout, "edge-1", have=before.view.hash, problem="the disk is full")
             try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,17 +96,29 @@ class CurrentPlan:
             raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, reason)
         self._network.known.update(worker.name for worker in view.serving)
 
-    async def replace(self, view: PlanView, addresses: Mapping[str, str], links: Path | None, timeout_s: float) -> None:
+    async def replace(
+        self,
+        view: PlanView,
+        addresses: Mapping[str, str],
+        links: Path | None,
+        timeout_s: float,
+        on_new_ready: Callable[[], None] = lambda: None,
+    ) -> None:
         """Serve new requests by another plan, which is expected, once its workers are ready.
 
         Requests in flight finish on the old plan. StatusError, and the old plan stays, if not within `timeout_s`.
+        `on_new_ready` is called once the workers that the old plan does not use are ready: until then no worker that
+        both use needs to leave the old one.
         """
         self._replacing = True
         emulated = (EmulatedLinks(view.links, links) if self._network.emulate else EmulatedLinks((), None)).open()
         plan = self._served_plan(view, addresses, emulated)
         self._start(plan)
         try:
-            await _ready(plan, timeout_s)
+            began_s = time.monotonic()
+            await _ready(plan, timeout_s, plan.workers.keys() - self.served.workers.keys())
+            on_new_ready()
+            await _ready(plan, began_s + timeout_s - time.monotonic(), plan.workers.keys())
         except BaseException:
             self.costs.end(plan)
             await plan.close()
@@ -132,13 +144,14 @@ class CurrentPlan:
         del self._retiring[plan]
 
 
-async def _ready(plan: ServedPlan, timeout_s: float) -> None:
-    """Wait until all workers of the plan are ready. StatusError at the timeout."""
+async def _ready(plan: ServedPlan, timeout_s: float, names: Collection[str]) -> None:
+    """Wait until these workers of the plan are ready. StatusError at the timeout."""
     try:
         async with asyncio.timeout(timeout_s):
-            while plan.state != "ready":
+            while any(plan.workers[name].state != "ready" for name in names):
                 await asyncio.sleep(_POLL_S)
     except TimeoutError as error:
-        reasons = [f"{name} ({worker.reason})" for name, worker in plan.workers.items() if worker.reason]
-        late = f"not ready within {timeout_s:g} s: {', '.join(reasons) or plan.starting_workers}"
+        waiting = {name: worker.reason for name, worker in plan.workers.items() if name in names}
+        reasons = [f"{name} ({reason})" for name, reason in waiting.items() if reason]
+        late = f"not ready within {timeout_s:.3g} s: {', '.join(reasons) or plan.starting_workers}"
         raise StatusError(grpc.StatusCode.DEADLINE_EXCEEDED, late) from error
