@@ -32,7 +32,7 @@ from jellybean_solver import COST_TOLERANCE, Plan, is_gap_closed
 
 MAX_NUMBERED = 14  # points listed in the key; of more points, an evenly spread selection
 CURVE = SERIES[0]
-KEY_WIDTH, KEY_LINES = 46, 2  # characters per line and lines of one point in the key
+KEY_LINES = 2  # lines of one point in the key
 NUMBER_WIDTH, NUMBER_HEIGHT = 9.0, 8.5  # points (1/72 inch) around a number or marker that other numbers keep free
 LINE_WIDTH, LINE_HEIGHT = 7.0, 6.5  # points around a number that lines keep free
 OFFSETS = (
@@ -59,6 +59,24 @@ OFFSETS = (
 
 
 @dataclass(frozen=True, slots=True)
+class Layout:
+    """Sizes for one type of screen, in inches; `key_width` and `title_width` in characters.
+
+    The key is beside the plot, or, if `stacked`, below it.
+    """
+
+    width: float
+    plot_height: float
+    key_width: int
+    title_width: int
+    stacked: bool
+
+
+WIDE = Layout(11.5, 4.9, 46, 90, stacked=False)
+NARROW = Layout(4.06, 3.6, 40, 46, stacked=True)  # 390 pixels
+
+
+@dataclass(frozen=True, slots=True)
 class _Mark:
     """One point of a curve, with its texts in the key (`figures`, `words`). `bound`: lower bound of the cost."""
 
@@ -75,23 +93,52 @@ class _Mark:
         return BAD if self.broken else INK if self.chosen else CURVE
 
 
-def save_plot(frontier: Frontier, path: Path) -> None:
+def save_plot(frontier: Frontier, path: Path, layout: Layout = WIDE) -> None:
     """Draw the curves. JellyBeanError for a format other than .svg, .png and .pdf, or if no plan was found."""
     require_picture(path)
     import matplotlib
-    from matplotlib.figure import Figure
 
     panels = [(draw, marks) for draw, marks in ((_accuracy, _corners(frontier)), (_rate, _rates(frontier))) if marks]
     if not panels:
         raise JellyBeanError(f"{path}: no plan to draw")
     with matplotlib.rc_context(STYLE):
-        height = 4.9 * len(panels)
-        figure = Figure(figsize=(11.5, height), facecolor=SURFACE)
-        columns = {"width_ratios": (1.45, 1), "left": 0.065, "right": 0.985, "wspace": 0.16}
-        grid = figure.add_gridspec(len(panels), 2, **columns, hspace=0.34, bottom=0.55 / height, top=1 - 0.62 / height)
-        for row, (draw, marks) in enumerate(panels):
-            draw(frontier, marks, figure.add_subplot(grid[row, 0]), figure.add_subplot(grid[row, 1]))
+        figure, frames = _frames(layout, [len(marks) for _, marks in panels])
+        for (draw, marks), (axes, key) in zip(panels, frames, strict=True):
+            draw(frontier, marks, axes, _Key(key, layout))
         save_figure(figure, path)
+
+
+def _frames(layout: Layout, points: Sequence[int]) -> tuple[Any, list[tuple[Any, Any]]]:
+    """A figure with a plot and a key for each panel; `points`: number of points of each."""
+    from matplotlib.figure import Figure
+
+    if not layout.stacked:
+        height = layout.plot_height * len(points)
+        figure = Figure(figsize=(layout.width, height), facecolor=SURFACE)
+        columns = {"width_ratios": (1.45, 1), "left": 0.065, "right": 0.985, "wspace": 0.16}
+        grid = figure.add_gridspec(len(points), 2, **columns, hspace=0.34, bottom=0.55 / height, top=1 - 0.62 / height)
+        rows = range(len(points))
+        return figure, [(figure.add_subplot(grid[row, 0]), figure.add_subplot(grid[row, 1])) for row in rows]
+    keys = [0.6 + 0.3 * min(count, MAX_NUMBERED) for count in points]
+    height = sum(keys) + layout.plot_height * len(points)
+    figure = Figure(figsize=(layout.width, height), facecolor=SURFACE)
+    frames: list[tuple[Any, Any]] = []
+    top = height
+    for key_height in keys:
+        top -= layout.plot_height
+        inner = (0.15, (top + 0.5) / height, 0.63, (layout.plot_height - 1.25) / height)
+        below = (0.03, (top - key_height + 0.1) / height, 0.94, (key_height - 0.15) / height)
+        frames.append((figure.add_axes(inner), figure.add_axes(below)))
+        top -= key_height
+    return figure, frames
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """The frame of a panel's key."""
+
+    axes: Any
+    layout: Layout
 
 
 def _corners(frontier: Frontier) -> list[_Mark]:
@@ -137,7 +184,7 @@ def _workers(plan: Plan) -> str:
     return " + ".join(f"{count * plan.sites.get(tier, 1):,} {tier}" for tier, count in counts.items() if count)
 
 
-def _accuracy(frontier: Frontier, marks: Sequence[_Mark], axes: Any, key: Any) -> None:
+def _accuracy(frontier: Frontier, marks: Sequence[_Mark], axes: Any, key: _Key) -> None:
     """Draw the cost-accuracy curve as steps: a point's cost applies from the previous point's accuracy to its own."""
     curve, current, target = frontier.accuracy, frontier.current, frontier.problem.slo.accuracy
     low, high = _limits([mark.x for mark in marks], target, current.accuracy if current is not None else None)
@@ -159,11 +206,11 @@ def _accuracy(frontier: Frontier, marks: Sequence[_Mark], axes: Any, key: Any) -
         legend.append((SOFT, "◇ current plan"))
     proof = "proven optimal" if curve.proven else "not proven; shaded: gap to the lower bound"
     label_above(axes, labels)
-    _title(axes, f"{frontier.problem.name}: minimum cost by accuracy ({proof})")
+    _title(axes, key.layout, f"{frontier.problem.name}: minimum cost by accuracy ({proof})")
     _key(key, marks, _numbered(axes, marks), ("accuracy", "USD/h", "changes"), legend)
 
 
-def _rate(frontier: Frontier, marks: Sequence[_Mark], axes: Any, key: Any) -> None:
+def _rate(frontier: Frontier, marks: Sequence[_Mark], axes: Any, key: _Key) -> None:
     """Draw the cost-rate curve: points joined by a dotted line, because the cost between them is unknown."""
     source, curve, target = frontier.problem.sources[0], frontier.rates, frontier.problem.slo.accuracy
     now, highest = source.rate_per_s, curve.highest_scale if curve is not None else None
@@ -188,12 +235,14 @@ def _rate(frontier: Frontier, marks: Sequence[_Mark], axes: Any, key: Any) -> No
     exact = all(is_gap_closed(mark.y, mark.bound, COST_TOLERANCE) for mark in marks)
     proof = "every point proven" if exact else "not proven; bars: what might be saved at most"
     asked = "" if target is None else f" at accuracy {formats.plain(target)}"
-    _title(axes, f"{frontier.problem.name}: cheapest cost for a rate{asked} ({proof})")
+    _title(axes, key.layout, f"{frontier.problem.name}: cheapest cost for a rate{asked} ({proof})")
     _key(key, marks, _numbered(axes, marks), ("rate", "USD/h", "workers, and variants that change"), [])
 
 
-def _title(axes: Any, text: str) -> None:
-    axes.set_title(text, loc="left", fontsize=10.5, color=INK, fontweight="bold", pad=26)
+def _title(axes: Any, layout: Layout, text: str) -> None:
+    lines = textwrap.fill(text, layout.title_width)
+    at = {"x": -0.2} if layout.stacked else {}
+    axes.set_title(lines, loc="left", fontsize=9.5 if layout.stacked else 10.5, fontweight="bold", pad=26, **at)
 
 
 def _axes(
@@ -272,16 +321,18 @@ def _listed(marks: Sequence[_Mark]) -> list[int]:
 
 
 def _key(
-    key: Any,
+    frame: _Key,
     marks: Sequence[_Mark],
     numbers: dict[int, int],
     headings: tuple[str, str, str],
     legend: Sequence[tuple[str, str]],
 ) -> None:
     """Draw the key: one entry per number, and below it the legend."""
+    key = frame.axes
     columns = ((0.16, "right"), (0.28, "right"), (0.32, "left"))
     words = {
-        index: textwrap.wrap(marks[index].words, KEY_WIDTH, max_lines=KEY_LINES, placeholder=" …") for index in numbers
+        index: textwrap.wrap(marks[index].words, frame.layout.key_width, max_lines=KEY_LINES, placeholder=" …")
+        for index in numbers
     }
     signs = list(legend)
     if any(mark.broken for mark in marks):

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jellybean.display import formats
+from jellybean.display.terminal import BAD, GOOD, LOAD, WARN
 from jellybean.report.comparison import METRIC_BY_KEY, Comparison, ComparisonVerdict, SloState
 from jellybean.report.plan_view import plan_text
 from jellybean.report.report import HeadlineLevel, Report
@@ -19,9 +20,9 @@ BAR_CELLS = 20
 WORKFLOW_FIGURES = ("accuracy", "throughput_per_s", "latency_p50_s", "latency_p99_s")
 MAX_WORKERS = 12
 STYLE = {
-    HeadlineLevel.GOOD: "green",
-    HeadlineLevel.WARNING: "yellow",
-    HeadlineLevel.BAD: "red",
+    HeadlineLevel.GOOD: GOOD,
+    HeadlineLevel.WARNING: WARN,
+    HeadlineLevel.BAD: BAD,
     HeadlineLevel.OPEN: "default",
 }
 
@@ -118,7 +119,7 @@ def _workflows(report: Report) -> Table:
 def _verdict(item: Comparison) -> Text:
     if item.verdict is ComparisonVerdict.UNKNOWN:
         return Text("not measured" if item.measured is None else "not predicted", "dim")
-    return Text(item.verdict.value, "green" if item.verdict is ComparisonVerdict.WITHIN else "yellow")
+    return Text(item.verdict.value, GOOD if item.verdict is ComparisonVerdict.WITHIN else WARN)
 
 
 def _workers(report: Report) -> Table:
@@ -140,7 +141,7 @@ def _workers(report: Report) -> Table:
         table.add_row(
             Text(f"{key} × {len(workers)}" if pools else key),
             Text(formats.tier(workers[0].tier, report.plan.sites)),
-            Text.assemble(("━" * cells, "cyan"), ("─" * (BAR_CELLS - cells), "dim")),
+            Text.assemble(("━" * cells, LOAD), ("─" * (BAR_CELLS - cells), "dim")),
             formats.percent(expected),
             formats.percent(measured),
         )

@@ -49,6 +49,7 @@ def frontier(
         Path | None,
         typer.Option(metavar="FILE", help="Picture (.svg, .png, .pdf); DIR/frontier.svg by default, none with --json."),
     ] = None,
+    narrow: Annotated[bool, typer.Option("--narrow", help="Picture for a phone, with the key below the plot.")] = False,
     plans: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Write the plan of each point to this folder.")
     ] = None,
@@ -60,7 +61,7 @@ def frontier(
     ] = None,
 ) -> None:
     """Compute the Pareto frontier of cost and accuracy, with the cheapest plan of each point; writes a picture."""
-    from jellybean.frontier import find_frontier, frontier_text, save_plans, save_plot, to_json
+    from jellybean.frontier import NARROW, WIDE, find_frontier, frontier_text, save_plans, save_plot, to_json
 
     if not math.isfinite(step):
         raise typer.BadParameter(f"--step {step} must be finite, e.g. --step 0.5")
@@ -83,7 +84,7 @@ def frontier(
     if plans is not None:
         say(f"wrote {len(save_plans(result, plans))} plans to {plans}")
     if path is not None:
-        save_plot(result, path)
+        save_plot(result, path, NARROW if narrow else WIDE)
         say(f"wrote {path}")
 
 

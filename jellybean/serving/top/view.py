@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, JustifyMethod, OverflowMethod, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from jellybean.display.terminal import BAD, GOOD, LOAD, WARN
 from jellybean.serving.outcomes import OUTCOME_WORDS, OutcomeKind
 from jellybean.serving.top.overload import Overload, seconds
 from jellybean.serving.top.top import Top, WorkerRow
 
-_BAR = 20
-_STATES = {"ready": "green", "starting": "yellow", "degraded": "yellow", "draining": "yellow", "gone": "bold red"}
+_ENDLESS = 10_000  # columns, to measure how many a table needs
+_BAR, _SHORT_BAR = 20, 10
+_STATES = {"ready": GOOD, "starting": WARN, "degraded": WARN, "draining": WARN, "gone": f"bold {BAD}"}
 _FAULTS = (OutcomeKind.LATE, OutcomeKind.SHED, OutcomeKind.SERVER_ERROR)
 _HIGHLIGHT = 0.1  # busy fraction above the planned one that is highlighted
 
@@ -21,8 +26,21 @@ def render(top: Top, *, fold: bool = True) -> RenderableType:
     """All tables, as rich prints them. `fold`: break a long command at the screen's edge, where it cannot be copied."""
     parts: list[RenderableType] = [_header(top), _requests(top)]
     parts += _overload(top.overload, fold=fold) if top.overload is not None else []
-    parts += [_workers(top), _operators(top)]
-    return Group(*parts, *([_links(top)] if top.links else []))
+    return Group(*parts, _Tables(top))
+
+
+@dataclass(frozen=True, slots=True)
+class _Tables:
+    """The tables in the columns that the terminal has room for."""
+
+    top: Top
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        tables = (_workers, _operators, _links) if self.top.links else (_workers, _operators)
+        for table in tables:
+            wide = table(self.top, narrow=False)
+            fits = Measurement.get(console, options.update(max_width=_ENDLESS), wide).maximum <= options.max_width
+            yield wide if fits else table(self.top, narrow=True)
 
 
 def _header(top: Top) -> Text:
@@ -41,14 +59,14 @@ def _requests(top: Top) -> Text:
     found.append("\nsince the start: ")
     for kind, words in OUTCOME_WORDS.items():
         if (count := top.outcomes[kind]) or kind is OutcomeKind.ANSWERED:
-            found.append(f"{count} {words}", "red" if kind in _FAULTS else "").append(", ")
+            found.append(f"{count} {words}", BAD if kind in _FAULTS else "").append(", ")
     found.append(f"{top.retries} retries, workers ")
-    return found.append(f"{top.left_out} left out", "yellow" if top.left_out else "")
+    return found.append(f"{top.left_out} left out", WARN if top.left_out else "")
 
 
 def _overload(overload: Overload, *, fold: bool) -> list[Text]:
     """The overload as a sentence, and the command on a line of its own, so that it can be copied."""
-    reasons = Text("; ".join(overload.reasons), "bold red")
+    reasons = Text("; ".join(overload.reasons), f"bold {BAD}")
     if not overload.is_above_plan:
         return [reasons, Text("no more is offered than planned: look for workers that are gone or busier than planned")]
     if overload.command is None:
@@ -57,54 +75,63 @@ def _overload(overload: Overload, *, fold: bool) -> list[Text]:
     return [reasons.append(", so plan for more and `jellybean apply` it:"), command]
 
 
-def _workers(top: Top) -> Table:
-    table = _table("worker", "tier", "state", "busy", ">planned", ">measured", ">queue")
+def _workers(top: Top, *, narrow: bool) -> Table:
+    wide = ("worker", "tier", "state", "busy", ">planned", ">measured", ">queue")
+    table = _table(*(("worker", "busy", ">plan", ">now", ">queue") if narrow else wide), narrow=narrow)
     for row in top.workers:
         measured = "?" if row.busy is None else f"{row.busy:.0%}"
         above = row.busy is not None and row.busy > row.planned + _HIGHLIGHT
         state = Text(row.state, _STATES.get(row.state, ""))
+        name = Text(row.worker)
+        if narrow and row.state != "ready":
+            name.append(" ").append(state)
         table.add_row(
-            *(row.worker, row.tier, state, _bar(row), f"{row.planned:.0%}"),
-            *(Text(measured, "yellow" if above else ""), str(row.queue)),
+            *((name,) if narrow else (name, Text(row.tier), state)),
+            *(_bar(row, _SHORT_BAR if narrow else _BAR), f"{row.planned:.0%}"),
+            *(Text(measured, WARN if above else ""), str(row.queue)),
         )
     return table
 
 
-def _bar(row: WorkerRow) -> Text:
+def _bar(row: WorkerRow, cells: int) -> Text:
     """A bar of the busy fraction, with a mark at the planned one."""
-    filled = round(min(row.busy or 0.0, 1.0) * _BAR)
+    filled = round(min(row.busy or 0.0, 1.0) * cells)
     bar = Text()
-    bar.append("━" * filled, "green" if (row.busy or 0.0) <= row.planned + _HIGHLIGHT else "yellow")
-    bar.append("─" * (_BAR - filled), "dim")
-    mark = min(round(row.planned * _BAR), _BAR - 1)
+    bar.append("━" * filled, LOAD if (row.busy or 0.0) <= row.planned + _HIGHLIGHT else WARN)
+    bar.append("─" * (cells - filled), "dim")
+    mark = min(round(row.planned * cells), cells - 1)
     return Text.assemble(bar[:mark], ("┃", "bold"), bar[mark + 1 :])
 
 
-def _operators(top: Top) -> Table:
-    table = _table("operator", "variant", ">workers", ">rate/s", ">failed/s", ">batch", ">busy", ">queue")
+def _operators(top: Top, *, narrow: bool) -> Table:
+    wide = ("operator", "variant", ">workers", ">rate/s", ">failed/s", ">batch", ">busy", ">queue")
+    table = _table(*(("operator", ">rate/s", ">failed/s", ">busy", ">queue") if narrow else wide), narrow=narrow)
     for row in top.operators:
         batch = "" if row.batch is None else f"{row.batch:.1f}"
-        failed = Text(f"{row.failed_per_s:.1f}", "red" if row.failed_per_s else "")
-        table.add_row(
-            *(row.operator, row.variant, str(row.workers), f"{row.rate_per_s:.1f}", failed, batch),
-            *(f"{row.busy:.0%}", str(row.queue)),
-        )
+        failed = Text(f"{row.failed_per_s:.1f}", BAD if row.failed_per_s else "")
+        rates = f"{row.rate_per_s:.1f}", failed
+        names = Text(row.operator), Text(row.variant), str(row.workers)
+        cells = (names[0], *rates) if narrow else (*names, *rates, batch)
+        table.add_row(*cells, f"{row.busy:.0%}", str(row.queue))
     return table
 
 
-def _links(top: Top) -> Table:
-    table = _table("link", ">rate", ">so far", ">USD/h")
+def _links(top: Top, *, narrow: bool) -> Table:
+    table = _table("link", ">rate", ">so far", ">USD/h", narrow=narrow)
     for row in top.links:
         sizes = f"{_size(row.bytes_per_s)}/s", _size(row.bytes)
         table.add_row(f"{row.tier} → {row.to_tier}", *sizes, f"{row.usd_per_h:.4f}")
     return table
 
 
-def _table(*columns: str) -> Table:
-    """A table; columns that begin with > are right-aligned."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        table.add_column(column.removeprefix(">"), justify="right" if column.startswith(">") else "left", no_wrap=True)
+def _table(*columns: str, narrow: bool) -> Table:
+    """A table; columns that begin with > are right-aligned. In a narrow one, long names are folded, not cut."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0 if narrow else (0, 1))
+    for index, column in enumerate(columns):
+        side: JustifyMethod = "right" if column.startswith(">") else "left"
+        fold = narrow and index == 0
+        overflow: OverflowMethod = "fold" if fold else "ellipsis"
+        table.add_column(column.removeprefix(">"), justify=side, no_wrap=not fold, overflow=overflow)
     return table
 
 

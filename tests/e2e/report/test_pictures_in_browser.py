@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from jellybean.display.pictures import STYLE, save_figure
-from jellybean.frontier import Frontier, save_plot
+from jellybean.frontier import NARROW, WIDE, Frontier, save_plot
 from jellybean.frontier.find import Current
+from jellybean.frontier.plot import Layout
 from jellybean.pipeline.collectives.comparison import compare_ways
 from jellybean.pipeline.collectives.plot import save_comparison
 from jellybean.pipeline.layer_parallelism.linear import LinearComparison
@@ -39,14 +40,19 @@ _CROSSED = """(() => {
 })()"""
 
 
-def _frontier(path: Path, *, levels: int, slo: Slo, scales: tuple[float, ...] = ()) -> None:
+def _frontier(path: Path, *, levels: int, slo: Slo, scales: tuple[float, ...] = (), layout: Layout = WIDE) -> None:
     case = _many(levels, slo)
     rates = cost_rate(case, scales) if scales else None
-    save_plot(Frontier(case, cost_accuracy(case), rates, Current(2.0, 2.4, 0.4), (), 0.5), path)
+    save_plot(Frontier(case, cost_accuracy(case), rates, Current(2.0, 2.4, 0.4), (), 0.5), path, layout)
 
 
 def _near_targets(path: Path) -> None:
     _frontier(path, levels=5, slo=Slo(accuracy=4.0, budget_usd_per_h=4.6), scales=(0.25, 0.5, 0.75, 1.0, 1.25))
+
+
+def _on_a_phone(path: Path) -> None:
+    slo = Slo(accuracy=4.0, budget_usd_per_h=4.6)
+    _frontier(path, levels=5, slo=slo, scales=(0.25, 0.5, 0.75, 1.0, 1.25), layout=NARROW)
 
 
 def _many_points(path: Path) -> None:
@@ -61,7 +67,7 @@ def _linear(path: Path) -> None:
     LinearComparison(LinearLayer(1024, 4096), 8, 512).save_plot(path)
 
 
-@pytest.mark.parametrize("draw", [_near_targets, _many_points, _collectives, _linear])
+@pytest.mark.parametrize("draw", [_near_targets, _on_a_phone, _many_points, _collectives, _linear])
 def test_no_text_lies_on_a_line(page: Page, tmp_path: Path, draw: Callable[[Path], None]) -> None:
     path = tmp_path / "picture.svg"
     draw(path)

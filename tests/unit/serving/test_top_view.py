@@ -1,0 +1,52 @@
+"""`top` on wide and narrow terminals: no line is cut, and a colour has one meaning."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from jellybean.serving.outcomes import OutcomeKind
+from jellybean.serving.top.top import LinkRow, OperatorRow, Top, WorkerRow
+from jellybean.serving.top.view import render
+
+WORKERS = (
+    WorkerRow("camera-box-1", "edge", "ready", 0.6, 0.58, 0),
+    WorkerRow("camera-box-2", "edge", "ready", 0.6, 0.84, 8),
+    WorkerRow("cloud-1", "cloud", "gone", 0.25, None, 0),
+)
+OPERATORS = (OperatorRow("classify_vehicle_make", "cnn-large-int8", 3, 34.9, 0.0, 1.0, 0.41, 8),)
+TOP = Top(
+    workflow="digits", plan="f3bc607f3b6a77", state="ready", window_s=10.0, offered_per_s=10.0, planned_per_s=10.0,
+    answered_per_s=10.0, failed_per_s=0.0, latency_p50_s=0.095, latency_p99_s=0.757, target_p99_s=3.0, overload=None,
+    in_hand=4, waiting=0, outcomes_per_s=dict.fromkeys(OutcomeKind, 0.0), outcomes=dict.fromkeys(OutcomeKind, 0),
+    retries=0, left_out=0, usd_per_h=0.6143, network_usd_per_h=0.2343, so_far_usd=0.0078, workers=WORKERS,
+    operators=OPERATORS, links=(LinkRow("edge", "cloud", 8700.0, 155_000.0, 0.2343),),
+)  # fmt: skip
+
+
+def _printed(columns: int, *, colours: bool = False) -> str:
+    output = io.StringIO()
+    system = "standard" if colours else None
+    Console(file=output, width=columns, force_terminal=colours, color_system=system).print(render(TOP))
+    return output.getvalue()
+
+
+@pytest.mark.parametrize("columns", [46, 60, 84, 100])
+def test_every_row_fits_the_terminal(columns: int) -> None:
+    text = _printed(columns)
+    assert max(map(len, text.splitlines())) <= columns
+    assert "…" not in text, "nothing is cut"
+    for figure in ("camera-box-2", "60%", "84%", "34.9", "41%", "8.5 KiB/s", "0.2343", "gone"):
+        assert figure in text, figure
+    assert ("cnn-large-int8" in text) == (columns >= 100)
+
+
+def test_load_is_cyan_above_the_plan_yellow_and_no_load_is_green() -> None:
+    lines = _printed(100, colours=True).splitlines()
+    (as_planned,) = [line for line in lines if "camera-box-1" in line]
+    (above,) = [line for line in lines if "camera-box-2" in line]
+    assert "\x1b[36m━" in as_planned
+    assert "\x1b[33m━" in above
+    assert all("\x1b[32m━" not in line for line in lines), "green is a verdict"
