@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 from rich.console import Console
@@ -110,11 +111,19 @@ def _shoot_svg(page: Page, folder: Path, svg: str, name: str) -> None:
     page.resize(width)
 
 
+def _frequent_colours(image: Image.Image) -> Image.Image:
+    """The most frequent colours as a palette: flat areas keep theirs exactly, which a colour's meaning needs."""
+    counts: list[tuple[int, Any]] = sorted(image.getcolors(image.width * image.height) or (), reverse=True)[:COLOURS]
+    palette = Image.new("P", (1, 1))
+    palette.putpalette([part for _, colour in counts for part in colour])
+    return palette
+
+
 def _save(png: bytes, name: str) -> None:
     """Write a picture with few colours; ValueError if it is still too large for the repository."""
     whole = Image.open(io.BytesIO(png)).convert("RGB")
     shown = whole.crop((0, 0, whole.width, min(whole.height, MAX_HEIGHT[whole.width])))
-    image = shown.quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)  # keeps rare colours
+    image = shown.quantize(palette=_frequent_colours(shown), dither=Image.Dither.NONE)
     path = IMAGES / f"{name}.png"
     image.save(path, optimize=True)
     if path.stat().st_size > MAX_BYTES:
