@@ -229,7 +229,8 @@ class _Lowering:
         self._computed.add(node.name)
         copied = self._graph.node_copy(node, given.__getitem__)
         if effect.place is not None:
-            self._divide_size(node, copied, effect.place)
+            dims = len(self._shapes[node.name])
+            _PartSizes(self._graph, self._group.ways).divide(name, dims, copied, effect.place)
         self._keep(node, copied, split)
 
     def _sizes(self, node: fx.Node, name: str) -> None:
@@ -258,40 +259,6 @@ class _Lowering:
             active = arguments.get("train", arguments.get("training", True))
             border = PartOfDropout(self._group, split, float(arguments.get("p", 0.5)), bool(active))
         return self._border(border, node, given[node.all_input_nodes[0]])
-
-    def _divide_size(self, node: fx.Node, copied: fx.Node, place: int) -> None:
-        """Make one of the sizes among a copied operation's arguments that of a part."""
-        name = operation_name(self._module, node)
-        first, *rest = copied.args
-        if rest and isinstance(rest[-1], list | tuple) and name != "split":
-            *before, sizes = rest
-            copied.args = (first, *before, type(sizes)(self._divided(sizes, place, copied)))
-        elif rest and name == "unflatten":
-            copied.args = (first, rest[0], *self._divided(rest[1:], place, copied))
-        elif name == "split":
-            size = rest[0] if rest else copied.kwargs["split_size"]
-            sizes = size if isinstance(size, list | tuple) else [size]
-            parts = [self._quotient(one, copied) for one in sizes]
-            copied.args = (first, type(size)(parts) if isinstance(size, list | tuple) else parts[0], *rest[1:])
-        elif len(rest) == 1 and isinstance(rest[0], fx.Node) and len(self._shapes[node.name]) > 1:
-            with self._graph.inserting_before(copied):
-                copied.args = (first, self._graph.call_function(part_shape, (rest[0], place, self._group.ways)))
-        elif rest:
-            copied.args = (first, *self._divided(rest, place, copied))
-        else:
-            key = next(iter(copied.kwargs))
-            copied.kwargs = {**copied.kwargs, key: self._divided(copied.kwargs[key], place, copied)}
-
-    def _divided(self, sizes: Sequence[Any], place: int, user: fx.Node) -> list[Any]:
-        divided = list(sizes)
-        divided[place] = self._quotient(divided[place], user)
-        return divided
-
-    def _quotient(self, size: Any, user: fx.Node) -> Any:
-        if isinstance(size, int):
-            return size if size == -1 else size // self._group.ways
-        with self._graph.inserting_before(user):
-            return self._graph.call_function(_over, (size, self._group.ways))
 
     def _output(self, node: fx.Node) -> dict[str, Layout]:
         """Return the values; in an inner stage split ones as they are, unless ranks have different rows."""
@@ -349,6 +316,47 @@ class _Lowering:
         self._made[name] = border
         self._placed.append(PlacedBorder(self._current, of.name, border))
         return name
+
+
+@dataclass(frozen=True)
+class _PartSizes:
+    """Sizes that operations take as arguments, in a graph that computes 1 / `ways` of them."""
+
+    graph: fx.Graph
+    ways: int
+
+    def divide(self, name: str, dims: int, copied: fx.Node, place: int) -> None:
+        """Make one of the sizes among a copied operation's arguments that of a part. `dims`: of its result."""
+        first, *rest = copied.args
+        if rest and isinstance(rest[-1], list | tuple) and name != "split":
+            *before, sizes = rest
+            copied.args = (first, *before, type(sizes)(self._divided(sizes, place, copied)))
+        elif rest and name == "unflatten":
+            copied.args = (first, rest[0], *self._divided(rest[1:], place, copied))
+        elif name == "split":
+            size = rest[0] if rest else copied.kwargs["split_size"]
+            sizes = size if isinstance(size, list | tuple) else [size]
+            parts = [self._quotient(one, copied) for one in sizes]
+            copied.args = (first, type(size)(parts) if isinstance(size, list | tuple) else parts[0], *rest[1:])
+        elif len(rest) == 1 and isinstance(rest[0], fx.Node) and dims > 1:
+            with self.graph.inserting_before(copied):
+                copied.args = (first, self.graph.call_function(part_shape, (rest[0], place, self.ways)))
+        elif rest:
+            copied.args = (first, *self._divided(rest, place, copied))
+        else:
+            key = next(iter(copied.kwargs))
+            copied.kwargs = {**copied.kwargs, key: self._divided(copied.kwargs[key], place, copied)}
+
+    def _divided(self, sizes: Sequence[Any], place: int, user: fx.Node) -> list[Any]:
+        divided = list(sizes)
+        divided[place] = self._quotient(divided[place], user)
+        return divided
+
+    def _quotient(self, size: Any, user: fx.Node) -> Any:
+        if isinstance(size, int):
+            return size if size == -1 else size // self.ways
+        with self.graph.inserting_before(user):
+            return self.graph.call_function(_over, (size, self.ways))
 
 
 def whole_shape(shape: torch.Size, dim: int, ways: int) -> torch.Size:
