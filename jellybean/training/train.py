@@ -43,17 +43,18 @@ def train(
     on_epoch: OnEpoch,
     warn: Callable[[str], None],
     train_epoch: RunEpoch = run_epoch,
+    log: OnEpoch | None = None,
 ) -> TrainedRun:
     """Train the remaining epochs, and end with the weights of the last one or of the best.
 
-    A collective call; only rank 0 calls `on_epoch`.
+    A collective call; only rank 0 calls `log` and `on_epoch`. `log`: writes an epoch down before its checkpoint, so
+    that no epoch is missing in the log of a run that is killed; a resumed run writes it again. `on_epoch`: reports an
+    epoch after its checkpoint, so that one that is reported is not lost.
     """
     _check_updates(run, document)
     lr = make_lr_schedule(document.lr_schedule, run.optimizer, run.sampler.updates, document.epochs)
     progress = resume(run, document, directory, warn)
-    for metrics in progress.history:
-        if (loss := metrics.get("loss")) is not None:
-            lr.end_epoch(loss)
+    _repeat(lr, progress)
 
     def save(losses: list[float]) -> None:
         save_checkpoint(run, document, directory, replace(progress, losses=losses))
@@ -73,10 +74,12 @@ def train(
         lr.end_epoch(epoch.test_loss)
         reason = reason_to_stop(document.early_stop, progress.history)
         undefined = why_undefined(document.early_stop, progress.history)
+        if run.rank.is_first and log is not None:
+            log(epoch)
         if reason or undefined or _is_saved(document, progress):
             save_checkpoint(run, document, directory, progress)
         if run.rank.is_first:
-            on_epoch(epoch)  # after the checkpoint: an epoch that is reported is not lost
+            on_epoch(epoch)
         if undefined:
             raise TrainingError(undefined)
     if reason and run.rank.is_first:
@@ -84,6 +87,13 @@ def train(
     model_epoch = _end_with_best(run, document, directory, progress, warn)
     run.transport.close()
     return TrainedRun(results, model_epoch, progress.history[model_epoch - 1])
+
+
+def _repeat(lr: LrSchedule, progress: Progress) -> None:
+    """Show the learning rate's schedule the test losses of the epochs that a run resumes after."""
+    for metrics in progress.history:
+        if (loss := metrics.get("loss")) is not None:
+            lr.end_epoch(loss)
 
 
 def _is_saved(document: TrainingDocument, progress: Progress) -> bool:

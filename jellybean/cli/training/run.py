@@ -228,9 +228,8 @@ def _run_epochs(run: RankRun, document: TrainingDocument, directory: Path, train
             if notes_left >= 0 and (more := idle_note(epoch, os.getloadavg()[0], os.cpu_count() or 1)):
                 say(more)
                 notes_left = 0
-            logs.add(epoch)
 
-        return train(run, document, directory, report, warn, train_epoch)
+        return train(run, document, directory, report, warn, train_epoch, logs.add)
 
 
 def _check_export(document: TrainingDocument, directory: Path) -> None:

@@ -69,7 +69,7 @@ def _group():
     dist.destroy_process_group()
 
 
-def _train(folder, **more):
+def _train(folder, log=None, **more):
     """Results by epoch, and the trained model."""
     (folder / "nets.py").write_text(NETS)
     settings = {
@@ -86,14 +86,14 @@ def _train(folder, **more):
     run = set_up_cpu_run(document, 0, folder)
     told = []
     try:
-        train(run, document, folder, told.append, lambda text: None)
+        train(run, document, folder, told.append, lambda text: None, log=log)
         return told, trained_model(run, document, folder)
     finally:
         run.transport.close()
 
 
 def _checkpoints(folder):
-    return sorted(path.name for path in (folder / "training" / "checkpoints").iterdir())
+    return sorted(path.name for path in (folder / "training" / "checkpoints").glob("*"))
 
 
 @pytest.mark.parametrize(
@@ -110,6 +110,13 @@ def test_what_the_last_update_broke_is_not_saved(tmp_path, lr, told):
         _train(tmp_path, batch=10, epochs=2, optimizer={"name": "sgd", "lr": lr})
     assert _checkpoints(tmp_path) == ["epoch-1"]
     assert len(_train(tmp_path, batch=10, epochs=2)[0]) == 1  # resumes from it
+
+
+def test_an_epoch_is_in_the_log_before_its_checkpoint_is(tmp_path):
+    """Else a run killed between the two resumes after an epoch that no log has."""
+    logged = []
+    _train(tmp_path, log=lambda epoch: logged.append((epoch.number, _checkpoints(tmp_path))), epochs=2)
+    assert logged == [(1, []), (2, ["epoch-1"])]
 
 
 def test_nor_within_an_epoch(tmp_path):
