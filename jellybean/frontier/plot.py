@@ -33,6 +33,7 @@ from jellybean_solver import COST_TOLERANCE, Plan, is_gap_closed
 MAX_NUMBERED = 14  # points listed in the key; of more points, an evenly spread selection
 CURVE = SERIES[0]
 KEY_LINES = 2  # lines of one point in the key
+LINE_INCHES = 0.19  # height of a line of a key below its plot
 NUMBER_WIDTH, NUMBER_HEIGHT = 9.0, 8.5  # points (1/72 inch) around a number or marker that other numbers keep free
 LINE_WIDTH, LINE_HEIGHT = 7.0, 6.5  # points around a number that lines keep free
 OFFSETS = (
@@ -102,32 +103,32 @@ def save_plot(frontier: Frontier, path: Path, layout: Layout = WIDE) -> None:
     if not panels:
         raise JellyBeanError(f"{path}: no plan to draw")
     with matplotlib.rc_context(STYLE):
-        figure, frames = _frames(layout, [len(marks) for _, marks in panels])
+        figure, frames = _frames(layout, [_key_lines(marks, layout) for _, marks in panels])
         for (draw, marks), (axes, key) in zip(panels, frames, strict=True):
             draw(frontier, marks, axes, _Key(key, layout))
         save_figure(figure, path)
 
 
-def _frames(layout: Layout, points: Sequence[int]) -> tuple[Any, list[tuple[Any, Any]]]:
-    """A figure with a plot and a key for each panel; `points`: number of points of each."""
+def _frames(layout: Layout, key_lines: Sequence[int]) -> tuple[Any, list[tuple[Any, Any]]]:
+    """A figure with a plot and a key for each panel; `key_lines`: lines of each key."""
     from matplotlib.figure import Figure
 
+    rows = range(len(key_lines))
     if not layout.stacked:
-        height = layout.plot_height * len(points)
+        height = layout.plot_height * len(rows)
         figure = Figure(figsize=(layout.width, height), facecolor=SURFACE)
         columns = {"width_ratios": (1.45, 1), "left": 0.065, "right": 0.985, "wspace": 0.16}
-        grid = figure.add_gridspec(len(points), 2, **columns, hspace=0.34, bottom=0.55 / height, top=1 - 0.62 / height)
-        rows = range(len(points))
+        grid = figure.add_gridspec(len(rows), 2, **columns, hspace=0.34, bottom=0.55 / height, top=1 - 0.62 / height)
         return figure, [(figure.add_subplot(grid[row, 0]), figure.add_subplot(grid[row, 1])) for row in rows]
-    keys = [0.6 + 0.3 * min(count, MAX_NUMBERED) for count in points]
-    height = sum(keys) + layout.plot_height * len(points)
+    keys = [0.3 + LINE_INCHES * lines for lines in key_lines]
+    height = sum(keys) + layout.plot_height * len(key_lines)
     figure = Figure(figsize=(layout.width, height), facecolor=SURFACE)
     frames: list[tuple[Any, Any]] = []
     top = height
     for key_height in keys:
         top -= layout.plot_height
-        inner = (0.15, (top + 0.5) / height, 0.63, (layout.plot_height - 1.25) / height)
-        below = (0.03, (top - key_height + 0.1) / height, 0.94, (key_height - 0.15) / height)
+        inner = (0.15, (top + 0.75) / height, 0.63, (layout.plot_height - 1.5) / height)
+        below = (0.03, (top - key_height + 0.2) / height, 0.94, (key_height - 0.2) / height)
         frames.append((figure.add_axes(inner), figure.add_axes(below)))
         top -= key_height
     return figure, frames
@@ -188,7 +189,8 @@ def _accuracy(frontier: Frontier, marks: Sequence[_Mark], axes: Any, key: _Key) 
     """Draw the cost-accuracy curve as steps: a point's cost applies from the previous point's accuracy to its own."""
     curve, current, target = frontier.accuracy, frontier.current, frontier.problem.slo.accuracy
     low, high = _limits([mark.x for mark in marks], target, current.accuracy if current is not None else None)
-    _axes(axes, frontier, marks, "accuracy target (%)", (low, high))
+    _axes(axes, frontier, marks, (low, high))
+    axes.set_xlabel("accuracy target (%)")
     for start, mark in zip([low, *(mark.x for mark in marks)], marks, strict=False):
         axes.hlines(mark.y, start, mark.x, color=CURVE, linewidth=2, zorder=3)
         axes.fill_between([start, mark.x], mark.bound, mark.y, color=CURVE, alpha=0.13, linewidth=0)
@@ -216,13 +218,9 @@ def _rate(frontier: Frontier, marks: Sequence[_Mark], axes: Any, key: _Key) -> N
     now, highest = source.rate_per_s, curve.highest_scale if curve is not None else None
     top = 1.09 * max(now, marks[-1].x)
     xs, ys = [mark.x for mark in marks], [mark.y for mark in marks]
-    _axes(
-        axes,
-        frontier,
-        marks,
-        f"requests of {source.name} per second; all sources are scaled together",
-        (0.0, top),
-    )
+    _axes(axes, frontier, marks, (0.0, top))
+    label = f"requests of {source.name} per second; all sources are scaled together"
+    axes.set_xlabel(textwrap.fill(label, key.layout.title_width))
     axes.plot(xs, ys, color=CURVE, linewidth=1.2, linestyle=":", zorder=3)
     axes.vlines(xs, [mark.bound for mark in marks], ys, color=CURVE, linewidth=5, alpha=0.2)
     labels: list[tuple[float, str]] = []
@@ -249,7 +247,6 @@ def _axes(
     axes: Any,
     frontier: Frontier,
     marks: Sequence[_Mark],
-    label: str,
     limits: tuple[float, float],
 ) -> None:
     """Set limits and grid; draw the budget if it is near the curve."""
@@ -262,7 +259,6 @@ def _axes(
         label_beside(axes, budget, f"budget\n{formats.usd(budget)} USD/h")
     axes.set_xlim(*limits)
     axes.set_ylim(0, 1.14 * top)
-    axes.set_xlabel(label)
     axes.set_ylabel("USD per hour")
     axes.grid(axis="y", color=LINE, linewidth=0.6, alpha=0.7)
     axes.set_axisbelow(True)
@@ -320,6 +316,16 @@ def _listed(marks: Sequence[_Mark]) -> list[int]:
     return sorted(even | {index for index, mark in enumerate(marks) if mark.chosen})
 
 
+def _key_lines(marks: Sequence[_Mark], layout: Layout) -> int:
+    """Lines of a key at most: headings, its points, and three signs below them."""
+    return 5 + sum(len(_wrapped(marks[index], layout)) for index in _listed(marks))
+
+
+def _wrapped(mark: _Mark, layout: Layout) -> list[str]:
+    """The lines of a point's words."""
+    return textwrap.wrap(mark.words, layout.key_width, max_lines=KEY_LINES, placeholder=" …") or [""]
+
+
 def _key(
     frame: _Key,
     marks: Sequence[_Mark],
@@ -330,17 +336,16 @@ def _key(
     """Draw the key: one entry per number, and below it the legend."""
     key = frame.axes
     columns = ((0.16, "right"), (0.28, "right"), (0.32, "left"))
-    words = {
-        index: textwrap.wrap(marks[index].words, frame.layout.key_width, max_lines=KEY_LINES, placeholder=" …")
-        for index in numbers
-    }
+    words = {index: _wrapped(marks[index], frame.layout) for index in numbers}
     signs = list(legend)
     if any(mark.broken for mark in marks):
         signs.append((BAD, "○ misses a target: see the table"))
     if len(numbers) < len(marks):
         signs.append((SOFT, f"{len(marks) - len(numbers)} more points without a number: see the table"))
-    lines = 2 + sum(max(1, len(wrapped)) for wrapped in words.values()) + len(signs)
+    lines = 2 + sum(map(len, words.values())) + len(signs)
     step, y = min(0.06, 1.0 / lines), 1.0
+    if frame.layout.stacked:
+        step = LINE_INCHES / (key.get_position().height * key.figure.get_figheight())
     key.set_axis_off()
     for (x, side), text in zip(columns, headings, strict=True):
         key.text(x, y, text, ha=side, va="top", color=SOFT, fontsize=8)
