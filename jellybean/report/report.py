@@ -31,7 +31,7 @@ from jellybean.report.store import Record, Snapshot, Store, StoreRow
 from jellybean.serving.outcomes import OutcomeKind, outcome_text
 from jellybean_solver import Cost, JellyBeanError, Plan, PlannedWorker, from_document, request_streams
 
-REPORT_VERSION = 3
+REPORT_VERSION = 4
 _PREDICTED = (*METRIC_BY_KEY, *INTERVAL_KEYS["latency_p99_s"])  # keys of predicted figures
 
 

@@ -84,9 +84,9 @@ def _figures(report: Report) -> Table:
 def _costs(report: Report) -> Table:
     """Table of the workers' cost by operator, and of the traffic between tiers; the rows add up to the plan's cost."""
     breakdown, total = report.breakdown, report.plan.cost.total_usd_per_h
-    costs = [(share.name, share.compute_usd_per_h) for share in breakdown.operators]
-    traffic = [(breakdown.traffic.name, breakdown.traffic.total_usd_per_h)]
-    costs += traffic if breakdown.traffic.total_usd_per_h > 0 else []
+    costs = [(share.name, share.usd_per_h) for share in breakdown.operators]
+    traffic = [(breakdown.traffic.name, breakdown.traffic.usd_per_h)]
+    costs += traffic if breakdown.traffic.usd_per_h > 0 else []
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("cost of", overflow="fold")
     table.add_column("USD/h", justify="right", no_wrap=True)

@@ -148,7 +148,7 @@ def _bands(
         share = next(share for share in report.breakdown.tiers if share.name == name)
         each = " each" if name in plan.sites else ""
         note = f"{len(workers)} worker{'' if len(workers) == 1 else 's'}{each}"
-        note += f" · {formats.usd(share.compute_usd_per_h)} USD/h"
+        note += f" · {formats.usd(share.usd_per_h)} USD/h"
         bands.append(Band(y, height, title, note, panels))
         y += height + gaps[tier]
     return bands, y - gaps[-1]

@@ -27,21 +27,19 @@ class CostCharts:
 
 def cost_charts(breakdown: Breakdown, total_usd_per_h: float) -> CostCharts:
     """The workers' cost by operator and by tier, and the traffic's; each chart adds up to the total."""
-    used = [share for share in breakdown.tiers if share.compute_usd_per_h > 0]
-    highest = max(
-        (share.compute_usd_per_h for share in (*breakdown.operators, *used)), default=breakdown.traffic.total_usd_per_h
-    )
-    scale = round_up(max(highest, breakdown.traffic.total_usd_per_h))
+    used = [share for share in breakdown.tiers if share.usd_per_h > 0]
+    highest = max((share.usd_per_h for share in (*breakdown.operators, *used)), default=breakdown.traffic.usd_per_h)
+    scale = round_up(max(highest, breakdown.traffic.usd_per_h))
     return CostCharts(
         _cost_chart(breakdown.operators, breakdown.traffic, total_usd_per_h, scale),
         _cost_chart(used, breakdown.traffic, total_usd_per_h, scale),
-        tuple(share.name for share in breakdown.tiers if share.compute_usd_per_h <= 0),
+        tuple(share.name for share in breakdown.tiers if share.usd_per_h <= 0),
     )
 
 
 def _cost_chart(shares: Sequence[CostShare], traffic: CostShare, total: float, scale: float) -> Chart:
-    costs = [(share.name, share.compute_usd_per_h, "worker") for share in shares]
-    costs += [(traffic.name, traffic.total_usd_per_h, "traffic")] if traffic.total_usd_per_h > 0 else []
+    costs = [(share.name, share.usd_per_h, "worker") for share in shares]
+    costs += [(traffic.name, traffic.usd_per_h, "traffic")] if traffic.usd_per_h > 0 else []
     figures = formats.usd_column([cost for _, cost, _ in costs])
     rows = tuple(
         BarRow(

@@ -11,7 +11,7 @@ from jellybean.documents import build_problem, load_project
 from jellybean.report.breakdown import break_down, operator_loads
 from jellybean_solver import Problem
 from jellybean_solver.model.evaluate import evaluate
-from jellybean_solver.model.plan import Cost, Plan
+from jellybean_solver.model.plan import Plan
 from jellybean_solver.planning.solve import solve
 from tests.strategies import problems
 
@@ -21,19 +21,15 @@ VQA = Path(__file__).parents[3] / "examples" / "vqa"
 def _check(problem: Problem, plan: Plan) -> None:
     found, scored = break_down(plan), evaluate(problem, plan)
     by_tier = {
-        tier: Cost(
-            sum(w.price_usd_per_h * problem.sites.get(tier, 1) for w in plan.workers if w.tier == tier),
-            sum(crossing.cost_usd_per_h for crossing in scored.crossings if crossing.downstream_tier == tier),
-        )
+        tier: sum(w.price_usd_per_h * problem.sites.get(tier, 1) for w in plan.workers if w.tier == tier)
         for tier in problem.tiers
     }
-    for shares, by_name in ((found.operators, scored.by_operator), (found.tiers, by_tier)):
+    by_operator = {name: cost.compute_usd_per_h for name, cost in scored.by_operator.items()}
+    for shares, by_name in ((found.operators, by_operator), (found.tiers, by_tier)):
         for share in shares:
-            cost = by_name.get(share.name)
-            compute = 0.0 if cost is None else cost.compute_usd_per_h
-            network = 0.0 if cost is None else cost.network_usd_per_h
-            assert share.compute_usd_per_h == pytest.approx(compute, rel=1e-6, abs=1e-9)
-            assert share.network_usd_per_h == pytest.approx(network, rel=1e-6, abs=1e-9)
+            assert share.usd_per_h == pytest.approx(by_name.get(share.name, 0.0), rel=1e-6, abs=1e-9)
+    network = sum(crossing.cost_usd_per_h for crossing in scored.crossings)
+    assert found.traffic.usd_per_h == pytest.approx(network, rel=1e-6, abs=1e-9)
     crossing = sum(flow.bytes_per_s for flow in found.flows if flow.crosses)
     assert crossing == pytest.approx(sum(item.bytes_per_s for item in scored.crossings), abs=1e-9)
     for worker in plan.workers:

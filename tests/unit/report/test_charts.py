@@ -44,11 +44,11 @@ def test_cost_rows_add_up_to_the_total_on_one_scale(tmp_path: Path, make: Any) -
     report = _report(tmp_path, make())
     breakdown, total = report.breakdown, report.plan.cost.total_usd_per_h
     costs = cost_charts(breakdown, total)
-    assert breakdown.traffic.total_usd_per_h == pytest.approx(report.plan.cost.network_usd_per_h)
+    assert breakdown.traffic.usd_per_h == pytest.approx(report.plan.cost.network_usd_per_h)
     operators, tiers = _widths(costs.operators), _widths(costs.tiers)
     assert sum(operators.values()) == pytest.approx(sum(tiers.values())), "the same total in the same unit"
     for share in breakdown.operators:
-        per_percent = share.compute_usd_per_h / operators[share.name]
+        per_percent = share.usd_per_h / operators[share.name]
         assert per_percent * sum(operators.values()) == pytest.approx(total)
     assert all(0 < width <= 100 + 1e-9 for width in (*operators.values(), *tiers.values()))
     assert costs.operators.ticks == costs.tiers.ticks

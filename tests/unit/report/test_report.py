@@ -32,8 +32,8 @@ def test_breakdown_adds_up_to_the_plans_cost(make: Any) -> None:
     plan = make()
     found = break_down(plan)
     for shares in (found.operators, found.tiers):
-        assert sum(share.compute_usd_per_h for share in shares) == pytest.approx(plan.cost.compute_usd_per_h)
-        assert sum(share.network_usd_per_h for share in shares) == pytest.approx(plan.cost.network_usd_per_h)
+        assert sum(share.usd_per_h for share in shares) == pytest.approx(plan.cost.compute_usd_per_h)
+    assert found.traffic.usd_per_h == pytest.approx(plan.cost.network_usd_per_h)
     assert sum(link.cost_usd_per_h for link in found.links) == pytest.approx(plan.cost.network_usd_per_h)
     assert all(flow.cost_usd_per_h == 0 for flow in found.flows if not flow.crosses)
 
@@ -164,7 +164,7 @@ def test_a_budget_that_the_plan_breaks_shows_without_a_measurement(tmp_path: Pat
 
 JSON_SHAPE = {
     "kind": "Report",
-    "version": 3,
+    "version": 4,
     "keys": [
         "accuracy", "advice", "baselines", "caveats", "certificate", "comparisons", "cost_by", "cost_usd_per_h",
         "drift", "headline", "kind", "name", "placements", "plan_hash", "planned_at", "planning", "project", "runs",
@@ -184,6 +184,17 @@ JSON_SHAPE = {
     ],
     "runs": ["at", "caveats", "figures", "kind", "machine", "outcomes"],
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_json_counts_every_cost_once(tmp_path: Path, make: Any) -> None:
+    """All USD of `cost_by`, whatever they are named, add up to the plan's total, by operator and by tier."""
+    found = _report(tmp_path, make()).to_json()
+    for rows in (found["cost_by"]["operators"], found["cost_by"]["tiers"]):
+        costs = [
+            value for row in (*rows, found["cost_by"]["traffic"]) for key, value in row.items() if key != "name"
+        ]  # fmt: skip
+        assert sum(costs) == pytest.approx(found["cost_usd_per_h"]["total"])
 
 
 def test_json_keeps_its_shape(tmp_path: Path) -> None:
