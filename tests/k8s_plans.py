@@ -8,8 +8,8 @@ import random
 import re
 
 from jellybean_k8s.manifests.settings import DeploymentSettings, ModelSource, PoolSettings
+from jellybean_solver.model.model_ref import ModelRef
 from jellybean_solver.model.plan import Plan, PlannedWorker, Route
-from jellybean_solver.model.problem import ModelRef
 from tests.property.simulator.plans import random_plan
 
 SETTINGS = DeploymentSettings(

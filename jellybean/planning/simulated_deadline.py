@@ -124,4 +124,5 @@ def _same(one: Plan, other: Plan) -> bool:
 
 
 def cost_of(plan: Plan) -> float:
+    """Cost of a plan in USD per hour, workers and traffic: the key by which callers take the cheapest of several."""
     return plan.cost.total_usd_per_h

@@ -54,6 +54,10 @@ from jellybean_solver.model.flows import Flow as Flow
 from jellybean_solver.model.flows import LinkUse as LinkUse
 from jellybean_solver.model.flows import flows as flows
 from jellybean_solver.model.flows import link_uses as link_uses
+from jellybean_solver.model.model_ref import ModelFile as ModelFile
+from jellybean_solver.model.model_ref import ModelPorts as ModelPorts
+from jellybean_solver.model.model_ref import ModelRef as ModelRef
+from jellybean_solver.model.model_ref import PythonRef as PythonRef
 from jellybean_solver.model.multi_workflow import combine_workflows as combine_workflows
 from jellybean_solver.model.plan import Certificate as Certificate
 from jellybean_solver.model.plan import Cost as Cost
@@ -74,13 +78,9 @@ from jellybean_solver.model.problem import Deliver as Deliver
 from jellybean_solver.model.problem import Edge as Edge
 from jellybean_solver.model.problem import EdgeKind as EdgeKind
 from jellybean_solver.model.problem import Link as Link
-from jellybean_solver.model.problem import ModelFile as ModelFile
-from jellybean_solver.model.problem import ModelPorts as ModelPorts
-from jellybean_solver.model.problem import ModelRef as ModelRef
 from jellybean_solver.model.problem import Operator as Operator
 from jellybean_solver.model.problem import Pool as Pool
 from jellybean_solver.model.problem import Problem as Problem
-from jellybean_solver.model.problem import PythonRef as PythonRef
 from jellybean_solver.model.problem import ServiceTime as ServiceTime
 from jellybean_solver.model.problem import Sharing as Sharing
 from jellybean_solver.model.problem import Slo as Slo

@@ -13,20 +13,10 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from jellybean.documents.build import model_ref
+from jellybean_solver.model.model_ref import ModelRef
 from jellybean_solver.model.plan import Certificate, Cost, Plan, PlannedWorker, Route
 from jellybean_solver.model.plan_document import Document, to_document
-from jellybean_solver.model.problem import (
-    Arrivals,
-    Deliver,
-    Edge,
-    EdgeKind,
-    Link,
-    ModelRef,
-    ServiceTime,
-    Sharing,
-    Slo,
-    Source,
-)
+from jellybean_solver.model.problem import Arrivals, Deliver, Edge, EdgeKind, Link, ServiceTime, Sharing, Slo, Source
 from tests.planned import planned_operator
 
 FLOAT = TensorProto.FLOAT

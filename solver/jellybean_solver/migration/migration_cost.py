@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jellybean_solver.migration.plan_matching import HostedModel, LoadPrice, hosted_models, match_workers
+from jellybean_solver.model.model_ref import ModelRef
 from jellybean_solver.model.plan import Plan, PlannedWorker
-from jellybean_solver.model.problem import GIB, Link, ModelRef
+from jellybean_solver.model.problem import GIB, Link
 from jellybean_solver.model.sites import both_sites
 
 

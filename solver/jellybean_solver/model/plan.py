@@ -9,18 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from jellybean_solver.model.problem import (
-    Edge,
-    Link,
-    ModelRef,
-    Sharing,
-    Slo,
-    Source,
-    Stage,
-    Times,
-    qualified_name,
-    request_s,
-)
+from jellybean_solver.model.model_ref import ModelRef
+from jellybean_solver.model.problem import Edge, Link, Sharing, Slo, Source, Stage, Times, qualified_name, request_s
 from jellybean_solver.outcome import Termination, is_gap_closed, relative_gap
 
 

@@ -10,9 +10,10 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from jellybean_solver import EndToEnd, Problem, ServiceTime, Variant, evaluate
+from jellybean_solver.model.model_ref import ModelRef
 from jellybean_solver.model.multi_workflow import combine_workflows
 from jellybean_solver.model.plan_document import from_document, to_document
-from jellybean_solver.model.problem import ModelRef, Slo, Stage
+from jellybean_solver.model.problem import Slo, Stage
 from jellybean_solver.planning.cut_models import (
     Cut,
     Cuts,

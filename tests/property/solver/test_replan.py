@@ -16,7 +16,7 @@ from jellybean_solver.demand.settings import AssignmentSettings
 from jellybean_solver.fleet.dispatch import cheapest_large
 from jellybean_solver.migration.migration_cost import MigrationPrices, migration
 from jellybean_solver.migration.running_plan import RunningPlan
-from jellybean_solver.model.problem import ModelRef
+from jellybean_solver.model.model_ref import ModelRef
 from jellybean_solver.outcome import Clock
 from jellybean_solver.planning.solver import finish
 from jellybean_solver.replanning.replan import Replanned, ReplanSettings, SearchSettings, Verdict, replan

@@ -25,9 +25,10 @@ from jellybean_k8s.manifests.settings import OWN_STEPS
 from jellybean_k8s.manifests.yaml_text import to_yaml, yaml_documents
 from jellybean_k8s.names import dns_name, label_value
 from jellybean_k8s.objects import KubeObject
+from jellybean_solver.model.model_ref import ModelRef, PythonRef
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.plan_document import from_document
-from jellybean_solver.model.problem import Deliver, ModelRef, PythonRef
+from jellybean_solver.model.problem import Deliver
 from tests import report_plans
 from tests.k8s_check import complaints, schema_complaints
 from tests.k8s_plans import SETTINGS, wide, with_models

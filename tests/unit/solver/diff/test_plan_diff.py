@@ -9,8 +9,9 @@ import pytest
 
 from jellybean_solver.diff.plan_diff import plan_diff
 from jellybean_solver.migration.plan_matching import hosted_models, match_workers
+from jellybean_solver.model.model_ref import ModelRef
 from jellybean_solver.model.plan import Cost, Plan, PlannedWorker, Route
-from jellybean_solver.model.problem import Edge, Link, ModelRef, ServiceTime, Sharing, Source
+from jellybean_solver.model.problem import Edge, Link, ServiceTime, Sharing, Source
 from tests import report_plans
 from tests.planned import planned_operator
 

@@ -12,7 +12,7 @@ from jellybean_solver import Independent, Link, Plan, Pool, Problem, SearchSetti
 from jellybean_solver.diff.plan_diff import plan_diff
 from jellybean_solver.errors import SolverError
 from jellybean_solver.migration.migration_cost import MigrationPrices, load_prices, migration
-from jellybean_solver.model.problem import ModelRef
+from jellybean_solver.model.model_ref import ModelRef
 from jellybean_solver.replanning.replan import Replanned, ReplanSettings, Verdict, replan
 from tests.support.small_problems import GIB, box, gpu, operator, problem, variant
 
