@@ -53,9 +53,9 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "execution.executor": ("Executor",),
     "execution.model_files": (
         "FileHash",
+        "data_names",
         "data_path",
         "file_sha256",
-        "has_data_files",
         "hash_model",
     ),
     "execution.onnx_session": ("ORT_ERRORS",),

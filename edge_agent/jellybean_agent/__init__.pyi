@@ -29,9 +29,9 @@ from jellybean_agent.errors import status_from_number as status_from_number
 from jellybean_agent.errors import status_of as status_of
 from jellybean_agent.execution.executor import Executor as Executor
 from jellybean_agent.execution.model_files import FileHash as FileHash
+from jellybean_agent.execution.model_files import data_names as data_names
 from jellybean_agent.execution.model_files import data_path as data_path
 from jellybean_agent.execution.model_files import file_sha256 as file_sha256
-from jellybean_agent.execution.model_files import has_data_files as has_data_files
 from jellybean_agent.execution.model_files import hash_model as hash_model
 from jellybean_agent.execution.onnx_session import ORT_ERRORS as ORT_ERRORS
 from jellybean_agent.execution.python_code import ALLOW_PYTHON_FLAG as ALLOW_PYTHON_FLAG

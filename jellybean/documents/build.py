@@ -24,7 +24,7 @@ from jellybean.documents.schema.profiles import (
 from jellybean.documents.schema.reader import dotted
 from jellybean.documents.schema.workflow import VariantSpec, WorkflowDocument
 from jellybean.errors import DocumentError, DocumentProblem, StaleProfilesError
-from jellybean_agent import AgentError, PortNames, has_data_files, hash_model
+from jellybean_agent import AgentError, PortNames, data_names, hash_model
 from jellybean_protos.plan_format import canonical_json
 from jellybean_solver import (
     AccuracyModel,
@@ -304,7 +304,7 @@ def model_ref(
 def _model_files(directory: Path, model: str) -> tuple[ModelFile, ...]:
     """The files of a model with data files, with their hashes; none for a single file, or if they are not here."""
     try:
-        if not has_data_files(directory / model):
+        if not data_names(directory / model):
             return ()
         found = hash_model(directory / model)[1]
     except (AgentError, OSError):

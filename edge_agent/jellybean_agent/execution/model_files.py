@@ -75,9 +75,12 @@ def hash_model(path: Path) -> tuple[str, tuple[FileHash, ...]]:
     return combined_sha256(files[0].sha256, {file.name: file.sha256 for file in files[1:]}), tuple(files)
 
 
-def has_data_files(path: Path) -> bool:
-    """True if a model keeps weights in other files. OSError if it cannot be read."""
-    return bool(_data_names(path, path.read_bytes(), lenient=True))
+def data_names(path: Path) -> tuple[str, ...]:
+    """Names of the data files in which a model keeps weights, without reading them. OSError if it cannot be read.
+
+    ModelError if one is not named.
+    """
+    return _data_names(path, path.read_bytes(), lenient=True)
 
 
 def data_path(model: Path, name: str) -> Path:

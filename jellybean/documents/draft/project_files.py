@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from jellybean.documents.draft.text import HELD_OUT_FILE, draft_infrastructure, 
 from jellybean.documents.draft.wiring import Draft, wire
 from jellybean.documents.layout import INFRASTRUCTURE_FILE, PROFILES_FILE, WORKFLOW_FILE, WORKFLOWS_FOLDER
 from jellybean.errors import InputError
-from jellybean_agent import ModelError, data_path, hash_model
+from jellybean_agent import ModelError, data_names, data_path
 
 _MODELS_FOLDER = "models"
 
@@ -60,9 +60,8 @@ def write_draft(directory: Path, files: Sequence[Path], data: Path | None = None
     if held_out.exists() and not is_there:
         raise InputError(f"{held_out} exists and would be overwritten; move it away, or give it with --data")
     arrays = random_inputs(draft.sources) if data is None else read_data(data, draft.sources, may_rename=not is_there)
-    places = {model.name: _place(directory, model) for model in models}
-    copies = [copy for model in models for copy in _copies(model.path, directory / places[model.name])]
-    for source, target in copies:
+    places, copies = _places(directory, models)
+    for target, source in copies.items():
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)
     if arrays and not is_there:
@@ -79,6 +78,36 @@ def project_name(directory: Path) -> str:
     return valid_name(directory.resolve().name)
 
 
+def _places(directory: Path, models: Sequence[DraftModel]) -> tuple[dict[str, str], dict[Path, Path]]:
+    """(model -> its path in the project, target -> source of the files to copy).
+
+    Models from elsewhere become models/NAME.onnx. Exporters give data files one name in every folder
+    (`model.onnx_data`), so models whose files would replace each other's become models/NAME/NAME.onnx. InputError if a
+    target exists, or a file is missing.
+    """
+    places = {model.name: _place(directory, model) for model in models}
+    copies = {model.name: _copies(model.path, directory / places[model.name]) for model in models}
+    clashing = _clashing(copies)
+    for model in (one for one in models if one.name in clashing):
+        places[model.name] = f"{_MODELS_FOLDER}/{model.name}/{model.name}.onnx"
+        copies[model.name] = _copies(model.path, directory / places[model.name])
+    if names := _clashing(copies):
+        raise InputError(f"files of {', '.join(sorted(names))} would replace each other: copy them into the project")
+    targets = {target: source for pairs in copies.values() for source, target in pairs}
+    if existing := next((target for target in targets if target.exists()), None):
+        raise InputError(f"{existing} exists; move it away, or choose another folder: {targets[existing]} goes there")
+    return places, targets
+
+
+def _clashing(copies: Mapping[str, Sequence[tuple[Path, Path]]]) -> set[str]:
+    """The models with a target that is also that of another source."""
+    users: dict[Path, dict[Path, set[str]]] = {}
+    for name, pairs in copies.items():
+        for source, target in pairs:
+            users.setdefault(target, {}).setdefault(source.resolve(), set()).add(name)
+    return {name for sources in users.values() if len(sources) > 1 for names in sources.values() for name in names}
+
+
 def _place(directory: Path, model: DraftModel) -> str:
     """The model's path in the project: models/NAME.onnx for a file from elsewhere. InputError if that exists."""
     if model.path.resolve().is_relative_to(directory.resolve()):
@@ -90,15 +119,13 @@ def _place(directory: Path, model: DraftModel) -> str:
 
 
 def _copies(model: Path, target: Path) -> list[tuple[Path, Path]]:
-    """(source, target) of a model's files; data files keep their names. InputError if one is missing or exists."""
-    if target.exists():
+    """(source, target) of a model's files; data files keep their names. InputError if one is missing."""
+    if target.exists() and target.samefile(model):
         return []
     try:
-        files = hash_model(model)[1]
+        copies = [(model, target), *((data_path(model, name), data_path(target, name)) for name in data_names(model))]
     except ModelError as error:
         raise InputError(str(error)) from error
-    copies = [(data_path(model, file.name), data_path(target, file.name)) for file in files[1:]]
-    for source, data in copies:
-        if data.exists():
-            raise InputError(f"{data} exists; move it away: {model} keeps weights in {source.name}")
-    return [(model, target), *copies]
+    if missing := next((source for source, _ in copies if not source.is_file()), None):
+        raise InputError(f"model {model.name} keeps weights in {missing.name}: there is no such file; copy it there")
+    return copies

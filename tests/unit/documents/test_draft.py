@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, save_model
+from onnx import TensorProto, helper, numpy_helper, save_model
 
 from jellybean.documents import load_project
 from jellybean.documents.draft.models import group_variants, model_name, read_models
@@ -15,6 +15,7 @@ from jellybean.documents.draft.project_files import write_blank, write_draft
 from jellybean.documents.draft.wiring import Draft, wire
 from jellybean.documents.todos import read_todos
 from jellybean.errors import DocumentError, InputError
+from tests.support.exported_models import keep_weights_outside
 
 DIGITS = sorted(Path("examples/digits/models").glob("*.onnx"))
 Shape = Sequence[int | str | None]
@@ -224,6 +225,29 @@ def test_inputs_that_cannot_be_made_up_are_still_to_be_written(tmp_path: Path) -
             load_project(tmp_path / str(kind), profiles=False)
         problems = {problem.path: problem.hint for problem in raised.value.problems}
         assert "saved with numpy.savez: data/heldout.npz#words" in problems["sources.words.inputs"]
+
+
+def test_data_files_of_one_name_stay_with_their_models(tmp_path: Path) -> None:
+    hashes = {}
+    for name, weight in (("alpha", 1.0), ("beta", 2.0)):
+        path = tmp_path / "nets" / name / "model.onnx"
+        path.parent.mkdir(parents=True)
+        shape = [helper.make_tensor_value_info(port, TensorProto.FLOAT, ["n", 4]) for port in "xy"]
+        weights = [numpy_helper.from_array(np.full((1, 4), weight, np.float32), "w")]
+        graph = helper.make_graph([helper.make_node("Add", ["x", "w"], ["y"])], name, shape[:1], shape[1:], weights)
+        save_model(helper.make_model(graph, ir_version=9), str(path))
+        hashes[name] = keep_weights_outside(path)
+    write_draft(tmp_path / "p", [tmp_path / "nets"])
+    operators = load_project(tmp_path / "p", profiles=False).workflow.operators
+    written = {spec.model: spec.sha256 for one in operators.values() for spec in one.variants.values()}
+    assert written == {f"models/{name}/{name}.onnx": sha256 for name, sha256 in hashes.items()}
+    write_draft(tmp_path / "one", [tmp_path / "nets/alpha/model.onnx"])
+    assert (tmp_path / "one/models/alpha.onnx").is_file()
+    (tmp_path / "two/models").mkdir(parents=True)
+    (tmp_path / "two/models/model.onnx.data").touch()
+    with pytest.raises(InputError, match=r"model.onnx.data exists; move it away"):
+        write_draft(tmp_path / "two", [tmp_path / "nets/alpha/model.onnx"])
+    assert not (tmp_path / "two/models/alpha.onnx").exists()
 
 
 def test_no_model_is_one_clear_sentence(tmp_path: Path) -> None:
