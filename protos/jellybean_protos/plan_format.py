@@ -14,8 +14,10 @@ from collections.abc import Mapping
 from typing import Any
 
 KIND = "Plan"
-VERSION = 3  # version written; it added `sites` and `workflows`
-READABLE_VERSIONS = (2, 3)  # 2: one site per tier, one workflow; 1, which lacks batch sizes, is not readable
+VERSION = 3  # version written where it is enough; it added `sites` and `workflows`
+MODEL_KEYS_VERSION = 4  # written if a model has one of `MODEL_KEYS`: a reader that ignores them serves wrong tensors
+MODEL_KEYS = frozenset({"ports", "files"})
+READABLE_VERSIONS = (2, 3, 4)  # 2: one site per tier, one workflow; 1, which lacks batch sizes, is not readable
 HEADER_KEYS = frozenset({"kind", "version", "hash"})
 
 
@@ -36,7 +38,13 @@ def content_hash(document: Mapping[str, Any]) -> str:
 
 def with_header(body: Mapping[str, Any]) -> dict[str, Any]:
     """The document of a plan: its fields (`body`) preceded by `kind`, `version` and `hash`."""
-    return {"kind": KIND, "version": VERSION, "hash": content_hash(body), **body}
+    return {"kind": KIND, "version": _version_of(body), "hash": content_hash(body), **body}
+
+
+def _version_of(body: Mapping[str, Any]) -> int:
+    """The oldest version whose readers serve the plan right, so that older agents refuse no other plans."""
+    models = (operator.get("model") or {} for operator in body["operators"])
+    return MODEL_KEYS_VERSION if any(MODEL_KEYS & model.keys() for model in models) else VERSION
 
 
 def body_of(document: Any, reader: str) -> dict[str, Any]:
@@ -47,7 +55,7 @@ def body_of(document: Any, reader: str) -> dict[str, Any]:
     if not isinstance(document, Mapping) or document.get("kind") != KIND:
         raise PlanFormatError(f"not a plan: kind is not {KIND!r}")
     if document.get("version") not in READABLE_VERSIONS:
-        versions = " and ".join(str(version) for version in READABLE_VERSIONS)
+        versions = f"{READABLE_VERSIONS[0]} to {READABLE_VERSIONS[-1]}"
         raise PlanFormatError(f"plan version {document.get('version')!r}; {reader} reads {versions}: plan again")
     try:
         content = content_hash(document)

@@ -22,6 +22,7 @@ from jellybean_agent.execution.model_files import file_sha256
 from jellybean_agent.security.certificates import read_credentials
 from jellybean_agent.security.identity import Identity, Role
 from jellybean_agent.system.protocol_version import PROTOCOL_VERSION, protocol_mismatch, stated_protocol
+from jellybean_protos.plan_format import READABLE_VERSIONS
 from tests.support.exported_models import keep_weights_outside
 from tests.support.ports import free_port
 from tests.support.tiny_models import chain, make_plan, scale
@@ -217,10 +218,11 @@ def test_an_agent_or_plan_of_another_version_is_refused_by_name(run: JoinRun) ->
     assert "update this process first" in told
     run.stop()
     document = json.loads((run.root / "plan.json").read_text())
-    (run.root / "plan.json").write_text(json.dumps({**document, "version": document["version"] + 1}))
+    unknown = READABLE_VERSIONS[-1] + 1
+    (run.root / "plan.json").write_text(json.dumps({**document, "version": unknown}))
     run.start_gateway()
     assert run.processes[""].wait(120) == 2
-    assert f"plan version {document['version'] + 1}; this agent reads" in run.log("").read_text()
+    assert f"plan version {unknown}; this agent reads" in run.log("").read_text()
 
 
 @pytest.mark.nightly

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from jellybean_agent.brain.plan_view import plan_view, read_plan
 from jellybean_agent.errors import PlanViewError
 from jellybean_protos import plan_format
 from jellybean_solver.model import plan_document
-from jellybean_solver.model.model_ref import ModelRef
+from jellybean_solver.model.model_ref import ModelFile, ModelPorts, ModelRef
 from jellybean_solver.model.plan import Certificate, Cost, Plan, PlannedOperator, PlannedWorker, Route
 from jellybean_solver.model.problem import Edge, EdgeKind, Link, ServiceTime, Sharing, Slo, Source
 
@@ -53,6 +54,13 @@ def make_document(batches: Mapping[str, int] | None = None, **changes: object) -
         Certificate(1.0, 1.0, 0.0, "optimal"),
     )
     return plan_document.to_document(plan) | changes
+
+
+def with_model(document: plan_document.Document, model: ModelRef) -> plan_document.Document:
+    """The document as the solver writes it, with another model for the first operator."""
+    plan = plan_document.from_document(document)
+    first = replace(plan.operators[0], model=model)
+    return plan_document.to_document(replace(plan, operators=(first, *plan.operators[1:])))
 
 
 def rehash(document: plan_document.Document) -> plan_document.Document:
@@ -96,7 +104,7 @@ def test_reads_what_the_solver_writes(tmp_path: Path) -> None:
         ),
         (rehash(make_document(operators=[{"name": "a"}])), "not a plan"),
         (rehash(make_document(operators=7)), "not a plan"),
-        (make_document(version=1), "version 1; this agent reads 2 and 3: plan again"),
+        (make_document(version=1), "version 1; this agent reads 2 to 4: plan again"),
         (make_document({"each": 0}), "batches of 0 of each"),
     ],
 )
@@ -145,3 +153,25 @@ def test_a_plan_of_several_sites_is_read() -> None:
     view = plan_view(rehash(make_document(sites={"edge": 2})))
     assert len(view.tiers_at) == 2
     assert len({worker.tier for worker in view.serving}) == 3
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        ModelRef("m.onnx", "00", ports=ModelPorts({}, "scores", {})),
+        ModelRef("m.onnx", "00", files=(ModelFile("m.onnx", "01"), ModelFile("m.onnx_data", "02"))),
+    ],
+    ids=["ports", "files"],
+)
+def test_an_agent_that_does_not_know_a_models_keys_refuses_the_plan(
+    model: ModelRef, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = make_document()
+    document = with_model(plain, model)
+    assert (plain["version"], document["version"]) == (3, 4)
+    view = plan_view(document)
+    assert view.operators["split"].model_path == "m.onnx"
+    monkeypatch.setattr(plan_format, "READABLE_VERSIONS", (2, 3))  # as of the release before
+    assert plan_view(plain).operators
+    with pytest.raises(PlanViewError, match="plan version 4; this agent reads 2 to 3: plan again"):
+        plan_view(document)
