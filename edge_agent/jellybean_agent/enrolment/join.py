@@ -114,25 +114,32 @@ async def keep_renewed(folder: Path) -> None:
         await asyncio.sleep(min(_CHECK_EVERY_S, max(1.0, left_s / 10)))
 
 
-async def wait_for_new_plan(found: Joined, every_s: float, allow_python: frozenset[str] = frozenset()) -> None:
+async def wait_for_new_plan(
+    found: Joined, every_s: float, allow_python: frozenset[str] = frozenset(), problem: str = ""
+) -> None:
     """Ask the gateway for another plan; return once it is to be served here, and its models have been downloaded.
 
     The gateway answers when there is one, at the latest after `every_s` seconds (one of an older version: at once). It
     may want the models to be downloaded while the plan before is still served; what prevents that is reported to it.
-    `allow_python`: functions that may run here besides the built-in steps.
+    `allow_python`: functions that may run here besides the built-in steps. `problem`: why the plan of `found` cannot be
+    served here, which is reported first; empty if it is served.
     """
     name, have = found.worker.name, found.view.hash
-    fetched = problem = ""
+    fetched, offered = "", found.view.hash  # hashes of the plan that was downloaded, and of the one that was offered
     while True:
         asked_s, pause_s = time.monotonic(), every_s
         try:
             async with _channel(found.folder) as channel:
                 stub: Any = enrol_pb2_grpc.EnrolmentStub(channel)  # type: ignore[no-untyped-call]
-                request = enrol_pb2.PlanRequest(have=have, fetched=fetched, problem=problem, wait_s=every_s)
+                request = enrol_pb2.PlanRequest(have=have, fetched=fetched, wait_s=every_s)
+                if problem:
+                    request.problem, request.problem_plan = problem, offered
                 given = await stub.Plan(request, timeout=every_s + _CALL_S, metadata=protocol_metadata())
-                problem = ""
+                problem = offered = ""
                 if given.plan:
-                    view = plan_view(json.loads(given.plan))
+                    document = json.loads(given.plan)
+                    offered = _stated_hash(document)
+                    view = plan_view(document)
                     if view.hash == found.view.hash:
                         have = view.hash
                     elif (worker := view.workers.get(name)) is not None and worker.operators:
@@ -155,6 +162,11 @@ async def wait_for_new_plan(found: Joined, every_s: float, allow_python: frozens
             pause_s = min(every_s, _ASK_AGAIN_S)
             LOG.debug("the gateway was not asked for another plan: %s", describe_error(error))
         await asyncio.sleep(max(0.0, asked_s + pause_s - time.monotonic()))
+
+
+def _stated_hash(document: object) -> str:
+    """The hash that a plan document states; empty if it has none. A plan of another version cannot be read further."""
+    return str(document.get("hash", "")) if isinstance(document, dict) else ""
 
 
 def _models(view: PlanView, worker: WorkerView) -> Iterator[tuple[str, str]]:

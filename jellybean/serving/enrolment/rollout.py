@@ -46,12 +46,14 @@ class PlanOffer:
 class _Box:
     """What a box said when it asked last. `until_s`: when it is to ask again (CLOCK_MONOTONIC).
 
-    `fetched`: hash of the plan whose models it has downloaded; `problem`: why it could not.
+    `fetched`: hash of the plan whose models it has downloaded; `problem`: why it cannot serve the plan with the hash
+    `problem_plan`.
     """
 
     until_s: float
     fetched: str
     problem: str
+    problem_plan: str
 
 
 Switch = Callable[[float, Callable[[], None]], Coroutine[Any, Any, None]]  # seconds left, allow boxes to switch
@@ -77,9 +79,9 @@ class PlanRollout:
         wait_s = min(request.wait_s, MAX_WAIT_S)
         if wait_s > 0:
             until_s = time.monotonic() + wait_s + _LATE_S
-            self._boxes[worker] = _Box(until_s, request.fetched, request.problem)
+            self._boxes[worker] = _Box(until_s, request.fetched, request.problem, request.problem_plan)
             self._notify()
-        has_failed = bool(request.problem)  # what it could not download is offered again only after a change
+        has_failed = _is_about(request, self._offer(worker)[0])  # such a plan is offered again only after a change
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 while has_failed or (response := self._response(worker, request)) is None:
@@ -166,9 +168,14 @@ class PlanRollout:
 
     def _raise_problem(self) -> None:
         for name, box in self._boxes.items():
-            if box.problem and self._next is not None and self._next.uses(name):
+            if self._next is not None and self._next.uses(name) and _is_about(box, self._next):
                 raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, f"worker {name}: {box.problem}")
 
     def _notify(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+def _is_about(said: _Box | enrol_pb2.PlanRequest, offer: PlanOffer) -> bool:
+    """True if a box said that it cannot serve this plan. Agents of earlier versions do not say which plan they mean."""
+    return bool(said.problem) and said.problem_plan in ("", offer.view.hash)

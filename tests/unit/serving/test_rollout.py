@@ -135,3 +135,25 @@ def test_a_box_that_asks_only_during_the_switch_and_cannot_serve_the_plan_ends_i
         assert (ended, rollout.served) == (["cancelled"], before)
 
     asyncio.run(run())
+
+
+def test_a_problem_with_another_plan_neither_ends_a_replacement_nor_delays_the_answer(tmp_path: Path) -> None:
+    before, failed, after = (offer(tmp_path, factor, ("edge-1",)) for factor in (2.0, 3.0, 4.0))
+
+    async def switch(_left_s: float, allow: Callable[[], None]) -> None:
+        allow()
+
+    async def run() -> None:
+        rollout = PlanRollout(before)
+        late = {"problem": "the disk is full", "problem_plan": failed.view.hash}
+        assert (await ask(rollout, "edge-1", have=failed.view.hash, **late)).plan == before.document
+        box = ask(rollout, "edge-1", have=before.view.hash)
+        await asyncio.sleep(0)
+        replacing = asyncio.create_task(rollout.replace(after, WAIT_S, switch))
+        assert (await box).later
+        assert (await ask(rollout, "edge-1", have=before.view.hash, **late)).plan == after.document
+        await ask(rollout, "edge-1", have=before.view.hash, fetched=after.view.hash)
+        await replacing
+        assert rollout.served is after
+
+    asyncio.run(run())

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%jellybean_protos/enrol/v1/enrol.proto\x12\x12jellybean.enrol.v1\"/\n\x0c\x45nrolRequest\x12\x0e\n\x06secret\x18\x01 \x01(\x0c\x12\x0f\n\x07request\x18\x02 \x01(\x0c\"\x1f\n\x0cRenewRequest\x12\x0f\n\x07request\x18\x01 \x01(\x0c\"9\n\x0b\x43\x65rtificate\x12\r\n\x05\x63hain\x18\x01 \x01(\x0c\x12\n\n\x02\x63\x61\x18\x02 \x01(\x0c\x12\x0f\n\x07gateway\x18\x03 \x01(\t\"M\n\x0bPlanRequest\x12\x0c\n\x04have\x18\x01 \x01(\t\x12\x0f\n\x07\x66\x65tched\x18\x02 \x01(\t\x12\x0f\n\x07problem\x18\x03 \x01(\t\x12\x0e\n\x06wait_s\x18\x04 \x01(\x01\":\n\x0cPlanResponse\x12\x0c\n\x04plan\x18\x01 \x01(\x0c\x12\r\n\x05peers\x18\x02 \x01(\x0c\x12\r\n\x05later\x18\x03 \x01(\x08\".\n\x0cModelRequest\x12\x0e\n\x06sha256\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x04\"\'\n\tModelPart\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x0c\n\x04size\x18\x02 \x01(\x04\x32\xba\x02\n\tEnrolment\x12J\n\x05\x45nrol\x12 .jellybean.enrol.v1.EnrolRequest\x1a\x1f.jellybean.enrol.v1.Certificate\x12J\n\x05Renew\x12 .jellybean.enrol.v1.RenewRequest\x1a\x1f.jellybean.enrol.v1.Certificate\x12I\n\x04Plan\x12\x1f.jellybean.enrol.v1.PlanRequest\x1a .jellybean.enrol.v1.PlanResponse\x12J\n\x05Model\x12 .jellybean.enrol.v1.ModelRequest\x1a\x1d.jellybean.enrol.v1.ModelPart0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%jellybean_protos/enrol/v1/enrol.proto\x12\x12jellybean.enrol.v1\"/\n\x0c\x45nrolRequest\x12\x0e\n\x06secret\x18\x01 \x01(\x0c\x12\x0f\n\x07request\x18\x02 \x01(\x0c\"\x1f\n\x0cRenewRequest\x12\x0f\n\x07request\x18\x01 \x01(\x0c\"9\n\x0b\x43\x65rtificate\x12\r\n\x05\x63hain\x18\x01 \x01(\x0c\x12\n\n\x02\x63\x61\x18\x02 \x01(\x0c\x12\x0f\n\x07gateway\x18\x03 \x01(\t\"c\n\x0bPlanRequest\x12\x0c\n\x04have\x18\x01 \x01(\t\x12\x0f\n\x07\x66\x65tched\x18\x02 \x01(\t\x12\x0f\n\x07problem\x18\x03 \x01(\t\x12\x0e\n\x06wait_s\x18\x04 \x01(\x01\x12\x14\n\x0cproblem_plan\x18\x05 \x01(\t\":\n\x0cPlanResponse\x12\x0c\n\x04plan\x18\x01 \x01(\x0c\x12\r\n\x05peers\x18\x02 \x01(\x0c\x12\r\n\x05later\x18\x03 \x01(\x08\".\n\x0cModelRequest\x12\x0e\n\x06sha256\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x04\"\'\n\tModelPart\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x0c\n\x04size\x18\x02 \x01(\x04\x32\xba\x02\n\tEnrolment\x12J\n\x05\x45nrol\x12 .jellybean.enrol.v1.EnrolRequest\x1a\x1f.jellybean.enrol.v1.Certificate\x12J\n\x05Renew\x12 .jellybean.enrol.v1.RenewRequest\x1a\x1f.jellybean.enrol.v1.Certificate\x12I\n\x04Plan\x12\x1f.jellybean.enrol.v1.PlanRequest\x1a .jellybean.enrol.v1.PlanResponse\x12J\n\x05Model\x12 .jellybean.enrol.v1.ModelRequest\x1a\x1d.jellybean.enrol.v1.ModelPart0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,13 +38,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CERTIFICATE']._serialized_start=143
   _globals['_CERTIFICATE']._serialized_end=200
   _globals['_PLANREQUEST']._serialized_start=202
-  _globals['_PLANREQUEST']._serialized_end=279
-  _globals['_PLANRESPONSE']._serialized_start=281
-  _globals['_PLANRESPONSE']._serialized_end=339
-  _globals['_MODELREQUEST']._serialized_start=341
-  _globals['_MODELREQUEST']._serialized_end=387
-  _globals['_MODELPART']._serialized_start=389
-  _globals['_MODELPART']._serialized_end=428
-  _globals['_ENROLMENT']._serialized_start=431
-  _globals['_ENROLMENT']._serialized_end=745
+  _globals['_PLANREQUEST']._serialized_end=301
+  _globals['_PLANRESPONSE']._serialized_start=303
+  _globals['_PLANRESPONSE']._serialized_end=361
+  _globals['_MODELREQUEST']._serialized_start=363
+  _globals['_MODELREQUEST']._serialized_end=409
+  _globals['_MODELPART']._serialized_start=411
+  _globals['_MODELPART']._serialized_end=450
+  _globals['_ENROLMENT']._serialized_start=453
+  _globals['_ENROLMENT']._serialized_end=767
 # @@protoc_insertion_point(module_scope)

@@ -29,16 +29,18 @@ class Certificate(_message.Message):
     def __init__(self, chain: _Optional[bytes] = ..., ca: _Optional[bytes] = ..., gateway: _Optional[str] = ...) -> None: ...
 
 class PlanRequest(_message.Message):
-    __slots__ = ("have", "fetched", "problem", "wait_s")
+    __slots__ = ("have", "fetched", "problem", "wait_s", "problem_plan")
     HAVE_FIELD_NUMBER: _ClassVar[int]
     FETCHED_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
     WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_PLAN_FIELD_NUMBER: _ClassVar[int]
     have: str
     fetched: str
     problem: str
     wait_s: float
-    def __init__(self, have: _Optional[str] = ..., fetched: _Optional[str] = ..., problem: _Optional[str] = ..., wait_s: _Optional[float] = ...) -> None: ...
+    problem_plan: str
+    def __init__(self, have: _Optional[str] = ..., fetched: _Optional[str] = ..., problem: _Optional[str] = ..., wait_s: _Optional[float] = ..., problem_plan: _Optional[str] = ...) -> None: ...
 
 class PlanResponse(_message.Message):
     __slots__ = ("plan", "peers", "later")
