@@ -102,9 +102,9 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "serve_metrics",
         "metrics_text",
     ),
+    "process.peer_addresses": ("read_peer_addresses",),
     "process.server": (
         "DEFAULT_DRAIN_S",
-        "read_peer_addresses",
         "add_reflection",
         "termination_event",
     ),

@@ -63,9 +63,9 @@ from jellybean_agent.process.metrics import BYTES_PER_GIB as BYTES_PER_GIB
 from jellybean_agent.process.metrics import link_byte_metrics as link_byte_metrics
 from jellybean_agent.process.metrics import metrics_text as metrics_text
 from jellybean_agent.process.metrics import serve_metrics as serve_metrics
+from jellybean_agent.process.peer_addresses import read_peer_addresses as read_peer_addresses
 from jellybean_agent.process.server import DEFAULT_DRAIN_S as DEFAULT_DRAIN_S
 from jellybean_agent.process.server import add_reflection as add_reflection
-from jellybean_agent.process.server import read_peer_addresses as read_peer_addresses
 from jellybean_agent.process.server import termination_event as termination_event
 from jellybean_agent.rpc.calls import RpcCall as RpcCall
 from jellybean_agent.rpc.server import RpcServer as RpcServer

@@ -5,20 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import json
 import logging
 import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from jellybean_agent.brain.plan_view import PlanView, read_plan
-from jellybean_agent.errors import PlanViewError, TransientError, describe_error
+from jellybean_agent.errors import PlanViewError, TransientError
 from jellybean_agent.execution.model_process import RUN_LIMIT_S, ModelProcess
 from jellybean_agent.execution.process_pool import POOL_DIED, ModelProcessPool
 from jellybean_agent.inference.fast_operators import FastOperators
@@ -28,6 +26,7 @@ from jellybean_agent.process.agent_service import AgentService
 from jellybean_agent.process.health import serve_health
 from jellybean_agent.process.metrics import serve_metrics
 from jellybean_agent.process.model_loading import ModelSettings
+from jellybean_agent.process.peer_addresses import read_peer_addresses
 from jellybean_agent.rpc.server import RpcServer
 from jellybean_agent.security.identity import Policy, Role
 from jellybean_agent.system.malloc import keep_freed_memory
@@ -35,9 +34,6 @@ from jellybean_agent.telemetry.tracing import make_span_factory
 from jellybean_agent.transport.channels import CONNECTION_LIFETIME_S, AnyGrpcServer, Transport, make_transport
 from jellybean_agent.transport.streams import DELIVER_METHOD
 from jellybean_agent.worker.emulated_links import EmulatedLinks
-
-if TYPE_CHECKING:
-    pass
 
 LOG = logging.getLogger("jellybean.agent")
 DEFAULT_DRAIN_S = 30.0
@@ -65,17 +61,6 @@ class Options:
     max_run_s: float = RUN_LIMIT_S
     model_memory_mib: int | None = None
     allow_python: frozenset[str] = frozenset()  # functions that may run besides the built-in steps
-
-
-def read_peer_addresses(path: Path, transport: Transport) -> dict[str, str]:
-    """Worker name -> address; the gateway's has an empty name. PlanViewError if the file or an address is invalid."""
-    try:
-        peers = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise PlanViewError(f"{path}: {describe_error(error)}") from error
-    if not isinstance(peers, dict) or not all(isinstance(address, str) for address in peers.values()):
-        raise PlanViewError(f"{path}: not a map of worker names to addresses")
-    return {str(name): transport.check(address) for name, address in peers.items()}
 
 
 async def serve(options: Options, pool: ModelProcessPool | None = None) -> None:

@@ -57,7 +57,7 @@ def test_literals_are_one_requests_value(text: str, dtype: str, values: list[obj
         ("{folder}/held.npz#mta", "arrays: meta"),
         ("[1, ]", "is not a literal"),
         ("[[1], [2, 3]]", "equal lengths"),
-        ('["a"]', "not a tensor of numbers"),
+        ('["a"]', "text (BYTES) is not served"),
         ("uint9:[1]", "did you mean 'uint8'"),
         ("uint8:[300]", "outside the range of uint8"),
         ("int32:[1.5]", "would lose the fractions"),

@@ -278,8 +278,8 @@ def test_the_gateways_metrics(tmp_path: Path, start: Callable[..., Running]) -> 
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as response:
             found = response.read().decode()
     for line in (
-        "answered_total 1.0",
-        "refused_total 0.0",
+        'requests_total{outcome="answered"} 1.0',
+        'requests_total{outcome="shed"} 0.0',
         "retries_total 0.0",
         "in_hand 0.0",
         'workers{state="ready"} 1.0',

@@ -91,7 +91,7 @@ def test_a_stream_answers_in_order_and_outlives_a_request_that_fails(tiny: Runni
         ({"inputs": inputs() | {"x": np.ones((1, 4))}}, "INVALID_ARGUMENT", "expected float32 [any, 4], got float64"),
         ({"inputs": inputs() | {"x": np.ones((1, 5), np.float32)}}, "INVALID_ARGUMENT", "got float32 [1, 5]"),
         ({"inputs": inputs() | {"x": np.ones((2, 4), np.float32)}}, "INVALID_ARGUMENT", "leading dimension of 1"),
-        ({"inputs": inputs() | {"x": np.array([b"text"], object)}}, "INVALID_ARGUMENT", "datatype 'BYTES' is not"),
+        ({"inputs": inputs() | {"x": np.array([b"text"], object)}}, "INVALID_ARGUMENT", "text (BYTES) is not served"),
         ({"datatypes": {"x": "INT64"}}, "INVALID_ARGUMENT", "int64 [1, 4] takes 32 bytes, but 16 came"),
         ({"datatypes": {"x": "BF16"}}, "INVALID_ARGUMENT", "datatype 'BF16' is not served"),
         ({"inputs": inputs() | {"y": np.ones((1, 2**24 + 2**13), np.float32)}}, "INVALID_ARGUMENT", "above the limit"),
