@@ -84,7 +84,9 @@ class Gateway:
         )
         self._delivery: SpoolDelivery | None = None
         if spool is not None:
-            self._delivery = SpoolDelivery(spool, self._answer_kept, lambda: not self.unavailable_reason)
+            self._delivery = SpoolDelivery(
+                spool, self._answer_kept, lambda: not self.unavailable_reason, self.counters.count
+            )
         self._draining = False
         self._drain_until_s = math.inf
 
@@ -193,26 +195,30 @@ class Gateway:
     async def _infer_eventually(
         self, delivery: SpoolDelivery, inputs: Tensors, time_left_s: float | None, key: Key, trace: RequestTrace
     ) -> Result:
-        """Like `infer`, but a request without an answer in time stays on disk, and is counted once it is answered."""
-        began = time.monotonic()
-        self.counters.received += bool(inputs)  # without inputs a client asks again for the answer of an earlier one
+        """Like `infer`, but a request without an answer in time stays on disk.
+
+        It is counted once, however often its client asks: when it is first kept, and when the spool has its answer.
+        """
         outputs: Tensors = {}
         outcome: Outcome | None
+        is_kept = False
         try:
             if self._draining:
                 raise StatusError(grpc.StatusCode.UNAVAILABLE, self.unavailable_reason)
             if inputs:
                 check_inputs(self.view, self.signature, inputs)
+            spool_key = key if key.id else Key(key.caller, uuid.uuid4().hex)
+            is_new = await delivery.keep(spool_key, inputs)
+            is_kept, self.counters.received = True, self.counters.received + is_new
             timeout_s = self._settings.timeout_s
             limit_s = answer_limit_s(min(timeout_s, time_left_s if time_left_s is not None else timeout_s))
-            spool_key = key if key.id else Key(key.caller, uuid.uuid4().hex)
-            outcome, outputs = await delivery.infer(spool_key, inputs, limit_s)
+            outcome, outputs = await delivery.answer(spool_key, limit_s)
         except AgentError as error:
             outcome = Outcome(status_of(error), str(error))
+            if not is_kept:
+                self.counters.count_refused(outcome)
         if outcome is not None and not outcome.kept:
             log_failure(outcome, key.id, trace)
-        if outcome is None or not outcome.kept:
-            self.counters.count(outcome, time.monotonic() - began)
         return outcome, outputs
 
     async def _answer_kept(self, inputs: Tensors) -> Result:

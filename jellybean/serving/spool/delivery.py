@@ -19,7 +19,7 @@ import grpc
 
 from jellybean.serving.outcomes import Outcome, Result, Tensors
 from jellybean.serving.spool.spool import Answer, Kept, Spool
-from jellybean_agent import AgentError, status_from_number, status_of
+from jellybean_agent import AgentError, StatusError, status_from_number, status_of
 from jellybean_protos.gateway.v1 import gateway_pb2
 
 LOG = logging.getLogger("jellybean.gateway")
@@ -29,6 +29,7 @@ _TRANSIENT = (
 )
 
 Try = Callable[[Tensors], Awaitable[Result]]
+OnFinal = Callable[[Outcome | None, float], None]  # (why there is no answer, seconds since the request arrived)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +72,19 @@ class SpoolDelivery:
     """Delivers the requests of `spool`.
 
     `try_once` attempts one request and returns its result; `is_open()`: True if a request would reach a worker now.
+    `on_final` gets the outcome of each request, once: when the spool has its final answer.
     """
 
     def __init__(
-        self, spool: Spool, try_once: Try, is_open: Callable[[], bool], settings: DeliverySettings = DeliverySettings()
+        self,
+        spool: Spool,
+        try_once: Try,
+        is_open: Callable[[], bool],
+        on_final: OnFinal,
+        settings: DeliverySettings = DeliverySettings(),
     ) -> None:
         self.spool = spool
-        self._try_once, self._is_open, self._settings = try_once, is_open, settings
+        self._try_once, self._is_open, self._on_final, self._settings = try_once, is_open, on_final, settings
         self._waiters: dict[str, list[asyncio.Event]] = {}  # spool id -> calls that wait for its answer
         self._under_way: dict[asyncio.Task[None], bool] = {}  # task of a try -> True if it is a retry
         self._last_number = 0  # highest number of a request begun so far
@@ -91,24 +98,29 @@ class SpoolDelivery:
         """Begin to deliver."""
         self._task = asyncio.create_task(self._deliver(), name="spool")
 
-    async def infer(self, key: Key, inputs: Tensors, limit_s: float) -> Result:
-        """Keep a request, unless its id is known, and wait up to `limit_s` for its answer; without inputs only wait.
+    async def keep(self, key: Key, inputs: Tensors) -> bool:
+        """Keep a request; False if its id is known. Without inputs its id must be known.
 
-        The same id with the same inputs gives the same answer. StatusError when the spool is full or the id is known
-        with other inputs.
+        StatusError when the spool is full, or when the id is known with other inputs, or unknown without inputs.
         """
         if inputs:
             data = gateway_pb2.InferRequest(inputs=inputs).SerializeToString(deterministic=True)
-            if await self.spool.put(key.text, data):
+            is_new = await self.spool.put(key.text, data)
+            if is_new:
                 self._wake.set()
-        elif await self.spool.take(key.text) is None and not await self.spool.knows(key.text):
-            return Outcome(grpc.StatusCode.NOT_FOUND, f"no request {key} is kept here"), {}
+            return is_new
+        if await self.spool.take(key.text) is None and not await self.spool.knows(key.text):
+            raise StatusError(grpc.StatusCode.NOT_FOUND, f"no request {key} is kept here")
+        return False
+
+    async def answer(self, key: Key, limit_s: float) -> Result:
+        """Wait up to `limit_s` for the answer of a kept request. The same id gives the same answer each time."""
         answer = await self._answer(key.text, limit_s)
         if answer is None:
             reason = f"kept: request {key} will be answered; ask for it again by its id"
             return Outcome(grpc.StatusCode.DEADLINE_EXCEEDED, reason, key.id), {}
-        if answer.reason:
-            return Outcome(status_from_number(answer.status), answer.reason), {}
+        if (failure := _failure(answer)) is not None:
+            return failure, {}
         if answer.outputs is None:
             reason = f"the answer of request {key} was taken and has been removed since to make room"
             return Outcome(grpc.StatusCode.NOT_FOUND, reason), {}
@@ -193,8 +205,10 @@ class SpoolDelivery:
         try:
             answer = await self._final_answer(kept, retries)
             if answer is not None:
-                await self.spool.settle(kept, answer)
+                stored = await self.spool.settle(kept, answer)
                 self._retries.pop(kept.number, None)
+                if stored is not None:
+                    self._on_final(_failure(stored), max(0.0, time.time() - kept.arrived_unix_s))
                 for settled in self._waiters.get(kept.id, ()):
                     settled.set()
                 return
@@ -218,3 +232,8 @@ class SpoolDelivery:
                 return None
             reason += f" ({retries.stuck} times; not tried again)"
         return Answer(None, int(outcome.status.value[0]), reason)
+
+
+def _failure(answer: Answer) -> Outcome | None:
+    """Why a request failed for good; None if it was answered."""
+    return Outcome(status_from_number(answer.status), answer.reason) if answer.reason else None

@@ -52,6 +52,7 @@ class Kept(NamedTuple):
     number: int  # in order of arrival
     id: str
     inputs: bytes
+    arrived_unix_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,18 +138,18 @@ class Spool:
         return await self._run(self._after, number)
 
     def _after(self, number: int) -> Kept | None:
-        select = "SELECT number, id, inputs FROM requests WHERE number > ? ORDER BY number LIMIT 1"
+        select = "SELECT number, id, inputs, arrived_s FROM requests WHERE number > ? ORDER BY number LIMIT 1"
         row = self._database.execute(select, (number,)).fetchone()
         return Kept(*row) if row else None
 
-    async def settle(self, kept: Kept, answer: Answer) -> None:
-        """Replace a request by its answer; only the first answer counts.
+    async def settle(self, kept: Kept, answer: Answer) -> Answer | None:
+        """Replace a request by its answer; returns the answer as stored, None if the request had one already.
 
         StatusError when there is no room for it yet.
         """
-        await self._run(self._settle, kept, answer)
+        return await self._run(self._settle, kept, answer)
 
-    def _settle(self, kept: Kept, answer: Answer) -> None:
+    def _settle(self, kept: Kept, answer: Answer) -> Answer | None:
         database = self._database
         limit = self._max_bytes // _ANSWER_PART
         if len(answer.outputs or b"") > limit:
@@ -176,6 +177,7 @@ class Spool:
             raise
         self.waiting -= removed
         self.bytes += added * size - removed * freed
+        return answer if added else None
 
     async def take(self, request_id: str) -> Answer | None:
         """The answer of an id, which may be removed from now on to make room; None when there is none yet."""

@@ -12,9 +12,10 @@ import pytest
 from jellybean.serving.gateway.gateway import Gateway
 from jellybean.serving.gateway.plans.current_plan import WorkerNetwork
 from jellybean.serving.gateway.plans.served_plan import ServedPlan
+from jellybean.serving.gateway.requests.counters import RequestCounters
 from jellybean.serving.gateway_main import open_spool
-from jellybean.serving.outcomes import Outcome
-from jellybean.serving.spool.delivery import DeliverySettings, Key, SpoolDelivery
+from jellybean.serving.outcomes import Outcome, OutcomeKind
+from jellybean.serving.spool.delivery import DeliverySettings, Key, OnFinal, SpoolDelivery
 from jellybean.serving.spool.spool import Spool
 from jellybean_agent.brain.plan_view import PlanView, plan_view
 from jellybean_agent.errors import StatusError
@@ -37,15 +38,21 @@ async def serve(inputs: Tensors) -> tuple[Outcome | None, Tensors]:
     return (LATE, {}) if inputs["in"].data == b"late" else (None, of(inputs["in"].data.upper()))
 
 
+async def ask(delivery: SpoolDelivery, key: Key, inputs: Tensors, limit_s: float) -> tuple[Outcome | None, Tensors]:
+    await delivery.keep(key, inputs)
+    return await delivery.answer(key, limit_s)
+
+
 def run(
     path: Path,
     test: Callable[[SpoolDelivery], Awaitable[None]],
     *,
     is_open: bool = True,
+    on_final: OnFinal = lambda outcome, latency_s: None,
     settings: DeliverySettings = DeliverySettings(),
 ) -> None:
     async def whole() -> None:
-        found = SpoolDelivery(Spool.open(path), serve, lambda: is_open, settings)
+        found = SpoolDelivery(Spool.open(path), serve, lambda: is_open, on_final, settings)
         found.start()
         try:
             await test(found)
@@ -58,10 +65,10 @@ def run(
 def test_what_is_never_in_time_does_not_hold_up_the_others(tmp_path: Path) -> None:
     async def test(found: SpoolDelivery) -> None:
         late = [
-            found.infer(Key("", str(number)), of(b"late"), 0.0) for number in range(2 * DeliverySettings().concurrent)
+            ask(found, Key("", str(number)), of(b"late"), 0.0) for number in range(2 * DeliverySettings().concurrent)
         ]
         assert all(outcome is not None and outcome.kept for outcome, _ in await asyncio.gather(*late))
-        outcome, outputs = await found.infer(Key("", "good"), of(b"good"), 5.0)
+        outcome, outputs = await ask(found, Key("", "good"), of(b"good"), 5.0)
         assert outcome is None
         assert outputs["in"].data == b"GOOD"
 
@@ -72,7 +79,7 @@ def test_a_worker_that_never_answers_ends_the_retries_with_a_final_failure(tmp_p
     settings = DeliverySettings(max_stuck=8, min_pause_s=0.0, max_pause_s=0.0, poll_s=0.001)
 
     async def test(found: SpoolDelivery) -> None:
-        outcome, _ = await found.infer(Key("", "a"), of(b"late"), 10.0)
+        outcome, _ = await ask(found, Key("", "a"), of(b"late"), 10.0)
         assert outcome == Outcome(LATE.status, f"no answer: stuck ({settings.max_stuck} times; not tried again)")
 
     run(tmp_path / "spool.db", test, settings=settings)
@@ -82,18 +89,18 @@ def test_an_id_is_its_caller_s_own(tmp_path: Path) -> None:
     alice, bob, carol = (Key(f"jellybean://flow/client/{name}", "1") for name in ("alice", "bob", "carol"))
 
     async def test(found: SpoolDelivery) -> None:
-        answers = [await found.infer(key, of(data), 5.0) for key, data in ((alice, b"a"), (bob, b"b"))]
+        answers = [await ask(found, key, of(data), 5.0) for key, data in ((alice, b"a"), (bob, b"b"))]
         assert [outputs["in"].data for _, outputs in answers] == [b"A", b"B"]
-        outcome, _ = await found.infer(carol, {}, 0.0)
-        assert outcome is not None
-        assert outcome.status is grpc.StatusCode.NOT_FOUND
+        with pytest.raises(StatusError) as caught:
+            await ask(found, carol, {}, 0.0)
+        assert caught.value.status is grpc.StatusCode.NOT_FOUND
 
     run(tmp_path / "spool.db", test)
 
 
 def test_who_waits_at_the_end_is_told_that_his_request_is_kept(tmp_path: Path) -> None:
     async def test(found: SpoolDelivery) -> None:
-        asked = asyncio.create_task(found.infer(Key("", "a"), of(b"x"), 60.0))
+        asked = asyncio.create_task(ask(found, Key("", "a"), of(b"x"), 60.0))
         while not found.spool.waiting:
             await asyncio.sleep(0.01)
         await found.close()
@@ -137,6 +144,42 @@ def test_a_plan_that_takes_over_keeps_requests_or_is_refused(tmp_path: Path) -> 
     assert asked.status is grpc.StatusCode.NOT_FOUND
     assert long is not None
     assert long.reason == "a request's id has 257 bytes; 256 are the most"
+
+
+def test_a_kept_request_is_received_once_however_often_its_client_asks(tmp_path: Path) -> None:
+    view = view_of(tmp_path, Deliver.EVENTUALLY)
+    row = {"x": agent_pb2.Tensor(dtype="float32", shape=[1], data=bytes(4))}
+
+    async def test() -> None:
+        links = EmulatedLinks(view.links, tmp_path / "links").open()
+        network = WorkerNetwork(Transport("tiny", None, insecure=True), set())
+        spool = open_spool(tmp_path / "spool.db", view)
+        gateway = Gateway(view, {"edge-1": f"unix:{tmp_path}/e.sock"}, links, network, spool=spool)
+        gateway.start()
+        for inputs in (row, {}, row):  # sent, asked for, sent again: it has no answer, as there are no workers
+            outcome, _ = await gateway.infer(inputs, 0.0, "a")
+            assert outcome is not None
+            assert outcome.kept == "a"
+        counters = gateway.counters
+        assert (counters.received, sum(counters.ended.values())) == (1, 0)
+        await gateway.infer({}, 0.0, "unknown")
+        assert (counters.received, counters.ended[OutcomeKind.CLIENT_ERROR]) == (2, 1), "offered is still 1"
+        await gateway.close()
+        links.close()
+
+    asyncio.run(test())
+
+
+def test_a_kept_request_has_one_outcome_however_often_its_answer_is_taken(tmp_path: Path) -> None:
+    counters = RequestCounters()
+
+    async def test(delivery: SpoolDelivery) -> None:
+        for inputs in (of(b"good"), {}, of(b"good"), {}):
+            outcome, outputs = await ask(delivery, Key("", "a"), inputs, 5.0)
+            assert (outcome, outputs["in"].data) == (None, b"GOOD")
+        assert (counters.answered, counters.failed) == (1, 0)
+
+    run(tmp_path / "spool.db", test, on_final=counters.count)
 
 
 def test_a_gateway_ends_while_plans_before_its_own_are_let_go(tmp_path: Path) -> None:
