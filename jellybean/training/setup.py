@@ -45,7 +45,13 @@ from jellybean.training.stages.precision import PRECISIONS
 from jellybean.training.stages.stage import LossFunction, StageCopy, StageSettings
 from jellybean.training.stages.stage_transport import start_transport
 from jellybean.training.stages.updates import UpdateSettings, WeightUpdates, check_tied_weights
-from jellybean.training.tensor_parallel.stages import SplitStages, StageCopies, split_copies, split_stages
+from jellybean.training.tensor_parallel.stages import (
+    SplitLayers,
+    SplitStages,
+    StageCopies,
+    split_copies,
+    split_stages,
+)
 from jellybean.training.tensor_parallel.sums import make_sums
 from jellybean_solver.pipeline import STEADY_ROUNDS, Schedule
 
@@ -55,8 +61,8 @@ class RankRun:
     """Everything that one rank needs for a run. No rank keeps the whole model.
 
     `result`: how the tensors of the last stage nest in what the model returns in evaluation mode. `untrained`: on rank
-    0, parameters and buffers by name that no stage has. `split`: its stages, with its parts of layers. `document`: with
-    what was chosen. `warning`: about the model and its data, `note`: why these processes and this schedule; or empty.
+    0, parameters and buffers by name that no stage has. `split`: its parts of layers. `document`: with what was chosen.
+    `warning`: about the model and its data, `note`: why these processes and this schedule; or empty.
     """
 
     rank: Rank
@@ -77,7 +83,7 @@ class RankRun:
     untrained: dict[str, torch.Tensor]
     copies: dict[int, dist.ProcessGroup | None]
     frozen: FrozenWeights
-    split: SplitStages
+    split: SplitLayers
     warning: str = ""
     note: str = ""
 
@@ -180,8 +186,9 @@ class _RunBuilder:
         groups, untrained = self._process_groups(training), self._untrained(training)
         self._read_weights(training)
         own = [number for number, _ in schedule.copies_on(rank.device_index)]
-        split = split_stages(SplitStages(training, evaluation), self._graphs, document, rank, groups.tensor, own)
-        parts = self._parts(split.training, frozenset(split.weights.names), groups)
+        stages = split_stages(SplitStages(training, evaluation), self._graphs, document, rank, groups.tensor, own)
+        split = stages.split
+        parts = self._parts(stages.training, frozenset(split.weights.names), groups)
         return RankRun(
             rank=rank,
             document=document,
@@ -196,7 +203,7 @@ class _RunBuilder:
             updates=parts.updates,
             transport=parts.transport,
             interpreter=parts.interpreter,
-            evaluation=self._evaluation(split.evaluation, parts.transport),
+            evaluation=self._evaluation(stages.evaluation, parts.transport),
             result=self._graphs.evaluation.result,
             untrained=untrained,
             copies=dict(parts.groups.copies),

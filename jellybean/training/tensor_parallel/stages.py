@@ -26,14 +26,24 @@ _NO_CONVOLUTIONS = "`conv: data` is meant for convolutions, and the model has no
 
 
 @dataclass(frozen=True)
-class SplitStages:
-    """The stages of a rank. `layers`: how each split layer is split. `note`: about the model and `tensor`; or empty."""
+class SplitLayers:
+    """How a rank's layers are split; what a run keeps of `SplitStages`, which hold the weights of all stages.
 
-    training: CutModule
-    evaluation: EvaluationCut
+    `layers`: how each split layer is split. `note`: about the model and `tensor`; or empty.
+    """
+
     weights: SplitWeights = field(default_factory=lambda: SplitWeights(TensorGroup()))
     layers: dict[str, LayerSplit] = field(default_factory=dict)
     note: str = ""
+
+
+@dataclass(frozen=True)
+class SplitStages:
+    """All stages of the model, those of a rank with its parts of split layers."""
+
+    training: CutModule
+    evaluation: EvaluationCut
+    split: SplitLayers = field(default_factory=SplitLayers)
 
 
 @dataclass(frozen=True)
@@ -82,7 +92,8 @@ def split_stages(
         weights.replace(training.stages[number].module)
         weights.replace(evaluation.stages[number].module)
     weights.forget_whole()
-    return SplitStages(training, replace(stages.evaluation, stages=evaluation), weights, choice.layers, note)
+    split = SplitLayers(weights, choice.layers, note)
+    return SplitStages(training, replace(stages.evaluation, stages=evaluation), split)
 
 
 def split_copies(
