@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from tests.integration.training.models.live_case import FILE, LAYERS, WIDTH, SetUp, write_layers  # noqa: E402
-from tests.integration.training.ranks import run_ranks  # noqa: E402
+from tests.integration.training.models.live_case import FILE, LAYERS, WIDTH, SetUp, write_layers
+from tests.integration.training.ranks import run_ranks
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs fork")
