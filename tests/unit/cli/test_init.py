@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from jellybean.cli import run
+from tests.support.paths import EXAMPLES
 
-MODELS = [str(path) for path in sorted(Path("examples/digits/models").glob("*.onnx"))]
+MODELS = [str(path) for path in sorted((EXAMPLES / "digits" / "models").glob("*.onnx"))]
 
 
 def words(text: str) -> str:
@@ -24,7 +25,7 @@ def test_a_shells_list_of_files_is_taken_in_any_order(
     forms = {
         "folder first": [project, "--from", *MODELS],
         "folder last": ["--from", *MODELS, project],
-        "a folder of models": [project, "--from", "examples/digits/models"],
+        "a folder of models": [project, "--from", str(EXAMPLES / "digits" / "models")],
     }
     assert run(["init", *forms[form]]) == 0
     told = capsys.readouterr().out

@@ -16,8 +16,9 @@ from jellybean.documents.draft.wiring import Draft, wire
 from jellybean.documents.todos import read_todos
 from jellybean.errors import DocumentError, InputError
 from tests.support.exported_models import keep_weights_outside
+from tests.support.paths import EXAMPLES
 
-DIGITS = sorted(Path("examples/digits/models").glob("*.onnx"))
+DIGITS = sorted((EXAMPLES / "digits" / "models").glob("*.onnx"))
 Shape = Sequence[int | str | None]
 
 
@@ -251,7 +252,7 @@ def test_data_files_of_one_name_stay_with_their_models(tmp_path: Path) -> None:
 
 
 def test_no_model_is_one_clear_sentence(tmp_path: Path) -> None:
-    (tmp_path / "a.onnx").write_text("not a model")
+    (tmp_path / "a.onnx").write_text("not a model", encoding="utf-8")
     (tmp_path / "empty").mkdir()
     refused = {"a.onnx": "is not an ONNX model", "b.onnx": "cannot be read", "empty": "has no ONNX files"}
     for file, message in ((tmp_path / name, message) for name, message in refused.items()):
