@@ -6,45 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from jellybean_solver import EndToEnd, Link, Plan, Problem, Sharing, Slo, SolverError
-from jellybean_solver.explanation.conflicts import find_conflict
-from jellybean_solver.explanation.counterfactuals import (
-    Counterfactual,
-    DeadlineResult,
-    Resolved,
-    Resolver,
-    ResolveSettings,
-    compare,
-)
+from jellybean_solver import Link, Plan, Problem, SolverError
+from jellybean_solver.explanation.counterfactuals import DeadlineResult, Resolved, ResolveSettings, compare
 from jellybean_solver.explanation.explain import Explanation, Part, explain
 from jellybean_solver.explanation.forced_choices import Question
 from jellybean_solver.explanation.relaxations import RequirementKind, relaxed, requirements
 from jellybean_solver.explanation.restrictions import forbid_pool
 from jellybean_solver.planning.solve import solve
 from jellybean_solver.planning.solver import Solution
-from tests.support.small_problems import GIB, box, gpu, operator, problem, variant
-
-# 10/s: small keeps 1 box (or 0.5 of a gpu) busy, large 2 boxes or 1 gpu.
-SMALL = variant("small", {"box": 0.1, "gpu": 0.05})
-LARGE = variant("large", {"box": 0.2, "gpu": 0.1})
-ACCURACY = EndToEnd(("see",), {("small",): 80.0, ("large",): 90.0})
-
-
-def seeing(target: float | None = 85.0, boxes: int = 1, **slo: float) -> Problem:
-    """One operator, two variants; a box costs 1 USD/h, a gpu 3, data are free to move."""
-    return problem(
-        operator("see", ["camera"], SMALL, LARGE),
-        pools=[box(boxes), gpu(1)],
-        accuracy=ACCURACY,
-        slo=Slo(accuracy=target, **slo),
-        links=[Link("edge", "cloud")],
-    )
-
-
-def change_of(found: Explanation, kind: str, subject: str) -> Counterfactual:
-    return next(
-        change for change in (*found.choices, *found.values) if (change.kind, change.subject) == (kind, subject)
-    )
+from tests.support.small_problems import GIB, box, gpu, operator, problem
+from tests.unit.solver.explanation.two_variants import SMALL, change_of, seeing
 
 
 def test_what_binds_and_what_one_more_unit_is_worth() -> None:
@@ -87,143 +58,6 @@ def test_a_choice_that_cannot_be_says_why() -> None:
     assert change.delta_usd_per_h is None
 
 
-@pytest.mark.parametrize(
-    ("question", "verdict", "delta", "said"),
-    [
-        (Question("q", "see", variant="large"), "used", None, "see uses large"),
-        (Question("q", "see", place="cloud"), "used", None, "all of see in cloud"),
-        (Question("q", "see", place="gpu"), "used", None, "all of see in gpu"),
-        (Question("q", "see", variant="small"), "no_plan", None, "accuracy target of 85"),
-        (Question("q", "see", place="edge"), "no_plan", None, "the 1 worker of box"),
-        # The first half of the work on one box leaves the gpu as dear as before: 3 + 1.
-        (Question("q", place="edge"), "dearer", 1.0, "box would not pay"),
-    ],
-)
-def test_why_not(question: Question, verdict: str, delta: float | None, said: str) -> None:
-    (answer,) = explain(seeing(), [question]).why_not
-
-    assert answer.verdict == verdict
-    assert said in answer.sentence
-    assert (answer.change.delta_usd_per_h if answer.change else None) == (pytest.approx(delta) if delta else None)
-
-
-def test_why_not_a_worker_that_costs_more_than_the_budget() -> None:
-    given = seeing(target=75.0, budget_usd_per_h=2.0)  # small on the box: 1; a gpu alone costs 3
-
-    (answer,) = explain(given, [Question("gpu", place="gpu")]).why_not
-
-    assert answer.verdict == "no_plan"
-    assert "no plan keeps the budget of 2 USD/h: the cheapest costs 3 USD/h, 3 of it for the worker" in answer.sentence
-    assert answer.conflict is not None
-    assert answer.conflict.proven
-    (item,) = answer.conflict.relaxations
-    assert item.requirement in requirements(given)
-    assert (item.requirement.kind, item.requirement.value, item.value) == (
-        RequirementKind.BUDGET,
-        2.0,
-        pytest.approx(3.0),
-    )
-    assert item.exact
-
-
-def test_why_not_a_worker_conflicts_in_terms_of_the_problem_as_given() -> None:
-    # Large on the gpu costs 3; with a box beside it 4. Small on the box would keep the budget.
-    given = seeing(target=85.0, budget_usd_per_h=3.5)
-
-    (answer,) = explain(given, [Question("edge", place="edge")]).why_not
-
-    assert answer.conflict is not None
-    found = {item.requirement.kind: item for item in answer.conflict.relaxations}
-    assert set(answer.conflict.members) <= set(requirements(given))
-    assert found[RequirementKind.BUDGET].value == pytest.approx(4.0)
-    assert found[RequirementKind.ACCURACY].value == 80.0
-    assert found[RequirementKind.ACCURACY].cost_usd_per_h == pytest.approx(1.0)
-    boxes = next(item for kind, item in found.items() if kind is RequirementKind.COUNT)
-    assert (boxes.requirement.subjects, boxes.value) == (("box",), 2.0)
-    assert boxes.cost_usd_per_h == pytest.approx(2.0)
-
-
-def test_why_not_a_worker_within_the_budget() -> None:
-    (answer,) = explain(seeing(budget_usd_per_h=4.0), [Question("edge", place="edge")]).why_not
-
-    assert (answer.verdict, answer.conflict) == ("dearer", None)
-    assert answer.change is not None
-    assert answer.change.cost_usd_per_h == pytest.approx(4.0)
-
-
-def test_why_not_a_place_without_a_profile() -> None:
-    only_box = replace(SMALL, service={"box": SMALL.service["box"]})
-    given = problem(operator("see", ["camera"], only_box), pools=[box(), gpu()])
-
-    (answer,) = explain(given, [Question("gpu", place="gpu")]).why_not
-
-    assert answer.verdict == "no_profile"
-    assert "see" in answer.sentence
-
-
-def test_a_conflict_names_each_requirement_and_how_far_it_must_give_way() -> None:
-    given = replace(seeing(target=85.0, boxes=1, budget_usd_per_h=2.5), utilisation=0.9)
-    conflict = explain(given).conflict
-    assert conflict is not None
-
-    found = {item.requirement.kind: item for item in conflict.relaxations}
-    assert conflict.proven
-    assert set(found) == {
-        RequirementKind.ACCURACY,
-        RequirementKind.RATE,
-        RequirementKind.BUDGET,
-        RequirementKind.UTILISATION,
-    }
-    # Large takes 3 boxes, at a cap of 1 only 2; there is one, and a gpu. Small takes more than one box: a gpu (3).
-    assert not found[RequirementKind.ACCURACY].helps
-    assert found[RequirementKind.BUDGET].value == pytest.approx(4.0)
-    assert found[RequirementKind.RATE].value == pytest.approx(0.45, rel=2e-4)  # large on the one box
-    assert not found[RequirementKind.UTILISATION].helps
-
-
-def test_one_requirement_may_be_too_much_alone() -> None:
-    conflict = explain(seeing(target=95.0)).conflict
-    assert conflict is not None
-
-    (item,) = conflict.relaxations
-    assert (item.requirement.kind, item.value) == (RequirementKind.ACCURACY, 90.0)
-    assert item.cost_usd_per_h == pytest.approx(3.0)
-
-
-def test_structure_alone_may_forbid_a_plan() -> None:
-    given = problem(operator("see", ["camera"], variant("small", {"gpu": 0.1})), pools=[box(), gpu()], links=[])
-    conflict = explain(given).conflict
-    assert conflict is not None
-
-    assert conflict.members == ()
-    assert "see" in conflict.reason
-
-
-def test_two_reasons_are_told_when_easing_one_does_not_help() -> None:
-    # Too little accuracy whatever runs, and too few workers for either variant.
-    given = replace(
-        seeing(target=95.0), pools=(box(0), gpu(1)), sources=(replace(seeing().sources[0], rate_per_s=100.0),)
-    )
-    conflict = explain(given).conflict
-    assert conflict is not None
-
-    assert all(item.helps is False for item in conflict.relaxations)
-    assert conflict.remaining
-    assert not set(conflict.remaining) & {conflict.members[0]}
-
-
-def test_exclusive_pools_are_eased_by_what_made_them_so() -> None:
-    two = [operator(name, ["camera"], variant("v", {"box": 0.01, "gpu": 0.01})) for name in ("a", "b")]
-    given = problem(*two, pools=[box(1, sharing=Sharing.EXCLUSIVE), gpu(0, sharing=Sharing.EXCLUSIVE)])
-    conflict = explain(given, settings=ResolveSettings(exclusive=(("box", "gpu"),))).conflict
-    assert conflict is not None
-
-    shared = next(item for item in conflict.relaxations if item.requirement.kind is RequirementKind.SHARING)
-    assert shared.requirement.subjects == ("box", "gpu")
-    assert shared.helps
-    assert shared.value is None
-
-
 def test_latency_is_predicted_for_every_plan_and_refuses_it() -> None:
     def p99_s(plan: Plan, seed: int) -> dict[str, float]:
         return {"": 0.2 if plan.selection["see"] == "large" else 0.05}
@@ -239,31 +73,6 @@ def test_latency_is_predicted_for_every_plan_and_refuses_it() -> None:
     (item,) = slow.conflict.relaxations
     assert (item.requirement.kind, item.value) == (RequirementKind.LATENCY_P99, 0.2)
     assert not item.exact  # small on a gpu might be quicker yet
-
-
-def test_a_latency_eased_to_the_cheapest_plans_is_not_said_to_be_the_least() -> None:
-    def p99_s(plan: Plan, seed: int) -> dict[str, float]:
-        return {"": 0.2 if plan.selection["see"] == "large" else 0.05}
-
-    given = seeing(target=85.0, latency_p99_s=0.1)
-    found = find_conflict(given, Resolved("infeasible", None, "none"), Resolver(ResolveSettings(p99_s=p99_s)))
-
-    item = next(item for item in found.relaxations if item.requirement.kind is RequirementKind.LATENCY_P99)
-    assert (item.value, item.exact) == (0.2, False)
-    assert not found.proven
-
-
-@pytest.mark.parametrize("status", ["unknown", "infeasible"])
-def test_no_conflict_is_named_when_time_ends_before_the_first_probe(status: str) -> None:
-    def ask(problem: Problem, label: str) -> Resolved:
-        return Resolved(status, None, "an answer")
-
-    found = find_conflict(
-        seeing(target=95.0), Resolved("infeasible", None, "too much"), Resolver(ResolveSettings()), ask
-    )
-
-    assert found.members == ()
-    assert found.proven == (status == "infeasible")  # that structure alone forbids a plan
 
 
 def test_time_that_ends_leaves_questions_open_and_says_so() -> None:
@@ -301,19 +110,6 @@ def test_simulations_keep_to_the_time_allowed(limit_s: float | None, most: int) 
     assert limit_s is None or now_s <= limit_s + 10.0
     for change in (*found.choices, *found.values):
         assert change.status != "unknown" or change.reason.startswith("time ended")
-
-
-def test_a_budget_eased_to_a_plan_that_is_not_proven_cheapest_is_not_said_to_be_the_least() -> None:
-    given = seeing(target=85.0, budget_usd_per_h=2.0)  # large on the gpu: 3
-
-    def ask(problem: Problem, label: str) -> Resolved:
-        found = Resolver(ResolveSettings()).ask(problem, label)
-        return replace(found, status="gap") if found.status == "optimal" else found
-
-    for exact, asked in ((True, None), (False, ask)):
-        found = find_conflict(given, Resolved("infeasible", None, "too dear"), Resolver(ResolveSettings()), asked)
-        item = next(item for item in found.relaxations if item.requirement.kind is RequirementKind.BUDGET)
-        assert (item.value, item.exact) == (pytest.approx(3.0), exact)
 
 
 def test_a_difference_that_is_not_proven_is_a_range() -> None:
