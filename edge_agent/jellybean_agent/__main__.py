@@ -6,12 +6,13 @@ import argparse
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from jellybean_agent.enrolment.join import join, keep_renewed, wait_for_new_plan
 from jellybean_agent.errors import AgentError, ModelError, PlanViewError, describe_error
@@ -23,10 +24,11 @@ from jellybean_agent.execution.python_code import (
     parse_allow_list,
     step_folders,
 )
-from jellybean_agent.process.server import DEFAULT_DRAIN_S, Options, serve
+from jellybean_agent.process.server import DEFAULT_DRAIN_S, Options, serve, termination_event
 from jellybean_agent.telemetry.logs import add_log_options, configure_logging
 from jellybean_agent.transport.channels import CONNECTION_LIFETIME_S
 
+LOG = logging.getLogger("jellybean.agent")
 _EXAMPLE = """example:
   jellybean-agent --plan run/plan.json --worker edge-1 --root digits --listen unix:/tmp/run/edge-1.sock \\
                   --peers run/peers.json
@@ -78,7 +80,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 async def _joined(joining: dict[str, object], given: dict[str, object], pool: ModelProcessPool | None) -> bool:
     """Enrol at a gateway, then serve its plan, and keep the certificate renewed.
 
-    True if serving ended because the gateway has a new plan.
+    True if serving ended because the gateway has a new plan. If a model of the plan cannot be loaded, the gateway is
+    told, and the agent waits for another plan: a box that ended would not return to the plan before.
     """
     token = joining["token"]
     file = Path(str(joining["token_file"] or ""))
@@ -89,14 +92,19 @@ async def _joined(joining: dict[str, object], given: dict[str, object], pool: Mo
     files = {"plan": found.folder / "plan.json", "peers": found.folder / "peers.json", "root": found.models}
     listen = given["listen"] or f"0.0.0.0:{str(own).rpartition(':')[2]}"
     ours = {"worker": found.worker.name, "tls": found.tls, "listen": listen, "emulate": False}
-    renewing = asyncio.create_task(keep_renewed(found.folder))
     allow_python = cast(frozenset[str], given["allow_python"])
     every_s = float(str(joining["plan_every_s"]))
-    following = asyncio.create_task(wait_for_new_plan(found, every_s, allow_python))
-    for task in (renewing, following):
-        task.add_done_callback(_drain_unless_cancelled)
+    stop = termination_event()
+    renewing = _start(keep_renewed(found.folder))
+    following = _start(wait_for_new_plan(found, every_s, allow_python))
     try:
-        await serve(Options(**{**given, **files, **ours}), pool)  # type: ignore[arg-type]
+        await serve(Options(**{**given, **files, **ours}), pool, stop)  # type: ignore[arg-type]
+    except ModelError as error:
+        if not stop.is_set():
+            LOG.error("plan %s cannot be served here, waiting for another: %s", found.view.hash[:12], error)
+            following.cancel()
+            following = _start(wait_for_new_plan(found, every_s, allow_python, problem=str(error)))
+            await stop.wait()
     finally:
         is_new = following.done() and following.exception() is None
         for task in (renewing, following):
@@ -106,6 +114,13 @@ async def _joined(joining: dict[str, object], given: dict[str, object], pool: Mo
         with contextlib.suppress(asyncio.CancelledError):
             await following
     return is_new
+
+
+def _start(coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """Start a task whose end starts a drain."""
+    task = asyncio.create_task(coroutine)
+    task.add_done_callback(_drain_unless_cancelled)
+    return task
 
 
 def _drain_unless_cancelled(task: asyncio.Task[None]) -> None:

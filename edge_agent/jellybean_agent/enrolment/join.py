@@ -25,7 +25,7 @@ from jellybean_agent.brain.plan_view import PlanView, WorkerView, plan_view
 from jellybean_agent.enrolment.join_token import JoinToken, parse_token
 from jellybean_agent.errors import AgentError, ModelError, PlanViewError, TransientError, describe_error
 from jellybean_agent.execution.model_files import MAX_DATA_BYTES, file_sha256
-from jellybean_agent.execution.python_code import python_refusal
+from jellybean_agent.execution.python_code import python_refusal, require_source
 from jellybean_agent.security.certificates import (
     CA_FILE,
     CERTIFICATE_FILE,
@@ -181,11 +181,13 @@ def _models(view: PlanView, worker: WorkerView) -> Iterator[tuple[str, str]]:
 
 
 def _require_python(view: PlanView, worker: WorkerView, allowed: frozenset[str]) -> None:
-    """ModelError if a function of the plan may not run on this machine."""
+    """ModelError if a function of the plan may not run on this machine, or is installed here in another version."""
     for name in worker.operators:
         python = view.operators[name].python
         if python is not None and (reason := python_refusal(python.function, allowed)) is not None:
             raise ModelError(f"{name}: {reason}")
+        if python is not None:
+            require_source(python.function, python.sha256)
 
 
 def _is_enrolled(folder: Path) -> bool:

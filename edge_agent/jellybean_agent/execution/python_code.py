@@ -156,6 +156,17 @@ def find_module_source(module: str, folders: Sequence[str] = ()) -> ModuleSource
     return ModuleSource(module, path, text, spec.submodule_search_locations is not None)
 
 
+def require_source(function: str, sha256: str) -> ModuleSource:
+    """The installed source of a function's module. ModelError unless it has the planned sha256."""
+    source = find_module_source(split_function_name(function)[0])
+    if source.sha256 != sha256:
+        raise ModelError(
+            f"python {function}: {source.path} has sha256 {source.sha256[:12]}..., the plan says {sha256[:12]}...: "
+            "another version is installed here; install the planned one, or plan again"
+        )
+    return source
+
+
 def _find_spec(module: str, places: Sequence[str] | None) -> tuple[ModuleSpec | None, str]:
     """The module's spec, or None with the name of the part that is missing. `places`: None for the import path."""
     spec: ModuleSpec | None = None

@@ -19,7 +19,7 @@ from jellybean_agent.execution.python_code import (
     ModuleSource,
     PythonStep,
     arguments_of,
-    find_module_source,
+    require_source,
     split_function_name,
     step_signature,
 )
@@ -36,13 +36,8 @@ class PythonSession:
     """A function in this process. Its source has the planned sha256, and the hashed bytes are the bytes executed."""
 
     def __init__(self, step: PythonStep, sha256: str) -> None:
-        module, name = split_function_name(step.function)
-        source = find_module_source(module)
-        if source.sha256 != sha256:
-            raise ModelError(
-                f"python {step}: {source.path} has sha256 {source.sha256[:12]}..., the plan says {sha256[:12]}...: "
-                "another version is installed here; install the planned one, or plan again"
-            )
+        _, name = split_function_name(step.function)
+        source = require_source(step.function, sha256)
         self._step, self._arguments = step, arguments_of(step.arguments)
         signature = step_signature(source, step.function, self._arguments)
         self.inputs, self.outputs = signature.inputs, signature.outputs

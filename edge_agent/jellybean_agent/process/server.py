@@ -63,10 +63,11 @@ class Options:
     allow_python: frozenset[str] = frozenset()  # functions that may run besides the built-in steps
 
 
-async def serve(options: Options, pool: ModelProcessPool | None = None) -> None:
+async def serve(options: Options, pool: ModelProcessPool | None = None, stop: asyncio.Event | None = None) -> None:
     """Run one agent until SIGTERM or SIGINT, then drain it. Models run in a process of the pool, or in this one.
 
-    TransientError when the pool has died, as no model process could be restarted.
+    `stop`: the event of these signals (`termination_event`), if the caller waits for it too. TransientError when the
+    pool has died, as no model process could be restarted.
     """
     keep_freed_memory()  # after the pool was forked, so that it applies to this process only
     view = read_plan(options.plan)
@@ -78,7 +79,7 @@ async def serve(options: Options, pool: ModelProcessPool | None = None) -> None:
     transport = make_transport(view.name, me, options.tls, insecure=options.insecure, renew_s=options.renew_s)
     addresses = read_peer_addresses(options.peers, transport)
     links_path = options.links or options.peers.with_name("links")
-    stop = termination_event()
+    stop = stop or termination_event()
     pool_died = _watch_pool(pool, stop)
     if not options.emulate:
         worker = replace(worker, device_s=None)

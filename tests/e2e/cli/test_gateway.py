@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from jellybean.serving.client import Client
@@ -26,6 +27,7 @@ from jellybean.serving.enrolment.authority import open_authority
 from jellybean.serving.errors import NotRunningError, RequestError
 from jellybean.serving.local.running import down
 from jellybean.serving.run_state import read_state, running_state
+from jellybean_agent.execution.model_files import file_sha256
 from jellybean_agent.security.certificates import read_credentials
 from jellybean_protos.gateway.v1 import gateway_pb2
 from tests.support.command_line import jellybean
@@ -253,6 +255,25 @@ def test_a_plan_whose_model_is_damaged_at_the_gateway_changes_nothing(site: Site
     shutil.copy(copy / "models/five.onnx", model)
     assert "keeps its plan: worker box-1: model five.onnx came with sha256" in error
     assert (set(load.answers), load.failures) == ({6.0}, [])
+
+
+def test_a_box_that_cannot_load_its_new_model_returns_to_the_plan_before(site: Site, tmp_path: Path) -> None:
+    """The model is of a later opset than the box's ONNX Runtime reads."""
+    copy = shutil.copytree(site.project, tmp_path / "copy")
+    changed, workflow = copy / "models/five.onnx", copy / "workflow.yaml"
+    before = file_sha256(changed)
+    later = onnx.load(changed)
+    later.opset_import[0].version = 1000
+    onnx.save(later, changed)
+    workflow.write_text(workflow.read_text().replace(before, file_sha256(changed)))
+    shutil.copy(changed, site.project / "models/five.onnx")
+    pids = {worker: box.pid for worker, box in site.boxes.items()}
+    with Load(site) as load:
+        error = refusal("apply", str(copy), *site.elsewhere, *ACCURATE, "--timeout", str(LIMIT_S), "--stale")
+        site.await_ready()
+    assert "keeps its plan: worker box-1: first/five: model" in error
+    assert (set(load.answers), load.failures) == ({6.0}, [])
+    assert all(box.poll() is None and box.pid == pids[worker] for worker, box in site.boxes.items())
 
 
 def test_down_drains_and_boxes_wait_for_the_next_gateway(site: Site) -> None:
