@@ -16,7 +16,6 @@ from jellybean.documents.training.tensor import TensorSpec
 from jellybean.pipeline.torch_graph import GraphFacts, graph_facts
 from jellybean.pipeline.torch_profile import profile_traced
 from jellybean.pipeline.torch_trace import CallArguments, TracedModule, trace
-from jellybean.training.errors import TrainingError
 from jellybean.training.hand_back import trained_model
 from jellybean.training.processes.ranks import Rank
 from jellybean.training.setup import set_up_run
@@ -192,10 +191,7 @@ class Split:
         spec = document.tensor
         rank = Rank(number, self.devices, torch.device("cpu"), tensor=spec.ways, by_rows=spec.by_rows)
         torch.manual_seed(document.seed)
-        try:
-            run = set_up_run(document, Path(), rank)
-        except TrainingError as error:
-            return {"error": str(error)}
+        run = set_up_run(document, Path(), rank)
         shapes = {n: tuple(v.shape) for stage in run.held.values() for n, v in stage.versions.parameters.items()}
         epochs = train(run, run.document, Path(self.folder), lambda epoch: None, lambda text: None).epochs
         group = run.split.weights.group
