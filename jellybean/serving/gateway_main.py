@@ -8,7 +8,7 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from jellybean.serving.gateway.requests.hedging import Hedge
 from jellybean.serving.gateway.service import GatewayService
 from jellybean.serving.gateway.workflow_model import Workflow
 from jellybean.serving.outcomes import Outcome
-from jellybean.serving.run_state import mark_drained
+from jellybean.serving.run_state import mark_drained, state_path
 from jellybean.serving.spool.spool import Spool
 from jellybean_agent import (
     CONNECTION_LIFETIME_S,
@@ -49,6 +49,7 @@ from jellybean_agent import (
     add_reflection,
     agent_service_handler,
     configure_logging,
+    describe_error,
     keep_freed_memory,
     make_span_factory,
     make_transport,
@@ -91,7 +92,7 @@ async def serve(options: argparse.Namespace) -> None:
         network = WorkerNetwork(transport, known, emulate=not options.no_emulation)
         gateway = _gateway(options, spans, view, addresses, links, network)
         rollout = PlanRollout(PlanOffer(view, options.plan.read_bytes(), addresses))
-        end = _end_of_run(options, stop)
+        end = end_of_run(options.run, stop)
         service, workflow = GatewayService(gateway, transport, rollout, on_replaced, end), Workflow(gateway)
         healthy = health.aio.HealthServicer()  # type: ignore[attr-defined]
         _add_deliver(workers, gateway)
@@ -147,13 +148,18 @@ def _use_replaced_plan(options: argparse.Namespace) -> Callable[[gateway_pb2.Rep
     return kept.keep
 
 
-def _end_of_run(options: argparse.Namespace, stop: asyncio.Event) -> Callable[[], None]:
-    """A function that ends this process, and the run that it belongs to."""
+def end_of_run(run: Path | None, stop: asyncio.Event) -> Callable[[], Awaitable[None]]:
+    """A function that ends this process, and the run of the project `run` that it belongs to, if any."""
 
-    def end() -> None:
-        if options.run is not None:
-            mark_drained(options.run)
-        stop.set()
+    async def end() -> None:
+        try:
+            if run is not None:
+                await asyncio.to_thread(mark_drained, run, os.getpid())  # it waits for the lock of the state file
+        except OSError as error:
+            text = "%s: %s; only the gateway ends, and is started again: `jellybean down %s` ends the run"
+            LOG.error(text, state_path(run or Path()), describe_error(error), run)
+        finally:
+            stop.set()
 
     return end
 

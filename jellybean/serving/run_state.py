@@ -183,10 +183,14 @@ def is_serving_joined(directory: Path) -> bool:
     return state is not None and bool(state.peers)
 
 
-def mark_drained(directory: Path) -> None:
-    """Record that the gateway has drained and ends: the keeper stops the rest of the run. No effect without a run."""
+def mark_drained(directory: Path, gateway_pid: int) -> None:
+    """Record that a gateway has drained and ends: the keeper stops the rest of its run.
+
+    No effect if it is not the gateway of the project's run, which another one may have replaced.
+    """
     with locked(directory):
-        if (state := read_state(directory)) is not None:
+        state = read_state(directory)
+        if state is not None and (GATEWAY_NAME, gateway_pid) in [(each.name, each.pid) for each in state.processes]:
             write_state(directory, dataclasses.replace(state, drained=True))
 
 

@@ -107,12 +107,13 @@ class PlanRollout:
         offer: PlanOffer,
         timeout_s: float,
         switch: Switch,
+        on_served: Callable[[], None] = lambda: None,
     ) -> None:
         """Have the boxes download the models of `offer`, then switch while `switch` runs.
 
         `switch` gets the seconds left, and a function that it calls once boxes may stop serving the plan before.
-        If `switch` raises, they return to the plan before. StatusError if a box cannot serve the plan, or a plan is
-        being replaced already.
+        If `switch` raises, they return to the plan before. `on_served` is called as soon as it returns, even if the
+        caller has been cancelled. StatusError if a box cannot serve the plan, or a plan is being replaced already.
         """
         if self._next is not None:
             reason = "the gateway is replacing its plan already: try again later"
@@ -124,11 +125,18 @@ class PlanRollout:
         try:
             await self._fetched(offer, timeout_s)
             left_s = began_s + timeout_s - time.monotonic()
-            await self._unless_problem(switch(left_s, self._allow_switch))
-            self.served = offer
+            await self._unless_problem(self._switched(offer, switch(left_s, self._allow_switch), on_served))
         finally:
             self._next, self._may_switch = None, False
             self._notify()
+
+    async def _switched(
+        self, offer: PlanOffer, switch: Coroutine[Any, Any, None], on_served: Callable[[], None]
+    ) -> None:
+        """Await `switch`, then serve `offer`, in one step of the event loop: no cancellation comes between the two."""
+        await switch
+        self.served = offer
+        on_served()
 
     def _allow_switch(self) -> None:
         self._may_switch = True

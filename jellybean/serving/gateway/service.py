@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,10 @@ from jellybean_protos.gateway.v1 import gateway_pb2
 _ANSWER_S = 0.2  # between the answer to Stop and the end of the process
 
 
+async def _no_end() -> None:
+    """Does not end the process."""
+
+
 class GatewayService:
     """Methods of the service `Gateway`.
 
@@ -35,10 +39,11 @@ class GatewayService:
         transport: Transport,
         rollout: PlanRollout,
         on_replaced: Callable[[gateway_pb2.ReplaceRequest], None] = lambda request: None,
-        on_stop: Callable[[], None] = lambda: None,
+        on_stop: Callable[[], Awaitable[None]] = _no_end,
     ) -> None:
         self._gateway, self._transport, self._rollout = gateway, transport, rollout
         self._on_replaced, self._on_stop = on_replaced, on_stop
+        self._ends = set[asyncio.Task[None]]()  # one for each Stop under way
 
     async def Infer(self, request: gateway_pb2.InferRequest, context: Any) -> gateway_pb2.InferResponse:
         response = gateway_pb2.InferResponse(request_id=request.request_id or uuid.uuid4().hex)
@@ -64,9 +69,17 @@ class GatewayService:
         return agent_pb2.DrainResponse(left=await self._gateway.drain(request.timeout_s))
 
     async def Stop(self, request: agent_pb2.DrainRequest, _context: Any) -> agent_pb2.DrainResponse:
-        left = await self._gateway.drain(request.timeout_s)
-        asyncio.get_running_loop().call_later(_ANSWER_S, self._on_stop)
-        return agent_pb2.DrainResponse(left=left)
+        drain = asyncio.create_task(self._gateway.drain(request.timeout_s))
+        end = asyncio.create_task(self._end_after(drain))
+        self._ends.add(end)  # the event loop itself keeps no reference
+        end.add_done_callback(self._ends.discard)
+        return agent_pb2.DrainResponse(left=await asyncio.shield(drain))
+
+    async def _end_after(self, drain: asyncio.Task[int]) -> None:
+        """End the process after a drain, whether or not its caller still waits: it refuses all requests by now."""
+        await asyncio.wait([drain])
+        await asyncio.sleep(_ANSWER_S)
+        await self._on_stop()
 
     async def Plan(self, _request: gateway_pb2.PlanRequest, _context: Any) -> gateway_pb2.PlanResponse:
         return gateway_pb2.PlanResponse(plan=self._rollout.served.document)
@@ -84,8 +97,8 @@ class GatewayService:
                 PlanOffer(view, request.plan, addresses),
                 request.timeout_s,
                 partial(self._gateway.plans.replace, view, addresses, links),
+                partial(self._on_replaced, gateway_pb2.ReplaceRequest(plan=request.plan, peers=addresses)),
             )
-            self._on_replaced(gateway_pb2.ReplaceRequest(plan=request.plan, peers=addresses))
         except AgentError as error:
             await context.abort(status_of(error), str(error))
         except (ValueError, RecursionError) as error:

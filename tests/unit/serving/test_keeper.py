@@ -18,6 +18,7 @@ from jellybean.serving.local import keeper
 from jellybean.serving.local.keeper import Keeper
 from jellybean.serving.local.processes import process_state, spawn
 from jellybean.serving.run_state import (
+    GATEWAY_NAME,
     ProcessState,
     RunState,
     mark_drained,
@@ -58,8 +59,11 @@ def test_a_run_whose_gateway_was_told_to_end_ends_as_a_whole(tmp_path: Path) -> 
     state_folder(tmp_path)
     child = spawn([sys.executable, "-S", "-c", "import time; time.sleep(60)"], tmp_path, tmp_path / "log")
     agent = process_state("edge-1", child, (), "", tmp_path / "log")
-    write_state(tmp_path, RunState("hash", "flow", str(tmp_path / "run"), "", "unix:none", processes=(agent,)))
-    mark_drained(tmp_path)
+    me = ProcessState(GATEWAY_NAME, os.getpid(), psutil.Process().create_time(), "unix:none", "log")
+    write_state(tmp_path, RunState("hash", "flow", str(tmp_path / "run"), "", "unix:none", processes=(me, agent)))
+    mark_drained(tmp_path, os.getpid() + 1)  # the gateway of an earlier run
+    assert running_state(tmp_path).processes == (me, agent)
+    mark_drained(tmp_path, os.getpid())
     with pytest.raises(NotRunningError):
         running_state(tmp_path)
     Keeper(tmp_path, str(tmp_path / "run")).run()

@@ -113,6 +113,25 @@ def test_boxes_return_to_the_plan_before_if_the_next_one_does_not_get_ready(tmp_
     asyncio.run(run())
 
 
+def test_a_plan_that_was_switched_to_is_the_one_served_although_the_caller_is_cancelled(tmp_path: Path) -> None:
+    before, after = (offer(tmp_path, factor, ("edge-1",)) for factor in (2.0, 3.0))
+
+    async def run() -> None:
+        rollout, kept = PlanRollout(before), list[str]()
+
+        async def switch(_left_s: float, allow: Callable[[], None]) -> None:
+            allow()
+            replacing.cancel()  # arrives after the switch
+
+        replacing = asyncio.create_task(rollout.replace(after, WAIT_S, switch, lambda: kept.append("after")))
+        with pytest.raises(asyncio.CancelledError):
+            await replacing
+        assert (rollout.served, rollout.offers, kept) == (after, (after,), ["after"])
+        assert (await ask(rollout, "edge-1", have=before.view.hash)).plan == after.document
+
+    asyncio.run(run())
+
+
 def test_a_box_that_asks_only_during_the_switch_and_cannot_serve_the_plan_ends_it(tmp_path: Path) -> None:
     before, after = offer(tmp_path, 2.0, ("edge-1",)), offer(tmp_path, 3.0, ("edge-1",))
 
