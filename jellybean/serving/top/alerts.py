@@ -1,7 +1,8 @@
 """Prometheus alert rules of a run, on the metrics of docs/metrics.md.
 
-Rules compare what is measured with what the plan states, so they need no thresholds of their own for rate, latency and
-cost. Every rule is about one gateway (`job`, `instance`).
+Rules compare what is measured with what the plan states, so they need no thresholds of their own for latency and cost.
+What overload is, and what more than single failures are, is that of `overload`. Every rule is about one gateway (`job`,
+`instance`).
 """
 
 from __future__ import annotations
@@ -12,14 +13,23 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-WINDOW = "5m"  # rates are averaged over this time: long enough for a burst of random arrivals to even out
-ABOVE_PLAN = 1.1  # offered / planned rate; a plan has spare capacity for less
-SERVER_ERRORS = 0.01  # share of the requests that ended
+from jellybean.serving.outcomes import OutcomeKind
+from jellybean.serving.top.overload import ABOVE_PLAN, FAILED_SHARE, NOISE
+
+WINDOW_S = 300
+WINDOW = f"{WINDOW_S}s"  # rates are averaged over this time: long enough for a burst of random arrivals to even out
 _AT = "job, instance"
 _CLIENT_ERRORS = f'ignoring (outcome) rate(jellybean_gateway_requests_total{{outcome="client_error"}}[{WINDOW}])'
 OFFERED_PER_S = f"rate(jellybean_gateway_received_total[{WINDOW}]) - {_CLIENT_ERRORS}"
+_PLANNED_PER_S = "jellybean_plan_requests_per_second"
 P99_S = f"histogram_quantile(0.99, sum by ({_AT}, le) (rate(jellybean_gateway_latency_seconds_bucket[{WINDOW}])))"
 _REPLAN = "jellybean plan DIR --from running --set sources.NAME.rate=..., then jellybean apply DIR"
+
+
+def _share_above(outcome: OutcomeKind) -> str:
+    """Requests per second of an outcome, where they are more than single ones."""
+    ended = f'rate(jellybean_gateway_requests_total{{outcome="{outcome}"}}[{WINDOW}])'
+    return f"{ended} > ignoring (outcome) {FAILED_SHARE} * ({OFFERED_PER_S})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +47,8 @@ class Rule:
 RULES = (
     Rule(
         "JellyBeanOverload",
-        f"({OFFERED_PER_S}) > {ABOVE_PLAN} * jellybean_plan_requests_per_second",
+        f"({OFFERED_PER_S}) > {ABOVE_PLAN} * {_PLANNED_PER_S}"  # PromQL compares from left to right, and filters
+        f" > {_PLANNED_PER_S} + {NOISE} * sqrt({_PLANNED_PER_S} / {WINDOW_S})",
         "5m",
         "warning",
         "{{ $value | humanize }}/s offered, more than planned",
@@ -53,7 +64,7 @@ RULES = (
     ),
     Rule(
         "JellyBeanShedsRequests",
-        f'rate(jellybean_gateway_requests_total{{outcome="shed"}}[{WINDOW}]) > 0',
+        _share_above(OutcomeKind.SHED),
         "1m",
         "critical",
         "{{ $value | humanize }}/s refused because of overload",
@@ -61,7 +72,7 @@ RULES = (
     ),
     Rule(
         "JellyBeanLateRequests",
-        f'rate(jellybean_gateway_requests_total{{outcome="late"}}[{WINDOW}]) > 0',
+        _share_above(OutcomeKind.LATE),
         "1m",
         "critical",
         "{{ $value | humanize }}/s without an answer in time",
@@ -69,9 +80,7 @@ RULES = (
     ),
     Rule(
         "JellyBeanServerErrors",
-        f'rate(jellybean_gateway_requests_total{{outcome="server_error"}}[{WINDOW}])'
-        f" > ignoring (outcome) {SERVER_ERRORS} * sum without (outcome)"
-        f" (rate(jellybean_gateway_requests_total[{WINDOW}]))",
+        _share_above(OutcomeKind.SERVER_ERROR),
         "1m",
         "critical",
         "{{ $value | humanize }}/s failed",

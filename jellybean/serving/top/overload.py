@@ -13,10 +13,12 @@ from jellybean.errors import DocumentError
 from jellybean.quantities import DURATION, RATE, format_quantity
 from jellybean_agent import PlanFigures
 
-# Standard deviations of a Poisson count by which more requests than planned must arrive. At the planned rate, chance
-# exceeds 3 in one window of 700. With late or shed requests or a missed p99, less evidence for their cause is enough.
-_NOISE = 3.0
-_NOISE_WITH_SYMPTOM = 1.0
+ABOVE_PLAN = 1.1  # offered / planned rate from which on it is overload; a plan has spare capacity for less
+# Standard deviations of a Poisson count by which more requests than planned must arrive, too: it decides in short
+# windows. At the planned rate, chance exceeds 3 in one window of 700.
+NOISE = 3.0
+_NOISE_WITH_SYMPTOM = 1.0  # late or shed requests or a missed p99 have a cause: this is enough evidence for it
+FAILED_SHARE = 0.01  # share of the requests; single late ones have a cause of their own, as a client's short deadline
 _DIGITS = 2  # significant digits to which the proposed rates are rounded up
 
 
@@ -46,11 +48,16 @@ class Load:
 
     @property
     def is_above_plan(self) -> bool:
-        """True if more requests arrived than chance explains."""
-        has_symptom = self.misses_p99 or self.late_per_s > 0 or self.shed_per_s > 0
+        """True if more requests arrived than planned: than chance explains, and without a symptom by `ABOVE_PLAN`."""
+        has_symptom = self.misses_p99 or self.is_much(self.late_per_s) or self.is_much(self.shed_per_s)
+        noise, least_ratio = (_NOISE_WITH_SYMPTOM, 1.0) if has_symptom else (NOISE, ABOVE_PLAN)
         planned = self.planned_per_s * self.window_s
-        noise = (_NOISE_WITH_SYMPTOM if has_symptom else _NOISE) * math.sqrt(planned)
-        return planned > 0 and self.offered_per_s * self.window_s > planned + noise
+        above = self.offered_per_s * self.window_s > planned + noise * math.sqrt(planned)
+        return planned > 0 and above and self.ratio > least_ratio
+
+    def is_much(self, failed_per_s: float) -> bool:
+        """True if so many late or shed requests per second are more than single ones."""
+        return failed_per_s > FAILED_SHARE * self.offered_per_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +88,9 @@ def _reasons(load: Load) -> Iterator[str]:
         yield f"{load.offered_per_s:.3g}/s offered, planned for {load.planned_per_s:.3g}/s"
     if load.p99_s is not None and load.target_p99_s is not None and load.misses_p99:
         yield f"p99 {seconds(load.p99_s)}, target {seconds(load.target_p99_s)}"
-    if load.shed_per_s > 0:
+    if load.is_much(load.shed_per_s):
         yield f"{load.shed_per_s:.3g}/s shed"
-    if load.late_per_s > 0:
+    if load.is_much(load.late_per_s):
         yield f"{load.late_per_s:.3g}/s late"
 
 

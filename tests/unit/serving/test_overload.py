@@ -12,6 +12,7 @@ import pytest
 from jellybean.documents import load_project
 from jellybean.serving.gateway.requests.counters import RequestCounters
 from jellybean.serving.outcomes import Outcome, OutcomeKind
+from jellybean.serving.top.alerts import OFFERED_PER_S, RULES
 from jellybean.serving.top.overload import Load, find_overload, replan_command
 from jellybean_agent import PlanFigures, plan_view
 from jellybean_solver import to_document
@@ -41,8 +42,15 @@ def figures() -> PlanFigures:
         ({"p99_s": 3.2, "target_p99_s": None}, ()),
         ({"p99_s": None}, ()),
         (
-            {"offered_per_s": 11.5, "shed_per_s": 1.25, "late_per_s": 0.1},
-            ("11.5/s offered, planned for 10/s", "1.25/s shed", "0.1/s late"),
+            {"offered_per_s": 11.5, "shed_per_s": 1.25, "late_per_s": 0.2},
+            ("11.5/s offered, planned for 10/s", "1.25/s shed", "0.2/s late"),
+        ),
+        ({"offered_per_s": 100.0, "planned_per_s": 100.0, "late_per_s": 1.0, "shed_per_s": 1.0}, ()),  # 1 % is no more
+        ({"offered_per_s": 1050.0, "planned_per_s": 1000.0}, ()),  # above chance, but a plan has spare capacity
+        ({"offered_per_s": 1101.0, "planned_per_s": 1000.0}, ("1.1e+03/s offered, planned for 1e+03/s",)),
+        (
+            {"offered_per_s": 1050.0, "planned_per_s": 1000.0, "p99_s": 3.2},
+            ("1.05e+03/s offered, planned for 1e+03/s", "p99 3.2 s, target 3 s"),
         ),
         ({"planned_per_s": 0.0}, ()),  # unknown
     ],
@@ -55,6 +63,15 @@ def test_reasons(changes: dict[str, float], reasons: tuple[str, ...], figures: P
         assert found.is_above_plan == (found.command is not None) == (load.offered_per_s > load.planned_per_s)
         elsewhere = find_overload(load, figures, None)
         assert elsewhere == replace(found, command=None)
+
+
+def test_alerts_have_the_thresholds_of_top() -> None:
+    expr = {rule.alert: rule.expr for rule in RULES}
+    planned, offered = "jellybean_plan_requests_per_second", f"({OFFERED_PER_S})"
+    assert expr["JellyBeanOverload"] == f"{offered} > 1.1 * {planned} > {planned} + 3.0 * sqrt({planned} / 300)"
+    for name, outcome in (("Sheds", "shed"), ("Late", "late")):
+        ended = f'rate(jellybean_gateway_requests_total{{outcome="{outcome}"}}[300s])'
+        assert expr[f"JellyBean{name}Requests"] == f"{ended} > ignoring (outcome) 0.01 * {offered}"
 
 
 def test_the_command_plans_for_the_offered_rate_and_the_targets_of_the_running_plan(
