@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from jellybean.serving.top.alerts import ABOVE_PLAN, RULES
+from jellybean.serving.top.alerts import RULES
+from jellybean.serving.top.overload import ABOVE_PLAN
 
 _RATE = "[$__rate_interval]"
 _WIDTH, _HEIGHT = 12, 8  # Grafana's grid has 24 columns
