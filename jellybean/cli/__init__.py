@@ -9,6 +9,7 @@ import typer
 from jellybean.cli.app import app, load_commands
 from jellybean.cli.console import EXIT_BAD_INPUT, EXIT_FAILURE, EXIT_INTERRUPTED, errors, print_json
 from jellybean.cli.failures import error_json, failure, interrupt_behind, status_of, text_of
+from jellybean.display.terminal import BAD, WARN
 from jellybean.errors import JellyBeanError
 from jellybean_agent import AgentError
 
@@ -30,13 +31,13 @@ def run(arguments: list[str]) -> int:
         if interrupt_behind(error) is not None:
             if as_json:
                 print_json(error_json("interrupted", "interrupted"))
-            errors.print("interrupted", style="yellow")
+            errors.print("interrupted", style=WARN)
             return EXIT_INTERRUPTED
         if not isinstance(error, JellyBeanError | AgentError | OSError):
             raise
         if as_json:
             print_json(failure(error))
-        errors.print(text_of(error), style="red", soft_wrap=True)
+        errors.print(text_of(error), style=BAD, soft_wrap=True)
         return status_of(error)
 
 
@@ -54,6 +55,6 @@ def _run(arguments: list[str], *, as_json: bool) -> int:
     except _UsageError as error:
         message = str(getattr(error, "format_message", error.__str__)())
         print_json(error_json("usage", message))
-        errors.print(f"{message} (see jellybean --help)", style="red", soft_wrap=True)
+        errors.print(f"{message} (see jellybean --help)", style=BAD, soft_wrap=True)
         return EXIT_BAD_INPUT
     return status if isinstance(status, int) else 0

@@ -15,6 +15,8 @@ from typing import Any, Protocol, TextIO
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from jellybean.display.terminal import WARN
+
 EXIT_FAILURE = 1
 EXIT_BAD_INPUT = 2
 EXIT_INFEASIBLE = 3
@@ -71,7 +73,7 @@ _collected: ContextVar[list[str] | None] = ContextVar("collected", default=None)
 
 def warn(text: str) -> None:
     """Print a warning to stderr."""
-    errors.print(text, style="yellow", soft_wrap=True)
+    errors.print(text, style=WARN, soft_wrap=True)
     if (collected := _collected.get()) is not None and text not in collected:
         collected.append(text)
 

@@ -13,6 +13,7 @@ from jellybean.cli.app import Directory, Json, Overrides, Stale, app, example
 from jellybean.cli.console import EXIT_BAD_INPUT, errors, out, print_json, say, warn
 from jellybean.cli.failures import failure
 from jellybean.cli.projects import warn_about_profiles
+from jellybean.display.terminal import BAD
 from jellybean.documents import MultiWorkflowProject, build_problem, json_schemas, load_any_project, require_folder
 from jellybean.documents.layout import workflow_folders
 from jellybean.documents.todos import Todo, read_todos
@@ -59,7 +60,7 @@ def validate(
         if json:
             found = {"valid": False, "problems": [problem.to_dict() for problem in error.problems]}
             print_json({**found, **_json_lists(todos, fixed), **failure(error)})
-        errors.print(str(error), style="red", soft_wrap=True)
+        errors.print(str(error), style=BAD, soft_wrap=True)
         _print_todos(todos)
         raise typer.Exit(EXIT_BAD_INPUT) from error
     todos = read_todos(directory)

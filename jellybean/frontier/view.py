@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jellybean.display import formats
+from jellybean.display.terminal import BAD, GOOD, WARN
 from jellybean.frontier.changes import OperatorChange, changes
 from jellybean.frontier.find import Frontier
 from jellybean_solver import ACCURACY_TOLERANCE, CostRate, Plan, Problem, Termination, json_values, to_document
@@ -156,7 +157,7 @@ def _rates(problem: Problem, curve: CostRate) -> Iterator[RenderableType]:
         if gaps:
             figures.append("" if point.gap is None else f"{point.gap:.1%}")
         if point.plan is None:
-            table.add_row(*figures, Text("no plan: " + "; ".join(point.reasons), "red"))
+            table.add_row(*figures, Text("no plan: " + "; ".join(point.reasons), BAD))
             continue
         mark = "highest feasible rate" if point.scale == curve.highest_scale else ""
         table.add_row(*figures, _described(changes(before, point.plan), mark, point.breaches))
@@ -178,8 +179,8 @@ def _described(changed: Sequence[OperatorChange], mark: str, breaches: Sequence[
     lines = [Text(str(change), "" if change.variant_changed else "dim") for change in changed[:MAX_CHANGES]]
     if len(changed) > MAX_CHANGES:
         lines.append(Text(f"and {len(changed) - MAX_CHANGES} more operators (--json has all)", "dim"))
-    marks = [Text(mark, "bold green")] if mark else []
-    broken = [Text(f"misses a target: {breach.split(' (')[0]}", "red") for breach in breaches]
+    marks = [Text(mark, f"bold {GOOD}")] if mark else []
+    broken = [Text(f"misses a target: {breach.split(' (')[0]}", BAD) for breach in breaches]
     return Text("\n").join(chain(marks, broken, lines)) if marks or broken or lines else Text("only rates", "dim")
 
 
@@ -199,7 +200,7 @@ def _notes(frontier: Frontier) -> Iterator[RenderableType]:
             where += ", on the curve" if on_curve else f", {formats.usd(abs(excess))} USD/h {side} the curve"
         yield _indented(Text(where))
     for note in frontier.notes:
-        yield _indented(Text(note, "yellow"))
+        yield _indented(Text(note, WARN))
 
 
 def _indented(part: RenderableType) -> Padding:

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jellybean.display import formats
+from jellybean.display.terminal import BAD, GOOD, WARN
 from jellybean.whatif.check import Hint, TraceCheck
 from jellybean_solver import ReplayInterval, TargetBreach, to_document
 
@@ -23,8 +24,8 @@ MAX_ROWS = 24  # rows of the table; JSON has every interval
 def check_text(check: TraceCheck) -> RenderableType:
     """Verdict, table of figures over time, and a hint how to plan for the trace."""
     parts: list[RenderableType] = [_verdict(check)]
-    parts += [Text(f"  {line}", "red") for line in (_describe_break(check, item) for item in check.replay.breaks)]
-    parts += [Text(f"  {note}", "yellow" if check.replay.share < 1 else "dim") for note in _notes(check)]
+    parts += [Text(f"  {line}", BAD) for line in (_describe_break(check, item) for item in check.replay.breaks)]
+    parts += [Text(f"  {note}", WARN if check.replay.share < 1 else "dim") for note in _notes(check)]
     parts.append(Padding(_table(check), (0, 0, 0, 2), expand=False))
     if check.hint is not None:
         parts.append(_hint(check.hint))
@@ -59,11 +60,11 @@ def _verdict(check: TraceCheck) -> Text:
     replay, name = check.replay, check.plan.name
     if replay.breaks:
         when = _time(check, replay.breaks[0].start_s)
-        return Text.assemble((f"{name}: misses a target at {when}", "bold red"), f" of {check.file.path}")
+        return Text.assemble((f"{name}: misses a target at {when}", f"bold {BAD}"), f" of {check.file.path}")
     worst = max((i.latency_p99_s for i in replay.intervals if not math.isnan(i.latency_p99_s)), default=None)
     busiest = max(replay.intervals, key=lambda interval: interval.utilisation)
     return Text.assemble(
-        (f"{name}: meets all targets", "bold green"),
+        (f"{name}: meets all targets", f"bold {GOOD}"),
         f" throughout {check.file.path}: p99 latency up to {formats.duration(worst)}, utilisation up to "
         f"{formats.percent(busiest.utilisation)} ({busiest.busiest}), cost up to "
         f"{formats.usd(max(i.cost_usd_per_h for i in replay.intervals))} USD/h",
@@ -115,7 +116,7 @@ def _table(check: TraceCheck) -> Table:
             formats.percent(busiest.utilisation),
             f"{max(interval.backlog for interval in row):,}",
             formats.usd(max(interval.network_usd_per_h for interval in row)),
-            style="red" if first else "",
+            style=BAD if first else "",
         )
     return table
 
@@ -133,7 +134,7 @@ def _hint(hint: Hint) -> Text:
     The command itself is printed on its own line, so that it can be copied.
     """
     if hint.command is None:
-        return Text(f"  no rates were found for which a plan meets all targets: {'; '.join(hint.reasons)}", "yellow")
+        return Text(f"  no rates were found for which a plan meets all targets: {'; '.join(hint.reasons)}", WARN)
     cost = formats.usd(hint.cost_usd_per_h)
     return Text(f"  a plan for the peak rates meets all targets at {cost} USD/h; plan and check it with:", "dim")
 

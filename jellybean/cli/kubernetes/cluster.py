@@ -15,6 +15,7 @@ from jellybean.cli.app import Directory, Json, Overrides, Stale, app, example
 from jellybean.cli.console import EXIT_FAILURE, out, print_json, progress, say
 from jellybean.cli.current_plan import load_current_plan
 from jellybean.cli.projects import open_project
+from jellybean.display.terminal import BAD, GOOD
 from jellybean.documents import Project, load_project
 from jellybean.errors import JellyBeanError
 from jellybean.folders import state_folder
@@ -154,7 +155,7 @@ def undeploy(
     from jellybean_k8s import undeploy as delete_deployment
 
     deleted = delete_deployment(cluster, name, _options(wait, timeout))
-    out.print(f"{name} deleted from {cluster.namespace}: {len(deleted)} objects", style="green")
+    out.print(f"{name} deleted from {cluster.namespace}: {len(deleted)} objects", style=GOOD)
 
 
 def connect_to(kubeconfig: Path | None, context: str | None, namespace: str | None) -> Cluster:
@@ -209,10 +210,10 @@ def _options(wait: bool, timeout_s: float, **more: Any) -> DeployOptions:
 
 def _print_outcome(outcome: DeployResult, name: str, cluster: Cluster) -> None:
     if outcome.number is None:
-        out.print(f"{name} in {cluster.namespace} already serves this plan: nothing was applied", style="green")
+        out.print(f"{name} in {cluster.namespace} already serves this plan: nothing was applied", style=GOOD)
         return
     counts = f"{len(outcome.applied)} objects applied, {len(outcome.pruned)} pruned"
-    out.print(f"{name} in {cluster.namespace}: revision {outcome.number}, {counts}", style="green")
+    out.print(f"{name} in {cluster.namespace}: revision {outcome.number}, {counts}", style=GOOD)
     out.print(f"clients reach it at {name}.{cluster.namespace}.svc:8001", style="bold")
 
 
@@ -222,11 +223,11 @@ def _show_changes(cluster: Cluster, deployed: DeployedPlan, objects: tuple[Any, 
     pairs = dry_run(cluster, deployed, objects, force=force)
     for before, after in pairs:
         for line in _difference(before, after):
-            style = "green" if line.startswith("+") else "red" if line.startswith("-") else "dim"
+            style = GOOD if line.startswith("+") else BAD if line.startswith("-") else "dim"
             out.print(line, style=style, soft_wrap=True)
     if pairs:
         raise typer.Exit(EXIT_DIFFERENT)
-    out.print("nothing would change", style="green")
+    out.print("nothing would change", style=GOOD)
 
 
 def _difference(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> Iterator[str]:
@@ -262,7 +263,7 @@ def _sorted(value: Any) -> Any:
 
 def _print_status(found: DeploymentStatus) -> None:
     newest = found.revisions[-1]
-    color = "green" if found.is_well else "red"
+    color = GOOD if found.is_well else BAD
     state = "is healthy" if found.is_well else "is not healthy"
     out.print(f"{found.app} in {found.namespace} {state}: plan {found.serving} serves", style=color)
     accuracy = "" if newest.accuracy is None else f", accuracy {newest.accuracy:.2f}"
@@ -277,7 +278,7 @@ def _print_status(found: DeploymentStatus) -> None:
         table.add_row(item.name, str(item.wanted), str(item.available), item.lacks)
     out.print(table)
     for text in (*(f"{name} is missing: run `jellybean deploy` again" for name in found.missing), *found.reasons):
-        out.print(text, style="red", soft_wrap=True)
+        out.print(text, style=BAD, soft_wrap=True)
     for revision in found.revisions[:-1]:
         say(f"revision {revision.number} ({revision.state}), started {revision.began}, plan {revision.plan[:12]}")
 

@@ -11,6 +11,7 @@ from jellybean.cli.app import Json, app, example
 from jellybean.cli.console import EXIT_BAD_INPUT, EXIT_FAILURE, errors, out, print_json
 from jellybean.cli.failures import failure, text_of
 from jellybean.cli.kubernetes.cluster import Context, Kubeconfig, Namespace, show_changes
+from jellybean.display.terminal import BAD
 from jellybean.errors import JellyBeanError
 from jellybean.planning.replan import named_plan
 from jellybean.report.plan_diff_view import diff_json, diff_text
@@ -57,7 +58,7 @@ def diff(
     except JellyBeanError as error:
         if json:
             print_json(failure(error))
-        errors.print(text_of(error), style="red", soft_wrap=True)
+        errors.print(text_of(error), style=BAD, soft_wrap=True)
         raise typer.Exit(EXIT_BAD_INPUT) from error
     if json:
         print_json(diff_json(difference))

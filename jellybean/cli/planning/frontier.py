@@ -13,6 +13,7 @@ from jellybean.cli.app import Directory, Json, Overrides, Stale, app, checked_fo
 from jellybean.cli.console import EXIT_INFEASIBLE, errors, out, print_json, progress, say
 from jellybean.cli.failures import failure
 from jellybean.cli.projects import open_project
+from jellybean.display.terminal import BAD
 from jellybean.errors import InfeasibleError
 from jellybean.quantities import RATE, InvalidValueError, parse_quantity
 from jellybean_solver import Problem
@@ -79,7 +80,7 @@ def frontier(
         out.print(frontier_text(result))
     if empty:
         for reason in result.accuracy.ended:
-            errors.print(f"  - {reason}", style="red")
+            errors.print(f"  - {reason}", style=BAD)
         raise typer.Exit(EXIT_INFEASIBLE)
     if plans is not None:
         say(f"wrote {len(save_plans(result, plans))} plans to {plans}")

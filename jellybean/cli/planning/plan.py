@@ -22,6 +22,7 @@ from jellybean.cli.planning.rate_scale import with_scaled_rates
 from jellybean.cli.planning.replan import HORIZON, horizon_hours, run_replan
 from jellybean.cli.projects import open_any_project
 from jellybean.display import formats
+from jellybean.display.terminal import BAD
 from jellybean.documents import MultiWorkflowProject, load_any_project
 from jellybean.errors import InfeasibleError, OutOfTimeError
 from jellybean.planning.prediction import predict
@@ -180,7 +181,7 @@ def _plan(output: PlanOutput, *, stale: bool, gap: float | None, time_limit_s: f
         warn(served)
     if planned.plan is None:
         infeasible = InfeasibleError(planned.reasons, kept_plan(directory, outdated=True))
-        errors.print(f"{planned.problem.name}: {text_of(infeasible)}", style="red", soft_wrap=True)
+        errors.print(f"{planned.problem.name}: {text_of(infeasible)}", style=BAD, soft_wrap=True)
         raise typer.Exit(EXIT_INFEASIBLE)
 
 

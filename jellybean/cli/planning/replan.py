@@ -8,6 +8,7 @@ from jellybean.cli.console import EXIT_INFEASIBLE, errors, out, print_json, prog
 from jellybean.cli.failures import text_of
 from jellybean.cli.planning.plan_json import plan_json
 from jellybean.cli.planning.plan_output import PlanOutput
+from jellybean.display.terminal import BAD
 from jellybean.documents import AnyProject
 from jellybean.errors import InfeasibleError
 from jellybean.planning.project_plan import PLAN_FILE, kept_plan
@@ -50,7 +51,7 @@ def run_replan(
         warn(note)
     if document is None:
         infeasible = InfeasibleError(planned.reasons, kept_plan(directory, outdated=True))
-        errors.print(f"{planned.problem.name}: {text_of(infeasible)}", style="red", soft_wrap=True)
+        errors.print(f"{planned.problem.name}: {text_of(infeasible)}", style=BAD, soft_wrap=True)
         raise typer.Exit(EXIT_INFEASIBLE)
     if not is_new and not output.is_what_if:
         say(f"{directory / PLAN_FILE} is unchanged")

@@ -11,6 +11,7 @@ from jellybean.cli.app import Directory, Json, Overrides, Stale, app, example
 from jellybean.cli.console import out, print_json, say
 from jellybean.cli.current_plan import load_current_plan
 from jellybean.cli.projects import open_project
+from jellybean.display.terminal import GOOD
 from jellybean.errors import JellyBeanError
 from jellybean.folders import state_folder
 from jellybean_agent import plan_view, stays_inside_folder
@@ -78,7 +79,7 @@ def certs(
         return
     out.print(
         f"{len(made)} certificates in {folder}, valid for {hours:g} hours; run the same command to renew them",
-        style="green",
+        style=GOOD,
     )
     out.print(f"{folder / 'ca'} has the CA's private key: do not copy it to other machines", style="bold")
 

@@ -29,6 +29,7 @@ from jellybean.cli.documents import check_project
 from jellybean.cli.init import Example, copy_example
 from jellybean.cli.projects import open_project
 from jellybean.cli.serving.gateway_options import AdminTls, GatewayAt, given_endpoint
+from jellybean.display.terminal import BAD, GOOD, WARN
 from jellybean.documents import Project, load_project
 from jellybean.planning.prediction import predict
 from jellybean.planning.project_plan import RUNNING
@@ -87,7 +88,7 @@ def bench(
         print_json(result.to_dict())
     else:
         out.print(_bench_table(result))
-        errors.print(result.verdict, style="green" if result.sustained else "bold red")
+        errors.print(result.verdict, style=GOOD if result.sustained else f"bold {BAD}")
         for breach in result.breaches:
             if breach not in result.caveats:  # which `measure` has printed
                 warn(breach)
@@ -178,9 +179,9 @@ def demo(
     with collected_warnings() as warnings:
         _demo(directory, overrides, duration)
     if warnings:
-        errors.print("what limits these figures, as said in between:", style="bold yellow")
+        errors.print("what limits these figures, as said in between:", style=f"bold {WARN}")
         for text in warnings:
-            errors.print(f"- {text}", style="yellow", soft_wrap=True)
+            errors.print(f"- {text}", style=WARN, soft_wrap=True)
 
 
 def _demo(directory: Path, overrides: list[str] | None, duration_s: float) -> None:

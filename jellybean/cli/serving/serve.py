@@ -26,6 +26,7 @@ from jellybean.cli.projects import open_project
 from jellybean.cli.serving.gateway_options import AdminTls, GatewayAt, given_endpoint
 from jellybean.cli.serving.servable import MAX_WORKERS, servable, worker_count
 from jellybean.cli.serving.watch import watch
+from jellybean.display.terminal import GOOD
 from jellybean.documents import Project
 from jellybean.documents.layout import holds_several_workflows, workflow_folders
 from jellybean.errors import JellyBeanError
@@ -145,7 +146,7 @@ def apply(
                 project.directory, document, progress=advance, start_timeout_s=timeout, allow_python=allowed
             )
     if changed:
-        out.print(f"serving the new plan of {plan.name} with {worker_count(workers)}", style="green")
+        out.print(f"serving the new plan of {plan.name} with {worker_count(workers)}", style=GOOD)
     else:
         out.print(f"{plan.name} is already served with this plan")
 

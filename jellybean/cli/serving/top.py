@@ -14,6 +14,7 @@ from rich.text import Text
 from jellybean.cli.app import Directory, Json, app, example
 from jellybean.cli.console import out, print_json
 from jellybean.cli.serving.gateway_options import AdminTls, GatewayAt, given_endpoint
+from jellybean.display.terminal import BAD
 from jellybean.errors import JellyBeanError
 from jellybean.serving.top.alerts import alert_rules
 from jellybean.serving.top.dashboard import dashboard as grafana
@@ -54,7 +55,7 @@ def top(
                 try:
                     scrapes.append(watcher.scrape())
                 except JellyBeanError as error:  # the gateway is restarting or was stopped
-                    live.update(Text(str(error), "red"), refresh=True)
+                    live.update(Text(str(error), BAD), refresh=True)
                     continue
                 while len(scrapes) > 2 and scrapes[-1].at_s - scrapes[1].at_s >= window:
                     scrapes.popleft()

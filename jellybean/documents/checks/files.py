@@ -173,15 +173,17 @@ def _model(workflow: CheckedWorkflow, directory: Path, path: DocPath, files: Var
         return None
     try:
         file = inside(directory, files.model)
-        digest, own = _hashed(file)
-        for part in own[1:]:
+        digest, parts = _hashed(file)
+        for part in parts[1:]:
             inside(directory, (PurePosixPath(files.model).parent / part.name).as_posix())
         if files.sha256 is None:
             workflow.tree.add(
                 path, "missing key 'sha256': a plan identifies models by hash", f"write sha256: {digest}, or {_FIX}"
             )
         elif files.sha256 != digest:
-            what = "the file has" if len(own) == 1 else f"the file and {', '.join(part.name for part in own[1:])} have"
+            what = (
+                "the file has" if len(parts) == 1 else f"the file and {', '.join(part.name for part in parts[1:])} have"
+            )
             message = f"{what} SHA-256 {digest[:12]}..., the document says {files.sha256[:12]}..."
             workflow.tree.add((*path, "sha256"), message, f"if this is the right model, write {digest}, or {_FIX}")
             return None

@@ -97,5 +97,5 @@ def mismatch_note(trained: Form, siblings: Mapping[str, ScoreForm]) -> str:
     others = {variant: given.form for variant, given in siblings.items() if given.form is not trained}
     if not others:
         return ""
-    told = ", ".join(f"{variant} gives {form}" for variant, form in others.items())
-    return f"the exported model gives {trained}, but {told}: clients get whichever the plan chooses"
+    other_forms = ", ".join(f"{variant} gives {form}" for variant, form in others.items())
+    return f"the exported model gives {trained}, but {other_forms}: clients get whichever the plan chooses"

@@ -111,7 +111,7 @@ def test_a_changed_model_is_fixed_and_its_profile_is_stale(served: Path, capsys:
     assert run(["validate", str(changed)]) == 2
     assert "jellybean validate DIR --fix" in capsys.readouterr().err
     assert run(["validate", str(changed), "--fix"]) == 2
-    told = capsys.readouterr().err
-    assert "classify.small (models/classify-small.onnx): sha256 " in told
-    assert "stale" in told and f"jellybean profile {changed}" in told
+    message = capsys.readouterr().err
+    assert "classify.small (models/classify-small.onnx): sha256 " in message
+    assert "stale" in message and f"jellybean profile {changed}" in message
     assert run(["validate", str(changed), "--stale"]) == 0
