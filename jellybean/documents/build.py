@@ -23,8 +23,8 @@ from jellybean.documents.schema.profiles import (
 )
 from jellybean.documents.schema.reader import dotted
 from jellybean.documents.schema.workflow import VariantSpec, WorkflowDocument
-from jellybean.errors import DocumentError, DocumentProblem, StaleProfilesError
-from jellybean_agent import AgentError, PortNames, data_names, hash_model
+from jellybean.errors import DocumentError, DocumentProblem, InputError, StaleProfilesError
+from jellybean_agent import AgentError, PortNames, data_names, describe_error, hash_model
 from jellybean_protos.plan_format import canonical_json
 from jellybean_solver import (
     AccuracyModel,
@@ -302,13 +302,18 @@ def model_ref(
 
 
 def _model_files(directory: Path, model: str) -> tuple[ModelFile, ...]:
-    """The files of a model with data files, with their hashes; none for a single file, or if they are not here."""
+    """The files of a model with data files, with their hashes; none for a single file, or if the model is not here.
+
+    InputError if one of them cannot be read.
+    """
     try:
-        if not data_names(directory / model):
+        if not (directory / model).is_file() or not data_names(directory / model):
             return ()
         found = hash_model(directory / model)[1]
-    except (AgentError, OSError):
-        return ()
+    except AgentError as error:
+        raise InputError(str(error)) from error
+    except OSError as error:
+        raise InputError(f"{directory / model} cannot be read: {describe_error(error)}") from error
     folder = PurePosixPath(model).parent
     paths = [(folder / file.name).as_posix() if file.name else model for file in found]
     return tuple(ModelFile(path, file.sha256, file.size_bytes) for path, file in zip(paths, found, strict=True))

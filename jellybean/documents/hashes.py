@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -75,13 +76,14 @@ def wrong_hashes(directory: Path) -> tuple[HashFix, ...]:
 def write_hashes(fixes: Sequence[HashFix]) -> None:
     """Write the fixes into their files, each of them atomically. OSError if a file cannot be written."""
     for file in dict.fromkeys(fix.file for fix in fixes):
-        path = Path(file)
+        path = Path(file).resolve()  # a symbolic link stays, and its file is replaced
         text = _text(path)
         for edit in sorted((fix.edit for fix in fixes if fix.file == file), key=lambda one: one.start, reverse=True):
             text = text[: edit.start] + edit.text + text[edit.end :]
         partial = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             partial.write_bytes(text.encode())
+            shutil.copymode(path, partial)
             partial.replace(path)
         finally:
             partial.unlink(missing_ok=True)

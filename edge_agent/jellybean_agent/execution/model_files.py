@@ -10,16 +10,20 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
 from jellybean_agent.errors import ModelError, describe_error
 from jellybean_agent.execution.onnx_scan import OPERATOR_DOMAINS, scan_model
+from jellybean_agent.system.memory import process_memory_bytes
 from jellybean_agent.system.private_files import stays_inside_folder
 
 MAX_MODEL_BYTES = 2**31  # size limit of a protobuf message
-MAX_DATA_BYTES = 2**36  # of one data file: above any that a worker could load
+MAX_DATA_BYTES = 2**36  # of one data file that is downloaded; what is loaded is limited by the process's memory
+_SETTLED_NS = 2 * 10**9  # age above which two contents of a file have two times: above the clock tick of file systems
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +73,23 @@ def hash_model(path: Path) -> tuple[str, tuple[FileHash, ...]]:
     for name in _data_names(path, onnx, lenient=True):
         data = data_path(path, name)
         try:
-            files.append(FileHash(name, file_sha256(data), data.stat().st_size))
+            files.append(FileHash(name, _data_sha256(data), data.stat().st_size))
         except OSError as error:
             raise ModelError(_unreadable(path, name, error)) from error
     return combined_sha256(files[0].sha256, {file.name: file.sha256 for file in files[1:]}), tuple(files)
+
+
+def _data_sha256(path: Path) -> str:
+    """sha256 of a data file, computed once per process while the file's status is the same, as it may have GiBs."""
+    now = path.stat()
+    if time.time_ns() - now.st_ctime_ns < _SETTLED_NS:
+        return file_sha256(path)  # a write within the same tick would not be noticed
+    return _sha256_of_status(path, (now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns))
+
+
+@lru_cache(maxsize=1024)
+def _sha256_of_status(path: Path, _status: tuple[int, ...]) -> str:
+    return file_sha256(path)
 
 
 def data_names(path: Path) -> tuple[str, ...]:
@@ -93,11 +110,12 @@ def data_path(model: Path, name: str) -> Path:
 def read_model(path: Path, sha256: str) -> ModelContent:
     """The content of a model's files, verified. Each file is read once, so the bytes hashed are the bytes loaded.
 
-    ModelError if its sha256 differs from the plan's, or the agent refuses such models (`onnx_scan`).
+    ModelError if its sha256 differs from the plan's, its files are larger than this process's memory, or the agent
+    refuses such models (`onnx_scan`).
     """
     onnx = _read(path, MAX_MODEL_BYTES)
     names = _data_names(path, onnx, lenient=hashlib.sha256(onnx).hexdigest() != sha256)
-    content = ModelContent(onnx, {name: _read(data_path(path, name), MAX_DATA_BYTES, path) for name in names})
+    content = ModelContent(onnx, _read_data(path, names, process_memory_bytes() - len(onnx)))
     if (found := content.sha256) != sha256:
         with_data = f", with {', '.join(names)}," if names else ""
         raise ModelError(
@@ -108,6 +126,15 @@ def read_model(path: Path, sha256: str) -> ModelContent:
         known = ", ".join(name or "ai.onnx" for name in OPERATOR_DOMAINS)
         raise ModelError(f"model {path}: operator {scan.unknown_operator} is not of {known}: others are not run")
     return content
+
+
+def _read_data(path: Path, names: Sequence[str], memory_bytes: int) -> Mapping[str, bytes]:
+    """Name -> content of a model's data files. ModelError if they are larger than `memory_bytes` together."""
+    contents: dict[str, bytes] = {}
+    for name in names:
+        contents[name] = _read(data_path(path, name), memory_bytes, path)
+        memory_bytes -= len(contents[name])
+    return contents
 
 
 def _data_names(path: Path, onnx: bytes, *, lenient: bool) -> tuple[str, ...]:
@@ -130,6 +157,12 @@ def _read(path: Path, max_bytes: int, model: Path | None = None) -> bytes:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise ModelError(f"model {path}: not a file")
+            if status.st_size > max_bytes and model is not None:
+                size_mib, left_mib = status.st_size / 2**20, max(0, max_bytes) / 2**20
+                raise ModelError(
+                    f"model {model.name}: {path.name} has {size_mib:,.0f} MiB; {left_mib:,.0f} MiB of this process's "
+                    "memory are left for it (--model-memory-mib)"
+                )
             if status.st_size > max_bytes:
                 raise ModelError(f"model {path}: {status.st_size} bytes; a model has at most {max_bytes}")
             return file.read()

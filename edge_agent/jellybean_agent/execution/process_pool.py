@@ -12,12 +12,12 @@ import fcntl
 import os
 import signal
 import socket
-from pathlib import Path
 from typing import Self
 
 from jellybean_agent.errors import TransientError
 from jellybean_agent.execution.process_main import END_PROCESS, NEW_PROCESS, PID_AND_CODE, run_fork_server
 from jellybean_agent.execution.process_wire import Conversation, SharedMemory
+from jellybean_agent.system.memory import machine_memory_bytes
 from jellybean_agent.system.sockets import receive_exactly
 
 POOL_DIED = "the process that starts model processes has died: this agent ends, to be started again"
@@ -97,7 +97,4 @@ class ModelProcessPool:
 
 def default_memory_bytes() -> int:
     """Half of this machine's memory, or half of the cgroup's limit if that is lower; bytes."""
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    with contextlib.suppress(OSError, ValueError):
-        total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    return total // 2
+    return machine_memory_bytes() // 2

@@ -70,6 +70,19 @@ def test_each_workflow_of_several(tmp_path: Path) -> None:
         assert sha256(name.encode()) in (tmp_path / "workflows" / name / "workflow.yaml").read_text()
 
 
+def test_a_link_stays_a_link_and_a_mode_stays_the_mode(tmp_path: Path) -> None:
+    shared, folder = tmp_path / "shared.yaml", tmp_path / "project"
+    folder.mkdir()
+    (folder / "m.onnx").write_text("m")
+    shared.write_text("operators: {o: {variants: {v: {model: m.onnx}}}}\n")
+    shared.chmod(0o640)
+    (folder / "workflow.yaml").symlink_to(shared)
+    write_hashes(wrong_hashes(folder))
+    assert (folder / "workflow.yaml").is_symlink()
+    assert sha256(b"m") in shared.read_text()
+    assert shared.stat().st_mode & 0o777 == 0o640
+
+
 def test_what_cannot_be_read_is_left_to_validate(tmp_path: Path) -> None:
     for text in (b"operators: [", b"\xff", b"", b"operators: {o: {variants: {v: 3}}}", b"operators: 3"):
         (tmp_path / "workflow.yaml").write_bytes(text)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper, save_model
 
 from jellybean.documents import ProfilesDocument, Project, build_problem, load_project, write_profiles
-from jellybean.documents.build import service_time
+from jellybean.documents.build import model_ref, service_time
 from jellybean.documents.schema.profiles import (
     AccuracyPoint,
     AccuracyProfile,
@@ -18,7 +20,7 @@ from jellybean.documents.schema.profiles import (
     VariantProfile,
 )
 from jellybean.documents.writer import profiles_text
-from jellybean.errors import DocumentError
+from jellybean.errors import DocumentError, InputError
 from jellybean_solver.model.accuracy import AccuracyRow, EndToEnd, Independent, PerOperator
 from jellybean_solver.model.problem import (
     Arrivals,
@@ -33,6 +35,25 @@ from jellybean_solver.model.problem import (
     Source,
 )
 from jellybean_solver.model.variant_ratios import settled
+from tests.support.exported_models import keep_weights_outside
+
+
+def test_a_model_whose_data_file_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    node = helper.make_node("Add", ["x", "w"], ["y"])
+    ports = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 4])] for name in "xy"]
+    weights = [numpy_helper.from_array(np.ones((1, 4), np.float32), "w")]
+    save_model(helper.make_model(helper.make_graph([node], "g", *ports, weights)), tmp_path / "m.onnx")
+    sha256 = keep_weights_outside(tmp_path / "m.onnx")
+    complete = model_ref(tmp_path, "m.onnx", sha256)
+    assert complete is not None
+    assert [file.path for file in complete.files] == ["m.onnx", "m.onnx.data"]
+    (tmp_path / "m.onnx.data").unlink()
+    with pytest.raises(InputError, match=r"keeps weights in m\.onnx\.data: there is no such file"):
+        model_ref(tmp_path, "m.onnx", sha256)
+    (tmp_path / "m.onnx").unlink()
+    stated = model_ref(tmp_path, "m.onnx", sha256, hashes={"m.onnx": "00", "m.onnx.data": "01"})
+    assert stated is not None
+    assert [file.sha256 for file in stated.files] == ["00", "01"]  # as in the Kubernetes operator, which has no files
 
 
 def test_every_field_arrives_in_si(folder: Path) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from jellybean_agent.errors import InvalidInputError, ModelError, PermanentError
+from jellybean_agent.execution import model_files
 from jellybean_agent.execution.emulation import EmulatedDevice
 from jellybean_agent.execution.executor import Executor
 from jellybean_agent.execution.model_files import file_sha256, hash_model
@@ -122,6 +126,56 @@ def test_weights_in_a_data_file_are_hashed_with_the_model_and_loaded(tmp_path: P
         ModelError, match=r"keeps weights in m.onnx.data: there is no such file.*; copy that file beside"
     ):
         Executor(path, sha256, ("x",))
+
+
+def with_data_file(folder: Path) -> Path:
+    node = helper.make_node("Add", ["x", "c"], ["y"])
+    path, _ = save(folder / "m.onnx", [node], {"x": [1, 4]}, ["y"], c=np.ones((1, 4), np.float32))
+    keep_weights_outside(path)
+    return path
+
+
+def test_an_unchanged_data_file_is_hashed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = with_data_file(tmp_path)
+    hashed: list[str] = []
+
+    def count(file: Path) -> str:
+        hashed.append(file.name)
+        return file_sha256(file)
+
+    monkeypatch.setattr(model_files, "file_sha256", count)
+    assert hash_model(path) == hash_model(path)
+    assert len(hashed) == 2  # it was written just now: a further write might not be seen in its times
+    monkeypatch.setattr(model_files, "_SETTLED_NS", 0)
+    before = hash_model(path)
+    assert hash_model(path) == before
+    assert len(hashed) == 3
+    data = tmp_path / "m.onnx.data"
+    data.write_bytes(bytes(data.stat().st_size))
+    os.utime(data, ns=(0, 0))
+    assert hash_model(path)[0] != before[0]
+    assert len(hashed) == 4
+
+
+def test_data_files_larger_than_the_process_may_use_are_not_read(tmp_path: Path) -> None:
+    path = with_data_file(tmp_path)
+    os.truncate(tmp_path / "m.onnx.data", 2**31)  # sparse
+    code = f"""
+import resource
+from pathlib import Path
+from jellybean_agent.errors import ModelError
+from jellybean_agent.execution import model_files
+from jellybean_agent.execution.model_files import read_model
+resource.setrlimit(resource.RLIMIT_DATA, (2**30, 2**30))
+try:
+    read_model(Path({str(path)!r}), "00")
+except ModelError as error:
+    print(error)
+"""
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert process.stdout.startswith("model m.onnx: m.onnx.data has 2,048 MiB; 1,024 MiB of this process's memory"), (
+        process
+    )
 
 
 @pytest.mark.parametrize("name", ["../m.data", "/etc/m.data", "a\\b", ""])
