@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import warnings
@@ -35,7 +34,7 @@ from jellybean.training.models.score_forms import (
     forms_of,
     mismatch_note,
 )
-from jellybean_agent import PortNames
+from jellybean_agent import PortNames, hash_model
 
 WORKFLOW = "workflow.yaml"
 MAX_DIFFERENCE = 1e-4  # between torch's and onnxruntime's outputs, relative to max(1, |output|)
@@ -81,14 +80,14 @@ def export_variant(module: nn.Module, spec: ExportSpec, directory: Path, inputs:
     file. If the line cannot be inserted, the model is stored beside the old file under a different name.
     """
     variants = _variants(directory, spec)
-    siblings = [_Sibling(name, *pair) for name, raw in variants.items() if (pair := _served(raw, directory))]
+    siblings = [Sibling(name, *pair) for name, raw in variants.items() if (pair := _served(raw, directory))]
     siblings = [one for one in siblings if one.variant != spec.variant]
     path = directory / spec.model
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
     try:
         max_difference, notes = _export(module, spec, inputs, partial, siblings)
-        digest = hashlib.sha256(partial.read_bytes()).hexdigest()
+        digest = hash_model(partial)[0]
         maps = _maps_like(siblings[0].names, partial) if siblings else ""
         line = _workflow_with_line(directory / WORKFLOW, spec, _entry(spec.variant, spec.model, digest, maps), digest)
         if line is None:
@@ -101,15 +100,6 @@ def export_variant(module: nn.Module, spec: ExportSpec, directory: Path, inputs:
     finally:
         partial.unlink(missing_ok=True)
     return ExportedModel(path, digest, max_difference, notes)
-
-
-@dataclass(frozen=True)
-class _Sibling:
-    """Another variant of the operator. `names`: its own names of the model's inputs and outputs."""
-
-    variant: str
-    path: Path
-    names: PortNames
 
 
 def _served(raw: object, directory: Path) -> tuple[Path, PortNames] | None:
@@ -172,7 +162,7 @@ class _Scores(nn.Module):  # type: ignore[misc]  # mypy does not follow torch
 
 
 def _export(
-    module: nn.Module, spec: ExportSpec, inputs: CallArguments, path: Path, siblings: Sequence[_Sibling]
+    module: nn.Module, spec: ExportSpec, inputs: CallArguments, path: Path, siblings: Sequence[Sibling]
 ) -> tuple[float, tuple[str, ...]]:
     """Export to `path`, with the ports of the first sibling, and scores in its form.
 
@@ -215,10 +205,9 @@ def _export(
     return max_difference, notes
 
 
-def _match_form(scores: _Scores, rows: Mapping[str, torch.Tensor], siblings: Sequence[_Sibling]) -> tuple[str, ...]:
+def _match_form(scores: _Scores, rows: Mapping[str, torch.Tensor], siblings: Sequence[Sibling]) -> tuple[str, ...]:
     """Have the model give its scores in the form of the first sibling; returns notes on what was done or differs."""
-    served = [Sibling(one.variant, one.path, one.names.output) for one in siblings]
-    forms = forms_of(served, {name: value.numpy() for name, value in rows.items()})
+    forms = forms_of(siblings, {name: value.numpy() for name, value in rows.items()})
     with torch.no_grad():
         trained = form_of(scores(*rows.values()).float().numpy())
     notes: list[str] = []
@@ -248,7 +237,7 @@ def _plain_attention(module: nn.Module) -> Iterator[None]:
         module.set_attn_implementation(before)
 
 
-def _wanted_ports(arguments: Sequence[str], like: _Sibling | None) -> OnnxPorts:
+def _wanted_ports(arguments: Sequence[str], like: Sibling | None) -> OnnxPorts:
     """Ports for these arguments: those of the variant `like`. TrainingError if it does not take the same inputs."""
     if like is None:
         names = ["input"] if len(arguments) == 1 else arguments

@@ -19,7 +19,7 @@ import onnxruntime
 import torch
 from torch.nn import functional
 
-from jellybean_agent import ORT_ERRORS
+from jellybean_agent import ORT_ERRORS, PortNames
 
 _SUM_TOLERANCE = 1e-2  # of the sum of probabilities, in float16 too; logits of many rows never sum to 1
 _DIMENSIONS = (-1, 1)  # where the classes are: last, or first after the batch, as in torch's losses
@@ -45,11 +45,11 @@ class ScoreForm:
 
 @dataclass(frozen=True, slots=True)
 class Sibling:
-    """Another variant of the operator: its model and the output that is sent; None: the first."""
+    """Another variant of the operator: its model, and its names of the model's inputs and outputs."""
 
     variant: str
     path: Path
-    output: str | None
+    names: PortNames
 
 
 def form_of(scores: Array) -> ScoreForm:
@@ -83,7 +83,7 @@ def forms_of(siblings: Sequence[Sibling], rows: Mapping[str, Array]) -> dict[str
             session = onnxruntime.InferenceSession(str(sibling.path), providers=["CPUExecutionProvider"])
             names = [port.name for port in session.get_inputs()]
             feed = dict(zip(names, rows.values(), strict=True)) if len(names) == len(rows) == 1 else rows
-            output = sibling.output or session.get_outputs()[0].name
+            output = sibling.names.output or session.get_outputs()[0].name
             (scores,) = session.run([output], {name: feed[name] for name in names})
         except _FAILED:
             continue
