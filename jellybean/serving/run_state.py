@@ -11,7 +11,7 @@ import dataclasses
 import fcntl
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from jellybean.folders import STATE_FOLDER, state_folder
 from jellybean.serving.errors import AlreadyRunningError, NotRunningError
 
 STATE_VERSION = 3
+_FOLDERLESS_VERSION = 2  # earlier format, which is read too: without the folder and the boot that it belongs to
 GATEWAY_NAME = "gateway"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # of Linux
 _START_TOLERANCE_S = 2.0  # psutil derives start times from the boot time, which varies between reads
@@ -71,6 +72,7 @@ class RunState:
     arriving_folder: str = ""
     drained: bool = False  # the gateway was told to end: the keeper stops what is left
     peers: str = ""  # file with the workers' addresses if they run on other machines; empty: they are processes here
+    version: int = STATE_VERSION  # of the state file that it was read from; its keeper can read this version only
 
     @property
     def plan_path(self) -> Path:
@@ -120,17 +122,33 @@ def is_launch_locked(directory: Path) -> bool:
 
 
 def read_state(directory: Path) -> RunState | None:
-    """The state of a project's run; None if there is no state file, or one of another project, boot or version."""
+    """The state of a project's run; None if there is no state file, or one of another project or boot.
+
+    A run that the version before started is read too.
+    """
     try:
         found: dict[str, Any] = json.loads(state_path(directory).read_text(encoding="utf-8"))
-        if found.pop("version") != STATE_VERSION or not _is_of(directory, found.pop("directory"), found.pop("boot")):
+        version = found.pop("version")
+        if version == _FOLDERLESS_VERSION:
+            stated, boot = _folder_of(found["keeper"], directory), _boot()
+        elif version == STATE_VERSION:
+            stated, boot = found.pop("directory"), found.pop("boot")
+        else:
+            return None
+        if not _is_of(directory, stated, boot):
             return None
         processes = tuple(_process(item) for item in found.pop("processes"))
         others = tuple(_process(item) for item in found.pop("others"))
         keeper = found.pop("keeper")
-        return RunState(**found, processes=processes, others=others, keeper=keeper and _process(keeper))
+        keeper = keeper and _process(keeper)
+        return RunState(**found, processes=processes, others=others, keeper=keeper, version=version)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def _folder_of(keeper: Mapping[str, Any] | None, directory: Path) -> str:
+    """The project's folder, the last but one argument of its keeper; `directory` for a run without a keeper yet."""
+    return str(directory) if keeper is None else str(keeper["command"][-2])
 
 
 def _is_of(directory: Path, stated: str, boot: str) -> bool:
@@ -167,7 +185,7 @@ def write_state(directory: Path, state: RunState) -> None:
     path = state_path(directory)
     part = path.with_suffix(".part")
     belongs = {"version": STATE_VERSION, "directory": str(directory.resolve()), "boot": _boot()}
-    part.write_text(json.dumps({**belongs, **dataclasses.asdict(state)}, indent=1), encoding="utf-8")
+    part.write_text(json.dumps({**dataclasses.asdict(state), **belongs}, indent=1), encoding="utf-8")
     part.replace(path)
 
 

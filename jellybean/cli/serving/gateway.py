@@ -99,5 +99,6 @@ def gateway(
     http = f" and https://{host}:{http_port}" if http_port else ""
     at = f"{running.state.clients_address}{http}"
     log = directory / STATE_FOLDER / "logs" / "gateway.log"
-    serving = f"serving {plan.name} on {at} with {worker_count(workers)} from {peers}; log: {log}"
+    what = f"{plan.name} ({running.state.plan[:12]})"
+    serving = f"serving {what} on {at} with {worker_count(workers)} from {peers}; log: {log}"
     watch(running, serving, detach=detach)

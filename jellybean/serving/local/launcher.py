@@ -25,6 +25,7 @@ from jellybean.folders import state_folder
 from jellybean.serving.client import Client
 from jellybean.serving.endpoint import usable_certificates
 from jellybean.serving.errors import AlreadyRunningError, LaunchError, RequestError
+from jellybean.serving.gateway.plans.replaced_plan import forget_replaced_plan
 from jellybean.serving.local.commands import (
     PYTHON,
     agent_command,
@@ -87,6 +88,7 @@ def serve_joined(
 ) -> Running:
     """Start the gateway of a plan whose workers are on other machines; returns once it answers, before they do.
 
+    It serves `document`, whatever plan an earlier run was switched to: only restarts by the keeper go on with that one.
     CertificateError where the gateway's certificate, or the authority for boxes that join, is missing or has expired;
     InputError for an invalid file of addresses; AlreadyRunningError if the project is served already.
     """
@@ -103,6 +105,7 @@ def serve_joined(
     kept.mkdir(exist_ok=True)
 
     def begin(launch: _Launch) -> None:
+        forget_replaced_plan(settings.replaced)
         launch.write_plan(document, addresses)
         launch.spawn_gateway(kept / "spool")
 

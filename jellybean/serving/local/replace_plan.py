@@ -36,6 +36,7 @@ from jellybean.serving.local.settings import DRAIN_S, START_S, Progress, gateway
 from jellybean.serving.replacement import replace_at
 from jellybean.serving.run_state import (
     GATEWAY_NAME,
+    STATE_VERSION,
     ProcessState,
     RunState,
     launch_lock,
@@ -80,6 +81,7 @@ def apply(
     except AgentError as error:
         raise LaunchError(str(error)) from error
     with launch_lock(directory):
+        _require_same_version(directory, running_state(directory))
         _recover(directory, running_state(directory))
         state = running_state(directory)
         if not state.peers:
@@ -122,6 +124,15 @@ def apply_at(
     waiting = partial(progress, 0, 1, "the new workers start")
     replace_at(endpoint, document, addresses, timeout_s=timeout_s, while_waiting=waiting)
     return True
+
+
+def _require_same_version(directory: Path, state: RunState) -> None:
+    """LaunchError for a run of an earlier version: its keeper could not read the state that `apply` writes, and end."""
+    if state.version != STATE_VERSION:
+        raise LaunchError(
+            f"an earlier version of JellyBean started this run, and cannot be switched by this one: "
+            f"`jellybean down {directory}` stops it, then start it again"
+        )
 
 
 def _use_log_settings_of(state: RunState) -> None:

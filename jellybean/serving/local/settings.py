@@ -81,6 +81,11 @@ class JoinedSettings:
     start_timeout_s: float = START_S
 
     @property
+    def replaced(self) -> Path:
+        """Folder of the plan that `apply` had the gateway serve, for its restarts by the keeper."""
+        return self.state / "gateway" / "replaced"
+
+    @property
     def tls(self) -> Path:
         """Folder of the gateway's certificate."""
         return gateway_certificate(self.state)
@@ -96,11 +101,10 @@ class JoinedSettings:
 
     def gateway_arguments(self) -> list[str]:
         """The settings as arguments of the gateway's command line."""
-        kept = self.state / "gateway"
         given: dict[str, object] = {"listen": self.listen, "enrol": self.enrol, "host": self.host, "port": self.port}
         given |= {"http-port": self.http_port, "metrics-port": self.metrics_port, "tls": self.tls}
         given |= {"ca": self.authority, "tokens": self.state / "tokens", "root": self.state.parent}
-        given |= {"replaced": kept / "replaced", "hedge-after": self.hedge_after or None}
+        given |= {"replaced": self.replaced, "hedge-after": self.hedge_after or None}
         return ["--no-emulation", "--worker-metrics"] + [
             f"--{name}={value}" for name, value in given.items() if value is not None
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -10,7 +11,9 @@ import psutil
 import pytest
 
 from jellybean.serving import run_state
-from jellybean.serving.errors import NotRunningError
+from jellybean.serving.errors import AlreadyRunningError, LaunchError, NotRunningError
+from jellybean.serving.local.launcher import _require_down
+from jellybean.serving.local.replace_plan import apply
 from jellybean.serving.local.running import down
 from jellybean.serving.run_state import (
     GATEWAY_NAME,
@@ -21,6 +24,7 @@ from jellybean.serving.run_state import (
     state_path,
     write_state,
 )
+from tests.support.tiny_models import make_plan, scale
 
 
 @pytest.fixture
@@ -51,6 +55,23 @@ def test_a_project_that_was_moved_while_it_is_up_is_up(project: Path) -> None:
     assert running_state(moved).plan == "hash"
     write_state(moved, running_state(moved))  # it states the new place
     copy = shutil.copytree(moved, project.with_name("copy"))
+    assert read_state(copy) is None
+
+
+def test_a_run_of_the_version_before_is_up_but_a_copy_of_it_is_not(project: Path) -> None:
+    operators = {"times": (["x"], scale(project / "models/times.onnx", 2.0))}
+    state = json.loads(state_path(project).read_text())
+    for name in ("directory", "boot", "drained", "peers"):
+        del state[name]
+    keeper = {**state["processes"][0], "name": "keeper", "command": ["python", str(project), "folder"]}
+    for keeper_of_state in (None, keeper):  # before it is started, and then
+        state_path(project).write_text(json.dumps({**state, "version": 2, "keeper": keeper_of_state}))
+        assert (running_state(project).plan, running_state(project).version) == ("hash", 2)
+    with pytest.raises(AlreadyRunningError, match="is up already"):
+        _require_down(project)
+    with pytest.raises(LaunchError, match=f"`jellybean down {project}` stops it"):
+        apply(project, make_plan(project, operators, [(1.0, {"times": "edge-1"})], sources={"x": "edge"}))
+    copy = shutil.copytree(project, project.with_name("copy"))
     assert read_state(copy) is None
 
 

@@ -53,6 +53,11 @@ class ReplacedPlan:
         self.replaced.append(plan_view(document).hash)
 
 
+def forget_replaced_plan(folder: Path) -> None:
+    """Forget the plan kept in `folder`: the next start serves the plan that it is given."""
+    (folder / _FILE).unlink(missing_ok=True)
+
+
 def _restore(folder: Path, given: str, plan: Path) -> tuple[Path, Path] | None:
     """Write the kept plan and peers as files of their own; None when there is none for the given plan."""
     try:
