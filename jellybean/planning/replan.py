@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jellybean.documents import AnyProject, build_cuts, build_problem, require_folder
-from jellybean.planning.predicted_latency import latency_breach
+from jellybean.planning.predicted_latency import Judged, judged_latency, latency_breach
 from jellybean.planning.project_plan import (
     PLAN_FILE,
     RUNNING,
@@ -54,8 +54,8 @@ class ReplanResult:
     decision: Replanned
     solve_s: float
     refusals: tuple[str, ...] = ()  # why no plan meets the p99 targets; empty if one does
-
     cuts: Cuts = field(default_factory=dict)
+    judged: Judged | None = None  # p99 latencies of the chosen plan at the current rates, if it has p99 targets
 
     @property
     def diff(self) -> PlanDiff | None:
@@ -76,7 +76,9 @@ class ReplanResult:
         certificate = plan.certificate if plan is not None else None
         status = certificate.termination if certificate is not None else "infeasible"
         solution = Solution(status, plan, decision.infeasibility, decision.tried, certificate)
-        return Planned(self.problem, solution, plan, tuple(self._reasons()), (), self.solve_s, cuts=self.cuts)
+        return Planned(
+            self.problem, solution, plan, tuple(self._reasons()), (), self.solve_s, cuts=self.cuts, judged=self.judged
+        )
 
     @property
     def result(self) -> dict[str, Any] | None:
@@ -176,10 +178,12 @@ def replan_project(
         ReplanSettings(prices, horizon_h, migration.at_least),
         SearchSettings(gap, time_limit_s, time.monotonic, check=check, instead=instead),
     )
+    solve_s = time.perf_counter() - started - sum(checks_s)
+    progress(2, 3, "p99 latency")
+    chosen = {Verdict.KEEP: decision.running, Verdict.REPLACE: decision.best, Verdict.NONE: None}[decision.verdict]
+    judged = judged_latency(chosen) if chosen is not None else None
     progress(3, 3, "done")
-    return ReplanResult(
-        problem, before, document, decision, time.perf_counter() - started - sum(checks_s), refusals, cuts
-    )
+    return ReplanResult(problem, before, document, decision, solve_s, refusals, cuts, judged)
 
 
 def save_change(project: AnyProject, change: ReplanResult) -> None:

@@ -15,6 +15,7 @@ from jellybean.planning.replan import ReplanResult
 from jellybean.quantities import DURATION, format_quantity
 from jellybean.report import plan_text
 from jellybean.report.plan_diff_view import diff_json, diff_text
+from jellybean.report.plan_view import p99_lines
 from jellybean_solver import SAVING_TOLERANCE, Migration, Plan, Replanned, Verdict
 
 MAX_REASONS = 3  # maximum number of missed targets of the running plan that are listed
@@ -24,9 +25,11 @@ NEW, RUNNING = "the new plan", "the running plan"
 def change_text(change: ReplanResult) -> RenderableType:
     """Text of a decision: the verdict and the cost of running and new plan over the horizon.
 
-    For a new plan also the migration, the difference to the running plan, and the plan.
+    Also the p99 latency of the chosen plan, and for a new plan the migration, the difference to the running plan, and
+    the plan.
     """
     decision = change.decision
+    latencies = tuple(p99_lines(change.judged)) if change.judged is not None else ()
     parts: list[RenderableType] = [Text.assemble((decision.running.name, "bold"), ": ", (sentence(decision), "bold"))]
     parts += [Text(f"  - {text}") for text in _broken(decision)]
     parts.append(Padding(_totals(decision), (0, 0, 0, 2), expand=False))
@@ -36,7 +39,9 @@ def change_text(change: ReplanResult) -> RenderableType:
             parts.append(Padding(_loads(decision.migration), (0, 0, 0, 2), expand=False))
         if change.diff is not None:
             parts.append(diff_text(change.diff, RUNNING, NEW))
-        parts.append(plan_text(decision.best, change.solve_s))
+        parts.append(plan_text(decision.best, change.solve_s, latencies=latencies))
+    else:
+        parts += [Text(f"  {line}") for line in latencies]
     return Group(*parts)
 
 

@@ -41,6 +41,9 @@ def test_all_commands_show_one_p99(planned: Path, capsys: pytest.CaptureFixture[
     figures = tuple(reached[f"simulated_{end}s"] for end in ("", "low_", "high_"))
     assert figures[1] < figures[0] < figures[2] and reached["simulations"] == 5
 
+    (kept,) = answer("plan", *TARGET, "--from", folder)["latency_p99"]["reached"]
+    assert kept == reached, "the running plan is kept"
+
     (explained,) = (found := answer("explain", *TARGET))["latency_p99"]
     assert explained == reached
     assert next(limit["used"] for limit in found["limits"] if limit["kind"] == "latency_p99") == figures[0]
@@ -54,11 +57,12 @@ def test_all_commands_show_one_p99(planned: Path, capsys: pytest.CaptureFixture[
 
     stated, closed = formats.interval(*figures), formats.duration(reached["closed_form_s"])
     texts = {name: printed(capsys, name, folder, *TARGET) for name in ("plan", "explain", "simulate")}
+    texts["plan --from"] = printed(capsys, "plan", folder, *TARGET, "--from", folder)
     texts["report"] = printed(capsys, "report", folder)
     for text in texts.values():
         assert stated in text
     error = "known to be {:g} to {:g} times the simulated".format(*CLOSED_FORM_RATIO)
-    for name in ("plan", "explain"):
+    for name in ("plan", "plan --from", "explain"):
         assert f"closed form {closed}, {error}" in texts[name]
 
 
