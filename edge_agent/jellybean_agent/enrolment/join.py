@@ -9,11 +9,10 @@ import asyncio
 import contextlib
 import json
 import logging
-import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,9 @@ import grpc.aio
 
 from jellybean_agent.brain.plan_view import PlanView, WorkerView, plan_view
 from jellybean_agent.enrolment.join_token import JoinToken, parse_token
-from jellybean_agent.errors import AgentError, ModelError, PlanViewError, TransientError, describe_error
-from jellybean_agent.execution.model_files import MAX_DATA_BYTES, file_sha256
+from jellybean_agent.enrolment.model_download import download, fetch_beside, partial_file, remove_partial_files
+from jellybean_agent.enrolment.retries import RETRY_S, retried
+from jellybean_agent.errors import AgentError, ModelError, PlanViewError, describe_error
 from jellybean_agent.execution.python_code import python_refusal, require_source
 from jellybean_agent.security.certificates import (
     CA_FILE,
@@ -43,7 +43,6 @@ from jellybean_protos.enrol.v1 import enrol_pb2, enrol_pb2_grpc
 LOG = logging.getLogger("jellybean.agent")
 _CALL_S = 30.0
 _ASK_AGAIN_S = 1.0  # after a question for the plan that was not answered, or whose answer cannot be served here
-_RETRY_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # pauses between attempts; the last one repeats
 _RENEW_AT = 2 / 3  # fraction of the lifetime left when renewal begins: early, as the gateway may be unreachable
 _CHECK_EVERY_S = 60.0  # longest pause between two checks whether the certificate is due for renewal
 _PENDING_KEY = "enrolling.key"  # key whose certificate has not arrived yet
@@ -87,8 +86,7 @@ async def join(gateway: str, token: str | None, folder: Path) -> Joined:
             raise PlanViewError(
                 f"the plan gives worker {identity.name!r} nothing to do: plan for it, then start it again"
             )
-        for sha256, path in _models(view, worker):
-            await _download(stub, sha256, _inside(folder / "models", path))
+        await _fetch_models(stub, folder / "models", view, worker, fetch=download)
     return Joined(folder, view, worker)
 
 
@@ -97,7 +95,7 @@ async def keep_renewed(folder: Path) -> None:
     tls = folder / "tls"
     born = time.time()
     while True:
-        left_s = _RETRY_S[-1]
+        left_s = RETRY_S[-1]
         try:
             found = read_credentials(tls)
             left_s = found.expires_unix_s - time.time()
@@ -144,8 +142,9 @@ async def wait_for_new_plan(
                         have = view.hash
                     elif (worker := view.workers.get(name)) is not None and worker.operators:
                         _require_python(view, worker, allow_python)
-                        for sha256, path in _models(view, worker):
-                            await _fetch_beside(stub, sha256, _inside(found.folder / "models", path))
+                        if fetched != view.hash:
+                            fetched = ""  # its downloads may be removed
+                            await _fetch_models(stub, found.models, view, worker)
                         fetched = view.hash
                         if not given.later:
                             LOG.info("the gateway serves plan %s: switching to it", view.hash[:12])
@@ -169,15 +168,31 @@ def _stated_hash(document: object) -> str:
     return str(document.get("hash", "")) if isinstance(document, dict) else ""
 
 
-def _models(view: PlanView, worker: WorkerView) -> Iterator[tuple[str, str]]:
-    """(sha256, path) of the model files that a worker needs. ModelError if the plan names no file for an operator."""
+def _models(folder: Path, view: PlanView, worker: WorkerView) -> dict[Path, str]:
+    """Path -> sha256 of the model files of a worker. ModelError if the plan names no file for an operator."""
+    files: dict[Path, str] = {}
     for name in worker.operators:
         operator = view.operators[name]
         if operator.python is not None:
             continue  # a Python function is not downloaded: it must be installed on this machine
         if not operator.model_files:
             raise ModelError(f"{name}: the plan names no model file")
-        yield from ((sha256, path) for path, sha256 in operator.model_files)
+        files |= {_inside(folder, path): sha256 for path, sha256 in operator.model_files}
+    return files
+
+
+async def _fetch_models(
+    stub: Any,
+    folder: Path,
+    view: PlanView,
+    worker: WorkerView,
+    fetch: Callable[[Any, str, Path], Coroutine[Any, Any, object]] = fetch_beside,
+) -> None:
+    """Download a worker's models with `fetch`, after what is left of downloads for other plans has been removed."""
+    files = _models(folder, view, worker)
+    remove_partial_files(folder, {partial_file(path, sha256) for path, sha256 in files.items()})
+    for path, sha256 in files.items():
+        await fetch(stub, sha256, path)
 
 
 def _require_python(view: PlanView, worker: WorkerView, allowed: frozenset[str]) -> None:
@@ -206,7 +221,7 @@ async def _enrol(gateway: str, token: JoinToken, folder: Path) -> None:
     credentials = grpc.ssl_channel_credentials(token.ca)
     async with grpc.aio.secure_channel(gateway, credentials, options=options) as channel:
         stub: Any = enrol_pb2_grpc.EnrolmentStub(channel)  # type: ignore[no-untyped-call]
-        given = await _retried(
+        given = await retried(
             f"enrolling at {gateway}",
             lambda: _call(stub.Enrol, enrol_pb2.EnrolRequest(secret=token.secret, request=request)),
         )
@@ -218,7 +233,7 @@ async def _enrol(gateway: str, token: JoinToken, folder: Path) -> None:
 
 async def _plan(stub: Any, identity: Identity, folder: Path) -> PlanView:
     """Download, check and store the gateway's plan. PlanViewError when this agent cannot read its version."""
-    given = await _retried("asking for the plan", lambda: _call(stub.Plan, enrol_pb2.PlanRequest()))
+    given = await retried("asking for the plan", lambda: _call(stub.Plan, enrol_pb2.PlanRequest()))
     try:
         document = json.loads(given.plan)
     except (ValueError, RecursionError) as error:
@@ -231,64 +246,6 @@ async def _plan(stub: Any, identity: Identity, folder: Path) -> PlanView:
     write_private_file(folder / "plan.json", given.plan)
     write_private_file(folder / "peers.json", given.peers)
     return view
-
-
-async def _download(stub: Any, sha256: str, path: Path) -> None:
-    """Download the model's file with this sha256 to `path` unless it is complete; continues an interrupted download."""
-    if (part := await _fetch_beside(stub, sha256, path)) is not None:
-        part.replace(path)
-        LOG.info("downloaded %s, %d bytes", path.name, path.stat().st_size)
-
-
-async def _fetch_beside(stub: Any, sha256: str, path: Path) -> Path | None:
-    """Download a model to a file beside `path`, which a plan may be using; returns it, None if `path` is the model."""
-    if path.is_file() and file_sha256(path) == sha256:
-        return None
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.{sha256[:16]}.part")
-    if not part.is_file() or file_sha256(part) != sha256:
-        await _retried(f"downloading {path.name}", lambda: _fetch(stub, sha256, part))
-    found = file_sha256(part)
-    if found != sha256:
-        part.unlink()
-        raise ModelError(
-            f"model {path.name} came with sha256 {found[:12]}..., the plan says {sha256[:12]}...: not kept"
-        )
-    return part
-
-
-async def _fetch(stub: Any, sha256: str, part: Path) -> None:
-    """Append the missing bytes of a model to the partial file `part`."""
-    offset = part.stat().st_size if part.exists() else 0
-    call = stub.Model(enrol_pb2.ModelRequest(sha256=sha256, offset=offset), metadata=protocol_metadata())
-    size = None
-    with part.open("ab") as file:
-        async for piece in call:
-            size = piece.size
-            if file.tell() + len(piece.data) > min(size, MAX_DATA_BYTES):
-                raise ModelError(f"more than the {size} bytes that were announced came")
-            file.write(piece.data)
-        file.flush()
-        os.fsync(file.fileno())
-        if size is not None and file.tell() < size:
-            raise TransientError(f"the download ended after {file.tell()} of {size} bytes")
-
-
-async def _retried(what: str, attempt: Callable[[], Any]) -> Any:
-    """The result of `attempt`, repeated after transient failures. AgentError for a permanent failure."""
-    tries = 0
-    while True:
-        try:
-            return await attempt()
-        except grpc.aio.AioRpcError as error:
-            reason = error.details() or error.code().name
-            if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
-                raise PlanViewError(f"{what}: {reason} ({error.code().name})") from error
-        except TransientError as error:
-            reason = str(error)
-        LOG.warning("%s: %s; tried again in %g s", what, reason, _RETRY_S[min(tries, len(_RETRY_S) - 1)])
-        await asyncio.sleep(_RETRY_S[min(tries, len(_RETRY_S) - 1)])
-        tries += 1
 
 
 async def _call(method: Any, request: Any) -> Any:
