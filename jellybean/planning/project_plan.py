@@ -26,7 +26,7 @@ from jellybean.planning.predicted_latency import (
     quick_judgement,
 )
 from jellybean.planning.simulated_deadline import SAME, InTime, cost_of, in_time
-from jellybean.serving.errors import NotRunningError
+from jellybean.serving.errors import NotRunningError, RequestError
 from jellybean.serving.run_state import running_state
 from jellybean_agent import describe_error
 from jellybean_protos import plan_format
@@ -57,6 +57,7 @@ PLAN_FILE = "plan.json"
 RUNNING = "running"  # given instead of a file name, it means the plan that is being served
 ACCURACY_TOLERANCE = 1e-6  # percentage points: accuracies closer than this are equal
 BASELINE_S = 5.0  # time limit of each baseline, if the plan has no time limit
+_STATUS_S = 5.0  # longest wait for the gateway's status
 BASELINE_SHARE = 0.25  # time limit of each baseline, as a share of the plan's time limit
 
 Progress = Callable[[float, float, str], None]  # progress callback with the arguments done, total, label
@@ -319,10 +320,17 @@ def _hash_of(path: Path) -> str | None:
 
 
 def replaces_served_plan(directory: Path, document: Mapping[str, Any]) -> str:
-    """A sentence for the user if DIR/plan.json has the plan that is served, and `document` is another; else empty."""
+    """A sentence for the user if DIR/plan.json has the plan that is served, and `document` is another; else empty.
+
+    The gateway says which plan it serves: an `apply` from elsewhere changes it. Empty if it does not answer.
+    """
     try:
-        served = running_state(directory.resolve()).plan
-    except NotRunningError:
+        running_state(directory.resolve())
+        from jellybean.serving.client import Client  # gRPC only where a run is up
+
+        with Client.of(directory.resolve(), timeout_s=_STATUS_S) as client:
+            served = client.status().plan
+    except (NotRunningError, RequestError):
         return ""
     if _hash_of(directory / PLAN_FILE) != served or document["hash"] == served:
         return ""
