@@ -27,7 +27,7 @@ from jellybean.serving.gateway.gateway import Gateway
 from jellybean.serving.gateway.plans.current_plan import WorkerNetwork
 from jellybean.serving.gateway.service import GatewayService
 from jellybean_agent.brain.plan_view import plan_view
-from jellybean_agent.enrolment import join
+from jellybean_agent.enrolment import join, model_download
 from jellybean_agent.enrolment.join_token import JoinToken
 from jellybean_agent.execution.model_files import file_sha256
 from jellybean_agent.security.certificates import CertificateFolder, read_credentials
@@ -164,13 +164,13 @@ def test_boxes_get_the_plan_that_took_over_and_no_more_downloads_than_fit(tmp_pa
             given = await stubs["edge"].Plan(enrol_pb2.PlanRequest(), metadata=protocol_metadata())
             assert (given.plan, json.loads(given.peers)) == (offer.document, {"": "127.0.0.1:1"})
             with pytest.raises(grpc.aio.AioRpcError, match=r"the plan gives .* no model"):  # not in the plan by now
-                await join._fetch(stubs["new"], model, tmp_path / "part")
+                await model_download._fetch(stubs["new"], model, tmp_path / "part")
             enrolment.downloads.update(range(MAX_DOWNLOADS))
             with pytest.raises(grpc.aio.AioRpcError, match=f"{MAX_DOWNLOADS} downloads are under way") as full:
-                await join._fetch(stubs["edge"], model, tmp_path / "part")
+                await model_download._fetch(stubs["edge"], model, tmp_path / "part")
             assert full.value.code() is grpc.StatusCode.UNAVAILABLE  # boxes ask again
             enrolment.downloads.clear()
-            await join._fetch(stubs["edge"], model, tmp_path / "part")
+            await model_download._fetch(stubs["edge"], model, tmp_path / "part")
             assert file_sha256(tmp_path / "part") == model
             assert not enrolment.downloads
 
