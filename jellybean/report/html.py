@@ -16,8 +16,9 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from jellybean.display import formats, palette
-from jellybean.report import gauges, topology, views
+from jellybean.report import views
 from jellybean.report.comparison import METRIC_BY_KEY
+from jellybean.report.drawing import gauges, topology
 from jellybean.report.plan_view import cut_lines, proof, where
 from jellybean.report.report import Report
 from jellybean.serving.outcomes import outcome_text

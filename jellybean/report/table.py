@@ -32,7 +32,7 @@ def to_table(report: Report) -> RenderableType:
     baselines = [(item.name, item.cost_usd_per_h, item.note) for item in report.baselines]
     solve_s = report.planning.get("solve_s")
     parts: list[RenderableType] = [plan_text(report.plan, solve_s, baselines), "", _headline(report)]
-    parts += [*(Text(f"  caveat: {text}", "yellow") for text in report.caveats), ""]
+    parts += [*(Text(f"  caveat: {text}", WARN) for text in report.caveats), ""]
     parts += [Padding(_figures(report), (0, 0, 0, 2), expand=False), ""]
     if report.workflows:
         parts += [Padding(_workflows(report), (0, 0, 0, 2), expand=False), ""]
@@ -43,7 +43,7 @@ def to_table(report: Report) -> RenderableType:
         for item in moved:
             metric = METRIC_BY_KEY[item.metric]
             earlier = f"{metric.show(item.earlier)} over {item.runs} earlier runs"
-            parts.append(Text(f"  drift: {metric.label} {metric.show(item.latest)}, was {earlier}", "yellow"))
+            parts.append(Text(f"  drift: {metric.label} {metric.show(item.latest)}, was {earlier}", WARN))
     if report.advice:
         parts.append("")
         parts += [Text(f"  {'next: ' if line.startswith('jellybean ') else ''}{line}") for line in report.advice]
@@ -76,7 +76,7 @@ def _figures(report: Report) -> Table:
             formats.MISSING if item.ratio is None else f"{item.ratio:.2f}",
             metric.shown_tolerance(),
             _verdict(item),
-            Text(target, "red" if target.endswith("broken") else ""),
+            Text(target, BAD if target.endswith("broken") else ""),
         )
     return table
 
@@ -112,7 +112,7 @@ def _workflows(report: Report) -> Table:
         ]
         broken = any(slo.predicted_state is SloState.BROKEN for slo in own.slos)
         figures = [METRIC_BY_KEY[key].show(own.predicted.get(key)) for key in WORKFLOW_FIGURES]
-        table.add_row(Text(own.name), *figures, Text(", ".join(targets), "red" if broken else ""))
+        table.add_row(Text(own.name), *figures, Text(", ".join(targets), BAD if broken else ""))
     return table
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import assume, given, settings
 
 from jellybean.report import Report, Store, build_report, render_html
-from jellybean.report.topology import NARROW, WIDE, draw
+from jellybean.report.drawing.topology import NARROW, WIDE, draw
 from jellybean_solver import Problem
 from jellybean_solver.model.plan_document import to_document
 from jellybean_solver.planning.solve import solve

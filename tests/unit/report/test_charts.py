@@ -11,8 +11,8 @@ import pytest
 
 from jellybean.report import Store, build_report, render_html
 from jellybean.report.charts import Chart, Tick, axis, round_up
+from jellybean.report.drawing.topology import NARROW, WIDE, Shape, draw
 from jellybean.report.report import Report
-from jellybean.report.topology import NARROW, WIDE, Shape, draw
 from jellybean.report.views import (
     accuracy_chart,
     cost_charts,

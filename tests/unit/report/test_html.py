@@ -11,8 +11,8 @@ import pytest
 
 from jellybean.display.palette import SHADES
 from jellybean.report import Store, build_report, render_html
+from jellybean.report.drawing.topology import NARROW, WIDE, Box, Drawing, Shape, draw
 from jellybean.report.report import Report
-from jellybean.report.topology import NARROW, WIDE, Box, Drawing, Shape, draw
 from jellybean_solver.model.plan import Plan
 from tests import report_plans as plans
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jellybean.display import formats
-from jellybean.report.curves import Curve, Frame, Pill, draw_lines, labelled_flows
-from jellybean.report.gauges import GLYPH, PADDING, PoolPanel, cut, pool_panels
-from jellybean.report.graph import BoxKey, Rows, Slot, arrange, ends
+from jellybean.report.drawing.curves import Curve, Frame, Pill, draw_lines, labelled_flows
+from jellybean.report.drawing.gauges import GLYPH, PADDING, PoolPanel, cut, pool_panels
+from jellybean.report.drawing.graph import BoxKey, Rows, Slot, arrange, ends
 from jellybean.report.report import Report
 from jellybean.report.views import OperatorKey, operator_keys
 from jellybean_solver import Flow, Plan

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import sqrt
 
 from jellybean.display import formats
-from jellybean.report.graph import BoxKey, Rows, ends
+from jellybean.report.drawing.graph import BoxKey, Rows, ends
 from jellybean_solver import Edge, EdgeKind, Flow, Plan
 
 Point = tuple[float, float]

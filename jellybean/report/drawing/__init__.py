@@ -1,0 +1,1 @@
+"""Geometry of the topology drawing: layered layout, curves, gauges."""
