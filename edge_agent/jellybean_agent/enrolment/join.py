@@ -199,10 +199,14 @@ def _require_python(view: PlanView, worker: WorkerView, allowed: frozenset[str])
     """ModelError if a function of the plan may not run on this machine, or is installed here in another version."""
     for name in worker.operators:
         python = view.operators[name].python
-        if python is not None and (reason := python_refusal(python.function, allowed)) is not None:
+        if python is None:
+            continue
+        if (reason := python_refusal(python.function, allowed)) is not None:
             raise ModelError(f"{name}: {reason}")
-        if python is not None:
+        try:
             require_source(python.function, python.sha256)
+        except ModelError as error:
+            raise ModelError(f"{name}: {error}") from error
 
 
 def _is_enrolled(folder: Path) -> bool:

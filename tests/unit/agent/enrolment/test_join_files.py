@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,11 @@ import pytest
 from cryptography import x509
 
 from jellybean.serving.enrolment.authority import Authority, open_authority
+from jellybean_agent import steps
+from jellybean_agent.brain.plan_view import PythonView, plan_view
 from jellybean_agent.enrolment import join
+from jellybean_agent.errors import ModelError
+from jellybean_agent.execution.model_files import file_sha256
 from jellybean_agent.security.certificates import (
     CA_FILE,
     CERTIFICATE_FILE,
@@ -23,6 +29,7 @@ from jellybean_agent.security.certificates import (
 from jellybean_agent.security.identity import Identity, Role
 from jellybean_agent.system import private_files
 from jellybean_protos.enrol.v1 import enrol_pb2
+from tests.support.tiny_models import make_plan
 
 ME = Identity("tiny", Role.AGENT, "edge-1")
 
@@ -93,3 +100,13 @@ def test_the_renewing_task_outlives_a_folder_that_cannot_be_read(
 def test_paths_that_lead_out() -> None:
     inside = {path: private_files.stays_inside_folder(path) for path in ("a/b..c", "..", "a/../b", "/a")}
     assert inside == {"a/b..c": True, "..": False, "a/../b": False, "/a": False}
+
+
+def test_a_plan_with_another_version_of_a_step_is_refused_before_it_is_served(tmp_path: Path) -> None:
+    document = make_plan(tmp_path, {"o": (["x"], "0" * 64)}, [(1.0, {"o": "edge-1"})], sources={"x": "edge"})
+    view = plan_view(document)
+    for sha256 in (file_sha256(Path(steps.__file__)), "0" * 64):
+        step = replace(view.operators["o"], python=PythonView("jellybean_agent.steps:softmax", "{}", sha256))
+        is_other = sha256 == "0" * 64
+        with pytest.raises(ModelError, match=r"o: .* another version") if is_other else contextlib.nullcontext():
+            join._require_python(replace(view, operators={"o": step}), view.workers["edge-1"], frozenset())
