@@ -266,13 +266,16 @@ def test_a_box_that_cannot_load_its_new_model_returns_to_the_plan_before(site: S
     later.opset_import[0].version = 1000
     onnx.save(later, changed)
     workflow.write_text(workflow.read_text().replace(before, file_sha256(changed)))
-    shutil.copy(changed, site.project / "models/five.onnx")
+    served = site.project / "models/five.onnx"
+    five = served.read_bytes()
+    shutil.copy(changed, served)
     abandoned = site.project.parent / f"box-1/models/models/two.onnx.{'0' * 16}.part"
     abandoned.write_bytes(b"of a plan that was not served in the end")
     pids = {worker: box.pid for worker, box in site.boxes.items()}
     with Load(site) as load:
         error = refusal("apply", str(copy), *site.elsewhere, *ACCURATE, "--timeout", str(LIMIT_S), "--stale")
         site.await_ready()
+    served.write_bytes(five)
     assert "keeps its plan: worker box-1: first/five: model" in error
     assert not abandoned.exists()
     assert (set(load.answers), load.failures) == ({6.0}, [])
