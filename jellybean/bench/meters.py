@@ -39,12 +39,13 @@ class Busy(NamedTuple):
 class Reading:
     """All counters at one moment, since the start of serving. `at_s`: seconds of CLOCK_MONOTONIC.
 
-    `busy`: by worker; workers that do not answer are missing. `bytes_sent`: by (upstream tier, downstream tier).
+    `busy`: by worker; workers that do not answer are missing. `bytes_sent`: by (sender, upstream tier,
+    downstream tier); a sender that is started again counts from 0.
     """
 
     at_s: float
     busy: Mapping[str, Busy]
-    bytes_sent: Mapping[tuple[str, str], float]
+    bytes_sent: Mapping[tuple[str, str, str], float]
 
 
 class Meters(Protocol):
@@ -102,9 +103,9 @@ class RunMeters:
             found[process.name] = Busy(sum(status.busy_s.values()), sum(status.late_s.values()))
         return found
 
-    def _bytes_sent(self) -> dict[tuple[str, str], float]:
-        with EmulatedLinks(self.view.links, self.state.links_path) as links:
-            return links.bytes_sent()
+    def _bytes_sent(self) -> dict[tuple[str, str, str], float]:
+        with EmulatedLinks(self.view.links, self.state.links_path) as links:  # all processes count in one file
+            return {("", *tiers): count for tiers, count in links.bytes_sent().items()}
 
     def deaths(self) -> Iterator[str]:
         now = read_state(self.directory)
@@ -148,11 +149,12 @@ class GatewayMeters:
         for index, name in enumerate(("jellybean_busy_seconds_total", "jellybean_late_seconds_total")):
             for labels, value in samples.get(name, {}).items():
                 seconds[dict(labels)["worker"]][index] += value
-        sent = {(link.upstream_tier, link.downstream_tier): 0.0 for link in self.view.links}
+        sent: dict[tuple[str, str, str], float] = {}
         for name in ("jellybean_link_bytes_total", "jellybean_gateway_link_bytes_total"):
             for labels, value in samples.get(name, {}).items():
-                tiers = dict(labels)["tier"], dict(labels)["to_tier"]
-                sent[tiers] = sent.get(tiers, 0.0) + value
+                given = dict(labels)
+                key = given.get("worker", ""), given["tier"], given["to_tier"]  # no worker: the gateway
+                sent[key] = sent.get(key, 0.0) + value
         return Reading(at_s, {worker: Busy(*spent) for worker, spent in seconds.items()}, sent)
 
     def deaths(self) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from statistics import fmean
 
@@ -52,13 +53,21 @@ class Window:
         }
 
     def cost_usd_per_h(self, plan: Plan) -> float | None:
-        """Cost in USD/h: worker prices, plus traffic over links at the window's byte rates; None before its end."""
+        """Cost in USD/h: worker prices, plus traffic over links at the window's byte rates.
+
+        None before the window's end, and if a counter of bytes restarted in the window: what was sent is then unknown.
+        """
         if len(self._readings) < 2:
             return None
         begin, end = self._readings
+        if any(end.bytes_sent.get(key, -1.0) < before for key, before in begin.bytes_sent.items()):
+            return None
+        sent_bytes: dict[tuple[str, str], float] = defaultdict(float)
+        for key, count in end.bytes_sent.items():
+            sent_bytes[key[1:]] += count - begin.bytes_sent.get(key, 0.0)
         cost = sum(worker.price_usd_per_h * plan.sites.get(worker.tier, 1) for worker in plan.workers)
         for link in plan.links:
             for tiers in link_ends(plan, link):
-                sent = (end.bytes_sent[tiers] - begin.bytes_sent[tiers]) / (end.at_s - begin.at_s)
-                cost += sent * 3600 / GIB * link.price_usd_per_gib
+                per_s = sent_bytes[tiers] / (end.at_s - begin.at_s)
+                cost += per_s * 3600 / GIB * link.price_usd_per_gib
         return cost
