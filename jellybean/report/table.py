@@ -33,7 +33,8 @@ def to_table(report: Report) -> RenderableType:
     solve_s = report.planning.get("solve_s")
     parts: list[RenderableType] = [plan_text(report.plan, solve_s, baselines), "", _headline(report)]
     parts += [*(Text(f"  caveat: {text}", WARN) for text in report.caveats), ""]
-    parts += [Padding(_figures(report), (0, 0, 0, 2), expand=False), ""]
+    parts.append(Padding(_figures(report), (0, 0, 0, 2), expand=False))
+    parts += [*map(_interval, filter(_has_interval, report.comparisons)), ""]
     if report.workflows:
         parts += [Padding(_workflows(report), (0, 0, 0, 2), expand=False), ""]
     parts += [Padding(_costs(report), (0, 0, 0, 2), expand=False), ""]
@@ -71,7 +72,7 @@ def _figures(report: Report) -> Table:
             target = f"{'<=' if metric.lower_is_better else '>='} {metric.show(slo.target)} {state.value}"
         table.add_row(
             metric.label + (f" ({metric.unit})" if metric.unit in {"USD/h", "%"} else ""),
-            item.shown_prediction,
+            metric.show(item.predicted),
             metric.show(item.measured),
             formats.MISSING if item.ratio is None else f"{item.ratio:.2f}",
             metric.shown_tolerance(),
@@ -79,6 +80,15 @@ def _figures(report: Report) -> Table:
             Text(target, BAD if target.endswith("broken") else ""),
         )
     return table
+
+
+def _has_interval(item: Comparison) -> bool:
+    return item.predicted_between is not None
+
+
+def _interval(item: Comparison) -> Text:
+    """A line below the table, which has no room for intervals in a terminal of 80 columns."""
+    return Text(f"  {METRIC_BY_KEY[item.metric].label} predicted: {item.shown_prediction}", "dim")
 
 
 def _costs(report: Report) -> Table:
