@@ -28,9 +28,10 @@ demo: $(VENV)/.plan  ## profile, plan, serve, measure and report examples/digits
 	$(BIN)/python -m jellybean demo $(DEMO)
 
 # Without reordering, long tests (e2e, integration) come first, so that both workers end at about the same time.
+# Both parts run even if the first fails, so that one run names every failing test.
 test: $(VENV)/.test lint types  ## lint, type-check and run the tests
-	$(BIN)/python -m pytest -m 'not nightly and not alone' -n 2 --dist loadfile --no-loadscope-reorder
-	$(BIN)/python -m pytest -m 'not nightly and alone'
+	$(BIN)/python -m pytest -m 'not nightly and not alone' -n 2 --dist loadfile --no-loadscope-reorder; status=$$?; \
+	$(BIN)/python -m pytest -m 'not nightly and alone' && exit $$status
 
 nightly: $(VENV)/.test  ## the long runs too
 	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m 'not alone' -n 2 --dist loadfile --no-loadscope-reorder --timeout 3600
