@@ -14,6 +14,7 @@ from jellybean.display import formats
 from jellybean_solver import HostedModel, PlanDiff, WorkerChange
 
 MAX_FIGURES, MAX_LIST_CHARACTERS = 20, 40  # changed figures that are shown; characters of a list within one line
+SHA256_DIGITS = 12
 MAX_WORKERS = 20  # up to so many workers have a line each; of more, workers with equal changes share a line
 
 
@@ -47,6 +48,9 @@ def _cost(diff: PlanDiff) -> str:
 
 def _selection(diff: PlanDiff) -> list[str]:
     lines = [f"{item.operator}: {item.before or 'none'} -> {item.after or 'none'}" for item in diff.variants]
+    for item in diff.models:
+        was, now = ((sha256 or "none")[:SHA256_DIGITS] for sha256 in (item.sha256_before, item.sha256_after))
+        lines.append(f"{item.operator} {item.variant}: another model file, SHA-256 {was} -> {now}")
     for item in diff.placements:
         workers = _change(str(item.workers_before), str(item.workers_after), "worker", item.workers_after)
         rates = _change(formats.rate(item.rate_before_per_s), formats.rate(item.rate_after_per_s))
@@ -119,6 +123,6 @@ def _named(change: WorkerChange) -> str:
 
 
 def _model(model: HostedModel) -> str:
-    sha256 = f", {model.sha256[:12]}" if model.sha256 else ""
+    sha256 = f", {model.sha256[:SHA256_DIGITS]}" if model.sha256 else ""
     memory = f", {formats.size(model.memory_bytes)}" if model.memory_bytes else ""
     return f"{model.operator} {model.variant}{memory}{sha256}"

@@ -64,6 +64,16 @@ class VariantChange:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelChange:
+    """Another model file of the same variant, as after training it anew. SHA-256; None if the plan states none."""
+
+    operator: str
+    variant: str
+    sha256_before: str | None
+    sha256_after: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class PlacementChange:
     """Workers, requests per second and batch size of an operator in one pool; 0 if it does not run there."""
 
@@ -102,6 +112,7 @@ class PlanDiff:
     accuracy_before: float | None
     accuracy_after: float | None
     variants: tuple[VariantChange, ...]
+    models: tuple[ModelChange, ...]
     pools: tuple[PoolChange, ...]
     placements: tuple[PlacementChange, ...]
     workers: tuple[WorkerChange, ...]
@@ -114,7 +125,7 @@ class PlanDiff:
     def is_empty(self) -> bool:
         """True if the plans differ at most in the names of workers."""
         one, two = self.cost_before, self.cost_after
-        changes = (self.variants, self.pools, self.placements, self.workers, self.links, self.figures)
+        changes = (self.variants, self.models, self.pools, self.placements, self.workers, self.links, self.figures)
         figures_before = one.compute_usd_per_h, one.network_usd_per_h, self.accuracy_before
         figures_after = two.compute_usd_per_h, two.network_usd_per_h, self.accuracy_after
         return not (any(changes) or self.routes_changed) and is_same(figures_before, figures_after)
@@ -144,6 +155,7 @@ def plan_diff(before: Plan, after: Plan, worth: LoadPrice | None = None) -> Plan
         accuracy_before=before.accuracy,
         accuracy_after=after.accuracy,
         variants=tuple(VariantChange(*change) for change in _changes(before.selection, after.selection, None)),
+        models=tuple(ModelChange(*key, was, now) for key, was, now in _changes(*_model_files(before, after), None)),
         pools=tuple(PoolChange(*key, was, now) for key, was, now in _changes(_counts(before), _counts(after), 0)),
         placements=tuple(
             PlacementChange(*key, *_alternating(was, now))
@@ -183,6 +195,16 @@ def _worker_change(one: PlannedWorker | None, two: PlannedWorker | None, before:
 
 def _sorted(models: Iterable[HostedModel]) -> tuple[HostedModel, ...]:
     return tuple(sorted(models, key=lambda model: (model.operator, model.variant)))
+
+
+def _model_files(before: Plan, after: Plan) -> Iterator[Mapping[Key, str | None]]:
+    """(operator, variant) -> SHA-256 of its model in each plan, for the variants that both plans use."""
+    found = [
+        {(o.name, o.variant): o.model.sha256 if o.model is not None else None for o in plan.operators}
+        for plan in (before, after)
+    ]
+    both = found[0].keys() & found[1].keys()
+    return ({key: sha256 for key, sha256 in files.items() if key in both} for files in found)
 
 
 def _counts(plan: Plan) -> Mapping[Key, int]:

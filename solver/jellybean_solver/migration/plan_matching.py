@@ -2,7 +2,7 @@
 
 Workers of a pool are interchangeable. Old and new workers with equal model sets S are matched first; some optimal
 matching does so (exchange argument: |S| + |A & B| >= |S & A| + |S & B|, if the two were matched to workers with sets A
-and B instead). Other workers are grouped by model set and matched by a transport problem, whose linear program has
+and B instead; the same holds for equal sets of operators, of whose models only the unchanged ones count). Other workers are grouped by model set and matched by a transport problem, whose linear program has
 integral vertices.
 """
 
@@ -92,7 +92,8 @@ def _value(
 def colour_workers(before: Plan, after: Plan) -> tuple[Colours, Colours]:
     """Worker -> colour in each plan, by colour refinement on both plans together.
 
-    Workers of equal colour have equal models, equal rates, and equal routes up to workers of equal colour.
+    Workers of equal colour have equal operators, equal rates, and equal routes up to workers of equal colour. Variants and
+    model files are left out: a plan has one for each operator, and another one changes no route.
     """
     plans = (before, after)
     marks = [{worker.name: 0 for worker in plan.workers} for plan in plans]
@@ -124,7 +125,7 @@ def _refined(plan: Plan, marks: Mapping[str, int], numbers: dict[Hashable, int])
     for planned in plan.workers:
         rates = frozenset((name, round(rate, DIGITS)) for name, rate in planned.rates_per_s.items())
         seen = frozenset(passing[planned.name].items())
-        mark = (marks[planned.name], planned.pool, planned.tier, hosted_models(plan, planned), rates, seen)
+        mark = (marks[planned.name], planned.pool, planned.tier, rates, seen)
         found[planned.name] = numbers.setdefault(mark, len(numbers))
     return found
 

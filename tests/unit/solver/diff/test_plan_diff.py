@@ -74,6 +74,24 @@ def test_another_file_of_the_same_variant_is_loaded_anew_but_another_measurement
     assert [(c.figure, c.before, c.after) for c in again.figures] == [("operators.find.memory_bytes.box", 100.0, 120.0)]
 
 
+def test_a_model_that_was_trained_anew_changes_no_route() -> None:
+    before = hosting({"box-1": ["find"], "box-2": ["find", "read"]})
+    find, read = before.operators
+    retrained = replace(before, operators=(replace(find, model=ModelRef("find.onnx", "cd" * 32)), read))
+    diff = plan_diff(before, retrained)
+    assert [(c.operator, c.variant, c.sha256_before, c.sha256_after) for c in diff.models] == [
+        ("find", "v", "ab" * 32, "cd" * 32)
+    ]
+    assert not diff.is_empty
+    assert (diff.variants, diff.pools, diff.placements, diff.figures, diff.routes_changed) == ((), (), (), (), False)
+    assert [(c.before, c.after) for c in diff.workers] == [("box-1", "box-1"), ("box-2", "box-2")]
+
+
+def test_another_variant_on_the_same_workers_changes_no_route() -> None:
+    diff = plan_diff(hosting({"box-1": ["find"]}), hosting({"box-1": ["find"]}, {"find": "large"}))
+    assert (diff.models, diff.routes_changed) == ((), False)
+
+
 def test_targets_and_figures_are_differences() -> None:
     before = hosting({"box-1": ["find"]})
     find, worker = before.operators[0], before.workers[0]
