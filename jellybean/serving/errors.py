@@ -22,6 +22,10 @@ class NotRunningError(ServingError):
     """No plan of this project is being served."""
 
 
+class OtherVersionError(NotRunningError):
+    """Another version of JellyBean started this project's run: this version can neither call nor stop it."""
+
+
 class AlreadyRunningError(ServingError):
     """A plan of this project is being served already."""
 

@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 
 from jellybean.folders import STATE_FOLDER, state_folder
-from jellybean.serving.errors import AlreadyRunningError, NotRunningError
+from jellybean.serving.errors import AlreadyRunningError, NotRunningError, OtherVersionError
 
 STATE_VERSION = 3
 _FOLDERLESS_VERSION = 2  # earlier format, which is read too: without the folder and the boot that it belongs to
@@ -124,7 +124,7 @@ def is_launch_locked(directory: Path) -> bool:
 def read_state(directory: Path) -> RunState | None:
     """The state of a project's run; None if there is no state file, or one of another project or boot.
 
-    A run that the version before started is read too.
+    A run that the version before started is read too; OtherVersionError for one of any other version that has not ended.
     """
     try:
         found: dict[str, Any] = json.loads(state_path(directory).read_text(encoding="utf-8"))
@@ -134,8 +134,11 @@ def read_state(directory: Path) -> RunState | None:
         elif version == STATE_VERSION:
             stated, boot = found.pop("directory"), found.pop("boot")
         else:
-            return None
+            stated, boot = found.get("directory", str(directory)), found.get("boot", _boot())
         if not _is_of(directory, stated, boot):
+            return None
+        if version not in (_FOLDERLESS_VERSION, STATE_VERSION):
+            _require_ended(directory, version, found)
             return None
         processes = tuple(_process(item) for item in found.pop("processes"))
         others = tuple(_process(item) for item in found.pop("others"))
@@ -144,6 +147,28 @@ def read_state(directory: Path) -> RunState | None:
         return RunState(**found, processes=processes, others=others, keeper=keeper, version=version)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def _require_ended(directory: Path, version: object, found: Mapping[str, Any]) -> None:
+    """OtherVersionError for the state of another version unless all its processes have ended."""
+    known = [*found.get("processes", ()), *found.get("others", ()), *filter(None, [found.get("keeper")])]
+    alive = [item for item in known if _may_live(item)]
+    if known and not alive:
+        return
+    numbers = ", ".join(str(item["pid"]) for item in alive if isinstance(item, dict) and "pid" in item)
+    raise OtherVersionError(
+        f"{directory} is up{f' (processes {numbers})' * bool(numbers)}, but another version of JellyBean started it, "
+        f"whose state file has format {version} (this version reads {_FOLDERLESS_VERSION} and {STATE_VERSION}): use that "
+        f"version's commands; its `jellybean down {directory}` stops it"
+    )
+
+
+def _may_live(item: object) -> bool:
+    """False if the entry of a process, in whatever format, is that of a process that has ended."""
+    match item:
+        case {"pid": int(pid), "started": int() | float() as started}:
+            return ProcessState("", pid, float(started), "", "").process() is not None
+    return True
 
 
 def _folder_of(keeper: Mapping[str, Any] | None, directory: Path) -> str:

@@ -6,12 +6,13 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from jellybean.serving import run_state
-from jellybean.serving.errors import AlreadyRunningError, LaunchError, NotRunningError
+from jellybean.serving.errors import AlreadyRunningError, LaunchError, NotRunningError, OtherVersionError
 from jellybean.serving.local.launcher import _require_down
 from jellybean.serving.local.replace_plan import apply
 from jellybean.serving.local.running import down
@@ -73,6 +74,22 @@ def test_a_run_of_the_version_before_is_up_but_a_copy_of_it_is_not(project: Path
         apply(project, make_plan(project, operators, [(1.0, {"times": "edge-1"})], sources={"x": "edge"}))
     copy = shutil.copytree(project, project.with_name("copy"))
     assert read_state(copy) is None
+
+
+@pytest.mark.parametrize("change", [{"version": 4}, {"version": 1, "directory": None, "boot": None}])
+def test_a_run_of_a_version_that_cannot_be_read_is_said_to_be_up(project: Path, change: dict[str, Any]) -> None:
+    state = {**json.loads(state_path(project).read_text()), "new": {}, **change}
+    state_path(project).write_text(json.dumps({name: value for name, value in state.items() if value is not None}))
+    message = rf"is up \(processes {os.getpid()}\), .* its `jellybean down {project}` stops it"
+    for call in (running_state, _require_down, down):
+        with pytest.raises(OtherVersionError, match=message):
+            call(project)
+    copy = shutil.copytree(project, project.with_name("copy"))
+    if "directory" not in change:
+        assert read_state(copy) is None
+    state["processes"][0]["started"] -= 1000.0  # it has ended, and another process has its id
+    state_path(project).write_text(json.dumps(state))
+    assert read_state(project) is None
 
 
 def test_one_folder_may_have_several_paths(project: Path) -> None:
