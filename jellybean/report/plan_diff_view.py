@@ -48,9 +48,9 @@ def _cost(diff: PlanDiff) -> str:
 
 def _selection(diff: PlanDiff) -> list[str]:
     lines = [f"{item.operator}: {item.before or 'none'} -> {item.after or 'none'}" for item in diff.variants]
-    for item in diff.models:
-        was, now = ((sha256 or "none")[:SHA256_DIGITS] for sha256 in (item.sha256_before, item.sha256_after))
-        lines.append(f"{item.operator} {item.variant}: another model file, SHA-256 {was} -> {now}")
+    for changed in diff.models:
+        was, now = ((sha256 or "none")[:SHA256_DIGITS] for sha256 in (changed.sha256_before, changed.sha256_after))
+        lines.append(f"{changed.operator} {changed.variant}: another model file, SHA-256 {was} -> {now}")
     for item in diff.placements:
         workers = _change(str(item.workers_before), str(item.workers_after), "worker", item.workers_after)
         rates = _change(formats.rate(item.rate_before_per_s), formats.rate(item.rate_after_per_s))

@@ -124,7 +124,7 @@ def is_launch_locked(directory: Path) -> bool:
 def read_state(directory: Path) -> RunState | None:
     """The state of a project's run; None if there is no state file, or one of another project or boot.
 
-    A run that the version before started is read too; OtherVersionError for one of any other version that has not ended.
+    A run that the version before started is read too. OtherVersionError for one of any other version that is up.
     """
     try:
         found: dict[str, Any] = json.loads(state_path(directory).read_text(encoding="utf-8"))
@@ -158,8 +158,8 @@ def _require_ended(directory: Path, version: object, found: Mapping[str, Any]) -
     numbers = ", ".join(str(item["pid"]) for item in alive if isinstance(item, dict) and "pid" in item)
     raise OtherVersionError(
         f"{directory} is up{f' (processes {numbers})' * bool(numbers)}, but another version of JellyBean started it, "
-        f"whose state file has format {version} (this version reads {_FOLDERLESS_VERSION} and {STATE_VERSION}): use that "
-        f"version's commands; its `jellybean down {directory}` stops it"
+        f"whose state file has format {version} (this version reads {_FOLDERLESS_VERSION} and {STATE_VERSION}): use "
+        f"that version's commands; its `jellybean down {directory}` stops it"
     )
 
 

@@ -155,7 +155,10 @@ def plan_diff(before: Plan, after: Plan, worth: LoadPrice | None = None) -> Plan
         accuracy_before=before.accuracy,
         accuracy_after=after.accuracy,
         variants=tuple(VariantChange(*change) for change in _changes(before.selection, after.selection, None)),
-        models=tuple(ModelChange(*key, was, now) for key, was, now in _changes(*_model_files(before, after), None)),
+        models=tuple(
+            ModelChange(*key, was, now)
+            for key, was, now in _changes(_model_files(before, after), _model_files(after, before), None)
+        ),
         pools=tuple(PoolChange(*key, was, now) for key, was, now in _changes(_counts(before), _counts(after), 0)),
         placements=tuple(
             PlacementChange(*key, *_alternating(was, now))
@@ -197,14 +200,13 @@ def _sorted(models: Iterable[HostedModel]) -> tuple[HostedModel, ...]:
     return tuple(sorted(models, key=lambda model: (model.operator, model.variant)))
 
 
-def _model_files(before: Plan, after: Plan) -> Iterator[Mapping[Key, str | None]]:
-    """(operator, variant) -> SHA-256 of its model in each plan, for the variants that both plans use."""
-    found = [
-        {(o.name, o.variant): o.model.sha256 if o.model is not None else None for o in plan.operators}
-        for plan in (before, after)
-    ]
-    both = found[0].keys() & found[1].keys()
-    return ({key: sha256 for key, sha256 in files.items() if key in both} for files in found)
+def _model_files(plan: Plan, other: Plan) -> Mapping[Key, str | None]:
+    """(operator, variant) -> SHA-256 of its model, for the variants that both plans use."""
+    return {
+        (operator.name, operator.variant): operator.model.sha256 if operator.model is not None else None
+        for operator in plan.operators
+        if other.selection.get(operator.name) == operator.variant
+    }
 
 
 def _counts(plan: Plan) -> Mapping[Key, int]:

@@ -2,8 +2,8 @@
 
 Workers of a pool are interchangeable. Old and new workers with equal model sets S are matched first; some optimal
 matching does so (exchange argument: |S| + |A & B| >= |S & A| + |S & B|, if the two were matched to workers with sets A
-and B instead; the same holds for equal sets of operators, of whose models only the unchanged ones count). Other workers are grouped by model set and matched by a transport problem, whose linear program has
-integral vertices.
+and B instead; the same holds for equal sets of operators, of whose models only the unchanged ones count). Other workers
+are grouped by model set and matched by a transport problem, whose linear program has integral vertices.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ def _value(
 def colour_workers(before: Plan, after: Plan) -> tuple[Colours, Colours]:
     """Worker -> colour in each plan, by colour refinement on both plans together.
 
-    Workers of equal colour have equal operators, equal rates, and equal routes up to workers of equal colour. Variants and
-    model files are left out: a plan has one for each operator, and another one changes no route.
+    Workers of equal colour have equal operators, equal rates, and equal routes up to workers of equal colour. Variants
+    and model files are left out: a plan has one for each operator, and another one changes no route.
     """
     plans = (before, after)
     marks = [{worker.name: 0 for worker in plan.workers} for plan in plans]
