@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import grpc.aio
+import psutil
 
 from jellybean.serving.endpoint import Endpoint
 from jellybean.serving.errors import ServingError
@@ -35,17 +36,32 @@ class Busy(NamedTuple):
     late_s: float
 
 
+class CpuTime(NamedTuple):
+    """CPU seconds of all cores of a machine since its start, and those in which a process ran."""
+
+    all_s: float
+    used_s: float
+
+    @classmethod
+    def now(cls) -> CpuTime:
+        """Read the counters. Time that a hypervisor gave to other machines counts as used: it was not to be had."""
+        times = psutil.cpu_times()
+        all_s = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)  # user has these too
+        return cls(all_s, all_s - times.idle - getattr(times, "iowait", 0.0))
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """All counters at one moment, since the start of serving. `at_s`: seconds of CLOCK_MONOTONIC.
 
     `busy`: by worker; workers that do not answer are missing. `bytes_sent`: by (sender, upstream tier,
-    downstream tier); a sender that is started again counts from 0.
+    downstream tier); a sender that is started again counts from 0. `cpu`: of this machine, where the workers are here.
     """
 
     at_s: float
     busy: Mapping[str, Busy]
     bytes_sent: Mapping[tuple[str, str, str], float]
+    cpu: CpuTime | None = None
 
 
 class Meters(Protocol):
@@ -79,7 +95,7 @@ class RunMeters:
 
     async def read(self) -> Reading:
         self.require_served()
-        return Reading(time.monotonic(), await self._busy(), self._bytes_sent())
+        return Reading(time.monotonic(), await self._busy(), self._bytes_sent(), CpuTime.now())
 
     def require_served(self) -> None:
         """ServingError if the plan was stopped or replaced."""

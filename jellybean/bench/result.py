@@ -19,7 +19,8 @@ class BenchResult:
     An unanswered request counts with the time that was waited for its answer.
     `sustained`: no request failed and at least 98 % were answered in time. `breaches`: targets of the plan that the
     measurement missed, and `deaths`, in words. `late`: worker -> share of its busy time by which this machine was
-    slower than the device it emulates; of the probes of a bisection the largest.
+    slower than the device it emulates; of the probes of a bisection the largest. `machine_cpu`: share of this machine's
+    CPU time in use, by any process.
     """
 
     plan: str
@@ -44,6 +45,7 @@ class BenchResult:
     highest_rate_per_s: float | None = None
     utilisation: Mapping[str, float] = field(default_factory=dict)
     late: Mapping[str, float] = field(default_factory=dict)
+    machine_cpu: float | None = None
     outcomes: Mapping[str, int] = field(default_factory=dict)
     reasons: Mapping[str, int] = field(default_factory=dict)
     deaths: tuple[str, ...] = ()

@@ -196,6 +196,7 @@ class Target:
             cost_usd_per_h=cost,
             utilisation=window.utilisation(),
             late=window.late(),
+            machine_cpu=window.machine_cpu(),
             outcomes=_outcomes(samples),
             reasons=dict(reasons.most_common(10)),
             deaths=deaths,

@@ -41,6 +41,15 @@ class Window:
         """Worker -> share of its busy time by which it was slower than its emulated device; without shares of 0."""
         return {name: late_s / busy_s for name, (busy_s, late_s) in self._spent().items() if late_s > 0 and busy_s > 0}
 
+    def machine_cpu(self) -> float | None:
+        """Share of this machine's CPU time that was used in the window, by any process; None with workers elsewhere."""
+        if len(self._readings) < 2:
+            return None
+        began, ended = (reading.cpu for reading in self._readings)
+        if began is None or ended is None or ended.all_s <= began.all_s:
+            return None
+        return (ended.used_s - began.used_s) / (ended.all_s - began.all_s)
+
     def _spent(self) -> dict[str, Busy]:
         """Worker -> its busy time in the window; workers that were restarted in the window are missing."""
         if len(self._readings) < 2:

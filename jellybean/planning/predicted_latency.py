@@ -30,12 +30,14 @@ _cached: dict[tuple[str, int], Mapping[str, RequestFigures]] = {}  # (content ha
 
 
 @dataclass(frozen=True, slots=True)
-class PredictedP99:
-    """A predicted p99 latency in seconds with its confidence interval, from `simulations` of `requests` each.
+class PredictedLatency:
+    """Predicted latencies in seconds, p99 with its confidence interval, from `simulations` of `requests` each.
 
-    `complete`: it was made by the definition; otherwise simulations were left out because a decision needed no more.
+    `complete`: made by the definition; otherwise simulations were left out because a decision needed no more.
     """
 
+    p50_s: float
+    p90_s: float
     p99_s: float
     low_s: float
     high_s: float
@@ -44,17 +46,17 @@ class PredictedP99:
     complete: bool = True
 
 
-def predicted_p99(plan: Plan) -> Mapping[str, PredictedP99]:
+def predicted_p99(plan: Plan) -> Mapping[str, PredictedLatency]:
     """Workflow -> predicted p99 latency; a single workflow has the empty name."""
     return _predicted([simulated_figures(plan, seed) for seed in seeds_of(plan)])
 
 
-def predictions(results: Sequence[SimulationResult]) -> Mapping[str, PredictedP99]:
+def predictions(results: Sequence[SimulationResult]) -> Mapping[str, PredictedLatency]:
     """The same from simulations that were made already, one for each of `seeds_of`."""
     return _predicted([_by_workflow(result) for result in results])
 
 
-def predicted_of_all(results: Sequence[SimulationResult]) -> PredictedP99:
+def predicted_of_all(results: Sequence[SimulationResult]) -> PredictedLatency:
     """The predicted p99 latency of the requests of all workflows together, from simulations as in `predictions`."""
     return _predicted([{"": result} for result in results])[""]
 
@@ -83,19 +85,22 @@ def _content(plan: Plan) -> str:
     return plan_format.content_hash({"parts": json_values(parts), "workflows": names})
 
 
-def _predicted(samples: Sequence[Mapping[str, RequestFigures]], *, complete: bool = True) -> Mapping[str, PredictedP99]:
+def _predicted(
+    samples: Sequence[Mapping[str, RequestFigures]], *, complete: bool = True
+) -> Mapping[str, PredictedLatency]:
     """The prediction from one or more simulations, by workflow."""
     return {name: _of_workflow([sample[name] for sample in samples], complete) for name in samples[0]}
 
 
-def _of_workflow(samples: Sequence[RequestFigures], complete: bool) -> PredictedP99:
+def _of_workflow(samples: Sequence[RequestFigures], complete: bool) -> PredictedLatency:
+    p50_s, p90_s = (median(getattr(sample, f"latency_{share}_s") for sample in samples) for share in ("p50", "p90"))
     p99s = sorted(sample.latency_p99_s for sample in samples)
     p99_s, requests = median(p99s), samples[0].offered
     if len(samples) > 1:
-        return PredictedP99(p99_s, p99s[0], p99s[-1], len(samples), requests, complete)
+        return PredictedLatency(p50_s, p90_s, p99_s, p99s[0], p99s[-1], len(samples), requests, complete)
     batches_s = samples[0].latency_p99_batches_s
     half_s = STUDENT_T * stdev(batches_s) / math.sqrt(len(batches_s))
-    return PredictedP99(p99_s, max(0.0, p99_s - half_s), p99_s + half_s, 1, requests, complete)
+    return PredictedLatency(p50_s, p90_s, p99_s, max(0.0, p99_s - half_s), p99_s + half_s, 1, requests, complete)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +111,7 @@ class Judged:
     """
 
     plan: Plan
-    p99: Mapping[str, PredictedP99]
+    p99: Mapping[str, PredictedLatency]
     targets_s: Mapping[str, float]
 
     @property

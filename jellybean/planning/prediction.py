@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from jellybean.planning.predicted_latency import PredictedP99, predicted_of_all, predictions
+from jellybean.planning.predicted_latency import PredictedLatency, predicted_of_all, predictions
 from jellybean.planning.simulation import highest_sustained_rate, seeds_of, simulate_plan
 from jellybean_solver import Plan, RequestFigures
 
@@ -53,12 +53,14 @@ def predict(
     }
 
 
-def _figures(samples: Sequence[RequestFigures], p99: PredictedP99) -> Mapping[str, float]:
+def _figures(samples: Sequence[RequestFigures], latency: PredictedLatency) -> Mapping[str, float]:
     """Medians of the figures of several simulations, and p99 with its interval."""
-    keys = ("offered", "completed", "throughput_per_s", "latency_mean_s", "latency_p50_s", "latency_p90_s")
+    keys = ("offered", "completed", "throughput_per_s", "latency_mean_s")
     return {
         **{key: median(getattr(sample, key) for sample in samples) for key in keys},
-        "latency_p99_s": p99.p99_s,
-        "latency_p99_low_s": p99.low_s,
-        "latency_p99_high_s": p99.high_s,
+        "latency_p50_s": latency.p50_s,
+        "latency_p90_s": latency.p90_s,
+        "latency_p99_s": latency.p99_s,
+        "latency_p99_low_s": latency.low_s,
+        "latency_p99_high_s": latency.high_s,
     }

@@ -21,6 +21,7 @@ from jellybean.report.comparison import METRIC_BY_KEY
 from jellybean.report.drawing import gauges, topology
 from jellybean.report.plan_view import cut_lines, proof, where
 from jellybean.report.report import Report
+from jellybean.report.utilisation import TOLERANCE
 from jellybean.serving.outcomes import outcome_text
 
 _CARDS = ("cost_usd_per_h", "accuracy", "throughput_per_s", "highest_rate_per_s", "latency_p50_s", "latency_p99_s")
@@ -52,6 +53,10 @@ def render_html(report: Report) -> str:
         latencies=views.latency_chart(report),
         accuracy=views.accuracy_chart(report),
         workers=views.worker_charts(report.workers, plan.utilisation, keys),
+        simulated=any(worker.simulated is not None for worker in report.workers),
+        judged_workers=sum(worker.measured is not None for worker in report.workers),
+        deviating=[worker for worker in report.workers if worker.deviates],
+        utilisation_tolerance=TOLERANCE,
         trends=views.trends(report),
         keys=keys,
     )  # fmt: skip
@@ -96,6 +101,7 @@ def _environment() -> Environment:
         "advice": _advice,
         "xy": _xy,
         "breakable": _breakable,
+        "capitalised": _capitalised,
     }
     return environment
 
@@ -108,6 +114,11 @@ def _xy(value: float) -> str:
 def _breakable(name: str) -> Markup:
     """A name that may be wrapped after underscores and hyphens rather than inside a word."""
     return Markup(re.sub(r"([_-])(?=\w)", r"\1<wbr>", str(escape(name))))
+
+
+def _capitalised(text: str) -> str:
+    """A sentence with a capital at its start, the rest as it is."""
+    return text[:1].upper() + text[1:]
 
 
 def _count(value: float | None) -> str:

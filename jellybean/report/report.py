@@ -6,51 +6,32 @@ A pure value computed from the store's rows; terminal tables, JSON and the HTML 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from jellybean.bench.caveats import recorded_caveats
 from jellybean.report.advice import find_advice, known_plans
-from jellybean.report.breakdown import Breakdown, break_down, operator_loads
+from jellybean.report.breakdown import Breakdown, break_down
 from jellybean.report.comparison import (
     INTERVAL_KEYS,
     METRIC_BY_KEY,
     Comparison,
-    ComparisonVerdict,
     Drift,
-    SloState,
     SloVerdict,
     compare,
     drift,
     figure,
     judge,
 )
+from jellybean.report.headline import Headline, Judgement, make_headline
 from jellybean.report.store import Record, Snapshot, Store, StoreRow
-from jellybean.serving.outcomes import OutcomeKind, outcome_text
-from jellybean_solver import Cost, JellyBeanError, Plan, PlannedWorker, from_document, request_streams
+from jellybean.report.utilisation import WorkerUse, worker_uses
+from jellybean_solver import Cost, JellyBeanError, Plan, from_document, request_streams
 
-REPORT_VERSION = 4
+REPORT_VERSION = 5
 _PREDICTED = (*METRIC_BY_KEY, *INTERVAL_KEYS["latency_p99_s"])  # keys of predicted figures
-
-
-class HeadlineLevel(StrEnum):
-    """Overall status of a report."""
-
-    GOOD = "good"  # targets met, figures as predicted
-    WARNING = "warning"  # targets met, figures not as predicted
-    BAD = "bad"  # a target missed, or requests failed
-    OPEN = "open"  # not measured yet
-
-
-@dataclass(frozen=True, slots=True)
-class Headline:
-    """Summary at the top of a report: status, title and reasons."""
-
-    level: HeadlineLevel
-    title: str
-    reasons: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,26 +41,6 @@ class ReportedBaseline:
     name: str
     cost_usd_per_h: float | None
     note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerUse:
-    """Utilisation of one worker by operator: planned, simulated and measured.
-
-    `expected` is compared with the measurement: the planned `load`, or the simulated utilisation with batching, because
-    the load assumes full batches and partial batches take more time per request.
-    """
-
-    name: str
-    pool: str
-    tier: str
-    price_usd_per_h: float
-    loads: Mapping[str, float]
-    load: float
-    expected: float
-    simulated: float | None
-    measured: float | None
-    sites: int = 1  # number of sites with such a worker; utilisations are means over them
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,16 +149,28 @@ def build_report(store: Store, plan_hash: str | None = None) -> Report:
     benches = [row for row in rows if row.kind == "bench"]
     advice = tuple(find_advice(snapshot, plan, store))
     workflows = tuple(_workflows(plan, snapshot))
+    workers = worker_uses(plan, snapshot)
+    headline = make_headline(
+        Judgement(
+            project=store.project,
+            comparisons=comparisons,
+            targets=[("", slo) for slo in slos] + [(f"{w.name}: ", slo) for w in workflows for slo in w.slos],
+            workers=workers,
+            bench=snapshot.bench.record if snapshot.bench is not None else None,
+            is_simulated=snapshot.prediction is not None,
+            is_scaled=any(row.kind == "scaled" for row in rows),
+        )
+    )
     return Report(
         plan=plan,
         plan_hash=snapshot.plan_hash,
         planned_at=snapshot.planning.created_s,
         project=store.project,
-        headline=_headline(comparisons, slos, snapshot, workflows),
+        headline=headline,
         comparisons=comparisons,
         slos=slos,
         breakdown=break_down(plan),
-        workers=_workers(plan, snapshot),
+        workers=workers,
         drift=drift(benches),
         runs=tuple(_run(row) for row in rows if row.kind not in {"plan", "prediction"}),
         baselines=_baselines(snapshot.planning.record),
@@ -211,7 +184,7 @@ def build_report(store: Store, plan_hash: str | None = None) -> Report:
 def _workflows(plan: Plan, snapshot: Snapshot) -> Iterator[WorkflowUse]:
     """Planned and simulated figures of each workflow of a plan for several workflows."""
     record = snapshot.prediction.record if snapshot.prediction is not None else {}
-    simulated, planned = record.get("workflows") or {}, _planned_p99_s(snapshot)
+    simulated, planned = record.get("workflows") or {}, _planned_latencies_s(snapshot)
     for workflow in plan.workflows:
         known = {"accuracy": workflow.accuracy, **planned.get(workflow.name, {}), **simulated.get(workflow.name, {})}
         predicted = {key: value for key in _PREDICTED if (value := figure(known, key)) is not None}
@@ -226,7 +199,7 @@ def _predicted(plan: Plan, snapshot: Snapshot) -> dict[str, float]:
     }
     if plan.accuracy is not None:
         predicted["accuracy"] = plan.accuracy
-    predicted |= _planned_p99_s(snapshot).get("", {})
+    predicted |= _planned_latencies_s(snapshot).get("", {})
     record = snapshot.prediction.record if snapshot.prediction is not None else {}
     simulated = {key: value for key in _PREDICTED if (value := figure(record, key)) is not None}
     if plan.workflows:  # a single highest rate is meaningless, because the workflows have different rates
@@ -234,14 +207,20 @@ def _predicted(plan: Plan, snapshot: Snapshot) -> dict[str, float]:
     return predicted | simulated
 
 
-def _planned_p99_s(snapshot: Snapshot) -> Mapping[str, Mapping[str, float]]:
-    """Workflow -> p99 latency and its interval as predicted by `plan`; a single workflow has the empty name."""
+def _planned_latencies_s(snapshot: Snapshot) -> Mapping[str, Mapping[str, float]]:
+    """Workflow -> latencies as predicted by `plan`, p99 with its interval; a single workflow has the empty name.
+
+    Plans that were stored by earlier versions have p99 alone.
+    """
+    keys = {
+        "latency_p50_s": "p50_s",
+        "latency_p90_s": "p90_s",
+        "latency_p99_s": "p99_s",
+        "latency_p99_low_s": "low_s",
+        "latency_p99_high_s": "high_s",
+    }
     return {
-        name: {
-            "latency_p99_s": stated["p99_s"],
-            "latency_p99_low_s": stated["low_s"],
-            "latency_p99_high_s": stated["high_s"],
-        }
+        name: {key: stated[field] for key, field in keys.items() if field in stated}
         for name, stated in (snapshot.planning.record.get("latency_p99") or {}).items()
     }
 
@@ -261,79 +240,6 @@ def _measured(snapshot: Snapshot) -> dict[str, float]:
     if (highest := figure(saturate, "highest_rate_per_s")) is not None:
         measured["highest_rate_per_s"] = highest
     return measured
-
-
-def _headline(
-    comparisons: Sequence[Comparison],
-    slos: Sequence[SloVerdict],
-    snapshot: Snapshot,
-    workflows: Sequence[WorkflowUse] = (),
-) -> Headline:
-    bad: list[str] = []
-    bench = snapshot.bench.record if snapshot.bench is not None else {}
-    named = [("", slo) for slo in slos] + [(f"{own.name}: ", slo) for own in workflows for slo in own.slos]
-    for prefix, slo in named:
-        for state, value, word in (
-            (slo.measured_state, slo.measured, "measured"),
-            (slo.predicted_state, slo.predicted, "predicted"),
-        ):
-            if state is SloState.BROKEN:
-                metric = METRIC_BY_KEY[slo.metric]
-                bad.append(f"{prefix}{metric.label} {metric.show(value)} {word}, target {metric.show(slo.target)}")
-    offered = f"{figure(bench, 'offered') or 0:.0f}"
-    if kinds := outcome_text(outcomes := bench.get("outcomes") or {}, answered=False):
-        unanswered = sum(outcomes.values()) - outcomes[OutcomeKind.ANSWERED]
-        bad.append(f"{unanswered} of {offered} requests had no answer: {kinds}")
-    elif errors := figure(bench, "errors"):  # stored before outcomes were
-        bad.append(f"{errors:.0f} of {offered} requests failed")
-    if bench.get("sustained") is False:
-        bad.append(str(bench.get("verdict") or "the offered rate was not sustained"))
-    if bad:
-        return Headline(HeadlineLevel.BAD, "Misses its targets", tuple(bad))
-    known = [comparison for comparison in comparisons if comparison.verdict is not ComparisonVerdict.UNKNOWN]
-    off = [comparison for comparison in known if comparison.verdict is not ComparisonVerdict.WITHIN]
-    if off:
-        return Headline(HeadlineLevel.WARNING, "Not as predicted", tuple(_deviation(comparison) for comparison in off))
-    if snapshot.bench is None:
-        return Headline(HeadlineLevel.OPEN, "Not measured yet", ("All figures are predictions.",))
-    title = "Meets its targets, as predicted" if slos else "As predicted"
-    return Headline(
-        HeadlineLevel.GOOD, title, (f"{len(known)} of {len(known)} figures within tolerance of the prediction.",)
-    )
-
-
-def _deviation(comparison: Comparison) -> str:
-    metric = METRIC_BY_KEY[comparison.metric]
-    measured, predicted = metric.show(comparison.measured), metric.show(comparison.predicted)
-    return f"{metric.label} {measured} measured, {predicted} predicted"
-
-
-def _workers(plan: Plan, snapshot: Snapshot) -> tuple[WorkerUse, ...]:
-    simulated, measured = (
-        (row.record.get("utilisation") or {}) if row is not None else {}
-        for row in (snapshot.prediction, snapshot.bench)
-    )
-    batched = {(o.name, pool) for o in plan.operators for pool, size in o.batch.items() if size > 1}
-
-    def expected(worker: PlannedWorker) -> float:
-        full = not any((name, worker.pool) in batched for name in worker.rates_per_s)
-        return worker.load if full else figure(simulated, worker.name) or worker.load
-
-    return tuple(
-        WorkerUse(
-            name=worker.name,
-            pool=worker.pool,
-            tier=worker.tier,
-            price_usd_per_h=worker.price_usd_per_h,
-            loads=operator_loads(plan, worker),
-            load=worker.load,
-            expected=expected(worker),
-            simulated=figure(simulated, worker.name),
-            measured=figure(measured, worker.name),
-            sites=plan.sites.get(worker.tier, 1),
-        )
-        for worker in plan.workers
-    )
 
 
 def _run(row: StoreRow) -> MeasurementRun:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from statistics import mean
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -13,12 +16,16 @@ from rich.text import Text
 from jellybean.display import formats
 from jellybean.display.terminal import BAD, GOOD, LOAD, WARN
 from jellybean.report.comparison import METRIC_BY_KEY, Comparison, ComparisonVerdict, SloState
+from jellybean.report.headline import HeadlineLevel
 from jellybean.report.plan_view import plan_text
-from jellybean.report.report import HeadlineLevel, Report
+from jellybean.report.report import Report
+from jellybean.report.utilisation import TOLERANCE, WorkerUse
 
-BAR_CELLS = 20
+BAR_CELLS = 16
 WORKFLOW_FIGURES = ("accuracy", "throughput_per_s", "latency_p50_s", "latency_p99_s")
 MAX_WORKERS = 12
+UNBOUNDED = 10_000  # characters; more than any row of the table has
+DEVIATIONS = (ComparisonVerdict.HIGHER, ComparisonVerdict.LOWER)
 STYLE = {
     HeadlineLevel.GOOD: GOOD,
     HeadlineLevel.WARNING: WARN,
@@ -32,13 +39,13 @@ def to_table(report: Report) -> RenderableType:
     baselines = [(item.name, item.cost_usd_per_h, item.note) for item in report.baselines]
     solve_s = report.planning.get("solve_s")
     parts: list[RenderableType] = [plan_text(report.plan, solve_s, baselines), "", _headline(report)]
-    parts += [*(Text(f"  caveat: {text}", WARN) for text in report.caveats), ""]
-    parts.append(Padding(_figures(report), (0, 0, 0, 2), expand=False))
-    parts += [*map(_interval, filter(_has_interval, report.comparisons)), ""]
+    parts += [*(_indented(Text(f"caveat: {text}", WARN)) for text in report.caveats), ""]
+    parts += [_Figures(report), ""]
     if report.workflows:
-        parts += [Padding(_workflows(report), (0, 0, 0, 2), expand=False), ""]
-    parts += [Padding(_costs(report), (0, 0, 0, 2), expand=False), ""]
-    parts.append(Padding(_workers(report), (0, 0, 0, 2), expand=False))
+        parts += [_indented(_workflows(report)), ""]
+    parts += [_indented(_costs(report)), ""]
+    parts.append(_indented(_workers(report)))
+    parts += [_indented(Text(text, WARN)) for text in _deviations(report)]
     if report.drift and (moved := [item for item in report.drift if item.verdict is not ComparisonVerdict.WITHIN]):
         parts.append("")
         for item in moved:
@@ -56,13 +63,34 @@ def _headline(report: Report) -> Text:
     return text.append(": " + "; ".join(report.headline.reasons), "not bold")
 
 
-def _figures(report: Report) -> Table:
+@dataclass(frozen=True, slots=True)
+class _Figures:
+    """Table of predicted and measured figures, with intervals where the terminal is wide enough, otherwise below it."""
+
+    report: Report
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        whole = _indented(_figures(self.report, intervals=True))
+        if Measurement.get(console, options.update(max_width=UNBOUNDED), whole).maximum <= options.max_width:
+            yield whole
+            return
+        yield _indented(_figures(self.report, intervals=False))
+        for item in self.report.comparisons:
+            if item.predicted_between is not None:
+                yield Text(f"  {METRIC_BY_KEY[item.metric].label} predicted: {item.shown_prediction}", "dim")
+
+
+def _indented(part: RenderableType) -> Padding:
+    return Padding(part, (0, 0, 0, 2), expand=False)
+
+
+def _figures(report: Report, *, intervals: bool) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("figure", no_wrap=True)
     for heading in ("predicted", "measured", "ratio", "tolerance"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
-    table.add_column("target")
+    table.add_column("target", no_wrap=intervals)
     targets = {slo.metric: slo for slo in report.slos}
     for item in report.comparisons:
         metric = METRIC_BY_KEY[item.metric]
@@ -72,7 +100,7 @@ def _figures(report: Report) -> Table:
             target = f"{'<=' if metric.lower_is_better else '>='} {metric.show(slo.target)} {state.value}"
         table.add_row(
             metric.label + (f" ({metric.unit})" if metric.unit in {"USD/h", "%"} else ""),
-            metric.show(item.predicted),
+            item.shown_prediction if intervals else metric.show(item.predicted),
             metric.show(item.measured),
             formats.MISSING if item.ratio is None else f"{item.ratio:.2f}",
             metric.shown_tolerance(),
@@ -80,15 +108,6 @@ def _figures(report: Report) -> Table:
             Text(target, BAD if target.endswith("broken") else ""),
         )
     return table
-
-
-def _has_interval(item: Comparison) -> bool:
-    return item.predicted_between is not None
-
-
-def _interval(item: Comparison) -> Text:
-    """A line below the table, which has no room for intervals in a terminal of 80 columns."""
-    return Text(f"  {METRIC_BY_KEY[item.metric].label} predicted: {item.shown_prediction}", "dim")
 
 
 def _costs(report: Report) -> Table:
@@ -129,30 +148,64 @@ def _workflows(report: Report) -> Table:
 def _verdict(item: Comparison) -> Text:
     if item.verdict is ComparisonVerdict.UNKNOWN:
         return Text("not measured" if item.measured is None else "not predicted", "dim")
-    return Text(item.verdict.value, GOOD if item.verdict is ComparisonVerdict.WITHIN else WARN)
+    return _verdict_word(item.verdict)
+
+
+def _verdict_word(verdict: ComparisonVerdict) -> Text:
+    return Text(verdict.value, GOOD if verdict is ComparisonVerdict.WITHIN else WARN)
 
 
 def _workers(report: Report) -> Table:
     """Table of the utilisation of each worker, or of each pool if there are many workers."""
     pools = len(report.workers) > MAX_WORKERS
+    simulated = any(worker.simulated is not None for worker in report.workers)
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("pool" if pools else "worker", no_wrap=True)
     table.add_column("tier", no_wrap=True)
     table.add_column("utilisation", no_wrap=True)
-    planned = all(worker.expected == worker.load for worker in report.workers)
-    for heading in ("planned" if planned else "predicted", "measured"):
+    for heading in ("planned", *(["simulated"] if simulated else []), "measured"):
         table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
     for key, members in groupby(report.workers, key=lambda worker: worker.pool if pools else worker.name):
         workers = list(members)
-        expected = mean(worker.expected for worker in workers)
-        known = [worker.measured for worker in workers if worker.measured is not None]
-        measured = mean(known) if known else None
-        cells = round(min(1.0, max(0.0, expected if measured is None else measured)) * BAR_CELLS)
+        figures = [_mean(worker.load for worker in workers)]
+        figures += [_mean(worker.simulated for worker in workers)] if simulated else []
+        figures += [_mean(worker.measured for worker in workers)]
+        shown = next(value for value in reversed(figures) if value is not None)
+        cells = round(min(1.0, max(0.0, shown)) * BAR_CELLS)
         table.add_row(
             Text(f"{key} × {len(workers)}" if pools else key),
             Text(formats.tier(workers[0].tier, report.plan.sites)),
             Text.assemble(("━" * cells, LOAD), ("─" * (BAR_CELLS - cells), "dim")),
-            formats.percent(expected),
-            formats.percent(measured),
+            *map(formats.percent, figures),
+            _workers_verdict(workers),
         )
     return table
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    """The mean of the known values; None without any."""
+    known = [value for value in values if value is not None]
+    return mean(known) if known else None
+
+
+def _workers_verdict(workers: Sequence[WorkerUse]) -> Text:
+    """The verdict of one worker or of a pool: `2 of 16 higher` if some of its workers are not within the tolerance."""
+    verdicts = {worker.verdict for worker in workers}
+    if ComparisonVerdict.UNKNOWN in verdicts:
+        return Text("not measured", "dim")
+    if len(verdicts) == 1:
+        return _verdict_word(verdicts.pop())
+    counts = [(sum(worker.verdict is verdict for worker in workers), verdict) for verdict in DEVIATIONS]
+    return Text(", ".join(f"{n} of {len(workers)} {verdict.value}" for n, verdict in counts if n), WARN)
+
+
+def _deviations(report: Report) -> Iterator[str]:
+    """Lines about workers whose utilisation is not as predicted: the tolerance, the figures and known causes."""
+    deviating = [worker for worker in report.workers if worker.deviates]
+    if deviating:
+        yield f"utilisation may differ by {TOLERANCE * 100:.0f} points:"
+    for worker in deviating[:MAX_WORKERS]:
+        yield f"- {worker.name} {worker.shown_deviation}{': ' * bool(worker.reasons)}{'; '.join(worker.reasons)}"
+    if (more := len(deviating) - MAX_WORKERS) > 0:
+        yield f"- and {more} more"

@@ -11,7 +11,8 @@ from jellybean.display.palette import SHADES
 from jellybean.report.breakdown import Breakdown, CostShare
 from jellybean.report.charts import BarRow, Chart, Dot, Part, Tick, axis, round_up
 from jellybean.report.comparison import METRIC_BY_KEY, Comparison, ComparisonVerdict
-from jellybean.report.report import Report, WorkerUse
+from jellybean.report.report import Report
+from jellybean.report.utilisation import WorkerUse
 
 NUMBERED = 7.0  # least width of a segment, in percent, in which the operator's number can be read
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from jellybean.display import formats
-from jellybean.report.report import WorkerUse
+from jellybean.report.utilisation import WorkerUse
 from jellybean.report.views import OperatorKey
 
 GLYPH = 0.56  # upper estimate of the mean character width, in em

@@ -42,7 +42,9 @@ def test_it_is_the_median_of_five_simulations_and_their_range(seeds: list[int]) 
     found = predicted_p99(plan)[""]
     assert (found.p99_s, found.low_s, found.high_s) == (median(p99s), min(p99s), max(p99s))
     assert (found.simulations, found.complete, found.requests > 1_900) == (5, True, True)
+    assert found.p50_s == median(simulate_plan(plan, seed=seed).latency_p50_s for seed in range(5))
     record = predict(plan)
+    assert (record["latency_p50_s"], record["latency_p90_s"]) == (found.p50_s, found.p90_s)
     assert [record[f"latency_p99_{end}s"] for end in ("", "low_", "high_")] == [found.p99_s, found.low_s, found.high_s]
     priced = replace(plan, slo=Slo(latency_p99_s=1.0), certificate=Certificate(9.0, 1.0, 0.9, "gap"))
     judged = judged_latency(priced)  # prices and targets change no simulation

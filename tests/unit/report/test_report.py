@@ -10,7 +10,7 @@ import pytest
 from jellybean.report import Report, Store, build_report
 from jellybean.report.breakdown import break_down
 from jellybean.report.comparison import ComparisonVerdict, SloState
-from jellybean.report.report import HeadlineLevel
+from jellybean.report.headline import HeadlineLevel
 from jellybean_solver.errors import JellyBeanError
 from jellybean_solver.model.plan import Plan
 from tests import report_plans as plans
@@ -56,6 +56,7 @@ def test_as_predicted(tmp_path: Path) -> None:
     assert (p50.predicted, p50.measured, p50.ratio) == (0.061, 0.066, pytest.approx(0.066 / 0.061))
     assert report.comparison("highest_rate_per_s").measured == 21.0
     assert report.advice == ()
+    assert report.headline.reasons == ("7 of 7 figures and 3 of 3 utilisations within tolerance of the prediction.",)
     assert {slo.metric: slo.measured_state for slo in report.slos} == dict.fromkeys(
         ("accuracy", "latency_p99_s", "cost_usd_per_h"), SloState.MET
     )
@@ -124,6 +125,38 @@ def test_nothing_to_report_says_to_plan(tmp_path: Path) -> None:
         build_report(store, "1234")
 
 
+def test_figures_that_were_not_predicted_or_not_measured_are_named(tmp_path: Path) -> None:
+    plan, store = plans.digits(), Store.of(tmp_path)
+    stored_before_p50 = {"latency_p99": {"": {"p99_s": 0.2, "low_s": 0.19, "high_s": 0.22}}}
+    plan_hash = store.add_plan(plans.document(plan), stored_before_p50)
+    store.add_measurement(plan_hash, plans.measurement(plan, utilisation={}))
+    unpredicted = f"Latency p50, Latency p90: not predicted (run `jellybean simulate {tmp_path}`)"
+    assert build_report(store).headline.level is HeadlineLevel.GOOD
+    assert build_report(store).headline.reasons == (
+        "4 of 4 figures within tolerance of the prediction.", unpredicted,
+    )  # fmt: skip
+    store.add_measurement(plan_hash, plans.measurement(plan, utilisation={}, accuracy=None, throughput_per_s=11.0))
+    assert build_report(store).headline.level is HeadlineLevel.WARNING
+    assert build_report(store).headline.reasons == (
+        "Throughput 11.0/s measured, 12.0/s predicted", unpredicted, "Accuracy: not measured",
+    )  # fmt: skip
+    store.add_prediction(plan_hash, plans.prediction(plan))
+    assert build_report(store).headline.reasons[1:] == ("Accuracy, Highest sustained rate: not measured",)
+
+
+def test_a_measured_sustained_rate_is_a_measurement(tmp_path: Path) -> None:
+    headline = _report(tmp_path, plans.digits(), {"highest_rate_per_s": 21.0}).headline
+    assert (headline.level, headline.title) == (HeadlineLevel.OPEN, "Measured in part")
+    assert headline.reasons == (
+        "1 of 1 figures within tolerance of the prediction.",
+        "Cost, Accuracy, Throughput, Latency p50, Latency p90, Latency p99: not measured",
+    )
+    lower = _report(tmp_path / "lower", plans.digits(), {"highest_rate_per_s": 15.0}).headline
+    assert (lower.level, lower.title) == (HeadlineLevel.WARNING, "Not as predicted")
+    scaled = _report(tmp_path / "scaled", plans.digits(), plans.measurement(plans.digits(), rate_per_s=6.0)).headline
+    assert (scaled.level, scaled.title) == (HeadlineLevel.OPEN, "Not measured at the planned rate")
+
+
 def test_drift_is_the_newest_against_the_median_of_the_earlier(tmp_path: Path) -> None:
     plan = plans.digits()
     p50s = (0.060, 0.062, 0.064, 0.090)
@@ -145,12 +178,12 @@ def test_a_bench_at_another_rate_is_not_taken_for_the_workflows_own(tmp_path: Pa
 
 def test_the_p99_that_plan_simulated_stands_beside_its_target_until_simulate_says_more(tmp_path: Path) -> None:
     plan, store = plans.digits(), Store.of(tmp_path)
-    plan_hash = store.add_plan(
-        plans.document(plan), {"latency_p99": {"": {"p99_s": 0.2, "low_s": 0.19, "high_s": 0.22}}}
-    )
+    stated = {"p50_s": 0.06, "p90_s": 0.1, "p99_s": 0.2, "low_s": 0.19, "high_s": 0.22}
+    plan_hash = store.add_plan(plans.document(plan), {"latency_p99": {"": stated}})
     found = next(slo for slo in build_report(store).slos if slo.metric == "latency_p99_s")
     assert (found.predicted, found.predicted_state) == (0.2, SloState.MET)
     assert build_report(store).comparison("latency_p99_s").shown_prediction == "200 ms (190 to 220)"
+    assert [build_report(store).comparison(f"latency_{part}_s").predicted for part in ("p50", "p90")] == [0.06, 0.1]
     store.add_prediction(plan_hash, plans.prediction(plan))
     assert build_report(store).comparison("latency_p99_s").predicted == plans.prediction(plan)["latency_p99_s"]
 
@@ -164,7 +197,7 @@ def test_a_budget_that_the_plan_breaks_shows_without_a_measurement(tmp_path: Pat
 
 JSON_SHAPE = {
     "kind": "Report",
-    "version": 4,
+    "version": 5,
     "keys": [
         "accuracy", "advice", "baselines", "caveats", "certificate", "comparisons", "cost_by", "cost_usd_per_h",
         "drift", "headline", "kind", "name", "placements", "plan_hash", "planned_at", "planning", "project", "runs",
@@ -180,7 +213,8 @@ JSON_SHAPE = {
     "slos": ["measured", "measured_state", "metric", "predicted", "predicted_state", "target"],
     "placements": ["batch", "count", "load", "operator", "pool", "rate_per_s", "sites", "tier", "variant"],
     "workers": [
-        "expected", "load", "loads", "measured", "name", "pool", "price_usd_per_h", "simulated", "sites", "tier",
+        "expected", "load", "loads", "measured", "name", "pool", "price_usd_per_h", "reasons", "simulated", "sites",
+        "tier", "verdict",
     ],
     "runs": ["at", "caveats", "figures", "kind", "machine", "outcomes"],
 }  # fmt: skip

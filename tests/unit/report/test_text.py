@@ -63,7 +63,7 @@ digits: 0.72 USD/h (compute 0.72, network 0.0048), accuracy 93.10 >= 90, proven 
   read      vote      cloud: cloud-1         48.0  0.04
   number    join      cloud: cloud-1         12.0  0.01
 
-Meets its targets, as predicted: 7 of 7 figures within tolerance of the prediction.
+Meets its targets, as predicted: 7 of 7 figures and 3 of 3 utilisations within tolerance of the prediction.
 
   figure                  predicted  measured  ratio  tolerance  verdict  target
   Cost (USD/h)                 0.72      0.73   1.01      ± 5 %  within   <= 10.00 met
@@ -82,10 +82,10 @@ Meets its targets, as predicted: 7 of 7 figures within tolerance of the predicti
   number   0.0126    2 %
   traffic  0.0048  < 1 %
 
-  worker      tier   utilisation           planned  measured
-  edge-box-1  edge   ━━━━━───────────────     21 %      23 %
-  edge-box-2  edge   ━━━━────────────────     17 %      18 %
-  cloud-1     cloud  ━━━━━━──────────────     30 %      32 %"""
+  worker      tier   utilisation       planned  simulated  measured  verdict
+  edge-box-1  edge   ━━━━────────────     21 %       21 %      23 %  within
+  edge-box-2  edge   ━━━─────────────     17 %       16 %      18 %  within
+  cloud-1     cloud  ━━━━━───────────     30 %       30 %      32 %  within"""
 
 
 def test_report_table(tmp_path: Path) -> None:
@@ -108,12 +108,28 @@ def test_a_worker_with_batches_is_held_against_the_simulator_not_against_full_ba
     plan_hash = store.add_plan(plans.document(plan), {})
     store.add_prediction(plan_hash, plans.prediction(plan, utilisation={w.name: 0.5 for w in plan.workers}))
     store.add_measurement(plan_hash, plans.measurement(plan))
-    lines = _text(to_table(build_report(store))).splitlines()
-    assert any(line.split()[-2:] == ["predicted", "measured"] and "tier" in line for line in lines)
-    (gpu,) = [line for line in lines if line.split()[:2] == ["gpu-1", "cloud"]]
-    (cpu,) = [line for line in lines if line.split()[:2] == ["cpu-1", "edge"]]
-    assert "50 %" in gpu
-    assert "100 %" in cpu
+    report = build_report(store)
+    assert {worker.name: worker.expected for worker in report.workers if worker.pool == "gpu"} == {"gpu-1": 0.5}
+    (gpu,) = [line for line in _text(to_table(report)).splitlines() if line.split()[:2] == ["gpu-1", "cloud"]]
+    assert gpu.split()[-7:] == ["25", "%", "50", "%", "26", "%", "lower"]
+
+
+def test_the_interval_of_a_prediction_is_in_the_table_where_the_terminal_is_wide_enough(tmp_path: Path) -> None:
+    plan = plans.digits()
+    store = Store(tmp_path / "report.db", clock=lambda: 1.0)
+    plan_hash = store.add_plan(plans.document(plan), {})
+    interval = {"latency_p99_low_s": 0.149, "latency_p99_high_s": 0.153}
+    store.add_prediction(plan_hash, plans.prediction(plan, **interval))
+    store.add_measurement(plan_hash, plans.measurement(plan))
+    tables = {width: _text(to_table(build_report(store)), width).splitlines() for width in (80, 110)}
+    p99 = {width: [line.split() for line in lines if "Latency p99" in line] for width, lines in tables.items()}
+    figures = ["188", "ms", "1.25", "±", "50", "%", "within", "<=", "800", "ms", "met"]
+    interval_words = ["151", "ms", "(149", "to", "153)"]
+    assert p99[80] == [
+        ["Latency", "p99", "151", "ms", *figures[:7]], ["Latency", "p99", "predicted:", *interval_words]
+    ]  # fmt: skip
+    assert p99[110] == [["Latency", "p99", *interval_words, *figures]]
+    assert max(map(len, tables[80])) <= 80
 
 
 def test_report_table_without_a_measurement_ends_with_the_commands(tmp_path: Path) -> None:

@@ -1,0 +1,133 @@
+"""The headline of a report: whether the plan meets its targets and is as predicted, with the reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from jellybean.report.comparison import (
+    METRIC_BY_KEY,
+    Comparison,
+    ComparisonVerdict,
+    SloState,
+    SloVerdict,
+    figure,
+)
+from jellybean.report.store import Record
+from jellybean.report.utilisation import WorkerUse
+from jellybean.serving.outcomes import OutcomeKind, outcome_text
+
+MAX_WORKERS = 3  # workers whose deviation is named in the headline
+
+
+class HeadlineLevel(StrEnum):
+    """Overall status of a report."""
+
+    GOOD = "good"  # targets met, figures as predicted
+    WARNING = "warning"  # targets met, figures not as predicted
+    BAD = "bad"  # a target missed, or requests failed
+    OPEN = "open"  # not measured yet, or not at the planned rate
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """Summary at the top of a report: status, title and reasons."""
+
+    level: HeadlineLevel
+    title: str
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What a headline is made of. `targets`: (prefix of a workflow's name, target); `bench`: the shown measurement."""
+
+    project: str
+    comparisons: Sequence[Comparison]
+    targets: Sequence[tuple[str, SloVerdict]]
+    workers: Sequence[WorkerUse]
+    bench: Record | None
+    is_simulated: bool  # by `simulate`, which predicts more than `plan`
+    is_scaled: bool  # there are measurements at other rates than planned
+
+
+def make_headline(judgement: Judgement) -> Headline:
+    """The headline: missed targets and failures first, then deviations, then what is not known."""
+    bad = (*_missed(judgement.targets), *_failures(judgement.bench or {}))
+    if bad:
+        return Headline(HeadlineLevel.BAD, "Misses its targets", bad)
+    gaps = tuple(_gaps(judgement))
+    deviations = (*_deviations(judgement.comparisons), *_utilisations(judgement.workers))
+    if deviations:
+        return Headline(HeadlineLevel.WARNING, "Not as predicted", (*deviations, *gaps))
+    if not any(comparison.measured is not None for comparison in judgement.comparisons):
+        title = "Not measured at the planned rate" if judgement.is_scaled else "Not measured yet"
+        return Headline(HeadlineLevel.OPEN, title, ("All figures are predictions.",))
+    within = (f"{_within(judgement)} within tolerance of the prediction.", *gaps)
+    if judgement.bench is None:
+        return Headline(HeadlineLevel.OPEN, "Measured in part", within)
+    title = "Meets its targets, as predicted" if judgement.targets else "As predicted"
+    return Headline(HeadlineLevel.GOOD, title, within)
+
+
+def _missed(targets: Sequence[tuple[str, SloVerdict]]) -> Iterator[str]:
+    for prefix, slo in targets:
+        for state, value, word in (
+            (slo.measured_state, slo.measured, "measured"),
+            (slo.predicted_state, slo.predicted, "predicted"),
+        ):
+            if state is SloState.BROKEN:
+                metric = METRIC_BY_KEY[slo.metric]
+                yield f"{prefix}{metric.label} {metric.show(value)} {word}, target {metric.show(slo.target)}"
+
+
+def _failures(bench: Record) -> Iterator[str]:
+    offered = f"{figure(bench, 'offered') or 0:.0f}"
+    if kinds := outcome_text(outcomes := bench.get("outcomes") or {}, answered=False):
+        unanswered = sum(outcomes.values()) - outcomes[OutcomeKind.ANSWERED]
+        yield f"{unanswered} of {offered} requests had no answer: {kinds}"
+    elif errors := figure(bench, "errors"):  # stored before outcomes were
+        yield f"{errors:.0f} of {offered} requests failed"
+    if bench.get("sustained") is False:
+        yield str(bench.get("verdict") or "the offered rate was not sustained")
+
+
+def _deviations(comparisons: Sequence[Comparison]) -> Iterator[str]:
+    for comparison in comparisons:
+        if comparison.verdict in (ComparisonVerdict.HIGHER, ComparisonVerdict.LOWER):
+            metric = METRIC_BY_KEY[comparison.metric]
+            measured, predicted = metric.show(comparison.measured), metric.show(comparison.predicted)
+            yield f"{metric.label} {measured} measured, {predicted} predicted"
+
+
+def _utilisations(workers: Sequence[WorkerUse]) -> Iterator[str]:
+    deviating = [worker for worker in workers if worker.deviates]
+    for worker in deviating[:MAX_WORKERS]:
+        yield f"Utilisation of {worker.name} {worker.shown_deviation}"
+    if (more := len(deviating) - MAX_WORKERS) > 0:
+        yield f"Utilisation of {more} more worker{'s' * (more > 1)} not as predicted"
+
+
+def _within(judgement: Judgement) -> str:
+    """How many figures are within tolerance, where none is outside: `7 of 7 figures and 3 of 3 utilisations`."""
+    figures = sum(c.verdict is ComparisonVerdict.WITHIN for c in judgement.comparisons)
+    workers = sum(worker.verdict is ComparisonVerdict.WITHIN for worker in judgement.workers)
+    both = f" and {workers} of {workers} utilisations" if workers else ""
+    return f"{figures} of {figures} figures{both}"
+
+
+def _gaps(judgement: Judgement) -> Iterator[str]:
+    """What was measured but not predicted, and what was predicted but not measured."""
+    comparisons = judgement.comparisons
+    unpredicted = [c.metric for c in comparisons if c.measured is not None and c.predicted is None]
+    unmeasured = [c.metric for c in comparisons if c.measured is None and c.predicted is not None]
+    if unpredicted:
+        command = "" if judgement.is_simulated else f" (run `jellybean simulate {judgement.project}`)"
+        yield f"{_labels(unpredicted)}: not predicted{command}"
+    if unmeasured:
+        yield f"{_labels(unmeasured)}: not measured"
+
+
+def _labels(metrics: Sequence[str]) -> str:
+    return ", ".join(METRIC_BY_KEY[metric].label for metric in metrics)
