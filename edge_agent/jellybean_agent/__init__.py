@@ -178,6 +178,8 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "TEXT_NOT_SERVED",
         "WIRE_DTYPES",
         "is_text",
+        "is_zipmap",
+        "no_served_output",
         "unserved_reason",
     ),
     "transport.channels": (

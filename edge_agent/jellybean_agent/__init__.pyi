@@ -103,6 +103,8 @@ from jellybean_agent.telemetry.tracing import make_span_factory as make_span_fac
 from jellybean_agent.tensors.dtypes import TEXT_NOT_SERVED as TEXT_NOT_SERVED
 from jellybean_agent.tensors.dtypes import WIRE_DTYPES as WIRE_DTYPES
 from jellybean_agent.tensors.dtypes import is_text as is_text
+from jellybean_agent.tensors.dtypes import is_zipmap as is_zipmap
+from jellybean_agent.tensors.dtypes import no_served_output as no_served_output
 from jellybean_agent.tensors.dtypes import unserved_reason as unserved_reason
 from jellybean_agent.tensors.ports import PortNames as PortNames
 from jellybean_agent.tensors.ports import TensorPort as TensorPort

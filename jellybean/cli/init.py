@@ -5,20 +5,22 @@ from __future__ import annotations
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from jellybean.cli.app import app, example
-from jellybean.cli.console import out
+from jellybean.cli.app import Json, app, example
+from jellybean.cli.console import out, print_json
 from jellybean.errors import JellyBeanError
 from jellybean.quantities import did_you_mean
 
 if TYPE_CHECKING:
     from jellybean.documents.draft.project_files import Drafted
 
+_ALIGNED = 64  # characters of the longest command with whose end the purposes of all commands are aligned
 _FORMS = "EXAMPLE DIR, DIR --from MODEL.onnx ..., or DIR --blank"
 
 
@@ -101,6 +103,7 @@ def init(
         ),
     ] = None,
     blank: Annotated[bool, typer.Option("--blank", help="Write commented skeletons of the documents.")] = False,
+    json: Json = False,
 ) -> None:
     """Start a project: copy an example, draft its documents from ONNX files, or write commented skeletons."""
     if data is not None and not models:
@@ -108,14 +111,39 @@ def init(
     if models and blank:
         raise typer.BadParameter("--from and --blank exclude each other")
     if models:
-        _init_from(names, models, data)
+        started = _init_from(names, models, data)
     elif blank:
-        _init_blank(_only_folder(names, "--blank"))
+        started = _init_blank(_only_folder(names, "--blank"))
     else:
-        _init_example(names)
+        started = _init_example(names)
+    if json:
+        print_json(started.to_dict())
+    else:
+        out.print(f"{started.directory}: {started.text}; next commands:", soft_wrap=True)
+        _print_next(started.next_commands)
 
 
-def _init_example(names: Sequence[str]) -> None:
+@dataclass(frozen=True)
+class _Started:
+    """The project that was started. `text`: what was written. `next_commands`: command -> purpose."""
+
+    directory: Path
+    text: str
+    next_commands: Mapping[str, str]
+    drafted: Drafted | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result as JSON values; the operators and sources of a draft."""
+        commands = [{"command": command, "purpose": purpose} for command, purpose in self.next_commands.items()]
+        found: dict[str, Any] = {"directory": str(self.directory), "text": self.text, "next": commands}
+        if self.drafted is not None:
+            draft, array_of = self.drafted.draft, self.drafted.array_of
+            found["operators"] = {operator.name: list(operator.variants) for operator in draft.operators}
+            found["sources"] = {source.name: array_of.get(source.name) for source in draft.sources}
+        return found
+
+
+def _init_example(names: Sequence[str]) -> _Started:
     known = [item.value for item in Example]
     if len(names) == 1 and names[0] in known:
         raise typer.BadParameter(f"missing the folder to create: jellybean init {names[0]} my-{names[0]}")
@@ -126,19 +154,18 @@ def _init_example(names: Sequence[str]) -> None:
         raise typer.BadParameter(f"{names[0]!r} is not an example; {hint}")
     name, directory = Example(names[0]), Path(names[1])
     copy_example(name, directory)
-    out.print(f"{directory}: copied from the example {name.value}; next commands:", soft_wrap=True)
-    _print_next(directory, _STEPS[name])
+    return _Started(directory, f"copied from the example {name.value}", _commands(directory, _STEPS[name]))
 
 
-def _init_blank(directory: Path) -> None:
+def _init_blank(directory: Path) -> _Started:
     from jellybean.documents.draft.project_files import write_blank
 
     write_blank(directory)
-    out.print(f"{directory}: wrote workflow.yaml and infrastructure.yaml; next commands:", soft_wrap=True)
-    _print_next(directory, (("validate", "lists what is still to be written"),))
+    commands = _commands(directory, (("validate", "lists what is still to be written"),))
+    return _Started(directory, "wrote workflow.yaml and infrastructure.yaml", commands)
 
 
-def _init_from(names: Sequence[str], models: Sequence[Path], data: Path | None) -> None:
+def _init_from(names: Sequence[str], models: Sequence[Path], data: Path | None) -> _Started:
     """Draft a project. A shell's `--from *.onnx` gives the files after the first as arguments."""
     from jellybean.documents.draft.project_files import write_draft
     from jellybean.documents.draft.text import HELD_OUT_FILE
@@ -147,16 +174,16 @@ def _init_from(names: Sequence[str], models: Sequence[Path], data: Path | None) 
     directory = _only_folder([name for name in names if name not in more], "--from")
     files = list(dict.fromkeys([*models, *map(Path, more)]))
     written = write_draft(directory, files, data)
-    out.print(f"{directory}: {_drafted_text(written)}; next commands:", soft_wrap=True)
     steps = [
         ("validate", "lists what to check and to write"),
         ("profile", "measure the models on this machine"),
         ("plan", "choose models, place operators"),
         ("up --detach", "serve the plan on this machine"),
     ]
-    rows = (f"{name}={directory / HELD_OUT_FILE}#{name}[0]" for name in written.with_inputs)
+    rows = (f"{name}={directory / HELD_OUT_FILE}#{array}[0]" for name, array in written.array_of.items())
     inputs = "".join(f" --input {shlex.quote(row)}" for row in rows)
-    _print_next(directory, steps, {f"jellybean infer {shlex.quote(str(directory))}{inputs}": "send one request"})
+    infer = {f"jellybean infer {shlex.quote(str(directory))}{inputs}": "send one request"}
+    return _Started(directory, _drafted_text(written), {**_commands(directory, steps), **infer}, written)
 
 
 def _drafted_text(written: Drafted) -> str:
@@ -177,11 +204,16 @@ def _only_folder(names: Sequence[str], option: str) -> Path:
     return Path(names[0])
 
 
-def _print_next(directory: Path, steps: Sequence[tuple[str, str]], more: Mapping[str, str] | None = None) -> None:
-    lines = {f"jellybean {step} {shlex.quote(str(directory))}": purpose for step, purpose in steps}
-    lines.update(more or {})
-    for line, purpose in lines.items():
-        out.print(f"  {line:{max(map(len, lines))}}  # {purpose}", soft_wrap=True)
+def _commands(directory: Path, steps: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Command -> its purpose."""
+    return {f"jellybean {step} {shlex.quote(str(directory))}": purpose for step, purpose in steps}
+
+
+def _print_next(commands: Mapping[str, str]) -> None:
+    """Print the commands with their purposes, aligned behind all commands but very long ones."""
+    width = max((len(line) for line in commands if len(line) <= _ALIGNED), default=0)
+    for line, purpose in commands.items():
+        out.print(f"  {line:{width}}  # {purpose}", soft_wrap=True)
 
 
 def copy_example(name: Example, directory: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jellybean.documents.layout import WORKFLOW_FILE, document_files, workflow_folders
-from jellybean.documents.schema.todos import todo_comments
+from jellybean.documents.schema.todos import TodoComment, todo_comments
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,11 @@ def read_todos(directory: Path) -> tuple[Todo, ...]:
     """TODO comments of a project's documents that can be read: workflows first, then the infrastructure."""
     folders = list(workflow_folders(directory).values())
     files = [*(folder / WORKFLOW_FILE for folder in folders), *document_files(directory).values()]
-    return tuple(Todo(str(file), line, text) for file in files for line, text in _comments(file))
+    return tuple(Todo(str(file), comment.line, comment.text) for file in files for comment in _comments(file))
 
 
-def _comments(file: Path) -> list[tuple[int, str]]:
+def _comments(file: Path) -> tuple[TodoComment, ...]:
     try:
-        return sorted(todo_comments(file.read_text(encoding="utf-8-sig")).items())
+        return todo_comments(file.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError):
-        return []  # reported when the document is read
+        return ()  # reported when the document is read

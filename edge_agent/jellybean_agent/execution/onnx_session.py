@@ -10,7 +10,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from jellybean_agent.errors import ModelError, PermanentError, describe_error
 from jellybean_agent.execution.model_files import read_model
-from jellybean_agent.tensors.dtypes import is_served, unserved_reason
+from jellybean_agent.tensors.dtypes import is_served, no_served_output, unserved_reason
 from jellybean_agent.tensors.ports import TensorPort
 from jellybean_agent.tensors.tensors import Array
 
@@ -40,7 +40,7 @@ class OnnxSession:
                 raise ModelError(f"model {path}: input {port.name} {reason}")
         self._names = [port.name for port in self.outputs if is_served(port)]
         if not self._names:
-            raise ModelError(f"model {path}: output {self.outputs[0].name} {unserved_reason(self.outputs[0].dtype)}")
+            raise ModelError(f"model {path}: {no_served_output([(port.name, port.dtype) for port in self.outputs])}")
 
     @classmethod
     def load(cls, path: Path, sha256: str, *, accelerated: bool) -> OnnxSession:

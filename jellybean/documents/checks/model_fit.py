@@ -18,7 +18,7 @@ from jellybean.documents.checks.tensors import (
 from jellybean.documents.flow import Flow
 from jellybean.documents.schema.reader import DocPath
 from jellybean.quantities import did_you_mean, quoted
-from jellybean_agent import unserved_reason
+from jellybean_agent import no_served_output, unserved_reason
 from jellybean_solver import Edge, EdgeKind
 
 Models = Mapping[str, Mapping[str, ModelSignature]]  # operator -> variant -> inputs and outputs of its model
@@ -73,7 +73,8 @@ def _add_unserved(
     """Report that a variant sends an output that is not served; `where`: operator and variant."""
     operator, variant = where
     served = [one.name for one in model.outputs if not unserved_reason(one.tensor.dtype)]
-    hint = "export it again: it has no output that is served"
+    others = [(one.name, one.tensor.dtype) for one in model.outputs if one.name != port.name]
+    hint = "; ".join(filter(None, ["export it again: it has no output that is served", no_served_output(others)]))
     if served:
         hint = f"or send another output: write output: {served[0]} in {variant}"
     text = f"output {port.name!r} of {operator} {variant} {reason}"

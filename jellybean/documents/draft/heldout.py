@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from jellybean.documents.checks.tensors import Tensor
+from jellybean.documents.checks.tensors import Port, Tensor, misfits
 from jellybean.documents.draft.wiring import DraftSource
 from jellybean.errors import InputError
-from jellybean.quantities import did_you_mean
 from jellybean_agent import describe_error, unserved_reason
+from jellybean_solver import EdgeKind
 
 Array = npt.NDArray[Any]
 
@@ -24,11 +25,27 @@ OPEN_SIZE = 16  # size of a dimension that a model leaves open
 _SMALL_INTEGERS = 10  # random integers are below: they may be indices of words or classes
 
 
-def random_inputs(sources: Sequence[DraftSource], seed: int = 0) -> dict[str, Array]:
-    """Source -> random requests, one per row; without sources of other types than numbers, or of unknown dimensions."""
+@dataclass(frozen=True)
+class HeldOutDraft:
+    """The arrays of a draft's held-out data, and which of them is each source's.
+
+    `array_of`: source -> its array. `guesses`: sources whose array follows from type and shape only. `candidates`:
+    source without an array -> arrays that fit its shape; empty for random data.
+    """
+
+    arrays: Mapping[str, Array]
+    array_of: Mapping[str, str]
+    guesses: frozenset[str] = frozenset()
+    candidates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    is_random: bool = False
+
+
+def random_inputs(sources: Sequence[DraftSource], seed: int = 0) -> HeldOutDraft:
+    """Random requests, one per row; none for sources of other types than numbers, or of unknown dimensions."""
     generator = np.random.default_rng(seed)
-    arrays = {source.name: _random(source, generator) for source in sources}
-    return {name: array for name, array in arrays.items() if array is not None}
+    drawn = {source.name: _random(source, generator) for source in sources}
+    arrays = {name: array for name, array in drawn.items() if array is not None}
+    return HeldOutDraft(arrays, {name: name for name in arrays}, is_random=True)
 
 
 def _random(source: DraftSource, generator: np.random.Generator) -> Array | None:
@@ -53,10 +70,11 @@ def open_sizes(tensor: Tensor) -> bool:
     return tensor.shape is not None and None in tensor.shape[1:]
 
 
-def read_data(file: Path, sources: Sequence[DraftSource], *, may_rename: bool = True) -> dict[str, Array]:
-    """The user's arrays: one for each source, and `labels` if there are any.
+def read_data(file: Path, sources: Sequence[DraftSource]) -> HeldOutDraft:
+    """The user's arrays: that of a source has its name, or is the only one of its type and shape.
 
-    `may_rename`: if there is one source, the only array may have any name. InputError if an array is missing.
+    An array that only one source can take is that source's, as a guess. For a source that several arrays fit, or none,
+    the draft has candidates instead. InputError if the file is no archive.
     """
     try:
         with np.load(file, allow_pickle=False) as archive:
@@ -64,17 +82,39 @@ def read_data(file: Path, sources: Sequence[DraftSource], *, may_rename: bool = 
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, AttributeError, TypeError) as error:
         raise InputError(f"{file} is no NumPy archive (.npz): {describe_error(error)}") from error
     given = [name for name in arrays if name != LABELS]
-    if may_rename and len(sources) == len(given) == 1:
-        arrays[sources[0].name] = arrays.pop(given[0])
-    names = [source.name for source in sources]
-    missing = [name for name in names if name not in arrays]
-    if missing:
-        hint = did_you_mean(missing[0], given) or f"it has {', '.join(arrays) or 'none'}"
-        raise InputError(f"{file} has no array {missing[0]}; {hint}. Save one for each source: {', '.join(names)}")
-    return {name: arrays[name] for name in (*names, LABELS) if name in arrays}
+    array_of = {source.name: source.name for source in sources if source.name in given}
+    if len(sources) == len(given) == 1:
+        array_of = {sources[0].name: given[0]}
+    missing = [source for source in sources if source.name not in array_of]
+    free = [name for name in given if name not in array_of.values()]
+    fitting = {source.name: [name for name in free if _fits(arrays[name], source)] for source in missing}
+    guesses: dict[str, str] = {}
+    for name, names in fitting.items():
+        if len(names) == 1 and all(names[0] not in others for other, others in fitting.items() if other != name):
+            guesses[name] = names[0]
+    candidates = {
+        source.name: tuple(name for name in free if _fits(arrays[name], source, of_any_type=True))
+        for source in missing
+        if source.name not in guesses
+    }
+    array_of = {
+        source.name: {**array_of, **guesses}[source.name] for source in sources if source.name not in candidates
+    }
+    kept = dict.fromkeys([*array_of.values(), *(name for names in candidates.values() for name in names), LABELS])
+    used = {name: arrays[name] for name in kept if name in arrays}
+    return HeldOutDraft(used, array_of, frozenset(guesses), candidates)
 
 
-def request_bytes(source: DraftSource, arrays: Mapping[str, Array]) -> float | None:
+def _fits(array: Array, source: DraftSource, *, of_any_type: bool = False) -> bool:
+    """True if each row of the array is a request of the source. `of_any_type`: numbers of another type fit too."""
+    dtype = array.dtype.name
+    if array.ndim == 0 or unserved_reason(dtype):
+        return False
+    given = Tensor(source.tensor.dtype if of_any_type else dtype, (1, *array.shape[1:]))
+    return not misfits(given, Port(source.name, source.tensor), EdgeKind.EACH)
+
+
+def request_bytes(source: DraftSource, data: HeldOutDraft) -> float | None:
     """Size of one request's data; None without data."""
-    array = arrays.get(source.name)
+    array = data.arrays[data.array_of[source.name]] if source.name in data.array_of else None
     return None if array is None or not len(array) else array.nbytes / len(array)

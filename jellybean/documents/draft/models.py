@@ -9,7 +9,7 @@ from pathlib import Path
 
 from jellybean.documents.checks.tensors import ModelSignature, Port, Tensor, read_model
 from jellybean.errors import InputError
-from jellybean_agent import describe_error
+from jellybean_agent import describe_error, unserved_reason
 from jellybean_solver import JellyBeanError
 
 Rows = int | str | None  # a leading dimension: a number, the name of a symbolic size, or unknown
@@ -23,12 +23,22 @@ _NUMBERED_SIZE = re.compile(r".*_dim_\d+|unk__\d+|\d+")
 
 @dataclass(frozen=True)
 class DraftModel:
-    """A model file with its name and signature. `rows`: the leading dimension of each input and output, by name."""
+    """A model file with its name and signature. `rows`: the leading dimension of each input and output, by name.
+
+    The first output of the signature is the answer. `label`: the file's own first output, if that is a class label
+    before the scores.
+    """
 
     name: str
     path: Path
     signature: ModelSignature
     rows: Mapping[str, Rows]
+    label: str | None = None
+
+    @property
+    def answer(self) -> str | None:
+        """The output that is the answer, if it is not the first of the file."""
+        return None if self.label is None else self.signature.outputs[0].name
 
     @property
     def fans_out(self) -> bool:
@@ -84,12 +94,41 @@ def read_models(files: Sequence[Path]) -> tuple[DraftModel, ...]:
             other = models[name].path
             raise InputError(f"{other} and {file} would both be called {name}: rename one of them")
         try:
-            models[name] = DraftModel(name, file, read_model(file), _rows(file))
+            models[name] = _read(name, file)
         except OSError as error:
             raise InputError(f"{file} cannot be read: {describe_error(error)}") from error
         except JellyBeanError as error:
             raise InputError(f"{file}: {error}") from error
     return tuple(models[name] for name in sorted(models))
+
+
+def _read(name: str, file: Path) -> DraftModel:
+    signature = read_model(file)
+    index = _answer(signature.outputs)
+    outputs = list(signature.outputs)
+    label = outputs[0].name if index else None
+    outputs.insert(0, outputs.pop(index))
+    return DraftModel(name, file, ModelSignature(signature.inputs, tuple(outputs)), _rows(file), label)
+
+
+def _answer(outputs: Sequence[Port]) -> int:
+    """Index of the output that is the answer: the first, or the scores if that is a class label.
+
+    Exporters of classifiers (skl2onnx) write the label first: text, which is not served, or one integer a row.
+    """
+    label = outputs[0].tensor
+    served = [index for index, port in enumerate(outputs) if not unserved_reason(port.tensor.dtype)]
+    scores = [
+        index
+        for index in served
+        if (tensor := outputs[index].tensor).dtype.startswith("float")
+        and tensor.shape is not None
+        and len(tensor.shape) == 2
+    ]
+    if unserved_reason(label.dtype):
+        return next(iter([*scores, *served]), 0)
+    is_class = "int" in label.dtype and label.shape is not None and len(label.shape) == 1
+    return next(iter(scores), 0) if is_class else 0
 
 
 def _files(path: Path) -> Sequence[Path]:

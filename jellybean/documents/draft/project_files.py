@@ -23,10 +23,10 @@ _MODELS_FOLDER = "models"
 
 @dataclass(frozen=True)
 class Drafted:
-    """The draft that was written, and the sources for which held-out inputs exist."""
+    """The draft that was written. `array_of`: source with held-out inputs -> its array."""
 
     draft: Draft
-    with_inputs: tuple[str, ...]
+    array_of: Mapping[str, str]
 
 
 def require_new(directory: Path) -> None:
@@ -59,18 +59,18 @@ def write_draft(directory: Path, files: Sequence[Path], data: Path | None = None
     is_there = data is not None and held_out.exists() and held_out.samefile(data)
     if held_out.exists() and not is_there:
         raise InputError(f"{held_out} exists and would be overwritten; move it away, or give it with --data")
-    arrays = random_inputs(draft.sources) if data is None else read_data(data, draft.sources, may_rename=not is_there)
+    given = random_inputs(draft.sources) if data is None else read_data(data, draft.sources)
     places, copies = _places(directory, models)
     for target, source in copies.items():
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)
-    if arrays and not is_there:
+    if given.arrays and not is_there:
         held_out.parent.mkdir(parents=True, exist_ok=True)
-        np.savez_compressed(held_out, **arrays)  # type: ignore[arg-type]  # its stub takes arrays for `allow_pickle`
-    text = draft_workflow(project_name(directory), draft, directory, places, arrays, is_random=data is None)
+        np.savez_compressed(held_out, **given.arrays)  # type: ignore[arg-type]  # its stub takes arrays for `allow_pickle`
+    text = draft_workflow(project_name(directory), draft, directory, places, given)
     (directory / WORKFLOW_FILE).write_text(text, encoding="utf-8")
     (directory / INFRASTRUCTURE_FILE).write_text(draft_infrastructure(), encoding="utf-8")
-    return Drafted(draft, tuple(source.name for source in draft.sources if source.name in arrays))
+    return Drafted(draft, given.array_of)
 
 
 def project_name(directory: Path) -> str:

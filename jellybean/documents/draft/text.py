@@ -10,10 +10,11 @@ import numpy as np
 from jellybean.documents.checks.files import sha256_of
 from jellybean.documents.checks.tensors import Port
 from jellybean.documents.draft.blank import DRAFT_INFRASTRUCTURE
-from jellybean.documents.draft.heldout import LABELS, OPEN_SIZE, Array, open_sizes, request_bytes
+from jellybean.documents.draft.heldout import LABELS, OPEN_SIZE, Array, HeldOutDraft, open_sizes, request_bytes
 from jellybean.documents.draft.models import DraftModel, DraftOperator
 from jellybean.documents.draft.wiring import Draft, DraftEdge, DraftSource
 from jellybean.quantities import SIZE, format_quantity
+from jellybean_agent import is_zipmap, unserved_reason
 from jellybean_solver import EdgeKind
 
 HELD_OUT_FILE = "data/heldout.npz"
@@ -34,11 +35,9 @@ def draft_workflow(
     draft: Draft,
     directory: Path,
     places: Mapping[str, str],
-    arrays: Mapping[str, Array],
-    *,
-    is_random: bool,
+    data: HeldOutDraft,
 ) -> str:
-    """workflow.yaml of a draft. `places`: model name -> path in the project. `arrays`: held-out data."""
+    """workflow.yaml of a draft. `places`: model name -> path in the project."""
     lines = [
         *_HEADER.splitlines(),
         "kind: Workflow",
@@ -48,10 +47,10 @@ def draft_workflow(
             "tier, rate and message of each source: where the data originates, requests per second, size of one "
             "request's data"
         ),
-        *(line for source in draft.sources for line in _source(source, arrays, is_random=is_random)),
+        *(line for source in draft.sources for line in _source(source, draft, data)),
         "operators:",
         *(line for operator in draft.operators for line in _operator(operator, draft, directory, places)),
-        *_labels(draft, arrays, is_random=is_random),
+        *_labels(draft, data),
         *_todo("the targets; without one, the plan is the cheapest that sustains the rates", indent=""),
         "# slo: {accuracy: 90, latency_p99: 500 ms, budget: 1 USD/h}",
     ]
@@ -69,21 +68,46 @@ def _todo(text: str, indent: str = "  ") -> Iterator[str]:
     yield line
 
 
-def _source(source: DraftSource, arrays: Mapping[str, Array], *, is_random: bool) -> Iterator[str]:
-    size = request_bytes(source, arrays)
+def _source(source: DraftSource, draft: Draft, data: HeldOutDraft) -> Iterator[str]:
+    size = request_bytes(source, data)
     message = "1 KiB" if size is None else format_quantity(SIZE, size, 3)
     name = _quoted(source.name)
     if size is None:
-        yield from _todo(f"held-out inputs, one request a row, saved with numpy.savez: {HELD_OUT_FILE}#{source.name}")
+        yield from _todo(_missing_inputs(source, draft, data))
         yield f"  {name}: {{tier: edge, rate: 1/s, message: {message}, inputs: TODO}}"
         return
-    if is_random:
+    reference = f"{HELD_OUT_FILE}#{data.array_of[source.name]}"
+    if data.is_random:
         sizes = f"; sizes that the models leave open are {OPEN_SIZE}" if open_sizes(source.tensor) else ""
         yield from _todo(
             f"the held-out inputs of {source.name} are random numbers, which is enough for latencies, but not for "
             f"accuracy and numbers of children{sizes}: replace array {source.name} of {HELD_OUT_FILE} by real requests"
         )
-    yield f"  {name}: {{tier: edge, rate: 1/s, message: {message}, inputs: {HELD_OUT_FILE}#{source.name}}}"
+    if source.name in data.guesses:
+        yield from _todo(
+            f"check that source {source.name} sends array {reference}: none has its name, and only this one fits"
+        )
+    yield f"  {name}: {{tier: edge, rate: 1/s, message: {message}, inputs: {_quoted_reference(reference)}}}"
+
+
+def _missing_inputs(source: DraftSource, draft: Draft, data: HeldOutDraft) -> str:
+    """What to write for a source without held-out inputs: the arrays that fit it, and whether it may be no source."""
+    wanted = _port_text(Port(source.name, source.tensor))
+    text = f"held-out inputs of {source.name}, one request a row"
+    candidates = data.candidates.get(source.name)
+    if candidates:
+        arrays = " or ".join(f"{HELD_OUT_FILE}#{name} ({data.arrays[name].dtype})" for name in candidates)
+        text += f": {arrays} would fit {wanted}; write one of them, or save another"
+    else:
+        fits = f", and no array of the data fits {wanted}" if candidates is not None else ""
+        text += f", saved with numpy.savez: {HELD_OUT_FILE}#{source.name}{fits}"
+    doubtful = [
+        name for name, edges in draft.edges.items() if any(e.upstream == source.name and e.guess for e in edges)
+    ]
+    if doubtful and not data.is_random:
+        readers = " and ".join(doubtful)
+        text += f". If {readers} should read an operator's output instead, write that, and remove {source.name}"
+    return text
 
 
 def _operator(operator: DraftOperator, draft: Draft, directory: Path, places: Mapping[str, str]) -> Iterator[str]:
@@ -91,13 +115,31 @@ def _operator(operator: DraftOperator, draft: Draft, directory: Path, places: Ma
     for edge in edges:
         if edge.guess:
             yield from _todo(f"check that {operator.name} reads {edge.upstream}: {edge.guess}")
+    for variant, model in operator.variants.items():
+        name = operator.name if len(operator.variants) == 1 else f"{operator.name} {variant}"
+        for text in _output_todos(name, model):
+            yield from _todo(text)
     yield f"  {_quoted(operator.name)}:  # {_ports(operator.inputs)} -> {_ports(operator.outputs)}"
     yield f"    inputs: [{', '.join(map(_edge, edges))}]"
     yield "    variants:"
     for name, model in operator.variants.items():
         place = places[model.name]
-        outputs = _other_names(operator, model, draft)
+        outputs = (f", output: {_quoted(model.answer)}" if model.answer else "") + _other_names(operator, model, draft)
         yield f"      {_quoted(name)}: {{model: {_quoted(place)}, sha256: {sha256_of(directory / place)}{outputs}}}"
+
+
+def _output_todos(name: str, model: DraftModel) -> Iterator[str]:
+    """What to check about a classifier's outputs: whether it answers with scores or the class, and maps of scores."""
+    answer, *others = model.signature.outputs
+    label = next((port for port in others if port.name == model.label), None)
+    if label is not None and not unserved_reason(label.tensor.dtype):
+        yield (
+            f"check that {name} answers with {answer.name}: the first output of the file, {label.name}, is the class; "
+            f"to send that, remove output: {answer.name}"
+        )
+    for port in model.signature.outputs:
+        if is_zipmap(port.tensor.dtype):
+            yield f"output {port.name} of {name} {unserved_reason(port.tensor.dtype)}"
 
 
 def _other_names(operator: DraftOperator, model: DraftModel, draft: Draft) -> str:
@@ -120,7 +162,11 @@ def _edge(edge: DraftEdge) -> str:
 
 
 def _ports(ports: tuple[Port, ...]) -> str:
-    return ", ".join(f"{port.name} {port.tensor.dtype}{_shape(port)}" for port in ports)
+    return ", ".join(map(_port_text, ports))
+
+
+def _port_text(port: Port) -> str:
+    return f"{port.name} {port.tensor.dtype}{_shape(port)}"
 
 
 def _shape(port: Port) -> str:
@@ -128,7 +174,7 @@ def _shape(port: Port) -> str:
     return "" if sizes is None else f"[{', '.join('?' if size is None else str(size) for size in sizes)}]"
 
 
-def _labels(draft: Draft, arrays: Mapping[str, Array], *, is_random: bool) -> Iterator[str]:
+def _labels(draft: Draft, data: HeldOutDraft) -> Iterator[str]:
     sinks = draft.sinks
     if len(sinks) > 1:
         yield from _todo(
@@ -136,14 +182,14 @@ def _labels(draft: Draft, arrays: Mapping[str, Array], *, is_random: bool) -> It
             "operator, or make them workflows of their own",
             indent="",
         )
-    if LABELS in arrays:
+    if LABELS in data.arrays:
         yield f"labels: {HELD_OUT_FILE}#{LABELS}"
         yield from _todo(
             "metric: exact_match compares the answer with the label, top1 the index of its highest score", ""
         )
-        yield f"metric: {_metric(draft, arrays[LABELS])}"
+        yield f"metric: {_metric(draft, data.arrays[LABELS])}"
         return
-    real = "real inputs and " if is_random else ""
+    real = "real inputs and " if data.is_random else ""
     yield from _todo(
         f"without labels all variants count as equally accurate, and plans take the cheapest: save {real}an array of "
         f"labels, one per row, and write the next two lines; or write accuracy into profiles.yaml by hand",
@@ -158,6 +204,12 @@ def _metric(draft: Draft, labels: Array) -> str:
     outputs = [operator.outputs[0].tensor.dtype for operator in draft.operators if operator.name in draft.sinks]
     scores = bool(outputs) and outputs[0].startswith("float")
     return "top1" if scores and np.issubdtype(labels.dtype, np.integer) and labels.ndim == 1 else "exact_match"
+
+
+def _quoted_reference(text: str) -> str:
+    """A reference to an array, in quotes if YAML would read its name otherwise; `#` after text begins no comment."""
+    file, _, name = text.partition("#")
+    return text if _quoted(name) == name else _quoted(f"{file}#{name}")
 
 
 def _quoted(text: str) -> str:

@@ -161,19 +161,21 @@ def read_text(text: str, file: str) -> Tree:
     if tree.data is None and not tree.problems:
         tree.add((), "the document is empty", "`jellybean init` copies an example to start from")
     if PLACEHOLDER in text and isinstance(tree.data, dict | list):
-        _reject_placeholders(tree, tree.data, (), todo_comments(text))
+        comments = todo_comments(text)
+        below = {comment.last_line + 1: comment.text for comment in comments}
+        _reject_placeholders(tree, tree.data, (), below | {comment.line: comment.text for comment in comments})
     return tree
 
 
 def _reject_placeholders(tree: Tree, value: Any, path: DocPath, comments: Mapping[int, str]) -> None:
-    """Report values that are still TODO, with the comment beside or above them; in `data` they become None."""
+    """Report values that are still TODO; in `data` they become None. `comments`: line -> comment beside or above it."""
     for key, item in list(value.items() if isinstance(value, dict) else enumerate(value)):
         place = (*path, key)
         if isinstance(item, dict | list):
             _reject_placeholders(tree, item, place, comments)
         elif item == PLACEHOLDER:
             line = tree.position(place).line or 0
-            tree.add(place, "is still to be written (TODO)", comments.get(line, comments.get(line - 1, "")))
+            tree.add(place, "is still to be written (TODO)", comments.get(line, ""))
             tree.unread.add(place)
             value[key] = None
 

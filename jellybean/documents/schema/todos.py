@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from dataclasses import dataclass
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
@@ -14,13 +14,22 @@ _COMMENT = re.compile(r"(?:^|(?<=\s))#\s*TODO\b:?\s*(.*)$", re.MULTILINE)
 _CONTINUED = re.compile(r"\s*#\s{2,}(\S.*)")  # a comment line whose text is indented
 
 
-def todo_comments(text: str) -> Mapping[int, str]:
-    """Line (from 1) -> text of each `# TODO` comment, with the indented comment lines below it."""
+@dataclass(frozen=True, slots=True)
+class TodoComment:
+    """A `# TODO` comment with the indented comment lines below it. Lines count from 1."""
+
+    line: int
+    last_line: int
+    text: str
+
+
+def todo_comments(text: str) -> tuple[TodoComment, ...]:
+    """The `# TODO` comments of a YAML text, in order."""
     if PLACEHOLDER not in text:
-        return {}
+        return ()
     scalars = _scalar_spans(text)
     lines = text.splitlines()
-    comments: dict[int, str] = {}
+    comments: list[TodoComment] = []
     for match in _COMMENT.finditer(text):
         if any(start <= match.start() < end for start, end in scalars):
             continue
@@ -31,8 +40,8 @@ def todo_comments(text: str) -> Mapping[int, str]:
             if continued is None or _COMMENT.search(below):
                 break
             parts.append(continued[1].strip())
-        comments[line] = " ".join(filter(None, parts))
-    return comments
+        comments.append(TodoComment(line, line + len(parts) - 1, " ".join(filter(None, parts))))
+    return tuple(comments)
 
 
 def _scalar_spans(text: str) -> list[tuple[int, int]]:

@@ -144,7 +144,12 @@ def test_wrong_names_are_said_with_the_right_ones(folder: Path, old: str, new: s
             "probabilities",
             "is a list of maps (ZipMap), which is not served: export with skl2onnx's options",
         ),
-        ({"zipmap": True, "labels": "abc"}, "label", "(export it again: it has no output that is served)"),
+        (
+            {"zipmap": True, "labels": "abc"},
+            "label",
+            "(export it again: it has no output that is served; output probabilities is a list of maps (ZipMap), "
+            "which is not served: export with skl2onnx's options={'zipmap': False}",
+        ),
         ({"labels": "abc"}, "label", "is text, and text (BYTES) is not served: use numbers, such as token ids"),
         ({"labels": "abc"}, "label", "(or send another output: write output: probabilities in sklearn)"),
         ({"labels": "abc"}, "probabilities", ""),

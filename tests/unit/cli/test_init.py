@@ -33,6 +33,30 @@ def test_a_shells_list_of_files_is_taken_in_any_order(
     assert f"jellybean infer {project} --input 'strip={project}/data/heldout.npz#strip[0]'" in told
 
 
+def test_the_next_commands_are_not_padded_to_the_longest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    project = tmp_path / "a project of a very long name"
+    assert run(["init", str(project), "--from", *MODELS]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "  # " in line]
+    assert len(lines) == 5
+    assert all(line.rstrip() == line and "   " not in line.strip() for line in lines if len(line) > 100)
+    assert run(["init", "digits", str(tmp_path / "d"), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["next"][0] == {
+        "command": f"jellybean profile {tmp_path}/d",
+        "purpose": "measure its models on this machine",
+    }
+
+
+def test_a_draft_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["init", str(tmp_path / "mine"), "--from", *MODELS, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["directory"] == str(tmp_path / "mine")
+    assert sorted(answer["operators"]) == ["find", "number", "read", "shape", "strokes"]
+    assert answer["operators"]["strokes"] == ["cnn", "cnn-int8", "linear"]
+    assert answer["sources"] == {"strip": "strip"}
+    assert [one["command"].split()[1] for one in answer["next"]] == ["validate", "profile", "plan", "up", "infer"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jellybean.documents import load_project
-from jellybean.documents.schema.todos import todo_comments
+from jellybean.documents.schema.todos import TodoComment, todo_comments
 from jellybean.documents.todos import read_todos
 from jellybean.errors import DocumentError
 from tests.unit.documents.conftest import INFRASTRUCTURE, WORKFLOW
@@ -27,15 +27,17 @@ c: 'x' # TODO: third
 d: |
   # TODO: text as well
 """
-    assert todo_comments(text) == {
+    comments = {comment.line: comment.text for comment in todo_comments(text)}
+    assert comments == {
         1: "the first, on two lines",
         4: "second",
         6: "third",
         7: "fourth goes on",
         9: "fifth",
     }
-    assert todo_comments("a: 1 # nothing") == {}
-    assert todo_comments("a: [ # TODO: no YAML") == {1: "no YAML"}
+    assert [comment.last_line for comment in todo_comments(text)] == [2, 4, 6, 8, 9]
+    assert todo_comments("a: 1 # nothing") == ()
+    assert todo_comments("a: [ # TODO: no YAML") == (TodoComment(1, 1, "no YAML"),)
 
 
 def test_in_order_of_the_documents(tmp_path: Path) -> None:
