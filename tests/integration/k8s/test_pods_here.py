@@ -5,9 +5,7 @@ from __future__ import annotations
 import functools
 import http.server
 import threading
-import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +15,7 @@ from jellybean_k8s import DeploymentSettings, ModelSource, render
 from jellybean_solver.model.plan_document import from_document
 from tests.integration.k8s.pods_here import cluster_here
 from tests.support.tiny_models import chain
-
-
-def until(met: Callable[[], bool], timeout_s: float = 60.0) -> None:
-    end = time.monotonic() + timeout_s
-    while not met():
-        assert time.monotonic() < end
-        time.sleep(0.05)
+from tests.support.waiting import wait_until
 
 
 def test_the_commands_of_rendered_pods_serve_a_request_and_drain(tmp_path: Path) -> None:
@@ -40,12 +32,12 @@ def test_the_commands_of_rendered_pods_serve_a_request_and_drain(tmp_path: Path)
             gateway = next(pod for pod in cluster.pods if pod.name.endswith("-gateway"))
             agents = [pod for pod in cluster.pods if pod is not gateway]
             cluster.start(gateway)
-            until(lambda: gateway.probe("livenessProbe"))
+            wait_until(lambda: gateway.probe("livenessProbe"))
             assert gateway.probe("startupProbe")
             assert not gateway.probe("readinessProbe")  # its workers are not there
             for pod in agents:
                 cluster.start(pod)
-            until(lambda: all(pod.probe("readinessProbe") for pod in cluster.pods))
+            wait_until(lambda: all(pod.probe("readinessProbe") for pod in cluster.pods))
             assert all(pod.probe(kind) for pod in cluster.pods for kind in ("startupProbe", "livenessProbe"))
             with Client(f"127.0.0.1:{gateway.ports[8001]}", tls=cluster.client_certificate()) as client:
                 answer = client.infer({"x": np.array([[1, 2, 3, 4]], np.float32)})

@@ -24,6 +24,7 @@ from jellybean_agent.worker.emulated_links import EmulatedLinks
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_solver.model.problem import Deliver
 from tests.support.tiny_models import make_plan
+from tests.support.waiting import wait_until_async
 
 Tensors = Mapping[str, agent_pb2.Tensor]
 LATE = Outcome(grpc.StatusCode.DEADLINE_EXCEEDED, "no answer: stuck", stuck=True)
@@ -68,7 +69,7 @@ def test_what_is_never_in_time_does_not_hold_up_the_others(tmp_path: Path) -> No
             ask(found, Key("", str(number)), of(b"late"), 0.0) for number in range(2 * DeliverySettings().concurrent)
         ]
         assert all(outcome is not None and outcome.kept for outcome, _ in await asyncio.gather(*late))
-        outcome, outputs = await ask(found, Key("", "good"), of(b"good"), 5.0)
+        outcome, outputs = await ask(found, Key("", "good"), of(b"good"), 20.0)
         assert outcome is None
         assert outputs["in"].data == b"GOOD"
 
@@ -101,10 +102,9 @@ def test_an_id_is_its_caller_s_own(tmp_path: Path) -> None:
 def test_who_waits_at_the_end_is_told_that_his_request_is_kept(tmp_path: Path) -> None:
     async def test(found: SpoolDelivery) -> None:
         asked = asyncio.create_task(ask(found, Key("", "a"), of(b"x"), 60.0))
-        while not found.spool.waiting:
-            await asyncio.sleep(0.01)
+        await wait_until_async(lambda: found.spool.waiting)
         await found.close()
-        async with asyncio.timeout(1.0):
+        async with asyncio.timeout(20.0):  # less than it was ready to wait
             outcome, _ = await asked
         assert outcome is not None
         assert outcome.kept == "a"

@@ -27,6 +27,7 @@ from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 from jellybean_protos.inference.v2 import inference_pb2_grpc
 from tests.support.tiny_models import make_plan, save, scale
+from tests.support.waiting import wait_until
 
 RUN_LIMIT_S = 1.5
 
@@ -148,10 +149,12 @@ def test_a_model_that_does_not_end(alone: Alone) -> None:
 def test_a_model_that_crashes(alone: Alone) -> None:
     """The native code's segmentation fault, sent while it runs."""
     assert alone.serves()
+    host = alone.host()
+    before_s = host.cpu_times().user
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(refusal, alone, "spin", 2**40, 0, 0, 0)
-        time.sleep(0.3)
-        alone.host().send_signal(signal.SIGSEGV)
+        wait_until(lambda: host.cpu_times().user > before_s + 0.05)
+        host.send_signal(signal.SIGSEGV)
         status, reason = running.result(20)
     assert status is grpc.StatusCode.INTERNAL
     assert "the model crashed: its process was killed by SIGSEGV; it is loaded again" in reason

@@ -23,17 +23,12 @@ from jellybean.serving.local import launcher
 from jellybean.serving.local.running import Running, StopLimits, down
 from jellybean.serving.run_state import ProcessState, RunState, read_state, state_path, write_state
 from jellybean_solver.model.problem import Link
+from tests.support.stopped_process import stopped
 from tests.support.tiny_models import chain, make_plan, scale
+from tests.support.waiting import wait_until
 
 ONES = {"x": np.ones((1, 4), np.float32)}
-SLOW = [Link("edge", "cloud", 0.0, None, 0.3)]  # keeps requests in hand while something happens
-
-
-def until(condition, seconds: float = 20.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.02)
+DRAIN_S = 0.3  # for which requests are still in flight
 
 
 def pid(running: Running, name: str) -> int:
@@ -73,16 +68,17 @@ def test_a_port_in_use_is_said(tmp_path: Path, start) -> None:
 
 
 def test_a_killed_worker_is_named_and_started_again_and_down_elsewhere_leaves_nothing(tmp_path: Path, start) -> None:
-    running = start(tmp_path, chain(tmp_path, links=SLOW))
+    running = start(tmp_path, chain(tmp_path))
     said: list[str] = []
     results: list[str | None] = []
     watcher = threading.Thread(target=lambda: results.append(running.wait(said.append)))
     watcher.start()
     with Client(running.gateway_address) as client, ThreadPoolExecutor(4) as pool:
-        waiting = [pool.submit(client.infer, ONES) for _ in range(4)]
-        until(lambda: client.status().requests_in_hand == 4)
-        os.kill(pid(running, "cloud-1"), signal.SIGKILL)
-        until(lambda: client.status().state == "degraded")
+        with stopped(pid(running, "cloud-1")):
+            waiting = [pool.submit(client.infer, ONES) for _ in range(4)]
+            wait_until(lambda: client.status().requests_in_hand == 4)
+            os.kill(pid(running, "cloud-1"), signal.SIGKILL)
+        wait_until(lambda: client.status().state == "degraded")
         with pytest.raises(RequestError, match=r"no route was open within 0.\d+ s: .*worker cloud-1 is gone") as caught:
             client.infer(ONES, timeout_s=0.3)
         assert caught.value.status == "DEADLINE_EXCEEDED"
@@ -90,7 +86,7 @@ def test_a_killed_worker_is_named_and_started_again_and_down_elsewhere_leaves_no
         status = client.status()
         assert dict(status.workers) == {"edge-1": "ready", "cloud-1": "ready"}
         assert (status.answered, status.failed, status.retried, status.left_out) == (4, 1, 4, 1)
-    until(lambda: bool(said))
+    wait_until(lambda: bool(said))
     assert "cloud-1 was killed by SIGKILL" in said[0]
     assert "cloud-1 is started again" in said[0]
     state = read_state(tmp_path)
@@ -111,10 +107,13 @@ def test_a_killed_worker_is_named_and_started_again_and_down_elsewhere_leaves_no
 
 
 def test_down_finishes_what_is_in_hand(tmp_path: Path, start) -> None:
-    running = start(tmp_path, chain(tmp_path, links=SLOW))
+    running = start(tmp_path, chain(tmp_path))
+    cloud = pid(running, "cloud-1")
     with Client(running.gateway_address) as client, ThreadPoolExecutor(8) as pool:
+        os.kill(cloud, signal.SIGSTOP)
         waiting = [pool.submit(client.infer, ONES) for _ in range(8)]
-        until(lambda: client.status().requests_in_hand == 8)
+        wait_until(lambda: client.status().requests_in_hand == 8)
+        threading.Timer(DRAIN_S, os.kill, (cloud, signal.SIGCONT)).start()
         assert running.down() == 0
         assert all(request.result(1)["triple"].tolist() == [[6, 6, 6, 6]] for request in waiting)
     assert not any(lives(process.pid) for process in running.state.processes)
@@ -123,16 +122,17 @@ def test_down_finishes_what_is_in_hand(tmp_path: Path, start) -> None:
 def test_a_worker_told_to_leave_loses_nothing(tmp_path: Path, start) -> None:
     operators = {"double": (["x"], scale(tmp_path / "models/double.onnx", 2.0))}
     routes = [(0.5, {"double": "cloud-1"}), (0.5, {"double": "cloud-2"})]
-    document = make_plan(tmp_path, operators, routes, sources={"x": "edge"}, links=SLOW)
-    running = start(tmp_path, document)
+    links = [Link("edge", "cloud", 0.0, None, 1.0)]  # requests are in flight for so long
+    running = start(tmp_path, make_plan(tmp_path, operators, routes, sources={"x": "edge"}, links=links))
+    leaves = pid(running, "cloud-1")
     with Client(running.gateway_address) as client, ThreadPoolExecutor(8) as pool:
         waiting = [pool.submit(client.infer, ONES) for _ in range(8)]
-        until(lambda: client.status().requests_in_hand == 8)
-        os.kill(pid(running, "cloud-1"), signal.SIGTERM)
-        until(lambda: client.status().workers["cloud-1"] != "ready")
+        wait_until(lambda: client.status().requests_in_hand == 8)
+        os.kill(leaves, signal.SIGTERM)
+        wait_until(lambda: client.status().workers["cloud-1"] != "ready")
         more = [pool.submit(client.infer, ONES) for _ in range(8)]
         assert all(request.result(20)["double"].tolist() == [[2, 2, 2, 2]] for request in waiting + more)
-        until(lambda: not lives(pid(running, "cloud-1")))
+        wait_until(lambda: not lives(leaves))
         assert client.status().failed == 0
 
 
@@ -160,7 +160,7 @@ def test_only_the_private_socket_drains_and_zero_seconds_do_not_wait(tmp_path: P
             client.drain(0.0)
         assert caught.value.status == "PERMISSION_DENIED"
         waiting = [pool.submit(client.infer, ONES) for _ in range(2)]
-        until(lambda: client.status().requests_in_hand == 2)
+        wait_until(lambda: client.status().requests_in_hand == 2)
         began = time.monotonic()
         assert running.down(0.0) == 2
         assert time.monotonic() - began < 15.0
@@ -177,23 +177,25 @@ def test_a_gateway_that_does_not_answer_while_it_is_stopped_is_reported(tmp_path
 
 
 def test_deadlines_and_too_many_requests(tmp_path: Path, start) -> None:
-    running = start(tmp_path, chain(tmp_path, links=SLOW), max_in_flight=2)
+    running = start(tmp_path, chain(tmp_path), max_in_flight=2)
     with Client(running.gateway_address) as client, ThreadPoolExecutor(2) as pool:
-        with pytest.raises(RequestError) as caught:
+        with stopped(pid(running, "cloud-1")), pytest.raises(RequestError) as caught:
             client.infer(ONES, timeout_s=0.1)
         assert caught.value.status == "DEADLINE_EXCEEDED"
-        until(lambda: client.status().requests_in_hand == 0)
-        waiting = [pool.submit(client.infer, ONES, request_id=name) for name in "ab"]
-        until(lambda: client.status().requests_in_hand == 2)
-        with pytest.raises(RequestError, match="overloaded") as caught:
-            client.infer(ONES)
-        assert caught.value.status == "RESOURCE_EXHAUSTED"
+        wait_until(lambda: client.status().requests_in_hand == 0)
+        with stopped(pid(running, "cloud-1")):
+            waiting = [pool.submit(client.infer, ONES, request_id=name) for name in "ab"]
+            wait_until(lambda: client.status().requests_in_hand == 2)
+            with pytest.raises(RequestError, match="overloaded") as caught:
+                client.infer(ONES)
+            assert caught.value.status == "RESOURCE_EXHAUSTED"
         assert all(request.result(20) for request in waiting)
-        first = pool.submit(client.infer, ONES, request_id="same")
-        until(lambda: client.status().requests_in_hand == 1)
-        with pytest.raises(RequestError) as caught:
-            client.infer(ONES, request_id="same")
-        assert caught.value.status == "ALREADY_EXISTS"
+        with stopped(pid(running, "cloud-1")):
+            first = pool.submit(client.infer, ONES, request_id="same")
+            wait_until(lambda: client.status().requests_in_hand == 1)
+            with pytest.raises(RequestError) as caught:
+                client.infer(ONES, request_id="same")
+            assert caught.value.status == "ALREADY_EXISTS"
         first.result(20)
 
 
@@ -240,16 +242,13 @@ def test_a_slow_request_goes_a_second_way_and_is_answered_once(tmp_path: Path, s
     """One of two workers stands still, for less time than it takes to be given up."""
     operators = {"double": (["x"], scale(tmp_path / "models/double.onnx", 2.0))}
     routes = [(0.5, {"double": "edge-1"}), (0.5, {"double": "edge-2"})]
-    running = start(tmp_path, make_plan(tmp_path, operators, routes, sources={"x": "edge"}), hedge_after="0.2")
+    running = start(tmp_path, make_plan(tmp_path, operators, routes, sources={"x": "edge"}), hedge_after="0.5")
     with Client(running.gateway_address) as client, ThreadPoolExecutor(4) as pool:
-        os.kill(pid(running, "edge-1"), signal.SIGSTOP)
-        try:
-            waiting = [pool.submit(client.infer, ONES, timeout_s=1.5) for _ in range(4)]
+        with stopped(pid(running, "edge-1")):
+            waiting = [pool.submit(client.infer, ONES, timeout_s=5.0) for _ in range(4)]
             assert all(request.result(20)["double"].tolist() == [[2, 2, 2, 2]] for request in waiting)
             status = client.status()
-        finally:
-            os.kill(pid(running, "edge-1"), signal.SIGCONT)
         assert (status.answered, status.failed, status.hedged, status.retried) == (4, 0, 2, 0)
         assert client.infer(ONES)["double"].tolist() == [[2, 2, 2, 2]]
-        until(lambda: client.status().requests_in_hand == 0)
+        wait_until(lambda: client.status().requests_in_hand == 0)
         assert client.status().answered == 5

@@ -28,19 +28,14 @@ from jellybean.serving.local.settings import LaunchSettings
 from jellybean.serving.run_state import read_state
 from jellybean_solver.model.plan_document import Document
 from tests.support.steady_load import SteadyLoad
+from tests.support.stopped_process import stopped
 from tests.support.tiny_models import make_plan, scale
+from tests.support.waiting import wait_until
 
 REPLICAS = ("cloud-1", "cloud-2", "cloud-3")
 RATE_PER_S = 40.0
 ONES = {"x": np.ones((1, 4), np.float32)}
 few_and_many = pytest.mark.parametrize("times", [2, pytest.param(20, marks=pytest.mark.nightly)])
-
-
-def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.02)
 
 
 def plan(root: Path, workers: Sequence[str], sha256: str | None = None) -> Document:
@@ -75,16 +70,16 @@ def all_ready(client: Client) -> bool:
 @few_and_many
 def test_killed_replicas_lose_nothing_and_come_back(directory: Path, times: int) -> None:
     with Client.of(directory) as client:
-        until(lambda: all_ready(client))
+        wait_until(lambda: all_ready(client))
         before = client.status()
         with SteadyLoad(client.address, RATE_PER_S) as load:
             for number in range(times):
                 name = REPLICAS[number % 3]
                 killed = pid(directory, name)
-                until(lambda: client.status().requests_in_hand >= 1)
+                wait_until(lambda: client.status().requests_in_hand >= 1)
                 os.kill(killed, signal.SIGKILL)
-                until(lambda name=name: client.status().workers[name] == "gone")
-                until(lambda: all_ready(client))
+                wait_until(lambda name=name: client.status().workers[name] == "gone")
+                wait_until(lambda: all_ready(client))
                 assert pid(directory, name) != killed
         load.check()
         after = client.status()
@@ -96,37 +91,35 @@ def test_killed_replicas_lose_nothing_and_come_back(directory: Path, times: int)
 @pytest.mark.parametrize("times", [2, pytest.param(40, marks=pytest.mark.nightly)])
 def test_replicas_told_to_leave_lose_nothing_and_come_back(directory: Path, times: int) -> None:
     with Client.of(directory) as client:
-        until(lambda: all_ready(client))
+        wait_until(lambda: all_ready(client))
         before = client.status()
         with SteadyLoad(client.address, RATE_PER_S) as load:
             for number in range(times):
                 name = REPLICAS[number % 3]
                 told = pid(directory, name)
                 os.kill(told, signal.SIGTERM)
-                until(lambda name=name: client.status().workers[name] != "ready")
-                until(lambda name=name, told=told: pid(directory, name) != told)
-                until(lambda: all_ready(client))
+                wait_until(lambda name=name: client.status().workers[name] != "ready")
+                wait_until(lambda name=name, told=told: pid(directory, name) != told)
+                wait_until(lambda: all_ready(client))
         load.check()
         after = client.status()
         assert (after.failed, after.retried) == (before.failed, before.retried)  # nobody even had to try again
 
 
+@pytest.mark.alone
 def test_requests_move_away_from_a_frozen_replica_within_three_seconds(directory: Path) -> None:
     with Client.of(directory) as client:
-        until(lambda: all_ready(client))
+        wait_until(lambda: all_ready(client))
         frozen = pid(directory, "cloud-2")
         with SteadyLoad(client.address, RATE_PER_S) as load:
-            until(lambda: load.sent > 20)
+            wait_until(lambda: load.sent > 20)
             began_s = time.monotonic()
-            os.kill(frozen, signal.SIGSTOP)
-            try:
-                until(lambda: client.status().workers["cloud-2"] == "gone", 10.0)
+            with stopped(frozen):
+                wait_until(lambda: client.status().workers["cloud-2"] == "gone", 10.0)
                 left_out_s = time.monotonic() - began_s
                 assert "nothing was heard" in client.status().reasons["cloud-2"]
                 time.sleep(1.0)
-            finally:
-                os.kill(frozen, signal.SIGCONT)
-            until(lambda: all_ready(client))
+            wait_until(lambda: all_ready(client))
         load.check()
         assert pid(directory, "cloud-2") == frozen  # the same process serves again
         slowest_s = max(took_s for sent_s, took_s in load.latencies_s)
@@ -137,7 +130,7 @@ def test_requests_move_away_from_a_frozen_replica_within_three_seconds(directory
 @pytest.mark.parametrize("times", [2, pytest.param(20, marks=pytest.mark.nightly)])
 def test_a_plan_is_replaced_under_load(directory: Path, times: int) -> None:
     with Client.of(directory) as client:
-        until(lambda: all_ready(client))
+        wait_until(lambda: all_ready(client))
         before = client.status()
         plans = [plan(directory, ("edge-1", "cloud-1")), plan(directory, REPLICAS)]  # the last is as it was
         with SteadyLoad(client.address, RATE_PER_S) as load:
@@ -171,7 +164,7 @@ def test_a_plan_that_does_not_come_up_leaves_the_old_one_serving(directory: Path
 
 def serves(directory: Path, client: Client, document: Document, workers: Sequence[str]) -> None:
     """Gateway, state and processes are of one plan, and of that alone."""
-    until(lambda: not (read_state(directory).others or read_state(directory).arriving))
+    wait_until(lambda: not (read_state(directory).others or read_state(directory).arriving))
     state = read_state(directory)
     assert state.plan == document["hash"] == client.status().plan
     assert {process.name for process, _ in state.alive()} == {*workers, "gateway", "keeper"}
@@ -183,10 +176,10 @@ def test_a_plan_that_the_gateway_took_stays_whatever_happens_to_apply(
 ) -> None:
     few, many = plan(directory, ("edge-1", "cloud-1")), plan(directory, REPLICAS)
     with Client.of(directory) as client:
-        until(lambda: all_ready(client))
+        wait_until(lambda: all_ready(client))
 
         def late(_arrival: object) -> None:
-            until(lambda: client.status().plan == few["hash"])
+            wait_until(lambda: client.status().plan == few["hash"])
             raise LaunchError("a worker has died")
 
         with monkeypatch.context() as patch:
@@ -203,7 +196,7 @@ def test_a_plan_that_the_gateway_took_stays_whatever_happens_to_apply(
             "replace_plan.apply(root, json.loads((root / 'many.json').read_text()))\n"
         )
         assert subprocess.run([sys.executable, "-c", code, str(directory)], check=False, timeout=60).returncode == 9
-        until(lambda: read_state(directory).plan == many["hash"])
+        wait_until(lambda: read_state(directory).plan == many["hash"])
         serves(directory, client, many, REPLICAS)
 
 
@@ -216,29 +209,29 @@ def test_a_gateway_that_dies_while_its_plan_is_replaced_serves_the_new_one(
     def after_a_death(arrival: replace_plan._NewPlan) -> object:
         killed = pid(directory, "gateway")
         os.kill(killed, signal.SIGKILL)
-        until(lambda: pid(directory, "gateway") != killed)  # with the old plan
+        wait_until(lambda: pid(directory, "gateway") != killed)  # with the old plan
         return take_over(arrival)
 
     with monkeypatch.context() as patch:
         patch.setattr(replace_plan._NewPlan, "take_over", after_a_death)
         assert replace_plan.apply(directory, few)
     with Client.of(directory) as client:
-        until(lambda: all_ready(client))
+        wait_until(lambda: all_ready(client))
         serves(directory, client, few, ("edge-1", "cloud-1"))
         assert replace_plan.apply(directory, many)
 
 
 def test_an_agent_that_can_start_no_models_ends_and_comes_back(directory: Path) -> None:
     with Client.of(directory) as client:
-        until(lambda: all_ready(client))
+        wait_until(lambda: all_ready(client))
         before, agent = client.status().failed, psutil.Process(pid(directory, "cloud-1"))
         (nursery,) = agent.children()
         for process in (nursery, *nursery.children()):  # its model's too
             process.kill()
-        until(lambda: pid(directory, "cloud-1") != agent.pid)
+        wait_until(lambda: pid(directory, "cloud-1") != agent.pid)
         for _ in range(6):
             assert client.infer(ONES)["double"].tolist() == [[2, 2, 2, 2]]
-        until(lambda: all_ready(client))
+        wait_until(lambda: all_ready(client))
         assert client.status().failed == before
 
 
@@ -252,10 +245,10 @@ def test_a_request_id_is_answered_once(directory: Path) -> None:
 
 def test_a_gateway_that_dies_is_there_again_on_its_port(directory: Path) -> None:
     with Client.of(directory) as client:
-        until(lambda: all_ready(client))
+        wait_until(lambda: all_ready(client))
         killed = pid(directory, "gateway")
         os.kill(killed, signal.SIGKILL)
-        until(lambda: pid(directory, "gateway") != killed)
+        wait_until(lambda: pid(directory, "gateway") != killed)
 
         def answers() -> bool:
             try:
@@ -263,7 +256,7 @@ def test_a_gateway_that_dies_is_there_again_on_its_port(directory: Path) -> None
             except RequestError:
                 return False
 
-        until(answers)
+        wait_until(answers)
 
 
 def test_the_gateways_metrics(tmp_path: Path, start: Callable[..., Running]) -> None:

@@ -23,17 +23,11 @@ from jellybean_solver.model.problem import Deliver
 from tests.support.cut_link import run_over_a_link
 from tests.support.steady_load import SteadyLoad
 from tests.support.tiny_models import make_plan, scale
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.alone
 
 lasting = pytest.mark.parametrize("seconds", [3.0, pytest.param(30.0, marks=pytest.mark.nightly)])
-
-
-def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.05)
 
 
 def plan(root: Path, deliver: Deliver, *third: str) -> Document:
@@ -74,17 +68,17 @@ def test_the_edge_serves_on_what_it_can_and_nothing_is_lost(tmp_path: Path, seco
     with run_over_a_link(tmp_path, document, ("edge-1", "cloud-1")) as run, Client(run.address) as client:
         rss = {name: psutil.Process(process.pid).memory_info for name, process in run.processes.items()}
         with SteadyLoad(run.address, 25.0, factor=6.0, timeout_s=30.0) as load:
-            until(lambda: load.sent > 50)
+            wait_until(lambda: load.sent > 50)
             before = {name: info().rss for name, info in rss.items()}
             run.link.cut()
             began_s = time.monotonic()
-            until(lambda: client.status().workers["cloud-1"] == "gone")
+            wait_until(lambda: client.status().workers["cloud-1"] == "gone")
             left_out_s = time.monotonic() - began_s
             time.sleep(max(0.0, seconds - left_out_s))
             grown = {name: info().rss - before[name] for name, info in rss.items()}
             assert client.status().requests_in_hand < 60
             run.link.heal()
-            until(lambda: client.status().state == "ready")
+            wait_until(lambda: client.status().state == "ready")
         load.check()
         assert max(grown.values()) < 20 * 2**20
 
@@ -124,9 +118,9 @@ def test_a_worker_that_the_gateway_reaches_and_another_does_not_is_gone_round(tm
         Client(run.address) as client,
     ):
         with SteadyLoad(run.address, 25.0, factor=6.0, timeout_s=30.0) as load:
-            until(lambda: load.sent > 50)
+            wait_until(lambda: load.sent > 50)
             run.link.cut()
-            until(lambda: client.status().retried > 0)
+            wait_until(lambda: client.status().retried > 0)
             began_s, before = time.monotonic(), client.status().retried
             time.sleep(3.0)
             tried = client.status().retried - before
@@ -141,7 +135,7 @@ def test_others_fail_at_their_deadline_and_say_why(tmp_path: Path) -> None:
     document = plan(tmp_path, Deliver.IN_TIME, "cloud-1")
     with run_over_a_link(tmp_path, document, ("edge-1", "cloud-1")) as run, Client(run.address) as client:
         run.link.cut()
-        until(lambda: client.status().workers["cloud-1"] == "gone")
+        wait_until(lambda: client.status().workers["cloud-1"] == "gone")
         began_s = time.monotonic()
         with pytest.raises(RequestError, match=r"no route was open within 1(\.\d+)? s: .*cloud-1 is gone") as caught:
             client.infer(numbered(1), timeout_s=1.0)
@@ -162,7 +156,7 @@ def test_kept_requests_survive_the_gateway(tmp_path: Path, start: Callable[..., 
         killed = pid("gateway")
         os.kill(killed, signal.SIGKILL)
         os.kill(pid("cloud-1"), signal.SIGCONT)
-        until(lambda: pid("gateway") != killed)
+        wait_until(lambda: pid("gateway") != killed)
     with Client(running.gateway_address) as client:
 
         def ready() -> bool:
@@ -171,7 +165,7 @@ def test_kept_requests_survive_the_gateway(tmp_path: Path, start: Callable[..., 
             except RequestError:
                 return False
 
-        until(ready)
+        wait_until(ready)
         for number in range(10):
             check(client.answer(f"r{number}", timeout_s=30.0), number)
         assert client.status().kept == 0

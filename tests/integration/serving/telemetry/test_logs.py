@@ -13,11 +13,16 @@ from onnx import helper
 from jellybean.serving.client import Client
 from jellybean.serving.errors import RequestError
 from tests.support.tiny_models import make_plan, save
+from tests.support.waiting import wait_until
 
 
 def lines(folder: Path, process: str) -> list[dict]:
     text = (folder / f".jellybean/logs/{process}.log").read_text()
     return [json.loads(line) for line in text.splitlines()]
+
+
+def refusals(folder: Path, process: str) -> list[dict]:
+    return [line for line in lines(folder, process) if "refused" in line["message"] or "failed" in line["message"]]
 
 
 def test_every_refusal_and_failure_is_one_line_of_json(tmp_path: Path, start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,8 +49,8 @@ def test_every_refusal_and_failure_is_one_line_of_json(tmp_path: Path, start, mo
         with pytest.raises(grpc.RpcError):
             call(b"\n\x07nothing", timeout=20)
 
-    gateway, agent = lines(tmp_path, "gateway"), lines(tmp_path, "edge-1")
-    told = [line for line in gateway if "refused" in line["message"] or "failed" in line["message"]]
+    wait_until(lambda: len(refusals(tmp_path, "gateway")) >= 5 and refusals(tmp_path, "edge-1"))
+    told = refusals(tmp_path, "gateway")
     assert [(line.get("request_id"), line["status"], line["level"]) for line in told] == [
         ("broken", "INTERNAL", "warning"),
         ("of int8", "INVALID_ARGUMENT", "info"),
@@ -55,9 +60,10 @@ def test_every_refusal_and_failure_is_one_line_of_json(tmp_path: Path, start, mo
     ]
     assert told[0]["message"].startswith("a request failed: worker edge-1, operator four: onnxruntime:")
     assert told[3]["method"] == "/jellybean.gateway.v1.Gateway/Drain"
-    (failed,) = [line for line in agent if "failed" in line["message"]]
+    (failed,) = refusals(tmp_path, "edge-1")
     assert failed["operator"] == "four"
     assert failed["worker"] == failed["process"] == "edge-1"
     assert failed["request_id"] == told[0]["attempts"]
     assert {"time", "level", "logger", "process", "message"} <= failed.keys()
-    assert not [line for line in gateway + agent if "0.1234" in json.dumps(line)]
+    every_line = [*lines(tmp_path, "gateway"), *lines(tmp_path, "edge-1")]
+    assert not [line for line in every_line if "0.1234" in json.dumps(line)]

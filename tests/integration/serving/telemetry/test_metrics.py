@@ -7,7 +7,6 @@ import json
 import re
 import shlex
 import urllib.request
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -33,7 +32,9 @@ from jellybean_protos.inference.v2 import inference_pb2, inference_pb2_grpc
 from jellybean_solver.model.problem import GIB, Link, Slo
 from tests.support.paths import DOCS
 from tests.support.ports import free_port
+from tests.support.stopped_process import stopped
 from tests.support.tiny_models import difference, make_plan, scale
+from tests.support.waiting import wait_until
 
 REQUESTS = 40
 PLANNED_PER_S = 4.0  # far below what is offered, on a busy machine too
@@ -122,49 +123,52 @@ def test_the_gateways_port_tells_what_its_workers_do_too(up: tuple[Path, Running
 
 
 def test_every_outcome_is_counted_apart(up: tuple[Path, Running, int]) -> None:
+    """While a worker stands still, requests stay in flight: as many as fit, later ones are shed."""
     folder, running, _ = up
     watcher, x = Watcher(folder), np.ones((1, 4), np.float32)
     before = watcher.scrape()
-    statuses: Counter[str] = Counter()
+    edge = next(process.pid for process in running.state.processes if process.name == "edge-1")
 
-    def infer(client: Client, inputs: dict[str, np.ndarray], timeout_s: float | None = None) -> None:
+    def infer(inputs: dict[str, np.ndarray], timeout_s: float | None = None) -> str:
         try:
             client.infer(inputs, timeout_s=timeout_s)
-            statuses["OK"] += 1
         except RequestError as error:
-            statuses[error.status] += 1
+            return error.status
+        return "OK"
 
-    with Client(running.gateway_address) as client, ThreadPoolExecutor(4 * MAX_IN_FLIGHT) as pool:
-        list(pool.map(lambda _: infer(client, {"x": x}), range(4 * MAX_IN_FLIGHT)))
-        infer(client, {"x": x}, timeout_s=0.035)  # shorter than the two runs
-        infer(client, {"y": x})
-    with grpc.insecure_channel(running.gateway_address) as channel:
-        stub, last = gateway_pb2_grpc.GatewayStub(channel), None
-        while last is None or not last.cancelled():  # a busy machine may answer them before they are seen in flight
-            *calls, last = [stub.Infer.future(request_of({"x": x})) for _ in range(MAX_IN_FLIGHT)]
-            while watcher.scrape().total("jellybean_gateway_in_hand") < MAX_IN_FLIGHT and not last.done():
-                pass
-            last.cancel()
-            statuses.update(call.code().name for call in (*calls, last))
+    def in_flight() -> int:
+        return client.status().requests_in_hand
+
+    channel = grpc.insecure_channel(running.gateway_address)
+    with Client(running.gateway_address) as client, ThreadPoolExecutor(MAX_IN_FLIGHT) as pool, channel:
+        with stopped(edge):
+            assert infer({"x": x}, timeout_s=0.5) == "DEADLINE_EXCEEDED"
+            wait_until(lambda: not in_flight())
+        with stopped(edge):
+            call = gateway_pb2_grpc.GatewayStub(channel).Infer.future(request_of({"x": x}))
+            wait_until(lambda: in_flight() == 1)
+            call.cancel()
+            wait_until(lambda: not in_flight())
+        with stopped(edge):
+            waiting = [pool.submit(infer, {"x": x}) for _ in range(MAX_IN_FLIGHT)]
+            wait_until(lambda: in_flight() == MAX_IN_FLIGHT)
+            assert [infer({"x": x}) for _ in range(3)] == ["RESOURCE_EXHAUSTED"] * 3
+        assert [answer.result(20) for answer in waiting] == ["OK"] * MAX_IN_FLIGHT  # runs of those before are over
+        assert infer({"y": x}) == "INVALID_ARGUMENT"
         unknown_model = inference_pb2.ModelInferRequest(model_name="nobody")
         with pytest.raises(grpc.RpcError):
             inference_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer(unknown_model)
 
     top = top_of(before, watcher.scrape())
-    while top.in_hand:
-        top = top_of(before, watcher.scrape())
-    assert statuses["RESOURCE_EXHAUSTED"] >= 1
     assert {kind: round(per_s * top.window_s) for kind, per_s in top.outcomes_per_s.items()} == {
-        "answered": statuses["OK"],
-        "cancelled": statuses["CANCELLED"],
+        "answered": MAX_IN_FLIGHT,
+        "cancelled": 1,
         "late": 1,
-        "shed": statuses["RESOURCE_EXHAUSTED"],
+        "shed": 3,
         "client_error": 2,
         "server_error": 0,
     }
-    assert statuses["CANCELLED"] == 1
-    valid = sum(statuses.values()) - statuses["INVALID_ARGUMENT"]  # client errors load no worker
-    assert round(top.offered_per_s * top.window_s) == valid
+    assert round(top.offered_per_s * top.window_s) == MAX_IN_FLIGHT + 1 + 1 + 3  # client errors load no worker
 
 
 def test_top_tells_rates_latency_load_links_and_cost(

@@ -125,7 +125,7 @@ def test_running_statistics_of_an_earlier_segment_are_not_averaged_again(ends):
 def test_the_end_waits_for_workers_that_are_there_alone(ends):
     """A worker that died and was given up does not come back to hear that the run is over."""
     one, other = ends.workers
-    ended = ends.pool.submit(ends.coordinator.end, 2.0)
+    ended = ends.pool.submit(ends.coordinator.end, 20.0)
     assert one.ask()["kind"] == "end"
     other.channel.close()
     assert ended.result()
@@ -139,4 +139,4 @@ def test_the_end_waits_for_a_worker_that_computes(ends):
     other.channel.close()
     assert not ends.coordinator.end(0.2)
     assert one.ask()["kind"] == "end"
-    assert ends.coordinator.end(2.0)
+    assert ends.coordinator.end(20.0)

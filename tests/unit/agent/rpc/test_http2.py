@@ -39,6 +39,7 @@ from tests.rpc_server import (
     slow_call,
     status,
 )
+from tests.support.waiting import wait_until_async
 
 FUZZ = int(os.environ.get("RPC_FUZZ", "300"))
 
@@ -78,12 +79,11 @@ def test_what_fails_says_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
             assert (await status(bomb))[0] in (code.INTERNAL, code.RESOURCE_EXHAUSTED)
             assert await to.unary_unary(ECHO)(b"still") == b"still"
             call = to.unary_unary(SLOW)(b"")
-            await asyncio.sleep(0.05)
+            await wait_until_async(lambda: server._calls)
             call.cancel()
-            await asyncio.sleep(0.05)
-            assert not server._calls
+            await wait_until_async(lambda: not server._calls)
             waiting = asyncio.ensure_future(status(to.unary_unary(SLOW)(b"")))
-            await asyncio.sleep(0.05)
+            await wait_until_async(lambda: server._calls)
             await server.stop(0.05)
             assert (await waiting)[0] is code.UNAVAILABLE
 
@@ -160,8 +160,7 @@ def test_answers_that_nobody_reads_are_bounded(tmp_path: Path) -> None:
             assert 2 <= len(server._calls) <= 4
         async with raw_connection(address, call_of(1, b"x", (b"grpc-timeout", b"50m"))) as (reader, _writer):
             await read_until(reader, frame(3, 0, 1, (8).to_bytes(4, "big")))
-            await asyncio.sleep(0.02)
-            assert not server._calls
+            await wait_until_async(lambda: not server._calls)
 
     served(tmp_path, ask)
 
@@ -171,7 +170,7 @@ def test_a_request_that_does_not_come_is_waited_for_until_its_deadline(tmp_path:
         head = encode_headers((*headers_of(ECHO), (b"grpc-timeout", b"50m")))
         async with raw_connection(address, frame(HEADERS, END_HEADERS, 1, head)) as (reader, _writer):
             assert b"\x0bgrpc-status\x014" in await read_until(reader, b"grpc-message")
-            assert not server._calls
+            await wait_until_async(lambda: not server._calls)
 
     served(tmp_path, ask)
 
@@ -258,9 +257,7 @@ def test_mutated_bytes(tmp_path: Path, count: int) -> None:
             if number % 50 == 49:
                 async with channel(address) as to:
                     assert await to.unary_unary(ECHO)(b"on") == b"on"
-        await asyncio.sleep(0.2)
-        assert not server._calls
-        assert not server._connections
+        await wait_until_async(lambda: not server._calls and not server._connections)
 
     served(tmp_path, ask, 60 + count / 30)
 

@@ -20,6 +20,7 @@ from jellybean_agent.transport.inboxes import INITIAL_CREDIT, MAX_STREAMS, Inbox
 from jellybean_agent.transport.peers import Peer, PeerSettings
 from jellybean_agent.transport.streams import DELIVER_METHOD
 from jellybean_protos.agent.v1 import agent_pb2
+from tests.support.waiting import wait_until_async
 
 PLAIN = Transport("w", insecure=True)
 Received = list[agent_pb2.Message]
@@ -64,12 +65,6 @@ def run(folder: Path, test: Callable[[Receiver], Awaitable[None]], *, lanes: boo
     asyncio.run(ran())
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.01)
-
-
 def peer_of(
     receiver: Receiver,
     lost: list[tuple[str, list[str]]],
@@ -100,13 +95,13 @@ def test_all_messages_arrive_in_order_whatever_their_size(tmp_path: Path, lanes:
             if number % 3 == 0:  # its bytes beside it
                 data, found.tensor.data = found.tensor.data, b""
             peer.put(found, data=memoryview(data))
-        await until(lambda: len(receiver.got) == 300)
+        await wait_until_async(lambda: len(receiver.got) == 300)
         assert [found.request_id for found in receiver.got] == [str(number) for number in range(300)]
         assert all(found.tensor.data == bytes(found.tensor.shape[0]) for found in receiver.got)
         assert (peer.queued, lost) == (0, [])
         peer.put(agent_pb2.Message(request_id="7", failure=agent_pb2.Failure(reason="given up")))
         peer.end()
-        await until(lambda: not receiver.inboxes.senders())
+        await wait_until_async(lambda: not receiver.inboxes.senders())
         assert receiver.got[-1].HasField("failure")
         await peer.close()
 
@@ -120,14 +115,14 @@ def test_a_full_receiver_holds_its_sender_up_and_one_that_drains_says_so(tmp_pat
         peer = peer_of(receiver, [], on_credit=lambda _name, credit: credits.append(credit))
         for number in range(INITIAL_CREDIT + 20):
             peer.put(message(number))
-        await until(lambda: len(receiver.got) == INITIAL_CREDIT)
-        await until(lambda: len(credits) > 1)  # a heartbeat gives none
+        await wait_until_async(lambda: len(receiver.got) == INITIAL_CREDIT)
+        await wait_until_async(lambda: len(credits) > 1)  # a heartbeat gives none
         assert (len(receiver.got), peer.queued, credits[-1].messages) == (INITIAL_CREDIT, 20, 0)
         receiver.is_full = False
         receiver.inboxes.has_capacity()
-        await until(lambda: len(receiver.got) == INITIAL_CREDIT + 20)
+        await wait_until_async(lambda: len(receiver.got) == INITIAL_CREDIT + 20)
         receiver.inboxes.announce_draining()
-        await until(lambda: credits[-1].draining)
+        await wait_until_async(lambda: credits[-1].draining)
         await peer.close()
 
     run(tmp_path, test)
@@ -140,10 +135,10 @@ def test_a_refused_message_ends_its_stream_with_a_reason_and_the_next_goes_on(tm
         peer = peer_of(receiver, lost)
         peer.put(message(0))
         peer.put(message(1, upstream=upstream))
-        await until(lambda: bool(lost))
+        await wait_until_async(lambda: bool(lost))
         assert lost == [("that is wrong" if upstream == "wrong" else "Unexpected ZeroDivisionError", ["0", "1"])]
         peer.put(message(2))
-        await until(lambda: len(receiver.got) == 2)
+        await wait_until_async(lambda: len(receiver.got) == 2)
         await peer.close()
 
     run(tmp_path, test)
@@ -155,17 +150,17 @@ def test_a_server_that_dies_and_one_that_stands_still_are_noticed(tmp_path: Path
         peer = peer_of(receiver, lost, silent_s=1.5)
         receiver.is_full = True
         peer.put(message(0))
-        await until(lambda: bool(receiver.got))
+        await wait_until_async(lambda: bool(receiver.got))
         for connection in list(receiver.server._connections):
             transport: Any = connection
             transport._out.transport.abort()
-        await until(lambda: bool(lost))
+        await wait_until_async(lambda: bool(lost))
         assert lost.pop() == ("it closed the connection", ["0"])
         peer.put(message(1))
-        await until(lambda: len(receiver.got) == 2)
+        await wait_until_async(lambda: len(receiver.got) == 2)
         for inbox in receiver.inboxes._open:
             inbox.heartbeat.cancel()  # it says nothing from now on
-        await until(lambda: bool(lost))
+        await wait_until_async(lambda: bool(lost))
         assert lost[0][0].startswith("nothing was heard from it for ")
         assert lost[0][1] == ["1"]
         await peer.close()
@@ -212,6 +207,6 @@ def test_streams_of_no_method_and_too_many_and_too_much_are_refused(tmp_path: Pa
         assert await answers(receiver, opening(1), frames.GREETING) == []  # that greeting knows no streams
         left = await answers(receiver, opening(1) + struct.pack("<IIB", 5, 1, frames.END))
         assert left[-1][:2] == (1, frames.END)
-        await until(lambda: not receiver.inboxes.senders() and not receiver.server._calls)
+        await wait_until_async(lambda: not receiver.inboxes.senders() and not receiver.server._calls)
 
     run(tmp_path, test)

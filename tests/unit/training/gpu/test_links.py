@@ -21,6 +21,7 @@ from tests.support.delayed_device import (  # noqa: E402
     DelayedStreams,
     MemoryViolation,
 )
+from tests.support.waiting import wait_until  # noqa: E402
 
 SEEDS = range(20)
 MESSAGES = 6
@@ -224,7 +225,7 @@ class _SlowLink:
     def __init__(self, max_pending: int | None, lag: int) -> None:
         self.max_pending, self._lag = max_pending, lag
         self._changed = threading.Condition()
-        self._attempted = self._sent = self._complete = self.most = 0
+        self._attempted = self._complete = self.sent = self.most = 0
 
     def attempt(self, count: int = 1) -> None:
         with self._changed:
@@ -233,8 +234,8 @@ class _SlowLink:
 
     def send(self, tensors):
         with self._changed:
-            number, self._sent = self._sent, self._sent + 1
-            self.most = max(self.most, self._sent - self._complete)
+            number, self.sent = self.sent, self.sent + 1
+            self.most = max(self.most, self.sent - self._complete)
         return lambda: self._finish(number)
 
     def _finish(self, number: int) -> None:
@@ -253,5 +254,6 @@ def test_sending_waits_for_messages_in_flight(max_pending, most):
         link.attempt()
         transport.send(1, MessageKey(number, 0, 0, 0, 0), (torch.ones(2),))
     link.attempt(100)
+    wait_until(lambda: link.sent == 20)
     assert link.most == most if max_pending else link.most >= most
     transport._raise_failure()
