@@ -37,10 +37,12 @@ from jellybean_solver import (
     RATE_TOLERANCE,
     Arrivals,
     Plan,
+    durations_apart,
     from_document,
     grace_s,
     highest_sustained,
     is_sustained,
+    usd_apart,
 )
 
 DURATION_S = 30.0
@@ -278,11 +280,13 @@ def _breaches(
     """
     slo = plan.slo
     if slo.latency_p99_s is not None and p99_s is not None and p99_s > slo.latency_p99_s:
-        yield f"latency p99 {p99_s * 1e3:.0f} ms is above the target of {slo.latency_p99_s * 1e3:.0f} ms"
+        measured, target = durations_apart(p99_s, slo.latency_p99_s)
+        yield f"latency p99 {measured} is above the target of {target}"
     if slo.accuracy is not None and accuracy is not None and accuracy < slo.accuracy - margin:
         yield f"accuracy {accuracy:.2f} % is below the target of {slo.accuracy:g} %"
     if slo.budget_usd_per_h is not None and cost_usd_per_h is not None and cost_usd_per_h > slo.budget_usd_per_h:
-        yield f"{cost_usd_per_h:.4g} USD/h is above the budget of {slo.budget_usd_per_h:g} USD/h"
+        costs, allowed = usd_apart(cost_usd_per_h, slo.budget_usd_per_h)
+        yield f"{costs} USD/h is above the budget of {allowed} USD/h"
 
 
 def saturation_result(highest: float, declared: float, probes: Sequence[BenchResult]) -> BenchResult:

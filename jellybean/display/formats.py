@@ -5,50 +5,40 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
+from jellybean_solver import duration_text, number_text, unit_text, usd_text
+
 MISSING = "–"
+
+# Units in which a value is shown: name, factor, least value.
+_SIZES = (("B", 1.0, 0.0), *((name, 2.0**power, 2.0**power) for name, power in (("KiB", 10), ("MiB", 20), ("GiB", 30))))
+_DECIMAL_SIZES = (
+    ("B", 1.0, 0.0),
+    *((name, factor, factor) for name, factor in (("kB", 1e3), ("MB", 1e6), ("GB", 1e9), ("TB", 1e12))),
+)
+_AXIS_UNITS = (("µs", 1e-6, 0.0), ("ms", 1e-3, 1e-3), ("s", 1.0, 1.0))
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A number as text with `digits` significant digits and without an exponent: 7.01, 0.0043, 1234."""
-    if value is None:
-        return MISSING
-    if value == 0:
-        return "0"
-    magnitude = abs(value)
-    decimals = digits - 1
-    while magnitude >= 10 and decimals > 0:
-        magnitude, decimals = magnitude / 10, decimals - 1
-    while 0 < magnitude < 1 and decimals < digits + 3:
-        magnitude, decimals = magnitude * 10, decimals + 1
-    return f"{value:.{decimals}f}"
+    """A number as text with `digits` significant digits and without an exponent: 7.01, 0.00430, 1234."""
+    return MISSING if value is None else number_text(value, digits)
 
 
 def usd(value: float | None) -> str:
     """An amount in USD per hour as text without unit: two decimals, or four below 0.1."""
-    if value is None:
-        return MISSING
-    if 0 < value < 0.0001:
-        return "< 0.0001"
-    return f"{value:.2f}" if abs(value) >= 0.1 or value == 0 else f"{value:.4f}"
+    return MISSING if value is None else usd_text(value)
 
 
 def duration(seconds: float | None) -> str:
-    """A duration: 1.2 ms, 340 ms, 2.5 s, 3 min."""
-    if seconds is None:
-        return MISSING
-    if seconds < 1e-3:
-        return f"{number(seconds * 1e6)} µs"
-    if seconds < 1:
-        return f"{number(seconds * 1e3)} ms"
-    return f"{number(seconds)} s" if seconds < 120 else f"{number(seconds / 60)} min"
+    """A duration: 1.20 ms, 340 ms, 2.50 s, 3.00 min."""
+    return MISSING if seconds is None else duration_text(seconds)
 
 
 def axis_duration(seconds: float) -> str:
     """A duration without trailing zeros, for axes: 100 ms, 1 s, 10 s, 1000 s."""
     if seconds == 0:
         return "0 s"
-    unit, factor = ("µs", 1e6) if seconds < 1e-3 else ("ms", 1e3) if seconds < 1 else ("s", 1.0)
-    return f"{plain(seconds * factor)} {unit}"
+    text, unit = unit_text(seconds, _AXIS_UNITS, 4)
+    return f"{_without_zeros(text)} {unit}"
 
 
 def usd_column(values: Sequence[float]) -> tuple[str, ...]:
@@ -84,31 +74,29 @@ def byte_rate(bytes_per_s: float | None) -> str:
 
 def decimal_size(size_bytes: float) -> str:
     """A size in decimal units, as papers, data sheets and bandwidths have them: B, kB, MB, GB, TB."""
-    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size_bytes >= factor:
-            return f"{number(size_bytes / factor)} {unit}"
-    return f"{number(size_bytes)} B"
+    return " ".join(unit_text(size_bytes, _DECIMAL_SIZES))
 
 
 def axis_size(size_bytes: float) -> str:
     """A decimal size without trailing zeros, for axes: 10 MB."""
-    value, unit = decimal_size(size_bytes).split()
-    return f"{value.rstrip('0').rstrip('.') if '.' in value else value} {unit}"
+    text, unit = unit_text(size_bytes, _DECIMAL_SIZES)
+    return f"{_without_zeros(text)} {unit}"
 
 
 def size(size_bytes: float | None) -> str:
     """A size in binary units: B, KiB, MiB, GiB."""
     if size_bytes is None:
         return MISSING
-    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if size_bytes >= factor:
-            return f"{plain(size_bytes / factor, 3)} {unit}"
-    return f"{plain(size_bytes)} B"
+    text, unit = unit_text(size_bytes, _SIZES)
+    return f"{_without_zeros(text)} {unit}"
 
 
 def plain(value: float | None, digits: int = 4) -> str:
     """A number with `digits` significant digits and without trailing zeros: 4, 0.25, 56.5."""
-    text = number(value, digits)
+    return _without_zeros(number(value, digits))
+
+
+def _without_zeros(text: str) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 

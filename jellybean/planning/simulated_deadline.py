@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, replace
 from functools import partial
 
+from jellybean.display import formats
 from jellybean.planning.predicted_latency import Judged, judged_latency, quick_judgement
 from jellybean.planning.simulation import SEEDS
 from jellybean.quantities import DURATION, format_quantity, rounded_up
@@ -112,8 +113,8 @@ def _not_in_time(
     paths = {name: f"{name}.slo.latency_p99" if name else "slo.latency_p99" for name in kept}
     settings = (f"{paths[name]}={format_quantity(DURATION, seconds)}" for name, seconds in kept.items())
     verb = "is" if len(kept) == 1 else "are"
-    met = f"nearest: {', '.join(settings)} {verb} kept by a plan for {cost_of(fastest):.4g} USD/h"
-    late = f"the cheapest plan ({cost_of(cheapest):.4g} USD/h) is too slow: {judged.text}"
+    met = f"nearest: {', '.join(settings)} {verb} kept by a plan for {formats.usd(cost_of(fastest))} USD/h"
+    late = f"the cheapest plan ({formats.usd(cost_of(cheapest))} USD/h) is too slow: {judged.text}"
     texts = (late, *reasons, f"{met}, the nearest found")
     return InTime(solution, texts, kept.get(""), fastest, judged)
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jellybean.display import formats
-from jellybean_solver import HostedModel, PlanDiff, WorkerChange
+from jellybean_solver import HostedModel, PlanDiff, WorkerChange, usd_apart
 
 MAX_FIGURES, MAX_LIST_CHARACTERS = 20, 40  # changed figures that are shown; characters of a list within one line
 SHA256_DIGITS = 12
@@ -38,12 +38,17 @@ def diff_json(diff: PlanDiff) -> dict[str, Any]:
 def _cost(diff: PlanDiff) -> str:
     one, two = diff.cost_before, diff.cost_after
     change = two.total_usd_per_h - one.total_usd_per_h
+    sign = "-" if change < 0 else "+"
     return (
-        f"cost {formats.usd(one.total_usd_per_h)} -> {formats.usd(two.total_usd_per_h)} USD/h ({change:+.4f}; compute "
-        f"{formats.usd(one.compute_usd_per_h)} -> {formats.usd(two.compute_usd_per_h)}, network "
-        f"{formats.usd(one.network_usd_per_h)} -> {formats.usd(two.network_usd_per_h)}), accuracy "
+        f"cost {_usd(one.total_usd_per_h, two.total_usd_per_h)} USD/h ({sign}{formats.usd(abs(change))}; compute "
+        f"{_usd(one.compute_usd_per_h, two.compute_usd_per_h)}, network "
+        f"{_usd(one.network_usd_per_h, two.network_usd_per_h)}), accuracy "
         f"{formats.accuracy(diff.accuracy_before)} -> {formats.accuracy(diff.accuracy_after)}"
     )
+
+
+def _usd(before: float, after: float) -> str:
+    return " -> ".join(usd_apart(before, after))
 
 
 def _selection(diff: PlanDiff) -> list[str]:
@@ -74,8 +79,8 @@ def _fleet(diff: PlanDiff) -> list[str]:
     for item in diff.links:
         lines.append(
             f"link {item.upstream_tier} -> {item.downstream_tier}: {formats.byte_rate(item.bytes_before_per_s)} -> "
-            f"{formats.byte_rate(item.bytes_after_per_s)}, {formats.usd(item.cost_before_usd_per_h)} -> "
-            f"{formats.usd(item.cost_after_usd_per_h)} USD/h"
+            f"{formats.byte_rate(item.bytes_after_per_s)}, "
+            f"{_usd(item.cost_before_usd_per_h, item.cost_after_usd_per_h)} USD/h"
         )
     if diff.routes_changed:
         lines.append("routes: paths or shares of requests change")

@@ -13,9 +13,10 @@ from rich.text import Text
 
 from jellybean.display import formats
 from jellybean.planning.predicted_latency import Judged
-from jellybean_solver import CLOSED_FORM_RATIO, Placement, Plan, head_name, p99_by_workflow, planned_cuts
+from jellybean_solver import CLOSED_FORM_RATIO, Placement, Plan, head_name, p99_by_workflow, planned_cuts, usd_apart
 
 MAX_RANGES = 3
+SAME_COST = 0.001  # relative difference below which two costs are said to be the same
 
 
 def plan_text(
@@ -146,9 +147,7 @@ def comparison(cost_usd_per_h: float, baselines: Sequence[tuple[str, float | Non
     for name, cost, note in baselines:
         if cost is None or note:
             continue
-        saved = 1 - cost_usd_per_h / cost if cost > 0 else 0.0
-        line = Text.assemble(("saves ", "dim"), (f"{saved * 100:3.0f} %", "green" if saved >= 0.005 else "dim"))
-        lines.append(line.append(f" against {name} ({formats.usd(cost)})"))
+        lines.append(_saving(cost_usd_per_h, name, cost))
     for name, cost, note in baselines:
         if cost is not None and note:
             lines.append(Text(f"{name} ({formats.usd(cost)}) is not a valid plan: {note}", "dim"))
@@ -156,6 +155,16 @@ def comparison(cost_usd_per_h: float, baselines: Sequence[tuple[str, float | Non
         if cost is None:
             lines.append(Text(f"{name}: {note or 'infeasible'}", "dim"))
     return Text("\n").join(lines)
+
+
+def _saving(cost_usd_per_h: float, name: str, cost: float) -> Text:
+    """A baseline's line: what the plan saves against it, or that both cost the same to 0.1 %."""
+    saved = 1 - cost_usd_per_h / cost if cost > 0 else 0.0
+    if abs(saved) < SAME_COST:
+        return Text(f"costs the same as {name} ({formats.usd(cost)}), to {formats.plain(100 * SAME_COST)} %", "dim")
+    shown = f"{saved * 100:3.0f} %" if abs(saved) >= 0.005 else f"{saved * 100:.1f} %"
+    line = Text.assemble(("saves ", "dim"), (shown, "green" if saved >= 0.005 else "dim"))
+    return line.append(f" against {name} ({usd_apart(cost_usd_per_h, cost)[1]})")
 
 
 def _placements(plan: Plan) -> Table:

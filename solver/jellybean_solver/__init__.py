@@ -59,6 +59,14 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "Requirement",
         "RequirementKind",
     ),
+    "figures": (
+        "duration_text",
+        "durations_apart",
+        "number_text",
+        "unit_text",
+        "usd_apart",
+        "usd_text",
+    ),
     "fleet.dispatch": (
         "DEFAULT_GAP",
         "is_large",

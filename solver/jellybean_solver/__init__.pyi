@@ -26,6 +26,12 @@ from jellybean_solver.explanation.forced_choices import Question as Question
 from jellybean_solver.explanation.forced_choices import WhyNot as WhyNot
 from jellybean_solver.explanation.relaxations import Requirement as Requirement
 from jellybean_solver.explanation.relaxations import RequirementKind as RequirementKind
+from jellybean_solver.figures import duration_text as duration_text
+from jellybean_solver.figures import durations_apart as durations_apart
+from jellybean_solver.figures import number_text as number_text
+from jellybean_solver.figures import unit_text as unit_text
+from jellybean_solver.figures import usd_apart as usd_apart
+from jellybean_solver.figures import usd_text as usd_text
 from jellybean_solver.fleet.dispatch import DEFAULT_GAP as DEFAULT_GAP
 from jellybean_solver.fleet.dispatch import is_large as is_large
 from jellybean_solver.frontier.curves import Corner as Corner

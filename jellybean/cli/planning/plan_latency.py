@@ -8,7 +8,7 @@ from jellybean.display import formats
 from jellybean.planning.project_plan import Planned
 from jellybean.planning.simulated_deadline import cost_of
 from jellybean.report.plan_view import p99_lines
-from jellybean_solver import plan_differences
+from jellybean_solver import plan_differences, usd_apart
 
 
 def latency_lines(planned: Planned) -> tuple[str, ...]:
@@ -20,7 +20,7 @@ def latency_lines(planned: Planned) -> tuple[str, ...]:
     if planned.cheapest is not None:
         cheapest, late = planned.cheapest
         cheapest_cost, increase = cost_of(cheapest), cost_of(plan) - cost_of(cheapest)
-        share = f" ({increase / cheapest_cost:.0%})" if cheapest_cost > 0 else ""
+        share = f" ({_share(increase / cheapest_cost)})" if cheapest_cost > 0 else ""
         missed = ", ".join(
             f"p99 latency{f' of {name}' if name else ''} is {formats.interval(p99.p99_s, p99.low_s, p99.high_s)}"
             for name, p99 in late.p99.items()
@@ -28,10 +28,13 @@ def latency_lines(planned: Planned) -> tuple[str, ...]:
         )
         changes = "; ".join(plan_differences(cheapest, plan)) or "shares of the requests"
         relation = f"{formats.usd(increase)} USD/h{share} more than" if increase > 0 else "instead of"
-        lines.append(
-            f"  {relation} the cheapest plan ({formats.usd(cheapest_cost)}), whose {missed}; changed: {changes}"
-        )
+        before = usd_apart(cheapest_cost, cost_of(plan))[0]
+        lines.append(f"  {relation} the cheapest plan ({before}), whose {missed}; changed: {changes}")
     return tuple(lines)
+
+
+def _share(fraction: float) -> str:
+    return f"{fraction:.0%}" if fraction >= 0.01 else f"{fraction:.1%}"
 
 
 def latency_json(planned: Planned) -> dict[str, Any] | None:

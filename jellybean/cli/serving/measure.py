@@ -29,6 +29,7 @@ from jellybean.cli.documents import check_project
 from jellybean.cli.init import Example, copy_example
 from jellybean.cli.projects import open_project
 from jellybean.cli.serving.gateway_options import AdminTls, GatewayAt, given_endpoint
+from jellybean.display import formats
 from jellybean.display.terminal import BAD, GOOD, WARN
 from jellybean.documents import Project, load_project
 from jellybean.planning.prediction import predict
@@ -270,13 +271,13 @@ def _bench_table(result: BenchResult) -> Table:
         ("latency p99", result.latency_p99_s),
     ):
         if value is not None:
-            table.add_row(label, f"{value * 1e3:.1f} ms")
+            table.add_row(label, formats.duration(value))
     if result.accuracy is not None:
         margin = result.accuracy_margin
         sample = f" (sampling error ± {margin:.1f})" if margin is not None else ""
         table.add_row("accuracy", f"{result.accuracy:.2f} %{sample}")
     if result.cost_usd_per_h is not None:
-        table.add_row("cost", f"{result.cost_usd_per_h:.4f} USD/h")
+        table.add_row("cost", f"{formats.usd(result.cost_usd_per_h)} USD/h")
     for worker, busy in result.utilisation.items():
         table.add_row(f"utilisation {worker}", f"{busy:.0%}")
     return table

@@ -10,6 +10,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from jellybean.display import formats
 from jellybean.display.terminal import BAD, GOOD, LOAD, WARN
 from jellybean.serving.outcomes import OUTCOME_WORDS, OutcomeKind
 from jellybean.serving.top.overload import Overload, seconds
@@ -45,8 +46,8 @@ class _Tables:
 
 def _header(top: Top) -> Text:
     found = Text.assemble((top.workflow, "bold"), f"  plan {top.plan[:12]}  ", (top.state, _STATES.get(top.state, "")))
-    found.append(f"\n{top.usd_per_h:.4f} USD/h", "bold")
-    return found.append(f" (network {top.network_usd_per_h:.4f}), {top.so_far_usd:.6f} USD so far")
+    found.append(f"\n{formats.usd(top.usd_per_h)} USD/h", "bold")
+    return found.append(f" (network {formats.usd(top.network_usd_per_h)}), {top.so_far_usd:.6f} USD so far")
 
 
 def _requests(top: Top) -> Text:
@@ -136,9 +137,7 @@ def _table(*columns: str, narrow: bool) -> Table:
 
 
 def _ms(seconds: float | None) -> str:
-    if seconds is None:
-        return "-"
-    return f"{1e3 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.2f} s"
+    return "-" if seconds is None else formats.duration(seconds)
 
 
 def _size(count: float) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 
 from jellybean_solver.errors import SolverError
+from jellybean_solver.figures import durations_apart
 from jellybean_solver.fleet.dispatch import DEFAULT_GAP
 from jellybean_solver.latency.estimate import p99_by_workflow
 from jellybean_solver.model.deadline_shares import deadlines_s
@@ -210,7 +211,7 @@ class Resolver:
                 return Resolved("unknown", None, "time ended before its p99 latency was simulated")
             if p99_s > target_s:
                 of = f" of {name}" if name else ""
-                would = f"would be {duration(p99_s)}, above {duration(target_s)}"
+                would = "would be {}, above {}".format(*durations_apart(p99_s, target_s))
                 return Resolved("refused", plan, f"the cheapest plan's p99 latency{of} {would}")
         return Resolved(solution.status, plan)
 
@@ -285,11 +286,6 @@ def plan_differences(base: Plan, other: Plan) -> tuple[str, ...]:
     each = {w.pool: f" in each {w.tier}" for plan in (base, other) for w in plan.workers if w.tier in plan.sites}
     moved = [f"{count:+d} {pool}{each.get(pool, '')}" for pool, count in counts.most_common() if count]
     return (*found, ", ".join(moved)) if moved else tuple(found)
-
-
-def duration(seconds: float) -> str:
-    """A duration as text: three significant digits, in seconds or milliseconds."""
-    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
 
 
 def _tiers(plan: Plan) -> dict[str, tuple[str, ...]]:

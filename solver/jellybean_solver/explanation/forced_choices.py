@@ -15,6 +15,7 @@ from jellybean_solver.explanation.restrictions import (
     with_prepaid_worker,
     with_price_paid,
 )
+from jellybean_solver.figures import usd_text
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Pool, Problem
 from jellybean_solver.outcome import COST_TOLERANCE
@@ -98,7 +99,9 @@ def _cheapest(plan: Plan, question: Question, resolver: Resolver, ways: Sequence
         return WhyNot(question.text, "no_plan", _no_plan(change, conflict), {}, change, conflict)
     verdict = "dearer" if delta > 0 else "cheaper" if delta < 0 else "same_cost"
     changes = "; ".join(change.differences) or "nothing else changes"
-    sentence = f"{change.words} the cheapest plan costs {cost:.4g} USD/h, {describe_difference(change)}: {changes}"
+    sentence = (
+        f"{change.words} the cheapest plan costs {usd_text(cost)} USD/h, {describe_difference(change)}: {changes}"
+    )
     return WhyNot(question.text, verdict, sentence, {}, change)
 
 
@@ -155,9 +158,11 @@ class _Place:
         price = self.problem.unit_usd_per_h(pool)
         saved = price - change.delta_usd_per_h
         if saved > COST_TOLERANCE * max(1.0, price):
-            costs = f"{worker_of[pool.name]} costs {price:.4g} USD/h and saves {saved:.3g} elsewhere"
+            costs = f"{worker_of[pool.name]} costs {usd_text(price)} USD/h and saves {usd_text(saved)} elsewhere"
             return replace(reply, sentence=f"{costs}; {reply.sentence}")
-        costs = f"a worker of it{self.problem.in_each(pool.tier)} costs {price:.4g} USD/h and saves nothing elsewhere"
+        costs = (
+            f"a worker of it{self.problem.in_each(pool.tier)} costs {usd_text(price)} USD/h and saves nothing elsewhere"
+        )
         return replace(reply, sentence=f"{pool.name} would not pay: {costs}")
 
     def _with_all_requests(self, possible: list[str]) -> WhyNot:
@@ -205,8 +210,8 @@ def _within_budget(problem: Problem, pool: Pool, answer: Resolved) -> Resolved:
     plan, budget = answer.plan, problem.slo.budget_usd_per_h
     if plan is None or budget is None or plan.cost.total_usd_per_h <= budget * (1 + COST_TOLERANCE):
         return answer
-    worker = f"{problem.unit_usd_per_h(pool):g} of it for the worker{problem.in_each(pool.tier)}"
-    costs = f"{plan.cost.total_usd_per_h:.6g} USD/h, {worker}"
+    worker = f"{usd_text(problem.unit_usd_per_h(pool))} of it for the worker{problem.in_each(pool.tier)}"
+    costs = f"{usd_text(plan.cost.total_usd_per_h)} USD/h, {worker}"
     if plan.certificate.bound <= budget * (1 + COST_TOLERANCE):
         reason = f"whether a plan keeps the budget of {budget:g} USD/h is not known: the cheapest found costs {costs}"
         return Resolved("unknown", None, reason)
@@ -246,7 +251,7 @@ def describe_difference(change: Counterfactual) -> str:
     text = "no more"
     if delta != 0:
         percent = "" if share is None else f" ({abs(share) * 100:{'.0f' if abs(share) >= 1 else '.2g'}} %)"
-        text = f"{abs(delta):.3g}{percent} {'more' if delta > 0 else 'less'}"
+        text = f"{usd_text(abs(delta))}{percent} {'more' if delta > 0 else 'less'}"
     if high - low <= COST_TOLERANCE:
         return text
     return f"about {text} (of the plans found; proven: {low:+.3g} to {high:+.3g})"

@@ -14,6 +14,7 @@ from jellybean_solver.deadline.search import Deadline, DeadlineOutcome, Deadline
 from jellybean_solver.deadline.slowest_path import SlowestPath
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.errors import OutOfTimeError, SolverError
+from jellybean_solver.figures import duration_text
 from jellybean_solver.fleet.dispatch import DEFAULT_GAP, default_gap, has_many_places, is_large
 from jellybean_solver.fleet.settings import SearchLimits
 from jellybean_solver.latency.estimate import latency
@@ -204,12 +205,12 @@ def _too_slow(
 ) -> Solution:
     """The solution that no plan meets the p99 target: proven if `found` is None, else a search found none."""
     fastest_s = deadline.p99_s * found.slowness if found is not None else math.inf
-    known = f"the fastest plan found has a p99 latency of {1e3 * fastest_s:.0f} ms"
-    asked = f"a p99 latency of {1e3 * deadline.p99_s:.0f} ms"
+    known = f"the fastest plan found has a p99 latency of {duration_text(fastest_s)}"
+    asked = f"a p99 latency of {duration_text(deadline.p99_s)}"
     if problem.workflows:
         shares = deadline_shares(problem).items()
         asked = (
-            f"p99 latencies of {' and '.join(f'{1e3 * s * deadline.p99_s:.0f} ms for {name}' for name, s in shares)}"
+            f"p99 latencies of {' and '.join(f'{duration_text(s * deadline.p99_s)} for {name}' for name, s in shares)}"
         )
         known = f"the fastest plan found takes {fastest_s / deadline.p99_s:.3g} times as long"
     if found is not None:
@@ -217,6 +218,6 @@ def _too_slow(
     elif problem.workflows:
         reason = f"no plan keeps {asked} even with zero queueing delay"
     else:
-        reason = f"no plan answers within {1e3 * deadline.p99_s:.0f} ms even with zero queueing delay"
+        reason = f"no plan answers within {duration_text(deadline.p99_s)} even with zero queueing delay"
     refused = Infeasibility((reason,), (), None, None, cheapest.plan, fastest_s, bound)
     return Solution("infeasible", None, refused, cheapest.selections_tried, cheapest.certificate)

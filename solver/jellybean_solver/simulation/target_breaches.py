@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from jellybean_solver.figures import durations_apart, usd_apart, usd_text
 from jellybean_solver.model.evaluate import LIMIT_TOLERANCE
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.simulation.replay_intervals import ReplayInterval
@@ -56,8 +57,8 @@ LATENCY = _Target(
     lambda i, limit: i.late > max(1.0, ALLOWED_LATE * i.offered),
     lambda i: i.latency_p99_s,
     lambda i, limit: (
-        f"p99 latency is {_duration(i.latency_p99_s)}, above the SLO of {_duration(limit)} "
-        f"({i.late:,} of {i.offered:,} requests are late); {i.busiest} is busy {i.utilisation:.0%} of the time"
+        "p99 latency is {}, above the SLO of {} ".format(*durations_apart(i.latency_p99_s, limit))
+        + f"({i.late:,} of {i.offered:,} requests are late); {i.busiest} is busy {i.utilisation:.0%} of the time"
     ),
 )
 BUDGET = _Target(
@@ -65,8 +66,8 @@ BUDGET = _Target(
     lambda i, limit: i.cost_usd_per_h > limit * (1 + LIMIT_TOLERANCE),
     lambda i: i.cost_usd_per_h,
     lambda i, limit: (
-        f"cost is {i.cost_usd_per_h:.4f} USD/h, above the budget of {limit:.4f} USD/h "
-        f"(traffic alone {i.network_usd_per_h:.4f} USD/h)"
+        "cost is {} USD/h, above the budget of {} USD/h ".format(*usd_apart(i.cost_usd_per_h, limit))
+        + f"(traffic alone {usd_text(i.network_usd_per_h)} USD/h)"
     ),
 )
 
@@ -97,7 +98,3 @@ def _breach(
     figures = target.value(first), limit, len(breaking)
     text = of + target.text(first, limit)
     yield TargetBreach(target.name, first.start_s, first.end_s, *figures, text, tuple(spans_s))
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:,.3f} s" if seconds >= 1 else f"{seconds * 1e3:.4g} ms"

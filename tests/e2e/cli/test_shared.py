@@ -93,7 +93,7 @@ def test_a_target_too_high_is_told_with_its_workflow(two: Path, capsys: pytest.C
 
 def test_a_budget_is_one_of_both(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = answer(capsys, "plan", str(two), "--set", "limits.budget=7 USD/h", status=3)
-    assert "more than the 7.0000 USD/h allowed" in found["breaches"][0]
+    assert "more than the 7.00 USD/h allowed" in found["breaches"][0]
     assert found["nearest"]["accuracy"] is None
 
 

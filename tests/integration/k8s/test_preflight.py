@@ -23,7 +23,7 @@ def test_what_a_cluster_lacks_is_told_before_anything_is_applied(target: Target)
         deploy(target.cluster, DeployedPlan(costly, gpus), render(costly, gpus), QUICK)
     text = str(caught.value)
     assert "the plan costs 0.7" in text
-    assert "the budget is 0.1000 USD/h" in text
+    assert "the budget is 0.10 USD/h" in text
     assert "there is no Secret digits-gateway-tls: make certificates" in text
     assert "2 workers want a node each, 1 nodes have jellybean.dev/tier=edge" in text
     assert "3 nvidia.com/gpu are requested on nodes with jellybean.dev/tier=cloud; 2 are allocatable there" in text

@@ -51,7 +51,7 @@ def test_the_table_says_what_changes_and_which_corner_is_chosen() -> None:
     assert "o: v1, on edge: box" in text
     assert "o: v1 → v2, now on edge: box x 2" in text
     assert text.count("cheapest for the SLO of 1.5") == 1
-    assert text.count("misses a target: budget: 3.0000 USD/h") == 2, "the last corner and the highest rate"
+    assert text.count("misses a target: budget: 3.00 USD/h") == 2, "the last corner and the highest rate"
     assert "3 is the best that the profile knows" in text
     assert "no plan: capacity" in text
     assert "highest feasible rate" in text

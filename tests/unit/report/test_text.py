@@ -8,6 +8,7 @@ from rich.console import Console, RenderableType
 
 from jellybean.display import formats
 from jellybean.report import Store, build_report, plan_text, to_table
+from jellybean.report.plan_view import comparison
 from jellybean_solver.model.plan import Plan
 from tests import report_plans as plans
 
@@ -157,7 +158,7 @@ def test_names_are_never_read_as_markup(tmp_path: Path) -> None:
         (formats.number(7.0115), "7.01"), (formats.number(1234.5), "1234"), (formats.number(0.0), "0"),
         (formats.number(0.00427), "0.00427"), (formats.usd(0.0048), "0.0048"), (formats.usd(12.345), "12.35"),
         (formats.usd(0.0), "0.00"), (formats.usd(None), "–"), (formats.duration(0.0123), "12.3 ms"),
-        (formats.duration(0.9996), "1000 ms"), (formats.duration(2.5), "2.50 s"), (formats.duration(5e-5), "50.0 µs"),
+        (formats.duration(0.9996), "1.00 s"), (formats.duration(2.5), "2.50 s"), (formats.duration(5e-5), "50.0 µs"),
         (formats.duration(180), "3.00 min"), (formats.byte_rate(3_970_000), "3.97 "
         "MB/s"), (formats.byte_rate(0), "0 B/s"),
         (formats.size(794 * 1024), "794 KiB"), (formats.size(5), "5 B"), (formats.percent(0.994), "99 %"),
@@ -167,3 +168,12 @@ def test_names_are_never_read_as_markup(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_units(shown: str, text: str) -> None:
     assert shown == text
+
+
+def test_costs_that_look_alike_are_said_to_be_the_same_or_shown_until_they_differ() -> None:
+    baselines = [("twin", 0.7801, ""), ("near", 0.7823, ""), ("far", 1.56, "")]
+    assert _text(comparison(0.78, baselines)).splitlines() == [
+        "costs the same as twin (0.78), to 0.1 %",
+        "saves 0.3 % against near (0.782)",
+        "saves  50 % against far (1.56)",
+    ]

@@ -39,7 +39,10 @@ def test_why_not_a_worker_that_costs_more_than_the_budget() -> None:
     (answer,) = explain(given, [Question("gpu", place="gpu")]).why_not
 
     assert answer.verdict == "no_plan"
-    assert "no plan keeps the budget of 2 USD/h: the cheapest costs 3 USD/h, 3 of it for the worker" in answer.sentence
+    assert (
+        "no plan keeps the budget of 2 USD/h: the cheapest costs 3.00 USD/h, 3.00 of it for the worker"
+        in answer.sentence
+    )
     assert answer.conflict is not None
     assert answer.conflict.proven
     (item,) = answer.conflict.relaxations

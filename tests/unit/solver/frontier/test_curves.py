@@ -86,7 +86,7 @@ def test_a_corner_over_budget_or_over_a_checked_limit_is_marked() -> None:
     curve = cost_accuracy(case, check=check)
 
     assert curve.corners[0].breaches == ("too slow",)
-    assert "budget: 3.0000 USD/h is 1.0000 USD/h more" in curve.corners[1].breaches[0]
+    assert "budget: 3.00 USD/h is 1.00 USD/h more" in curve.corners[1].breaches[0]
     assert seen == [replace(slo, accuracy=50.0), replace(slo, accuracy=90.0)]
     assert [corner.plan.slo for corner in curve.corners] == seen
 

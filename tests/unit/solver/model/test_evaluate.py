@@ -137,4 +137,4 @@ def test_limits_of_memory_bandwidth_and_budget() -> None:
     assert "memory: gpu-1 would hold label" in _violations(small, plan)
     assert "the link edge -> cloud would carry 2.386 Mbit/s" in _violations(narrow, plan)
     (breach,) = evaluate(replace(case, slo=Slo(budget_usd_per_h=4.0)), plan).breaches
-    assert breach == "budget: 4.1000 USD/h is 0.1000 USD/h more than the 4.0000 USD/h allowed"
+    assert breach == "budget: 4.10 USD/h is 0.10 USD/h more than the 4.00 USD/h allowed"

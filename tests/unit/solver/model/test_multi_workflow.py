@@ -210,5 +210,5 @@ def test_a_p99_that_nothing_keeps_is_told_by_workflow() -> None:
     assert solution.plan is None
     assert solution.infeasibility is not None
     assert solution.infeasibility.reasons == (
-        "no plan keeps p99 latencies of 500 ms for a and 2 ms for b even with zero queueing delay",
+        "no plan keeps p99 latencies of 500 ms for a and 2.00 ms for b even with zero queueing delay",
     )

@@ -112,7 +112,7 @@ def test_whole_workers_may_be_what_is_missing() -> None:
 def test_a_budget_is_final() -> None:
     why = _why(_variants(rate_per_s=10.0, slo=Slo(accuracy=80.0, budget_usd_per_h=0.5)))
 
-    assert why.breaches == ("budget: 1.0000 USD/h is 0.5000 USD/h more than the 0.5000 USD/h allowed",)
+    assert why.breaches == ("budget: 1.00 USD/h is 0.50 USD/h more than the 0.50 USD/h allowed",)
     assert why.reasons[0].endswith("allowed; no plan is cheaper")
     assert why.refused is not None
     assert why.refused.cost.total_usd_per_h == 1.0

@@ -215,7 +215,7 @@ def test_the_budget_is_on_the_plan_without_the_way_there() -> None:
     today = replace(dear, slo=Slo(budget_usd_per_h=3.0))
     found = replan(today, before, ReplanSettings(MigrationPrices(500.0), 1.0))
     assert found.verdict is Verdict.REPLACE
-    assert found.broken == ("budget: 6.0000 USD/h is 3.0000 USD/h more than the 3.0000 USD/h allowed",)
+    assert found.broken == ("budget: 6.00 USD/h is 3.00 USD/h more than the 3.00 USD/h allowed",)
     assert found.best_usd == pytest.approx(503.0)
 
 

@@ -1,0 +1,81 @@
+"""Figures as text, for every message and table: significant digits, a unit, and no exponent.
+
+A figure is rounded before its decimals and unit are chosen, so that 99.99999 is `100` and 0.99999 s is `1.00 s`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+MOST_DECIMALS = 3  # decimals beyond the significant digits: 0.0000123 with three digits is shown as 0.000012
+USD_DECIMALS, SMALL_USD_DECIMALS, SMALL_USD = 2, 4, 0.1
+
+Unit = tuple[str, float, float]  # name, factor, least value shown in it
+
+DURATION_UNITS: tuple[Unit, ...] = (
+    ("µs", 1e-6, 0.0),
+    ("ms", 1e-3, 1e-3),
+    ("s", 1.0, 1.0),
+    ("min", 60.0, 120.0),
+)
+
+
+def number_text(value: float, digits: int = 3) -> str:
+    """A number with `digits` significant digits, or more before the point: 7.01, 0.00430, 1234.
+
+    At most `digits` + 3 decimals.
+    """
+    if value == 0:
+        return "0"
+    if not math.isfinite(value):
+        return f"{value}"
+    exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])  # of the rounded value
+    return f"{value:.{min(max(0, digits - 1 - exponent), digits + MOST_DECIMALS)}f}"
+
+
+def unit_text(value: float, units: Sequence[Unit], digits: int = 3) -> tuple[str, str]:
+    """Number and unit of a value, in the smallest of `units` that keeps the number, as shown, below the next unit.
+
+    `units` ascend; their factors turn them into the unit of `value`.
+    """
+    for (name, factor, _), (_, _, following) in pairwise(units):
+        text = number_text(value / factor, digits)
+        if abs(float(text)) * factor < following * (1 - 1e-12):
+            return text, name
+    name, factor, _ = units[-1]
+    return number_text(value / factor, digits), name
+
+
+def duration_text(seconds: float, digits: int = 3) -> str:
+    """A duration with `digits` significant digits: 1.20 ms, 340 ms, 2.50 s, 3.00 min."""
+    return " ".join(unit_text(seconds, DURATION_UNITS, digits))
+
+
+def durations_apart(one_s: float, other_s: float) -> tuple[str, str]:
+    """Two durations with as many significant digits, three to eight, as show their difference: 40.02 and 40.00 ms."""
+    for digits in range(3, 9):
+        texts = duration_text(one_s, digits), duration_text(other_s, digits)
+        if texts[0] != texts[1]:
+            return texts
+    return duration_text(one_s), duration_text(other_s)
+
+
+def usd_text(value: float, decimals: int = 0) -> str:
+    """An amount in USD per hour without unit: two decimals, four below 0.1, and at least `decimals`."""
+    if 0 < value < 10.0**-SMALL_USD_DECIMALS and decimals <= SMALL_USD_DECIMALS:
+        return f"< {10.0**-SMALL_USD_DECIMALS:.{SMALL_USD_DECIMALS}f}"
+    is_small = value != 0 and abs(round(value, SMALL_USD_DECIMALS)) < SMALL_USD
+    return f"{value:.{max(decimals, SMALL_USD_DECIMALS if is_small else USD_DECIMALS)}f}"
+
+
+def usd_apart(one: float, other: float) -> tuple[str, str]:
+    """Two amounts in USD per hour with as many decimals as show their difference: 0.7812 and 0.7831.
+
+    At most six decimals: amounts that are equal in them are shown as by `usd_text`.
+    """
+    for decimals in range(USD_DECIMALS, 7):
+        if f"{one:.{decimals}f}" != f"{other:.{decimals}f}":
+            return usd_text(one, decimals), usd_text(other, decimals)
+    return usd_text(one), usd_text(other)

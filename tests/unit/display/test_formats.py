@@ -1,0 +1,76 @@
+"""Figures as text: significant digits and units at their boundaries."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from jellybean.display import formats
+from jellybean_solver import durations_apart, usd_apart
+
+FACTORS = {"": 1.0, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+FACTORS |= {"kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
+
+
+@pytest.mark.parametrize(
+    ("shown", "text"),
+    [
+        (formats.number(99.99999), "100"),
+        (formats.number(9.995), "9.99"),  # as a binary fraction it is a little below
+        (formats.number(9.9951), "10.0"),
+        (formats.number(0.099996), "0.100"),
+        (formats.number(999.9), "1000"),
+        (formats.plain(0.99999), "1"),
+        (formats.duration(0.99999), "1.00 s"),
+        (formats.duration(0.000999999), "1.00 ms"),
+        (formats.duration(119.9), "2.00 min"),
+        (formats.duration(10.3325), "10.3 s"),
+        (formats.axis_duration(0.99999), "1 s"),
+        (formats.size(1023.9 * 1024), "1 MiB"),
+        (formats.decimal_size(999_999), "1.00 MB"),
+        (formats.axis_size(9.9999e6), "10 MB"),
+        (formats.usd(0.09999), "0.10"),
+        (formats.usd(0.8388), "0.84"),
+    ],
+)
+def test_a_figure_is_rounded_before_its_decimals_and_unit_are_chosen(shown: str, text: str) -> None:
+    assert shown == text
+
+
+@pytest.mark.parametrize("show", [formats.duration, formats.decimal_size, formats.number])
+def test_text_has_the_promised_digits_and_parses_back_within_half_a_step(show: Callable[[float], str]) -> None:
+    draw = random.Random(19)
+    for _ in range(3_000):
+        value = round(draw.uniform(1, 1000), draw.choice((0, 1, 12))) * 10.0 ** draw.randint(-4, 4)
+        value *= draw.choice((1.0, 1 - 1e-9))
+        number, _, unit = show(value).partition(" ")
+        factor = FACTORS[unit]
+        digits = number.replace(".", "").lstrip("0")
+        assert len(digits) == 3 or (len(digits) > 3 and "." not in number), (value, number)
+        step = 10.0 ** -len(number.partition(".")[2]) * factor
+        assert abs(float(number) * factor - value) <= 0.5 * step * (1 + 1e-6), (value, number, unit)
+
+
+def test_no_unit_shows_what_the_next_unit_would_show_as_one() -> None:
+    limits = {"µs": 1000, "ms": 1000, "s": 120, "B": 1024, "KiB": 1024, "MiB": 1024, "kB": 1000, "MB": 1000, "GB": 1000}
+    draw = random.Random(7)
+    for _ in range(3_000):
+        exponent = draw.uniform(-6, 4)
+        near = draw.choice((10.0 ** round(exponent), 1024.0 ** draw.randint(0, 3), 120.0)) * (
+            1 - 10 ** -draw.uniform(2, 9)
+        )
+        for text in (formats.duration(near), formats.size(near), formats.decimal_size(near)):
+            number, unit = text.split()
+            assert float(number) < limits.get(unit, float("inf")), text
+
+
+def test_two_figures_that_differ_are_shown_with_the_digits_that_differ() -> None:
+    assert usd_apart(0.7812, 0.7831) == ("0.781", "0.783")
+    assert usd_apart(7.03, 7.51) == ("7.03", "7.51")
+    assert usd_apart(0.05, 0.0501) == ("0.0500", "0.0501")
+    assert usd_apart(0.78, 0.78) == ("0.78", "0.78")
+    assert durations_apart(0.04002, 0.04) == ("40.02 ms", "40.00 ms")
+    assert durations_apart(1.2, 0.04) == ("1.20 s", "40.0 ms")
+    assert durations_apart(0.04, 0.04) == ("40.0 ms", "40.0 ms")
