@@ -277,7 +277,7 @@ def _announce(path: Path | None, address: str) -> None:
     if path is None:
         return
     part = path.with_suffix(".part")
-    part.write_text(address)
+    part.write_text(address, encoding="utf-8")
     part.rename(path)
 
 

@@ -21,7 +21,8 @@ class OutcomeKind(StrEnum):
     LATE = "late"  # no answer within its time limit
     SHED = "shed"  # refused because of overload: too many requests in flight or in a worker's queue
     CLIENT_ERROR = "client_error"  # invalid inputs, an unknown model, an unknown or used id
-    SERVER_ERROR = "server_error"  # everything else: a failing model, no worker, draining
+    UNAVAILABLE = "unavailable"  # reached no worker: boxes have not joined or were lost, or the gateway drains
+    SERVER_ERROR = "server_error"  # everything else: a failing model
 
 
 OUTCOME_WORDS = {
@@ -30,6 +31,7 @@ OUTCOME_WORDS = {
     OutcomeKind.LATE: "late",
     OutcomeKind.SHED: "shed",
     OutcomeKind.CLIENT_ERROR: "client errors",
+    OutcomeKind.UNAVAILABLE: "unavailable",
     OutcomeKind.SERVER_ERROR: "server errors",
 }
 _KIND_BY_STATUS = {
@@ -37,6 +39,7 @@ _KIND_BY_STATUS = {
     grpc.StatusCode.CANCELLED: OutcomeKind.CANCELLED,
     grpc.StatusCode.DEADLINE_EXCEEDED: OutcomeKind.LATE,
     grpc.StatusCode.RESOURCE_EXHAUSTED: OutcomeKind.SHED,
+    grpc.StatusCode.UNAVAILABLE: OutcomeKind.UNAVAILABLE,
     grpc.StatusCode.INVALID_ARGUMENT: OutcomeKind.CLIENT_ERROR,
     grpc.StatusCode.NOT_FOUND: OutcomeKind.CLIENT_ERROR,
     grpc.StatusCode.ALREADY_EXISTS: OutcomeKind.CLIENT_ERROR,

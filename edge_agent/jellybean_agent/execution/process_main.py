@@ -135,7 +135,8 @@ def _run_each(session: Session, header: Mapping[str, Any], arrays: Sequence[Arra
 
 def _limit_memory(memory_bytes: int) -> None:
     """Limit this process's data segment (RLIMIT_DATA) to its current size plus `memory_bytes`."""
-    fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":" in line)
+    text = Path("/proc/self/status").read_text(encoding="utf-8", errors="replace")
+    fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     limit = int(fields["VmData"].split()[0]) * 1024 + memory_bytes
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 

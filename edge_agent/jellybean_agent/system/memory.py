@@ -12,7 +12,7 @@ def machine_memory_bytes() -> int:
     """This machine's memory, or the cgroup's limit if that is lower; bytes."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     with contextlib.suppress(OSError, ValueError):
-        total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+        total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
     return total
 
 

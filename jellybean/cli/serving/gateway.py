@@ -8,14 +8,15 @@ from typing import Annotated
 
 import typer
 
-from jellybean.cli.app import Directory, HedgeAfter, LogFormat, Overrides, Stale, app, example, parse_hedge_after
-from jellybean.cli.console import progress, say
+from jellybean.cli.app import Directory, HedgeAfter, Json, LogFormat, Overrides, Stale, app, example, parse_hedge_after
+from jellybean.cli.console import print_json, progress, say
 from jellybean.cli.current_plan import load_current_plan
 from jellybean.cli.projects import open_project
-from jellybean.cli.serving.servable import servable, worker_count
-from jellybean.cli.serving.watch import watch
-from jellybean.errors import JellyBeanError
+from jellybean.cli.serving.servable import servable
+from jellybean.cli.serving.watch import run_json, watch
+from jellybean.errors import InputError
 from jellybean.folders import STATE_FOLDER, state_folder
+from jellybean.quantities import did_you_mean
 from jellybean_agent import plan_view
 from jellybean_solver import to_document
 
@@ -27,6 +28,7 @@ def token(
     overrides: Overrides = None,
     stale: Stale = False,
     minutes: Annotated[float, typer.Option(min=0.01, max=10080.0, help="Validity of the token.")] = 15.0,
+    json: Json = False,
 ) -> None:
     """Print a token with which one box joins the gateway: jellybean-agent --join GATEWAY --token-file FILE."""
     from jellybean.serving.endpoint import usable_certificates
@@ -37,11 +39,16 @@ def token(
     project = open_project(directory, overrides, stale=stale)
     view = plan_view(to_document(load_current_plan(project)))
     if worker not in (known := [serving.name for serving in view.serving]):
-        raise JellyBeanError(f"the plan has no busy worker {worker!r}; busy workers: {', '.join(known)}")
+        near = f"; {hint}" if (hint := did_you_mean(worker, known)) else ""
+        raise InputError(f"the plan gives no worker {worker!r} work; its workers: {', '.join(known)}{near}")
     folder = state_folder(project.directory)
     with usable_certificates(directory):
         authority = read_authority(folder / "certs" / "ca")
-    made = make_token(folder / "tokens", authority, Identity(view.name, Role.AGENT, worker), life_s=minutes * 60.0)
+    identity = Identity(view.name, Role.AGENT, worker)
+    made = make_token(folder / "tokens", authority, identity, life_s=minutes * 60.0)
+    if json:
+        print_json({"token": str(made), "worker": worker, "identity": identity.uri, "valid_s": minutes * 60.0})
+        return
     typer.echo(str(made))
     say(f"valid once, for {minutes:g} minutes")
 
@@ -74,15 +81,17 @@ def gateway(
     stale: Stale = False,
     log_format: LogFormat = None,
     hedge_after: HedgeAfter = None,
+    json: Json = False,
 ) -> None:
     """Run the gateway for workers on other machines, over mutual TLS. Run `jellybean certs` first. Ctrl-C drains."""
+    from jellybean.cli.serving.joining import joining_of
     from jellybean.serving.local.launcher import serve_joined
     from jellybean.serving.local.settings import JoinedSettings
 
     if log_format is not None:
         os.environ["JELLYBEAN_LOG"] = log_format  # inherited by the processes, including restarted ones
     project = open_project(directory, overrides, stale=stale)
-    plan, workers = servable(project, max_workers=None)
+    plan, _ = servable(project, max_workers=None)
     settings = JoinedSettings(
         peers,
         state_folder(project.directory.resolve()),
@@ -96,9 +105,13 @@ def gateway(
     )
     with progress("gateway") as advance:
         running = serve_joined(project.directory, to_document(plan), settings, detach=detach, progress=advance)
+    joining = joining_of(running, directory, enrol)
+    if json:
+        found = run_json(running, settings, host=host) | {"workers": dict(joining.workers)} | joining.to_json()
+        watch(running, [], detach=detach, as_json=found)
+        return
     http = f" and https://{host}:{http_port}" if http_port else ""
-    at = f"{running.state.clients_address}{http}"
     log = directory / STATE_FOLDER / "logs" / "gateway.log"
-    what = f"{plan.name} ({running.state.plan[:12]})"
-    serving = f"serving {what} on {at} with {worker_count(workers)} from {peers}; log: {log}"
-    watch(running, serving, detach=detach)
+    at = f"{running.state.clients_address}{http}"
+    serving = f"serving {plan.name} ({running.state.plan[:12]}) on {at}: {joining.summary}; log: {log}"
+    watch(running, [serving, *joining.advice()], detach=detach)

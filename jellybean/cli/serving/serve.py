@@ -12,6 +12,7 @@ from jellybean.cli.app import (
     AllowPython,
     Directory,
     HedgeAfter,
+    Json,
     LogFormat,
     Overrides,
     Stale,
@@ -20,17 +21,17 @@ from jellybean.cli.app import (
     parse_allowed_python,
     parse_hedge_after,
 )
-from jellybean.cli.console import EXIT_FAILURE, out, progress
+from jellybean.cli.console import EXIT_FAILURE, out, print_json, progress
 from jellybean.cli.documents import check_project
 from jellybean.cli.projects import open_project
 from jellybean.cli.serving.gateway_options import AdminTls, GatewayAt, given_endpoint
 from jellybean.cli.serving.servable import MAX_WORKERS, servable, worker_count
-from jellybean.cli.serving.watch import watch
+from jellybean.cli.serving.watch import run_json, watch
 from jellybean.display.terminal import GOOD
 from jellybean.documents import Project
 from jellybean.documents.layout import holds_several_workflows, workflow_folders
 from jellybean.errors import JellyBeanError
-from jellybean.serving.run_state import is_serving_joined
+from jellybean.serving.run_state import GATEWAY_NAME, is_serving_joined
 from jellybean_solver import to_document
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ def up(
     log_format: LogFormat = None,
     hedge_after: HedgeAfter = None,
     allow_python: AllowPython = None,
+    json: Json = False,
 ) -> None:
     """Serve the plan on this machine: a gateway and one agent process per worker, with emulated links.
 
@@ -90,10 +92,10 @@ def up(
         hedge_after=parse_hedge_after(hedge_after),
         allow_python=parse_allowed_python(allow_python),
     )
-    start(project, settings, detach=detach)
+    start(project, settings, detach=detach, json=json)
 
 
-def start(project: Project, settings: LaunchSettings, *, detach: bool) -> None:
+def start(project: Project, settings: LaunchSettings, *, detach: bool, json: bool = False) -> None:
     """Start the plan's processes; blocks unless detached."""
     from jellybean.serving.local import launcher
 
@@ -103,7 +105,10 @@ def start(project: Project, settings: LaunchSettings, *, detach: bool) -> None:
     scheme = "https" if settings.tls else "http"
     http = f" and {scheme}://127.0.0.1:{settings.http_port}" if settings.http_port else ""
     at = f" on {running.state.clients_address}" if settings.port is not None else ""
-    watch(running, f"serving {plan.name}{at}{http} with {worker_count(workers)}", detach=detach)
+    serving = f"serving {plan.name}{at}{http} with {worker_count(workers)}"
+    names = [process.name for process in running.state.processes if process.name != GATEWAY_NAME]
+    found = run_json(running, settings, host="127.0.0.1") | {"workers": dict.fromkeys(names, "ready")}
+    watch(running, [serving], detach=detach, as_json=found if json else None)
 
 
 @app.command(
@@ -124,6 +129,7 @@ def apply(
         Path | None, typer.Option(help="With --gateway: JSON with the addresses of workers that are new or have moved.")
     ] = None,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for the new plan's workers.")] = 120.0,
+    json: Json = False,
 ) -> None:
     """Replace the running plan by the current one without losing requests: start new workers, switch, stop old ones.
 
@@ -145,7 +151,9 @@ def apply(
             changed = replace_plan.apply(
                 project.directory, document, progress=advance, start_timeout_s=timeout, allow_python=allowed
             )
-    if changed:
+    if json:
+        print_json({"workflow": plan.name, "plan": document["hash"], "changed": changed})
+    elif changed:
         out.print(f"serving the new plan of {plan.name} with {worker_count(workers)}", style=GOOD)
     else:
         out.print(f"{plan.name} is already served with this plan")
@@ -158,6 +166,7 @@ def down(
     timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for in-flight requests.")] = 30.0,
     gateway: GatewayAt = None,
     tls: AdminTls = None,
+    json: Json = False,
 ) -> None:
     """Drain and stop what `up --detach` or `gateway --detach` started. Boxes that joined wait for the next gateway."""
     from jellybean.serving.client import Client
@@ -170,6 +179,9 @@ def down(
     else:
         with Client.at(endpoint) as client:
             left = client.stop(timeout)
-    out.print("stopped" if not left else f"stopped; {left} requests were still in flight after {timeout:g} s")
+    if json:
+        print_json({"stopped": True, "left": left})
+    else:
+        out.print("stopped" if not left else f"stopped; {left} requests were still in flight after {timeout:g} s")
     if left:
         raise typer.Exit(EXIT_FAILURE)

@@ -1,7 +1,7 @@
 """The gateway: admits requests, has workers of the current plan answer them, and reports its state.
 
 Its parts: `Admission` (limits), `InFlightRequests` (attempts and retries), `CurrentPlan` (workers and routes) and,
-where sources have `deliver: eventually`, `SpoolDelivery` (requests kept on disk). `service.py` is its gRPC interface.
+where sources have `deliver: eventually`, `KeptRequests` (on disk until answered). `service.py` is its gRPC interface.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import asyncio
 import logging
 import math
 import time
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -21,11 +20,12 @@ from jellybean.serving.gateway.plans.source_messages import Inputs, check_inputs
 from jellybean.serving.gateway.requests.admission import MAX_ID_BYTES, Admission
 from jellybean.serving.gateway.requests.counters import RequestCounters
 from jellybean.serving.gateway.requests.hedging import Hedge
-from jellybean.serving.gateway.requests.in_flight import InFlightRequests, answer_limit_s
+from jellybean.serving.gateway.requests.in_flight import InFlightRequests
+from jellybean.serving.gateway.requests.kept import KeptRequests
 from jellybean.serving.gateway.requests.request import OnFinished, Request, log_failure
 from jellybean.serving.gateway.tracing import NOT_TRACED, NoTracer, RequestTrace, Tracer
 from jellybean.serving.outcomes import Outcome, OutcomeKind, Result, Tensors
-from jellybean.serving.spool.delivery import Key, SpoolDelivery
+from jellybean.serving.spool.delivery import Key
 from jellybean.serving.spool.spool import Spool
 from jellybean_agent import AgentError, EmulatedLinks, PlanView, StatusError, status_of
 from jellybean_protos.agent.v1 import agent_pb2
@@ -82,25 +82,24 @@ class Gateway:
             on_change=self._on_routes_changed,
             on_worker_lost=self._requests.on_worker_lost,
         )
-        self._delivery: SpoolDelivery | None = None
+        self._kept: KeptRequests | None = None
         if spool is not None:
-            self._delivery = SpoolDelivery(
-                spool, self._answer_kept, lambda: not self.unavailable_reason, self.counters.count
-            )
+            is_open, current = lambda: not self.unavailable_reason, lambda: self.plans.served
+            self._kept = KeptRequests(spool, self._requests, current, is_open, self.counters, self._tracer)
         self._draining = False
         self._drain_until_s = math.inf
 
     def start(self) -> None:
         """Connect to the workers and serve the requests of the spool."""
         self.plans.start()
-        if self._delivery is not None:
-            self._delivery.start()
+        if self._kept is not None:
+            self._kept.start()
 
     async def close(self) -> None:
         """Fail the requests in flight and end all streams."""
         self._requests.fail_all(Outcome(grpc.StatusCode.UNAVAILABLE, "the gateway is shutting down"))
-        if self._delivery is not None:
-            await self._delivery.close()
+        if self._kept is not None:
+            await self._kept.close()
         await self.plans.close()
 
     @property
@@ -128,15 +127,22 @@ class Gateway:
         size = len(key.id.encode())
         if size > MAX_ID_BYTES:
             reason = f"a request's id has {size} bytes; {MAX_ID_BYTES} are the most"
-            refused = Outcome(grpc.StatusCode.INVALID_ARGUMENT, reason)
-            log_failure(refused, "", trace)
-            self.counters.count_refused(refused)
-            return refused, {}
-        if self._delivery is not None and (self.view.eventually or (key.id and not inputs)):
-            return await self._infer_eventually(self._delivery, inputs, time_left_s, key, trace)
+            return self._refuse(Outcome(grpc.StatusCode.INVALID_ARGUMENT, reason), "", trace)
+        if self._kept is not None and (self.view.eventually or (key.id and not inputs)):
+            if self._draining:
+                return self._refuse(Outcome(grpc.StatusCode.UNAVAILABLE, self.unavailable_reason), key.id, trace)
+            timeout_s = self._settings.timeout_s
+            timeout_s = min(timeout_s, time_left_s if time_left_s is not None else timeout_s)
+            return await self._kept.infer(inputs, timeout_s, key, trace)
         return await self._requests.result_of(
             lambda on_finished: self.submit(inputs, time_left_s, key if key.id else None, on_finished, trace=trace)
         )
+
+    def _refuse(self, outcome: Outcome, request_id: str, trace: RequestTrace) -> Result:
+        """The result of a request that is refused before it is submitted, which is logged and counted."""
+        log_failure(outcome, request_id, trace)
+        self.counters.count_refused(outcome)
+        return outcome, {}
 
     def submit(
         self,
@@ -192,51 +198,6 @@ class Gateway:
         """Take an output or a failure from a worker."""
         self._requests.receive(message)
 
-    async def _infer_eventually(
-        self, delivery: SpoolDelivery, inputs: Tensors, time_left_s: float | None, key: Key, trace: RequestTrace
-    ) -> Result:
-        """Like `infer`, but a request without an answer in time stays on disk.
-
-        It is counted once, however often its client asks: when it is first kept, and when the spool has its answer.
-        """
-        outputs: Tensors = {}
-        outcome: Outcome | None
-        is_kept = False
-        try:
-            if self._draining:
-                raise StatusError(grpc.StatusCode.UNAVAILABLE, self.unavailable_reason)
-            if inputs:
-                check_inputs(self.view, self.signature, inputs)
-            spool_key = key if key.id else Key(key.caller, uuid.uuid4().hex)
-            is_new = await delivery.keep(spool_key, inputs)
-            is_kept, self.counters.received = True, self.counters.received + is_new
-            timeout_s = self._settings.timeout_s
-            limit_s = answer_limit_s(min(timeout_s, time_left_s if time_left_s is not None else timeout_s))
-            outcome, outputs = await delivery.answer(spool_key, limit_s)
-        except AgentError as error:
-            outcome = Outcome(status_of(error), str(error))
-            if not is_kept:
-                self.counters.count_refused(outcome)
-        if outcome is not None and not outcome.kept:
-            log_failure(outcome, key.id, trace)
-        return outcome, outputs
-
-    async def _answer_kept(self, inputs: Tensors) -> Result:
-        """Try a request of the spool once, in a trace of its own: its client may be long gone."""
-        trace = self._tracer.begin("kept request", self.view, "", has_client=False)
-        outcome: Outcome | None = Outcome(grpc.StatusCode.CANCELLED, "the client cancelled")
-        outputs: Tensors = {}
-        try:
-            check_inputs(self.view, self.signature, inputs)
-            outcome, outputs = await self._requests.result_of(
-                lambda on_finished: self._requests.submit(inputs, None, "", trace, on_finished)
-            )
-        except AgentError as error:
-            outcome = Outcome(status_of(error), str(error))
-        finally:
-            trace.end(outcome)
-        return outcome, outputs
-
     # -- state --------------------------------------------------------------------------------------------------------
 
     def _on_routes_changed(self) -> None:
@@ -255,7 +216,7 @@ class Gateway:
         if state == "draining":
             return "the gateway is draining: it takes no new requests"
         if state == "starting":
-            return f"still starting: waiting for {self.plans.served.starting_workers}"
+            return f"still starting: {self.plans.served.starting_reason}"
         return self.plans.served.no_route_reason
 
     def status(self) -> gateway_pb2.StatusResponse:
@@ -276,8 +237,8 @@ class Gateway:
             waiting=self._requests.waiting,
             left_out=self.plans.served.left_out,
             hedged=counters.hedged,
-            kept=self._delivery.spool.waiting if self._delivery else 0,
-            kept_bytes=self._delivery.spool.bytes if self._delivery else 0,
+            kept=self._kept.waiting if self._kept else 0,
+            kept_bytes=self._kept.size_bytes if self._kept else 0,
         )
 
     async def drain(self, timeout_s: float) -> int:
@@ -287,13 +248,13 @@ class Gateway:
         self._drain_until_s = min(self._drain_until_s, time.monotonic() + timeout_s)  # the soonest of several calls
         while self._requests.count and time.monotonic() < self._drain_until_s:
             await asyncio.sleep(0.01)
-        if self._delivery is not None:
-            self._delivery.release()
+        if self._kept is not None:
+            self._kept.release()
         return self._requests.count
 
     def expect(self, view: PlanView, addresses: Mapping[str, str]) -> None:
         """Accept calls of the workers of a plan that is to replace this one. StatusError if it cannot be served."""
-        lacks_spool = view.eventually and self._delivery is None
+        lacks_spool = view.eventually and self._kept is None
         if self._draining or lacks_spool:
             raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, _DRAINING if self._draining else _NO_SPOOL)
         self.plans.expect(view, addresses)

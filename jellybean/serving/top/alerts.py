@@ -79,6 +79,14 @@ RULES = (
         "Requests wait for longer than their time limit: jellybean top DIR shows queues and workers.",
     ),
     Rule(
+        "JellyBeanUnavailable",
+        _share_above(OutcomeKind.UNAVAILABLE),
+        "1m",
+        "critical",
+        "{{ $value | humanize }}/s reach no worker",
+        "Boxes have not joined, or workers are gone: jellybean top DIR names them.",
+    ),
+    Rule(
         "JellyBeanServerErrors",
         _share_above(OutcomeKind.SERVER_ERROR),
         "1m",

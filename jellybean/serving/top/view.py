@@ -19,7 +19,7 @@ from jellybean.serving.top.top import Top, WorkerRow
 _ENDLESS = 10_000  # columns, to measure how many a table needs
 _BAR, _SHORT_BAR = 20, 10
 _STATES = {"ready": GOOD, "starting": WARN, "degraded": WARN, "draining": WARN, "gone": f"bold {BAD}"}
-_FAULTS = (OutcomeKind.LATE, OutcomeKind.SHED, OutcomeKind.SERVER_ERROR)
+_FAULTS = (OutcomeKind.LATE, OutcomeKind.SHED, OutcomeKind.UNAVAILABLE, OutcomeKind.SERVER_ERROR)
 _HIGHLIGHT = 0.1  # busy fraction above the planned one that is highlighted
 
 

@@ -26,6 +26,7 @@ from jellybean.serving.client import Client
 from jellybean.serving.enrolment.authority import open_authority
 from jellybean.serving.errors import NotRunningError, RequestError
 from jellybean.serving.local.running import down
+from jellybean.serving.outcomes import OutcomeKind
 from jellybean.serving.run_state import read_state, running_state
 from jellybean_agent.execution.model_files import file_sha256
 from jellybean_agent.security.certificates import read_credentials
@@ -48,6 +49,7 @@ class Site:
     project: Path
     ports: dict[str, int] = field(default_factory=dict)
     boxes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    alone: dict[str, Any] = field(default_factory=dict)  # what commands said before any box had joined
 
     def __post_init__(self) -> None:
         names = ("", *WORKERS, "enrol", "clients", "http", "metrics")
@@ -63,10 +65,12 @@ class Site:
     def certificate(self, path: str) -> Path:
         return self.project / ".jellybean/certs" / path
 
-    def start_gateway(self) -> None:
+    def start_gateway(self, *more: str) -> str:
+        """Start the gateway; returns what the command prints."""
         own = ("--peers", str(self.project / "peers.json"), "--enrol", f"127.0.0.1:{self.ports['enrol']}")
         own += ("--port", str(self.ports["clients"]), "--http-port", str(self.ports["http"]))
-        jellybean("gateway", str(self.project), *own, "--metrics-port", str(self.ports["metrics"]), "--detach")
+        own += ("--metrics-port", str(self.ports["metrics"]), "--detach")
+        return jellybean("gateway", str(self.project), *own, *more).stdout
 
     def start_box(self, worker: str, token: str) -> None:
         own = [f"--join=127.0.0.1:{self.ports['enrol']}", f"--token={token}", "--plan-every-s=5"]
@@ -107,9 +111,11 @@ def site(project: Path) -> Iterator[Site]:
     found = Site(project)
     jellybean("certs", str(project))
     try:
-        found.start_gateway()
+        found.alone["gateway"] = found.start_gateway()
+        found.alone["infer"] = refusal("infer", str(project), "--input", "x=float32:[1, 1, 1, 1]")
+        found.alone["top"] = printed("top", str(project))
         for worker in WORKERS:
-            found.start_box(worker, jellybean("token", str(project), "--worker", worker).stdout.strip())
+            found.start_box(worker, printed("token", str(project), "--worker", worker)["token"])
         found.await_ready()
         yield found
     finally:
@@ -134,6 +140,20 @@ def printed(*arguments: str) -> Any:
 def at(request: pytest.FixtureRequest, site: Site) -> tuple[str, ...]:
     """Options of commands: none, or the gateway's address, with the certificate of the project's admin."""
     return () if request.param == "the project's run" else site.elsewhere
+
+
+def test_a_gateway_without_boxes_says_who_has_joined_and_what_the_others_run(site: Site) -> None:
+    first, waiting, here, box, *_ = site.alone["gateway"].splitlines()
+    assert f"on 127.0.0.1:{site.ports['clients']}" in first
+    assert "0 of 2 workers have joined" in first
+    assert waiting == "requests are refused until all have joined; waiting for box-1, server-1"
+    assert here.endswith(f"jellybean token {site.project} --worker box-1 > token")
+    assert f"jellybean-agent --join 127.0.0.1:{site.ports['enrol']} --token-file token" in box
+    assert "0 of 2 workers are ready, waiting for box-1, server-1 (UNAVAILABLE)" in site.alone["infer"]
+    assert (site.alone["top"]["state"], site.alone["top"]["outcomes"]) == (
+        "starting",
+        dict.fromkeys(OutcomeKind, 0) | {"unavailable": 1},
+    )
 
 
 def test_infer_and_top(site: Site, at: tuple[str, ...]) -> None:
@@ -216,7 +236,9 @@ def test_apply_moves_the_boxes_to_another_plan_without_losing_a_request(site: Si
             assert client.status().plan == served != before
             assert client.infer(ONES)["triple"].tolist() == [[15, 15, 15, 15]]
         assert printed("top", str(site.project))["plan"] == served
-        jellybean("apply", str(site.project), *site.elsewhere, "--timeout", str(LIMIT_S))  # and back
+        back = printed("apply", str(site.project), *site.elsewhere, "--timeout", str(LIMIT_S))
+        assert back == {"workflow": "scales", "plan": before, "changed": True}
+        assert not printed("apply", str(site.project))["changed"]
         assert printed("top", str(site.project))["plan"] == before
     assert load.failures == []
     changes = [value for value, after in zip(load.answers, [*load.answers[1:], 0.0], strict=True) if value != after]
@@ -283,12 +305,16 @@ def test_a_box_that_cannot_load_its_new_model_returns_to_the_plan_before(site: S
 
 
 def test_down_drains_and_boxes_wait_for_the_next_gateway(site: Site) -> None:
-    jellybean("down", str(site.project))
+    assert printed("down", str(site.project)) == {"stopped": True, "left": 0}
     assert read_state(site.project) is None
     assert "nothing is up" in refusal("infer", str(site.project), "--input", "x=float32:[1, 1, 1, 1]")
-    site.start_gateway()
+    started = json.loads(site.start_gateway("--json"))
     site.await_ready()
     state = running_state(site.project)
+    assert started["address"] == state.clients_address == f"127.0.0.1:{site.ports['clients']}"
+    assert (started["workflow"], started["plan"]) == ("scales", state.plan)
+    assert started["joined"] + len(started["waiting"]) == 2
+    assert set(started["workers"]) == set(WORKERS)
     jellybean("down", str(site.project), *site.elsewhere)
     until_s = time.monotonic() + LIMIT_S
     while read_state(site.project) is not None or state.alive():
@@ -305,6 +331,8 @@ def test_certificates_that_are_missing_or_expired_are_named_with_the_command_tha
     peers.write_text(json.dumps(dict.fromkeys(("", *WORKERS), "127.0.0.1:1")))
     gateway, remote = ("--peers", str(peers), "--detach"), ("--gateway", "127.0.0.1:1")
     advice = f"run `jellybean certs {folder}`"
+    unknown = refusal("token", str(folder), "--worker", "box-2", status=2)
+    assert "its workers: box-1, server-1; did you mean 'box-1'?" in unknown
     assert advice in refusal("gateway", str(folder), *gateway, status=2)
     assert advice in refusal("token", str(folder), "--worker", "box-1", status=2)
     for command in ("apply", "bench", "down", "report", "top"):

@@ -69,9 +69,9 @@ def test_alerts_have_the_thresholds_of_top() -> None:
     expr = {rule.alert: rule.expr for rule in RULES}
     planned, offered = "jellybean_plan_requests_per_second", f"({OFFERED_PER_S})"
     assert expr["JellyBeanOverload"] == f"{offered} > 1.1 * {planned} > {planned} + 3.0 * sqrt({planned} / 300)"
-    for name, outcome in (("Sheds", "shed"), ("Late", "late")):
+    for name, outcome in (("ShedsRequests", "shed"), ("LateRequests", "late"), ("Unavailable", "unavailable")):
         ended = f'rate(jellybean_gateway_requests_total{{outcome="{outcome}"}}[300s])'
-        assert expr[f"JellyBean{name}Requests"] == f"{ended} > ignoring (outcome) 0.01 * {offered}"
+        assert expr[f"JellyBean{name}"] == f"{ended} > ignoring (outcome) 0.01 * {offered}"
 
 
 def test_the_command_plans_for_the_offered_rate_and_the_targets_of_the_running_plan(
@@ -121,7 +121,7 @@ def test_the_planned_rate_is_that_of_all_sites() -> None:
         (grpc.StatusCode.INVALID_ARGUMENT, OutcomeKind.CLIENT_ERROR),
         (grpc.StatusCode.NOT_FOUND, OutcomeKind.CLIENT_ERROR),
         (grpc.StatusCode.ALREADY_EXISTS, OutcomeKind.CLIENT_ERROR),
-        (grpc.StatusCode.UNAVAILABLE, OutcomeKind.SERVER_ERROR),
+        (grpc.StatusCode.UNAVAILABLE, OutcomeKind.UNAVAILABLE),
         (grpc.StatusCode.INTERNAL, OutcomeKind.SERVER_ERROR),
     ],
 )

@@ -108,6 +108,12 @@ class ServedPlan:
         return ", ".join(name for name, worker in self.workers.items() if worker.state == "starting")
 
     @property
+    def starting_reason(self) -> str:
+        """How many workers are ready, and which have not been ready yet; for messages while the plan is starting."""
+        ready = sum(worker.state == "ready" for worker in self.workers.values())
+        return f"{ready} of {len(self.workers)} workers are ready, waiting for {self.starting_workers}"
+
+    @property
     def has_attempts(self) -> bool:
         """True if an attempt over some route of this plan is in progress."""
         return self._attempts.total() > 0

@@ -116,9 +116,12 @@ def test_a_gateway_whose_workers_are_not_there_yet_is_live_but_not_ready(tmp_pat
                 assert time.monotonic() < until
                 time.sleep(0.02)
             url = (tmp_path / "address").read_text()
-            told = "still starting: waiting for edge-1, cloud-1"
+            told = "still starting: 0 of 2 workers are ready, waiting for edge-1, cloud-1"
             assert remote("readiness", url, "tiny") == (True, False, False, [("UNAVAILABLE", told)])
             assert remote("refused", url, "tiny", {"x": np.ones((1, 4), np.float32)}) == ("UNAVAILABLE", told)
+            with Client(url) as client:
+                assert 'jellybean_gateway_requests_total{outcome="unavailable"} 1.0' in client.metrics()
+                assert 'jellybean_gateway_requests_total{outcome="server_error"} 0.0' in client.metrics()
             assert remote("refusals", url, "tiny")["load"][0] == "FAILED_PRECONDITION"
             with grpc.insecure_channel(url) as channel:
                 health = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=SERVICE))

@@ -166,6 +166,7 @@ def test_every_outcome_is_counted_apart(up: tuple[Path, Running, int]) -> None:
         "late": 1,
         "shed": 3,
         "client_error": 2,
+        "unavailable": 0,
         "server_error": 0,
     }
     assert round(top.offered_per_s * top.window_s) == MAX_IN_FLIGHT + 1 + 1 + 3  # client errors load no worker
