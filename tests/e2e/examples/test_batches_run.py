@@ -55,7 +55,10 @@ def crops(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (directory / "infrastructure.yaml").write_text(INFRASTRUCTURE)
     (directory / "profiles.yaml").write_text(PROFILES)
     jellybean_process("plan", str(directory))
-    jellybean_process("up", str(directory), "--detach")
+    started = json.loads(jellybean_process("up", str(directory), "--detach", "--json").stdout)
+    assert started["plan"] == json.loads((directory / "plan.json").read_text())["hash"]
+    assert (started["workflow"], started["workers"]) == ("crops", {"box-1": "ready"})
+    assert (started["address"], started["http"], started["metrics"]) == (None, None, None)
     yield directory
     jellybean_process("down", str(directory))
 
