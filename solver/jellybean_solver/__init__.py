@@ -7,10 +7,9 @@ Names are loaded on first use (PEP 562): a process pays only for the parts that 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+from jellybean_protos.lazy_surface import lazy_surface
 
-_HOMES: dict[str, tuple[str, ...]] = {
+_NAMES: dict[str, tuple[str, ...]] = {  # by module
     "baseline.rules": (
         "Baseline",
         "baselines",
@@ -224,15 +223,5 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "rate_trace",
     ),
 }
-_MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}
 
-__all__ = sorted(_MODULE_OF)  # noqa: PLE0605  (the stub beside this file lists the same names for type checkers)
-
-
-def __getattr__(name: str) -> Any:
-    """The public object `name`, imported from its module. AttributeError for an unknown name."""
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
-    globals()[name] = value
-    return value
+__all__, __getattr__ = lazy_surface(__name__, _NAMES)  # the stub beside this file has the same names
