@@ -25,6 +25,10 @@ class InvalidInputError(PermanentError):
     """A tensor of the request has the wrong dtype, shape or size."""
 
 
+class RefusedValuesError(InvalidInputError):
+    """A model cannot compute with the values of its inputs, although their shapes are right: an index out of range."""
+
+
 class ModelError(PermanentError):
     """A model file is missing, altered, or of a kind that the agent does not run."""
 

@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from jellybean_agent.errors import AgentError, CrashError, InvalidInputError, ModelError, PermanentError
+from jellybean_agent.errors import (
+    AgentError,
+    CrashError,
+    InvalidInputError,
+    ModelError,
+    PermanentError,
+    RefusedValuesError,
+)
 from jellybean_agent.execution.emulation import EmulatedFinish
 from jellybean_agent.execution.process_pool import ModelProcessPool
 from jellybean_agent.execution.process_wire import Conversation, ProcessMessage
@@ -24,7 +31,12 @@ from jellybean_agent.tensors.tensors import Array
 
 LOAD_LIMIT_S = 300.0
 RUN_LIMIT_S = 60.0  # time limit of one run; no request has a longer deadline
-_FAULTS: Mapping[str, type[AgentError]] = {"model": ModelError, "run": PermanentError, "input": InvalidInputError}
+_FAULTS: Mapping[str, type[AgentError]] = {
+    "model": ModelError,
+    "run": PermanentError,
+    "input": InvalidInputError,
+    "values": RefusedValuesError,
+}
 _BROKEN = (OSError, ValueError, KeyError, TypeError, MemoryError)
 Feed = Mapping[str, Array]  # a model's inputs by name
 

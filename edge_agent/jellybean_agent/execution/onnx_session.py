@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
-from jellybean_agent.errors import ModelError, PermanentError, describe_error
+from jellybean_agent.errors import ModelError, PermanentError, RefusedValuesError, describe_error
 from jellybean_agent.execution.model_files import read_model
 from jellybean_agent.tensors.dtypes import is_served, no_served_output, unserved_reason
 from jellybean_agent.tensors.ports import TensorPort
@@ -26,6 +28,9 @@ _DTYPE_BY_ONNX_TYPE = {
     "tensor(bool)": "bool",
     **{f"tensor({sign}int{bits})": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
 }
+_ARGUMENT_ERRORS = (ort_errors.InvalidArgument, ort_errors.Fail)  # some kernels report an invalid index as FAIL
+_SOURCE_POSITION = re.compile(r"^\S+\.(?:cc|h):\d+ (?:.*\) )?(?:\[with [^\]]*\] )?")
+_MAX_TEXT = 300  # characters of onnxruntime's message
 _ACCELERATORS = ("CUDAExecutionProvider", "ROCMExecutionProvider")
 
 
@@ -48,12 +53,44 @@ class OnnxSession:
         return cls(_inference_session(path, sha256, accelerated=accelerated), path)
 
     def run(self, feed: Mapping[str, Array]) -> Sequence[Array]:
-        """All outputs that are tensors of numbers, in the model's order. PermanentError if onnxruntime fails."""
+        """All outputs that are tensors of numbers, in the model's order.
+
+        PermanentError if onnxruntime fails; RefusedValuesError if that is due to the values of the inputs.
+        """
         try:
             outputs: Sequence[Array] = self._session.run(self._names, feed)
         except ORT_ERRORS as error:
-            raise PermanentError(f"onnxruntime: {describe_error(error)[:300]}") from error
+            if self._refuses_values(feed, error):
+                raise RefusedValuesError(_status_message(error)) from error
+            raise PermanentError(f"onnxruntime: {describe_error(error)[:_MAX_TEXT]}") from error
         return outputs
+
+    def _refuses_values(self, feed: Mapping[str, Array], error: Exception) -> bool:
+        """True if the run failed because of the values in `feed`, not because of the model or this machine.
+
+        Three conditions: the error is of a class that kernels use for invalid arguments (an index outside a table);
+        zeros of the same shapes are answered; and `feed` fails again with the same error. Wrong shapes, a broken
+        model, lack of memory and passing faults each miss one.
+        """
+        if not isinstance(error, _ARGUMENT_ERRORS):
+            return False
+        try:
+            self._session.run(self._names, {name: np.zeros_like(array) for name, array in feed.items()})
+        except ORT_ERRORS:
+            return False
+        try:
+            self._session.run(self._names, feed)
+        except ORT_ERRORS as again:
+            return str(again) == str(error)
+        return False
+
+
+def _status_message(error: Exception) -> str:
+    """The node that failed and why, without onnxruntime's codes and source positions."""
+    text = " ".join(str(error).split())
+    node = re.search(r"while running (\S+) node", text)
+    reason = _SOURCE_POSITION.sub("", text.rpartition("Status Message: ")[2])
+    return f"{node[1]}: {reason}"[:_MAX_TEXT] if node else reason[:_MAX_TEXT]
 
 
 def _inference_session(path: Path, sha256: str, *, accelerated: bool) -> ort.InferenceSession:
@@ -74,7 +111,7 @@ def _inference_session(path: Path, sha256: str, *, accelerated: bool) -> ort.Inf
     try:
         return ort.InferenceSession(model.onnx, options, providers=providers)
     except ORT_ERRORS as error:
-        raise ModelError(f"model {path}: {describe_error(error)[:300]}") from error
+        raise ModelError(f"model {path}: {describe_error(error)[:_MAX_TEXT]}") from error
 
 
 def _port(item: ort.NodeArg) -> TensorPort:

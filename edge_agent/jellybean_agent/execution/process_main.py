@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from jellybean_agent.errors import InvalidInputError, ModelError
+from jellybean_agent.errors import InvalidInputError, ModelError, RefusedValuesError
 from jellybean_agent.execution.process_wire import Conversation, SharedMemory
 from jellybean_agent.execution.python_code import PythonStep
 from jellybean_agent.execution.session import OperatorCode, Session, open_in_process
@@ -114,6 +114,8 @@ def _serve_models(conversation: Conversation, memory_bytes: int) -> None:
 def _fault(error: Exception, request: str) -> str:
     if isinstance(error, ModelError) or request == "load":
         return "model"
+    if isinstance(error, RefusedValuesError):
+        return "values"
     return "input" if isinstance(error, InvalidInputError) else "run"
 
 

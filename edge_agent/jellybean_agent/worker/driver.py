@@ -26,7 +26,13 @@ from jellybean_agent.brain.messages import (
 )
 from jellybean_agent.brain.plan_view import PlanView
 from jellybean_agent.brain.run_queue import BatchPolicy
-from jellybean_agent.errors import AgentError, PlanViewError, StatusError, status_of
+from jellybean_agent.errors import (
+    AgentError,
+    PlanViewError,
+    RefusedValuesError,
+    StatusError,
+    status_of,
+)
 from jellybean_agent.execution.executor import Executor
 from jellybean_agent.tensors.tensors import Array
 from jellybean_agent.transport.message_wire import Data
@@ -35,6 +41,7 @@ from jellybean_agent.worker.counters import WorkerCounters
 from jellybean_agent.worker.direct_calls import MAX_DIRECT_CALLS, DirectCalls, OnOutputs
 from jellybean_agent.worker.emulated_links import EmulatedLinks
 from jellybean_agent.worker.outbox import Outbox
+from jellybean_agent.worker.refused_values import blame
 from jellybean_agent.worker.request_tracer import NoTracer, RequestTracer
 from jellybean_agent.worker.run_outputs import RunDone, is_direct_call
 from jellybean_agent.worker.runner import FollowUp, Runner
@@ -205,6 +212,8 @@ class Driver:
         outputs: dict[str, Mapping[str, Array]] = {}
         with self._lock:
             if isinstance(done, AgentError):
+                if isinstance(done, RefusedValuesError):
+                    done = blame(self._view, run, done)
                 status = status_of(done)
                 self._log_failed_run(run, done)
                 instructions = self._brain.failed(run.run, str(done), time.monotonic())

@@ -15,7 +15,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from jellybean_agent.errors import InvalidInputError, ModelError, PermanentError
+from jellybean_agent.errors import InvalidInputError, ModelError, PermanentError, RefusedValuesError
 from jellybean_agent.execution import model_files
 from jellybean_agent.execution.emulation import EmulatedDevice
 from jellybean_agent.execution.executor import Executor
@@ -77,6 +77,30 @@ def test_inputs_that_do_not_fit(tmp_path: Path) -> None:
     with pytest.raises(PermanentError, match="onnxruntime") as caught:
         executor.run((floats(1, 2, 3),))
     assert not isinstance(caught.value, InvalidInputError)
+
+
+def test_values_that_a_model_cannot_compute_with_are_told_from_other_failures(tmp_path: Path) -> None:
+    """An index outside a table is due to the values. Shapes that do not fit, and a model that always fails, are not."""
+    table = np.arange(8, dtype=np.float32).reshape(4, 2)
+    cast = helper.make_node("Cast", ["x"], ["at"], to=TensorProto.INT64)
+    look_up = helper.make_node("Gather", ["table", "at"], ["y"])
+    found = Executor(*save(tmp_path / "a.onnx", [cast, look_up], {"x": ["n", "s"]}, ["y"], table=table), ("x",))
+    with pytest.raises(RefusedValuesError, match=r"^Gather: indices element out of data bounds, idx=4"):
+        found.run((floats(0, 4),))
+    assert found.run((floats(0, 3),)).outputs["y"].shape == (1, 2, 2)
+    in_rows = helper.make_node("GatherElements", ["x", "at"], ["y"], axis=1)  # reports FAIL, with a source position
+    along = Executor(*save(tmp_path / "b.onnx", [cast, in_rows], {"x": ["n", "s"]}, ["y"]), ("x",))
+    with pytest.raises(RefusedValuesError, match=r"^GatherElements: GatherElements op: Out of range value in index"):
+        along.run((floats(0, 7),))
+    add = helper.make_node("Add", ["x", "table"], ["y"])
+    shaped = Executor(*save(tmp_path / "c.onnx", [add], {"x": ["n", "s"]}, ["y"], table=table), ("x",))
+    broken = helper.make_node("Gather", ["table", "nine"], ["z"]), helper.make_node("Add", ["x", "z"], ["y"])
+    constants = {"table": table, "nine": np.array([9], np.int64)}
+    always = Executor(*save(tmp_path / "d.onnx", broken, {"x": ["n", 2]}, ["y"], **constants), ("x",))
+    for executor, value in ((shaped, floats(1, 2, 3)), (always, floats(1, 2))):
+        with pytest.raises(PermanentError, match="onnxruntime") as caught:
+            executor.run((value,))
+        assert not isinstance(caught.value, InvalidInputError)
 
 
 def test_what_is_not_loaded(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,9 +17,9 @@ import pytest
 from onnx import helper
 from prometheus_client import CollectorRegistry, generate_latest
 
-from jellybean_agent.brain.messages import GATEWAY
-from jellybean_agent.brain.plan_view import PlanView
-from jellybean_agent.errors import StatusError
+from jellybean_agent.brain.messages import GATEWAY, RunOperator, WorkItem
+from jellybean_agent.brain.plan_view import PlanView, PythonView, plan_view
+from jellybean_agent.errors import RefusedValuesError, StatusError, status_of
 from jellybean_agent.execution.executor import Executor, RunResult
 from jellybean_agent.process.metrics import AgentCollector
 from jellybean_agent.tensors.stacking import OperatorInput
@@ -30,8 +31,9 @@ from jellybean_agent.worker.counters import WorkerCounters
 from jellybean_agent.worker.direct_calls import MAX_DIRECT_CALLS
 from jellybean_agent.worker.driver import Driver
 from jellybean_agent.worker.emulated_links import EmulatedLinks
+from jellybean_agent.worker.refused_values import blame
 from jellybean_protos.agent.v1 import agent_pb2
-from tests.support.tiny_models import save, scale
+from tests.support.tiny_models import make_plan, save, scale
 from tests.unit.agent.worker.one_operator import Gated, view_of
 
 
@@ -211,13 +213,43 @@ def test_one_bad_request_of_a_batch_fails_alone(tmp_path: Path) -> None:
     executor = Gated(tmp_path / "models/double.onnx", sha256, ("x",), batch=8)
     requests = [np.array([row], np.float32) for row in (0, 1, 2, 99, 4, 5)]
     found, figures, metrics = answered(tmp_path, view_of(tmp_path, sha256, 8), executor, requests)
-    assert "onnxruntime" in found[3].failure.reason
+    assert found[3].failure.reason == (
+        "variant only cannot compute with the values of this request: Gather: indices element out of data bounds, "
+        "idx=99 must be within the inclusive range [-11,10]"
+    )
+    assert found[3].failure.status == grpc.StatusCode.INVALID_ARGUMENT.value[0]
     assert [decode_tensor(message.tensor).tolist() for message in found if not message.HasField("failure")] == [
         [0.0], [1.0], [2.0], [4.0], [5.0]
     ]  # fmt: skip
     assert (figures.completed, figures.failed, figures.failed_batches) == ({"double": 5}, {"double": 1}, {"double": 1})
     assert figures.runs == {"double": Counter({1: 5})}
     assert 'jellybean_failed_batches_total{operator="double",variant="only",worker="edge-1"} 1.0' in metrics
+
+
+@pytest.mark.parametrize(
+    ("step", "status", "reason"),
+    [
+        ("jellybean_agent.steps:cast", grpc.StatusCode.INVALID_ARGUMENT, "with the values of this request: Gather"),
+        (None, grpc.StatusCode.INTERNAL, "with the output of number: Gather"),
+    ],
+)
+def test_values_that_another_operator_computed_are_no_error_of_the_client(
+    step: str | None, status: grpc.StatusCode, reason: str, tmp_path: Path
+) -> None:
+    plan = make_plan(
+        tmp_path,
+        {"number": (["x"], "0" * 64), "double": (["number"], "0" * 64)},
+        [(1.0, {"number": "edge-1", "double": "edge-1"})],
+        sources={"x": "edge"},
+    )
+    view = plan_view(plan)
+    number = view.operators["number"]
+    python = None if step is None else PythonView(step, "{}", "0" * 64)
+    view = replace(view, operators={**view.operators, "number": replace(number, python=python)})
+    run = RunOperator(0, "double", (WorkItem(0, "r", 0, (), ()),))
+    error = blame(view, run, RefusedValuesError("Gather: out of range"))
+    assert status_of(error) is status
+    assert reason in str(error)
 
 
 def test_a_model_that_mixes_its_requests_answers_them_one_by_one_and_says_so(
