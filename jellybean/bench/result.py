@@ -21,6 +21,9 @@ class BenchResult:
     measurement missed, and `deaths`, in words. `late`: worker -> share of its busy time by which this machine was
     slower than the device it emulates; of the probes of a bisection the largest. `machine_cpu`: share of this machine's
     CPU time in use, by any process.
+    Requests: `offered` in the window of `duration_s`, of which `completed` were answered, `answered_in_window` by its
+    end; `throughput_per_s` is that number over the window. `uncounted`: those of the warm-up of `warmup_s`, and those
+    sent after the window for the accuracy; the gateway's counters have them too.
     """
 
     plan: str
@@ -51,6 +54,9 @@ class BenchResult:
     deaths: tuple[str, ...] = ()
     breaches: tuple[str, ...] = ()
     accuracy_margin: float | None = None  # two standard errors; None if every held-out row was answered
+    answered_in_window: int | None = None  # None in records of before
+    warmup_s: float = 0.0
+    uncounted: int = 0
 
     @property
     def caveats(self) -> tuple[str, ...]:
@@ -66,9 +72,11 @@ class BenchResult:
 
 def verdict_of(rate_per_s: float, counts: Counts, reasons: Mapping[str, int]) -> str:
     """Text that says whether the plan kept up with the load. `reasons`: reason -> number of failed requests."""
-    text = (
-        f"{counts.in_time} of {counts.offered} requests answered in time at {rate_per_s:.4g}/s, {counts.failed} failed"
-    )
+    later, unanswered = counts.answered - counts.in_time, counts.offered - counts.answered - counts.failed
+    text = f"{counts.in_time} of {counts.offered} requests answered in time at {rate_per_s:.4g}/s"
+    text += f", {later} later" if later else ""
+    text += f", {counts.failed} failed"
+    text += f", {unanswered} not answered" if unanswered else ""
     if counts.is_sustained:
         return f"kept up: {text}"
     faults = {reason: count for reason, count in reasons.items() if not reason.startswith(_OVERLOAD)}
@@ -79,9 +87,10 @@ def verdict_of(rate_per_s: float, counts: Counts, reasons: Mapping[str, int]) ->
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Numbers of requests of a measurement."""
+    """Numbers of requests of a measurement. `answered`: in time (`in_time`) or later."""
 
     offered: int
+    answered: int
     in_time: int
     failed: int
     is_sustained: bool

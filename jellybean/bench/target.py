@@ -127,7 +127,8 @@ class Target:
         offered = self.offer(due, rows, settle_s=settle_s, end_s=settings.end_s, tick=window.tick)
         samples = [sample for sample in asyncio.run(offered) if sample.due_s >= settings.warmup_s]
         rest = self._rest(samples, rate_per_s, settings.duration_s, progress) if settings.all_rows else []
-        return self._result(rate_per_s, settings, grace, samples, rest, window)
+        result = self._result(rate_per_s, settings, grace, samples, rest, window)
+        return dataclasses.replace(result, uncounted=len(warming) + len(rest))
 
     async def offer(
         self, due_s: Sequence[float], rows: Sequence[int], *, settle_s: float, end_s: float, tick: Tick | None = None
@@ -166,7 +167,7 @@ class Target:
         failed = [sample for sample in samples if sample.status not in (OK, UNANSWERED)]
         end_s = settings.end_s
         in_time = sum(sample.finished_s <= end_s + grace for sample in answered)
-        by_end = sum(sample.finished_s <= end_s for sample in answered)
+        in_window = sum(sample.finished_s <= end_s for sample in answered)
         sustained = is_sustained(len(samples), in_time, len(failed))
         latencies = [sample.latency_s for sample in samples if sample.status in (OK, UNANSWERED)]
         p50, p90, p99 = np.percentile(latencies, [50, 90, 99]).tolist() if latencies else (None, None, None)
@@ -176,6 +177,7 @@ class Target:
         margin = self._margin(accuracy, len(answers))
         cost = window.cost_usd_per_h(self.plan)
         deaths = tuple(self.meters.deaths())
+        counts = Counts(len(samples), len(answered), in_time, len(failed), sustained)
         return BenchResult(
             plan=self.view.hash,
             workflow=self.view.name,
@@ -186,9 +188,9 @@ class Target:
             completed=len(answered),
             answered_in_time=in_time,
             failed=len(failed),
-            throughput_per_s=by_end / settings.duration_s,
+            throughput_per_s=in_window / settings.duration_s,
             sustained=sustained,
-            verdict=verdict_of(rate_per_s, Counts(len(samples), in_time, len(failed), sustained), reasons),
+            verdict=verdict_of(rate_per_s, counts, reasons),
             at=time.time(),
             latency_p50_s=p50,
             latency_p90_s=p90,
@@ -204,6 +206,8 @@ class Target:
             deaths=deaths,
             breaches=(*deaths, *_breaches(self.plan, p99, accuracy, margin, cost)),
             accuracy_margin=margin or None,
+            answered_in_window=in_window,
+            warmup_s=settings.warmup_s,
         )
 
     def _accuracy(self, answers: Sequence[Sample]) -> float | None:

@@ -88,7 +88,7 @@ def bench(
     if json:
         print_json(result.to_dict())
     else:
-        out.print(_bench_table(result))
+        out.print(bench_table(result))
         errors.print(result.verdict, style=GOOD if result.sustained else f"bold {BAD}")
         for breach in result.breaches:
             if breach not in result.caveats:  # which `measure` has printed
@@ -258,11 +258,19 @@ def _predict(project: Project) -> None:
         record_prediction(project.directory, plan, predict(plan, progress=advance))
 
 
-def _bench_table(result: BenchResult) -> Table:
+def bench_table(result: BenchResult) -> Table:
+    """The figures of a measurement, with what was counted over which window."""
     table = Table("figure", "measured", title=f"{result.workflow}: measured", title_justify="left")
-    table.add_row("offered", f"{result.offered} at {result.rate_per_s:.4g}/s in {result.duration_s:g} s")
-    table.add_row("outcomes", outcome_text(result.outcomes))
-    table.add_row("throughput", f"{result.throughput_per_s:.2f}/s")
+    table.add_row("sent", f"{result.offered} at {result.rate_per_s:.4g}/s in the window of {result.duration_s:g} s")
+    table.add_row("of these", outcome_text(result.outcomes))
+    throughput = f"{result.throughput_per_s:.2f}/s"
+    if result.answered_in_window is not None:
+        throughput += f": {result.answered_in_window} answered within the {result.duration_s:g} s"
+        throughput += f", {later} later" if (later := result.completed - result.answered_in_window) else ""
+    table.add_row("throughput", throughput)
+    if result.uncounted:
+        after = " and for the accuracy after it" if result.uncounted > result.rate_per_s * result.warmup_s + 1 else ""
+        table.add_row("not counted", f"{result.uncounted} before the window ({result.warmup_s:g} s of warm-up){after}")
     if result.highest_rate_per_s is not None:
         table.add_row("highest sustained rate", f"{result.highest_rate_per_s:.2f}/s")
     for label, value in (

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
+from rich.table import Table
 
 from jellybean.bench.heldout import HeldOut
 from jellybean.bench.hop import measure_hop_s
 from jellybean.bench.target import LoadSettings, Target
+from jellybean.cli.serving.measure import bench_table
 from jellybean.serving.errors import ServingError
 from jellybean.serving.local import launcher, replace_plan
 from jellybean.serving.outcomes import OutcomeKind
@@ -51,6 +55,8 @@ def test_counts_accuracy_cost_and_utilisation(directory: Path) -> None:
     assert {"warm-up", "offering load"} <= set(told)
     record = result.to_dict()
     assert record["errors"] == 0
+    assert (record["warmup_s"], record["uncounted"]) == (0.5, 10)
+    assert record["throughput_per_s"] == record["answered_in_window"] / 2.0
     assert record["plan"] == Target.of(directory, data).plan_hash
 
 
@@ -61,7 +67,7 @@ def test_the_accuracy_is_of_all_held_out_rows(directory: Path) -> None:
     told: list[str] = []
     every_row = LoadSettings(0.3, 0.0, all_rows=True)
     whole = target.measure(20.0, every_row, lambda done, total, label: told.append(label))
-    assert whole.offered == 6
+    assert (whole.offered, whole.uncounted) == (6, 4)
     assert whole.accuracy == pytest.approx(30.0)
     assert "the other held-out inputs, for the accuracy" in told
     assert target.measure(20.0, LoadSettings(0.3, 0.0)).accuracy != pytest.approx(30.0)
@@ -100,9 +106,26 @@ def test_a_slow_worker_is_found_out(tmp_path: Path, start) -> None:
     assert sum(counts.values()) == overloaded.offered
     assert counts["answered"] == overloaded.completed
     assert counts["cancelled"] + counts["shed"] == overloaded.offered - overloaded.completed > 0
+    in_window = overloaded.answered_in_window
+    assert overloaded.throughput_per_s == in_window / 1.5
+    assert in_window < overloaded.completed < overloaded.offered
+    table = printed(bench_table(overloaded))
+    later, unanswered = overloaded.completed - in_window, counts["cancelled"]
+    assert f"{overloaded.throughput_per_s:.2f}/s: {in_window} answered within the 1.5 s, {later} later" in table
+    assert f"{overloaded.offered} at 1000/s in the window of 1.5 s" in table
+    late = overloaded.completed - overloaded.answered_in_time
+    assert f"{late} later" in overloaded.verdict or not late
+    assert f"{unanswered} not answered" in overloaded.verdict or not unanswered
     found = target.saturate(30.0, window_s=1.5, tolerance=0.3)
     assert found.highest_rate_per_s is not None
     assert 0 < found.highest_rate_per_s < 1000
+
+
+def printed(table: Table) -> str:
+    """A table as text."""
+    output = io.StringIO()
+    Console(file=output, width=200).print(table)
+    return output.getvalue()
 
 
 def test_hop_is_a_small_positive_time() -> None:
