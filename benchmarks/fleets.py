@@ -7,7 +7,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.fleets_plot import Point, save_plot
@@ -76,8 +76,9 @@ def fleets(smoke: bool) -> Result:
         "s (worst)",
         "MB (worst)",
     ]
+    points = [_point(case, runs) for case, runs in found.items()]
     if not smoke:
-        save_plot([_point(case, runs) for case, runs in found.items()], PICTURE)
+        save_plot(points, PICTURE)
     return Result(
         title="Fleets: time, gap and memory by size",
         topic=Topic.PLANNING,
@@ -85,7 +86,7 @@ def fleets(smoke: bool) -> Result:
         reference=REFERENCE,
         tables=(Table.of([*columns, "memory / links bind"], [_row(case, runs) for case, runs in found.items()]),),
         notes=(_violations(run for runs in found.values() for run in runs),),
-        picture=Picture(PICTURE.name, "time by workers and by operators"),
+        picture=Picture(PICTURE.name, "time by workers and by operators", [asdict(point) for point in points]),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 
 class Topic(StrEnum):
@@ -43,10 +44,11 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """A file in `docs/images/`."""
+    """A file in `docs/images/`. `data`: what it is drawn from, as JSON values, so that it can be drawn again."""
 
     file: str
     alt: str
+    data: Any = None
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import accumulate
 from pathlib import Path
 
 from benchmarks.harness.registry import benchmark
 from benchmarks.harness.result import Picture, Result, Table, Topic
+from jellybean.display.pictures import INK, STYLE, SURFACE, bare, save_figure, series_style
 
 PICTURE = Path(__file__).parents[2] / "docs" / "images" / "parameter-server.svg"
 WORKERS, BATCH, EPOCHS = 4, 16, 5
@@ -147,7 +148,11 @@ def parameter_server(smoke: bool) -> Result:
             "is slow all the time.",
             "An update of BSP has the rows of four updates of the others.",
         ),
-        picture=Picture(PICTURE.name, "accuracy over time and over updates, by BSP, ASP and staleness 0, 2 and 8"),
+        picture=Picture(
+            PICTURE.name,
+            "accuracy over time and over updates, by BSP, ASP and staleness 0, 2 and 8",
+            None if smoke else {name: asdict(run) for name, run in runs.items()},
+        ),
     )
 
 
@@ -189,18 +194,23 @@ def _train(mode: str, workers: int, batch: int, epochs: int, *, slow_rank: int) 
 
 def draw(runs: Mapping[str, TrainedEpochs], path: Path) -> None:
     """Accuracy over time (both efficiencies) and over updates (statistical efficiency)."""
+    import matplotlib
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 4.2), layout="constrained")
-    by_time, by_updates = figure.subplots(1, 2, sharey=True)
-    for number, (name, run) in enumerate(runs.items()):
-        style = ("k-", "--", "-.", ":", "-")[number]
-        by_time.plot(run.ends_s, run.accuracy, style, marker=".", label=name)
-        by_updates.plot(run.updates, run.accuracy, style, marker=".", label=name)
-    by_time.set_xlabel("seconds")
-    by_time.set_ylabel("accuracy in %")
-    by_time.set_title("accuracy over time: one of four workers is three times slower", fontsize=10)
-    by_updates.set_xlabel("updates (of BSP: 4 gradients; of the others: 1)")
-    by_updates.set_title("accuracy over updates: statistical efficiency", fontsize=10)
-    by_updates.legend()
-    figure.savefig(path, metadata={"Date": None})
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(9.5, 4.0), facecolor=SURFACE, layout="constrained")
+        by_time, by_updates = figure.subplots(1, 2, sharey=True)
+        for number, (name, run) in enumerate(runs.items()):
+            style = {**series_style(number), "marker": "o", "markersize": 3.5, "linewidth": 1.6, "label": name}
+            by_time.plot(run.ends_s, run.accuracy, **style)
+            by_updates.plot(run.updates, run.accuracy, **style)
+        for axes, title, label in (
+            (by_time, "over time, with one of four workers three times slower", "seconds"),
+            (by_updates, "over updates", "updates (of BSP: 4 gradients; of the others: 1)"),
+        ):
+            axes.set_title(title, loc="left", fontsize=10, color=INK)
+            axes.set_xlabel(label)
+            bare(axes)
+        by_time.set_ylabel("accuracy in %")
+        figure.legend(*by_time.get_legend_handles_labels(), loc="outside lower left", ncols=5, frameon=False)
+        save_figure(figure, path)

@@ -18,6 +18,12 @@ class Colour:
     meaning: str = ""
 
 
+def _tint(colour: str, share: float) -> str:
+    """A colour mixed with white: `share` of it is kept."""
+    parts = (round(255 - share * (255 - int(colour[at : at + 2], 16))) for at in (1, 3, 5))
+    return "#" + "".join(f"{part:02x}" for part in parts)
+
+
 # Three shades tell neighbours apart in a bar; which operator a part belongs to is said by its number.
 SHADES = ("worker-1", "worker-2", "worker-3")
 PALETTE: Mapping[str, Colour] = {
@@ -49,6 +55,9 @@ ON_SHADE: Mapping[str, Colour] = {  # text on a shade
 }
 # Curves of one picture that are alternatives, told apart by legend and dashes too.
 SERIES = ("#2f3f8f", "#c2571a", "#d6458b", "#7a8b1a", "#6d4c41")
+# Parts of a tensor, by the first device that has them: tints of the series, dark enough to tell apart, light enough for
+# numbers in ink.
+TINTS = tuple(_tint(colour, share) for share in (0.3, 0.55) for colour in SERIES)
 # Boxes of a pipeline schedule: (a device's first stage or replica, its second).
 FORWARD, BACKWARD, WEIGHT_GRADIENT = ("#a9d3f5", "#5b9fd8"), ("#b8e0b0", "#6fb463"), ("#f6dfa0", "#dcb24a")
 

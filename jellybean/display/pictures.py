@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from math import floor, log10
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from jellybean.display import formats, palette
 from jellybean.errors import JellyBeanError
@@ -15,7 +15,9 @@ PLOT_FORMATS = (".svg", ".png", ".pdf")
 INK, SOFT, LINE = (palette.PALETTE[name].light for name in ("ink", "soft", "line"))
 SUNKEN, SURFACE = (palette.PALETTE[name].light for name in ("sunken", "surface"))
 WORKER, BAD = (palette.PALETTE[name].light for name in ("worker-2", "bad"))
-SERIES = palette.SERIES
+PREDICTED = palette.PALETTE["predicted"].light
+SERIES, TINTS = palette.SERIES, palette.TINTS
+DASHES = ("-", "--", ":", "-.")
 LIMIT = {"color": INK, "linewidth": 1.0, "linestyle": (0, (4, 3)), "zorder": 2}  # a target or limit: ink, dashed
 LABEL_PT = 8.0
 STYLE = {
@@ -31,6 +33,18 @@ STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "jellybean",  # makes the ids in SVG files reproducible
 }
+
+
+def series_style(number: int) -> dict[str, Any]:
+    """Colour and dashes of one of up to 20 curves, which are told apart without colour too."""
+    return {"color": SERIES[number % len(SERIES)], "linestyle": DASHES[number % len(DASHES)]}
+
+
+def bare(axes: Any, grid: Literal["x", "y"] = "y") -> None:
+    """A panel without a frame at the top and right, and with thin lines across one axis."""
+    axes.grid(axis=grid, color=LINE, linewidth=0.5)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def require_picture(path: Path) -> None:

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jellybean.display import formats
+from jellybean.display.terminal import BAD, WARN
 from jellybean.documents.locations import Location
 from jellybean.planning.explain import ESTIMATED_BELOW, Explained
 from jellybean.report.plan_view import p99_lines, plan_line
@@ -116,7 +117,7 @@ def _unanswered(explained: Explained) -> list[RenderableType]:
     for heading, texts in asked.items():
         if texts:
             more = f", and {len(texts) - MAX_ITEMS} more" if len(texts) > MAX_ITEMS else ""
-            table.add_row(Text(heading, "dim"), Text(", ".join(texts[:MAX_ITEMS]) + more, "yellow"))
+            table.add_row(Text(heading, "dim"), Text(", ".join(texts[:MAX_ITEMS]) + more, WARN))
     return _section("Not answered within the time limit", table) if table.row_count else []
 
 
@@ -184,7 +185,7 @@ def _limits(explained: Explained) -> list[RenderableType]:
         )
     if not binding and any(_open(limit) for limit in limits):
         parts.append(
-            Text("Binding requirements unknown: the time limit was reached before all were checked", "bold yellow")
+            Text("Binding requirements unknown: the time limit was reached before all were checked", f"bold {WARN}")
         )
     elif not binding:
         parts.append(Text("No binding requirements: none on its own makes the plan more expensive", "bold"))
@@ -326,7 +327,7 @@ def _infeasible(explained: Explained) -> RenderableType:
     found = explained.explanation.conflict
     refused = explained.explanation.status == "refused"
     what = "no plan was found that meets all targets" if refused else "no plan meets the targets"
-    title = Text(f"{explained.problem.name}: {what}", "bold red")
+    title = Text(f"{explained.problem.name}: {what}", f"bold {BAD}")
     if found is None:
         return title
     parts: list[RenderableType] = [title]
@@ -346,11 +347,8 @@ def _infeasible(explained: Explained) -> RenderableType:
         names = "; ".join(_title(explained, requirement).plain for requirement in found.remaining)
         parts.append(Text(f"Relaxing one is not enough: without the first, these still conflict: {names}"))
     if not found.proven and found.relaxations and explained.explanation.status != "refused":
-        parts.append(
-            Text(
-                "Not proven: for some sets of requirements the time limit was reached or a plan was rejected", "yellow"
-            )
-        )
+        text = "Not proven: for some sets of requirements the time limit was reached or a plan was rejected"
+        parts.append(Text(text, WARN))
     solved = f"{_count(explained.explanation.solves)} solved in {explained.explain_s:.1f} s"
     parts.append(Text(solved + _more_time(explained), "dim"))
     return Group(*parts)

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jellybean.display import formats
+from jellybean.display.terminal import GOOD, WARN
 from jellybean.planning.predicted_latency import Judged
 from jellybean_solver import CLOSED_FORM_RATIO, Placement, Plan, head_name, p99_by_workflow, planned_cuts, usd_apart
 
@@ -30,7 +31,7 @@ def plan_text(
     `solve_s`: time of the search. `latencies`: lines about the plan's p99 latencies.
     """
     parts: list[RenderableType] = [plan_line(plan, solve_s)]
-    parts += [Padding(Text(line, "yellow"), (0, 0, 0, 2), expand=False) for line in stale_lines(plan)]
+    parts += [Padding(Text(line, WARN), (0, 0, 0, 2), expand=False) for line in stale_lines(plan)]
     if plan.workflows:
         parts.append(Padding(_workflows(plan), (0, 0, 0, 2), expand=False))
     parts.append(Padding(_placements(plan), (0, 0, 0, 2), expand=False))
@@ -163,7 +164,7 @@ def _saving(cost_usd_per_h: float, name: str, cost: float) -> Text:
     if abs(saved) < SAME_COST:
         return Text(f"costs the same as {name} ({formats.usd(cost)}), to {formats.plain(100 * SAME_COST)} %", "dim")
     shown = f"{saved * 100:3.0f} %" if abs(saved) >= 0.005 else f"{saved * 100:.1f} %"
-    line = Text.assemble(("saves ", "dim"), (shown, "green" if saved >= 0.005 else "dim"))
+    line = Text.assemble(("saves ", "dim"), (shown, GOOD if saved >= 0.005 else "dim"))
     return line.append(f" against {name} ({usd_apart(cost_usd_per_h, cost)[1]})")
 
 

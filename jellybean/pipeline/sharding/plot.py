@@ -6,13 +6,14 @@ import math
 from pathlib import Path
 from typing import Any
 
-from jellybean.display.pictures import INK, LINE, SOFT, STYLE, SUNKEN, SURFACE, require_picture, save_figure
+from jellybean.display.pictures import INK, LINE, SOFT, STYLE, SUNKEN, SURFACE, TINTS, require_picture, save_figure
 from jellybean.errors import JellyBeanError
 from jellybean.pipeline.sharding.layer_groups import LayerGroup, layer_groups
 from jellybean_solver.pipeline import LayerGraph, Partition
 
 MAX_GROUPS = 60  # columns of the picture
 BATCH_WIDTH, GAP, SIDE = 0.35, 0.12, 1.0  # of the batch, between it and the weights, of the weights
+LABEL_PT, ROWS_PT = 6.5, 60.0  # size of the devices' numbers; sum of the sizes of numbers below each other
 LABELLED = 16  # parts of a square in which the devices' numbers can be read
 
 
@@ -65,7 +66,6 @@ def _tiles(
     axes: Any, group: LayerGroup, first: int, place: tuple[float, float], dimensions: tuple[str, str | None]
 ) -> None:
     """A tensor cut into parts, each with the numbers of the devices that have it."""
-    from matplotlib import colormaps
     from matplotlib.patches import Rectangle
 
     devices: dict[tuple[int, int], list[int]] = {}
@@ -76,12 +76,13 @@ def _tiles(
     rows, columns = (group.parts(name) if name else 1 for name in dimensions)
     height, width = SIDE / rows, place[1] / columns
     for (row, column), holders in devices.items():
-        colour = colormaps["Pastel1"](holders[0] % 9) if len(holders) < count or count == 1 else SUNKEN
+        colour = TINTS[holders[0] % len(TINTS)] if len(holders) < count or count == 1 else SUNKEN
         corner = (place[0] + column * width, row * height)
         axes.add_patch(Rectangle(corner, width, height, facecolor=colour, edgecolor=LINE, linewidth=0.8))
         if rows * columns <= LABELLED:
             label = _ranges([first + device for device in holders])
-            axes.text(corner[0] + width / 2, corner[1] + height / 2, label, ha="center", va="center", fontsize=6.5)
+            centre = corner[0] + width / 2, corner[1] + height / 2
+            axes.text(*centre, label, ha="center", va="center", fontsize=min(LABEL_PT, ROWS_PT / rows))
 
 
 def _ranges(numbers: list[int]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from jellybean.display.terminal import BAD, GOOD, WARN  # Grafana's names too
 from jellybean.serving.top.alerts import RULES
 from jellybean.serving.top.overload import ABOVE_PLAN
 
@@ -222,16 +223,16 @@ def _thresholds(title: str) -> dict[str, Any]:
     if title not in LIMITS:
         return {}
     near, above = LIMITS[title]
-    steps = [{"color": "green", "value": None}, {"color": "yellow", "value": near}, {"color": "red", "value": above}]
+    levels = ((GOOD, None), (WARN, near), (BAD, above))
+    steps = [{"color": colour, "value": value} for colour, value in levels]
     return {"thresholds": {"mode": "absolute", "steps": steps}, "color": {"mode": "thresholds"}}
 
 
 def _dashed(legend: str) -> dict[str, Any]:
-    """A figure of the plan as a dashed line: red if it is a limit."""
-    colour = "red" if legend in ("target", "budget") else "text"
+    """A figure of the plan as a dashed line in the colour of the text, as in all pages and pictures."""
     properties = [
         {"id": "custom.lineStyle", "value": {"fill": "dash", "dash": [10, 10]}},
         {"id": "custom.fillOpacity", "value": 0},
-        {"id": "color", "value": {"mode": "fixed", "fixedColor": colour}},
+        {"id": "color", "value": {"mode": "fixed", "fixedColor": "text"}},
     ]
     return {"matcher": {"id": "byName", "options": legend}, "properties": properties}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jellybean.display import palette
+from jellybean.display import palette, terminal
 from jellybean.display.palette import PALETTE, SERIES, Colour
 
 ROOT = Path(__file__).parents[3]
@@ -56,17 +56,47 @@ def test_the_check_would_notice() -> None:
     assert _distance("#2f6fde", MARKS["measured"].light) < LEAST_DISTANCE
 
 
+COLOUR = re.compile(
+    r"""["' ]#[0-9a-fA-F]{6}["';]|\brgba?\("""  # in style sheets, pages and pictures
+    r"""|["'](?:bold |bright_)*(?:red|green|yellow|blue|cyan|magenta|white|black|gr[ae]y)\d*["']"""  # by name
+    r"""|\bcolormaps\b|\bcmap\b|["']C\d["']|["'][krgbcmyw](?:-|:|--|-\.)["']|colou?r=["']0?\.\d+["']"""  # matplotlib
+)
+
+
 def test_colours_stand_in_the_palette_alone() -> None:
-    """No page or picture brings a colour of its own."""
-    home = Path(palette.__file__).resolve()
+    """No page, picture or terminal view brings a colour of its own."""
+    homes = {Path(module.__file__).resolve() for module in (palette, terminal)}
     sources = [path for folder in ("jellybean", "benchmarks") for path in (ROOT / folder).rglob("*")]
     found = [
         (path.relative_to(ROOT).as_posix(), text)
         for path in sources
-        if path.suffix in {".py", ".css", ".j2"} and path.resolve() != home
-        for text in re.findall(r"""["' ]#[0-9a-fA-F]{6}["';]|\brgba?\(""", path.read_text(encoding="utf-8"))
+        if path.suffix in {".py", ".css", ".j2"} and path.resolve() not in homes
+        for text in COLOUR.findall(path.read_text(encoding="utf-8"))
     ]
     assert found == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"#1d5fd1"', "rgb(1, 2, 3)", 'Text(line, "yellow")', 'Text(title, "bold red")', 'colormaps["Pastel1"]',
+        'style = "k-"', 'color="0.6"', 'color="C0"',
+    ],
+)  # fmt: skip
+def test_the_check_for_colours_would_notice(text: str) -> None:
+    assert COLOUR.search(text)
+
+
+def test_pictures_of_the_documentation_are_in_the_palette() -> None:
+    """Made by `python -m tests.tools.pictures`."""
+    known = {colour.light for colour in (*PALETTE.values(), *palette.ON_SHADE.values())} | {*SERIES, *palette.TINTS}
+    known |= {*palette.FORWARD, *palette.BACKWARD, *palette.WEIGHT_GRADIENT}
+    pictures = {
+        path.relative_to(ROOT).as_posix(): set(re.findall(r"#[0-9a-f]{6}\b", path.read_text(encoding="utf-8")))
+        for path in (ROOT / "docs/images").rglob("*.svg")
+    }
+    assert len(pictures) >= 20
+    assert {name: sorted(colours - known) for name, colours in pictures.items() if colours - known} == {}
 
 
 def test_every_mark_of_the_page_uses_one_colour_of_the_palette() -> None:
