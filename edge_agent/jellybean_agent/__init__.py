@@ -119,6 +119,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "CertificateFolder",
         "PRIVATE_KEY_FILE",
     ),
+    "security.connection_fault": ("ConnectionFault", "connection_fault"),
     "security.identity": (
         "Identity",
         "Policy",

@@ -75,6 +75,8 @@ from jellybean_agent.security.certificates import CA_FILE as CA_FILE
 from jellybean_agent.security.certificates import CERTIFICATE_FILE as CERTIFICATE_FILE
 from jellybean_agent.security.certificates import PRIVATE_KEY_FILE as PRIVATE_KEY_FILE
 from jellybean_agent.security.certificates import CertificateFolder as CertificateFolder
+from jellybean_agent.security.connection_fault import ConnectionFault as ConnectionFault
+from jellybean_agent.security.connection_fault import connection_fault as connection_fault
 from jellybean_agent.security.identity import Identity as Identity
 from jellybean_agent.security.identity import Policy as Policy
 from jellybean_agent.security.identity import Role as Role

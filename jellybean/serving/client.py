@@ -17,7 +17,7 @@ import grpc
 import numpy as np
 
 from jellybean.serving.endpoint import Endpoint
-from jellybean.serving.errors import KeptError, RequestError, ServingError
+from jellybean.serving.errors import HandshakeError, KeptError, RequestError, ServingError
 from jellybean.serving.run_state import running_state
 from jellybean_agent import (
     AgentError,
@@ -28,6 +28,7 @@ from jellybean_agent import (
     Transport,
     UnixSocketClient,
     UnixSocketRpcUnsupportedError,
+    connection_fault,
     decode_tensor,
     encode_tensor,
     protocol_metadata,
@@ -36,6 +37,7 @@ from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 
 TIMEOUT_S = 60.0
+_NOT_CONNECTED = ("failed to connect to all addresses", "errors resolving")  # what gRPC says without a connection
 INFER = "/jellybean.gateway.v1.Gateway/Infer"
 
 
@@ -177,7 +179,17 @@ class Client:
                 request, timeout=timeout_s or self._timeout_s, metadata=(*protocol_metadata(), *(headers or {}).items())
             )
         except grpc.RpcError as error:
-            raise RequestError(error.code().name, error.details() or "no details") from error
+            raise self._error_of(error) from error
+
+    def _error_of(self, error: grpc.RpcError) -> RequestError:
+        """The error of a failed call. Where there is no connection, the reason is found by making one here."""
+        status, details = error.code(), error.details() or "no details"
+        is_cut_off = status is grpc.StatusCode.UNAVAILABLE and details.startswith(_NOT_CONNECTED)
+        if is_cut_off and not self.address.startswith("unix:"):
+            fault = connection_fault(self.address, *self._transport.expected())
+            if fault is not None:
+                return HandshakeError(fault.reason) if fault.of_certificate else RequestError(status.name, fault.reason)
+        return RequestError(status.name, details)
 
     def _unix_socket(self) -> UnixSocketClient | None:
         """The faster RPC client of a Unix socket; None when the gateway speaks gRPC only (with certificates)."""

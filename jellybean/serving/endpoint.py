@@ -11,7 +11,7 @@ from jellybean.errors import InputError
 from jellybean.folders import STATE_FOLDER
 from jellybean.serving.errors import CertificateError, ServingError
 from jellybean.serving.run_state import GATEWAY_NAME, running_state
-from jellybean_agent import AgentError, CertificateFolder, Transport
+from jellybean_agent import PRIVATE_KEY_FILE, AgentError, CertificateFolder, Transport
 
 _ADMINS = Path("certs", "admin")
 
@@ -45,7 +45,7 @@ def remote_endpoint(directory: Path, address: str, tls: Path | None = None) -> E
         admins = directory / STATE_FOLDER / _ADMINS
         tls = next(iter(sorted(admins.glob("*"))), admins / "admin")
     found = Endpoint(address, tls)
-    with usable_certificates(directory):
+    with usable_certificates(directory, elsewhere=not has_authority(directory)):
         transport = found.transport()
     try:
         transport.check(address)
@@ -54,10 +54,24 @@ def remote_endpoint(directory: Path, address: str, tls: Path | None = None) -> E
     return found
 
 
+def has_authority(directory: Path) -> bool:
+    """True if the project's folder has the authority that signs its certificates: it is no copy of another project."""
+    return (directory / STATE_FOLDER / "certs" / "ca" / PRIVATE_KEY_FILE).exists()
+
+
 @contextlib.contextmanager
-def usable_certificates(directory: Path) -> Iterator[None]:
-    """Raise the errors of certificates as CertificateError, with the command that makes or renews them."""
+def usable_certificates(directory: Path, *, elsewhere: bool = False) -> Iterator[None]:
+    """Raise the errors of certificates as CertificateError, with the command that makes or renews them.
+
+    `elsewhere`: the gateway's authority is not in this folder, where the command would make another one.
+    """
     try:
         yield
     except (AgentError, ServingError) as error:
-        raise CertificateError(f"{str(error).partition('; ')[0]}; run `jellybean certs {directory}`") from error
+        advice = f"run `jellybean certs {directory}`"
+        if elsewhere:
+            advice = (
+                "copy the folder .jellybean/certs/admin/admin from the gateway's project, where `jellybean certs` "
+                "makes and renews it, and give it as --tls"
+            )
+        raise CertificateError(f"{str(error).partition('; ')[0]}; {advice}") from error

@@ -39,6 +39,13 @@ class RequestError(ServingError):
         self.reason = reason
 
 
+class HandshakeError(CertificateError, RequestError):
+    """A gateway cannot be reached because of a certificate, or of TLS on one side only; says what to do."""
+
+    def __init__(self, reason: str) -> None:
+        RequestError.__init__(self, "UNAVAILABLE", reason)
+
+
 class KeptError(RequestError):
     """There is no answer yet: the request is on disk and will be answered. `request_id`: to ask for the answer."""
 

@@ -73,7 +73,7 @@ def _context(found: Credentials) -> ssl.SSLContext:
     context.verify_mode = ssl.CERT_REQUIRED
     context.sslobject_class = TlsConnection
     context.load_verify_locations(cadata=found.ca.decode("ascii", "replace"))
-    with _in_memory(found.chain + b"\n" + found.key) as path:
+    with path_of_bytes(found.chain + b"\n" + found.key) as path:
         context.load_cert_chain(path)
     return context
 
@@ -85,7 +85,7 @@ def _why(error: ssl.SSLError | ValueError) -> str:
 
 
 @contextlib.contextmanager
-def _in_memory(data: bytes) -> Iterator[str]:
+def path_of_bytes(data: bytes) -> Iterator[str]:
     """Path of an in-memory file with these bytes: OpenSSL loads from paths only, and files on disk may change."""
     descriptor = os.memfd_create("certificate")
     try:

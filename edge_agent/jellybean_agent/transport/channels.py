@@ -98,6 +98,13 @@ class Transport:
             return grpc.insecure_channel(address, options=options)
         return grpc.secure_channel(address, credentials, options=options)
 
+    def expected(self, worker: str = GATEWAY) -> tuple[Identity | None, CertificateFolder | None]:
+        """The identity that a worker, or the gateway, must prove, and the certificate to show it; without TLS None."""
+        if self.certificate is None:
+            return None, None
+        workflow = self.certificate.current().identity.workflow
+        return Identity(workflow, Role.AGENT if worker != GATEWAY else Role.GATEWAY, worker), self.certificate
+
     @property
     def stream_age_s(self) -> float | None:
         """Seconds after which a stream moves to a new connection; None: never, as there is no certificate."""
@@ -157,10 +164,10 @@ def _dialling(
     transport: Transport, address: str, worker: str
 ) -> tuple[list[tuple[str, Any]], grpc.ChannelCredentials | None]:
     options = list(CHANNEL_OPTIONS)
-    if transport.certificate is None or address.startswith("unix:"):
+    peer, folder = transport.expected(worker)
+    if peer is None or folder is None or address.startswith("unix:"):
         return options, None
-    found = transport.certificate.current()
-    peer = Identity(found.identity.workflow, Role.AGENT if worker != GATEWAY else Role.GATEWAY, worker)
+    found = folder.current()
     options.append(("grpc.ssl_target_name_override", peer.tls_name))
     return options, grpc.ssl_channel_credentials(found.ca, found.key, found.chain)
 

@@ -14,7 +14,7 @@ from jellybean.cli.projects import open_project
 from jellybean.display.terminal import GOOD
 from jellybean.errors import JellyBeanError
 from jellybean.folders import state_folder
-from jellybean_agent import plan_view, stays_inside_folder
+from jellybean_agent import PRIVATE_KEY_FILE, plan_view, stays_inside_folder
 from jellybean_solver import to_document
 
 
@@ -58,7 +58,13 @@ def certs(
     project = open_project(directory, overrides, stale=stale)
     view = plan_view(to_document(load_current_plan(project)))
     folder = out_folder or state_folder(project.directory) / "certs"
+    is_first = not (folder / "ca" / PRIVATE_KEY_FILE).exists()
     authority = open_authority(folder / "ca", renew=new_ca)
+    if is_first:
+        say(
+            f"{folder / 'ca'} is a new authority: only processes with its certificates know it. To call a gateway of "
+            "another copy of this project, copy .jellybean/certs/admin/admin from there instead, and give it as --tls"
+        )
     named = [(Role.CLIENT, name) for name in clients or ["client"]] + [
         (Role.ADMIN, name) for name in admins or ["admin"]
     ]

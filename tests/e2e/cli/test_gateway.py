@@ -199,6 +199,19 @@ def test_only_an_admin_changes_what_is_served(site: Site) -> None:
         assert client.status().state == "ready"
 
 
+def test_certificates_made_in_a_copy_of_the_project_are_said_to_be_of_another_authority(
+    site: Site, tmp_path: Path
+) -> None:
+    copy = shutil.copytree(site.project, tmp_path / "copy", ignore=shutil.ignore_patterns(".jellybean"))
+    jellybean("certs", str(copy))
+    for command in ("top", "apply", "bench", "report", "down"):
+        said = refusal(command, str(copy), *site.elsewhere, status=2)
+        assert "`jellybean certs` made another authority here, which the gateway does not know" in said
+        assert "SSL" not in said
+    own = ("--tls", str(site.certificate("admin/admin")))
+    assert printed("top", str(copy), *site.elsewhere, *own)["workflow"] == "scales"
+
+
 class Load:
     """Sends requests one after the other until it is left; `answers`: the first value of each."""
 
@@ -335,10 +348,12 @@ def test_certificates_that_are_missing_or_expired_are_named_with_the_command_tha
     assert "its workers: box-1, server-1; did you mean 'box-1'?" in unknown
     assert advice in refusal("gateway", str(folder), *gateway, status=2)
     assert advice in refusal("token", str(folder), "--worker", "box-1", status=2)
+    copied = "copy the folder .jellybean/certs/admin/admin from the gateway's project"
     for command in ("apply", "bench", "down", "report", "top"):
-        assert advice in refusal(command, str(folder), *remote, status=2)
-    assert advice in refusal("infer", str(folder), "--input", "x=float32:[1, 1, 1, 1]", *remote, status=2)
-    jellybean("certs", str(folder))
+        assert copied in refusal(command, str(folder), *remote, status=2)
+    assert copied in refusal("infer", str(folder), "--input", "x=float32:[1, 1, 1, 1]", *remote, status=2)
+    assert "is a new authority: only processes with its certificates know it" in jellybean("certs", str(folder)).stderr
+    assert "nothing listens at 127.0.0.1:1" in refusal("top", str(folder), *remote)
     for name in ("gateway", "admin/admin"):
         expire(folder / ".jellybean/certs", name)
     assert advice in refusal("gateway", str(folder), *gateway, status=2)

@@ -1,0 +1,196 @@
+"""Why a process of a workflow cannot be reached, in words with the next step.
+
+gRPC says of a failed connection only what OpenSSL says. So after a failure the connection is made once more here, and
+each step (address, TLS or plain text, server's certificate, caller's certificate) has its own sentence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import socket
+import ssl
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jellybean_agent.errors import describe_error
+from jellybean_agent.security.certificates import CertificateFolder, Credentials
+from jellybean_agent.security.identity import Identity
+from jellybean_agent.security.tls_context import path_of_bytes
+
+_CONNECT_S = 3.0
+_ANSWER_S = 2.0  # for the server's first bytes after the handshake: its settings, or why it refuses the certificate
+_HTTP2_BEGIN = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # preface, empty SETTINGS
+_EXPIRED, _NOT_YET_VALID, _OTHER_NAME = 10, 9, 62  # OpenSSL's X509_V_ERR_ codes; others: of an unknown authority
+_COPY = "copy the folder .jellybean/certs/admin/admin from the project on the gateway's machine, and give it as --tls"
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionFault:
+    """Why a connection fails. `of_certificate`: a certificate is the reason, or that TLS is missing on one side."""
+
+    reason: str
+    of_certificate: bool
+
+
+def connection_fault(address: str, wanted: Identity | None, folder: CertificateFolder | None) -> ConnectionFault | None:
+    """Why `address` (HOST:PORT) cannot be reached; None if it can.
+
+    `wanted`: identity of the process that should answer; `folder`: the caller's certificate. Without them, plain text.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S) as connection:
+            if wanted is None or folder is None:
+                return _fault_of_plain_text(connection, address)
+            return _Handshake(address, wanted, folder.path, folder.current()).fault(connection)
+    except socket.gaierror:
+        return ConnectionFault(f"{address}: the host name {host} is unknown", of_certificate=False)
+    except TimeoutError:
+        return ConnectionFault(f"{address} does not answer: is the host up, and the port open?", of_certificate=False)
+    except ConnectionRefusedError:
+        reason = f"nothing listens at {address}: is the gateway up, and is this its port for clients?"
+        return ConnectionFault(reason, of_certificate=False)
+    except OSError as error:
+        return ConnectionFault(f"{address}: {describe_error(error)}", of_certificate=False)
+
+
+def _fault_of_plain_text(connection: socket.socket, address: str) -> ConnectionFault | None:
+    """The fault if the server speaks TLS: it closes other connections without a word, so a handshake is tried."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with contextlib.suppress(OSError), context.wrap_socket(connection):
+        reason = f"{address} takes TLS only: give the folder of a certificate (--tls FOLDER)"
+        return ConnectionFault(reason, of_certificate=True)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Handshake:
+    """A handshake with the process that should be `wanted`, by the credentials in a folder."""
+
+    address: str
+    wanted: Identity
+    folder: Path
+    credentials: Credentials
+
+    def fault(self, connection: socket.socket) -> ConnectionFault | None:
+        """Why the handshake fails; None if it succeeds and the server accepts the certificate."""
+        context = self._context()
+        try:
+            with context.wrap_socket(connection, server_hostname=self.wanted.tls_name) as secured:
+                reason = self._refusal(secured)
+        except ssl.SSLCertVerificationError as error:
+            reason = self._wrong_server(error)
+        except (ssl.SSLError, ConnectionError):  # before there is a certificate: bytes that are no TLS, or an end
+            who = f"what listens at {self.address} speaks no TLS"
+            reason = f"{who}: a gateway started with --insecure is called from its own machine, without --tls"
+        return None if reason is None else ConnectionFault(reason, of_certificate=True)
+
+    def _context(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.load_verify_locations(cadata=self.credentials.ca.decode("ascii", "replace"))
+        with path_of_bytes(self.credentials.chain + b"\n" + self.credentials.key) as path:
+            context.load_cert_chain(path)
+        context.set_alpn_protocols(["h2"])
+        return context
+
+    def _refusal(self, secured: ssl.SSLSocket) -> str | None:
+        """Why the server refuses the caller's certificate, which it says after the handshake; None if it does not."""
+        secured.settimeout(_ANSWER_S)
+        why = "closed the connection"
+        try:
+            secured.sendall(_HTTP2_BEGIN)
+            if secured.recv(1):
+                return None
+        except TimeoutError:
+            return None
+        except (ssl.SSLError, ConnectionError) as error:
+            why = (getattr(error, "reason", None) or why).lower().replace("_", " ")
+        if self.credentials.expires_unix_s < time.time():
+            return f"the certificate in {self.folder} expired on {_day(self.credentials.expires_unix_s)}; {_COPY}"
+        signer = _issuer(_first_certificate(self.credentials.chain))
+        return (
+            f"the gateway at {self.address} refuses the certificate in {self.folder}, which the authority {signer!r} "
+            f"signed ({why}): it does not know this authority; {_COPY}"
+        )
+
+    def _wrong_server(self, error: ssl.SSLCertVerificationError) -> str:
+        shown = self._shown_certificate()
+        if shown is None:
+            return f"{self.address}: its certificate is not valid: {error.verify_message}"
+        if error.verify_code == _EXPIRED:
+            until = _day(shown.not_valid_after_utc.timestamp())
+            return (
+                f"the certificate of the gateway at {self.address} expired on {until}: run `jellybean certs DIR` there"
+            )
+        if error.verify_code == _NOT_YET_VALID:
+            return f"the certificate of the gateway at {self.address} is not valid yet: compare both machines' clocks"
+        if error.verify_code == _OTHER_NAME:
+            names = ", ".join(_names(shown)) or "nobody"
+            return (
+                f"at {self.address} answers {names}, not {self.wanted.uri}: check the address, and the workflow's name"
+            )
+        known = ", ".join(repr(name) for name in _subjects(self.credentials.ca))
+        return (
+            f"the certificate of the gateway at {self.address} is signed by the authority {_issuer(shown)!r}; "
+            f"{self.folder} trusts {known}: `jellybean certs` made another authority here, which the gateway does not "
+            f"know; {_COPY}"
+        )
+
+    def _shown_certificate(self) -> Any:
+        """The certificate that the server shows, unverified; None if there is none now."""
+        from cryptography import x509
+
+        context = self._context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        host, _, port = self.address.rpartition(":")
+        with (
+            contextlib.suppress(OSError, ValueError),
+            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S) as connection,
+            context.wrap_socket(connection) as secured,
+        ):
+            return x509.load_der_x509_certificate(secured.getpeercert(binary_form=True) or b"")
+        return None
+
+
+def _first_certificate(chain: bytes) -> Any:
+    from cryptography import x509
+
+    return x509.load_pem_x509_certificates(chain)[0]
+
+
+def _subjects(bundle: bytes) -> list[str]:
+    """Names of the authorities in a bundle (PEM)."""
+    from cryptography import x509
+
+    return [_common_name(found.subject) for found in x509.load_pem_x509_certificates(bundle)]
+
+
+def _issuer(certificate: Any) -> str:
+    return _common_name(certificate.issuer)
+
+
+def _common_name(name: Any) -> str:
+    from cryptography.x509.oid import NameOID
+
+    found = name.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(found[0].value) if found else name.rfc4514_string()
+
+
+def _names(certificate: Any) -> list[str]:
+    """The URIs in a certificate, or its DNS names if it has none."""
+    from cryptography import x509
+
+    with contextlib.suppress(x509.ExtensionNotFound):
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        return list(
+            names.get_values_for_type(x509.UniformResourceIdentifier) or names.get_values_for_type(x509.DNSName)
+        )
+    return []
+
+
+def _day(unix_s: float) -> str:
+    return f"{datetime.datetime.fromtimestamp(unix_s, datetime.UTC):%Y-%m-%d %H:%M} UTC"

@@ -1,0 +1,143 @@
+"""What a client says when it cannot reach a gateway: real servers on real sockets, by the way each connection fails."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from jellybean.serving.client import Client
+from jellybean.serving.enrolment.authority import open_authority
+from jellybean.serving.errors import HandshakeError, RequestError
+from jellybean_agent import CertificateFolder, Identity, Policy, Role, Transport
+from tests.support.ports import free_port
+
+GATEWAY, ADMIN = Identity("scales", Role.GATEWAY), Identity("scales", Role.ADMIN, "admin")
+
+
+@contextmanager
+def serving(tls: Path | None) -> Iterator[str]:
+    """A server as the gateway's, with the certificate in a folder or in plain text; yields its address."""
+    transport = Transport("scales", None if tls is None else CertificateFolder(tls), insecure=tls is None)
+    address = f"127.0.0.1:{free_port()}"
+    loop, is_up, stop = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
+
+    async def serve() -> None:
+        server = transport.server(Policy("scales", set()))
+        transport.bind(server, address)
+        await server.start()
+        is_up.set()
+        await stop.wait()
+        await server.stop(0)
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+    thread.start()
+    try:
+        assert is_up.wait(30)
+        yield address
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(30)
+        loop.close()
+
+
+class Certificates:
+    """Folders of certificates that one authority signed: of the gateway, and of an admin."""
+
+    def __init__(self, root: Path) -> None:
+        self.authority = open_authority(root / "ca")
+        self.gateway, self.admin = root / "gateway", root / "admin"
+        self.authority.equip(self.gateway, GATEWAY)
+        self.authority.equip(self.admin, ADMIN)
+
+    @property
+    def name(self) -> str:
+        """Name of the authority."""
+        return str(self.authority.certificate.subject.rfc4514_string().removeprefix("CN="))
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture
+def server(certificates: Certificates) -> Iterator[str]:
+    with serving(certificates.gateway) as address:
+        yield address
+
+
+def refusal(address: str, tls: Path | None) -> RequestError:
+    """The error of a call."""
+    with Client(address, tls=tls, timeout_s=20.0) as client, pytest.raises(RequestError) as caught:
+        client.status()
+    return caught.value
+
+
+def handshake_refusal(address: str, tls: Path | None) -> str:
+    """Why a call fails because of TLS; no word of OpenSSL's is in it."""
+    error = refusal(address, tls)
+    assert isinstance(error, HandshakeError), error
+    assert not re.search(r"SSL_|ssl_|OPENSSL|error:\d", error.reason)
+    return error.reason
+
+
+def test_a_connection_that_works_is_not_explained(server: str, certificates: Certificates) -> None:
+    error = refusal(server, certificates.admin)
+    assert (type(error), error.status) == (RequestError, "UNIMPLEMENTED")  # the server has no methods
+
+
+def test_an_authority_of_a_copy_of_the_project(server: str, certificates: Certificates, tmp_path: Path) -> None:
+    copy = Certificates(tmp_path)
+    reason = handshake_refusal(server, copy.admin)
+    assert f"signed by the authority {certificates.name!r}; {copy.admin} trusts {copy.name!r}" in reason
+    assert "copy the folder .jellybean/certs/admin/admin from the project on the gateway's machine" in reason
+
+
+def test_a_certificate_of_an_authority_that_the_gateway_does_not_know(
+    server: str, certificates: Certificates, tmp_path: Path
+) -> None:
+    copy = Certificates(tmp_path)
+    shutil.copy(certificates.admin / "ca.crt", copy.admin / "ca.crt")  # only the gateway finds it out
+    reason = handshake_refusal(server, copy.admin)
+    assert f"refuses the certificate in {copy.admin}, which the authority {copy.name!r} signed" in reason
+    assert "copy the folder" in reason
+
+
+def test_an_expired_certificate_of_the_gateway(certificates: Certificates, tmp_path: Path) -> None:
+    folder = tmp_path / "gateway"
+    certificates.authority.equip(folder, GATEWAY)
+    with serving(folder) as address:
+        certificates.authority.equip(folder, GATEWAY, life_s=-60.0)
+        reason = handshake_refusal(address, certificates.admin)
+    assert re.search(r"expired on \d{4}-\d\d-\d\d \d\d:\d\d UTC: run `jellybean certs DIR` there", reason)
+
+
+def test_another_process_at_the_address(certificates: Certificates, tmp_path: Path) -> None:
+    certificates.authority.equip(tmp_path, other := Identity("scales", Role.AGENT, "box-1"))
+    with serving(tmp_path) as address:
+        assert f"answers {other.uri}, not {GATEWAY.uri}" in handshake_refusal(address, certificates.admin)
+
+
+def test_plain_text_against_tls(server: str) -> None:
+    assert f"{server} takes TLS only: give the folder of a certificate" in handshake_refusal(server, None)
+
+
+def test_tls_against_plain_text(certificates: Certificates) -> None:
+    with serving(None) as address:
+        reason = handshake_refusal(address, certificates.admin)
+    assert f"what listens at {address} speaks no TLS" in reason
+
+
+def test_nobody_at_the_address(certificates: Certificates) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    error = refusal(address, certificates.admin)
+    assert not isinstance(error, HandshakeError)
+    assert f"nothing listens at {address}" in error.reason
+    assert "host name nowhere.invalid is unknown" in refusal("nowhere.invalid:1", certificates.admin).reason
