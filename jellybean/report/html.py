@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, partial
 from importlib import resources
 
@@ -19,11 +20,12 @@ from jellybean.display import formats, palette
 from jellybean.report import views
 from jellybean.report.comparison import METRIC_BY_KEY
 from jellybean.report.drawing import gauges, topology
-from jellybean.report.plan_view import cut_lines, proof, where
+from jellybean.report.plan_view import cut_lines, proof, stale_lines, where
 from jellybean.report.report import Report
 from jellybean.report.utilisation import TOLERANCE
 from jellybean.serving.outcomes import outcome_text
 
+MAX_RUNS = 8  # measurements in the list
 _CARDS = ("cost_usd_per_h", "accuracy", "throughput_per_s", "highest_rate_per_s", "latency_p50_s", "latency_p99_s")
 
 
@@ -32,6 +34,7 @@ def render_html(report: Report) -> str:
     style, policy = _style()
     plan = report.plan
     keys = views.operator_keys(report)
+    runs = report.runs[: -MAX_RUNS - 1 : -1]
     return _environment().get_template("report.html.j2").render(
         report=report,
         plan=plan,
@@ -57,6 +60,9 @@ def render_html(report: Report) -> str:
         judged_workers=sum(worker.measured is not None for worker in report.workers),
         deviating=[worker for worker in report.workers if worker.deviates],
         utilisation_tolerance=TOLERANCE,
+        stale=stale_lines(plan),
+        runs=runs,
+        notes=_numbered(run.caveats for run in runs),
         trends=views.trends(report),
         keys=keys,
     )  # fmt: skip
@@ -102,6 +108,7 @@ def _environment() -> Environment:
         "xy": _xy,
         "breakable": _breakable,
         "capitalised": _capitalised,
+        "unbroken": _unbroken,
     }
     return environment
 
@@ -114,6 +121,17 @@ def _xy(value: float) -> str:
 def _breakable(name: str) -> Markup:
     """A name that may be wrapped after underscores and hyphens rather than inside a word."""
     return Markup(re.sub(r"([_-])(?=\w)", r"\1<wbr>", str(escape(name))))
+
+
+def _numbered(groups: Iterable[Sequence[str]]) -> Mapping[str, int]:
+    """Text -> its number, from 1 on in the order of appearance, as the same caveat is true of many measurements."""
+    texts = dict.fromkeys(text for group in groups for text in group)
+    return {text: number for number, text in enumerate(texts, start=1)}
+
+
+def _unbroken(text: str) -> str:
+    """The text with no line break between a figure and its unit."""
+    return re.sub(r"(?<=\d) (?=(?:%|points|[mµ]?s|min|USD/h|[kMGT]i?B)(?:\W|$))", "\u00a0", text)
 
 
 def _capitalised(text: str) -> str:
