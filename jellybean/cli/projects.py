@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from jellybean.cli.console import warn
@@ -17,29 +17,50 @@ from jellybean.documents import (
 )
 
 
-def open_project(directory: Path, overrides: Sequence[str] | None, *, stale: bool) -> Project:
-    """Load a project of one workflow; warn about accepted stale profiles and about times of other machines.
+def open_project(
+    directory: Path, overrides: Sequence[str] | None, *, stale: bool, shows_times: bool = False
+) -> Project:
+    """Load a project of one workflow; warn about accepted stale profiles.
 
+    `shows_times`: the command's figures depend on the profiles' times, so warn about times of other machines too.
     StaleProfilesError if its profiles are stale and that is not accepted.
     """
     project = load_project(directory, overrides or (), accept_stale=stale)
     require_current(project)
-    warn_about_profiles(project)
+    _warn(project, shows_times=shows_times)
     return project
 
 
-def open_any_project(directory: Path, overrides: Sequence[str] | None, *, stale: bool) -> AnyProject:
+def open_any_project(
+    directory: Path, overrides: Sequence[str] | None, *, stale: bool, shows_times: bool = False
+) -> AnyProject:
     """`open_project` for one or several workflows."""
     project = load_any_project(directory, overrides or (), accept_stale=stale)
     require_current(project)
-    warn_about_profiles(project)
+    _warn(project, shows_times=shows_times)
     return project
 
 
-def warn_about_profiles(project: AnyProject) -> None:
-    """Warn about stale profiles that `--stale` accepts, and about times that were measured on other machines."""
-    for part in project.workflows.values() if isinstance(project, MultiWorkflowProject) else [project]:
+def _warn(project: AnyProject, *, shows_times: bool) -> None:
+    warn_about_stale_profiles(project)
+    if shows_times:
+        warn_about_machines(project)
+
+
+def warn_about_stale_profiles(project: AnyProject) -> None:
+    """Warn about the stale profiles that `--stale` accepts."""
+    for part in _parts(project):
         for entry in part.stale if part.accept_stale else ():
             warn(f"stale: {entry.problem}")
-        for note in machine_notes(part):
-            warn(f"{part.directory / 'profiles.yaml'}: {note}")
+
+
+def warn_about_machines(project: AnyProject) -> None:
+    """Warn about times that were measured on other machines: one line for each profiles.yaml, with the next step."""
+    for part in _parts(project):
+        if notes := machine_notes(part):
+            file, command = part.directory / "profiles.yaml", f"jellybean profile {project.directory}"
+            warn(f"{file}: {'; '.join(notes)}; to measure them here: {command}")
+
+
+def _parts(project: AnyProject) -> Iterable[Project]:
+    return project.workflows.values() if isinstance(project, MultiWorkflowProject) else [project]

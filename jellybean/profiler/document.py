@@ -319,18 +319,27 @@ def _accuracy(findings: Findings) -> AccuracyProfile | None:
             return AccuracyProfile(independent=by_operator)
 
 
-def noise_notes(findings: Findings) -> list[str]:
-    """A note if repeated measurements of a latency differ by more than `NOISY`; otherwise an empty list."""
-    relevant = {point: found for point, found in findings.latency.items() if found.p50_s >= MIN_NOISE_S}
+def noise_notes(latency: Mapping[Point, Latency], speeds: Mapping[str, float]) -> list[str]:
+    """A note if repeated measurements of a latency differ by more than `NOISY`; otherwise an empty list.
+
+    `speeds`: by worker type.
+    """
+    relevant = {point: found for point, found in latency.items() if found.p50_s >= MIN_NOISE_S}
     noisy = {point: found.noise for point, found in relevant.items() if found.noise > NOISY}
     if not noisy:
         return []
     worst = max(noisy, key=lambda point: noisy[point])
-    types = [name for name, speed in findings.workload.speeds.items() if speed == worst.speed]
+    types = [name for name, speed in speeds.items() if speed == worst.speed]
     return [
         f"the machine was busy or unsteady: {len(noisy)} of {len(relevant)} latencies of a millisecond or more vary "
-        f"by more than {100 * NOISY:.0f} % between repeated blocks, the worst by {100 * noisy[worst]:.0f} % "
+        f"by more than {100 * NOISY:g} % between repeated blocks, the worst by {_percent_above(noisy[worst], NOISY)} % "
         f"({worst.model.operator} {worst.model.variant} on {' / '.join(types)}, batch {worst.batch}); "
         "for better figures close other programs "
         "and run `jellybean profile --fresh --seconds 2`"
     ]
+
+
+def _percent_above(share: float, limit: float) -> str:
+    """A share above a limit in percent, with as many digits as it takes to read it as more than the limit."""
+    texts = (f"{100 * share:.{digits}f}" for digits in range(4))
+    return next((text for text in texts if float(text) > 100 * limit), f"just over {100 * limit:g}")

@@ -126,7 +126,7 @@ def measurements(
 def _notes(project: Project, findings: Findings) -> Iterator[str]:
     """Notes on how precise the measurements are."""
     yield from ratio_warnings(project.workflow, findings.survey)
-    yield from noise_notes(findings)
+    yield from noise_notes(findings.latency, findings.workload.speeds)
     yield from findings.cut_models.notes
     if isinstance(findings.accuracy, dict):
         yield (

@@ -10,7 +10,7 @@ import typer
 from jellybean.cli.app import checked_picture
 from jellybean.cli.console import EXIT_WOULD_BREAK, out, print_json, progress, say, warn
 from jellybean.cli.current_plan import warn_if_replanned
-from jellybean.cli.projects import warn_about_profiles
+from jellybean.cli.projects import warn_about_machines, warn_about_stale_profiles
 from jellybean.planning.project_plan import unproven
 
 
@@ -24,7 +24,8 @@ def run_check(
         checked_picture(plot)
     with progress("check") as advance:
         checked = check_trace(directory, trace, overrides, seed=seed, progress=advance, accept_stale=stale)
-    warn_about_profiles(checked.project)
+    warn_about_stale_profiles(checked.project)
+    warn_about_machines(checked.project)
     warn_if_replanned(checked.project, checked.plan, checked.renewed)
     if (warning := unproven(checked.plan)) is not None:
         warn(warning)

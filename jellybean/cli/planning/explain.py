@@ -49,7 +49,7 @@ def explain(
     """
     from jellybean.report.explain_view import closing_text, explained_text, part_text
 
-    project = open_any_project(directory, overrides, stale=stale)
+    project = open_any_project(directory, overrides, stale=stale, shows_times=True)
     with progress("explain") as advance:
 
         def show(found: Explained, part: Part) -> None:

@@ -70,7 +70,7 @@ def frontier(
     path = checked_picture(plot) if plot is not None else None if json else directory / "frontier.svg"
     if plans is not None:
         checked_folder("--plans", plans)
-    project = open_project(directory, overrides, stale=stale)
+    project = open_project(directory, overrides, stale=stale, shows_times=True)
     with progress("frontier") as advance:
         result = find_frontier(project, rates=scales, step=step, time_limit_s=time_limit, progress=advance)
     empty = not result.accuracy.corners and (result.rates is None or result.rates.highest_scale is None)

@@ -159,7 +159,7 @@ def plan(
         else:
             hours = horizon_hours(horizon or HORIZON)
             replan_gap = DEFAULT_GAP if gap is None else gap
-            project = open_any_project(directory, written.overrides, stale=stale)
+            project = open_any_project(directory, written.overrides, stale=stale, shows_times=True)
             run_replan(project, start, written, horizon_h=hours, gap=replan_gap, time_limit_s=time_limit, json=json)
     except OutOfTimeError as error:
         raise OutOfTimeError("\n".join(filter(None, (str(error), kept_plan(directory, outdated=False))))) from error
@@ -167,7 +167,7 @@ def plan(
 
 def _plan(output: PlanOutput, *, stale: bool, gap: float | None, time_limit_s: float | None, json: bool) -> None:
     directory, served = output.directory, ""
-    project = open_any_project(directory, output.overrides, stale=stale)
+    project = open_any_project(directory, output.overrides, stale=stale, shows_times=True)
     with progress("plan") as advance:
         planned = plan_project(project, gap=gap, time_limit_s=time_limit_s, progress=advance)
     if planned.plan is not None:
@@ -199,7 +199,7 @@ def simulate(
     ] = None,
 ) -> None:
     """Predict latency, throughput and the highest sustained rate of the plan by simulation."""
-    project = open_any_project(directory, overrides, stale=stale)
+    project = open_any_project(directory, overrides, stale=stale, shows_times=True)
     current = load_current_plan(project)
     if (warning := unproven(current)) is not None:
         warn(warning)

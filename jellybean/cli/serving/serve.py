@@ -82,7 +82,7 @@ def up(
         )
     if log_format is not None:
         os.environ["JELLYBEAN_LOG"] = log_format  # inherited by all processes, including restarted ones
-    project = open_project(directory, overrides, stale=stale)
+    project = open_project(directory, overrides, stale=stale, shows_times=True)
     settings = LaunchSettings(
         port=port,
         http_port=http_port,

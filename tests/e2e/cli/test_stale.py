@@ -90,6 +90,18 @@ def test_accepted_stale_profiles_are_stated(replaced: Path, tmp_path: Path) -> N
     assert "planned again" not in jellybean("simulate", str(folder), "--stale").stderr
 
 
+def test_times_of_another_machine_are_said_once_where_they_matter(tmp_path: Path) -> None:
+    folder = tmp_path / "digits"
+    jellybean("init", "digits", str(folder))
+    profiles = folder / "profiles.yaml"
+    profiles.write_text(re.sub(r"onnxruntime: .*", "onnxruntime: 1.0.0", profiles.read_text()))
+    (line,) = [line for line in jellybean("plan", str(folder), *NO_P99).stderr.splitlines() if "1.0.0" in line]
+    assert line.startswith(f"{profiles}: the times were not measured on a machine like this one")
+    assert line.endswith(f"; to measure them here: jellybean profile {folder}")
+    for command in (("certs", *NO_P99), ("validate",)):
+        assert "1.0.0" not in jellybean(command[0], str(folder), *command[1:]).stderr
+
+
 def test_a_plan_of_current_profiles_says_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "digits"
     jellybean("init", "digits", str(folder))

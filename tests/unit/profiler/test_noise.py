@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from statistics import median
 
 import pytest
 
 from jellybean.documents import read_profiles
-from jellybean.profiler.document import with_noise
+from jellybean.profiler.document import NOISY, noise_notes, with_noise
+from jellybean.profiler.latency import Latency, Point
+from jellybean.profiler.workload import Model
 from tests.support.paths import EXAMPLES
+
+
+@pytest.mark.parametrize(
+    ("noise", "worst"), [(0.342, "34"), (0.104, "10.4"), (0.10041, "10.04"), (NOISY + 1e-9, "just over 10")]
+)
+def test_the_worst_noise_reads_as_more_than_the_limit(noise: float, worst: str) -> None:
+    """Of three latencies of a millisecond or more two are noisy; the shorter one is left out."""
+    times = {"a": (2e-3, noise), "b": (2e-3, 0.02), "c": (3e-3, (noise + NOISY) / 2), "d": (1e-5, 0.9)}
+    latency = {
+        Point(Model("read", name, Path(name), ""), 0.5, 1): Latency(p50_s, p50_s, p50_s, p50_s, spread)
+        for name, (p50_s, spread) in times.items()
+    }
+    (note,) = noise_notes(latency, {"box": 0.5, "server": 1.0})
+    assert "2 of 3 latencies of a millisecond or more vary by more than 10 % between" in note
+    assert f"the worst by {worst} % (read a on box, batch 1)" in note
+    assert noise_notes({point: found for point, found in latency.items() if found.noise == 0.02}, {}) == []
 
 
 def test_each_run_states_the_median_and_the_highest_noise_of_its_entries() -> None:
