@@ -24,6 +24,7 @@ from jellybean_agent.execution.python_code import (
     parse_allow_list,
     step_folders,
 )
+from jellybean_agent.process.model_trial import ModelTrial
 from jellybean_agent.process.server import DEFAULT_DRAIN_S, Options, serve, termination_event
 from jellybean_agent.telemetry.logs import add_log_options, configure_logging
 from jellybean_agent.transport.channels import CONNECTION_LIFETIME_S
@@ -96,14 +97,15 @@ async def _joined(joining: dict[str, object], given: dict[str, object], pool: Mo
     every_s = float(str(joining["plan_every_s"]))
     stop = termination_event()
     renewing = _start(keep_renewed(found.folder))
-    following = _start(wait_for_new_plan(found, every_s, allow_python))
+    trial = ModelTrial(pool, found.folder, allow_python, cast(float, given["max_run_s"]))
+    following = _start(wait_for_new_plan(found, every_s, trial, allow_python))
     try:
         await serve(Options(**{**given, **files, **ours}), pool, stop)  # type: ignore[arg-type]
     except ModelError as error:
         if not stop.is_set():
             LOG.error("plan %s cannot be served here, waiting for another: %s", found.view.hash[:12], error)
             following.cancel()
-            following = _start(wait_for_new_plan(found, every_s, allow_python, problem=str(error)))
+            following = _start(wait_for_new_plan(found, every_s, trial, allow_python, problem=str(error)))
             await stop.wait()
     finally:
         is_new = following.done() and following.exception() is None

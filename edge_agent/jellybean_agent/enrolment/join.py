@@ -49,6 +49,10 @@ _PENDING_KEY = "enrolling.key"  # key whose certificate has not arrived yet
 _CURRENT = "..data"  # symlink to the folder with the current credentials, as in a mounted Kubernetes Secret
 
 
+# Tries the models of a plan: path in the plan -> downloaded file. ModelError if one cannot be served.
+Trial = Callable[[PlanView, WorkerView, Mapping[str, Path]], Coroutine[Any, Any, None]]
+
+
 @dataclass(frozen=True, slots=True)
 class Joined:
     """The files of an enrolled machine, all in its folder."""
@@ -113,12 +117,13 @@ async def keep_renewed(folder: Path) -> None:
 
 
 async def wait_for_new_plan(
-    found: Joined, every_s: float, allow_python: frozenset[str] = frozenset(), problem: str = ""
+    found: Joined, every_s: float, trial: Trial, allow_python: frozenset[str] = frozenset(), problem: str = ""
 ) -> None:
     """Ask the gateway for another plan; return once it is to be served here, and its models have been downloaded.
 
     The gateway answers when there is one, at the latest after `every_s` seconds (one of an older version: at once). It
-    may want the models to be downloaded while the plan before is still served; what prevents that is reported to it.
+    may want the models to be downloaded while the plan before is still served; `trial` then tries them, and what
+    prevents the switch is reported to it.
     `allow_python`: functions that may run here besides the built-in steps. `problem`: why the plan of `found` cannot be
     served here, which is reported first; empty if it is served.
     """
@@ -144,7 +149,7 @@ async def wait_for_new_plan(
                         _require_python(view, worker, allow_python)
                         if fetched != view.hash:
                             fetched = ""  # its downloads may be removed
-                            await _fetch_models(stub, found.models, view, worker)
+                            await _prepare(stub, found.models, view, worker, trial if given.later else None)
                         fetched = view.hash
                         if not given.later:
                             LOG.info("the gateway serves plan %s: switching to it", view.hash[:12])
@@ -161,6 +166,22 @@ async def wait_for_new_plan(
             pause_s = min(every_s, _ASK_AGAIN_S)
             LOG.debug("the gateway was not asked for another plan: %s", describe_error(error))
         await asyncio.sleep(max(0.0, asked_s + pause_s - time.monotonic()))
+
+
+async def _prepare(stub: Any, folder: Path, view: PlanView, worker: WorkerView, trial: Trial | None) -> None:
+    """Download a worker's models beside those that are served, and try them with `trial`, if any."""
+    await _fetch_models(stub, folder, view, worker)
+    if trial is not None:
+        await trial(view, worker, _downloaded(folder, view, worker))
+
+
+def _downloaded(folder: Path, view: PlanView, worker: WorkerView) -> dict[str, Path]:
+    """Path in the plan -> file, of a worker's models that were downloaded beside those that are served."""
+    found: dict[str, Path] = {}
+    for path, sha256 in _models(folder, view, worker).items():
+        part = partial_file(path, sha256)
+        found[str(path.relative_to(folder))] = part if part.exists() else path
+    return found
 
 
 def _stated_hash(document: object) -> str:

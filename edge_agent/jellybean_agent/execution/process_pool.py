@@ -12,6 +12,7 @@ import fcntl
 import os
 import signal
 import socket
+import threading
 from typing import Self
 
 from jellybean_agent.errors import TransientError
@@ -31,6 +32,7 @@ class ModelProcessPool:
         self._memory_bytes = memory_bytes
         self._control: socket.socket | None = None
         self._pid = 0
+        self._lock = threading.Lock()  # a request and its answer: the fork server serves one after the other
 
     def start(self) -> Self:
         """Fork the fork server."""
@@ -55,9 +57,10 @@ class ModelProcessPool:
         fcntl.fcntl(memory.file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)  # a model process must not truncate it
         conversation = Conversation(mine, memory)
         try:
-            control = self._open_control()
-            socket.send_fds(control, [NEW_PROCESS], [other.fileno(), memory.file])
-            pid, _ = PID_AND_CODE.unpack(receive_exactly(control, PID_AND_CODE.size))
+            with self._lock:
+                control = self._open_control()
+                socket.send_fds(control, [NEW_PROCESS], [other.fileno(), memory.file])
+                pid, _ = PID_AND_CODE.unpack(receive_exactly(control, PID_AND_CODE.size))
         except OSError as error:
             conversation.close()
             raise TransientError(POOL_DIED) from error
@@ -68,9 +71,10 @@ class ModelProcessPool:
     def end_process(self, pid: int) -> int:
         """Kill a model process; returns its exit code (as `os.waitstatus_to_exitcode`): -9 if this call killed it."""
         try:
-            control = self._open_control()
-            control.sendall(END_PROCESS + PID_AND_CODE.pack(pid, 0))
-            _, code = PID_AND_CODE.unpack(receive_exactly(control, PID_AND_CODE.size))
+            with self._lock:
+                control = self._open_control()
+                control.sendall(END_PROCESS + PID_AND_CODE.pack(pid, 0))
+                _, code = PID_AND_CODE.unpack(receive_exactly(control, PID_AND_CODE.size))
         except OSError:
             return -int(signal.SIGKILL)
         return int(code)

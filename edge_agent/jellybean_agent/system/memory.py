@@ -16,6 +16,21 @@ def machine_memory_bytes() -> int:
     return total
 
 
+def available_memory_bytes() -> int:
+    """Memory that can be used without swapping, by the machine or by what the cgroup's limit leaves; bytes."""
+    left = machine_memory_bytes()
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        fields = dict(line.split(":", 1) for line in lines)
+        left = min(left, int(fields["MemAvailable"].split()[0]) * 1024)
+    with contextlib.suppress(OSError, ValueError):
+        used, limit = (
+            int(Path(f"/sys/fs/cgroup/memory.{name}").read_text(encoding="ascii")) for name in ("current", "max")
+        )
+        left = min(left, max(0, limit - used))
+    return left
+
+
 def process_memory_bytes() -> int:
     """The limit on this process's data (RLIMIT_DATA), or the machine's memory if that is lower; bytes."""
     limit = resource.getrlimit(resource.RLIMIT_DATA)[0]

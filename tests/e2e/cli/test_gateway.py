@@ -254,6 +254,8 @@ def test_apply_moves_the_boxes_to_another_plan_without_losing_a_request(site: Si
         assert not printed("apply", str(site.project))["changed"]
         assert printed("top", str(site.project))["plan"] == before
     assert load.failures == []
+    tried = (site.project.parent / "box-1.log").read_text()
+    assert f"plan {served[:12]} was tried: first loaded and run" in tried
     changes = [value for value, after in zip(load.answers, [*load.answers[1:], 0.0], strict=True) if value != after]
     assert changes == [6.0, 15.0, 6.0]
     assert site.gateway_pid() == gateway
@@ -292,8 +294,10 @@ def test_a_plan_whose_model_is_damaged_at_the_gateway_changes_nothing(site: Site
     assert (set(load.answers), load.failures) == ({6.0}, [])
 
 
-def test_a_box_that_cannot_load_its_new_model_returns_to_the_plan_before(site: Site, tmp_path: Path) -> None:
+def test_a_box_that_cannot_load_its_new_model_never_leaves_the_plan_before(site: Site, tmp_path: Path) -> None:
     """The model is of a later opset than the box's ONNX Runtime reads."""
+    log = site.project.parent / "box-1.log"
+    starts = log.read_text().count("box-1 ready")
     copy = shutil.copytree(site.project, tmp_path / "copy")
     changed, workflow = copy / "models/five.onnx", copy / "workflow.yaml"
     before = file_sha256(changed)
@@ -312,6 +316,9 @@ def test_a_box_that_cannot_load_its_new_model_returns_to_the_plan_before(site: S
         site.await_ready()
     served.write_bytes(five)
     assert "keeps its plan: worker box-1: first/five: model" in error
+    assert "cannot be served here" in log.read_text()
+    assert log.read_text().count("box-1 ready") == starts
+    assert not list((site.project.parent / "box-1").glob("trial-*"))
     assert not abandoned.exists()
     assert (set(load.answers), load.failures) == ({6.0}, [])
     assert all(box.poll() is None and box.pid == pids[worker] for worker, box in site.boxes.items())
