@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import mean
@@ -48,15 +49,18 @@ class MeasuredCosts:
     ) -> MeasuredCosts:
         """With what the trial of a document's candidate has shown: each number by the first trial that can show it.
 
+        The slowdown is the least of all trials, as other programs can only add to it.
+
         Actions of split layers wait for each other, so they show the slowdown only where nothing else does.
         `predicted`: the candidate's costs with what was measured before. `trained_bytes`: of a process's weights, over
         all stages.
         """
         processes, messages = document.device_processes, document.devices > 1
         known = replace(self, with_messages=self.with_messages or messages)
-        if processes not in self.slowdown and not (document.tensor and self.slowdown):
+        if not (document.tensor and self.slowdown):
             ratio = _compute_s(shown, schedule) / max(_compute_s(predicted, schedule), 1e-9)
-            known = replace(known, slowdown={**self.slowdown, processes: self.slowdown_of(processes) * ratio})
+            slowdown = min(self.slowdown.get(processes, math.inf), self.slowdown_of(processes) * ratio)
+            known = replace(known, slowdown={**self.slowdown, processes: slowdown})
         if messages and not self.with_messages:
             known = replace(known, gap_s=shown.gap_s, message_s=_longer_messages_s(shown, predicted))
         if not self.slowdown:
@@ -74,8 +78,12 @@ def _longer_messages_s(shown: ScheduleCosts, predicted: ScheduleCosts) -> float:
 
 
 def _compute_s(costs: ScheduleCosts, schedule: Schedule) -> float:
-    """Forward and backward seconds of a micro-batch, over all stages."""
-    kinds = {action.kind for action in schedule.actions[0]} - {ActionKind.REDUCE, ActionKind.UPDATE}
+    """Forward and backward seconds of a micro-batch, over all stages; forward alone where the backward is split.
+
+    Both halves of a split backward take longer than the whole on any number of processes.
+    """
+    used = {action.kind for actions in schedule.actions for action in actions}
+    kinds = {ActionKind.FORWARD} if ActionKind.INPUT_GRADIENT in used else {ActionKind.FORWARD, ActionKind.BACKWARD}
     return sum(costs.computing_s(kind, stage) for kind in sorted(kinds) for stage in range(schedule.stages))
 
 

@@ -2,11 +2,13 @@
 
 A prediction leaves out what depends on the machine (cores that processes share, caches, Python). So the candidate with
 the least predicted time is tried; what its trial took, over what was predicted, corrects the predictions of candidates
-like it. The search ends when the best candidate is one that was tried.
+like it. The search ends when all candidates near the best one were tried, and no number of processes was given up after
+a single trial.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import mean, median
@@ -21,16 +23,18 @@ Predict = Callable[[Candidate, MeasuredCosts], float]  # seconds per batch
 class SearchLimits:
     """`trials`: most candidates that are tried; 0: predictions decide. `seconds`: after which no further one is tried.
 
-    `explored`: candidates that are tried in a layout before their times count against its other ones. `finalists`: how
-    many race beside the fastest with each number of processes, if they are at most `close` times slower than the best:
-    one iteration each in turn, so that other programs slow all of them alike. `race_s`: how long they race. `rounds`:
-    fewest and most of them. Numbers are by simulated searches (docs/design/training.md); seconds are what a user may
-    wait for a choice.
+    `explored`: candidates that are tried in a layout before their times count against its other ones, and with a number
+    of processes before it is given up. `margin`: tried are candidates predicted to take less than so many times as long
+    as the best. `finalists`: how many race beside the fastest with each number of processes, if they are at most
+    `close` times slower than the best: one iteration each in turn, so that other programs slow all of them alike.
+    `race_s`: how long they race. `rounds`: fewest and most of them. Numbers are by simulated searches
+    (docs/design/training.md); seconds are what a user may wait for a choice.
     """
 
     trials: int = 16
     seconds: float = 20.0
     explored: int = 2
+    margin: float = 1.2
     finalists: int = 2
     close: float = 1.6
     race_s: float = 8.0
@@ -49,7 +53,7 @@ class Search:
     spent_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self._predicted = self._predictions()
+        self._predicted = self._hoped = self._predictions()
         self._raced: tuple[Candidate, ...] = ()
 
     def next(self) -> Candidate | None:
@@ -63,7 +67,7 @@ class Search:
             return self._best([one for one in self.candidates if one.processes == 1] or self.candidates)
         if len(self.trials) < self.limits.trials and self.spent_s < self.limits.seconds:
             best = self._best(self.candidates)
-            return None if best in self.trials else best
+            return self._challenger(best) if best in self.trials else best
         return None
 
     @property
@@ -99,6 +103,8 @@ class Search:
         if measured != self.measured:
             self.measured = measured
             self._predicted = self._predictions()
+        if len(self.trials) == 1:
+            self._hoped = self._predicted
 
     @property
     def best(self) -> Candidate:
@@ -113,6 +119,20 @@ class Search:
 
     def _best(self, candidates: Sequence[Candidate]) -> Candidate:
         return min(candidates, key=lambda one: (self.seconds(one), one.processes))
+
+    def _challenger(self, best: Candidate) -> Candidate | None:
+        """One that may yet beat the best of those tried; None if there is no such candidate.
+
+        Either it is predicted within the margin, or its number of processes has too few trials, and it would be the
+        fastest by what the very first trial taught: a single trial may have been slowed by any factor, by other
+        programs or by what its schedule alone costs, and later predictions for as many processes depend on it.
+        """
+        best_s, counts = self.seconds(best), Counter(one.processes for one in self.trials)
+        untried = [one for one in self.candidates if one not in self.trials]
+        near = [one for one in untried if self.seconds(one) < self.limits.margin * best_s]
+        few = [one for one in untried if counts[one.processes] < self.limits.explored and self._hoped[one] < best_s]
+        challengers = near or few
+        return self._best(challengers) if challengers else None
 
     def _predictions(self) -> dict[Candidate, float]:
         return {one: self.predict(one, self.measured) for one in self.candidates}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -97,11 +98,13 @@ class Raced:
 def race(trials: Sequence[TrialRun], rounds: int) -> list[Raced]:
     """Run an iteration of each candidate in turn, so that other programs slow them alike.
 
-    A collective call of all ranks. Each iteration begins at a barrier.
+    A collective call of all ranks. Each iteration begins at a barrier. Each round has an order of its own, the same on
+    all ranks: a candidate's iteration also depends on the one before it (caches, cores that slept).
     """
     own: list[list[RankTimes | None]] = [[] for _ in trials]
     for number in range(rounds + 1):
-        for times, trial in zip(own, trials, strict=True):
+        for index in random.Random(number).sample(range(len(trials)), len(trials)):
+            times, trial = own[index], trials[index]
             dist.barrier()
             if trial.run is None:
                 times.append(None)

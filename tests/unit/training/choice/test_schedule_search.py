@@ -131,6 +131,25 @@ class TestSearch:
         assert choice_note(made, made.best, 2).startswith("one process is fastest: 1f1b, 1 device x 1 replica")
         assert choice_note(made, made.best, 2).endswith("1 process of 2 ends now")
 
+    def test_a_number_of_processes_is_not_given_up_after_one_trial(self):
+        """The first trial with two processes was slowed, and what it taught makes all others with two look slow."""
+        candidates = [self.ONE, self.SLOW, self.FAST]
+        hoped = {self.ONE: 2.0, self.SLOW: 1.2, self.FAST: 1.3}
+
+        def predicted(one: Candidate, measured: MeasuredCosts) -> float:
+            return hoped[one] * measured.slowdown_of(one.processes)
+
+        made, times = Search(candidates, predicted), {self.ONE: 2.0, self.SLOW: 7.0, self.FAST: 1.4}
+        while (candidate := made.next()) is not None:
+            taught = MeasuredCosts(slowdown={1: 1.0} if candidate == self.ONE else {1: 1.0, 2: 6.0})
+            made.record(candidate, times[candidate], 0.1, taught)
+        assert list(made.trials) == candidates
+        assert made.best == self.FAST
+        hopeless = search(
+            {self.ONE: 2.0, self.SLOW: 7.0, self.FAST: 7.5}, {self.ONE: 2.0, self.SLOW: 1.2, self.FAST: 2.5}
+        )
+        assert self.FAST not in hopeless.trials
+
     def test_one_candidate_is_no_plural(self):
         made = search({self.FAST: 1.0})
         assert choice_note(made, made.best, 2) == "1f1b is fastest: 1e+03 ms a batch (1 candidate, 1 of them tried)"
@@ -310,6 +329,10 @@ class TestMeasuredCosts:
         assert (second.slowdown, second.gap_s) == ({1: 2.0, 2: pytest.approx(3.0)}, 3e-4)
         assert second.message_s == pytest.approx(3e-3)
         assert second.update_s_per_byte == first.update_s_per_byte
+        split = make_schedule("zb-h1", 2, 4)
+        whole = replace(predicted, input_s=(8e-3,) * 2, weight_s=(8e-3,) * 2)
+        halves = replace(shown, input_s=(30e-3,) * 2, weight_s=(40e-3,) * 2)  # forwards take 1.5 times as long
+        assert first.learned(two, split, whole, halves, 8000.0).slowdown[2] == pytest.approx(3.0)
         assert second.learned(two, schedule, predicted, replace(shown, gap_s=9e-4), 8000.0) == second
 
 
