@@ -42,8 +42,8 @@ def schedule_auto(smoke: bool) -> Result:
         method=f"Batches of {BATCH} digits in {MICROBATCHES} micro-batches a replica; devices, replicas, tensor size "
         f"and schedule are free. The wide MLP has layers of {WIDTH}. After the choice, every candidate is measured "
         f"once; then the {FINALISTS} best, the best with each number of processes and the chosen one train {ROUNDS} "
-        "iterations each in turn: medians. Then the chosen one trains: the median idle time of its epochs. One "
-        f"thread a process; two cores, with other work. Slowed links: one loopback device of {SLOW_MBIT_PER_S} Mbit/s "
+        "iterations each in turn, in another order each round: medians. Then the chosen one trains: the median idle "
+        f"time of its epochs. One thread a process; two cores{_priority()}. Slowed links: one loopback device of {SLOW_MBIT_PER_S} Mbit/s "
         "for all processes, by the kernel's token bucket.",
         reference="the best of all candidates, measured.",
         tables=(Table.of(_COLUMNS, rows),),
@@ -52,6 +52,12 @@ def schedule_auto(smoke: bool) -> Result:
             "is one, and nothing is searched.",
         ),
     )
+
+
+def _priority() -> str:
+    """How the processes were kept from other work of the machine, where they were (`chrt -r 10`)."""
+    real_time = os.sched_getscheduler(0) in (os.SCHED_RR, os.SCHED_FIFO)
+    return ", processes at real-time priority, as the machine had other work too" if real_time else ""
 
 
 def _measured(model: str, processes: int, rate: int | None) -> dict[str, Any]:
