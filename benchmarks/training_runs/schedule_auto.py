@@ -43,8 +43,8 @@ def schedule_auto(smoke: bool) -> Result:
         f"and schedule are free. The wide MLP has layers of {WIDTH}. After the choice, every candidate is measured "
         f"once; then the {FINALISTS} best, the best with each number of processes and the chosen one train {ROUNDS} "
         "iterations each in turn, in another order each round: medians. Then the chosen one trains: the median idle "
-        f"time of its epochs. One thread a process; two cores{_priority()}. Slowed links: one loopback device of {SLOW_MBIT_PER_S} Mbit/s "
-        "for all processes, by the kernel's token bucket.",
+        f"time of its epochs. One thread a process; two cores{_priority()}. Slowed links: one loopback device of "
+        f"{SLOW_MBIT_PER_S} Mbit/s for all processes, by the kernel's token bucket.",
         reference="the best of all candidates, measured.",
         tables=(Table.of(_COLUMNS, rows),),
         notes=(
