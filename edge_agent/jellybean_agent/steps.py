@@ -85,6 +85,17 @@ def channels_first(
     return {"picture": np.ascontiguousarray(inputs["picture"].transpose(0, 3, 1, 2))}
 
 
+@step(
+    inputs={"picture": ("dtype", (-1, "channels", "height", "width"))},
+    outputs={"picture": ("dtype", (-1, "height", "width", "channels"))},
+)
+def channels_last(
+    inputs: Tensors, *, height: int = -1, width: int = -1, channels: int = 3, dtype: str = "float32"
+) -> Tensors:
+    """Pictures [n, channels, height, width] as [n, height, width, channels]."""
+    return {"picture": np.ascontiguousarray(inputs["picture"].transpose(0, 2, 3, 1))}
+
+
 @step(inputs={"data": ("dtype", (-1, "shape"))}, outputs={"data": ("to", (-1, "shape"))})
 def cast(inputs: Tensors, *, to: str, dtype: str = "uint8", shape: int | Sequence[int] = (-1, -1, 3)) -> Tensors:
     """The data in another dtype; conversion to integers truncates and clips to the dtype's range."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from jellybean.documents.checks.checked import CheckedWorkflow
 from jellybean.documents.checks.tensors import (
@@ -12,6 +13,7 @@ from jellybean.documents.checks.tensors import (
     Tensor,
     answers_differ,
     batch_problem,
+    half_precision_hint,
     misfits,
     step_between,
 )
@@ -32,6 +34,7 @@ class ArrayHeader:
     dtype: str
 
 
+HELD_OUT = "held-out inputs"
 Arrays = Mapping[str, ArrayHeader]  # source -> header of its held-out inputs
 
 
@@ -136,28 +139,61 @@ def _check_fit(
         found = _edge_problems(workflow, (*base, index), edge, port, models.get(edge.upstream, {}))
         if edge.upstream in arrays:
             header = arrays[edge.upstream]
-            found.compare(Tensor(header.dtype, (1, *header.shape[1:])), port, edge.kind, "held-out inputs")
+            found.compare(Tensor(header.dtype, (1, *header.shape[1:])), port, edge.kind, HELD_OUT)
         if why := batch_problem(port, edge.kind):
             found.by_reason.setdefault(why, [])
         for message, upstreams in found.by_reason.items():
             origin = f"{edge.upstream} ({', '.join(upstreams)})" if upstreams else edge.upstream
             text = f"{origin} does not fit input {port.name!r} of {operator} {variant}: {message}"
-            hint = f"change one of the models, or name another output{found.steps.get(message, '')}"
-            workflow.tree.add((*base, index), text, hint)
+            conversions = _conversions(workflow, (*base, index), edge, found, message)
+            workflow.tree.add((*base, index), text, f"change one of the models, or name another output{conversions}")
 
 
 @dataclass(frozen=True, slots=True)
 class _Misfits:
-    """What does not fit one edge: reason -> where it comes from, and reason -> the step that would make it fit."""
+    """What does not fit one edge: reason -> where it comes from, and reason -> the tensors, given and wanted."""
 
     by_reason: dict[str, list[str]] = field(default_factory=dict)
-    steps: dict[str, str] = field(default_factory=dict)
+    tensors: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     def compare(self, given: Tensor, port: Port, kind: EdgeKind, origin: str) -> None:
         """Compare what an upstream variant or the held-out inputs give with the input that takes it."""
         if why := misfits(given, port, kind):
             self.by_reason.setdefault(why, []).append(origin)
-            self.steps[why] = step_between(given, port.tensor)
+            self.tensors[why] = given, port.tensor
+
+
+def _conversions(workflow: CheckedWorkflow, path: DocPath, edge: Edge, found: _Misfits, reason: str) -> str:
+    """What would make the tensors of an edge fit, as the end of a sentence: a step in YAML, another array or export."""
+    if reason not in found.tensors:
+        return ""
+    given, wanted = found.tensors[reason]
+    conversion = step_between(given, wanted)
+    if conversion is None:
+        return half_precision_hint(given, wanted)
+    written: Any = workflow.tree.data
+    for key in path:
+        written = written[key]
+    name, taken, read = f"{edge.upstream}_{conversion.step}", written, f"{edge.upstream}_{conversion.step}"
+    if edge.kind is EdgeKind.GATHER and isinstance(written, Mapping):  # each child is converted, then they are gathered
+        taken = {key: value for key, value in written.items() if key in ("from", "output")}
+        read = _flow_text({"from": name, **{key: value for key, value in written.items() if key not in taken}})
+    text = (
+        f", or put a step between them: under operators {name}: {{inputs: [{_flow_text(taken)}], "
+        f"variants: {{{conversion.step}: {{{conversion.code}}}}}}}, and {read} in place of {_flow_text(written)}"
+    )
+    if HELD_OUT in found.by_reason[reason]:
+        text += f", or save the held-out inputs as {conversion.on_array}, and send that"
+    return text + half_precision_hint(given, wanted)
+
+
+def _flow_text(value: Any) -> str:
+    """A value of a document as YAML in one line."""
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key}: {_flow_text(item)}' for key, item in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_flow_text, value))}]"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _free(model: ModelSignature, edges: tuple[Edge, ...]) -> str:

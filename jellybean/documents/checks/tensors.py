@@ -6,12 +6,15 @@ tensor with leading dimension 1; a gather receives any number of rows. Symbolic 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from jellybean_agent import PortNames, unserved_reason
 from jellybean_solver import EdgeKind, JellyBeanError
+
+_PICTURE_SIZES = 3  # height, width and channels
 
 
 class ModelFileError(JellyBeanError):
@@ -129,23 +132,54 @@ def misfits(upstream: Tensor, port: Port, kind: EdgeKind) -> str:
     return ""
 
 
-def step_between(given: Tensor, wanted: Tensor) -> str:
-    """The built-in step that makes a tensor fit, as the end of a sentence; empty if there is none."""
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """A built-in step that makes a tensor fit. `arguments`: in YAML. `on_array`: what does the same to an array."""
+
+    step: str
+    arguments: str
+    on_array: str
+
+    @property
+    def code(self) -> str:
+        """The keys of a variant that runs the step."""
+        return f"python: jellybean_agent.steps:{self.step}, with: {{{self.arguments}}}"
+
+
+def step_between(given: Tensor, wanted: Tensor) -> Conversion | None:
+    """The built-in step that makes a tensor fit; None if there is none."""
     rows, shape = _sizes(given.shape), _sizes(wanted.shape)
-    if unserved_reason(given.dtype) or unserved_reason(wanted.dtype):
-        return ""
-    if given.dtype != wanted.dtype and rows is not None:
-        how = f"cast, with: {{to: {wanted.dtype}, dtype: {given.dtype}, shape: {rows}}}{_half(given, wanted)}"
-    elif rows is None or shape is None or len(rows) == len(shape):
-        return ""
-    elif len(shape) == 1:
-        how = f"flatten, with: {{dtype: {given.dtype}, shape: {rows}}}"
-    else:
-        how = f"reshape, with: {{to: {shape}, dtype: {given.dtype}, shape: {rows}}}"
-    return f", or put a step between them: python: jellybean_agent.steps:{how}"
+    if unserved_reason(given.dtype) or unserved_reason(wanted.dtype) or rows is None:
+        return None
+    kind = f"dtype: {given.dtype}"
+    if given.dtype != wanted.dtype:
+        return Conversion("cast", f"to: {wanted.dtype}, {kind}, shape: {rows}", f"array.astype('{wanted.dtype}')")
+    if shape is None:
+        return None
+    if len(rows) != len(shape):
+        step, to = ("flatten", "") if len(shape) == 1 else ("reshape", f"to: {shape}, ")
+        sizes = ", ".join(map(str, ("len(array)", *shape)))
+        return Conversion(step, f"{to}{kind}, shape: {rows}", f"array.reshape({sizes})")
+    return _moved_channels(rows, shape, kind)
 
 
-def _half(one: Tensor, other: Tensor) -> str:
+def _moved_channels(rows: Sequence[int], shape: Sequence[int], kind: str) -> Conversion | None:
+    """The step between pictures with the channels first and last, if that makes the sizes `rows` those of `shape`."""
+    if len(rows) != _PICTURE_SIZES:
+        return None
+    for step, order, names in (
+        ("channels_first", (2, 0, 1), ("height", "width", "channels")),
+        ("channels_last", (1, 2, 0), ("channels", "height", "width")),
+    ):
+        moved = [rows[index] for index in order]
+        if all(-1 in pair or pair[0] == pair[1] for pair in zip(moved, shape, strict=True)):
+            sizes = ", ".join(f"{name}: {size}" for name, size in zip(names, rows, strict=True))
+            axes = ", ".join(str(index + 1) for index in order)
+            return Conversion(step, f"{sizes}, {kind}", f"array.transpose(0, {axes})")
+    return None
+
+
+def half_precision_hint(one: Tensor, other: Tensor) -> str:
     """How a model in half precision keeps float32 inputs and outputs, as the end of a sentence; else empty."""
     if {one.dtype, other.dtype} != {"float16", "float32"}:
         return ""
@@ -164,7 +198,7 @@ def answers_differ(one: Port, other: Port) -> str:
     if left.dtype == right.dtype and (unknown or len(left.shape or ()) == len(right.shape or ())):
         return ""
     texts = [f"{port.name!r} is {port.tensor.dtype} {_text(port.tensor.shape or ())}" for port in (one, other)]
-    return ", ".join(texts) + _half(left, right)
+    return ", ".join(texts) + half_precision_hint(left, right)
 
 
 def batch_problem(port: Port, kind: EdgeKind) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 from jellybean.documents import build_problem, load_project, write_profiles
 from jellybean.documents.draft.project_files import write_draft
@@ -38,6 +40,8 @@ from tests.support.exported_models import (
     replace,
     replace_model,
     sklearn_classifier,
+    tensor,
+    write,
 )
 from tests.support.measured_project import measured_profiles
 
@@ -187,7 +191,46 @@ def test_held_out_text_is_refused(folder: Path, array: str, path: str) -> None:
 def test_a_tensor_that_a_step_would_convert_is_told_which(folder: Path, array: np.ndarray, step: str) -> None:
     with np.load(folder / "data/heldout.npz") as data:
         np.savez(folder / "data/heldout.npz", **{**dict(data), "left": array})
-    assert f"python: jellybean_agent.steps:{step}" in "\n".join(problems(folder))
+    text = "\n".join(problems(folder))
+    assert f"python: jellybean_agent.steps:{step.partition(', or')[0]}" in text
+    assert step.rpartition("}")[2] in text
+
+
+def apply_step(folder: Path, text: str) -> None:
+    """Write the operator that a message offers, and the edge to it."""
+    found = re.search(r"under operators (\S+: \{.*?\}\}\}\}), and (.*?) in place of (.*?)[,)]", text)
+    assert found is not None, text
+    operator, reader, edge = found.groups()
+    replace(folder, f"[{edge}", f"[{reader}")
+    replace(folder, "operators:\n", f"operators:\n  {operator}\n")
+
+
+@pytest.mark.parametrize(
+    ("array", "wanted", "step", "save"),
+    [
+        (np.ones((4, 8, 6, 3), np.float32), [3, 8, 6], "channels_first", "array.transpose(0, 3, 1, 2)"),
+        (np.ones((4, 3, 8, 6), np.float32), [8, 6, 3], "channels_last", "array.transpose(0, 2, 3, 1)"),
+        (np.ones((4, 5), np.float64), [5], "cast", "array.astype('float32')"),
+        (np.ones((4, 8, 6), np.float32), [48], "flatten", "array.reshape(len(array), 48)"),
+        (np.ones((4, 48), np.float32), [1, 8, 6], "reshape", "array.reshape(len(array), 1, 8, 6)"),
+    ],
+)
+def test_the_step_and_the_array_that_a_message_offers_are_right_as_they_stand(
+    array: np.ndarray, wanted: list[int], step: str, save: str, tmp_path: Path
+) -> None:
+    identity = [helper.make_node("Identity", ["x"], ["y"])]
+    write(tmp_path / "net.onnx", identity, {"x": ["n", *wanted]}, [tensor("y", TensorProto.FLOAT, ["n", *wanted])])
+    array = array * np.random.default_rng(0).random(array.shape).astype(array.dtype)
+    np.savez(tmp_path / "data.npz", x=array)
+    folder = tmp_path / "p"
+    write_draft(folder, [tmp_path / "net.onnx"], tmp_path / "data.npz")
+    (text,) = problems(folder)
+    assert f"or save the held-out inputs as {save}" in text
+    apply_step(folder, text)
+    assert problems(folder) == []
+    flow = Flow(workload_of(load_project(folder, profiles=False)))
+    answer = flow.answer(0, {f"input_{step}": step, "net": "net"})["net"]
+    assert np.array_equal(answer, eval(save, {"array": array})[:1])
 
 
 def changed(folder: Path, document: ProfilesDocument) -> dict[str, list[str]]:

@@ -49,9 +49,11 @@ def test_resize(height: int, width: int) -> None:
     assert np.array_equal(grey, run("resize", pictures, height=height, width=width)["picture"][..., 0])
 
 
-def test_channels_first() -> None:
+def test_channels_first_and_back() -> None:
     pictures = np.arange(24, dtype=np.float32).reshape(1, 2, 4, 3)
-    assert np.array_equal(run("channels_first", pictures)["picture"], pictures.transpose(0, 3, 1, 2))
+    first = run("channels_first", pictures)["picture"]
+    assert np.array_equal(first, pictures.transpose(0, 3, 1, 2))
+    assert np.array_equal(run("channels_last", first)["picture"], pictures)
 
 
 def test_flatten_and_reshape_keep_rows_and_order() -> None:
