@@ -7,7 +7,15 @@ import sys
 import typer
 
 from jellybean.cli.app import app, load_commands
-from jellybean.cli.console import EXIT_BAD_INPUT, EXIT_FAILURE, EXIT_INTERRUPTED, errors, print_json
+from jellybean.cli.console import (
+    EXIT_BAD_INPUT,
+    EXIT_FAILURE,
+    EXIT_INTERRUPTED,
+    EXIT_TERMINATED,
+    TerminatedError,
+    errors,
+    print_json,
+)
 from jellybean.cli.failures import error_json, failure, interrupt_behind, status_of, text_of
 from jellybean.display.terminal import BAD, WARN
 from jellybean.errors import JellyBeanError
@@ -28,11 +36,11 @@ def run(arguments: list[str]) -> int:
     try:
         return _run(arguments, as_json=as_json)
     except BaseException as error:
-        if interrupt_behind(error) is not None:
+        if (interrupt := interrupt_behind(error)) is not None:
             if as_json:
                 print_json(error_json("interrupted", "interrupted"))
             errors.print("interrupted", style=WARN)
-            return EXIT_INTERRUPTED
+            return EXIT_TERMINATED if isinstance(interrupt, TerminatedError) else EXIT_INTERRUPTED
         if not isinstance(error, JellyBeanError | AgentError | OSError):
             raise
         if as_json:

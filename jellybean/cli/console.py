@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from signal import SIG_DFL
 from typing import Any, Protocol, TextIO
 
 from rich.console import Console, RenderableType
@@ -24,6 +27,7 @@ EXIT_OVERLOAD = 4
 EXIT_MISSED = 5
 EXIT_WOULD_BREAK = 6
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as in a shell
+EXIT_TERMINATED = 143  # 128 + SIGTERM
 
 _PIPED_WIDTH = 160  # width of the output without a terminal, in characters, so that tables in a log are not cut
 _HEARTBEAT_S = 30.0
@@ -89,12 +93,61 @@ def collected_warnings() -> Iterator[list[str]]:
         _collected.reset(token)
 
 
+class TerminatedError(KeyboardInterrupt):
+    """SIGTERM while a command works: ends it as Ctrl-C does, with another exit status."""
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """Raise TerminatedError on SIGTERM, unless the command has a handler for it."""
+    is_free = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == SIG_DFL
+    if not is_free:
+        yield
+        return
+
+    def end(number: int, frame: object) -> None:
+        raise TerminatedError
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, SIG_DFL)
+
+
 @contextmanager
 def progress(title: str) -> Iterator[Advance]:
     """A progress bar with remaining time on stderr; without a terminal, one line every `_HEARTBEAT_S` seconds.
 
-    The bar is removed if the work fails, so that it does not precede the error message.
+    The bar is removed if the work fails, so that it does not precede the error message. Work that is interrupted says
+    how far it came, with its last label, which has what is known.
     """
+    with _terminated_as_interrupted(), _progress(title) as advance:
+        reached = _Reached(advance)
+        try:
+            yield reached
+        except KeyboardInterrupt:
+            if reached.label:
+                warn(f"{title}: interrupted at {round(reached.done)} of {round(reached.total)}: {reached.label}")
+            raise
+
+
+class _Reached:
+    """Passes progress on and remembers it. `done`, `total`, `label`: of the last call."""
+
+    def __init__(self, advance: Advance) -> None:
+        self._advance, self.done, self.total, self.label = advance, 0.0, 0.0, ""
+
+    def __call__(self, done: float, total: float, label: str) -> None:
+        self.done, self.total, self.label = done, total, label
+        self._advance(done, total, label)
+
+    def print(self, result: RenderableType) -> None:
+        self._advance.print(result)
+
+
+@contextmanager
+def _progress(title: str) -> Iterator[Advance]:
     if not sys.stderr.isatty():
         yield _Heartbeat(title)
         return

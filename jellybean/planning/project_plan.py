@@ -18,6 +18,7 @@ from typing import Any
 from jellybean.documents import AnyProject, build_cuts, build_problem
 from jellybean.errors import InfeasibleError, InputError, JellyBeanError
 from jellybean.folders import state_folder
+from jellybean.planning.nearest_latency import SAME
 from jellybean.planning.predicted_latency import (
     Judged,
     judged_latency,
@@ -25,7 +26,7 @@ from jellybean.planning.predicted_latency import (
     latency_targets,
     quick_judgement,
 )
-from jellybean.planning.simulated_deadline import SAME, InTime, cost_of, in_time
+from jellybean.planning.simulated_deadline import InTime, cost_of, in_time
 from jellybean.serving.errors import NotRunningError, RequestError
 from jellybean.serving.run_state import running_state
 from jellybean_agent import describe_error
@@ -57,6 +58,7 @@ PLAN_FILE = "plan.json"
 RUNNING = "running"  # given instead of a file name, it means the plan that is being served
 ACCURACY_TOLERANCE = 1e-6  # percentage points: accuracies closer than this are equal
 BASELINE_S = 5.0  # time limit of each baseline, if the plan has no time limit
+CHEAPEST_PERCENT, BASELINES_PERCENT = 10.0, 90.0  # of the progress: the search in between takes longest
 _STATUS_S = 5.0  # longest wait for the gateway's status
 BASELINE_SHARE = 0.25  # time limit of each baseline, as a share of the plan's time limit
 
@@ -109,20 +111,24 @@ def plan_project(
     `compare`: also solve the baselines, each within a quarter of the time limit, or 5 seconds without one.
     """
     report = progress or (lambda done, total, label: None)
-    report(0, 3, "cheapest plan")
+    report(0, 100, "cheapest plan")
     problem, cuts = build_problem(project), build_cuts(project)
     started = time.perf_counter()
     solution = solve_cut(problem, cuts, SolveOptions(gap, time_limit_s, time.monotonic))
     solve_s = time.perf_counter() - started
-    report(1, 3, "p99 latency")
+    report(CHEAPEST_PERCENT, 100, "p99 latency")
     left_s = None if time_limit_s is None else max(1.0, time_limit_s - solve_s)
     gap = DEFAULT_GAP if gap is None else gap  # for the many solves of the deadline search, and for the baselines
-    settled = settle(problem, cuts, solution, gap, left_s)
+
+    def searched(done: float, total: float, label: str) -> None:
+        report(CHEAPEST_PERCENT + (BASELINES_PERCENT - CHEAPEST_PERCENT) * done / total, 100, label)
+
+    settled = settle(problem, cuts, solution, gap, left_s, progress=searched)
     if settled.solution is not solution:  # if the cheapest plan stays, its simulation does not count as search time
         solve_s = time.perf_counter() - started
     solution, reasons = settled.solution, settled.reasons
     plan = solution.plan if not reasons else None
-    report(2, 3, "baselines")
+    report(BASELINES_PERCENT, 100, "baselines")
     compared: tuple[Baseline, ...] = ()
     if compare and plan is not None:
         limit_s = BASELINE_S if time_limit_s is None else BASELINE_SHARE * time_limit_s
@@ -132,7 +138,7 @@ def plan_project(
             compared = (_without_cuts(problem, gap, limit_s, keep_deadline), *compared)
     if plan is not None:
         compared = tuple(_with_latency_note(baseline, plan) for baseline in compared)
-    report(3, 3, "done")
+    report(100, 100, "done")
     return Planned(
         problem,
         solution,
@@ -184,13 +190,20 @@ def _without_cuts(
 
 
 def settle(
-    problem: Problem, cuts: Cuts, cheapest: Solution, gap: float, time_limit_s: float | None, *, thorough: bool = True
+    problem: Problem,
+    cuts: Cuts,
+    cheapest: Solution,
+    gap: float,
+    time_limit_s: float | None,
+    *,
+    thorough: bool = True,
+    progress: Progress = lambda done, total, label: None,
 ) -> InTime:
     """Replace the cheapest plan if necessary: by one that meets the p99 target, or by a more accurate one.
 
     A more accurate plan has the same cost and is only sought without a time limit.
     """
-    found = in_time(problem, cuts, cheapest, gap, time_limit_s, thorough=thorough)
+    found = in_time(problem, cuts, cheapest, gap, time_limit_s, thorough=thorough, progress=progress)
     if found.solution is not cheapest or cheapest.plan is None or found.reasons or time_limit_s is not None:
         return found
     better = more_accurate(problem, cuts, cheapest)

@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from jellybean.display import formats
+from jellybean.planning.nearest_latency import Nearest, Progress, SimulationJudge, nearest_latency, plans
 from jellybean.planning.predicted_latency import Judged, judged_latency, quick_judgement
 from jellybean.planning.simulation import SEEDS
 from jellybean.quantities import DURATION, format_quantity, rounded_up
 from jellybean_solver import (
     DEFAULT_SETTINGS,
     QUICK_SETTINGS,
+    Certificate,
     Cuts,
     Deadline,
     Plan,
@@ -20,19 +22,20 @@ from jellybean_solver import (
     Solution,
     SolveOptions,
     SolverError,
+    Termination,
     deadline_s,
     deadline_shares,
+    least_latency_s,
+    limited,
     solve_cut,
 )
-
-SAME = 1e-6  # relative difference below which two costs count as equal
 
 
 @dataclass(frozen=True, slots=True)
 class InTime:
     """A solution whose plan meets its p99 targets in simulation, or, if there are `reasons`, one that does not.
 
-    With `reasons`: `fastest` is the simulated plan nearest to its target; `nearest_p99_s` its p99 latency, None for
+    With `reasons`: `fastest` is the plan of least simulated p99; `nearest_p99_s` its p99 latency, None for
     several workflows. `judged`: predicted latencies of the solution's plan, None without a p99 target. `cheapest`: the
     cheapest plan with its latencies, if it was replaced. Quick results may have fewer simulations than a prediction.
     """
@@ -45,35 +48,20 @@ class InTime:
     cheapest: tuple[Plan, Judged] | None = None
 
 
-class SimulationJudge:
-    """Simulates the plans that the solver's search proposes.
-
-    `fastest`: the plan with the smallest `slowness` (p99 latency as a multiple of the target).
-    """
-
-    def __init__(self, cheapest: Plan, judged: Judged, most: int) -> None:
-        """`cheapest`: the plan that misses its p99 target; `judged`: its latencies; `most`: simulations of a plan."""
-        self.most = most
-        self.cheapest = self.fastest = cheapest
-        self.slowness = self.first_slowness = judged.share
-
-    def __call__(self, plan: Plan) -> float:
-        if _same(plan, self.cheapest):
-            return self.first_slowness
-        judged = quick_judgement(plan, most=self.most)
-        if judged is None:
-            return 0.0
-        if judged.share < self.slowness:
-            self.fastest, self.slowness = plan, judged.share
-        return min(1.0, judged.share) if judged.kept else max(1.0 + SAME, judged.share)
-
-
 def in_time(
-    problem: Problem, cuts: Cuts, solution: Solution, gap: float, time_limit_s: float | None, *, thorough: bool = True
+    problem: Problem,
+    cuts: Cuts,
+    solution: Solution,
+    gap: float,
+    time_limit_s: float | None,
+    *,
+    thorough: bool = True,
+    progress: Progress = lambda done, total, label: None,
 ) -> InTime:
     """Search a solution that meets the p99 target, if the plan of `solution` (the cheapest) misses it in simulation.
 
-    `thorough=False` tries only a few plans, and simulates each once. `time_limit_s` includes the simulations.
+    If none meets it, the plan of least p99 is sought. `thorough=False` tries only a few plans, simulates each once and
+    leaves the second search out. `time_limit_s` includes the simulations.
     """
     target_s = deadline_s(problem)
     reasons = solution.infeasibility.reasons if solution.infeasibility is not None else ()
@@ -81,8 +69,13 @@ def in_time(
     judged = judge_plan(solution.plan) if solution.plan is not None and target_s is not None else None
     if solution.plan is None or target_s is None or judged is None or judged.kept:
         return InTime(solution, reasons, judged=judged)
+    clock = limited(time_limit_s, time.monotonic)
     judge = SimulationJudge(solution.plan, judged, SEEDS if thorough else 1)
-    deadline = Deadline(target_s, judge, DEFAULT_SETTINGS if thorough else QUICK_SETTINGS)
+
+    def tried(done: float, most: float) -> None:
+        progress(done, 2 * most, judge.nearest(target_s))
+
+    deadline = Deadline(target_s, judge, DEFAULT_SETTINGS if thorough else QUICK_SETTINGS, tried)
     try:
         options = SolveOptions(gap, time_limit_s, time.monotonic, explained=False, deadline=deadline)
         found = solve_cut(problem, cuts, options)
@@ -91,37 +84,53 @@ def in_time(
         reasons = found.infeasibility.reasons if found.infeasibility is not None else ()
     except SolverError as error:
         reasons = (str(error),)
-    if thorough:
-        return _not_in_time(problem, solution, solution.plan, judged, judge.fastest, target_s, reasons)
-    return InTime(solution, reasons or ("no plan in time was found",), None, judge.fastest, judged)
+    if not thorough:
+        return InTime(solution, reasons or ("no plan in time was found",), None, judge.fastest, judged)
+
+    def half(done: float, total: float, label: str) -> None:
+        progress(total + done, 2 * total, label)
+
+    nearest = nearest_latency(problem, cuts, judge, target_s, gap, clock.left(), half)
+    fastest = judged_latency(nearest.plan) or judged
+    if fastest.kept:
+        cost, bound = cost_of(nearest.plan), cost_of(solution.plan)
+        proof = solution.certificate or solution.plan.certificate
+        certificate = Certificate.of(cost, min(bound, proof.bound), Termination.GAP)
+        kept = replace(nearest.plan, certificate=certificate)
+        better = replace(solution, status=certificate.termination, plan=kept, certificate=certificate)
+        return InTime(better, judged=fastest, cheapest=(solution.plan, judged))
+    return _not_in_time(problem, cuts, solution, judged, nearest, fastest, reasons)
 
 
 def _not_in_time(
     problem: Problem,
+    cuts: Cuts,
     solution: Solution,
-    cheapest: Plan,
     judged: Judged,
-    fastest: Plan,
-    target_s: float,
+    nearest: Nearest,
+    fastest: Judged,
     reasons: tuple[str, ...],
 ) -> InTime:
-    """Result without a plan in time: the reasons, and the p99 targets that the fastest simulated plan would meet."""
-    nearest = judged_latency(fastest) or judged
+    """Result without a plan in time: the reasons, and the p99 targets that the plan of least simulated p99 meets.
+
+    `judged`: latencies of the cheapest plan; `fastest`: those of the nearest.
+    """
+    target_s = deadline_s(problem) or 0.0
     kept = {
-        name: rounded_up(DURATION, nearest.share * share * target_s) for name, share in deadline_shares(problem).items()
+        name: rounded_up(DURATION, fastest.share * share * target_s) for name, share in deadline_shares(problem).items()
     }
     paths = {name: f"{name}.slo.latency_p99" if name else "slo.latency_p99" for name in kept}
     settings = (f"{paths[name]}={format_quantity(DURATION, seconds)}" for name, seconds in kept.items())
     verb = "is" if len(kept) == 1 else "are"
-    met = f"nearest: {', '.join(settings)} {verb} kept by a plan for {formats.usd(cost_of(fastest))} USD/h"
-    late = f"the cheapest plan ({formats.usd(cost_of(cheapest))} USD/h) is too slow: {judged.text}"
-    texts = (late, *reasons, f"{met}, the nearest found")
-    return InTime(solution, texts, kept.get(""), fastest, judged)
-
-
-def _same(one: Plan, other: Plan) -> bool:
-    """True if two plans are equal except for their optimality certificates and targets."""
-    return replace(one, certificate=other.certificate, slo=other.slo) == other
+    late = f"the cheapest plan ({formats.usd(cost_of(judged.plan))} USD/h) is too slow: {judged.text}"
+    known = f"the least of {plans(nearest.simulated)} simulated in search of the least p99"
+    if not nearest.complete:
+        known += ", which the time limit ended: more time may find a lower one"
+    elif not cuts and not problem.workflows:
+        known += f"; below {formats.duration(least_latency_s(problem))} there is none, even with zero queueing delay"
+    cost = formats.usd(cost_of(nearest.plan))
+    met = f"nearest found: {', '.join(settings)} {verb} kept by a plan for {cost} USD/h ({known})"
+    return InTime(solution, (late, *reasons, met), kept.get(""), nearest.plan, judged)
 
 
 def cost_of(plan: Plan) -> float:

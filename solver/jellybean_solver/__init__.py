@@ -14,6 +14,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "Baseline",
         "baselines",
     ),
+    "deadline.lower_bound": ("least_latency_s",),
     "deadline.restriction": (
         "with_margin",
         "without_margin",
@@ -180,12 +181,16 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "qualified_cuts",
         "solve_cut",
     ),
+    "planning.fast_plans": ("fast_plans",),
     "planning.infeasibility": ("Infeasibility",),
     "planning.solve": (
         "SolveOptions",
         "solve",
     ),
-    "planning.solver": ("Solution",),
+    "planning.solver": (
+        "Solution",
+        "limited",
+    ),
     "replanning.replan": (
         "LEAST_SAVED_SHARE",
         "SAVING_TOLERANCE",

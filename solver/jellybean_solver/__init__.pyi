@@ -1,5 +1,6 @@
 from jellybean_solver.baseline.rules import Baseline as Baseline
 from jellybean_solver.baseline.rules import baselines as baselines
+from jellybean_solver.deadline.lower_bound import least_latency_s as least_latency_s
 from jellybean_solver.deadline.restriction import with_margin as with_margin
 from jellybean_solver.deadline.restriction import without_margin as without_margin
 from jellybean_solver.deadline.search import Deadline as Deadline
@@ -116,10 +117,12 @@ from jellybean_solver.planning.cut_models import planned_cuts as planned_cuts
 from jellybean_solver.planning.cut_models import problem_as_planned as problem_as_planned
 from jellybean_solver.planning.cut_models import qualified_cuts as qualified_cuts
 from jellybean_solver.planning.cut_models import solve_cut as solve_cut
+from jellybean_solver.planning.fast_plans import fast_plans as fast_plans
 from jellybean_solver.planning.infeasibility import Infeasibility as Infeasibility
 from jellybean_solver.planning.solve import SolveOptions as SolveOptions
 from jellybean_solver.planning.solve import solve as solve
 from jellybean_solver.planning.solver import Solution as Solution
+from jellybean_solver.planning.solver import limited as limited
 from jellybean_solver.replanning.replan import LEAST_SAVED_SHARE as LEAST_SAVED_SHARE
 from jellybean_solver.replanning.replan import SAVING_TOLERANCE as SAVING_TOLERANCE
 from jellybean_solver.replanning.replan import Replanned as Replanned

@@ -39,6 +39,7 @@ class Deadline:
     p99_s: float
     judge: Judge | None = None
     settings: DeadlineSettings = DEFAULT_SETTINGS
+    advance: Callable[[float, float], None] = lambda done, most: None  # proposals made, and at most to be made
 
 
 class Proposals(Protocol):
@@ -114,6 +115,8 @@ class DeadlineSearch:
         while self.open and left > 0 and self.clock.left() != 0.0 and not self._is_done():
             node = min(self.open, key=self._priority)
             self.open.remove(node)
+            allowed = most if self.incumbent is None else improvements
+            self.deadline.advance(allowed - left, allowed)
             if node.cost >= self.cutoff() * (1.0 - self.least_saving):
                 continue
             had_plan = self.incumbent is not None

@@ -45,7 +45,26 @@ def test_where_no_plan_is_in_time_the_nearest_target_is_named() -> None:
     found = in_time(asked, {}, cheapest, 0.0, None)
     assert found.reasons and "is too slow" in found.reasons[0]
     assert found.nearest_p99_s is not None and found.nearest_p99_s > 0.11
-    assert "slo.latency_p99" in found.reasons[-1] and "the nearest found" in found.reasons[-1]
+    assert "slo.latency_p99" in found.reasons[-1] and "the least of" in found.reasons[-1]
     assert found.fastest is not None
     judged = judged_latency(replace(found.fastest, slo=Slo(latency_p99_s=found.nearest_p99_s)))
     assert judged is not None and judged.kept
+
+
+def _skewed(p99_s: float) -> Problem:
+    """A slow box is cheap; a fast gpu at low load answers in 20 ms, which a target of 10 ms does not allow."""
+    step = operator("see", ["camera"], variant("v", {"box": 0.1, "gpu": 0.02}))
+    asked = problem(step, pools=[box(10), replace(box(4), name="gpu", price_usd_per_h=9.0)], rate_per_s=18.0)
+    return replace(asked, slo=Slo(latency_p99_s=p99_s))
+
+
+def test_the_nearest_p99_is_the_least_of_any_plan_not_that_of_the_cheapest() -> None:
+    asked = _skewed(0.01)
+    cheapest = solve(asked)
+    assert cheapest.plan is not None and cheapest.plan.placements[0].pool == "box"
+    steps: list[str] = []
+    found = in_time(asked, {}, cheapest, 0.0, None, progress=lambda done, total, label: steps.append(label))
+    assert found.fastest is not None and {place.pool for place in found.fastest.placements} == {"gpu"}
+    assert found.nearest_p99_s is not None and found.nearest_p99_s < 0.05
+    assert "below 20.0 ms there is none" in found.reasons[-1]
+    assert steps and all("least p99 so far" in step for step in steps)
