@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -18,6 +19,11 @@ def shown(start: str) -> list[str]:
     """The words of each line of the block that begins so."""
     (block,) = (block for block in BLOCKS if block.lstrip().startswith(start))
     return [line for line in map(_plain, block.splitlines()) if line and line != "..."]
+
+
+def missing(start: str, answer: str) -> list[str]:
+    """Lines of the block that begins so which are not in what a command printed."""
+    return [line for line in shown(start) if line not in _plain(answer)]
 
 
 def _plain(text: str) -> str:
@@ -50,4 +56,28 @@ def test_the_tutorials_plans_are_those_of_the_example(folder: Path) -> None:
         "diff", str(folder / "my-digits"), str(folder / "morning"), status=1
     ).stdout.replace(f"{folder}/", "")
     for start, answer in answers.items():
-        assert [line for line in shown(start) if line not in _plain(answer)] == [], answer
+        assert missing(start, answer) == [], answer
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("start", "command", "status"),
+    [
+        ("digits: misses a target at", ("plan", "--check", "{folder}/my-digits/traces/day.csv"), 6),
+        ("digits: 0.61 USD/h (compute 0.38, network 0.23), accuracy 90.00 >= 89, proven optimal\n",
+         ("explain", "--why-not", "hub", "--why-not", "strokes=linear"), 0),
+        ("digits: no plan meets the targets\n    These", ("explain", "--set", "sources.strip.rate=60/s"), 3),
+    ],
+    ids=["a trace", "an explanation", "a conflict"],
+)  # fmt: skip
+def test_longer_answers_of_the_tutorial(folder: Path, start: str, command: tuple[str, ...], status: int) -> None:
+    verb, *options = (part.format(folder=folder) for part in command)
+    answer = jellybean(verb, str(folder / "my-digits"), *options, status=status)
+    printed = (answer.stdout + answer.stderr).replace(f"{folder}/", "")
+    assert missing(start, printed) == [], printed
+
+
+@pytest.mark.nightly
+def test_the_tutorial_states_the_simulated_highest_rate(folder: Path) -> None:
+    record = json.loads(jellybean("simulate", str(folder / "my-digits"), "--json").stdout)
+    assert f"highest sustained rate ({record['highest_rate_per_s']:.1f}/s here" in " ".join(TUTORIAL.split())
