@@ -59,12 +59,7 @@ class _ScatterFunction(torch.autograd.Function):  # type: ignore[misc]
         return ctx.split.whole(ctx.group.all_gather(gradient)), None, None
 
 
-class _GatherForPartsFunction(torch.autograd.Function):  # type: ignore[misc]
-    @staticmethod
-    def forward(ctx: Any, value: torch.Tensor, group: TensorGroup, split: Split) -> torch.Tensor:
-        ctx.group, ctx.split = group, split
-        return split.whole(group.all_gather(value))
-
+class _GatherForPartsFunction(_GatherFunction):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         return scattered_sum(gradient, ctx.group, ctx.split), None, None
@@ -98,37 +93,35 @@ class Reduce(nn.Module):  # type: ignore[misc]
         return total if bias is None else total + bias.to(total.dtype)
 
 
-class Gather(nn.Module):  # type: ignore[misc]
+class _Resplit(nn.Module):  # type: ignore[misc]
+    """A border where a value changes between whole and split."""
+
+    function: type[torch.autograd.Function]
+
+    def __init__(self, group: TensorGroup, split: Split) -> None:
+        super().__init__()
+        self._group, self._split = group, split
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        return self.function.apply(value, self._group, self._split)
+
+
+class Gather(_Resplit):
     """Parts to the whole value on every rank; a rank's gradient is its part of what comes."""
 
-    def __init__(self, group: TensorGroup, split: Split) -> None:
-        super().__init__()
-        self._group, self._split = group, split
-
-    def forward(self, value: torch.Tensor) -> torch.Tensor:
-        return _GatherFunction.apply(value, self._group, self._split)
+    function = _GatherFunction
 
 
-class Scatter(nn.Module):  # type: ignore[misc]
+class Scatter(_Resplit):
     """A rank's part of a whole value; the gradient is gathered from all ranks."""
 
-    def __init__(self, group: TensorGroup, split: Split) -> None:
-        super().__init__()
-        self._group, self._split = group, split
-
-    def forward(self, value: torch.Tensor) -> torch.Tensor:
-        return _ScatterFunction.apply(value, self._group, self._split)
+    function = _ScatterFunction
 
 
-class GatherForParts(nn.Module):  # type: ignore[misc]
+class GatherForParts(_Resplit):
     """Parts to the whole value, for computations of parts: the gradient is summed, and each rank gets its part."""
 
-    def __init__(self, group: TensorGroup, split: Split) -> None:
-        super().__init__()
-        self._group, self._split = group, split
-
-    def forward(self, value: torch.Tensor) -> torch.Tensor:
-        return _GatherForPartsFunction.apply(value, self._group, self._split)
+    function = _GatherForPartsFunction
 
 
 class LookUp(nn.Module):  # type: ignore[misc]

@@ -12,6 +12,7 @@ from jellybean.documents.training import OptimizerSpec  # noqa: E402
 from jellybean.documents.training.run import SyncSpec  # noqa: E402
 from jellybean.documents.training.tensor import TensorSpec  # noqa: E402
 from tests.integration.training.ranks import run_ranks  # noqa: E402
+from tests.integration.training.tensor.border_case import BORDERS, EACH, BorderPasses  # noqa: E402
 from tests.integration.training.tensor.tensor_case import (  # noqa: E402
     TOKENS,
     WIDTH,
@@ -148,14 +149,41 @@ def test_layers_by_name_are_split_as_named_and_no_others(found):
     }
 
 
-@pytest.mark.parametrize("world", [2, 4])
-def test_a_transformer_layer_sends_two_all_reduces_each_way(world):
+@pytest.fixture(scope="module", params=[2, 4])
+def counted(request):
+    """A number of ranks, a counted layer and the borders' passes on them."""
+    return request.param, *run_ranks(request.param, [CountedLayer(), BorderPasses()])
+
+
+def test_a_transformer_layer_sends_two_all_reduces_each_way(counted):
+    world, layers, _ = counted
     case = CountedLayer()
-    for own in run_ranks(world, [case])[0]:
+    for own in layers:
         for way in ("forward", "backward"):
             assert list(own[way].values()) == [2], own
             assert own[f"{way} bytes"] == 2 * 2 * (world - 1) / world * case.rows * TOKENS * WIDTH * 4
             assert own["priced"][way] == (2, own[f"{way} bytes"])
+
+
+def _inner_product(kind, values, others):
+    """Of a value that all ranks have whole: once, and it is equal on all; of values of each rank: over all ranks."""
+    products = [float((value * other).sum()) for value, other in zip(values, others, strict=True)]
+    if kind == EACH:
+        return sum(products)
+    assert all(torch.equal(value, values[0]) for value in values)
+    assert all(torch.equal(other, others[0]) for other in others)
+    return products[0]
+
+
+@pytest.mark.parametrize("name", BORDERS)
+def test_the_backward_of_a_border_is_conjugate_to_its_forward(counted, name):
+    """<border(x), g> = <x, gradient of x>, over all ranks."""
+    _, _, ranks = counted
+    passes = [own[name] for own in ranks]
+    before, after = BORDERS[name]
+    outputs = _inner_product(after, [one.output for one in passes], [one.output_gradient for one in passes])
+    values = _inner_product(before, [one.value for one in passes], [one.gradient for one in passes])
+    assert outputs == values
 
 
 def test_groups_of_split_layers_are_destroyed_with_the_others():
