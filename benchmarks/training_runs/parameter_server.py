@@ -85,9 +85,11 @@ class TrainedEpochs:
         """Pace of all workers together."""
         return self.gradients / self.ends_s[-1]
 
-    def accuracy_within(self, limits: Sequence[float], limit: float) -> float:
-        """Accuracy after the last epoch that ended within a limit of time or updates."""
-        return max((place, value) for place, value in zip(limits, self.accuracy, strict=True) if place <= limit)[1]
+    def accuracy_within(self, limits: Sequence[float], limit: float) -> str:
+        """Accuracy after the last epoch that ended within a limit of time or updates, as text."""
+        if limits[0] > limit:
+            return "no epoch yet"
+        return f"{max(pair for pair in zip(limits, self.accuracy, strict=True) if pair[0] <= limit)[1]:.1f}"
 
 
 @benchmark
@@ -101,25 +103,7 @@ def parameter_server(smoke: bool) -> Result:
     runs = {name: _train(mode, WORKERS, share * WORKERS, epochs, slow_rank=0) for name, mode in ways.items()}
     if not smoke:
         draw(runs, PICTURE)
-    slowest, all_own = WORKERS * slow_alone, (WORKERS - 1) * fast_alone + slow_alone
-    pace = [(name, *_paces(name, run, fast_alone, slowest, all_own)) for name, run in runs.items()]
-    time_s, updates = runs["ASP"].ends_s[-1], runs["BSP"].updates[-1]
-    learned = [
-        (
-            name,
-            f"{run.accuracy_within(run.ends_s, time_s):.1f}" if run.ends_s[0] <= time_s else "no epoch yet",
-            f"{run.accuracy_within(run.updates, updates):.1f}" if run.updates[0] <= updates else "no epoch yet",
-            f"{run.accuracy[-1]:.1f}",
-        )
-        for name, run in runs.items()
-    ]
-    columns = (
-        "way",
-        "gradients/s",
-        "fast workers' worth (in theory)",
-        f"over {WORKERS} workers as slow",
-        "over each worker at its own pace",
-    )
+    reference = _ReferencePaces(fast_alone, slow_alone)
     return Result(
         title="Parameter server with a slow worker",
         topic=Topic.TRAINING,
@@ -128,21 +112,9 @@ def parameter_server(smoke: bool) -> Result:
         f"{1e3 * SLEEP_S:.0f} ms, in one worker {SLOWER} times as long. Alone with the server a fast worker computes "
         f"{fast_alone:.1f} gradients a second, the slow one {slow_alone:.1f}. Times are of whole epochs, at whose ends "
         "workers wait for each other, without test rows and checkpoints.",
-        reference=f"{WORKERS} workers that are all as slow as the slowest ({slowest:.1f} gradients/s), and workers "
-        f"that never wait ({all_own:.1f}/s; in theory {WORKERS - 1} + 1/{SLOWER} fast ones).",
-        tables=(
-            Table.of(columns, pace, "Pace (hardware efficiency)"),
-            Table.of(
-                (
-                    "way",
-                    f"accuracy after {time_s:.0f} s (%)",
-                    f"after {updates:,} updates (%)",
-                    f"after {epochs} epochs (%)",
-                ),
-                learned,
-                "Accuracy after equal time, and after equal updates (statistical efficiency)",
-            ),
-        ),
+        reference=f"{WORKERS} workers that are all as slow as the slowest ({reference.all_slow:.1f} gradients/s), and "
+        f"workers that never wait ({reference.none_waits:.1f}/s; in theory {WORKERS - 1} + 1/{SLOWER} fast ones).",
+        tables=(_pace_table(runs, reference), _accuracy_table(runs, epochs)),
         notes=(
             "A bound on staleness lets the fast workers run ahead once; then they keep the pace of the slow one, as it "
             "is slow all the time.",
@@ -156,11 +128,66 @@ def parameter_server(smoke: bool) -> Result:
     )
 
 
-def _paces(name: str, run: TrainedEpochs, fast_alone: float, slowest: float, all_own: float) -> tuple[str, ...]:
-    """Cells of a run: its pace, also in fast workers and over four workers in theory."""
-    pace = run.gradients_per_s
+@dataclass(frozen=True)
+class _ReferencePaces:
+    """Gradients per second of one worker alone with the server, a fast and the slow one."""
+
+    fast: float
+    slow: float
+
+    @property
+    def all_slow(self) -> float:
+        """Of workers that are all as slow as the slowest."""
+        return WORKERS * self.slow
+
+    @property
+    def none_waits(self) -> float:
+        """Of workers that never wait for each other."""
+        return (WORKERS - 1) * self.fast + self.slow
+
+
+def _pace_table(runs: Mapping[str, TrainedEpochs], reference: _ReferencePaces) -> Table:
+    columns = (
+        "way",
+        "gradients/s",
+        "fast workers' worth (in theory)",
+        f"over {WORKERS} workers as slow",
+        "over each worker at its own pace",
+    )
+    rows = [(name, *_pace_cells(name, run.gradients_per_s, reference)) for name, run in runs.items()]
+    return Table.of(columns, rows, "Pace (hardware efficiency)")
+
+
+def _pace_cells(name: str, pace: float, reference: _ReferencePaces) -> tuple[str, ...]:
+    """A run's pace, also in fast workers (and in theory) and over the paces of the reference."""
     theory = WORKERS - 1 + 1 / SLOWER if name == "ASP" else WORKERS / SLOWER
-    return f"{pace:.1f}", f"{pace / fast_alone:.2f} ({theory:.2f})", f"{pace / slowest:.2f}", f"{pace / all_own:.2f}"
+    return (
+        f"{pace:.1f}",
+        f"{pace / reference.fast:.2f} ({theory:.2f})",
+        f"{pace / reference.all_slow:.2f}",
+        f"{pace / reference.none_waits:.2f}",
+    )
+
+
+def _accuracy_table(runs: Mapping[str, TrainedEpochs], epochs: int) -> Table:
+    """Accuracy after the time that ASP takes, after the updates that BSP does, and at the end."""
+    time_s, updates = runs["ASP"].ends_s[-1], runs["BSP"].updates[-1]
+    columns = (
+        "way",
+        f"accuracy after {time_s:.0f} s (%)",
+        f"after {updates:,} updates (%)",
+        f"after {epochs} epochs (%)",
+    )
+    rows = [
+        (
+            name,
+            run.accuracy_within(run.ends_s, time_s),
+            run.accuracy_within(run.updates, updates),
+            f"{run.accuracy[-1]:.1f}",
+        )
+        for name, run in runs.items()
+    ]
+    return Table.of(columns, rows, "Accuracy after equal time, and after equal updates (statistical efficiency)")
 
 
 def _train(mode: str, workers: int, batch: int, epochs: int, *, slow_rank: int) -> TrainedEpochs:

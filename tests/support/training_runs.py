@@ -37,6 +37,31 @@ def write_project(folder: Path, document: str, nets: str) -> Path:
     return folder
 
 
+def run_training(
+    project: Path,
+    *options: str,
+    status: int = 0,
+    launcher: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """`jellybean train` to its end, which must have this status. `launcher`: what Python starts it by."""
+    done = subprocess.run(
+        [sys.executable, *launcher, "-m", "jellybean", "train", str(project), *options],
+        capture_output=True,
+        text=True,
+        env={"OMP_NUM_THREADS": "1", **os.environ, **(environment or {})},
+        check=False,
+    )
+    assert done.returncode == status, done.stderr[-3000:]
+    assert "Traceback" not in done.stderr, done.stderr[-3000:]
+    return done
+
+
+def options_of(values: Sequence[str]) -> list[str]:
+    """Values of the document as options of a command."""
+    return [part for value in values for part in ("--set", value)]
+
+
 def start_training(
     project: Path,
     *options: str,

@@ -11,6 +11,7 @@ from jellybean.pipeline.torch_graph import GraphFacts
 from jellybean.pipeline.torch_profile import TorchProfile
 from jellybean.pipeline.torch_trace import TracedModule
 from jellybean.training.choice.costs import Prices, schedule_costs
+from jellybean.training.choice.cuts import stages_of_nodes
 from jellybean.training.choice.memory import check_memory, device_memory_bytes
 from jellybean.training.choice.schedule_choice import ScheduleChoice
 from jellybean.training.errors import TrainingError
@@ -75,10 +76,10 @@ def choose_for_branches(
         raise TrainingError(f"branches have a schedule of their own: remove `schedule: {document.schedule}`")
     PRECISIONS[document.precision].check_schedule(BRANCHES, flushes=True)
     layers, places = branch_stages(profile.graph, devices)
-    stage_of = {node: stage for stage, own in enumerate(layers) for layer in own for node in profile.members[layer]}
+    stage_of = stages_of_nodes(profile, layers)
     cut = cut_module(*model, stage_of, direct=True)
-    links = [stage.inputs.links for stage in cut.stages]
-    pairs = {(source, number) for number, own in enumerate(links) if own is not None for source in own.sources}
+    received = [stage.inputs.links for stage in cut.stages]
+    pairs = {(source, number) for number, links in enumerate(received) if links is not None for source in links.sources}
     edges = tuple(sorted(pairs))
     graph = StageGraph(places, edges, *_compute_s(profile.graph, layers, recompute=document.recompute))
     schedule = branch_schedule(graph, document.microbatches)
@@ -107,8 +108,8 @@ def _compute_s(
     graph: LayerGraph, layers: Sequence[Sequence[int]], *, recompute: bool
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Forward and backward seconds of each stage."""
-    forward = tuple(sum(graph.layers[layer].forward_s for layer in own) for own in layers)
-    backward = tuple(sum(graph.layers[layer].backward_s for layer in own) for own in layers)
+    forward = tuple(sum(graph.layers[layer].forward_s for layer in stage) for stage in layers)
+    backward = tuple(sum(graph.layers[layer].backward_s for layer in stage) for stage in layers)
     return forward, tuple(map(sum, zip(forward, backward, strict=True))) if recompute else backward
 
 

@@ -105,11 +105,11 @@ def schedule_costs(
     """Costs of a schedule's actions on these stages, in the document's numbers of devices and replicas."""
     graph, measured = profile.graph, prices.measured
     slow = measured.slowdown_of(document.device_processes)
-    shared = [group_seconds(profile, own, prices.link) for own in layers]
+    shared = [group_seconds(profile, stage, prices.link) for stage in layers]
     forward, backward = (
         tuple(
-            slow * sum(getattr(graph.layers[layer], name) for layer in own) + sums[way]
-            for own, sums in zip(layers, shared, strict=True)
+            slow * sum(getattr(graph.layers[layer], name) for layer in stage) + sums[way]
+            for stage, sums in zip(layers, shared, strict=True)
         )
         for way, name in enumerate(("forward_s", "backward_s"))
     )
@@ -119,7 +119,7 @@ def schedule_costs(
         inputs = tuple(back / 2 + there for back, there in zip(backward, forward, strict=True))
         weights = tuple(back / 2 for back in backward)
         backward = tuple(back + there for back, there in zip(backward, forward, strict=True))
-    trained_bytes = [sum(profile.trained_bytes[layer] for layer in own) for own in layers]
+    trained_bytes = [sum(profile.trained_bytes[layer] for layer in stage) for stage in layers]
     sums = [_sum_s(size, document, schedule.copies_of(stage), prices.link) for stage, size in enumerate(trained_bytes)]
     return ScheduleCosts(
         forward,

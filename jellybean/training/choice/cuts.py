@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from jellybean.pipeline.torch_profile import TorchProfile
 from jellybean.training.errors import TrainingError
 from jellybean_solver import SolverError
@@ -16,11 +18,16 @@ def cut_layers(graph: LayerGraph, stages: int) -> tuple[tuple[int, ...], ...]:
         raise TrainingError(str(error)) from error
 
 
+def stages_of_nodes(profile: TorchProfile, layers: Sequence[Sequence[int]]) -> dict[str, int]:
+    """The stage of each operation of the traced model. `layers`: of each stage."""
+    return {node: stage for stage, members in enumerate(layers) for layer in members for node in profile.members[layer]}
+
+
 def check_tied_layers(
     name: str, schedule: Schedule, profile: TorchProfile, layers: tuple[tuple[int, ...], ...]
 ) -> None:
     """TrainingError if a schedule without a flush would update a tied weight in several stages."""
-    home = {profile.graph.layers[layer].name: stage for stage, own in enumerate(layers) for layer in own}
+    home = {profile.graph.layers[layer].name: stage for stage, members in enumerate(layers) for layer in members}
     for weight, users in profile.tied.items():
         if not schedule.flushes and len({home[user] for user in users}) > 1:
             raise TrainingError(f"{weight} is shared by several stages, which {name} updates at different times")

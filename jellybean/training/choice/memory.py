@@ -30,17 +30,17 @@ def device_memory_bytes(
     """
     precision = PRECISIONS[document.precision]
     share, masters = (precision.weights.itemsize / _FLOAT_BYTES, 1.0) if precision.weights is not None else (1.0, 0.0)
-    weights = [sum(profile.graph.layers[layer].parameter_bytes for layer in own) for own in layers]
-    trained = [sum(profile.trained_bytes[layer] for layer in own) for own in layers]
-    activation_bytes = [sum(profile.graph.layers[layer].activation_bytes for layer in own) for own in layers]
+    weights = [sum(profile.graph.layers[layer].parameter_bytes for layer in stage) for stage in layers]
+    trained = [sum(profile.trained_bytes[layer] for layer in stage) for stage in layers]
+    activation_bytes = [sum(profile.graph.layers[layer].activation_bytes for layer in stage) for stage in layers]
     needed = []
-    for device, own in enumerate(schedule_memory(schedule)):
+    for device, memory in enumerate(schedule_memory(schedule)):
         fixed = sum(
             weights[one.stage] * share
             + trained[one.stage] * ((one.weight_versions - 1) * share + 1 + masters + states_per_weight)
-            for one in own.stages
+            for one in memory.stages
         )
-        held = sorted({one.stage for one in own.stages})
+        held = sorted({one.stage for one in memory.stages})
         buffers = sum(_sum_bytes(stage, profile, layers[stage], schedule, document) for stage in held)
         needed.append(fixed + buffers + peak_activation_bytes(schedule, device, activation_bytes))
     return max(needed)

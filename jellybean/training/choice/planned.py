@@ -27,7 +27,7 @@ from jellybean.pipeline.torch_profile import TorchProfile
 from jellybean.pipeline.torch_trace import TracedModule
 from jellybean.training.choice.branches import choose_for_branches
 from jellybean.training.choice.costs import Prices, schedule_costs
-from jellybean.training.choice.cuts import check_tied_layers
+from jellybean.training.choice.cuts import check_tied_layers, stages_of_nodes
 from jellybean.training.choice.memory import check_memory, device_memory_bytes
 from jellybean.training.choice.schedule_choice import ScheduleChoice, fastest_of, profiled
 from jellybean.training.errors import TrainingError
@@ -205,7 +205,7 @@ def _choice(
         period=None if flushes else schedule.period,
         layers=layers,
         tracer=profile.tracer,
-        stage_of={node: stage for stage, own in enumerate(layers) for layer in own for node in profile.members[layer]},
+        stage_of=stages_of_nodes(profile, layers),
         costs=costs,
         microbatch_s=timeline.makespan_s / count,
         bubble=bubble_fraction(timeline),

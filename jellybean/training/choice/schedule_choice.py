@@ -14,7 +14,7 @@ from jellybean.pipeline.torch_profile import ProfileTarget, TorchProfile, profil
 from jellybean.pipeline.torch_trace import TracedModule
 from jellybean.training.choice.compression import compressions
 from jellybean.training.choice.costs import Prices, schedule_costs
-from jellybean.training.choice.cuts import check_tied_layers, cut_layers
+from jellybean.training.choice.cuts import check_tied_layers, cut_layers, stages_of_nodes
 from jellybean.training.choice.memory import check_memory, device_memory_bytes
 from jellybean.training.errors import TrainingError
 from jellybean.training.processes.link_speed import LinkSpeed
@@ -173,7 +173,7 @@ def predict(
         None if schedule.flushes else schedule.period,
         layers,
         profile.tracer,
-        {node: stage for stage, own in enumerate(layers) for layer in own for node in profile.members[layer]},
+        stages_of_nodes(profile, layers),
         costs,
         timeline.makespan_s / count,
         bubble_fraction(timeline),

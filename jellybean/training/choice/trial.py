@@ -80,8 +80,8 @@ def measure(trial: TrialRun, costs: ScheduleCosts) -> Trial:
     least, most = _ITERATIONS
     count = min(max(least, math.ceil(_MEASURED_S / max(min(first_s, second_s), 1e-4))), most)
     dist.barrier()
-    own = None if run is None else RankTimes(trial.device, trial.pipeline, *_run_many(run, count))
-    ranks = [one for one in gather_from_ranks(own) if one is not None]
+    times = None if run is None else RankTimes(trial.device, trial.pipeline, *_run_many(run, count))
+    ranks = [one for one in gather_from_ranks(times) if one is not None]
     iteration_s = max(median(one.iterations_s) for one in ranks)
     idle = 1.0 - mean(one.busy_s / mean(one.iterations_s) for one in ranks)
     return Trial(trial.schedule, iteration_s, max(0.0, idle), measured_costs(trial.schedule, ranks, costs))
@@ -101,10 +101,10 @@ def race(trials: Sequence[TrialRun], rounds: int) -> list[Raced]:
     A collective call of all ranks. Each iteration begins at a barrier. Each round has an order of its own, the same on
     all ranks: a candidate's iteration also depends on the one before it (caches, cores that slept).
     """
-    own: list[list[RankTimes | None]] = [[] for _ in trials]
+    times_of: list[list[RankTimes | None]] = [[] for _ in trials]  # of this rank, by candidate
     for number in range(rounds + 1):
         for index in random.Random(number).sample(range(len(trials)), len(trials)):
-            times, trial = own[index], trials[index]
+            times, trial = times_of[index], trials[index]
             dist.barrier()
             if trial.run is None:
                 times.append(None)
@@ -112,14 +112,14 @@ def race(trials: Sequence[TrialRun], rounds: int) -> list[Raced]:
             measured = RankTimes(trial.device, trial.pipeline, *_run_many(trial.run, 1))
             if number:  # the first round makes buffers, connections and optimizer states
                 times.append(measured)
-    every = zip(*gather_from_ranks(own), strict=True)
+    every = zip(*gather_from_ranks(times_of), strict=True)
     return [_raced(times, trial.schedule.microbatches) for times, trial in zip(every, trials, strict=True)]
 
 
 def _raced(ranks: Sequence[Sequence[RankTimes | None]], microbatches: int) -> Raced:
     """Of what each rank measured in each round."""
     used = [[one for one in times if one is not None] for times in ranks]
-    rounds = [max(one.iterations_s[0] for one in own) for own in zip(*(times for times in used if times), strict=True)]
+    rounds = [max(one.iterations_s[0] for one in times) for times in zip(*filter(None, used), strict=True)]
     busy = [mean(one.busy_s for one in times) for times in used if times]
     return Raced(median(rounds) / microbatches, max(0.0, 1.0 - mean(busy) / mean(rounds)))
 
@@ -189,9 +189,9 @@ def _measured_transfers(
     """
     delays: dict[tuple[bool, int], list[float]] = {}
     for pipeline in {rank.pipeline for rank in ranks}:
-        own = [rank for rank in ranks if rank.pipeline == pipeline]
-        for iteration in range(min(len(rank.actions) for rank in own)):
-            for way, delay_s in _delays(schedule, own, iteration, gap_s):
+        members = [rank for rank in ranks if rank.pipeline == pipeline]
+        for iteration in range(min(len(rank.actions) for rank in members)):
+            for way, delay_s in _delays(schedule, members, iteration, gap_s):
                 delays.setdefault(way, []).append(delay_s)
     measured = []
     for boundary in range(schedule.stages - 1):

@@ -17,6 +17,7 @@ from jellybean.training.processes.links import StagedLink  # noqa: E402
 from jellybean.training.processes.streams import streams_of  # noqa: E402
 from jellybean.training.processes.tensor_messages import TensorSpec  # noqa: E402
 from jellybean_solver.pipeline import SCHEDULES  # noqa: E402
+from tests.support.training_runs import options_of, run_training  # noqa: E402
 
 _GPUS = torch.cuda.device_count()
 one_gpu = pytest.mark.skipif(_GPUS < 1, reason="torch finds no GPU on this machine")
@@ -57,11 +58,8 @@ def project(tmp_path):
 
 def _train(project: Path, *values: str, gpus: str | None = None) -> dict[str, Any]:
     """Train from the start; `gpus`: those that the processes see."""
-    options = [part for value in values for part in ("--set", value)]
-    environment = {"OMP_NUM_THREADS": "1", **os.environ} | ({"CUDA_VISIBLE_DEVICES": gpus} if gpus is not None else {})
-    command = [sys.executable, "-m", "jellybean", "train", str(project), "--json", "--fresh", *options]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    environment = {"CUDA_VISIBLE_DEVICES": gpus} if gpus is not None else {}
+    done = run_training(project, "--json", "--fresh", *options_of(values), environment=environment)
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 

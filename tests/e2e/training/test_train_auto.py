@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -15,6 +11,7 @@ torch = pytest.importorskip("torch", reason="training needs torch: pip install '
 from safetensors.torch import load_file  # noqa: E402
 
 from jellybean.training.processes.threads import CORES  # noqa: E402
+from tests.support.training_runs import run_training, write_project  # noqa: E402
 
 DOCUMENT = """\
 kind: Training
@@ -56,37 +53,19 @@ def wide():
     rows = data()["train"][0]
     return {"train": (rows, rows), "test": (rows[:1], rows[:1])}
 """
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node=2")
 
 
-def _project(folder: Path, document: str) -> Path:
-    folder.mkdir()
-    (folder / "training.yaml").write_text(document)
-    (folder / "nets.py").write_text(NETS)
-    return folder
-
-
-def _train(
-    folder: Path, *options: str, launcher: list[str] | None = None, environment: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [*(launcher or [sys.executable]), "-m", "jellybean", "train", str(folder), *options],
-        capture_output=True,
-        text=True,
-        env={"OMP_NUM_THREADS": "1", **os.environ, **(environment or {})},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done
-
-
-@pytest.mark.parametrize("launcher", [None, TORCHRUN], ids=["launcher", "torchrun"])
+@pytest.mark.parametrize("launcher", [(), TORCHRUN], ids=["launcher", "torchrun"])
 def test_one_process_is_faster_and_trains_the_same(tmp_path, launcher):
     """Weights equal bit for bit those of a run that tries nothing, dropout and Adam's states included."""
-    alone, auto = _project(tmp_path / "alone", DOCUMENT), _project(tmp_path / "auto", DOCUMENT + AUTO)
-    _train(alone)
+    alone, auto = (
+        write_project(tmp_path / "alone", DOCUMENT, NETS),
+        write_project(tmp_path / "auto", DOCUMENT + AUTO, NETS),
+    )
+    run_training(alone)
     options = () if launcher else ("--set", "processes=2")
-    done = _train(auto, *options, launcher=launcher)
+    done = run_training(auto, *options, launcher=launcher)
     assert "one process is fastest: 1f1b, 1 device x 1 replica, 2 micro-batches" in done.stderr
     assert "1 process of 2 ends now" in done.stderr
     expected, found = (load_file(folder / "training" / "model.safetensors") for folder in (alone, auto))
@@ -99,9 +78,9 @@ def test_the_process_that_is_left_takes_the_cores(tmp_path):
     count = "    Path(__file__).with_name('threads').write_text(str(torch.get_num_threads()))\n"
     nets = NETS.replace("import torch\n", "from pathlib import Path\n\nimport torch\n", 1)
     nets += f"def loss(outputs, targets):\n{count}    return torch.nn.functional.mse_loss(outputs, targets)\n"
-    folder = _project(tmp_path / "project", DOCUMENT.replace("loss: mse", "loss: nets.py:loss") + AUTO)
+    folder = write_project(tmp_path / "project", DOCUMENT.replace("loss: mse", "loss: nets.py:loss") + AUTO, NETS)
     (folder / "nets.py").write_text(nets)
-    done = _train(folder, "--set", "processes=2", environment={"OMP_NUM_THREADS": "1", CORES: "3"})
+    done = run_training(folder, "--set", "processes=2", environment={"OMP_NUM_THREADS": "1", CORES: "3"})
     assert "one process is fastest" in done.stderr
     assert (folder / "threads").read_text() == "3"
 
@@ -109,8 +88,9 @@ def test_the_process_that_is_left_takes_the_cores(tmp_path):
 def test_two_processes_where_they_are_faster(tmp_path):
     """Stages that sleep take as long on two cores as on twenty: two devices need half of the time."""
     document = DOCUMENT.replace("model: nets.py:net", "stages: nets.py:sleeping").replace(":data", ":wide")
-    folder = _project(tmp_path / "project", document.replace("epochs: 2", "epochs: 1") + "replicas: 1\n" + AUTO)
-    done = _train(folder, "--json", "--set", "processes=2")
+    document = document.replace("epochs: 2", "epochs: 1") + "replicas: 1\n" + AUTO
+    folder = write_project(tmp_path / "project", document, NETS)
+    done = run_training(folder, "--json", "--set", "processes=2")
     told = json.loads(done.stdout)
     assert (told["devices"], told["replicas"], told["microbatches"]) == (2, 1, 2)
     assert "2 processes are fastest" in told["choice"]

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +13,7 @@ from safetensors.torch import load_file  # noqa: E402
 
 from jellybean.cli import run  # noqa: E402
 from tests.support.command_line import jellybean  # noqa: E402
+from tests.support.training_runs import options_of, run_training  # noqa: E402
 
 NETS = """\
 import torch
@@ -66,21 +64,13 @@ def project(tmp_path: Path) -> Path:
 
 
 def _train(project: Path, *values: str, fresh: bool = False) -> dict[str, Any]:
-    options = [part for value in values for part in ("--set", value)]
-    done = subprocess.run(
-        [sys.executable, "-m", "jellybean", "train", str(project), "--json", *options, *(["--fresh"] if fresh else [])],
-        capture_output=True,
-        text=True,
-        env={"OMP_NUM_THREADS": "1", **os.environ},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = run_training(project, "--json", *options_of(values), *(["--fresh"] if fresh else []))
     return {**json.loads(done.stdout), "said": done.stderr}
 
 
 def _train_alone(project: Path, *values: str) -> dict[str, Any]:
     """On one device, in this process, which has torch already."""
-    options = [part for value in ("devices=1", *values) for part in ("--set", value)]
+    options = options_of(("devices=1", *values))
     found: dict[str, Any] = json.loads(jellybean("train", str(project), "--json", *options).stdout)
     return found
 

@@ -20,7 +20,13 @@ from safetensors.torch import load_file  # noqa: E402
 from jellybean_solver.pipeline import count_traffic  # noqa: E402
 from jellybean_solver.pipeline.collectives.ways import parameter_server  # noqa: E402
 from tests.support.command_line import jellybean  # noqa: E402
-from tests.support.training_runs import checkpoints, logged_epochs, wait_while_it_runs, write_project  # noqa: E402
+from tests.support.training_runs import (  # noqa: E402
+    checkpoints,
+    logged_epochs,
+    run_training,
+    wait_while_it_runs,
+    write_project,
+)
 
 pytestmark = pytest.mark.timeout(900)
 NIGHTLY = pytest.mark.nightly
@@ -58,15 +64,7 @@ SIZE_BYTES, UPDATES = 8 * (5 * 7 + 7 + 7 * 3 + 3), 3
 
 def _train(folder: Path, *options: str, status: int = 0) -> dict[str, Any]:
     """What `--json` says; `said` has the lines for people."""
-    done = subprocess.run(
-        [sys.executable, "-m", "jellybean", "train", str(folder), "--json", *options],
-        capture_output=True,
-        text=True,
-        env={"OMP_NUM_THREADS": "1", **os.environ},
-        check=False,
-    )
-    assert done.returncode == status, done.stderr[-3000:]
-    assert "Traceback" not in done.stderr, done.stderr[-3000:]
+    done = run_training(folder, "--json", *options, status=status)
     return {**json.loads(done.stdout), "said": " ".join(done.stderr.split())}
 
 

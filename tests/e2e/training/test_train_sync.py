@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
 from jellybean_solver.pipeline import count_traffic, make_all_reduce  # noqa: E402
+from tests.support.training_runs import logged_epochs, run_training, write_project  # noqa: E402
 
 DOCUMENT = """\
 kind: Training
@@ -42,19 +40,8 @@ UPDATES, SIZE_BYTES = 4, 8 * (9 * 64 + 64 + 64 * 3 + 3)
 
 def _train(folder: Path, sync: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The epochs as told by `--json` and as logged."""
-    folder.mkdir()
-    (folder / "training.yaml").write_text(DOCUMENT + sync)
-    (folder / "nets.py").write_text(NETS)
-    done = subprocess.run(
-        [sys.executable, "-m", "jellybean", "train", str(folder), "--json"],
-        capture_output=True,
-        text=True,
-        env={"OMP_NUM_THREADS": "1", **os.environ},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    logged = (folder / "training" / "logs" / "epochs.jsonl").read_text().splitlines()
-    return json.loads(done.stdout)["epochs"], [json.loads(line) for line in logged]
+    done = run_training(write_project(folder, DOCUMENT + sync, NETS), "--json")
+    return json.loads(done.stdout)["epochs"], logged_epochs(folder)
 
 
 def test_three_replicas_sum_by_a_ring(tmp_path):

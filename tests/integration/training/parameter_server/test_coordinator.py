@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,18 +11,13 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.documents.training import load_training  # noqa: E402
-from jellybean.training.parameter_server.channel import Channel, Header, connect  # noqa: E402
+from jellybean.training.parameter_server.channel import Channel, Header  # noqa: E402
 from jellybean.training.parameter_server.coordinator import Coordinator  # noqa: E402
 from jellybean.training.parameter_server.flat_tensors import FlatTensors  # noqa: E402
-from jellybean.training.parameter_server.listener import Listener  # noqa: E402
-from jellybean.training.parameter_server.roles import Role, document_alone  # noqa: E402
 from jellybean.training.parameter_server.weights import frozen_of, stage_of  # noqa: E402
-from jellybean.training.processes.ranks import process_group  # noqa: E402
-from jellybean.training.setup import RankRun, set_up_run  # noqa: E402
-from tests.support.training_runs import write_project  # noqa: E402
+from jellybean.training.setup import RankRun  # noqa: E402
+from tests.integration.training.parameter_server.server_run import server_run, two_connections  # noqa: E402
 
-KEY = b"k" * 32
 DOCUMENT = """\
 kind: Training
 device: cpu
@@ -92,19 +86,12 @@ class Ends:
 
 @pytest.fixture
 def ends(tmp_path: Path) -> Iterator[Ends]:
-    project = write_project(tmp_path / "project", DOCUMENT, NETS)
-    document = load_training(project)
-    alone = document_alone(document, Role(0, serves=True))
-    with process_group(alone, workers=document.replicas) as rank, ThreadPoolExecutor() as pool:
-        run = set_up_run(alone, project, rank)
+    with server_run(tmp_path, DOCUMENT, NETS, 0) as (document, run), ThreadPoolExecutor() as pool:
         coordinator = Coordinator(run, document, lambda _: None)
-        with closing(Listener("127.0.0.1", KEY, coordinator.serve)) as listener:
-            place = ("127.0.0.1", listener.port)
-            with closing(connect(place, KEY, 10)) as one, closing(connect(place, KEY, 10)) as other:
-                workers = [WorkerEnd(channel, run, number) for number, channel in enumerate((one, other))]
-                coordinator.wait_for_workers()
-                yield Ends(run, coordinator, workers, pool)
-        run.transport.close()
+        with two_connections(coordinator.serve) as channels:
+            workers = [WorkerEnd(channel, run, number) for number, channel in enumerate(channels)]
+            coordinator.wait_for_workers()
+            yield Ends(run, coordinator, workers, pool)
 
 
 def test_running_statistics_of_an_earlier_segment_are_not_averaged_again(ends):

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.documents.training import load_training  # noqa: E402
-from jellybean.training.parameter_server.channel import Channel, connect  # noqa: E402
+from jellybean.training.parameter_server.channel import Channel  # noqa: E402
 from jellybean.training.parameter_server.flat_tensors import FlatTensors  # noqa: E402
 from jellybean.training.parameter_server.further_server import FurtherServer  # noqa: E402
-from jellybean.training.parameter_server.listener import Listener  # noqa: E402
-from jellybean.training.parameter_server.roles import Role, document_alone  # noqa: E402
-from jellybean.training.processes.ranks import process_group  # noqa: E402
-from jellybean.training.setup import set_up_run  # noqa: E402
-from tests.support.training_runs import write_project  # noqa: E402
+from tests.integration.training.parameter_server.server_run import server_run, two_connections  # noqa: E402
 
-KEY = b"k" * 32
 DOCUMENT = """\
 kind: Training
 device: cpu
@@ -81,21 +74,14 @@ class Ends:
 
 @pytest.fixture
 def ends(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Ends]:
-    project = write_project(tmp_path / "project", DOCUMENT.replace("MODE", request.param), NETS)
-    document = load_training(project)
-    alone = document_alone(document, Role(1, serves=True))
-    with process_group(alone, workers=document.replicas) as rank:
-        run = set_up_run(alone, project, rank)
+    with server_run(tmp_path, DOCUMENT.replace("MODE", request.param), NETS, 1) as (document, run):
         server = FurtherServer(run, document, 1)
         with torch.no_grad():
             run.held[0, 0].versions.exact["bias"].zero_()
-        with closing(Listener("127.0.0.1", KEY, server.serve)) as listener:
-            place = ("127.0.0.1", listener.port)
-            with closing(connect(place, KEY, 10)) as coordinator, closing(connect(place, KEY, 10)) as worker:
-                yield Ends(coordinator, worker)
-                coordinator.send({"kind": "end"})
-                server.wait()
-        run.transport.close()
+        with two_connections(server.serve) as (coordinator, worker):
+            yield Ends(coordinator, worker)
+            coordinator.send({"kind": "end"})
+            server.wait()
 
 
 @pytest.mark.parametrize("ends", ["asp"], indirect=True)
