@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from jellybean.bench.hop import measure_hop_s
 from jellybean.documents import ProfilesDocument, Project, read_profiles, write_profiles
@@ -45,6 +46,10 @@ class Profiled:
     notes: tuple[str, ...]
     todo: Todo
     written: bool = True  # False: the file was complete and current
+
+    def to_dict(self) -> dict[str, Any]:
+        """What was measured and kept as JSON values."""
+        return {"written": self.written, "notes": list(self.notes), **self.todo.to_dict()}
 
 
 @dataclass

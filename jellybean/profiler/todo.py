@@ -6,6 +6,7 @@ import itertools
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from jellybean.documents import ProfilesDocument, Project
 from jellybean.documents.layout import document_files
@@ -51,6 +52,15 @@ class Todo:
         own = (e for e in self.measure if (e.part, e.operator, e.variant) == (part, operator, variant))
         return frozenset(entry.worker_type for entry in own if entry.worker_type)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Entries that are measured (with `why`), kept, kept by hand, and left to other devices, as JSON values."""
+        return {
+            "measured": [_entry(entry, why) for entry, why in self.measure.items()],
+            "kept": [_entry(entry) for entry in self.kept],
+            "by_hand": [_entry(entry, why) for entry, why in self.by_hand.items()],
+            "elsewhere": [_entry(entry, why) for entry, why in self.elsewhere.items()],
+        }
+
     def lines(self) -> tuple[str, ...]:
         """What is measured and why, and what is kept, as sentences."""
         reasons: dict[str, list[Entry]] = {}
@@ -72,6 +82,10 @@ class Todo:
         if self.elsewhere:
             lines.append(f"leaves {entries_text(self.elsewhere)}: of types that are not measured here")
         return tuple(lines)
+
+
+def _entry(entry: Entry, why: str = "") -> dict[str, str]:
+    return {**entry.to_dict(), **({"why": why} if why else {})}
 
 
 def todo_of(

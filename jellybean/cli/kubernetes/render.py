@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from jellybean.cli.app import Directory, Overrides, Stale, app, checked_folder, example
-from jellybean.cli.console import out
+from jellybean.cli.app import Directory, Json, Overrides, Stale, app, checked_folder, example
+from jellybean.cli.console import out, print_json
 from jellybean.cli.current_plan import load_current_plan
 from jellybean.cli.projects import open_project
 from jellybean.documents import Project
@@ -37,26 +38,43 @@ def render(
         bool, typer.Option("--resource", help="Print the project as a Workflow resource for `jellybean operator`.")
     ] = False,
     role: Annotated[bool, typer.Option("--role", help="Print only the RBAC Role that deploying needs.")] = False,
+    json: Json = False,
 ) -> None:
     """Print the plan as Kubernetes objects, with the settings of kubernetes.yaml. Does not contact a cluster."""
-    from jellybean_k8s import deployer_role, kustomize_base, to_yaml, yaml_documents
+    from jellybean_k8s import deployer_role, kustomize_base, yaml_documents
 
     if role:
-        print(to_yaml(deployer_role()), end="")
+        _print_object(deployer_role(), json=json)
         return
     if resource:
-        print(to_yaml(_resource(open_project(directory, overrides, stale=stale))), end="")
+        _print_object(_resource(open_project(directory, overrides, stale=stale)), json=json)
         return
     if kustomize is not None:
         checked_folder("--kustomize", kustomize)
     objects = render_objects(open_project(directory, overrides, stale=stale), service_monitor=service_monitor)
     if kustomize is None:
-        print(yaml_documents(objects), end="")
+        if json:
+            print_json({"apiVersion": "v1", "kind": "List", "items": list(objects)})
+        else:
+            print(yaml_documents(objects), end="")
         return
     kustomize.mkdir(parents=True, exist_ok=True)
-    for name, text in kustomize_base(objects).items():
+    texts = kustomize_base(objects)
+    for name, text in texts.items():
         (kustomize / name).write_text(text, encoding="utf-8")
+    if json:
+        print_json({"folder": str(kustomize), "files": list(texts), "objects": len(objects)})
+        return
     out.print(f"wrote {len(objects)} objects to {kustomize}", soft_wrap=True)
+
+
+def _print_object(value: Mapping[str, Any], *, json: bool) -> None:
+    from jellybean_k8s import to_yaml
+
+    if json:
+        print_json(value)
+    else:
+        print(to_yaml(value), end="")
 
 
 def _resource(project: Project) -> dict[str, Any]:

@@ -55,6 +55,7 @@ def profile(
         ),
     ] = None,
     allow_python: AllowPython = None,
+    json: Json = False,
 ) -> None:
     """Measure what is missing or stale in profiles.yaml: latency, memory, message sizes and accuracy of all variants.
 
@@ -67,6 +68,7 @@ def profile(
     project = load_any_project(directory, overrides or (), profiles=False)
     parts = project.workflows if isinstance(project, MultiWorkflowProject) else {"profile": project}
     todos = {name: measurements(part, fresh=fresh, here=types or ()) for name, part in parts.items()}
+    files: list[dict[str, Any]] = []
     for name, part in parts.items():
         for line in todos[name].lines():
             say(line if len(parts) == 1 else f"{name}: {line}")
@@ -77,8 +79,14 @@ def profile(
         for note in measured.notes:
             warn(note)
         file = part.directory / "profiles.yaml"
+        files.append({"workflow": part.workflow.name, "file": str(file), **measured.to_dict()})
+        if json:
+            continue
         out.print(f"wrote {file}" if measured.written else f"{file} is current: nothing was measured")
-    out.print(f"next: jellybean plan {directory}", style="bold")
+    if json:
+        print_json({"profiles": files, "next": f"jellybean plan {directory}"})
+    else:
+        out.print(f"next: jellybean plan {directory}", style="bold")
 
 
 @app.command(

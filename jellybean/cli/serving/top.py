@@ -16,7 +16,7 @@ from jellybean.cli.console import out, print_json
 from jellybean.cli.serving.gateway_options import AdminTls, GatewayAt, given_endpoint
 from jellybean.display.terminal import BAD
 from jellybean.errors import JellyBeanError
-from jellybean.serving.top.alerts import alert_rules
+from jellybean.serving.top.alerts import alert_groups, alert_rules
 from jellybean.serving.top.dashboard import dashboard as grafana
 
 _ONCE_WINDOW_S = 1.0  # time between the two samples that --once compares
@@ -69,9 +69,15 @@ def top(
 )
 def dashboard(
     alerts: Annotated[bool, typer.Option("--alerts", help="Print alert rules for Prometheus instead.")] = False,
+    json: Json = False,
 ) -> None:
-    """Print a Grafana dashboard for the metrics of `up --metrics-port`, or alert rules for Prometheus."""
-    if alerts:
+    """Print a Grafana dashboard for the metrics of `up --metrics-port`, or alert rules for Prometheus.
+
+    A dashboard is JSON in any case; with --json so are alert rules.
+    """
+    if json and alerts:
+        print_json(alert_groups())
+    elif alerts:
         typer.echo(alert_rules(), nl=False)
     else:
         print_json(grafana())

@@ -35,6 +35,15 @@ class Entry:
     variant: str = ""
     worker_type: str = ""
 
+    def to_dict(self) -> dict[str, str]:
+        """The entry as JSON values."""
+        return {
+            "part": self.part.value,
+            "operator": self.operator,
+            "variant": self.variant,
+            "type": self.worker_type,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Change:

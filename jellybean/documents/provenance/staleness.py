@@ -32,10 +32,7 @@ class StaleProfile:
     def to_dict(self) -> dict[str, Any]:
         """The stale entries as JSON values."""
         change = self.change
-        entries = [
-            {"part": entry.part.value, "operator": entry.operator, "variant": entry.variant, "type": entry.worker_type}
-            for entry in self.entries
-        ]
+        entries = [entry.to_dict() for entry in self.entries]
         return {"changed": change.subject, "before": change.before, "after": change.after, "entries": entries}
 
 

@@ -113,8 +113,8 @@ RULES = (
 )
 
 
-def alert_rules() -> str:
-    """A rules file for Prometheus (`rule_files:`), as YAML."""
+def alert_groups() -> dict[str, Any]:
+    """The content of a rules file for Prometheus (`rule_files:`)."""
     rules: list[dict[str, Any]] = [
         {
             "alert": rule.alert,
@@ -125,8 +125,13 @@ def alert_rules() -> str:
         }
         for rule in RULES
     ]
+    return {"groups": [{"name": "jellybean", "rules": rules}]}
+
+
+def alert_rules() -> str:
+    """The rules file as YAML."""
     text = io.StringIO()
     yaml = YAML()
     yaml.width = 4096  # an expression is not broken into lines
-    yaml.dump({"groups": [{"name": "jellybean", "rules": rules}]}, text)
+    yaml.dump(alert_groups(), text)
     return text.getvalue()

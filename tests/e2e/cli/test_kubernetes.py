@@ -85,9 +85,15 @@ def test_render_prints_sound_objects_and_writes_a_base(
 ) -> None:
     objects = list(yaml.safe_load_all(jellybean("render", str(project)).stdout))
     assert complaints(objects) == []
+    assert run(["render", str(project), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"apiVersion": "v1", "kind": "List", "items": objects}
     assert run(["render", str(project), "--kustomize", str(tmp_path / "base")]) == 0
     assert f"wrote {len(objects)} objects" in capsys.readouterr().out
-    assert (tmp_path / "base" / "kustomization.yaml").exists()
+    assert run(["render", str(project), "--kustomize", str(tmp_path / "json"), "--json"]) == 0
+    written = json.loads(capsys.readouterr().out)
+    assert (written["folder"], written["objects"]) == (str(tmp_path / "json"), len(objects))
+    assert sorted(written["files"]) == sorted(one.name for one in (tmp_path / "base").iterdir())
+    assert "kustomization.yaml" in written["files"]
 
 
 def test_a_project_is_printed_as_a_resource_that_its_definition_takes(
@@ -95,6 +101,8 @@ def test_a_project_is_printed_as_a_resource_that_its_definition_takes(
 ) -> None:
     assert run(["render", str(project), "--resource"]) == 0
     made = yaml.safe_load(capsys.readouterr().out)
+    assert run(["render", str(project), "--resource", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == made
     assert run(["operator", "crd"]) == 0
     definition = yaml.safe_load(capsys.readouterr().out)
     assert (made["kind"], made["metadata"]) == ("Workflow", {"name": "digits"})

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from pathlib import Path
 
 import pytest
 
+from jellybean.cli import run
 from jellybean.documents import build_problem, load_project, machine_notes, read_profiles
 from jellybean.documents.provenance.changes import Entry, Part
 from jellybean.documents.provenance.machine import this_machine
@@ -82,6 +84,25 @@ def test_a_current_file_is_left_alone(folder: Path) -> None:
     assert not measured.todo.measure
     assert (folder / "profiles.yaml").read_text() == text
     assert not (folder / ".jellybean/profile-cache").exists()
+
+
+def test_the_command_as_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["profile", str(folder), "--json"]) == 0
+    (file,) = json.loads(capsys.readouterr().out)["profiles"]
+    assert (file["file"], file["written"], file["measured"]) == (str(folder / "profiles.yaml"), False, [])
+    edit(folder, "workflow.yaml", "metric: exact_match", "metric: top1")
+    allowed = [word for function in ALLOWED for word in ("--allow-python", function)]
+    assert run(["profile", str(folder), "--json", "--seconds", "0.05", *allowed]) == 0
+    captured = capsys.readouterr()
+    answer = json.loads(captured.out)
+    (file,) = answer["profiles"]
+    assert file["written"]
+    assert [(entry["part"], entry["why"]) for entry in file["measured"]] == [
+        ("accuracy", "metric was exact_match, is now top1")
+    ]
+    assert {"part": "latency", "operator": "sum", "variant": "net", "type": "box"} in file["kept"]
+    assert answer["next"] == f"jellybean plan {folder}"
+    assert "measures accuracy: metric was" in captured.err
 
 
 def test_only_what_depends_on_a_replaced_model_is_measured(folder: Path) -> None:

@@ -254,7 +254,10 @@ def test_the_dashboard_asks_for_what_a_run_tells_and_the_docs_explain(
     queries = [target for panel in panels for target in panel["targets"]]
     assert len(queries) > 20
     assert run(["dashboard", "--alerts"]) == 0
-    (group,) = YAML(typ="safe").load(capsys.readouterr().out)["groups"]
+    rules = YAML(typ="safe").load(capsys.readouterr().out)
+    assert run(["dashboard", "--alerts", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == rules
+    (group,) = rules["groups"]
     assert len({rule["alert"] for rule in group["rules"]}) == len(group["rules"]) >= 5
     for rule in group["rules"]:
         assert rule["alert"] in docs
