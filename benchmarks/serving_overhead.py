@@ -22,6 +22,7 @@ from benchmarks.overhead.servers import SERVERS, UnavailableError
 CLIENTS = (1, 8, 32)
 ROUNDS, SLICE_S, WARMUP_S = 10, 0.5, 0.1
 ALONE = "Ray Serve"
+OVERHEAD, RATES = "Overhead of a request, by input", "Requests/s, by input and clients"
 Cell = tuple[str, str, int]  # server, input, clients
 
 
@@ -49,7 +50,7 @@ def serving_overhead(smoke: bool) -> Result:
         "always.",
         reference="plain synchronous grpc, KServe's Python server, Ray Serve and mosec, installed from PyPI into "
         "environments of their own.",
-        tables=(_throughput(found, raw), _latency(found, list(raw))),
+        tables=(_overhead(found, raw), _rates(found, list(raw)), _latency(found, list(raw))),
         notes=tuple(f"{name} is left out: {reason}" for name, reason in missing.items()),
     )
 
@@ -78,23 +79,27 @@ def _measure(
                         found[name, case.label, clients].append(seen)
 
 
-def _throughput(found: dict[Cell, list[LoadResult]], raw: dict[str, float]) -> Table:
+def _overhead(found: dict[Cell, list[LoadResult]], raw: dict[str, float]) -> Table:
     rows = []
     for name in _measured(found):
         row = [name]
         for label, raw_one_s in raw.items():
             seen = found.get((name, label, 1))
             row.append(f"{1e3 * (statistics.median(one.p50_s for one in seen) - raw_one_s):.2f}" if seen else "")
-        for label in raw:
+        rows.append(row)
+    return Table.of(["server", *(f"{label} (ms)" for label in raw)], rows, OVERHEAD)
+
+
+def _rates(found: dict[Cell, list[LoadResult]], labels: list[str]) -> Table:
+    rows = []
+    for name in _measured(found):
+        row = [name]
+        for label in labels:
             for clients in CLIENTS:
                 seen = found.get((name, label, clients))
                 row.append(f"{statistics.median(one.rate_per_s for one in seen):,.0f}" if seen else "")
         rows.append(row)
-    overheads = [f"overhead ms, {label}" for label in raw]
-    rates = [
-        f"requests/s, {label}, {clients} client{'s' if clients > 1 else ''}" for label in raw for clients in CLIENTS
-    ]
-    return Table.of(["server", *overheads, *rates], rows)
+    return Table.of(["server", *(f"{label}: {clients}" for label in labels for clients in CLIENTS)], rows, RATES)
 
 
 def _latency(found: dict[Cell, list[LoadResult]], labels: list[str]) -> Table:

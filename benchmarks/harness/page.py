@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.harness.result import Record, Result, Table, Topic
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
+MOSTLY = 2 / 3  # share of figures in a column of figures; others are words such as "infeasible"
+_FIGURE = re.compile(r"(?:[<>] ?|[+-])?\d[\d.,]*(?: ?[^\W\d]{1,3}(?:/s)?| ?%|/s)?")
 INTRODUCTION = """\
 # Benchmarks
 
@@ -40,7 +43,9 @@ def section(record: Record) -> str:
 
 def table_text(table: Table) -> str:
     """A table as Markdown, after its caption."""
-    lines = [_line(table.columns), "|" + "---|" * len(table.columns), *map(_line, table.rows)]
+    columns = ([row[place] for row in table.rows] for place in range(len(table.columns)))
+    rules = ("---:|" if _is_numeric(cells) else "---|" for cells in columns)
+    lines = [_line(table.columns), "|" + "".join(rules), *map(_line, table.rows)]
     return (f"{table.caption}:\n\n" if table.caption else "") + "\n".join(lines)
 
 
@@ -57,6 +62,13 @@ def _body(result: Result) -> Iterator[str]:
         yield "\n".join(f"- {note}" for note in result.notes)
     if result.picture:
         yield f"![{result.picture.alt}](images/{result.picture.file})"
+
+
+def _is_numeric(cells: Sequence[str]) -> bool:
+    """True for a column of figures, which is aligned to the right: `0.14`, `1,000`, `99.3 ms`."""
+    known = [cell for cell in cells if cell]
+    figures = sum(_FIGURE.fullmatch(cell) is not None for cell in known)
+    return bool(known) and figures >= MOSTLY * len(known)
 
 
 def _line(cells: Sequence[str]) -> str:

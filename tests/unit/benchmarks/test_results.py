@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.harness import run as runner
 from benchmarks.harness.files import load, load_all, save
-from benchmarks.harness.page import PAGE, render, section
+from benchmarks.harness.page import PAGE, render, section, table_text
 from benchmarks.harness.registry import BENCHMARKS, BenchmarkError
 from benchmarks.harness.result import Picture, Record, Result, Table, Topic
 
@@ -108,3 +108,16 @@ def test_every_registered_name_is_that_of_its_function() -> None:
     import benchmarks.vqa
 
     assert BENCHMARKS["vqa_grid"] is benchmarks.vqa.vqa_grid
+
+
+@pytest.mark.parametrize(
+    ("cells", "is_numeric"),
+    [
+        (["0.14", "11.64", ""], True), (["1,000", "12"], True), (["99.3 ms", "1.20 s"], True), (["14.8/s"], True),
+        (["98.9 %", "< 1 %"], True), (["one device"], False), (["", ""], False), (["2 / 2"], False),
+        (["106 MiB"], True), (["6.2", "15.4", "infeasible"], True), (["0.47 USD/h", "all in the cloud"], False),
+    ],
+)  # fmt: skip
+def test_columns_of_figures_are_aligned_to_the_right(cells: list[str], is_numeric: bool) -> None:
+    text = table_text(Table.of(["what", "figure"], [["a b", cell] for cell in cells]))
+    assert text.splitlines()[1] == ("|---|---:|" if is_numeric else "|---|---|")
