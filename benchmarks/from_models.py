@@ -43,7 +43,7 @@ def from_models(smoke: bool) -> Result:
         for model in MODELS:
             shutil.copy(EXAMPLE / f"{model}.onnx", models)
         commands = _run_all(models, project, smoke=smoke)
-        hashes = len(re.findall(r"sha256: [0-9a-f]{64}", (project / "workflow.yaml").read_text()))
+        hashes = len(re.findall(r"sha256: [0-9a-f]{64}", (project / "workflow.yaml").read_text(encoding="utf-8")))
     total_s = sum(command.elapsed_s for command in commands)
     rows = [[f"`{one.name}`", f"{one.elapsed_s:.1f}", f"{one.cpu_s:.1f}"] for one in commands]
     rows.append(["all", f"{total_s:.0f}", f"{sum(one.cpu_s for one in commands):.0f}"])

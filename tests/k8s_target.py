@@ -212,7 +212,7 @@ def running_target(folder: Path) -> Iterator[Target]:
     for path in ("gateway", "agent/edge-box-1", "agent/edge-box-2", *(f"agent/cloud-{i}" for i in range(1, 5))):
         (folder / path).mkdir(parents=True)
         for name in ("tls.crt", "tls.key", "ca.crt"):
-            (folder / path / name).write_text(f"{path} {name}")
+            (folder / path / name).write_text(f"{path} {name}", encoding="utf-8")
     with contextlib.ExitStack() as stack:
         server = None if REAL else stack.enter_context(RunningServer())
         if server is not None:

@@ -30,7 +30,7 @@ NAMES = {"ExtractImageFeature": "image_features", "SpeechRecognition": "speech_t
 
 def vqa_problem(rate_per_s: float = 40.0, accuracy: float | None = 56.0, sharing: Sharing = Sharing.SHARED) -> Problem:
     """The instance at another rate, accuracy target or sharing."""
-    low, high = json.loads((DATA / "workers_partition.json").read_text())
+    low, high = json.loads((DATA / "workers_partition.json").read_text(encoding="utf-8"))
     tier = dict.fromkeys(low, "edge") | dict.fromkeys(high, "cloud")
     short = {name: name.removeprefix("workflow-compute-") for name in tier}
     pools = tuple(Pool(short[name], tier[name], 1, float(price), sharing) for name, price in _rows("workers_specs"))
@@ -50,7 +50,7 @@ def vqa_problem(rate_per_s: float = 40.0, accuracy: float | None = 56.0, sharing
         )
         return Operator(NAMES[name], tuple(Edge(upstream, NAMES[name]) for upstream in inputs), variants)
 
-    profile = json.loads((DATA / "accuracy_profiles.json").read_text())["end_to_end"]
+    profile = json.loads((DATA / "accuracy_profiles.json").read_text(encoding="utf-8"))["end_to_end"]
     return Problem(
         name="visual-question-answering",
         tiers=("edge", "cloud"),

@@ -72,6 +72,6 @@ def hardware() -> str:
 
 def _processor() -> str:
     information = Path("/proc/cpuinfo")
-    lines = information.read_text().splitlines() if information.exists() else []
+    lines = information.read_text(encoding="utf-8").splitlines() if information.exists() else []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.machine())

@@ -152,7 +152,7 @@ def print_comparison(seeds: Sequence[int], limit_s: float, json_path: str | None
         pairs.append(pair)
         print(" | ".join(str(cell) for cell in row(pair)), flush=True)
         if json_path is not None:
-            with Path(json_path).open("a") as file:
+            with Path(json_path).open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"limit_s": limit_s, **asdict(pair)}) + "\n")
     print("\n" + result_text(result(pairs, limit_s)))
 
@@ -160,7 +160,7 @@ def print_comparison(seeds: Sequence[int], limit_s: float, json_path: str | None
 def read_pairs(path: Path) -> list[Pair]:
     """The pairs that `print_comparison` wrote to a file, by seed."""
     found = []
-    for line in path.read_text().splitlines():
+    for line in path.read_text(encoding="utf-8").splitlines():
         fields = json.loads(line)
         runs = [Run(**{**fields[who], "complaints": tuple(fields[who]["complaints"])}) for who in ("solver", "milp")]
         found.append(Pair(fields["seed"], *runs))

@@ -60,8 +60,10 @@ def agent_unix_socket(case: Case) -> Iterator[Connect]:
 def _agent(case: Case, address: str, connect: Connect) -> Iterator[Connect]:
     with tempfile.TemporaryDirectory(prefix="jellybean-overhead-") as name:
         folder = Path(name)
-        (folder / "plan.json").write_text(json.dumps(to_document(chain("one", [case.model], rate_per_s=_RATE_PER_S))))
-        (folder / "peers.json").write_text(json.dumps({"": f"unix:{name}/g", "here-1": address}))
+        (folder / "plan.json").write_text(
+            json.dumps(to_document(chain("one", [case.model], rate_per_s=_RATE_PER_S))), encoding="utf-8"
+        )
+        (folder / "peers.json").write_text(json.dumps({"": f"unix:{name}/g", "here-1": address}), encoding="utf-8")
         own = [f"--plan={name}/plan.json", f"--peers={name}/peers.json", f"--root={case.model.parent}"]
         command = [sys.executable, "-m", "jellybean_agent", *own, "--worker=here-1", f"--listen={address}"]
         with _started([*command, "--insecure"], connect):

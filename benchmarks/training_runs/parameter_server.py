@@ -194,8 +194,8 @@ def _train(mode: str, workers: int, batch: int, epochs: int, *, slow_rank: int) 
     with tempfile.TemporaryDirectory() as folder:
         project = Path(folder)
         text = _DOCUMENT.format(mode=mode, workers=workers, batch=batch, epochs=epochs)
-        (project / "training.yaml").write_text(text)
-        (project / "nets.py").write_text(_NETS)
+        (project / "training.yaml").write_text(text, encoding="utf-8")
+        (project / "nets.py").write_text(_NETS, encoding="utf-8")
         variables = {
             "SLEEP_S": str(SLEEP_S),
             "SLOWER": str(SLOWER),

@@ -192,10 +192,12 @@ def _bytes(value: Any) -> int:
 
 def _restart_peak() -> float:
     """Set the process' peak to its present memory; returns it in bytes."""
-    Path("/proc/self/clear_refs").write_text("5")
+    Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
     return _peak_bytes()
 
 
 def _peak_bytes() -> float:
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    line = next(
+        line for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines() if line.startswith("VmHWM")
+    )
     return 1024.0 * float(line.split()[1])

@@ -171,11 +171,11 @@ def write_hashes() -> None:
     document = HERE / "workflow.yaml"
     if not document.exists():
         return
-    text = document.read_text()
+    text = document.read_text(encoding="utf-8")
     for path in sorted((HERE / "models").glob("*.onnx")):
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         text = re.sub(rf"(models/{re.escape(path.name)}, sha256: )[0-9a-f]*", rf"\g<1>{digest}", text)
-    document.write_text(text)
+    document.write_text(text, encoding="utf-8")
 
 
 def keep_memory() -> None:

@@ -52,11 +52,11 @@ def train(spec: Spec, pictures: torch.Tensor, digits: torch.Tensor) -> Net:
 def write_hashes() -> None:
     """The sha256 of every model file, in workflow.yaml."""
     document = HERE / "workflow.yaml"
-    text = document.read_text()
+    text = document.read_text(encoding="utf-8")
     for path in sorted((HERE / "models").glob("*.onnx")):
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         text = re.sub(rf"(models/{re.escape(path.name)}, sha256: )[0-9a-f]*", rf"\g<1>{digest}", text)
-    document.write_text(text)
+    document.write_text(text, encoding="utf-8")
 
 
 def main() -> None:

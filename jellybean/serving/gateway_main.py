@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import grpc
 import grpc.aio
 from grpc_health.v1 import health, health_pb2_grpc
 

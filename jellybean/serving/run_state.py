@@ -103,7 +103,7 @@ def launch_lock_path(directory: Path) -> Path:
 @contextlib.contextmanager
 def launch_lock(directory: Path) -> Iterator[None]:
     """One `up` or `apply` at a time per project. AlreadyRunningError when another works."""
-    with launch_lock_path(directory).open("w") as file:
+    with launch_lock_path(directory).open("w", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -114,7 +114,7 @@ def launch_lock(directory: Path) -> Iterator[None]:
 def is_launch_locked(directory: Path) -> bool:
     """True while an `up` or `apply` works on the project."""
     try:
-        with launch_lock_path(directory).open("w") as file:
+        with launch_lock_path(directory).open("w", encoding="utf-8") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
         return True
@@ -200,7 +200,7 @@ def _process(item: dict[str, Any]) -> ProcessState:
 @contextlib.contextmanager
 def locked(directory: Path) -> Iterator[None]:
     """Hold the lock of the state file."""
-    with (state_folder(directory) / "run.lock").open("w") as file:
+    with (state_folder(directory) / "run.lock").open("w", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

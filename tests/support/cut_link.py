@@ -93,14 +93,14 @@ class Run:
         ports = {name: free_port() for name in ("", *workers)}
         across = {name: self.link.through(port) for name, port in ports.items()}
         self.address = f"127.0.0.1:{ports['']}"
-        (root / "plan.json").write_text(json.dumps(document))
+        (root / "plan.json").write_text(json.dumps(document), encoding="utf-8")
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         for name, port in ports.items():
             far = {other for other in ports if crosses(name, other)}
             seen = {other: f"127.0.0.1:{(across if other in far else ports)[other]}" for other in ports}
             seen[name] = f"127.0.0.1:{port}"
             peers = root / f"peers-{name}.json"
-            peers.write_text(json.dumps(seen))
+            peers.write_text(json.dumps(seen), encoding="utf-8")
             common = [f"--plan={root}/plan.json", f"--peers={peers}", f"--links={root}/links", "--insecure"]
             code, own = ["-m", gateway or "jellybean.serving.gateway_main"], [f"--spool={root}/spool.db"]
             if name:
@@ -122,7 +122,7 @@ class Run:
                 except RequestError as error:
                     last = str(error)
                 time.sleep(0.1)
-        raise AssertionError(f"{last}: {[path.read_text()[-300:] for path in self.root.glob('*.log')]}")
+        raise AssertionError(f"{last}: {[path.read_text(encoding='utf-8')[-300:] for path in self.root.glob('*.log')]}")
 
 
 @contextlib.contextmanager

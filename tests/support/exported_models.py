@@ -131,21 +131,25 @@ def make_project(folder: Path) -> Path:
     text = WORKFLOW
     for name, digest in hashes.items():
         text = text.replace(f"sha256: {name}", f"sha256: {digest}")
-    (folder / "workflow.yaml").write_text(text)
-    (folder / "infrastructure.yaml").write_text(INFRASTRUCTURE)
+    (folder / "workflow.yaml").write_text(text, encoding="utf-8")
+    (folder / "infrastructure.yaml").write_text(INFRASTRUCTURE, encoding="utf-8")
     return folder
 
 
 def replace(folder: Path, old: str, new: str) -> None:
     """Replace text of workflow.yaml."""
-    text = (folder / "workflow.yaml").read_text()
+    text = (folder / "workflow.yaml").read_text(encoding="utf-8")
     assert old in text, old
-    (folder / "workflow.yaml").write_text(text.replace(old, new))
+    (folder / "workflow.yaml").write_text(text.replace(old, new), encoding="utf-8")
 
 
 def replace_model(folder: Path, name: str, digest: str) -> None:
     """Write the sha256 of a model file that was exchanged."""
-    line = next(one for one in (folder / "workflow.yaml").read_text().splitlines() if f"models/{name}.onnx" in one)
+    line = next(
+        one
+        for one in (folder / "workflow.yaml").read_text(encoding="utf-8").splitlines()
+        if f"models/{name}.onnx" in one
+    )
     old = line.partition("sha256: ")[2][:64]
     replace(folder, old, digest)
 

@@ -113,8 +113,8 @@ def make_project(folder: Path) -> Path:
     text = WORKFLOW.replace(", gather: false", "")
     for name, digest in hashes.items():
         text = text.replace(f"sha256: {name}", f"sha256: {digest}")
-    (folder / "workflow.yaml").write_text(text)
-    (folder / "infrastructure.yaml").write_text(INFRASTRUCTURE)
+    (folder / "workflow.yaml").write_text(text, encoding="utf-8")
+    (folder / "infrastructure.yaml").write_text(INFRASTRUCTURE, encoding="utf-8")
     write_profiles(folder / "profiles.yaml", measured_profiles(folder, [{"split": name} for name in ("few", "many")]))
     return folder
 

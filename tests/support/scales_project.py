@@ -58,7 +58,7 @@ def make_scales_project(folder: Path) -> Path:
     text = WORKFLOW
     for name, digest in hashes.items():
         text = text.replace(f"sha256: {name}", f"sha256: {digest}")
-    (folder / "workflow.yaml").write_text(text)
-    (folder / "infrastructure.yaml").write_text(INFRASTRUCTURE)
-    (folder / "profiles.yaml").write_text(PROFILES)
+    (folder / "workflow.yaml").write_text(text, encoding="utf-8")
+    (folder / "infrastructure.yaml").write_text(INFRASTRUCTURE, encoding="utf-8")
+    (folder / "profiles.yaml").write_text(PROFILES, encoding="utf-8")
     return folder

@@ -36,8 +36,8 @@ class TlsRun:
         self.authority: Authority = open_authority(self.root / "ca")
         self.addresses = {name: f"127.0.0.1:{free_port()}" for name in ("", *self.workers)}
         self.http_port = free_port() if self.has_http else 0
-        (self.root / "plan.json").write_text(json.dumps(self.document))
-        (self.root / "peers.json").write_text(json.dumps(self.addresses))
+        (self.root / "plan.json").write_text(json.dumps(self.document), encoding="utf-8")
+        (self.root / "peers.json").write_text(json.dumps(self.addresses), encoding="utf-8")
 
     @property
     def gateway(self) -> str:
@@ -77,7 +77,7 @@ class TlsRun:
         with self.client() as client:
             while time.monotonic() < until:
                 dead = {name: process.returncode for name, process in self.processes.items() if process.poll()}
-                assert not dead, [(self.root / f"{name or 'gateway'}.log").read_text() for name in dead]
+                assert not dead, [(self.root / f"{name or 'gateway'}.log").read_text(encoding="utf-8") for name in dead]
                 try:
                     status = client.status()
                     if status.state == "ready":

@@ -32,8 +32,8 @@ def loss(outputs, targets):
 def write_project(folder: Path, document: str, nets: str) -> Path:
     """A folder with training.yaml and nets.py; made if it is not there."""
     folder.mkdir(exist_ok=True)
-    (folder / "training.yaml").write_text(document)
-    (folder / "nets.py").write_text(nets)
+    (folder / "training.yaml").write_text(document, encoding="utf-8")
+    (folder / "nets.py").write_text(nets, encoding="utf-8")
     return folder
 
 
@@ -97,7 +97,7 @@ def checkpoints(project: Path) -> Path:
 
 def logged_epochs(project: Path) -> list[dict[str, Any]]:
     """The epochs in its log."""
-    lines = (project / "training" / "logs" / "epochs.jsonl").read_text().splitlines()
+    lines = (project / "training" / "logs" / "epochs.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines]
 
 

@@ -15,7 +15,7 @@ import pytest
 @pytest.mark.parametrize("name", ["jellybean_solver", "jellybean_agent", "jellybean_k8s"])
 def test_a_lazy_surface_is_what_its_stub_says(name: str) -> None:
     package = import_module(name)
-    stub = Path(str(package.__file__)).with_suffix(".pyi").read_text()
+    stub = Path(str(package.__file__)).with_suffix(".pyi").read_text(encoding="utf-8")
     imports = [node for node in ast.parse(stub).body if isinstance(node, ast.ImportFrom)]
     assert all(alias.asname == alias.name for node in imports for alias in node.names)
     told = {alias.name: node.module for node in imports for alias in node.names}
@@ -37,7 +37,7 @@ def offered(name: str) -> list[str]:
     package = import_module(name)
     if hasattr(package, "__all__"):
         return list(package.__all__)
-    body = ast.parse(Path(str(package.__file__)).read_text()).body
+    body = ast.parse(Path(str(package.__file__)).read_text(encoding="utf-8")).body
     return [alias.asname for node in body if isinstance(node, ast.ImportFrom) for alias in node.names if alias.asname]
 
 
@@ -59,11 +59,11 @@ def test_the_solver_offers_what_other_packages_import_or_its_users_are_shown() -
     imported = {
         alias.name
         for path in outside
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.ImportFrom) and node.module == "jellybean_solver"
         for alias in node.names
     }
-    shown = set(re.findall(r"`jellybean_solver\.(\w+)\(", (root / "docs" / "python.md").read_text()))
+    shown = set(re.findall(r"`jellybean_solver\.(\w+)\(", (root / "docs" / "python.md").read_text(encoding="utf-8")))
     assert imported | shown == set(offered("jellybean_solver"))
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 

@@ -160,7 +160,7 @@ class Gateway:
         """
         began = time.monotonic()
         self.counters.received += 1
-        size = sum([len(tensor.data) for tensor in inputs.values()])
+        size = sum(len(tensor.data) for tensor in inputs.values())
         request_id = key.id if key is not None else ""
         outcome = self._refusal(inputs, key, size, are_checked=are_checked)
         if outcome is not None:

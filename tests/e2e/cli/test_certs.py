@@ -40,6 +40,6 @@ def test_certificates_for_every_part_and_renewed(tmp_path: Path) -> None:
         CA_FILE
     ]  # believed as before, and now the new one signs
     assert not (folder / "ca" / "next.key").exists()
-    (folder / "ca" / PRIVATE_KEY_FILE).write_text("no key")
+    (folder / "ca" / PRIVATE_KEY_FILE).write_text("no key", encoding="utf-8")
     done = jellybean("certs", str(project), status=1)
     assert "remove it, and a new one is made" in done.stderr

@@ -45,7 +45,9 @@ def test_bad_input_is_json_with_file_line_and_path(vqa: Path, tmp_path: Path, co
     assert found["problems"][0]["path"] == "slo.acuracy"
     broken = tmp_path / "broken"
     shutil.copytree(vqa, broken)
-    (broken / "workflow.yaml").write_text((vqa / "workflow.yaml").read_text().replace("accuracy: 56", "accuracy: high"))
+    (broken / "workflow.yaml").write_text(
+        (vqa / "workflow.yaml").read_text(encoding="utf-8").replace("accuracy: 56", "accuracy: high"), encoding="utf-8"
+    )
     if name in {"report", "infer"}:  # they do not read the documents
         return
     (problem,) = error(name, str(broken), status=2)["problems"]
@@ -60,7 +62,7 @@ def test_a_wrong_command_line_is_json(vqa: Path) -> None:
 
 @pytest.mark.nightly
 def test_errors_of_the_system_are_words(vqa: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
+    (tmp_path / "file").write_text("", encoding="utf-8")
     answers = [
         jellybean("init", "vqa", str(tmp_path / "file" / "x"), status=1).stderr,
         jellybean("infer", str(vqa), "--input", f"image={tmp_path}", status=1).stderr,

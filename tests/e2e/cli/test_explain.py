@@ -97,7 +97,7 @@ def test_why_not_a_worker_speaks_of_the_budget_as_written(projects: Path) -> Non
 
 
 def test_a_conflict_is_told_in_the_users_words_and_lines(projects: Path) -> None:
-    workflow = (projects / "vqa" / "workflow.yaml").read_text().splitlines()
+    workflow = (projects / "vqa" / "workflow.yaml").read_text(encoding="utf-8").splitlines()
     line = next(number for number, text in enumerate(workflow, 1) if text.strip().startswith("image: {"))
     text = explain(projects / "vqa", "--set", "slo.budget=3 USD/h", status=3).stdout
 

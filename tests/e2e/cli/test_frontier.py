@@ -25,7 +25,7 @@ def test_the_published_curve(vqa: Path) -> None:
     assert "7 points, from 4.68 USD/h" in done.stdout
     assert "cheapest for the SLO of 56" in done.stdout
     assert "current plan: accuracy 56.59, 7.01 USD/h, on the curve" in done.stdout
-    picture = (vqa / "frontier.svg").read_text()
+    picture = (vqa / "frontier.svg").read_text(encoding="utf-8")
     assert "SLO 56" in picture
     assert "wav2vec2-large" in picture
 
@@ -53,7 +53,7 @@ def test_json_with_rates_and_plans(vqa: Path, tmp_path: Path) -> None:
     written = sorted(path.name for path in plans.iterdir())
     assert len(written) == 7 + 3
     assert "accuracy-56.59.json" in written
-    plan = from_document(json.loads((plans / "accuracy-56.59.json").read_text()))
+    plan = from_document(json.loads((plans / "accuracy-56.59.json").read_text(encoding="utf-8")))
     assert plan.accuracy == plan.slo.accuracy == 56.59
 
 
@@ -102,7 +102,7 @@ def test_another_plan_in_the_folder_is_left_out_with_the_reason(tmp_path: Path) 
     jellybean("init", "vqa", str(directory))
     jellybean("plan", str(directory), "--set", "sources.image.rate=20/s", "--set", "sources.speech.rate=20/s")
     assert "does not match these documents" in jellybean("frontier", str(directory)).stdout
-    (directory / "plan.json").write_text("{broken")
+    (directory / "plan.json").write_text("{broken", encoding="utf-8")
     assert "cannot be read as a plan" in jellybean("frontier", str(directory)).stdout
 
 
@@ -117,13 +117,13 @@ def test_bad_input_is_exit_2(vqa: Path, tmp_path: Path) -> None:
     assert "folder not found" in jellybean("frontier", str(tmp_path / "nowhere"), status=2).stderr
     broken = tmp_path / "broken"
     jellybean("init", "vqa", str(broken))
-    (broken / "workflow.yaml").write_text("kind: Workflow\noperators: [")
+    (broken / "workflow.yaml").write_text("kind: Workflow\noperators: [", encoding="utf-8")
     assert "workflow.yaml:" in jellybean("frontier", str(broken), status=2).stderr
 
 
 def test_a_folder_that_cannot_be_written_is_refused_before_the_work(vqa: Path, tmp_path: Path) -> None:
     file = tmp_path / "file"
-    file.write_text("")
+    file.write_text("", encoding="utf-8")
     for folder in (file, file / "plans"):
         done = jellybean("frontier", str(vqa), "--json", "--plans", str(folder), status=2)
         assert "not a folder" in " ".join(done.stderr.replace("│", " ").split())

@@ -55,7 +55,7 @@ class Site:
         names = ("", *WORKERS, "enrol", "clients", "http", "metrics")
         self.ports = {name: free_port() for name in names}
         peers = {name: f"127.0.0.1:{self.ports[name]}" for name in ("", *WORKERS)}
-        (self.project / "peers.json").write_text(json.dumps(peers))
+        (self.project / "peers.json").write_text(json.dumps(peers), encoding="utf-8")
 
     @property
     def elsewhere(self) -> tuple[str, ...]:
@@ -84,7 +84,7 @@ class Site:
         with Client.of(self.project) as client:
             while (status := status_of(client)) is None or status.state != "ready":
                 ended = [name for name, box in self.boxes.items() if box.poll() is not None]
-                assert not ended, [(self.project.parent / f"{name}.log").read_text() for name in ended]
+                assert not ended, [(self.project.parent / f"{name}.log").read_text(encoding="utf-8") for name in ended]
                 assert time.monotonic() < until_s, status
                 time.sleep(0.05)
 
@@ -244,7 +244,7 @@ def test_apply_moves_the_boxes_to_another_plan_without_losing_a_request(site: Si
     before = running_state(site.project).plan
     with Load(site) as load:
         jellybean("apply", str(site.project), *ACCURATE, "--timeout", str(LIMIT_S))
-        served = json.loads((site.project / "plan.json").read_text())["hash"]
+        served = json.loads((site.project / "plan.json").read_text(encoding="utf-8"))["hash"]
         with Client.of(site.project) as client:
             assert client.status().plan == served != before
             assert client.infer(ONES)["triple"].tolist() == [[15, 15, 15, 15]]
@@ -254,7 +254,7 @@ def test_apply_moves_the_boxes_to_another_plan_without_losing_a_request(site: Si
         assert not printed("apply", str(site.project))["changed"]
         assert printed("top", str(site.project))["plan"] == before
     assert load.failures == []
-    tried = (site.project.parent / "box-1.log").read_text()
+    tried = (site.project.parent / "box-1.log").read_text(encoding="utf-8")
     assert f"plan {served[:12]} was tried: first loaded and run" in tried
     changes = [value for value, after in zip(load.answers, [*load.answers[1:], 0.0], strict=True) if value != after]
     assert changes == [6.0, 15.0, 6.0]
@@ -297,14 +297,14 @@ def test_a_plan_whose_model_is_damaged_at_the_gateway_changes_nothing(site: Site
 def test_a_box_that_cannot_load_its_new_model_never_leaves_the_plan_before(site: Site, tmp_path: Path) -> None:
     """The model is of a later opset than the box's ONNX Runtime reads."""
     log = site.project.parent / "box-1.log"
-    starts = log.read_text().count("box-1 ready")
+    starts = log.read_text(encoding="utf-8").count("box-1 ready")
     copy = shutil.copytree(site.project, tmp_path / "copy")
     changed, workflow = copy / "models/five.onnx", copy / "workflow.yaml"
     before = file_sha256(changed)
     later = onnx.load(changed)
     later.opset_import[0].version = 1000
     onnx.save(later, changed)
-    workflow.write_text(workflow.read_text().replace(before, file_sha256(changed)))
+    workflow.write_text(workflow.read_text(encoding="utf-8").replace(before, file_sha256(changed)), encoding="utf-8")
     served = site.project / "models/five.onnx"
     five = served.read_bytes()
     shutil.copy(changed, served)
@@ -316,8 +316,8 @@ def test_a_box_that_cannot_load_its_new_model_never_leaves_the_plan_before(site:
         site.await_ready()
     served.write_bytes(five)
     assert "keeps its plan: worker box-1: first/five: model" in error
-    assert "cannot be served here" in log.read_text()
-    assert log.read_text().count("box-1 ready") == starts
+    assert "cannot be served here" in log.read_text(encoding="utf-8")
+    assert log.read_text(encoding="utf-8").count("box-1 ready") == starts
     assert not list((site.project.parent / "box-1").glob("trial-*"))
     assert not abandoned.exists()
     assert (set(load.answers), load.failures) == ({6.0}, [])
@@ -348,7 +348,7 @@ def test_certificates_that_are_missing_or_expired_are_named_with_the_command_tha
 ) -> None:
     folder = shutil.copytree(project, tmp_path / "scales", ignore=shutil.ignore_patterns(".jellybean"))
     peers = tmp_path / "peers.json"
-    peers.write_text(json.dumps(dict.fromkeys(("", *WORKERS), "127.0.0.1:1")))
+    peers.write_text(json.dumps(dict.fromkeys(("", *WORKERS), "127.0.0.1:1")), encoding="utf-8")
     gateway, remote = ("--peers", str(peers), "--detach"), ("--gateway", "127.0.0.1:1")
     advice = f"run `jellybean certs {folder}`"
     unknown = refusal("token", str(folder), "--worker", "box-2", status=2)
@@ -366,7 +366,7 @@ def test_certificates_that_are_missing_or_expired_are_named_with_the_command_tha
     assert advice in refusal("gateway", str(folder), *gateway, status=2)
     assert advice in refusal("top", str(folder), *remote, status=2)
     jellybean("certs", str(folder))
-    peers.write_text(json.dumps({"": "127.0.0.1:1", "box-1": "127.0.0.1:2"}))
+    peers.write_text(json.dumps({"": "127.0.0.1:1", "box-1": "127.0.0.1:2"}), encoding="utf-8")
     assert "no address of worker 'server-1'" in refusal("gateway", str(folder), *gateway, status=2)
     assert "HOST:PORT" in refusal("top", str(folder), "--gateway", "nowhere", status=2)
     assert "--gateway" in refusal("top", str(folder), "--tls", str(folder), status=2)

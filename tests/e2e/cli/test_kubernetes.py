@@ -34,7 +34,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The example, planned, with certificates."""
     directory = tmp_path_factory.mktemp("projects") / "digits"
     shutil.copytree(EXAMPLE, directory, ignore=shutil.ignore_patterns(".jellybean", "plan.json"))
-    (directory / "kubernetes.yaml").write_text(SETTINGS)
+    (directory / "kubernetes.yaml").write_text(SETTINGS, encoding="utf-8")
     assert run(["plan", str(directory)]) == 0
     assert run(["certs", str(directory)]) == 0
     return directory
@@ -56,7 +56,7 @@ def flags(server: RunningServer, tmp_path: Path) -> list[str]:
     config = {"apiVersion": "v1", "kind": "Config", "clusters": [cluster], "contexts": [context]}
     config |= {"current-context": "fleet"}
     config |= {"users": [{"name": "u", "user": {}}]}
-    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config), encoding="utf-8")
     return ["--kubeconfig", str(tmp_path / "kubeconfig"), "--context", "fleet"]
 
 
@@ -126,7 +126,7 @@ def test_settings_that_are_missing_or_wrong_are_told_with_place(
     copy = tmp_path / "digits"
     shutil.copytree(project, copy)
     (copy / "kubernetes.yaml").write_text(
-        SETTINGS.replace("gateway:", "gatewy:", 1) + "pools: {cloud: {gpu: matrox}}\n"
+        SETTINGS.replace("gateway:", "gatewy:", 1) + "pools: {cloud: {gpu: matrox}}\n", encoding="utf-8"
     )
     assert run(["render", str(copy)]) == 2
     text = capsys.readouterr().err
@@ -159,7 +159,7 @@ def test_a_project_is_deployed_changed_rolled_back_and_taken_away(
     status, text = call("deploy", "--dry-run")
     assert (status, text.startswith("nothing would change\n")) == (0, True), text
 
-    (directory / "kubernetes.yaml").write_text(SETTINGS.replace("gateway:1", "gateway:2"))
+    (directory / "kubernetes.yaml").write_text(SETTINGS.replace("gateway:1", "gateway:2"), encoding="utf-8")
     status, text = call("deploy", "--dry-run")
     assert status == 1
     assert '+        image: "registry.example/gateway:2"' in text
@@ -210,21 +210,21 @@ def test_nodes_become_a_document_that_plans(
         item["status"] = {
             "allocatable": {"cpu": "4", "memory": "8Gi", "nvidia.com/gpu": "1" if pool == "cloud" else "0"}
         }
-    (tmp_path / "prices.yaml").write_text("camera-box: 0.04 USD/h\n")
+    (tmp_path / "prices.yaml").write_text("camera-box: 0.04 USD/h\n", encoding="utf-8")
     command = ["discover", *flags, "--tiers", "edge,cloud", "--prices", str(tmp_path / "prices.yaml")]
     assert run(command) == 1
     assert "no price for cloud" in capsys.readouterr().err
-    (tmp_path / "prices.yaml").write_text("camera-box: 0.04 USD/h\ncloud: 0.3 USD/h\n")
+    (tmp_path / "prices.yaml").write_text("camera-box: 0.04 USD/h\ncloud: 0.3 USD/h\n", encoding="utf-8")
     file = directory / "infrastructure.yaml"
     assert run([*command, "--out", str(file)]) == 1  # it is there already
     file.unlink()
     capsys.readouterr()
     assert run([*command, "--out", str(file)]) == 0
     assert "pools: {cloud: {gpu: nvidia, gpus: 1}}" in capsys.readouterr().err
-    assert "camera-box: {tier: edge, count: 2, price: 0.04 USD/h, memory: 8 GiB}" in file.read_text()
+    assert "camera-box: {tier: edge, count: 2, price: 0.04 USD/h, memory: 8 GiB}" in file.read_text(encoding="utf-8")
     assert run(["validate", str(directory)]) == 2  # the profiles are of emulated devices, and these nodes are real ones
     assert "speed of cloud was 0.5, is now 1" in capsys.readouterr().err
     assert run(["validate", str(directory), "--stale"]) == 0
-    (tmp_path / "prices.yaml").write_text("cloud: 3 EUR/h\n")
+    (tmp_path / "prices.yaml").write_text("cloud: 3 EUR/h\n", encoding="utf-8")
     assert run(command) == 2
     assert "prices.yaml:1:" in capsys.readouterr().err

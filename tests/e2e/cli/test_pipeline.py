@@ -43,9 +43,9 @@ def test_a_timeline_is_drawn_and_traced(tmp_path: Path) -> None:
     assert rows[3].split()[2:8] == ["·", "·", "·", "0", "0──", "1"]
     picture, trace = tmp_path / "one.svg", tmp_path / "trace.json"
     jellybean("pipeline", "draw", *ONE_F_ONE_B, "--plot", str(picture))
-    assert "1f1b: 4 devices, 8 micro-batches, 27.3% idle" in picture.read_text()
+    assert "1f1b: 4 devices, 8 micro-batches, 27.3% idle" in picture.read_text(encoding="utf-8")
     jellybean("pipeline", "simulate", *ONE_F_ONE_B, "--trace", str(trace))
-    events = [event for event in json.loads(trace.read_text())["traceEvents"] if event["ph"] == "X"]
+    events = [event for event in json.loads(trace.read_text(encoding="utf-8"))["traceEvents"] if event["ph"] == "X"]
     assert len(events) == 4 * (8 + 8 + 1)
     assert max(event["ts"] + event["dur"] for event in events) == 33e6
 
@@ -90,7 +90,7 @@ n2 -- Linear -- forward_compute_time=500.0, backward_compute_time=500.0, activat
 
 def test_a_model_is_cut_into_stages(tmp_path: Path) -> None:
     profile = tmp_path / "model.txt"
-    profile.write_text(PROFILE)
+    profile.write_text(PROFILE, encoding="utf-8")
     flat = ("--workers", "4", "--bandwidth", "1000")
     answer = json.loads(jellybean("pipeline", "plan", str(profile), *flat, "--json").stdout)
     assert [(stage["layers"], stage["replicas"]) for stage in answer["stages"]] == [(["Conv"], 3), (["Linear"], 1)]
@@ -126,15 +126,17 @@ def test_a_model_is_cut_into_stages(tmp_path: Path) -> None:
 
 def test_a_plan_that_splits_layers_is_planned_only(tmp_path: Path) -> None:
     profile, plan = tmp_path / "model.txt", tmp_path / "split.json"
-    profile.write_text(PROFILE)
+    profile.write_text(PROFILE, encoding="utf-8")
     alpa = ("--workers", "2", "--bandwidth", "1e12", "--microbatches", "2", "--out", str(plan), "--objective")
     split = jellybean("pipeline", "plan", str(profile), *alpa, "alpa")
-    assert any({"in", "out"} & {*layer["axes"]} for layer in json.loads(plan.read_text())["stages"][0]["split"])
+    assert any(
+        {"in", "out"} & {*layer["axes"]} for layer in json.loads(plan.read_text(encoding="utf-8"))["stages"][0]["split"]
+    )
     assert "planned only: it splits " in split.stderr
     assert "to train it" not in split.stderr
     whole = jellybean("pipeline", "plan", str(profile), *alpa, "alpa-inter")
     assert "to train it: `plan: split.json`" in whole.stderr
-    assert json.loads(plan.read_text())["microbatches"] == 2
+    assert json.loads(plan.read_text(encoding="utf-8"))["microbatches"] == 2
 
 
 def test_an_unknown_objective_is_said_first_with_the_name_that_is_meant() -> None:

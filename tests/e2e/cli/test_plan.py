@@ -107,10 +107,10 @@ def test_bad_input_is_exit_2_with_file_and_line(vqa: Path, tmp_path: Path) -> No
     broken = tmp_path / "broken"
     jellybean("init", "vqa", str(broken))
     workflow = broken / "workflow.yaml"
-    lines = workflow.read_text().splitlines()
+    lines = workflow.read_text(encoding="utf-8").splitlines()
     row = next(index for index, line in enumerate(lines) if "accuracy" in line)
     lines[row] = lines[row].replace("accuracy", "acuracy")
-    workflow.write_text("\n".join(lines) + "\n")
+    workflow.write_text("\n".join(lines) + "\n", encoding="utf-8")
     text = jellybean("plan", str(broken), status=2).stderr
     assert f"workflow.yaml:{row + 1}:" in text
     assert "accuracy" in text
@@ -134,7 +134,7 @@ def test_a_missing_plan_file_is_bad_input(vqa: Path) -> None:
 def test_rates_are_scaled_for_the_plan_and_for_the_next_commands(vqa: Path) -> None:
     answer = jellybean("plan", str(vqa), "--rate-scale", "0.5")
     assert "--set sources.image.rate=20/s --set sources.speech.rate=20/s" in answer.stderr
-    plan = json.loads((vqa / "plan.json").read_text())
+    plan = json.loads((vqa / "plan.json").read_text(encoding="utf-8"))
     assert [source["rate_per_s"] for source in plan["sources"]] == [20, 20]
     jellybean("plan", str(vqa), "--rate-scale", "2", "--check", "trace.csv", status=2)
 
@@ -163,7 +163,7 @@ def test_report_says_what_is_missing_and_how_to_get_it(tmp_path: Path) -> None:
     assert "jellybean plan" in jellybean("report", str(directory), status=1).stderr
     jellybean("plan", str(directory))
     jellybean("report", str(directory))
-    page = (directory / "report.html").read_text()
+    page = (directory / "report.html").read_text(encoding="utf-8")
     assert "jellybean bench" in page
     assert "jellybean simulate" in page
 

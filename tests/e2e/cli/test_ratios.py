@@ -56,7 +56,7 @@ accuracy:
 @pytest.fixture
 def parcels(tmp_path: Path) -> Path:
     for name, text in (("workflow", WORKFLOW), ("infrastructure", INFRASTRUCTURE), ("profiles", PROFILES)):
-        (tmp_path / f"{name}.yaml").write_text(text)
+        (tmp_path / f"{name}.yaml").write_text(text, encoding="utf-8")
     return tmp_path
 
 
@@ -67,7 +67,7 @@ def answered(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
 
 def reading(directory: Path) -> tuple[float, float, float]:
     """Of plan.json: ratio into read, out of it, and its rate."""
-    operators = {o["name"]: o for o in json.loads((directory / "plan.json").read_text())["operators"]}
+    operators = {o["name"]: o for o in json.loads((directory / "plan.json").read_text(encoding="utf-8"))["operators"]}
     return (
         operators["read"]["inputs"][0]["ratio"],
         operators["label"]["inputs"][0]["ratio"],
@@ -107,7 +107,7 @@ def test_what_the_other_variant_costs_counts_its_rows(parcels: Path, capsys: pyt
 
 
 def test_a_strange_variant_is_refused_at_its_line(parcels: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (parcels / "workflow.yaml").write_text(WORKFLOW.replace("large: 4.5", "lerge: 4.5"))
+    (parcels / "workflow.yaml").write_text(WORKFLOW.replace("large: 4.5", "lerge: 4.5"), encoding="utf-8")
     assert run(["plan", str(parcels)]) == 2
     told = capsys.readouterr().err
     assert "workflow.yaml:10:" in told

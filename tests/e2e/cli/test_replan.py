@@ -37,13 +37,13 @@ def replanned(directory: Path, *options: str, start: str | None = None, status: 
 
 
 def test_nothing_changed_nothing_changes(vqa: Path) -> None:
-    before = (vqa / "plan.json").read_text()
+    before = (vqa / "plan.json").read_text(encoding="utf-8")
     answer = replanned(vqa)
     assert answer["replan"]["verdict"] == "keep"
     assert answer["replan"]["migration"]["total_usd"] == 0
     assert answer["replan"]["migration"]["loads"] == []
     assert answer["hash"] == answer["replan"]["running"]["hash"] == json.loads(before)["hash"]
-    assert json.loads((vqa / "plan.json").read_text()) == json.loads(before)
+    assert json.loads((vqa / "plan.json").read_text(encoding="utf-8")) == json.loads(before)
     said = jellybean("plan", str(vqa), "--from", str(vqa / "plan.json"))
     assert "keep the running plan: no change was found that reduces the cost over 24 h" in words(said.stdout)
     assert "plan.json is unchanged" in said.stderr
@@ -53,13 +53,14 @@ def test_nothing_changed_nothing_changes(vqa: Path) -> None:
 def test_hysteresis_keeps_what_a_small_saving_would_change(vqa: Path) -> None:
     """A migration costs nearly what the best change saves. The saving depends on the GPU that runs: one is cheaper."""
     infrastructure = vqa / "infrastructure.yaml"
-    equal = infrastructure.read_text()
+    equal = infrastructure.read_text(encoding="utf-8")
     infrastructure.write_text(
-        equal.replace("gpu-1: {tier: cloud, count: 1, price: 2.497", "gpu-1: {tier: cloud, count: 1, price: 2.49")
+        equal.replace("gpu-1: {tier: cloud, count: 1, price: 2.497", "gpu-1: {tier: cloud, count: 1, price: 2.49"),
+        encoding="utf-8",
     )
-    assert infrastructure.read_text() != equal
+    assert infrastructure.read_text(encoding="utf-8") != equal
     jellybean("plan", str(vqa))
-    before = json.loads((vqa / "plan.json").read_text())
+    before = json.loads((vqa / "plan.json").read_text(encoding="utf-8"))
     terms = [*rate(39.5), "--horizon", "2h", "--set", "migration.start=0.77 USD"]
     answer = replanned(vqa, *terms)
     decision = answer["replan"]
@@ -72,7 +73,7 @@ def test_hysteresis_keeps_what_a_small_saving_would_change(vqa: Path) -> None:
     moved = decision["migration"]
     assert decision["best"]["total_usd"] == pytest.approx(2 * hourly + moved["total_usd"])
     assert moved["start_usd"] == pytest.approx(0.77 * sum(load["replicas"] for load in moved["loads"])) == 3.08
-    assert json.loads((vqa / "plan.json").read_text()) == before
+    assert json.loads((vqa / "plan.json").read_text(encoding="utf-8")) == before
     said = jellybean("plan", str(vqa), "--from", str(vqa), *terms)
     assert "after 3.08 USD of migration, below 2 %" in words(said.stdout)
     assert "plan.json has the rates that it was made for (image 40/s, speech 40/s)" in said.stderr
@@ -81,12 +82,12 @@ def test_hysteresis_keeps_what_a_small_saving_would_change(vqa: Path) -> None:
 
     asked_for_less = replanned(vqa, *terms, "--set", "migration.at_least=0.4 %")
     assert asked_for_less["replan"]["verdict"] == "replace"
-    after = json.loads((vqa / "plan.json").read_text())
+    after = json.loads((vqa / "plan.json").read_text(encoding="utf-8"))
     assert after["hash"] == asked_for_less["hash"] != before["hash"]
 
 
 def test_a_longer_horizon_pays_for_more_and_all_is_told(vqa: Path) -> None:
-    (vqa / "before.json").write_text((vqa / "plan.json").read_text())
+    (vqa / "before.json").write_text((vqa / "plan.json").read_text(encoding="utf-8"), encoding="utf-8")
     start = str(vqa / "before.json")
     dear = [*rate(39.5), "--set", "migration.start=60 USD"]
     assert replanned(vqa, *dear, "--horizon", "1h", start=start)["replan"]["verdict"] == "keep"

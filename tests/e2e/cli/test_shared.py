@@ -103,9 +103,9 @@ def shop(tmp_path: Path) -> str:
     for name, rate in (("doors", 6), ("tills", 3)):
         folder = tmp_path / "shop" / "workflows" / name
         folder.mkdir(parents=True)
-        (folder / "workflow.yaml").write_text(COUNTING.format(name=name, rate=rate))
-        (folder / "profiles.yaml").write_text(COUNTED)
-    (tmp_path / "shop" / "infrastructure.yaml").write_text(FLEET)
+        (folder / "workflow.yaml").write_text(COUNTING.format(name=name, rate=rate), encoding="utf-8")
+        (folder / "profiles.yaml").write_text(COUNTED, encoding="utf-8")
+    (tmp_path / "shop" / "infrastructure.yaml").write_text(FLEET, encoding="utf-8")
     return str(tmp_path / "shop")
 
 
@@ -113,7 +113,9 @@ def test_a_trace_that_breaks_one_of_them_is_told_with_its_name(
     shop: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trace = tmp_path / "day.csv"
-    trace.write_text("time_s,source,rate_per_s\n0,doors/camera,6\n30,doors/camera,30\n60,doors/camera,1\n")
+    trace.write_text(
+        "time_s,source,rate_per_s\n0,doors/camera,6\n30,doors/camera,30\n60,doors/camera,1\n", encoding="utf-8"
+    )
     found = answer(capsys, "plan", shop, "--check", str(trace), "--set", "tills.slo.latency_p99=9 s", status=6)
     assert {item["text"].partition(":")[0] for item in found["breaks"]} <= {"doors", "tills"}
     assert found["breaks"][0]["target"] == "rate"
@@ -149,7 +151,7 @@ def test_the_report_has_each_with_its_targets(shop: str, capsys: pytest.CaptureF
     text = " ".join(printed(capsys, "report", shop)[0].split())
     assert "Misses its targets: doors: Latency p99 9.50 s predicted, target 9.00 s" in text
     assert "doors – 6.00/s 100 ms 9.50 s Latency p99 <= 9.00 s broken tills – 3.00/s 100 ms 400 ms" in text
-    page = (Path(shop) / "report.html").read_text()
+    page = (Path(shop) / "report.html").read_text(encoding="utf-8")
     assert '<h2 id="workflows">Workflows</h2>' in page
     found = answer(capsys, "report", shop)
     assert [own["name"] for own in found["workflows"]] == ["doors", "tills"]

@@ -50,7 +50,7 @@ DOCUMENTS = {"workflow.yaml": WORKFLOW, "infrastructure.yaml": INFRASTRUCTURE, "
 def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("stores")
     for name, text in DOCUMENTS.items():
-        (folder / name).write_text(text)
+        (folder / name).write_text(text, encoding="utf-8")
     return folder
 
 
@@ -111,7 +111,7 @@ def test_fewer_sites_by_an_option(stores: Path) -> None:
 def test_a_change_is_paid_for_in_every_store(stores: Path) -> None:
     jellybean("plan", str(stores), "--set", "slo.accuracy=94", "--set", "sources.camera.rate=1/s")
     plan = stores / "before.json"
-    plan.write_text((stores / "plan.json").read_text())
+    plan.write_text((stores / "plan.json").read_text(encoding="utf-8"), encoding="utf-8")
     set_ = ("--set", "migration.start=0.01 USD", "--set", "sources.camera.rate=1/s")
     found = json.loads(jellybean("plan", str(stores), "--from", str(plan), *set_, "--json").stdout)["replan"]
 
@@ -136,6 +136,6 @@ def test_a_change_is_paid_for_in_every_store(stores: Path) -> None:
 )
 def test_what_cannot_be_is_told_with_its_line(tmp_path: Path, old: str, new: str, told: str) -> None:
     for name, text in DOCUMENTS.items():
-        (tmp_path / name).write_text(text.replace(old, new))
+        (tmp_path / name).write_text(text.replace(old, new), encoding="utf-8")
 
     assert told in jellybean("validate", str(tmp_path), status=2).stderr.replace("\n", " ")

@@ -28,7 +28,7 @@ def replaced(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model.producer_name = "trained again"
     onnx.save(model, str(path))
     workflow = folder / "workflow.yaml"
-    workflow.write_text(workflow.read_text().replace(before, sha256_of(path)))
+    workflow.write_text(workflow.read_text(encoding="utf-8").replace(before, sha256_of(path)), encoding="utf-8")
     return folder
 
 
@@ -79,10 +79,10 @@ def test_accepted_stale_profiles_are_stated(replaced: Path, tmp_path: Path) -> N
     assert line in " ".join(planned.stdout.split())
     assert CHANGE in planned.stderr
     assert f"jellybean up {folder} --stale" in planned.stderr
-    (text,) = json.loads((folder / "plan.json").read_text())["stale_profiles"]
+    (text,) = json.loads((folder / "plan.json").read_text(encoding="utf-8"))["stale_profiles"]
     assert text.startswith(CHANGE)
     assert line in " ".join(jellybean("report", str(folder)).stdout.split())
-    assert line in (folder / "report.html").read_text()
+    assert line in (folder / "report.html").read_text(encoding="utf-8")
     assert json.loads(jellybean("report", str(folder), "--json").stdout)["stale_profiles"] == [text]
     again = json.loads(jellybean("plan", str(folder), "--stale", "--json").stdout)
     assert again["stale_profiles"] == [text]
@@ -94,7 +94,9 @@ def test_times_of_another_machine_are_said_once_where_they_matter(tmp_path: Path
     folder = tmp_path / "digits"
     jellybean("init", "digits", str(folder))
     profiles = folder / "profiles.yaml"
-    profiles.write_text(re.sub(r"onnxruntime: .*", "onnxruntime: 1.0.0", profiles.read_text()))
+    profiles.write_text(
+        re.sub(r"onnxruntime: .*", "onnxruntime: 1.0.0", profiles.read_text(encoding="utf-8")), encoding="utf-8"
+    )
     (line,) = [line for line in jellybean("plan", str(folder), *NO_P99).stderr.splitlines() if "1.0.0" in line]
     assert line.startswith(f"{profiles}: the times were not measured on a machine like this one")
     assert line.endswith(f"; to measure them here: jellybean profile {folder}")
@@ -106,5 +108,5 @@ def test_a_plan_of_current_profiles_says_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "digits"
     jellybean("init", "digits", str(folder))
     jellybean("plan", str(folder), "--stale", *NO_P99)
-    assert "stale_profiles" not in json.loads((folder / "plan.json").read_text())
+    assert "stale_profiles" not in json.loads((folder / "plan.json").read_text(encoding="utf-8"))
     assert "stale_profiles" not in json.loads(jellybean("plan", str(folder), "--json", *NO_P99).stdout)

@@ -30,7 +30,9 @@ def vqa(tmp_path: Path) -> Path:
 
 def trace(directory: Path, *rates: float, source: str = "strip") -> str:
     path = directory / "trace.csv"
-    path.write_text(HEADER + "".join(f"{60 * index},{source},{rate:g}\n" for index, rate in enumerate(rates)))
+    path.write_text(
+        HEADER + "".join(f"{60 * index},{source},{rate:g}\n" for index, rate in enumerate(rates)), encoding="utf-8"
+    )
     return str(path)
 
 
@@ -47,17 +49,17 @@ def test_the_plan_that_is_there_is_checked(digits: Path) -> None:
     calm = trace(digits, 1, 3)
     first = jellybean("plan", str(digits), "--check", calm)
     assert f"plan.json did not exist: planned again and wrote {digits / 'plan.json'}" in first.stderr
-    planned = (digits / "plan.json").read_text()
+    planned = (digits / "plan.json").read_text(encoding="utf-8")
     again = jellybean("plan", str(digits), "--check", calm)
     assert "anew" not in again.stderr
     answer = json.loads(jellybean("plan", str(digits), "--check", calm, "--json").stdout)
     assert answer["planned_anew"] is None
     assert answer["plan"] == json.loads(planned)["hash"]
     workflow = digits / "workflow.yaml"
-    workflow.write_text(workflow.read_text().replace("rate: 10/s", "rate: 12/s"))
+    workflow.write_text(workflow.read_text(encoding="utf-8").replace("rate: 10/s", "rate: 12/s"), encoding="utf-8")
     changed = json.loads(jellybean("plan", str(digits), "--check", calm, "--json").stdout)
     assert "made for other documents" in changed["planned_anew"]
-    assert (digits / "plan.json").read_text() != planned
+    assert (digits / "plan.json").read_text(encoding="utf-8") != planned
     shutil.rmtree(digits / ".jellybean")  # as after a fresh checkout: the same plan comes out
     assert "anew" not in jellybean("plan", str(digits), "--check", calm).stderr
 
@@ -82,7 +84,7 @@ def test_a_peak_would_break_and_the_hint_holds(digits: Path) -> None:
     done = jellybean(*words[1:])
     assert f"planned again and wrote {digits / 'plan.json'}" in done.stderr
     assert "documents or --set options" in done.stderr
-    assert json.loads((digits / "plan.json").read_text())["sources"][0]["rate_per_s"] == 40
+    assert json.loads((digits / "plan.json").read_text(encoding="utf-8"))["sources"][0]["rate_per_s"] == 40
 
 
 @pytest.mark.nightly
@@ -92,7 +94,7 @@ def test_the_example_of_a_day_breaks_in_the_morning_and_is_drawn(vqa: Path, tmp_
     done = jellybean("plan", str(vqa), "--check", day, "--plot", str(picture), status=6)
     assert "misses a target at 420 s" in done.stdout
     assert "sources.image.rate=" in done.stdout
-    assert "<svg" in picture.read_text()
+    assert "<svg" in picture.read_text(encoding="utf-8")
 
 
 def test_a_broken_trace_is_exit_2_with_both_lines(vqa: Path) -> None:
@@ -121,10 +123,10 @@ def test_diff_of_plans(vqa: Path, tmp_path: Path) -> None:
     jellybean("plan", str(vqa))
     jellybean("plan", str(other), "--set", "sources.image.rate=64/s", "--set", "sources.speech.rate=64/s")
     assert "no difference" in jellybean("diff", str(vqa), str(vqa / "plan.json")).stdout
-    plan = json.loads((vqa / "plan.json").read_text())
+    plan = json.loads((vqa / "plan.json").read_text(encoding="utf-8"))
     jellybean("plan", str(vqa), "--set", "slo.latency_p99=10s")
     before = tmp_path / "before.json"
-    before.write_text(json.dumps(plan))
+    before.write_text(json.dumps(plan), encoding="utf-8")
     assert "slo.latency_p99_s: none -> 10" in jellybean("diff", str(before), str(vqa), status=1).stdout
     answer = json.loads(jellybean("diff", str(vqa), str(other), "--json", status=1).stdout)
     assert answer["same"] is False

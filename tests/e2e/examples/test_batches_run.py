@@ -51,12 +51,14 @@ def crops(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     directory = tmp_path_factory.mktemp("projects") / "crops"
     (directory / "models").mkdir(parents=True)
     shutil.copy(MODEL, directory / "models")
-    (directory / "workflow.yaml").write_text(WORKFLOW.format(sha256=hashlib.sha256(MODEL.read_bytes()).hexdigest()))
-    (directory / "infrastructure.yaml").write_text(INFRASTRUCTURE)
-    (directory / "profiles.yaml").write_text(PROFILES)
+    (directory / "workflow.yaml").write_text(
+        WORKFLOW.format(sha256=hashlib.sha256(MODEL.read_bytes()).hexdigest()), encoding="utf-8"
+    )
+    (directory / "infrastructure.yaml").write_text(INFRASTRUCTURE, encoding="utf-8")
+    (directory / "profiles.yaml").write_text(PROFILES, encoding="utf-8")
     jellybean_process("plan", str(directory))
     started = json.loads(jellybean_process("up", str(directory), "--detach", "--json").stdout)
-    assert started["plan"] == json.loads((directory / "plan.json").read_text())["hash"]
+    assert started["plan"] == json.loads((directory / "plan.json").read_text(encoding="utf-8"))["hash"]
     assert (started["workflow"], started["workers"]) == ("crops", {"box-1": "ready"})
     assert (started["address"], started["http"], started["metrics"]) == (None, None, None)
     yield directory

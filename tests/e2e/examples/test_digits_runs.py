@@ -97,18 +97,18 @@ def test_bench_reports_overload(running: Path) -> None:
 
 
 def test_planning_from_what_is_served_keeps_it(running: Path) -> None:
-    before = json.loads((running / "plan.json").read_text())
+    before = json.loads((running / "plan.json").read_text(encoding="utf-8"))
     (running / "plan.json").unlink()
     answer = json.loads(jellybean_process("plan", str(running), "--from", "running", "--json").stdout)
     assert answer["replan"]["verdict"] == "keep"
     assert answer["replan"]["running"]["hash"] == answer["hash"] == before["hash"]
-    assert json.loads((running / "plan.json").read_text()) == before
+    assert json.loads((running / "plan.json").read_text(encoding="utf-8")) == before
 
 
 def test_what_if_about_the_plan_that_is_served(running: Path) -> None:
     folder = str(running)
     files = {path: path.read_bytes() for path in (running / "plan.json", running / ".jellybean/plan.key")}
-    before = json.loads((running / "plan.json").read_text())["hash"]
+    before = json.loads((running / "plan.json").read_text(encoding="utf-8"))["hash"]
     jellybean("diff", folder, "running")  # status 0: the same
     noted = (
         f"{running}/plan.json had the plan that is served, {before[:12]}, which stays served until `jellybean apply`"
@@ -187,7 +187,7 @@ def test_up_in_front_drains_on_ctrl_c(tmp_path: Path) -> None:
 
 def test_a_killed_agent_is_named(tmp_path: Path) -> None:
     with up_in_front(tmp_path / "digits") as process:
-        state = json.loads((tmp_path / "digits" / ".jellybean" / "run.json").read_text())
+        state = json.loads((tmp_path / "digits" / ".jellybean" / "run.json").read_text(encoding="utf-8"))
         worker, pid = next((child["name"], child["pid"]) for child in state["processes"] if child["name"] != "gateway")
         os.kill(pid, signal.SIGKILL)
         assert process.stderr is not None
@@ -204,7 +204,7 @@ def test_a_bench_in_which_a_worker_dies_loses_nothing_and_says_so(tmp_path: Path
     jellybean_process("init", "digits", str(directory))
     jellybean_process("up", str(directory), "--detach")
     try:
-        state = json.loads((directory / ".jellybean" / "run.json").read_text())
+        state = json.loads((directory / ".jellybean" / "run.json").read_text(encoding="utf-8"))
         worker, pid = next((one["name"], one["pid"]) for one in state["processes"] if one["name"].startswith("camera"))
         easy = ("--duration", "10", "--set", "sources.strip.rate=2/s", "--json")
         command = [sys.executable, "-m", "jellybean", "bench", str(directory), *easy]

@@ -34,7 +34,7 @@ def test_it_learns_and_is_handed_back(trained: tuple[Path, dict[str, Any]]) -> N
     digest = hashlib.sha256((folder / "models/shape-strokes-mlp.onnx").read_bytes()).hexdigest()
     assert told["exported"]["sha256"] == digest
     line = f"strokes-mlp: {{model: models/shape-strokes-mlp.onnx, sha256: {digest}}}"
-    assert line in (folder / "workflow.yaml").read_text()
+    assert line in (folder / "workflow.yaml").read_text(encoding="utf-8")
     assert "strokes-mlp" in jellybean_process("validate", str(folder), status=2).stderr  # it has no figures yet
 
 

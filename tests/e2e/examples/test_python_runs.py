@@ -96,11 +96,13 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("projects") / "steps"
     for folder in ("models", "data"):
         (directory / folder).mkdir(parents=True)
-    (directory / "team_steps.py").write_text(TEAM)
+    (directory / "team_steps.py").write_text(TEAM, encoding="utf-8")
     rows, labels = pictures()
     np.savez(directory / "data/heldout.npz", pictures=rows, labels=labels)
-    (directory / "workflow.yaml").write_text(WORKFLOW.format(sha256=linear(directory / "models/linear.onnx")))
-    (directory / "infrastructure.yaml").write_text(INFRASTRUCTURE)
+    (directory / "workflow.yaml").write_text(
+        WORKFLOW.format(sha256=linear(directory / "models/linear.onnx")), encoding="utf-8"
+    )
+    (directory / "infrastructure.yaml").write_text(INFRASTRUCTURE, encoding="utf-8")
     return directory
 
 
@@ -137,7 +139,7 @@ def test_refused_before_anything_of_the_module_has_run(project: Path, capsys: py
 
 
 def test_planned_by_what_was_measured(planned: Path) -> None:
-    plan = json.loads((planned / "plan.json").read_text())
+    plan = json.loads((planned / "plan.json").read_text(encoding="utf-8"))
     (look,) = (one for one in plan["operators"] if one["name"] == "look")
     assert look["variant"] == "thirds"
     source = (planned / "team_steps.py").read_bytes()
@@ -156,7 +158,7 @@ def test_up_refuses_too(planned: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 def test_an_agent_goes_by_its_own_list_and_by_the_planned_source(planned: Path) -> None:
     peers = planned.parent / "peers.json"
-    peers.write_text("{}")
+    peers.write_text("{}", encoding="utf-8")
     command = [sys.executable, "-P", "-m", "jellybean_agent", "--in-process", f"--plan={planned / 'plan.json'}"]
     command += [
         "--worker=box-1",
@@ -175,10 +177,10 @@ def test_an_agent_goes_by_its_own_list_and_by_the_planned_source(planned: Path) 
     assert f"look/thirds: {REFUSED}" in told()
     assert "names no function of a module" in told("--allow-python=team_steps")
     module = planned / "team_steps.py"
-    source = module.read_text()
-    module.write_text(source + "# another version\n")
+    source = module.read_text(encoding="utf-8")
+    module.write_text(source + "# another version\n", encoding="utf-8")
     assert "another version is installed here; install the planned one, or plan again" in told(FLAG)
-    module.write_text(source)
+    module.write_text(source, encoding="utf-8")
 
 
 def test_answers_are_those_of_the_steps(served: Path) -> None:

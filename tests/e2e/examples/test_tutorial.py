@@ -11,7 +11,7 @@ import pytest
 from tests.support.command_line import jellybean
 from tests.support.paths import DOCS
 
-TUTORIAL = (DOCS / "tutorial.md").read_text()
+TUTORIAL = (DOCS / "tutorial.md").read_text(encoding="utf-8")
 BLOCKS = [block for block in TUTORIAL.split("\n\n") if block.startswith("    ")]
 
 

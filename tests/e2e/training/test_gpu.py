@@ -51,8 +51,8 @@ devices: 2
 
 @pytest.fixture
 def project(tmp_path):
-    (tmp_path / "nets.py").write_text(NETS)
-    (tmp_path / "training.yaml").write_text(DOCUMENT)
+    (tmp_path / "nets.py").write_text(NETS, encoding="utf-8")
+    (tmp_path / "training.yaml").write_text(DOCUMENT, encoding="utf-8")
     return tmp_path
 
 

@@ -86,7 +86,7 @@ def data():
 
 def test_fewer_updates_an_epoch_lose_no_checkpoint(project, capsys):
     """Epochs are what is counted, whatever the batch; another optimizer has no state to resume from."""
-    (project / "little.py").write_text(LITTLE)
+    (project / "little.py").write_text(LITTLE, encoding="utf-8")
     little, folder = ("model=little.py:net", "data=little.py:data"), project / "training" / "checkpoints"
     _train_here(capsys, project, *little, "epochs=2", "batch=16", "optimizer.name=sgd", "optimizer.momentum=0.9")
     again = ("batch=96", "epochs=3", "checkpoint.keep=1")
@@ -101,10 +101,12 @@ def test_fewer_updates_an_epoch_lose_no_checkpoint(project, capsys):
 @pytest.mark.parametrize("precision", ["float16", "bfloat16-weights"])
 def test_mixed_precision_resumes_exactly(project, capsys, precision):
     """Master weights and the loss scale are in the checkpoint."""
-    (project / "little.py").write_text(LITTLE)
+    (project / "little.py").write_text(LITTLE, encoding="utf-8")
     little = ("model=little.py:net", "data=little.py:data", "batch=24", f"precision={precision}")
     whole = _train_here(capsys, project, *little, "epochs=3")
-    manifest = json.loads((project / "training" / "checkpoints" / "epoch-3" / "manifest.json").read_text())
+    manifest = json.loads(
+        (project / "training" / "checkpoints" / "epoch-3" / "manifest.json").read_text(encoding="utf-8")
+    )
     assert (manifest["loss_scale"] or {}).get("finite_updates", 0) == (12 if precision == "float16" else 0)
     shutil.rmtree(project / "training")
     begun = _train_here(capsys, project, *little, "epochs=1")
@@ -113,7 +115,7 @@ def test_mixed_precision_resumes_exactly(project, capsys, precision):
 
 
 def test_float16_needs_a_schedule_that_flushes(project, capsys):
-    (project / "little.py").write_text(LITTLE)
+    (project / "little.py").write_text(LITTLE, encoding="utf-8")
     little = ("model=little.py:net", "data=little.py:data", "precision=float16", "schedule=pipedream")
     assert run(_command(project, *little)[2:]) != 0
     assert "float16 must skip an update in all stages" in " ".join(capsys.readouterr().err.split())
@@ -123,7 +125,7 @@ def test_float16_needs_a_schedule_that_flushes(project, capsys):
 @pytest.mark.timeout(3600)
 def test_killed_in_the_middle_of_a_save(project):
     """Twenty times, at every second save since it went on, a rank is killed while a checkpoint is being written."""
-    (project / "little.py").write_text(LITTLE)
+    (project / "little.py").write_text(LITTLE, encoding="utf-8")
     wanted = ("epochs=60", "devices=2", "schedule=1f1b", "batch=32", "model=little.py:net", "data=little.py:data")
     undisturbed = _train(project, *wanted)
     shutil.rmtree(project / "training")
@@ -152,6 +154,6 @@ def test_killed_in_the_middle_of_a_save(project):
         launched.communicate(timeout=900)
     assert kills == 20
     assert launched.returncode == 0
-    lines = (project / "training" / "logs" / "epochs.jsonl").read_text().splitlines()
+    lines = (project / "training" / "logs" / "epochs.jsonl").read_text(encoding="utf-8").splitlines()
     told = [(epoch["number"], epoch["losses"]) for epoch in map(json.loads, lines)]
     assert told == [(epoch["number"], epoch["losses"]) for epoch in undisturbed["epochs"]]  # bit for bit, each once

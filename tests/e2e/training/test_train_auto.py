@@ -79,10 +79,10 @@ def test_the_process_that_is_left_takes_the_cores(tmp_path):
     nets = NETS.replace("import torch\n", "from pathlib import Path\n\nimport torch\n", 1)
     nets += f"def loss(outputs, targets):\n{count}    return torch.nn.functional.mse_loss(outputs, targets)\n"
     folder = write_project(tmp_path / "project", DOCUMENT.replace("loss: mse", "loss: nets.py:loss") + AUTO, NETS)
-    (folder / "nets.py").write_text(nets)
+    (folder / "nets.py").write_text(nets, encoding="utf-8")
     done = run_training(folder, "--set", "processes=2", environment={"OMP_NUM_THREADS": "1", CORES: "3"})
     assert "one process is fastest" in done.stderr
-    assert (folder / "threads").read_text() == "3"
+    assert (folder / "threads").read_text(encoding="utf-8") == "3"
 
 
 def test_two_processes_where_they_are_faster(tmp_path):

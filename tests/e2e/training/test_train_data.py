@@ -70,11 +70,11 @@ def _tell_memory():
 
 def test_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     torch.set_num_threads(1)
-    (tmp_path / "nets.py").write_text(NETS)
-    (tmp_path / "training.yaml").write_text(DOCUMENT)
+    (tmp_path / "nets.py").write_text(NETS, encoding="utf-8")
+    (tmp_path / "training.yaml").write_text(DOCUMENT, encoding="utf-8")
     rows = torch.randn(200, 3, generator=torch.Generator().manual_seed(0)).tolist()
     lines = [f"{a:.5f},{b:.5f},{c:.5f},{'up' if a > b else 'down'}" for a, b, c in rows]
-    (tmp_path / "rows.csv").write_text("\n".join(["a,b,c,kind", *lines]))
+    (tmp_path / "rows.csv").write_text("\n".join(["a,b,c,kind", *lines]), encoding="utf-8")
     assert run(["train", str(tmp_path), "--json"]) == 0
     epochs = json.loads(capsys.readouterr().out)["epochs"]
     assert epochs[-1]["accuracy"] > 80
@@ -84,8 +84,8 @@ def test_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
 def _run(folder: Path, data: str, *values: str, rows: int = 0) -> subprocess.CompletedProcess[str]:
     """On two processes."""
     folder.mkdir()
-    (folder / "nets.py").write_text(NETS)
-    (folder / "training.yaml").write_text(DOCUMENT.replace("{csv: rows.csv, target: kind}", data))
+    (folder / "nets.py").write_text(NETS, encoding="utf-8")
+    (folder / "training.yaml").write_text(DOCUMENT.replace("{csv: rows.csv, target: kind}", data), encoding="utf-8")
     options = [part for value in ("devices=2", *values) for part in ("--set", value)]
     return subprocess.run(
         [sys.executable, "-m", "jellybean", "train", str(folder), "--json", *options],
@@ -114,7 +114,9 @@ def _peaks(folder: Path, rows: int, schedule: str) -> tuple[dict[str, Any], list
     data = f"{{function: nets.py:stream, rows_per_epoch: {rows}, workers: 1}}"
     done = _run(folder, data, "epochs=1", "batch=1000", "microbatches=4", f"schedule={schedule}", rows=rows)
     assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout), [int((folder / "memory" / str(rank)).read_text()) for rank in range(2)]
+    return json.loads(done.stdout), [
+        int((folder / "memory" / str(rank)).read_text(encoding="utf-8")) for rank in range(2)
+    ]
 
 
 @pytest.mark.nightly

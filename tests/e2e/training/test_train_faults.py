@@ -104,7 +104,8 @@ def test_a_rank_that_is_killed_or_stands_still(project, undisturbed, rank, numbe
 def test_a_rank_may_be_busy_for_longer_than_the_timeout(project):
     """The first one, with the test rows: the other waits, as it hears that this one lives."""
     (project / "nets.py").write_text(
-        NETS.replace("    time.sleep", "    torch.is_grad_enabled() or time.sleep(26)\n    time.sleep")
+        NETS.replace("    time.sleep", "    torch.is_grad_enabled() or time.sleep(26)\n    time.sleep"),
+        encoding="utf-8",
     )
     status, out, said = _end(_start(project, "--set", "epochs=1"))
     assert status == 0
@@ -115,7 +116,9 @@ def test_a_rank_may_be_busy_for_longer_than_the_timeout(project):
 def test_a_function_that_raises_ends_the_run(project):
     """Once for every process would be twice too often; what is raised again is not tried again."""
     odd = "    if outputs.requires_grad and COUNT.append(0) or len(COUNT) > 9: raise ValueError('row 7 is odd')\n"
-    (project / "nets.py").write_text(NETS.replace("    time.sleep", odd + "    time.sleep") + "\nCOUNT = []\n")
+    (project / "nets.py").write_text(
+        NETS.replace("    time.sleep", odd + "    time.sleep") + "\nCOUNT = []\n", encoding="utf-8"
+    )
     status, out, said = _end(_start(project))
     assert status == 1
     assert said.count("nets.py:loss failed at") == 1
@@ -179,7 +182,9 @@ def test_no_room_for_a_checkpoint_or_a_log(project, undisturbed):
     assert "start again" not in said
     assert _end(_start(project, "--set", "epochs=2"))[0] == 0
     log = project / "training" / "logs" / "epochs.jsonl"
-    log.write_text(log.read_text().replace('"number"', f'"long": "{40_000 * "x"}", "number"', 1))  # above the limit
+    log.write_text(
+        log.read_text(encoding="utf-8").replace('"number"', f'"long": "{40_000 * "x"}", "number"', 1), encoding="utf-8"
+    )  # above the limit
     status, out, said = _end(_start(project, most=40_000))
     assert status == 0
     assert said.count("training goes on without these logs") == 1

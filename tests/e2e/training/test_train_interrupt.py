@@ -34,7 +34,7 @@ def test_interrupted_while_torch_is_imported(tmp_path: Path, number: signal.Sign
     project = write_project(tmp_path, DOCUMENT, NETS)
     run = start_training(project)
     maps = Path(f"/proc/{run.pid}/maps")
-    wait_while_it_runs(run, lambda: "libtorch_cpu" in maps.read_text())
+    wait_while_it_runs(run, lambda: "libtorch_cpu" in maps.read_text(encoding="utf-8"))
     os.killpg(run.pid, number)
     out, said = run.communicate(timeout=60)
     assert (run.returncode, out) == (128 + number, "")

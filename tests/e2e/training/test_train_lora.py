@@ -76,8 +76,8 @@ BASE = {f"{layer}.{kind}" for layer in (0, 2, 4) for kind in ("weight", "bias")}
 @pytest.fixture
 def project(tmp_path):
     torch.set_num_threads(1)
-    (tmp_path / "nets.py").write_text(NETS)
-    (tmp_path / "training.yaml").write_text(DOCUMENT)
+    (tmp_path / "nets.py").write_text(NETS, encoding="utf-8")
+    (tmp_path / "training.yaml").write_text(DOCUMENT, encoding="utf-8")
     return tmp_path
 
 
@@ -114,8 +114,8 @@ class OnTwo:
 def test_a_run_on_one_and_two_processes(project, tmp_path_factory, capsys):
     """Three epochs, the second one on two processes, are three epochs on one. The user's own PeftModel is the same."""
     whole = tmp_path_factory.mktemp("whole")
-    (whole / "nets.py").write_text(NETS)
-    (whole / "training.yaml").write_text(DOCUMENT)
+    (whole / "nets.py").write_text(NETS, encoding="utf-8")
+    (whole / "training.yaml").write_text(DOCUMENT, encoding="utf-8")
     expected = _train(capsys, whole, "epochs=3", "model=nets.py:adapted_net", "lora=null")
 
     losses = _train(capsys, project, "epochs=1")
@@ -166,7 +166,7 @@ def test_a_checkpoint_with_all_weights_is_resumed(project, capsys):
         layer, _, kind = name.partition(".")
         own = f"{layer}.{kind}" if layer == "4" else f"{layer}.base_layer.{kind}"
         tensors[f"weight/{own}"] = value + 0.5
-    manifest = json.loads((folder / "epoch-1" / "manifest.json").read_text())
+    manifest = json.loads((folder / "epoch-1" / "manifest.json").read_text(encoding="utf-8"))
     facts = {key: manifest[key] for key in ("schedule", "devices", "optimizer", "history", "loss_scale")}
     hashed = write_rank_file(folder, Position(1, 0), 0, tensors)
     finish_checkpoint(folder, Position(1, 0), {0: hashed}, facts, keep=2)

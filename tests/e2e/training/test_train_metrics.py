@@ -48,8 +48,8 @@ def worst(outputs, targets):
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     torch.set_num_threads(1)
-    (tmp_path / "training.yaml").write_text(DOCUMENT)
-    (tmp_path / "nets.py").write_text(NETS)
+    (tmp_path / "training.yaml").write_text(DOCUMENT, encoding="utf-8")
+    (tmp_path / "nets.py").write_text(NETS, encoding="utf-8")
     return tmp_path
 
 
@@ -62,7 +62,10 @@ def test_a_run_stops_early_and_stays_stopped(project, capsys):
     assert list(epochs[0]["metrics"]) == ["accuracy", "perplexity", "worst"]
     assert epochs[0]["metrics"]["perplexity"] == pytest.approx(float(torch.tensor(epochs[0]["test_loss"]).exp()))
     assert f"perplexity {epochs[0]['metrics']['perplexity']:.4g}, worst " in said
-    logged = [json.loads(line) for line in (project / "training" / "logs" / "epochs.jsonl").read_text().splitlines()]
+    logged = [
+        json.loads(line)
+        for line in (project / "training" / "logs" / "epochs.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
     assert [one["metrics"] for one in logged] == [one["metrics"] for one in epochs]
     assert run(["train", str(project), "--json"]) == 0
     out, said = capsys.readouterr()
@@ -76,7 +79,7 @@ def test_the_logs_of_a_run_that_fails_are_closed(project, capsys):
         "    if (pathlib.Path(__file__).parent / 'training/logs/epochs.jsonl').exists(): raise ValueError('odd')\n"
     )
     name = "def worst(outputs, targets):\n"
-    (project / "nets.py").write_text("import pathlib\n" + NETS.replace(name, name + failing))
+    (project / "nets.py").write_text("import pathlib\n" + NETS.replace(name, name + failing), encoding="utf-8")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         assert run(["train", str(project)]) == 1
@@ -114,7 +117,7 @@ def test_averages_resume_exactly_and_are_what_is_handed_back(project, capsys):
 def _train(project: Path, capsys: pytest.CaptureFixture[str], *values: str) -> list[dict[str, Any]]:
     """The epochs of a run with other settings: a rate that learns, no early stop."""
     text = DOCUMENT.replace("early_stop", "description: no # ").replace("0.000000000001", "0.1")
-    (project / "training.yaml").write_text(text)
+    (project / "training.yaml").write_text(text, encoding="utf-8")
     options = [part for value in values for part in ("--set", value)]
     assert run(["train", str(project), "--json", *options]) == 0
     found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["epochs"]
@@ -141,11 +144,11 @@ def test_a_checkpoint_of_version_1_resumes(project, capsys):
     (folder,) = (project / "training" / "checkpoints").iterdir()
     tensors = load_file(folder / "rank-0.safetensors")
     save_file({n: v for n, v in tensors.items() if not n.startswith("average/")}, folder / "rank-0.safetensors")
-    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     digest = hashlib.sha256((folder / "rank-0.safetensors").read_bytes()).hexdigest()
     old = {key: manifest[key] for key in ("epochs", "schedule", "devices", "optimizer")}
     old |= {"version": 1, "files": {"rank-0.safetensors": digest}}
-    (folder / "manifest.json").write_text(json.dumps(old))
+    (folder / "manifest.json").write_text(json.dumps(old), encoding="utf-8")
     resumed = _train(project, capsys, "epochs=3")
     assert [one["losses"] for one in resumed] == [one["losses"] for one in whole[old["epochs"] :]]
 
@@ -169,7 +172,8 @@ def data():
     rows = torch.randn(96, 9, generator=torch.Generator().manual_seed(1))
     part = {{"rows": rows.bfloat16(), "labels": rows[:, :3].argmax(1)}}
     return {{"train": part, "test": part}}
-"""
+""",
+        encoding="utf-8",
     )
     settings = ("loss=model", "epochs=1", "metrics=[accuracy]", "early_stop=null", "ema=null")
     assert run(["train", str(project), "--json", *(part for text in settings for part in ("--set", text))]) == 0

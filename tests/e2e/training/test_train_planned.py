@@ -58,8 +58,8 @@ ema: 0.5
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     torch.set_num_threads(1)
-    (tmp_path / "nets.py").write_text(NETS)
-    (tmp_path / "training.yaml").write_text(DOCUMENT)
+    (tmp_path / "nets.py").write_text(NETS, encoding="utf-8")
+    (tmp_path / "training.yaml").write_text(DOCUMENT, encoding="utf-8")
     return tmp_path
 
 
@@ -84,11 +84,11 @@ def _two_one(project: Path) -> None:
     assert run(["pipeline", "profile", str(project), "--seconds", "0.05", "--out", str(project / "layers.txt")]) == 0
     plan = project / "plan.json"
     assert run(["pipeline", "plan", str(project / "layers.txt"), "--workers", "1", "--out", str(plan)]) == 0
-    (whole,) = json.loads(plan.read_text())["stages"]
+    (whole,) = json.loads(plan.read_text(encoding="utf-8"))["stages"]
     assert whole["devices"] == [0]
     assert len(whole["layers"]) >= 3
     stages = [{"layers": whole["layers"][:2], "devices": [0, 1]}, {"layers": whole["layers"][2:], "devices": [2]}]
-    plan.write_text(json.dumps({"stages": stages}))
+    plan.write_text(json.dumps({"stages": stages}), encoding="utf-8")
 
 
 def test_a_plan_trains_as_one_process(project):
@@ -140,17 +140,19 @@ def test_branches_train_as_one_process(project):
     """The plan that `pipeline plan` writes is of one device here; its right branch is moved to another."""
     whole = _train_alone(project, "model=nets.py:branches")
     document = project / "training.yaml"
-    document.write_text(document.read_text().replace("nets.py:net", "nets.py:branches"))
+    document.write_text(
+        document.read_text(encoding="utf-8").replace("nets.py:net", "nets.py:branches"), encoding="utf-8"
+    )
     layers, plan = project / "layers.txt", project / "plan.json"
     assert run(["pipeline", "profile", str(project), "--seconds", "0.05", "--out", str(layers)]) == 0
     objective = ["--objective", "branches", "--workers", "1"]
     assert run(["pipeline", "plan", str(layers), *objective, "--out", str(plan)]) == 0
-    record = json.loads(plan.read_text())
+    record = json.loads(plan.read_text(encoding="utf-8"))
     (stage,) = record["stages"]
     moved = [name for name in stage["layers"] if name.startswith("right")]
     kept = [name for name in stage["layers"] if name not in moved]
     record["stages"] = [{"layers": kept, "devices": [0]}, {"layers": moved, "devices": [1]}]
-    plan.write_text(json.dumps(record))
+    plan.write_text(json.dumps(record), encoding="utf-8")
     trained = _train(project, "plan=plan.json", fresh=True)
     assert "branches: 4 stages on 2 devices" in trained["said"]
     assert _losses(trained) == pytest.approx(_losses(whole), rel=1e-4)
@@ -159,7 +161,7 @@ def test_branches_train_as_one_process(project):
 
 def test_a_plan_of_another_model_is_refused(project, capsys):
     plan = {"stages": [{"layers": ["fc"], "devices": [0]}]}
-    (project / "plan.json").write_text(json.dumps(plan))
+    (project / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
     assert run(["train", str(project), "--set", "plan=plan.json"]) == 2
     assert (
         "plan.json is the plan of another model: the model has no fc, and the plan has no 0" in capsys.readouterr().err

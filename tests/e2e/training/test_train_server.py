@@ -241,7 +241,7 @@ def test_a_worker_that_is_killed_comes_back_and_every_row_counts_once(tmp_path, 
     updates = 8 if "bsp" in mode else 24
     assert all(len(epoch["losses"]) == updates for epoch in epochs)
     assert json.loads(out)["epochs"] == epochs
-    computed = [line.split() for line in (tmp_path / "rows").read_text().splitlines()]
+    computed = [line.split() for line in (tmp_path / "rows").read_text(encoding="utf-8").splitlines()]
     pushes = sum(sum(epoch["sync_bytes"][:3]) for epoch in epochs) // SERVED_BYTES
     assert pushes == 6 * 24  # what the killed worker had begun was computed once more, and counted once
     assert 6 * 24 * 2 <= len(computed) <= 6 * 24 * 2 + 2
@@ -302,7 +302,7 @@ def test_asp_gives_more_work_to_faster_workers_and_staleness_bounds_them(tmp_pat
         finally:
             del os.environ["ROWS"], os.environ["SLOWLY"]
         assert len(epochs[0]["losses"]) == 24
-        computed = [line.split() for line in rows.read_text().splitlines()]
+        computed = [line.split() for line in rows.read_text(encoding="utf-8").splitlines()]
         assert sorted(int(number) for _, *numbers in computed for number in numbers) == list(range(192))
         shares[mode] = [sum(rank == str(worker) for rank, *_ in computed) for worker in range(3)]
     assert shares["asp, staleness: 0"] == [16, 16, 16]

@@ -73,7 +73,7 @@ def test_messages_are_the_published_ones(problem: Problem) -> None:
 def test_workers_tiers_and_prices_are_the_published_ones(problem: Problem) -> None:
     prices = {worker(name): float(price) for name, price in rows("workers_specs.csv")}
     assert {pool.name: pool.price_usd_per_h for pool in problem.pools} == prices
-    partition = json.loads((PUBLISHED / "workers_partition.json").read_text())
+    partition = json.loads((PUBLISHED / "workers_partition.json").read_text(encoding="utf-8"))
     tiers = {worker(name): tier for tier, names in zip(problem.tiers, partition, strict=True) for name in names}
     assert {pool.name: pool.tier for pool in problem.pools} == tiers
     assert all(pool.count == 1 for pool in problem.pools)
@@ -83,10 +83,13 @@ def test_workers_tiers_and_prices_are_the_published_ones(problem: Problem) -> No
 
 def test_accuracies_and_targets_are_the_published_ones(problem: Problem) -> None:
     next(rows("input_injection_rates.csv"))
-    published = json.loads((PUBLISHED / "accuracy_profiles.json").read_text())["end_to_end"]["accuracy"]
+    published = json.loads((PUBLISHED / "accuracy_profiles.json").read_text(encoding="utf-8"))["end_to_end"]["accuracy"]
     table = {tuple(VARIANTS.get(name, name) for name in row["variants"]): row["accuracy"] for row in published}
     assert problem.accuracy == EndToEnd(("image_features", "speech_to_text"), table)
-    assert problem.slo.accuracy == json.loads((PUBLISHED / "accuracy_requirement.json").read_text())["threshold"]
+    assert (
+        problem.slo.accuracy
+        == json.loads((PUBLISHED / "accuracy_requirement.json").read_text(encoding="utf-8"))["threshold"]
+    )
     assert [source.rate_per_s for source in problem.sources] == [
         float(rate) for _, rate in rows("input_injection_rates.csv")
     ]

@@ -299,7 +299,7 @@ def test_a_deployment_brings_the_data_files(folder: Path, tmp_path: Path) -> Non
     write_profiles(folder / "profiles.yaml", measured_profiles(folder, SELECTIONS))
     plan = plan_of(folder, SELECTIONS[0])
     kubernetes = resource()["spec"]["kubernetes"] | {"kind": "Kubernetes", "pools": {}}
-    (folder / "kubernetes.yaml").write_text(json.dumps(kubernetes))
+    (folder / "kubernetes.yaml").write_text(json.dumps(kubernetes), encoding="utf-8")
     settings = load_settings(folder)
     wanted = {f"{file_sha256(folder / name)}:{name}" for name in ("models/torch.onnx", "models/torch.onnx.data")}
     pods = [one for one in render(plan, settings) if one["kind"] == "StatefulSet"]
@@ -316,7 +316,7 @@ def test_a_deployment_brings_the_data_files(folder: Path, tmp_path: Path) -> Non
 def test_a_drafted_project_has_the_data_files(folder: Path, tmp_path: Path) -> None:
     sha256 = keep_weights_outside(folder / "models/torch.onnx")
     write_draft(tmp_path / "draft", [folder / "models/torch.onnx"])
-    assert sha256 in (tmp_path / "draft/workflow.yaml").read_text()
+    assert sha256 in (tmp_path / "draft/workflow.yaml").read_text(encoding="utf-8")
     assert load_project(tmp_path / "draft", profiles=False).workflow.operators
     (folder / "models/torch.onnx.data").unlink()
     with pytest.raises(InputError, match=r"keeps weights in torch.onnx.data: there is no such file"):

@@ -18,7 +18,7 @@ from tests.support.paths import EXAMPLES
 
 EXAMPLE = EXAMPLES / "vqa"
 FILES = ("workflow.yaml", "infrastructure.yaml", "profiles.yaml")
-TEXTS = {file: (EXAMPLE / file).read_text() for file in FILES}
+TEXTS = {file: (EXAMPLE / file).read_text(encoding="utf-8") for file in FILES}
 # Parts of the example's own language and of YAML's, so that mutations reach beyond the parser.
 SIGNS = " \t\n:,-[]{}#&*!|>'\"%@`?~.0"
 WORDS = [
@@ -84,7 +84,7 @@ def test_random_bytes(folder: Path, file: str, content: bytes) -> None:
         (folder / file).write_bytes(content)
         assert outcome(folder)
     finally:
-        (folder / file).write_text(TEXTS[file])
+        (folder / file).write_text(TEXTS[file], encoding="utf-8")
 
 
 @st.composite
@@ -106,7 +106,7 @@ def test_mutated_examples(folder: Path, mutation: tuple[str, str]) -> None:
         (folder / file).write_bytes(text.encode("utf-8", "surrogatepass"))
         outcome(folder)
     finally:
-        (folder / file).write_text(TEXTS[file])
+        (folder / file).write_text(TEXTS[file], encoding="utf-8")
 
 
 @given(st.text(max_size=60) | st.tuples(st.lists(PIECES, max_size=4), PIECES).map(lambda x: f"{'.'.join(x[0])}={x[1]}"))
@@ -139,7 +139,7 @@ def test_depth_costs_nothing(opening: str) -> None:
 
 def test_a_large_file_is_not_read(folder: Path) -> None:
     try:
-        (folder / "profiles.yaml").write_text("a: [" + "x, " * MAX_BYTES)
+        (folder / "profiles.yaml").write_text("a: [" + "x, " * MAX_BYTES, encoding="utf-8")
         assert "larger than" in outcome(folder)[0].message
     finally:
-        (folder / "profiles.yaml").write_text(TEXTS["profiles.yaml"])
+        (folder / "profiles.yaml").write_text(TEXTS["profiles.yaml"], encoding="utf-8")

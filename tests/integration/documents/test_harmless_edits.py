@@ -201,7 +201,7 @@ def make_project_on_path(base: Path) -> Path:
     import sys
 
     (base / "steps").mkdir()
-    (base / "steps" / f"{MODULE}.py").write_text(STEPS)
+    (base / "steps" / f"{MODULE}.py").write_text(STEPS, encoding="utf-8")
     sys.path.insert(0, str(base / "steps"))
     return make_project(base / "gate")
 
@@ -212,13 +212,13 @@ def test_no_harmless_edit_makes_a_profile_stale(original: Path, seed: int, edits
     rng = random.Random(seed)
     yaml = YAML(typ="safe")
     names = ("workflow", "infrastructure", "profiles")
-    texts = {name: (original / f"{name}.yaml").read_text() for name in names}
+    texts = {name: (original / f"{name}.yaml").read_text(encoding="utf-8") for name in names}
     documents = {name: yaml.load(text) for name, text in texts.items()}
     for edit in edits:
         edit(documents, rng)
     try:
         for name, document in documents.items():
-            with (original / f"{name}.yaml").open("w") as file:
+            with (original / f"{name}.yaml").open("w", encoding="utf-8") as file:
                 file.write(f"# a comment of {rng.random()}\n")
                 yaml.dump(document, file)
         project = load_project(original)
@@ -227,7 +227,7 @@ def test_no_harmless_edit_makes_a_profile_stale(original: Path, seed: int, edits
         assert build_problem(project).stale_profiles == ()
     finally:
         for name, text in texts.items():
-            (original / f"{name}.yaml").write_text(text)
+            (original / f"{name}.yaml").write_text(text, encoding="utf-8")
 
 
 def test_every_harmless_edit_is_one(original: Path) -> None:

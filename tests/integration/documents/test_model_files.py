@@ -84,9 +84,9 @@ def problems(tmp_path: Path) -> Project:
         (tmp_path / "data").mkdir(exist_ok=True)
         held = {"strips": np.zeros((7, 16, 96), np.float32), "labels": np.arange(7)}
         np.savez(tmp_path / "data" / "heldout.npz", **{**held, **(arrays or {})})
-        (tmp_path / "workflow.yaml").write_text(WORKFLOW.format(**hashes).replace(*replace))
-        (tmp_path / "infrastructure.yaml").write_text(INFRASTRUCTURE)
-        (tmp_path / "profiles.yaml").write_text(profiles)
+        (tmp_path / "workflow.yaml").write_text(WORKFLOW.format(**hashes).replace(*replace), encoding="utf-8")
+        (tmp_path / "infrastructure.yaml").write_text(INFRASTRUCTURE, encoding="utf-8")
+        (tmp_path / "profiles.yaml").write_text(profiles, encoding="utf-8")
         try:
             load_project(tmp_path, profiles=bool(profiles))
         except DocumentError as error:
@@ -205,7 +205,9 @@ def test_files_that_are_no_models(problems: Project, tmp_path: Path) -> None:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         path.write_bytes(content)
         workflow = tmp_path / "workflow.yaml"
-        workflow.write_text(workflow.read_text().replace(digest, hashlib.sha256(content).hexdigest()))
+        workflow.write_text(
+            workflow.read_text(encoding="utf-8").replace(digest, hashlib.sha256(content).hexdigest()), encoding="utf-8"
+        )
         with pytest.raises(DocumentError) as raised:
             load_project(tmp_path, profiles=False)
         (problem,) = raised.value.problems
@@ -240,9 +242,9 @@ def test_held_out_data_that_is_no_archive(problems: Project, tmp_path: Path) -> 
 
 def test_a_project_without_held_out_data(problems: Project, tmp_path: Path) -> None:
     assert problems() == ()
-    text = (tmp_path / "workflow.yaml").read_text()
+    text = (tmp_path / "workflow.yaml").read_text(encoding="utf-8")
     text = text.partition("labels:")[0].replace(", inputs: data/heldout.npz#strips", "")
-    (tmp_path / "workflow.yaml").write_text(text)
+    (tmp_path / "workflow.yaml").write_text(text, encoding="utf-8")
     with pytest.raises(DocumentError) as raised:
         load_heldout(load_project(tmp_path, profiles=False))
     assert {problem.path for problem in raised.value.problems} == {"labels", "metric", "sources.strip.inputs"}

@@ -24,15 +24,15 @@ Edit = Callable[[Path], object]
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The project, with its module on the path."""
     (tmp_path / "steps").mkdir()
-    (tmp_path / "steps" / f"{MODULE}.py").write_text(STEPS)
+    (tmp_path / "steps" / f"{MODULE}.py").write_text(STEPS, encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path / "steps"))
     return make_project(tmp_path / "gate")
 
 
 def replace(folder: Path, file: str, old: str, new: str) -> None:
-    text = (folder / file).read_text()
+    text = (folder / file).read_text(encoding="utf-8")
     assert old in text, old
-    (folder / file).write_text(text.replace(old, new))
+    (folder / file).write_text(text.replace(old, new), encoding="utf-8")
 
 
 def retrain(write: Callable[[Path], str], name: str) -> Edit:
@@ -74,9 +74,9 @@ def source_of_steps(folder: Path) -> None:
 
 def by_hand(folder: Path) -> None:
     """An entry written by hand that states the model it is of."""
-    text = (folder / "profiles.yaml").read_text()
+    text = (folder / "profiles.yaml").read_text(encoding="utf-8")
     text = re.sub(r"box: \{model: (\w+), speed: 0.5, run: 1\}", r"box: {source: by hand, model: \1}", text)
-    (folder / "profiles.yaml").write_text(text)
+    (folder / "profiles.yaml").write_text(text, encoding="utf-8")
     retrain(lambda path: scale(path, 3.0, 1), "sum")(folder)
 
 
@@ -183,8 +183,10 @@ def test_an_output_that_was_not_sent_before_is_found(folder: Path) -> None:
     """The edge names another output of the model upstream, so other tensors flow."""
     replace(folder, "workflow.yaml", "inputs: [prepare]", "inputs: [{from: prepare, output: y}]")
     assert load_project(folder).stale == ()  # the first output, only named
-    text = (folder / "profiles.yaml").read_text()
-    (folder / "profiles.yaml").write_text(text.replace("split: [prepare]", "split: [prepare output z]"))
+    text = (folder / "profiles.yaml").read_text(encoding="utf-8")
+    (folder / "profiles.yaml").write_text(
+        text.replace("split: [prepare]", "split: [prepare output z]"), encoding="utf-8"
+    )
     (stale, sent) = load_project(folder).stale
     assert str(stale).startswith("what prepare sends was output z, is now each output; stale: messages of prepare")
     assert str(sent).startswith("the inputs of split was [prepare output z], is now [prepare]; stale: latency of split")
@@ -203,10 +205,10 @@ def test_cuts_of_another_model_are_not_planned(folder: Path) -> None:
 
 
 def test_cuts_of_other_speed_are_found(folder: Path) -> None:
-    text = (folder / "profiles.yaml").read_text()
+    text = (folder / "profiles.yaml").read_text(encoding="utf-8")
     head, _, cuts = text.partition("cuts:")
     (folder / "profiles.yaml").write_text(
-        head + "cuts:" + cuts.replace("{speed: 0.5, run: 1}", "{speed: 0.4, run: 1}", 1)
+        head + "cuts:" + cuts.replace("{speed: 0.5, run: 1}", "{speed: 0.4, run: 1}", 1), encoding="utf-8"
     )
     (entry,) = load_project(folder).stale
     assert str(entry) == "speed of box was 0.4, is now 0.5; stale: cuts of compare net on box"
@@ -229,11 +231,11 @@ def test_another_machine_is_a_note_and_no_error(name: str, value: object, folder
 
 def test_times_of_a_device_are_not_held_against_this_machine(folder: Path) -> None:
     """A type without a speed is measured on its own device, whatever machine plans."""
-    text = (folder / "profiles.yaml").read_text()
+    text = (folder / "profiles.yaml").read_text(encoding="utf-8")
     text = re.sub(r"(box|t4): \{(model: \w+, )?speed: [0-9.]+, ", r"\1: {\2", text)
-    (folder / "profiles.yaml").write_text(text.replace("cores: ", "cores: 9"))
-    infrastructure = (folder / "infrastructure.yaml").read_text()
-    (folder / "infrastructure.yaml").write_text(re.sub(r", speed: [0-9.]+", "", infrastructure))
+    (folder / "profiles.yaml").write_text(text.replace("cores: ", "cores: 9"), encoding="utf-8")
+    infrastructure = (folder / "infrastructure.yaml").read_text(encoding="utf-8")
+    (folder / "infrastructure.yaml").write_text(re.sub(r", speed: [0-9.]+", "", infrastructure), encoding="utf-8")
     project = load_project(folder)
     assert project.stale == ()
     (note,) = machine_notes(project)  # only of the hop, which is measured here
@@ -241,12 +243,14 @@ def test_times_of_a_device_are_not_held_against_this_machine(folder: Path) -> No
 
 
 def test_one_type_on_unlike_machines_is_a_note(folder: Path) -> None:
-    text = (folder / "profiles.yaml").read_text()
+    text = (folder / "profiles.yaml").read_text(encoding="utf-8")
     first = text.index("  1:\n")
     run = text[first : text.index("hop:")]
     other = run.replace("  1:\n", "  2:\n").replace("cores: ", "cores: 3")
     text = text.replace(run, run + other)
-    (folder / "profiles.yaml").write_text(text.replace("speed: 0.5, run: 1}", "speed: 0.5, run: 2}", 1))
+    (folder / "profiles.yaml").write_text(
+        text.replace("speed: 0.5, run: 1}", "speed: 0.5, run: 2}", 1), encoding="utf-8"
+    )
     notes = machine_notes(load_project(folder))
     assert any(note == "box was measured on 2 unlike machines (runs 2 and 1)" for note in notes), notes
 
@@ -286,11 +290,11 @@ def test_a_run_that_is_not_there_is_refused(folder: Path) -> None:
 
 
 def test_profiles_without_provenance_are_never_stale(folder: Path) -> None:
-    text = (folder / "profiles.yaml").read_text()
+    text = (folder / "profiles.yaml").read_text(encoding="utf-8")
     text = re.sub(r"(?m)^( *)provenance:\n(?:\1 +.*\n)+", "", text)
     text = re.sub(r"(?m)^runs:\n(?: +.*\n)+", "machine: {cpu: some}\n", text)
     assert "run:" not in text
-    (folder / "profiles.yaml").write_text(text)
+    (folder / "profiles.yaml").write_text(text, encoding="utf-8")
     for kind in ("speed of a type", "metric", "a model with its new hash", "held-out inputs", "a function's source"):
         KINDS[kind][0](folder)
     assert load_project(folder).stale == ()

@@ -26,5 +26,5 @@ def kubeconfig(target: Target, tmp_path: Path) -> Path:
     config |= {"clusters": [{"name": "c", "cluster": {"server": target.server.url}}]}
     config |= {"contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}]}
     config |= {"users": [{"name": "u", "user": {}}]}
-    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config), encoding="utf-8")
     return tmp_path / "kubeconfig"

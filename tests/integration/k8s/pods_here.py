@@ -99,7 +99,7 @@ class Cluster:
             for mount in ("etc-jellybean", "etc-jellybean-tls", "run-jellybean", "models"):
                 (pod.folder / mount).mkdir(parents=True)
             for name, text in files.items():
-                (pod.folder / "etc-jellybean" / name).write_text(text)
+                (pod.folder / "etc-jellybean" / name).write_text(text, encoding="utf-8")
             worker = names.get(pod.name)
             own = (Role.GATEWAY, "") if worker is None else (Role.AGENT, worker)
             self._certificate(pod.folder / "etc-jellybean-tls", pod.number or "tls", Identity(self.workflow, *own))

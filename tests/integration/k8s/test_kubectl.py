@@ -30,7 +30,7 @@ def test_a_resource_is_applied_looked_at_and_deleted(target: Target, kubeconfig:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    (tmp_path / "workflow.yaml").write_text(yaml.safe_dump(resource()))
+    (tmp_path / "workflow.yaml").write_text(yaml.safe_dump(resource()), encoding="utf-8")
     validated = "false" if target.server is not None else "strict"
     kubectl("apply", f"--validate={validated}", "-f", str(tmp_path / "workflow.yaml"))
     Reconciler(target.cluster, lambda: ()).reconcile(target.cluster.get(CRD_KIND, "digits") or {})

@@ -84,7 +84,9 @@ def test_kopf_talks_to_the_cluster_as_we_do(user: dict[str, str], tmp_path: Path
     context = {"cluster": "c", "user": "u", "namespace": "shop"}
     config = {"apiVersion": "v1", "kind": "Config", "current-context": "x"}
     config |= {"clusters": [{"name": "c", "cluster": there}], "users": [{"name": "u", "user": user}]}
-    (tmp_path / "config").write_text(yaml.safe_dump(config | {"contexts": [{"name": "x", "context": context}]}))
+    (tmp_path / "config").write_text(
+        yaml.safe_dump(config | {"contexts": [{"name": "x", "context": context}]}), encoding="utf-8"
+    )
     found = connection(connect(tmp_path / "config", None, None))
     assert (found.server, found.insecure) == ("https://cluster.example:6443", True)
     assert (found.scheme, found.token) == (("Bearer", "secret") if "token" in user else (None, None))

@@ -30,11 +30,13 @@ def make_project(folder: Path) -> Path:
     shutil.copytree(DIGITS, folder, ignore=shutil.ignore_patterns(".jellybean", "profiles.yaml", "__pycache__"))
     data = np.load(DIGITS / "data/heldout.npz")
     np.savez(folder / "data/heldout.npz", strips=data["strips"][:STRIPS], labels=data["labels"][:STRIPS])
-    (folder / "infrastructure.yaml").write_text(INFRASTRUCTURE)
+    (folder / "infrastructure.yaml").write_text(INFRASTRUCTURE, encoding="utf-8")
     workflow = folder / "workflow.yaml"
-    text = workflow.read_text()
+    text = workflow.read_text(encoding="utf-8")
     assert "ratio: 3.84" in text
-    workflow.write_text(text.replace("ratio: 3.84", f"ratio: {data['held'][:STRIPS].sum(1).mean():.4f}"))
+    workflow.write_text(
+        text.replace("ratio: 3.84", f"ratio: {data['held'][:STRIPS].sum(1).mean():.4f}"), encoding="utf-8"
+    )
     return folder
 
 
@@ -52,8 +54,8 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def edit() -> Callable[[Path, str, str], None]:
     def replace(path: Path, old: str, new: str) -> None:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
         assert old in text
-        path.write_text(text.replace(old, new))
+        path.write_text(text.replace(old, new), encoding="utf-8")
 
     return replace

@@ -68,8 +68,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shapes = {"picture": (12, 1, 16, 16), "a": (12, 6), "b": (12, 4)}
     arrays = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
     np.savez(found / "data/heldout.npz", **arrays)
-    (found / "workflow.yaml").write_text(WORKFLOW.format(**hashes))
-    (found / "infrastructure.yaml").write_text(INFRASTRUCTURE)
+    (found / "workflow.yaml").write_text(WORKFLOW.format(**hashes), encoding="utf-8")
+    (found / "infrastructure.yaml").write_text(INFRASTRUCTURE, encoding="utf-8")
     profile(load_project(found, profiles=False), seconds_per_point=0.02)
     return found
 
@@ -151,14 +151,14 @@ def test_what_was_cut_from_another_model_is_refused(folder: Path, tmp_path: Path
             load_project(folder)
     finally:
         (folder / stage.path).write_bytes(kept)
-    text = (folder / "profiles.yaml").read_text()
+    text = (folder / "profiles.yaml").read_text(encoding="utf-8")
     whole = YAML(typ="safe").load(text)["operators"]["look"]["net"]["cuts"][0]["whole"]
     try:
-        (folder / "profiles.yaml").write_text(text.replace(f"whole: {whole}", f"whole: {'f' * 64}"))
+        (folder / "profiles.yaml").write_text(text.replace(f"whole: {whole}", f"whole: {'f' * 64}"), encoding="utf-8")
         with pytest.raises(StaleProfilesError, match=f"look net .* was {'f' * 12}, is now .* stale: cuts of look net"):
             build_problem(load_project(folder))
     finally:
-        (folder / "profiles.yaml").write_text(text)
+        (folder / "profiles.yaml").write_text(text, encoding="utf-8")
 
 
 def test_cuts_that_were_never_measured(folder: Path) -> None:
@@ -171,15 +171,17 @@ def test_cuts_that_were_never_measured(folder: Path) -> None:
 
 def test_an_interrupted_profile_goes_on(folder: Path) -> None:
     """Layers, stages and their figures come from the cache, and the files are the same."""
-    before = (folder / "profiles.yaml").read_text()
+    before = (folder / "profiles.yaml").read_text(encoding="utf-8")
     (folder / "profiles.yaml").unlink()
-    lines = (folder / ".jellybean/profile-cache/finished.jsonl").read_text().splitlines()
+    lines = (folder / ".jellybean/profile-cache/finished.jsonl").read_text(encoding="utf-8").splitlines()
     profile(load_project(folder, profiles=False), seconds_per_point=0.02)
-    after = (folder / "profiles.yaml").read_text()
+    after = (folder / "profiles.yaml").read_text(encoding="utf-8")
     assert [line for line in after.splitlines() if "date:" not in line] == [
         line for line in before.splitlines() if "date:" not in line
     ]
-    assert len((folder / ".jellybean/profile-cache/finished.jsonl").read_text().splitlines()) == len(lines)
+    assert len((folder / ".jellybean/profile-cache/finished.jsonl").read_text(encoding="utf-8").splitlines()) == len(
+        lines
+    )
     assert all(json.loads(line)["key"] for line in lines)
 
 

@@ -37,7 +37,7 @@ ALL_TYPES = {"box", "t4"}
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project with made-up figures of a run on this machine, and nothing to cut."""
     folder = tmp_path_factory.mktemp("again")
-    (folder / f"{MODULE}.py").write_text(STEPS)
+    (folder / f"{MODULE}.py").write_text(STEPS, encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(folder))
         make_project(folder / "gate")
@@ -53,9 +53,9 @@ def folder(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def edit(folder: Path, file: str, old: str, new: str) -> None:
-    text = (folder / file).read_text()
+    text = (folder / file).read_text(encoding="utf-8")
     assert old in text, old
-    (folder / file).write_text(text.replace(old, new))
+    (folder / file).write_text(text.replace(old, new), encoding="utf-8")
 
 
 def todo(folder: Path, *, fresh: bool = False, here: tuple[str, ...] = ()) -> Todo:
@@ -69,7 +69,7 @@ def known(folder: Path) -> ProfilesDocument:
 
 
 def replace_sum(folder: Path) -> None:
-    before = re.findall(r"sum.onnx, sha256: (\w+)", (folder / "workflow.yaml").read_text())[0]
+    before = re.findall(r"sum.onnx, sha256: (\w+)", (folder / "workflow.yaml").read_text(encoding="utf-8"))[0]
     edit(folder, "workflow.yaml", before, scale(folder / "models/sum.onnx", 3.0, 1))
 
 
@@ -78,11 +78,11 @@ def entries(part: Part, variants: set[tuple[str, str]], types: set[str]) -> set[
 
 
 def test_a_current_file_is_left_alone(folder: Path) -> None:
-    text = (folder / "profiles.yaml").read_text()
+    text = (folder / "profiles.yaml").read_text(encoding="utf-8")
     measured = profile(load_project(folder, profiles=False), seconds_per_point=SECONDS)
     assert not measured.written
     assert not measured.todo.measure
-    assert (folder / "profiles.yaml").read_text() == text
+    assert (folder / "profiles.yaml").read_text(encoding="utf-8") == text
     assert not (folder / ".jellybean/profile-cache").exists()
 
 
@@ -156,9 +156,9 @@ ALLOWED = frozenset({f"{MODULE}:enlarge"})
 
 
 def test_entries_by_hand_are_not_overwritten(folder: Path) -> None:
-    text = (folder / "profiles.yaml").read_text()
+    text = (folder / "profiles.yaml").read_text(encoding="utf-8")
     origin = re.findall(r"box: (\{model: \w+, speed: 0.5, run: 1\})", text)[3]
-    (folder / "profiles.yaml").write_text(text.replace(f"box: {origin}", "box: {source: data sheet}"))
+    (folder / "profiles.yaml").write_text(text.replace(f"box: {origin}", "box: {source: data sheet}"), encoding="utf-8")
     replace_sum(folder)
     one = Entry(Part.LATENCY, "sum", "net", "box")
     assert one in todo(folder).by_hand
@@ -177,10 +177,10 @@ def test_entries_by_hand_are_not_overwritten(folder: Path) -> None:
 
 
 def test_a_file_without_provenance_is_by_hand_and_marked(folder: Path) -> None:
-    text = (folder / "profiles.yaml").read_text()
+    text = (folder / "profiles.yaml").read_text(encoding="utf-8")
     text = re.sub(r"(?m)^( *)provenance:\n(?:\1 +.*\n)+", "", text)
     text = re.sub(r"(?m)^runs:\n(?: +.*\n)+", "machine: {cpu: some}\n", text)
-    (folder / "profiles.yaml").write_text(text)
+    (folder / "profiles.yaml").write_text(text, encoding="utf-8")
     before = known(folder)
     assert not before.origins
     measured = profile(load_project(folder, profiles=False), seconds_per_point=SECONDS)
@@ -209,7 +209,7 @@ def test_missing_entries_are_measured(folder: Path) -> None:
     edit(folder, "infrastructure.yaml", "type: t4", "type: a100")
     assert set(todo(folder).measure) == entries(Part.LATENCY, VARIANTS, {"a100"})
     edit(folder, "infrastructure.yaml", "type: a100", "type: t4")
-    few = re.findall(r"      few: .*\n", (folder / "workflow.yaml").read_text())[0]
+    few = re.findall(r"      few: .*\n", (folder / "workflow.yaml").read_text(encoding="utf-8"))[0]
     edit(folder, "workflow.yaml", few, few + few.replace("few:", "same:"))
     added = {("split", "same")}
     assert set(todo(folder).measure) == (
@@ -243,9 +243,9 @@ def test_a_device_is_not_measured_here(folder: Path) -> None:
     assert set(here.elsewhere) == entries(Part.LATENCY, later, {"box"})
     (left,) = [line for line in here.lines() if line.startswith("leaves")]
     assert left == "leaves latency of sum net and all net on box: of types that are not measured here"
-    text = (folder / "profiles.yaml").read_text()
+    text = (folder / "profiles.yaml").read_text(encoding="utf-8")
     by_hand = re.sub(r"t4: \{model: \w+, speed: 1, run: 1\}", "t4: {source: by hand}", text)
-    (folder / "profiles.yaml").write_text(by_hand)
+    (folder / "profiles.yaml").write_text(by_hand, encoding="utf-8")
     assert {entry.worker_type for entry in todo(folder).measure} == {"", "box"}
 
 
@@ -253,8 +253,8 @@ def test_a_device_in_another_place_is_not_stale_here(folder: Path) -> None:
     """What a Jetson measured on itself is not measured again because this machine is none."""
     edit(folder, "infrastructure.yaml", ", speed: 0.5", "")
     edit(folder, "infrastructure.yaml", ", speed: 1}", "}")
-    text = re.sub(r"speed: [0-9.]+, ", "", (folder / "profiles.yaml").read_text())
-    (folder / "profiles.yaml").write_text(re.sub(r"    cores: \d+", "    cores: 77", text))
+    text = re.sub(r"speed: [0-9.]+, ", "", (folder / "profiles.yaml").read_text(encoding="utf-8"))
+    (folder / "profiles.yaml").write_text(re.sub(r"    cores: \d+", "    cores: 77", text), encoding="utf-8")
     assert set(todo(folder).measure) == {Entry(Part.HOP)}
     assert set(todo(folder, here=("box",)).measure) == entries(Part.LATENCY, VARIANTS, {"box"})
 

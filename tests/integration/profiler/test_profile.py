@@ -31,7 +31,7 @@ def profiled(shared_folder: Path) -> Profiled:
 
 
 def keys(folder: Path) -> list[str]:
-    return [json.loads(line)["key"] for line in (folder / FINISHED).read_text().splitlines()]
+    return [json.loads(line)["key"] for line in (folder / FINISHED).read_text(encoding="utf-8").splitlines()]
 
 
 def test_profile_is_a_document_that_plans_read(profiled: Profiled, shared_folder: Path) -> None:
@@ -135,9 +135,11 @@ def test_a_second_profile_measures_nothing_again(profiled: Profiled, shared_fold
 def test_an_interrupted_profile_goes_on_where_it_stopped(project_folder: Path) -> None:
     workflow = project_folder / "workflow.yaml"
     kept = [
-        line for line in workflow.read_text().splitlines(True) if not line.strip().startswith(("cnn-large", "cnn:"))
+        line
+        for line in workflow.read_text(encoding="utf-8").splitlines(True)
+        if not line.strip().startswith(("cnn-large", "cnn:"))
     ]
-    workflow.write_text("".join(kept))
+    workflow.write_text("".join(kept), encoding="utf-8")
     project = load_project(project_folder, profiles=False)
     calls = 0
 
@@ -209,9 +211,9 @@ def test_an_altered_model_is_named(project_folder: Path) -> None:
 
 def test_variants_without_models_are_named(project_folder: Path) -> None:
     vqa = project_folder / "workflow.yaml"
-    text = vqa.read_text()
+    text = vqa.read_text(encoding="utf-8")
     start, end = text.index("      read: {model"), text.index("  number:")
-    vqa.write_text(text[:start] + "      read: {}\n" + text[end:])
+    vqa.write_text(text[:start] + "      read: {}\n" + text[end:], encoding="utf-8")
     with pytest.raises(JellyBeanError, match=r"no model file to measure for read\.read"):
         profile(load_project(project_folder, profiles=False), seconds_per_point=SECONDS)
 

@@ -18,10 +18,15 @@ def test_children_are_counted_for_each_variant_and_held_against_its_ratio(
     project_folder: Path, edit: Callable[[Path, str, str], None]
 ) -> None:
     path = project_folder / "workflow.yaml"
-    (model,) = re.findall(r"\n      find: (\{model: .*\})", path.read_text())
+    (model,) = re.findall(r"\n      find: (\{model: .*\})", path.read_text(encoding="utf-8"))
     edit(path, f"      find: {model}", f"      find: {model}\n      again: {model}")
     path.write_text(
-        re.sub(r"\{from: find, ratio: [0-9.]+\}", "{from: find, ratio: {find: 1, again: 2}}", path.read_text())
+        re.sub(
+            r"\{from: find, ratio: [0-9.]+\}",
+            "{from: find, ratio: {find: 1, again: 2}}",
+            path.read_text(encoding="utf-8"),
+        ),
+        encoding="utf-8",
     )
     project = load_project(project_folder, profiles=False)
     workload = workload_of(project)

@@ -37,7 +37,7 @@ def run_ranks(world: int, cases: Sequence[Case], seconds: float = 200.0) -> list
         for process in ranks:
             process.kill()
             process.join()
-        errors = [path.read_text() for path in sorted(Path(folder).glob("*.error"))]
+        errors = [path.read_text(encoding="utf-8") for path in sorted(Path(folder).glob("*.error"))]
         if errors or stuck:
             raise AssertionError(f"ranks {stuck} stand still\n" + "\n".join(errors))
         by_rank = [torch.load(Path(folder) / f"{rank}.pt", weights_only=False) for rank in range(world)]
@@ -54,5 +54,5 @@ def _rank(rank: int, world: int, port: int, cases: list[Case], folder: str) -> N
         dist.barrier()
         dist.destroy_process_group()
     except Exception:  # noqa: BLE001  # told to whoever waits, as text
-        (Path(folder) / f"{rank}.error").write_text(f"rank {rank}\n{traceback.format_exc()}")
+        (Path(folder) / f"{rank}.error").write_text(f"rank {rank}\n{traceback.format_exc()}", encoding="utf-8")
         os._exit(1)

@@ -30,6 +30,10 @@ def _same_generator(made: list[Path], root: Path, made_in: Path) -> bool:
     """Generators write their version into every file; only stubs of one version can be compared."""
 
     def versions(path: Path) -> list[str]:
-        return [line for line in path.read_text().splitlines() if "Python Version" in line or "_VERSION =" in line]
+        return [
+            line
+            for line in path.read_text(encoding="utf-8").splitlines()
+            if "Python Version" in line or "_VERSION =" in line
+        ]
 
     return all(versions(path) == versions(root / path.relative_to(made_in)) for path in made)

@@ -118,7 +118,7 @@ def test_keep_above() -> None:
 
 
 def test_matrix_products_take_one_thread() -> None:
-    lines = [line for line in Path("/proc/self/maps").read_text().splitlines() if "openblas" in line]
+    lines = [line for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines() if "openblas" in line]
     libraries = [ctypes.CDLL(path) for path in {line.split(maxsplit=5)[5] for line in lines}]
     names = [f"{first}openblas_{{}}_num_threads{last}" for first in ("", "scipy_") for last in ("", "64_", "_64")]
     found = [(library, name) for library in libraries for name in names if hasattr(library, name.format("get"))]

@@ -35,11 +35,11 @@ def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> runner.Target:
 
 
 def test_the_page_is_what_the_results_render_to() -> None:
-    assert PAGE.read_text() == render(load_all()), "run: python -m benchmarks --render"
+    assert PAGE.read_text(encoding="utf-8") == render(load_all()), "run: python -m benchmarks --render"
 
 
 def test_every_link_and_picture_of_the_page_exists() -> None:
-    text = PAGE.read_text()
+    text = PAGE.read_text(encoding="utf-8")
     for name in re.findall(r"\]\(#([^)]*)\)", text):
         assert f'<a id="{name}"></a>' in text
     files = [path for path in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in path]
@@ -50,7 +50,11 @@ def test_every_link_and_picture_of_the_page_exists() -> None:
 
 def test_the_readme_quotes_figures_of_the_sections_that_it_links_to() -> None:
     sections = {record.name: section(record) for record in load_all()}
-    rows = [line for line in (ROOT / "README.md").read_text().splitlines() if "](docs/benchmarks.md#" in line]
+    rows = [
+        line
+        for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+        if "](docs/benchmarks.md#" in line
+    ]
     assert len(rows) >= 8
     for row in rows:
         (name,) = re.findall(r"docs/benchmarks\.md#(\w+)\)", row)
@@ -78,7 +82,7 @@ def test_a_run_replaces_its_own_result_and_the_page(target: runner.Target, capsy
     assert load(target.results / "name.json") == RECORD
     written = load(target.results / "quick.json")
     assert (written.result.title, written.command) == ("smoke False", "`python -m benchmarks quick`")
-    assert target.page.read_text() == render([RECORD, written])
+    assert target.page.read_text(encoding="utf-8") == render([RECORD, written])
     assert "### smoke False" in capsys.readouterr().out
 
 

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_every_example_is_in_the_wheel_and_the_checkout() -> None:
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     included = settings["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
     folders = {path.name for path in (ROOT / "examples").iterdir() if path.is_dir()}
     assert included == {f"examples/{name}": f"jellybean/examples/{name}" for name in folders}

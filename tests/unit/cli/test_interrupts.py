@@ -40,7 +40,7 @@ def test_an_interrupted_command(
     nets: str, json_option: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
-    (tmp_path / "nets.py").write_text(nets)
+    (tmp_path / "nets.py").write_text(nets, encoding="utf-8")
     status = run(["pipeline", "profile", f"{tmp_path / 'nets.py'}:net", *json_option])
     shown = capsys.readouterr()
     assert (status, shown.err) == (130, "interrupted\n")
@@ -49,7 +49,7 @@ def test_an_interrupted_command(
 
 @pytest.mark.parametrize("json_option", [[], ["--json"]])
 def test_an_interrupt_while_the_cli_itself_is_imported(json_option: list[str], tmp_path: Path) -> None:
-    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt\n")
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt\n", encoding="utf-8")
     path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
     ended = subprocess.run(
         [sys.executable, "-m", "jellybean", "plan", *json_option],

@@ -53,7 +53,7 @@ def test_a_plan_is_written_to_another_file(
     assert run(["plan", str(vqa), *options, "--out", str(file)]) == 0
     assert f"wrote {file}; {vqa / 'plan.json'} is unchanged; compare: jellybean diff" in capsys.readouterr().err
     assert kept(vqa) == before
-    document = json.loads(file.read_text())
+    document = json.loads(file.read_text(encoding="utf-8"))
     assert {source["rate_per_s"] for source in document["sources"]} == {60.0}
     assert run(["diff", str(vqa), str(file), "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["same"] is False
@@ -95,17 +95,17 @@ def test_earlier_plans_are_reported_by_hash(vqa: Path, capsys: pytest.CaptureFix
         written = capsys.readouterr()
         return written.out if status == 0 else written.err
 
-    first = json.loads((vqa / "plan.json").read_text())["hash"]
+    first = json.loads((vqa / "plan.json").read_text(encoding="utf-8"))["hash"]
     Store.of(vqa).add_measurement(first, {"latency_p50_s": 0.1, "plan": first})
     assert run(["plan", str(vqa), *FASTER]) == 0
     capsys.readouterr()
-    second = json.loads((vqa / "plan.json").read_text())["hash"]
-    (vqa / "report.html").write_text("the newest plan's")
+    second = json.loads((vqa / "plan.json").read_text(encoding="utf-8"))["hash"]
+    (vqa / "report.html").write_text("the newest plan's", encoding="utf-8")
     built = json.loads(report("--plan", first[:8], "--json"))
     assert (built["plan_hash"], [run["kind"] for run in built["runs"]]) == (first, ["bench"])
     assert str(vqa / f"report-{first[:12]}.html") in report("--plan", first[:8])
-    assert first[:12] in (vqa / f"report-{first[:12]}.html").read_text()
-    assert (vqa / "report.html").read_text() == "the newest plan's"
+    assert first[:12] in (vqa / f"report-{first[:12]}.html").read_text(encoding="utf-8")
+    assert (vqa / "report.html").read_text(encoding="utf-8") == "the newest plan's"
     assert json.loads(report("--plan", str(vqa / "plan.json"), "--json"))["plan_hash"] == second
     assert json.loads(report("--json"))["plan_hash"] == second
 

@@ -6,7 +6,7 @@ import importlib
 import re
 from pathlib import Path
 
-TEXT = (Path(__file__).resolve().parents[3] / "docs/python.md").read_text()
+TEXT = (Path(__file__).resolve().parents[3] / "docs/python.md").read_text(encoding="utf-8")
 
 
 def find(name: str) -> object:

@@ -68,9 +68,9 @@ Break = Callable[..., tuple[DocumentProblem, ...]]
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with the sound project."""
-    (tmp_path / "workflow.yaml").write_text(WORKFLOW)
-    (tmp_path / "infrastructure.yaml").write_text(INFRASTRUCTURE)
-    (tmp_path / "profiles.yaml").write_text(PROFILES)
+    (tmp_path / "workflow.yaml").write_text(WORKFLOW, encoding="utf-8")
+    (tmp_path / "infrastructure.yaml").write_text(INFRASTRUCTURE, encoding="utf-8")
+    (tmp_path / "profiles.yaml").write_text(PROFILES, encoding="utf-8")
     return tmp_path
 
 
@@ -82,9 +82,9 @@ def breaking(folder: Path) -> Break:
         file: str, old: str = "", new: str = "", overrides: Sequence[str] = (), profiles: bool = True
     ) -> tuple[DocumentProblem, ...]:
         path = folder / file
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
         assert old in text
-        path.write_text(text.replace(old, new, 1) if old else text)
+        path.write_text(text.replace(old, new, 1) if old else text, encoding="utf-8")
         try:
             load_project(folder, overrides, profiles=profiles)
         except DocumentError as error:

@@ -189,7 +189,7 @@ def test_every_problem_at_once_sorted_by_file_and_line(folder: Path) -> None:
         (P, "    larg", "    LARG"),
     ]:
         path = folder / file
-        path.write_text(path.read_text().replace(old, new, 1))
+        path.write_text(path.read_text(encoding="utf-8").replace(old, new, 1), encoding="utf-8")
     with pytest.raises(DocumentError) as raised:
         load_project(folder)
     told = [(Path(p.file).name, p.line) for p in raised.value.problems]
@@ -207,7 +207,7 @@ def test_an_error_in_a_field_hides_no_other_of_its_entry(folder: Path) -> None:
         (W, "[camra]", "[camra]\n    nonsense: 1"),
     ]:
         path = folder / file
-        path.write_text(path.read_text().replace(old, new, 1))
+        path.write_text(path.read_text(encoding="utf-8").replace(old, new, 1), encoding="utf-8")
     with pytest.raises(DocumentError) as raised:
         load_project(folder)
     told = [problem.message for problem in raised.value.problems]
@@ -222,21 +222,21 @@ def test_one_slip_is_told_in_few_lines(breaking: Callable[..., tuple[DocumentPro
     """Any one word of any document misspelt: what only follows from it is left out."""
     told: dict[str, str] = {}
     for file in (W, I, P):
-        text = (folder / file).read_text()
+        text = (folder / file).read_text(encoding="utf-8")
         for word in re.finditer(r"[A-Za-z][A-Za-z0-9_-]{2,}", text):
-            (folder / file).write_text(f"{text[: word.end()]}q{text[word.end() :]}")
+            (folder / file).write_text(f"{text[: word.end()]}q{text[word.end() :]}", encoding="utf-8")
             try:
                 load_project(folder)
             except DocumentError as error:
                 told[f"{file}: {word[0]} at {word.start()}"] = str(error)
-            (folder / file).write_text(text)
+            (folder / file).write_text(text, encoding="utf-8")
     assert len(told) > 80
     assert {slip: text for slip, text in told.items() if len(text.splitlines()) > 2} == {}
 
 
 @pytest.mark.parametrize(("file", "other"), [(W, I), (I, W), (P, W), (W, P)])
 def test_a_document_in_anothers_place_is_one_problem(folder: Path, file: str, other: str) -> None:
-    (folder / file).write_text((folder / other).read_text())
+    (folder / file).write_text((folder / other).read_text(encoding="utf-8"), encoding="utf-8")
     with pytest.raises(DocumentError) as raised:
         load_project(folder)
     (problem,) = raised.value.problems
@@ -245,7 +245,10 @@ def test_a_document_in_anothers_place_is_one_problem(folder: Path, file: str, ot
 
 
 def test_a_problem_of_many_lines_is_told_once(folder: Path) -> None:
-    (folder / I).write_text((folder / I).read_text().replace("sharing: shared", "sharing: shared, load_from: p90"))
+    (folder / I).write_text(
+        (folder / I).read_text(encoding="utf-8").replace("sharing: shared", "sharing: shared, load_from: p90"),
+        encoding="utf-8",
+    )
     with pytest.raises(DocumentError) as raised:
         load_project(folder)
     assert len(raised.value.problems) == 7
@@ -269,7 +272,7 @@ def test_a_problem_of_many_lines_is_told_once(folder: Path) -> None:
 )
 def test_what_is_no_project_is_one_problem(tmp_path: Path, name: str, message: str, hint: str) -> None:
     (tmp_path / "parcels" / "models").mkdir(parents=True)
-    (tmp_path / "parcels" / W).write_text("kind: Workflow\n")
+    (tmp_path / "parcels" / W).write_text("kind: Workflow\n", encoding="utf-8")
     with pytest.raises(DocumentError) as raised:
         load_project(tmp_path / name)
     (problem,) = raised.value.problems
@@ -322,7 +325,7 @@ def test_missing_profiles_say_how_to_make_them(folder: Path) -> None:
 
 def test_data_that_would_have_to_flow_down(folder: Path, breaking: Callable[..., tuple[DocumentProblem, ...]]) -> None:
     path = folder / W
-    path.write_text(path.read_text().replace("tier: edge", "tier: cloud"))
+    path.write_text(path.read_text(encoding="utf-8").replace("tier: edge", "tier: cloud"), encoding="utf-8")
     problems = breaking(P, "{box: 100 us, t4: 50 us}", "{box: 100 us}")
     assert [(problem.path, problem.line) for problem in problems] == [("operators.label", 13)]
     assert "camera in cloud" in problems[0].message
@@ -332,12 +335,15 @@ def test_data_that_would_have_to_flow_down(folder: Path, breaking: Callable[...,
 def test_other_variants_and_broken_links_are_checked_too(tmp_path: Path) -> None:
     copy_example(Example.DIGITS, tmp_path / "digits")
     folder = tmp_path / "digits"
-    text = (folder / W).read_text()
+    text = (folder / W).read_text(encoding="utf-8")
     text = re.sub(r"sha256: 6ff2102447\w+", "sha256: 6ff21", text)  # malformed: the operator is dropped
-    (folder / W).write_text(re.sub(r", sha256: a721c17e\w+", "", text))  # missing, of the variant beside it
-    fleet = (folder / I).read_text()
+    (folder / W).write_text(
+        re.sub(r", sha256: a721c17e\w+", "", text), encoding="utf-8"
+    )  # missing, of the variant beside it
+    fleet = (folder / I).read_text(encoding="utf-8")
     (folder / I).write_text(
-        fleet.replace("from: edge, to: cloud, price: 8 USD/GiB", "from: cloud, to: edge, price: 8 USD")
+        fleet.replace("from: edge, to: cloud, price: 8 USD/GiB", "from: cloud, to: edge, price: 8 USD"),
+        encoding="utf-8",
     )
     with pytest.raises(DocumentError) as raised:
         load_project(folder)

@@ -63,23 +63,23 @@ def test_each_workflow_of_several(tmp_path: Path) -> None:
     for name in ("one", "two"):
         folder = tmp_path / "workflows" / name
         folder.mkdir(parents=True)
-        (folder / "m.onnx").write_text(name)
-        (folder / "workflow.yaml").write_text("operators: {o: {variants: {v: {model: m.onnx}}}}\n")
+        (folder / "m.onnx").write_text(name, encoding="utf-8")
+        (folder / "workflow.yaml").write_text("operators: {o: {variants: {v: {model: m.onnx}}}}\n", encoding="utf-8")
     write_hashes(wrong_hashes(tmp_path))
     for name in ("one", "two"):
-        assert sha256(name.encode()) in (tmp_path / "workflows" / name / "workflow.yaml").read_text()
+        assert sha256(name.encode()) in (tmp_path / "workflows" / name / "workflow.yaml").read_text(encoding="utf-8")
 
 
 def test_a_link_stays_a_link_and_a_mode_stays_the_mode(tmp_path: Path) -> None:
     shared, folder = tmp_path / "shared.yaml", tmp_path / "project"
     folder.mkdir()
-    (folder / "m.onnx").write_text("m")
-    shared.write_text("operators: {o: {variants: {v: {model: m.onnx}}}}\n")
+    (folder / "m.onnx").write_text("m", encoding="utf-8")
+    shared.write_text("operators: {o: {variants: {v: {model: m.onnx}}}}\n", encoding="utf-8")
     shared.chmod(0o640)
     (folder / "workflow.yaml").symlink_to(shared)
     write_hashes(wrong_hashes(folder))
     assert (folder / "workflow.yaml").is_symlink()
-    assert sha256(b"m") in shared.read_text()
+    assert sha256(b"m") in shared.read_text(encoding="utf-8")
     assert shared.stat().st_mode & 0o777 == 0o640
 
 

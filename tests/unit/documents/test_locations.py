@@ -18,7 +18,7 @@ VQA = Path(__file__).parents[3] / "examples" / "vqa"
 
 def test_a_value_is_told_with_its_file_line_and_text() -> None:
     place = document_locations(load_project(VQA)).locate("workflow", "slo", "accuracy")
-    line = (VQA / "workflow.yaml").read_text().splitlines().index("slo: {accuracy: 56}") + 1
+    line = (VQA / "workflow.yaml").read_text(encoding="utf-8").splitlines().index("slo: {accuracy: 56}") + 1
 
     assert (place.line, place.path, place.written) == (line, "slo.accuracy", "56")
     assert str(place) == f"workflow.yaml:{line}"

@@ -40,16 +40,16 @@ def shop(tmp_path: Path) -> Path:
     shop = tmp_path / "shop"
     for name, workflow, profiles in (("parcels", ALONE, PROFILES), ("count", COUNTING, COUNTED)):
         (shop / "workflows" / name).mkdir(parents=True)
-        (shop / "workflows" / name / "workflow.yaml").write_text(workflow)
-        (shop / "workflows" / name / "profiles.yaml").write_text(profiles)
-    (shop / "infrastructure.yaml").write_text(INFRASTRUCTURE)
+        (shop / "workflows" / name / "workflow.yaml").write_text(workflow, encoding="utf-8")
+        (shop / "workflows" / name / "profiles.yaml").write_text(profiles, encoding="utf-8")
+    (shop / "infrastructure.yaml").write_text(INFRASTRUCTURE, encoding="utf-8")
     return shop
 
 
 def edit(file: Path, old: str, new: str) -> None:
-    text = file.read_text()
+    text = file.read_text(encoding="utf-8")
     assert old in text
-    file.write_text(text.replace(old, new, 1))
+    file.write_text(text.replace(old, new, 1), encoding="utf-8")
 
 
 def told(shop: Path, overrides: Sequence[str] = ()) -> list[str]:
@@ -157,11 +157,11 @@ def test_a_worker_type_is_known_to_some_workflow(shop: Path) -> None:
 
 
 def test_files_that_would_be_left_unread_are_refused(shop: Path) -> None:
-    (shop / "workflow.yaml").write_text(WORKFLOW)
-    (shop / "workflows/count/infrastructure.yaml").write_text(INFRASTRUCTURE)
+    (shop / "workflow.yaml").write_text(WORKFLOW, encoding="utf-8")
+    (shop / "workflows/count/infrastructure.yaml").write_text(INFRASTRUCTURE, encoding="utf-8")
     (shop / "workflows/slo").mkdir()
-    (shop / "workflows/slo/workflow.yaml").write_text(COUNTING)
-    (shop / "workflows/slo/profiles.yaml").write_text(COUNTED)
+    (shop / "workflows/slo/workflow.yaml").write_text(COUNTING, encoding="utf-8")
+    (shop / "workflows/slo/profiles.yaml").write_text(COUNTED, encoding="utf-8")
     problems = "\n".join(told(shop))
     assert "workflow.yaml: a project has one workflow here or several in workflows/, not both" in problems
     assert "a second fleet; all workflows use" in problems

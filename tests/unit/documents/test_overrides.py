@@ -51,14 +51,17 @@ def test_optional_keys_come_and_go(folder: Path) -> None:
     assert slo(load_project(folder, ["slo.accuracy=null", "slo.budget="])) == (None, None)
     assert slo(load_project(folder, ["slo=null"])) == (None, None)
     path = folder / "workflow.yaml"
-    path.write_text(path.read_text().partition("slo:")[0])
+    path.write_text(path.read_text(encoding="utf-8").partition("slo:")[0], encoding="utf-8")
     assert slo(load_project(folder, ["slo.budget=3 USD/h"])) == (None, 3.0)
     assert load_project(folder, ["workers.box.type=t4"]).infrastructure.workers["box"].type == "t4"
 
 
 def test_a_list_of_names_keeps_the_models_of_those_variants(folder: Path) -> None:
     path = folder / "workflow.yaml"
-    path.write_text(path.read_text().replace("[small, large]", "{small: {}, large: {model: nowhere.onnx}}"))
+    path.write_text(
+        path.read_text(encoding="utf-8").replace("[small, large]", "{small: {}, large: {model: nowhere.onnx}}"),
+        encoding="utf-8",
+    )
     load_project(folder, ["operators.detect.variants=[small]"])
     (problem,) = told(folder, "operators.detect.variants=[large]")
     assert "nowhere.onnx" in problem.message
@@ -66,7 +69,7 @@ def test_a_list_of_names_keeps_the_models_of_those_variants(folder: Path) -> Non
 
 def test_names_may_hold_dots(folder: Path) -> None:
     path = folder / "infrastructure.yaml"
-    path.write_text(path.read_text().replace("gpu:", "g4dn.xlarge:"))
+    path.write_text(path.read_text(encoding="utf-8").replace("gpu:", "g4dn.xlarge:"), encoding="utf-8")
     project = load_project(folder, ["workers.g4dn.xlarge.count=7"])
     assert project.infrastructure.workers["g4dn.xlarge"].count == 7
 
@@ -104,7 +107,7 @@ def test_problems_are_told_at_the_override(folder: Path, override: str, path: st
 
 def test_problems_of_the_files_stay_where_they_are(folder: Path) -> None:
     path = folder / "workflow.yaml"
-    path.write_text(path.read_text().replace("800 ms", "800"))
+    path.write_text(path.read_text(encoding="utf-8").replace("800 ms", "800"), encoding="utf-8")
     problems = told(folder, "limits.utilisation=2")
     assert [(Path(problem.file).name, problem.line) for problem in problems] == [
         ("--set limits.utilisation=2", None),

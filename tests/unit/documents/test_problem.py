@@ -99,9 +99,9 @@ def test_rates_of_sites_are_told_of_one_and_meet_in_all(folder: Path) -> None:
 
 
 def edit(path: Path, old: str, new: str) -> None:
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     assert text.count(old) == 1
-    path.write_text(text.replace(old, new))
+    path.write_text(text.replace(old, new), encoding="utf-8")
 
 
 BY_VARIANT = "operators.read.inputs.0.ratio={small: 3.1, large: 4.4}"
@@ -252,7 +252,7 @@ def measured() -> ProfilesDocument:
 def test_profiles_are_written_in_human_units(tmp_path: Path) -> None:
     path = tmp_path / "profiles.yaml"
     write_profiles(path, measured())
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     assert text.startswith("# Written by `jellybean profile`")
     assert "hop: 0.9 ms" in text or "hop: 900 us" in text
     assert "1: {mean: 8.1 ms, p50: 8 ms, p90: 8.4 ms, p99: 9 ms, memory: 40 MiB, noise: 3.1 %}" in text
@@ -287,7 +287,7 @@ def test_per_operator_accuracy_is_written_and_read(folder: Path) -> None:
     accuracy = AccuracyProfile(per_operator=tables)
     write_profiles(folder / "profiles.yaml", read(folder).model_copy(update={"accuracy": accuracy}))
     assert read(folder).accuracy == accuracy
-    assert "small: 91\n" in (folder / "profiles.yaml").read_text()
+    assert "small: 91\n" in (folder / "profiles.yaml").read_text(encoding="utf-8")
 
 
 seconds = st.floats(min_value=1e-7, max_value=1e4)

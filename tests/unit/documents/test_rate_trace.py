@@ -20,7 +20,7 @@ def read(tmp_path: Path) -> Read:
 
     def apply(text: str) -> RateTraceFile:
         path = tmp_path / "trace.csv"
-        path.write_text(text)
+        path.write_text(text, encoding="utf-8")
         return read_rate_trace(path, report_plans.vqa())
 
     return apply
@@ -52,7 +52,7 @@ def test_spaces_quotes_blank_lines_and_a_byte_order_mark_are_fine(read: Read) ->
 
 def test_a_source_without_rows_keeps_its_own_rate(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
-    path.write_text(HEADER + "0,image,40\n9,image,40\n")
+    path.write_text(HEADER + "0,image,40\n9,image,40\n", encoding="utf-8")
     assert read_rate_trace(path, report_plans.vqa()).trace.peaks_per_s == {"image": 40, "speech": 40}
 
 

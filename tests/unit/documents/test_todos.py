@@ -41,8 +41,8 @@ d: |
 
 
 def test_in_order_of_the_documents(tmp_path: Path) -> None:
-    (tmp_path / "workflow.yaml").write_text(WORKFLOW.replace("slo:", "# TODO: targets\nslo:"))
-    (tmp_path / "infrastructure.yaml").write_text(f"# TODO: prices\n{INFRASTRUCTURE}")
+    (tmp_path / "workflow.yaml").write_text(WORKFLOW.replace("slo:", "# TODO: targets\nslo:"), encoding="utf-8")
+    (tmp_path / "infrastructure.yaml").write_text(f"# TODO: prices\n{INFRASTRUCTURE}", encoding="utf-8")
     assert [(Path(todo.file).name, todo.text) for todo in read_todos(tmp_path)] == [
         ("workflow.yaml", "targets"),
         ("infrastructure.yaml", "prices"),
@@ -52,8 +52,10 @@ def test_in_order_of_the_documents(tmp_path: Path) -> None:
 
 def test_a_value_that_is_still_todo_is_an_error_beside_all_others(tmp_path: Path) -> None:
     text = WORKFLOW.replace("rate: 12/s, message: 50 KiB", "rate: TODO, message: 50 KiB} # TODO: per second\n#{")
-    (tmp_path / "workflow.yaml").write_text(text.replace("accuracy: 90", "accuracy: TODO"))
-    (tmp_path / "infrastructure.yaml").write_text(INFRASTRUCTURE.replace("50 KiB", "x").replace("20 ms", "20 min/s"))
+    (tmp_path / "workflow.yaml").write_text(text.replace("accuracy: 90", "accuracy: TODO"), encoding="utf-8")
+    (tmp_path / "infrastructure.yaml").write_text(
+        INFRASTRUCTURE.replace("50 KiB", "x").replace("20 ms", "20 min/s"), encoding="utf-8"
+    )
     with pytest.raises(DocumentError) as raised:
         load_project(tmp_path, profiles=False)
     found = {(problem.path, problem.message, problem.hint) for problem in raised.value.problems}

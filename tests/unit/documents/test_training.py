@@ -20,7 +20,7 @@ optimizer: {name: adam, lr: 0.001}
 
 
 def _written(folder: Path, text: str) -> Path:
-    (folder / "training.yaml").write_text(text)
+    (folder / "training.yaml").write_text(text, encoding="utf-8")
     return folder
 
 
@@ -190,7 +190,7 @@ net = little = lambda: None
 
 def test_what_it_names_is_looked_for_with_the_other_problems(tmp_path):
     """Without running anything: this machine need not have what the file imports."""
-    (tmp_path / "nets.py").write_text(NETS)
+    (tmp_path / "nets.py").write_text(NETS, encoding="utf-8")
     load_training(_written(tmp_path, GOOD + "loss: nets.py:losses\n"), references=True)
     text = GOOD.replace("nets.py:net", "net.py:net").replace("nets.py:data", "nets.py:dta").replace("s: 2", "s: 0")
     with pytest.raises(DocumentError) as caught:
@@ -208,7 +208,7 @@ def test_what_it_names_is_looked_for_with_the_other_problems(tmp_path):
 
 
 def test_functions_and_files_of_the_data_are_looked_for(tmp_path):
-    (tmp_path / "nets.py").write_text(NETS)
+    (tmp_path / "nets.py").write_text(NETS, encoding="utf-8")
     (tmp_path / "rows.csv").touch()
     for given, told in (
         ("{function: nets.py:dta, workers: 2}", r"data\.function: nets.py has no function 'dta'; did you mean 'data'"),
@@ -224,7 +224,7 @@ def test_functions_and_files_of_the_data_are_looked_for(tmp_path):
     "text", ["from others import *", "def __getattr__(name): ...", "globals()['net'] = 1", "def odd(:"]
 )
 def test_a_file_whose_names_cannot_be_seen_is_left_to_its_import(tmp_path, text):
-    (tmp_path / "nets.py").write_text(text)
+    (tmp_path / "nets.py").write_text(text, encoding="utf-8")
     load_training(_written(tmp_path, GOOD), references=True)
 
 
@@ -232,7 +232,7 @@ def test_weights_that_the_run_writes_are_refused(tmp_path):
     (tmp_path / "training").mkdir()
     for name in ("model.safetensors", "training/model.safetensors"):
         (tmp_path / name).touch()
-    (tmp_path / "nets.py").write_text("def net():\n    pass\n\ndef data():\n    pass\n")
+    (tmp_path / "nets.py").write_text("def net():\n    pass\n\ndef data():\n    pass\n", encoding="utf-8")
     assert load_training(_written(tmp_path, GOOD + "weights: model.safetensors\n"), references=True).weights
     with pytest.raises(DocumentError, match=r"this run itself writes.*move it out of training/, which --fresh deletes"):
         load_training(_written(tmp_path, GOOD + "weights: ./training/model.safetensors\n"), references=True)

@@ -25,8 +25,8 @@ TWO_ONE = {"stages": [{"layers": ["a"], "devices": [2, 0]}, {"layers": ["b", "c"
 
 
 def _load(folder: Path, *lines: str, plan: Any = TWO_ONE) -> TrainingDocument:
-    (folder / "plan.json").write_text(json.dumps(plan))
-    (folder / "training.yaml").write_text(LINES + "\n".join(lines) + "\n")
+    (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
+    (folder / "training.yaml").write_text(LINES + "\n".join(lines) + "\n", encoding="utf-8")
     return load_training(folder)
 
 
@@ -81,7 +81,7 @@ def test_too_few_microbatches_name_those_of_the_plan():
 def test_a_hierarchy_has_its_inner_stages(tmp_path):
     inner = [{"layers": ["a"], "devices": [0, 2]}, {"layers": ["b"], "devices": [1, 3]}]
     whole = {"stages": [{"layers": ["a", "b"], "replicas": 2, "stages": inner}]}
-    (tmp_path / "plan.json").write_text(json.dumps(whole))
+    (tmp_path / "plan.json").write_text(json.dumps(whole), encoding="utf-8")
     plan = read_stage_plan(tmp_path / "plan.json")
     assert [(stage.layers, stage.devices) for stage in plan.placement] == [(("a",), (0, 2)), (("b",), (1, 3))]
     assert (plan.counts, plan.devices) == ("2-2", 4)
@@ -105,7 +105,9 @@ BROKEN = {
 def test_a_file_that_is_no_plan(tmp_path, message):
     content = BROKEN[message]
     if content is not None:
-        (tmp_path / "plan.json").write_text(content if isinstance(content, str) else json.dumps(content))
+        (tmp_path / "plan.json").write_text(
+            content if isinstance(content, str) else json.dumps(content), encoding="utf-8"
+        )
     with pytest.raises(DocumentError) as caught:
         read_stage_plan(tmp_path / "plan.json")
     assert message in str(caught.value)

@@ -100,12 +100,12 @@ def test_the_picture_is_drawn(suffix: str, tmp_path: Path) -> None:
         with Image.open(path) as image:
             assert image.size[0] > 1000
     elif suffix == "svg":
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
         for words in ("hand-made", "SLO 1.5", "budget", "2.50 USD/h", "current plan", "misses a target", "now 10.0/s"):
             assert words in text
         again = tmp_path / "again.svg"
         save_plot(_frontier(_many(3, slo), scales=(0.5, 1.0), current=current), again)
-        assert again.read_text() == text
+        assert again.read_text(encoding="utf-8") == text
     else:
         assert path.read_bytes().startswith(b"%PDF")
 
@@ -115,7 +115,7 @@ def test_few_and_many_corners_are_drawn(levels: int, tmp_path: Path) -> None:
     path = tmp_path / "curve.svg"
     save_plot(_frontier(_many(levels, Slo(accuracy=levels - 0.5))), path)
 
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     assert ("more points without a number" in text) == (levels > MAX_NUMBERED)
     assert "cheapest plan for the SLO" in text
 
@@ -133,7 +133,7 @@ def test_every_plan_is_written_under_a_name_of_its_own(tmp_path: Path) -> None:
     paths = save_plans(frontier, tmp_path / "plans")
 
     assert [path.name for path in paths[:3]] == ["accuracy-1.json", "accuracy-2.json", "rate-5.json"]
-    assert from_document(json.loads(paths[1].read_text())) == frontier.accuracy.corners[1].plan
+    assert from_document(json.loads(paths[1].read_text(encoding="utf-8"))) == frontier.accuracy.corners[1].plan
     assert len(paths) == len(set(paths))
 
 

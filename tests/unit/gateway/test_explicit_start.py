@@ -31,8 +31,10 @@ def test_an_explicit_start_forgets_the_plan_that_replaced_another(tmp_path: Path
     )
     with socket.create_server(("127.0.0.1", 0)) as occupied:  # the gateway cannot start: it ends at once
         peers, plan = tmp_path / "peers.json", tmp_path / "plan.json"
-        peers.write_text(json.dumps({"": f"127.0.0.1:{occupied.getsockname()[1]}", "edge-1": "127.0.0.1:1"}))
-        plan.write_text(json.dumps(given))
+        peers.write_text(
+            json.dumps({"": f"127.0.0.1:{occupied.getsockname()[1]}", "edge-1": "127.0.0.1:1"}), encoding="utf-8"
+        )
+        plan.write_text(json.dumps(given), encoding="utf-8")
         settings = JoinedSettings(peers, state_folder(tmp_path))
         identity = Identity("tiny", Role.GATEWAY)
         open_authority(settings.authority).equip(gateway_certificate(settings.state), identity, hosts=("127.0.0.1",))

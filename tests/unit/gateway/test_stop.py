@@ -52,7 +52,7 @@ def test_a_caller_that_is_cancelled_during_the_drain_does_not_keep_the_process_f
 def test_a_state_file_that_cannot_be_written_does_not_keep_the_process_from_ending(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / ".jellybean").write_text("no folder")
+    (tmp_path / ".jellybean").write_text("no folder", encoding="utf-8")
 
     async def run() -> None:
         stop = asyncio.Event()

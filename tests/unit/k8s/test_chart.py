@@ -38,21 +38,23 @@ VALUES = {
 
 
 def values() -> dict[str, Any]:
-    return dict(yaml.safe_load((CHART / "values.yaml").read_text()))
+    return dict(yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8")))
 
 
 def test_the_rules_are_those_that_deploying_takes() -> None:
     text = yaml.safe_dump(operator_rules(), sort_keys=False, default_flow_style=None, width=200)
     if os.environ.get("JELLYBEAN_UPDATE_GOLDEN"):
-        RULES.write_text(text)
-    assert RULES.read_text() == text, "JELLYBEAN_UPDATE_GOLDEN=1 pytest tests/unit/k8s/test_chart.py writes it anew"
+        RULES.write_text(text, encoding="utf-8")
+    assert RULES.read_text(encoding="utf-8") == text, (
+        "JELLYBEAN_UPDATE_GOLDEN=1 pytest tests/unit/k8s/test_chart.py writes it anew"
+    )
     verbs = {(group, r): set(i["verbs"]) for i in operator_rules() for group in i["apiGroups"] for r in i["resources"]}
     assert not any("*" in {*key, *found} for key, found in verbs.items())
     assert not any("roles" in resource for _, resource in verbs)
 
 
 def test_values_meet_their_schema_which_refuses_what_is_wrong() -> None:
-    schema = json.loads((CHART / "values.schema.json").read_text())
+    schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
     jsonschema.Draft7Validator.check_schema(schema)
     validator = jsonschema.Draft7Validator(schema)
     for given in VALUES.values():
@@ -70,10 +72,10 @@ def test_values_meet_their_schema_which_refuses_what_is_wrong() -> None:
 
 
 def test_the_chart_is_of_this_version_and_uses_every_value() -> None:
-    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    pyproject = (CHART.parents[1] / "pyproject.toml").read_text()
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
+    pyproject = (CHART.parents[1] / "pyproject.toml").read_text(encoding="utf-8")
     assert f'version = "{chart["appVersion"]}"' in pyproject
-    text = "".join(path.read_text() for path in sorted((CHART / "templates").iterdir()))
+    text = "".join(path.read_text(encoding="utf-8") for path in sorted((CHART / "templates").iterdir()))
     used = set(re.findall(r"\.Values\.([A-Za-z.]+[A-Za-z])", text))
     known = {path for path, _ in _paths(values())}
     assert used <= known
@@ -111,7 +113,7 @@ def test_helm_finds_nothing_to_say() -> None:
 @with_helm
 @pytest.mark.parametrize("name", VALUES)
 def test_what_helm_makes_of_it_is_sound(name: str, tmp_path: Path) -> None:
-    (tmp_path / "values.yaml").write_text(yaml.safe_dump(VALUES[name]))
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump(VALUES[name]), encoding="utf-8")
     command = [str(HELM), "template", "release", str(CHART), "--namespace", "digits", "--include-crds"]
     command += ["--kube-version", "v1.36.0"]  # else one that helm was made for, which may be older than ours
     done = subprocess.run(

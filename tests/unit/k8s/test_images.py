@@ -19,7 +19,7 @@ PREFIX = "/opt/jellybean"
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_image_is_pinned_of_any_architecture_and_not_run_by_root(name: str) -> None:
-    lines = (IMAGES / f"{name}.Dockerfile").read_text().splitlines()
+    lines = (IMAGES / f"{name}.Dockerfile").read_text(encoding="utf-8").splitlines()
     steps = [line for line in lines if line and not line.startswith("#")]
     assert re.fullmatch(r"ARG PYTHON=python:\d+\.\d+\.\d+-slim-\w+", steps[0])
     assert [step for step in steps if step.startswith("FROM")] == ["FROM ${PYTHON} AS build", "FROM ${PYTHON}"]
@@ -29,7 +29,7 @@ def test_an_image_is_pinned_of_any_architecture_and_not_run_by_root(name: str) -
     for step in steps:
         if step.startswith("COPY") and "--from" not in step:
             assert all((ROOT / source).exists() for source in step.split()[1:-1]), step
-    pins = (IMAGES / f"{name}.txt").read_text().splitlines()
+    pins = (IMAGES / f"{name}.txt").read_text(encoding="utf-8").splitlines()
     assert pins
     assert all(re.fullmatch(r"[A-Za-z0-9_.-]+==[0-9][A-Za-z0-9.+]*", pin) for pin in pins)
 
@@ -37,7 +37,7 @@ def test_an_image_is_pinned_of_any_architecture_and_not_run_by_root(name: str) -
 def test_pins_agree_with_each_other() -> None:
     found: dict[str, set[str]] = {}
     for name in NAMES:
-        for pin in (IMAGES / f"{name}.txt").read_text().splitlines():
+        for pin in (IMAGES / f"{name}.txt").read_text(encoding="utf-8").splitlines():
             package, _, version = pin.partition("==")
             found.setdefault(package.lower(), set()).add(version)
     assert {package: versions for package, versions in found.items() if len(versions) > 1} == {}
@@ -50,7 +50,7 @@ def test_what_an_image_installs_runs_alone(name: str, tmp_path: Path) -> None:
     """Run the RUN steps with a temporary prefix."""
     source, prefix = tmp_path / "src", tmp_path / "opt"
     source.mkdir()
-    lines = (IMAGES / f"{name}.Dockerfile").read_text().splitlines()
+    lines = (IMAGES / f"{name}.Dockerfile").read_text(encoding="utf-8").splitlines()
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     for line in lines:
         word, _, rest = line.partition(" ")
@@ -66,7 +66,7 @@ def test_what_an_image_installs_runs_alone(name: str, tmp_path: Path) -> None:
         [python, "-c", "from importlib import metadata; print(*sorted(d.name for d in metadata.distributions()))"],
         capture_output=True, text=True, check=True, cwd=tmp_path, env=environment,
     ).stdout.lower().split()  # fmt: skip
-    pins = {_plain(pin.partition("==")[0]) for pin in (IMAGES / f"{name}.txt").read_text().splitlines()}
+    pins = {_plain(pin.partition("==")[0]) for pin in (IMAGES / f"{name}.txt").read_text(encoding="utf-8").splitlines()}
     assert {_plain(package) for package in installed} == pins | {"jellybean-serving"}
     assert not {"torch", "pip", "setuptools"} & set(installed)
     packages = {path.name for path in next((prefix / "lib").glob("python3.*/site-packages")).iterdir()}

@@ -59,7 +59,7 @@ def prepare(folder: Path, *arguments: str, **environment: str) -> subprocess.Com
     secret = folder / "secret"
     secret.mkdir(exist_ok=True)
     for name in ("2.crt", "2.key", "ca.crt"):
-        (secret / name).write_text(name)
+        (secret / name).write_text(name, encoding="utf-8")
     tls = [f"--tls-from={secret}", f"--tls-to={folder / 'tls'}"]
     command = [sys.executable, "-P", str(SCRIPT), *tls, f"--root={folder / 'root'}", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=30, env=environment)
@@ -72,7 +72,7 @@ def test_models_are_fetched_verified_and_kept(tmp_path: Path, url: str) -> None:
         assert done.returncode == 0, done.stderr
     assert (tmp_path / "root/models/a b.onnx").read_bytes() == MODEL
     assert [path.name for path in (tmp_path / "root/models").iterdir()] == ["a b.onnx"]
-    assert (tmp_path / "tls/tls.key").read_text() == "2.key"
+    assert (tmp_path / "tls/tls.key").read_text(encoding="utf-8") == "2.key"
     assert (tmp_path / "tls/tls.key").is_symlink()
 
 

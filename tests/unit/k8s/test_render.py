@@ -58,9 +58,9 @@ def golden(name: str, objects: tuple[KubeObject, ...], plan: Plan, settings: Dep
     text = text.replace(deployed.id, "PLAN")
     if os.environ.get("JELLYBEAN_UPDATE_GOLDEN"):
         path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
+        path.write_text(text, encoding="utf-8")
     hint = "JELLYBEAN_UPDATE_GOLDEN=1 pytest tests/unit/k8s writes it anew; look at the difference"
-    assert path.read_text() == text, hint
+    assert path.read_text(encoding="utf-8") == text, hint
 
 
 def test_the_objects_of_a_plan_are_the_golden_ones(plan: Plan) -> None:
@@ -90,8 +90,8 @@ def test_kustomize_takes_the_base_and_lays_a_namespace_over_it(plan: Plan, tmp_p
     objects = render(plan, SETTINGS)
     (tmp_path / "base").mkdir()
     for name, text in kustomize_base(objects).items():
-        (tmp_path / "base" / name).write_text(text)
-    (tmp_path / "kustomization.yaml").write_text("namespace: shop\nresources: [base]\n")
+        (tmp_path / "base" / name).write_text(text, encoding="utf-8")
+    (tmp_path / "kustomization.yaml").write_text("namespace: shop\nresources: [base]\n", encoding="utf-8")
     done = subprocess.run(["kubectl", "kustomize", str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     built = list(yaml.safe_load_all(done.stdout))

@@ -94,8 +94,10 @@ def test_the_definition_is_the_one_that_the_chart_brings() -> None:
     text = to_yaml(resource_definition())
     if os.environ.get("JELLYBEAN_UPDATE_GOLDEN"):
         GOLDEN.parent.mkdir(parents=True, exist_ok=True)
-        GOLDEN.write_text(text)
-    assert GOLDEN.read_text() == text, "JELLYBEAN_UPDATE_GOLDEN=1 pytest tests/unit/k8s/test_resource.py writes it anew"
+        GOLDEN.write_text(text, encoding="utf-8")
+    assert GOLDEN.read_text(encoding="utf-8") == text, (
+        "JELLYBEAN_UPDATE_GOLDEN=1 pytest tests/unit/k8s/test_resource.py writes it anew"
+    )
     assert yaml.safe_load(text) == resource_definition()
 
 
@@ -167,7 +169,7 @@ def test_rules_hold_for_what_is_right_and_for_nothing_else() -> None:
         for value, wanted in ((wrong, False), (right, True)):
             assert bool(program.evaluate({"self": json_to_cel(value), "oldSelf": old})) is wanted, rule
     assert len(seen) == len(HOLDS)
-    for whole in (resource(), yaml.safe_load((ROOT / "k8s" / "examples" / "strips.yaml").read_text())):
+    for whole in (resource(), yaml.safe_load((ROOT / "k8s" / "examples" / "strips.yaml").read_text(encoding="utf-8"))):
         for rule, value in _met(root(), whole):
             program = environment.program(environment.compile(rule))
             assert program.evaluate({"self": json_to_cel(value), "oldSelf": json_to_cel(value)}), rule
@@ -193,7 +195,7 @@ def schema() -> jsonschema.protocols.Validator:
 @pytest.mark.parametrize("example", ["digits", "vqa"])
 def test_a_project_is_a_resource_and_plans_alike(example: str, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "examples" / example, tmp_path / example)
-    (tmp_path / example / "kubernetes.yaml").write_text(SETTINGS)
+    (tmp_path / example / "kubernetes.yaml").write_text(SETTINGS, encoding="utf-8")
     project = load_project(tmp_path / example)
     made = json.loads(json.dumps(to_resource(project, load_kubernetes(tmp_path / example))))
     assert list(schema().iter_errors(made)) == []
@@ -208,7 +210,7 @@ def test_stale_profiles_are_refused_unless_accepted(tmp_path: Path) -> None:
     """A new model in a resource with the old profiles is invalid; `render --resource --stale` leaves provenance out."""
     folder = tmp_path / "digits"
     shutil.copytree(ROOT / "examples/digits", folder)
-    (folder / "kubernetes.yaml").write_text(SETTINGS)
+    (folder / "kubernetes.yaml").write_text(SETTINGS, encoding="utf-8")
     settings = load_kubernetes(folder)
     made = json.loads(json.dumps(to_resource(load_project(folder), settings)))
     variant = made["spec"]["operators"]["read"]["variants"]["read"]
@@ -235,11 +237,16 @@ def test_stale_profiles_are_refused_unless_accepted(tmp_path: Path) -> None:
 def test_functions_are_named_with_the_module_that_is_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(ROOT / "examples" / "vqa", tmp_path / "vqa")
     workflow, old = tmp_path / "vqa" / "workflow.yaml", "variants: [default]"
-    assert old in workflow.read_text()
-    (tmp_path / "vqa" / "kubernetes.yaml").write_text(SETTINGS + "allow_python: [own_steps:swapped]\n")
+    assert old in workflow.read_text(encoding="utf-8")
+    (tmp_path / "vqa" / "kubernetes.yaml").write_text(
+        SETTINGS + "allow_python: [own_steps:swapped]\n", encoding="utf-8"
+    )
     with monkeypatch.context() as patch:
         patch.syspath_prepend(ROOT / "tests/unit/agent/execution")
-        workflow.write_text(workflow.read_text().replace(old, "variants: {default: {python: own_steps:swapped}}"))
+        workflow.write_text(
+            workflow.read_text(encoding="utf-8").replace(old, "variants: {default: {python: own_steps:swapped}}"),
+            encoding="utf-8",
+        )
         project = load_project(tmp_path / "vqa")
         made = json.loads(json.dumps(to_resource(project, load_kubernetes(tmp_path / "vqa"))))
         wanted = build_problem(project)
@@ -266,9 +273,9 @@ def _without_sizes(problem: Problem) -> Problem:
 
 
 def test_the_example_is_the_one_in_the_documentation_and_plans(tmp_path: Path) -> None:
-    text = (ROOT / "k8s" / "examples" / "strips.yaml").read_text()
+    text = (ROOT / "k8s" / "examples" / "strips.yaml").read_text(encoding="utf-8")
     shown = "".join(f"    {line}\n" for line in text.splitlines())
-    assert shown in (ROOT / "docs" / "kubernetes.md").read_text()
+    assert shown in (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
     example = yaml.safe_load(text)
     assert list(schema().iter_errors(example)) == []
     assert pruned(root(), {"spec": example["spec"]}) == {"spec": example["spec"]}

@@ -68,7 +68,7 @@ def test_pods_meet_at_the_first():
 )
 def test_memory_is_the_hosts_for_all_processes(tmp_path, capsys, options, memory):
     """Request and limit are equal."""
-    (tmp_path / "training.yaml").write_text(TRAINING)
+    (tmp_path / "training.yaml").write_text(TRAINING, encoding="utf-8")
     asked = ["train", str(tmp_path), "--render", "--image", "i", "--claim", "c", "--pods", "2", *options]
     assert run(asked) == 0
     job = list(yaml.safe_load_all(capsys.readouterr().out))[1]
@@ -77,13 +77,13 @@ def test_memory_is_the_hosts_for_all_processes(tmp_path, capsys, options, memory
 
 
 def test_memory_without_a_unit_is_refused(tmp_path, capsys):
-    (tmp_path / "training.yaml").write_text(TRAINING)
+    (tmp_path / "training.yaml").write_text(TRAINING, encoding="utf-8")
     assert run(["train", str(tmp_path), "--render", "--image", "i", "--claim", "c", "--memory", "5"]) == 2
     assert "--memory" in capsys.readouterr().err
 
 
 def test_the_document_that_it_is_of_is_told(tmp_path, capsys):
-    (tmp_path / "training.yaml").write_text(TRAINING)
+    (tmp_path / "training.yaml").write_text(TRAINING, encoding="utf-8")
     assert run(["train", str(tmp_path), "--render", "--image", "i", "--claim", "c"]) == 0
     job = list(yaml.safe_load_all(capsys.readouterr().out))[1]
     told = {"jellybean.dev/training-sha256": hashlib.sha256(TRAINING.encode()).hexdigest()}
@@ -102,7 +102,7 @@ def test_the_document_that_it_is_of_is_told(tmp_path, capsys):
     ],
 )
 def test_options_that_make_no_job(tmp_path, capsys, options, told):
-    (tmp_path / "training.yaml").write_text(TRAINING)
+    (tmp_path / "training.yaml").write_text(TRAINING, encoding="utf-8")
     assert run(["train", str(tmp_path), *options]) == 2
     said = " ".join(part for part in capsys.readouterr().err.replace("│", " ").split())
     assert told in said

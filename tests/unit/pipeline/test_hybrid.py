@@ -78,7 +78,7 @@ def test_what_is_not_positive_is_refused() -> None:
 def test_a_picture_has_two_bars_per_layer(workers: int, tmp_path: Path) -> None:
     picture = tmp_path / "bars.svg"
     save_hybrid(HybridTraffic("alexnet", HYBRID, workers, 32), picture)
-    text = picture.read_text()
+    text = picture.read_text(encoding="utf-8")
     for layer in PUBLISHED_NETWORKS["alexnet"]:
         assert f">{layer.name}<" in text
     labels = [">227 MB<", ">7.08 MB<", ">140 kB<"] if workers == 4 else [">0 B<"]

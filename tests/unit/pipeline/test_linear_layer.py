@@ -82,6 +82,6 @@ def test_batches_shown_include_the_turn_and_both_sides(inputs: int, outputs: int
 def test_a_picture_marks_the_turn(tmp_path: Path) -> None:
     picture = tmp_path / "layer.svg"
     LinearComparison(LinearLayer(4096, 4096), 2, 256).save_plot(picture)
-    text = picture.read_text()
+    text = picture.read_text(encoding="utf-8")
     for label in (">2,731<", ">batch 256<", ">data parallel<", ">partition of the output<"):
         assert label in text

@@ -32,7 +32,7 @@ def test_a_file_by_layer(tmp_path):
     assert record["cuts"][0]["crossing_bytes"] == 4 * 8 * 8 * 4
     assert record["complete"]
 
-    (tmp_path / "layers.txt").write_text(found.to_text())
+    (tmp_path / "layers.txt").write_text(found.to_text(), encoding="utf-8")
     graph = read_profile(tmp_path / "layers.txt")
     assert [layer.parameter_bytes for layer in graph.layers] == [layer.parameter_bytes for layer in found.graph.layers]
     assert sum(len(stage.layers) for stage in partition(graph, [TopologyLevel(2, 1e12)]).stages) == 4

@@ -102,7 +102,7 @@ def test_what_cannot_be_asked(levels: list[TopologyLevel], objective: str, told:
 )
 def test_files_that_are_no_profile(tmp_path: Path, text: str, told: str) -> None:
     path = tmp_path / "profile.txt"
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     with pytest.raises(DocumentError, match=told):
         read_profile(path)
     with pytest.raises(JellyBeanError, match="there is no such file; make one"):

@@ -15,7 +15,9 @@ SMALL = re.compile(r'<text style="font-size: ([0-9.]+)px[^>]*>(\d+)</text>')
 
 def labels(devices: int, microbatches: int, costs: ScheduleCosts, path: Path) -> list[str]:
     save_timeline(simulate(make_schedule("gpipe", devices, microbatches), costs), path)
-    return [number for size, number in SMALL.findall(path.read_text()) if float(size) < 8]  # the axis has 9
+    return [
+        number for size, number in SMALL.findall(path.read_text(encoding="utf-8")) if float(size) < 8
+    ]  # the axis has 9
 
 
 def test_numbers_that_do_not_fit_are_left_out(tmp_path: Path) -> None:

@@ -84,10 +84,11 @@ def test_from_the_command_line_to_a_partition(tmp_path: Path) -> None:
         "import torch\n"
         "def make():\n"
         "    blocks = [torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.ReLU()) for _ in range(4)]\n"
-        "    return torch.nn.Sequential(*blocks), (torch.randn(8, 32),)\n"
+        "    return torch.nn.Sequential(*blocks), (torch.randn(8, 32),)\n",
+        encoding="utf-8",
     )
     found = profile_model(f"{tmp_path}/nets.py:make", seconds=0.05)
-    (tmp_path / "layers.txt").write_text(found.to_text())
+    (tmp_path / "layers.txt").write_text(found.to_text(), encoding="utf-8")
     graph = read_profile(tmp_path / "layers.txt")
     assert len(graph.layers) == 4
     assert len(partition(graph, [TopologyLevel(2, 1e12)]).stages) >= 1
@@ -107,7 +108,7 @@ def test_from_the_command_line_to_a_partition(tmp_path: Path) -> None:
     ],
 )
 def test_a_function_that_returns_something_else(body: str, told: str, tmp_path: Path) -> None:
-    (tmp_path / "nets.py").write_text(f"import torch\ndef make():\n    {body}\n")
+    (tmp_path / "nets.py").write_text(f"import torch\ndef make():\n    {body}\n", encoding="utf-8")
     with pytest.raises(JellyBeanError, match=f"nets.py:make {told} it must return"):
         profile_model(f"{tmp_path}/nets.py:make")
 
@@ -175,7 +176,8 @@ def test_arguments_by_name(tmp_path: Path) -> None:
         "    def forward(self, x, scale=1.0, *, shift=None):\n"
         "        return super().forward(x) * scale + shift\n"
         "def make():\n"
-        "    return Net(4, 4), {'x': torch.randn(2, 4), 'shift': torch.randn(2, 4)}\n"
+        "    return Net(4, 4), {'x': torch.randn(2, 4), 'shift': torch.randn(2, 4)}\n",
+        encoding="utf-8",
     )
     (layer,) = profile_model(f"{tmp_path}/nets.py:make", seconds=0.05).graph.layers
     assert layer.parameter_bytes == 4 * (4 * 4 + 4)

@@ -66,7 +66,7 @@ def test_the_command_marks_its_choice(tmp_path, capsys):
         f"parameter_size=1000000.0"
         for i in range(8)
     ]
-    path.write_text("\n".join([*lines, *(f"\tnode{i} -- node{i + 1}" for i in range(7))]) + "\n")
+    path.write_text("\n".join([*lines, *(f"\tnode{i} -- node{i + 1}" for i in range(7))]) + "\n", encoding="utf-8")
     assert command(["pipeline", "wpipe", str(path), "--workers", "4", "--batches", "4,400", "--bandwidth", "1e8"]) == 0
     text = capsys.readouterr().out
     assert "batch 4: M:N = " in text

@@ -41,7 +41,7 @@ def test_the_gateway_says_which_plan_is_served(tmp_path: Path) -> None:
             await server.start()
             found = []
             for written in ("before", view.hash):  # `apply` from elsewhere left the state of the run as it was
-                (tmp_path / PLAN_FILE).write_text(json.dumps({"hash": written}))
+                (tmp_path / PLAN_FILE).write_text(json.dumps({"hash": written}), encoding="utf-8")
                 found.append(await asyncio.to_thread(replaces_served_plan, tmp_path, {"hash": "new"}))
             await server.stop(None)
             await gateway.close()

@@ -26,7 +26,7 @@ def test_a_torn_line_costs_only_itself(tmp_path: Path) -> None:
     cache.put("a", 1)
     cache.put("b", 2)
     path = tmp_path / FOLDER / "finished.jsonl"
-    path.write_text(path.read_text()[:-9])
+    path.write_text(path.read_text(encoding="utf-8")[:-9], encoding="utf-8")
     again = Cache.open(tmp_path)
     assert "a" in again
     assert "b" not in again
@@ -38,7 +38,7 @@ def test_a_torn_line_costs_only_itself(tmp_path: Path) -> None:
 def test_lines_of_another_make_are_skipped(tmp_path: Path) -> None:
     Cache.open(tmp_path).put("a", 1)
     path = tmp_path / FOLDER / "finished.jsonl"
-    path.write_text('[]\n{"key": "x"}\nnull\n' + path.read_text())
+    path.write_text('[]\n{"key": "x"}\nnull\n' + path.read_text(encoding="utf-8"), encoding="utf-8")
     cache = Cache.open(tmp_path)
     assert "x" not in cache
     assert cache["a"] == 1
@@ -49,7 +49,7 @@ def test_measurements_of_another_machine_are_not_used(tmp_path: Path) -> None:
     here, there = Cache(path, "a laptop"), Cache(path, "a server")
     here.put("a", 1)
     assert "a" in here
-    for line in path.read_text().splitlines():
+    for line in path.read_text(encoding="utf-8").splitlines():
         there._parse(line)
     assert "a" not in there
 

@@ -61,12 +61,12 @@ def test_a_project_that_was_moved_while_it_is_up_is_up(project: Path) -> None:
 
 def test_a_run_of_the_version_before_is_up_but_a_copy_of_it_is_not(project: Path) -> None:
     operators = {"times": (["x"], scale(project / "models/times.onnx", 2.0))}
-    state = json.loads(state_path(project).read_text())
+    state = json.loads(state_path(project).read_text(encoding="utf-8"))
     for name in ("directory", "boot", "drained", "peers"):
         del state[name]
     keeper = {**state["processes"][0], "name": "keeper", "command": ["python", str(project), "folder"]}
     for keeper_of_state in (None, keeper):  # before it is started, and then
-        state_path(project).write_text(json.dumps({**state, "version": 2, "keeper": keeper_of_state}))
+        state_path(project).write_text(json.dumps({**state, "version": 2, "keeper": keeper_of_state}), encoding="utf-8")
         assert (running_state(project).plan, running_state(project).version) == ("hash", 2)
     with pytest.raises(AlreadyRunningError, match="is up already"):
         _require_down(project)
@@ -78,8 +78,10 @@ def test_a_run_of_the_version_before_is_up_but_a_copy_of_it_is_not(project: Path
 
 @pytest.mark.parametrize("change", [{"version": 4}, {"version": 1, "directory": None, "boot": None}])
 def test_a_run_of_a_version_that_cannot_be_read_is_said_to_be_up(project: Path, change: dict[str, Any]) -> None:
-    state = {**json.loads(state_path(project).read_text()), "new": {}, **change}
-    state_path(project).write_text(json.dumps({name: value for name, value in state.items() if value is not None}))
+    state = {**json.loads(state_path(project).read_text(encoding="utf-8")), "new": {}, **change}
+    state_path(project).write_text(
+        json.dumps({name: value for name, value in state.items() if value is not None}), encoding="utf-8"
+    )
     message = rf"is up \(processes {os.getpid()}\), .* its `jellybean down {project}` stops it"
     for call in (running_state, _require_down, down):
         with pytest.raises(OtherVersionError, match=message):
@@ -88,7 +90,7 @@ def test_a_run_of_a_version_that_cannot_be_read_is_said_to_be_up(project: Path, 
     if "directory" not in change:
         assert read_state(copy) is None
     state["processes"][0]["started"] -= 1000.0  # it has ended, and another process has its id
-    state_path(project).write_text(json.dumps(state))
+    state_path(project).write_text(json.dumps(state), encoding="utf-8")
     assert read_state(project) is None
 
 
@@ -99,6 +101,6 @@ def test_one_folder_may_have_several_paths(project: Path) -> None:
 
 
 def test_a_state_of_an_earlier_boot_is_none(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "boot_id").write_text("another\n")
+    (tmp_path / "boot_id").write_text("another\n", encoding="utf-8")
     monkeypatch.setattr(run_state, "_BOOT_ID", tmp_path / "boot_id")
     assert read_state(project) is None

@@ -72,11 +72,11 @@ def test_checkpoints_within_an_epoch_are_between_those_of_epochs(tmp_path):
 
 def test_a_checkpoint_of_version_1_is_read(tmp_path):
     path = _kept(tmp_path, 4) / "manifest.json"
-    manifest = json.loads(path.read_text())
+    manifest = json.loads(path.read_text(encoding="utf-8"))
     assert manifest.pop("updates") == 0
-    path.write_text(json.dumps({**manifest, "version": 1}))
+    path.write_text(json.dumps({**manifest, "version": 1}), encoding="utf-8")
     assert load_newest(tmp_path).position == Position(4)
-    path.write_text(json.dumps({**manifest, "version": 3}))
+    path.write_text(json.dumps({**manifest, "version": 3}), encoding="utf-8")
     with pytest.raises(TrainingError, match="it is of version 3, and versions up to 2 are read here"):
         load_newest(tmp_path)
 
@@ -124,7 +124,7 @@ def test_torn_anywhere(tmp_path, part, share):
 )
 def test_a_manifest_that_is_none(tmp_path, manifest):
     _kept(tmp_path, 1)
-    (_kept(tmp_path, 2) / "manifest.json").write_text(manifest)
+    (_kept(tmp_path, 2) / "manifest.json").write_text(manifest, encoding="utf-8")
     assert load_newest(tmp_path).manifest["epochs"] == 1
 
 

@@ -71,7 +71,7 @@ def _group():
 
 def _train(folder, log=None, **more):
     """Results by epoch, and the trained model."""
-    (folder / "nets.py").write_text(NETS)
+    (folder / "nets.py").write_text(NETS, encoding="utf-8")
     settings = {
         "kind": "Training",
         "model": "nets.py:net",
@@ -185,9 +185,9 @@ def test_the_number_of_updates_stays_within_an_epoch(tmp_path):
     ):
         _train(tmp_path, microbatches=3)
     path = folder / "epoch-0-update-2" / "manifest.json"
-    manifest = json.loads(path.read_text())
+    manifest = json.loads(path.read_text(encoding="utf-8"))
     del manifest["division"]["updates"]  # as an early version wrote it
-    path.write_text(json.dumps(manifest))
+    path.write_text(json.dumps(manifest), encoding="utf-8")
     (epoch,), _ = _train(tmp_path, microbatches=3)
     assert (len(epoch.losses), epoch.idle) == (2, 0.0)
 

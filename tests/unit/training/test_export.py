@@ -62,7 +62,7 @@ def project(tmp_path):
             dynamic_axes={"crops": {0: "n"}, "scores": {0: "n"}},
             dynamo=False,
         )
-    (tmp_path / "workflow.yaml").write_text(WORKFLOW)
+    (tmp_path / "workflow.yaml").write_text(WORKFLOW, encoding="utf-8")
     return tmp_path
 
 
@@ -71,7 +71,7 @@ def test_one_more_variant(project):
     assert first.max_difference <= 1e-4
     line = f"      tuned: {{model: models/tuned.onnx, sha256: {first.sha256}}}\n"
     small = "      small: {model: models/small.onnx}\n"
-    assert (project / "workflow.yaml").read_text() == WORKFLOW.replace(small, small + line)
+    assert (project / "workflow.yaml").read_text(encoding="utf-8") == WORKFLOW.replace(small, small + line)
     assert hashlib.sha256((project / "models/tuned.onnx").read_bytes()).hexdigest() == first.sha256
     again = export_variant(_net(), SPEC, project, _rows())
     assert again.sha256 != first.sha256
@@ -84,17 +84,17 @@ def test_one_more_variant(project):
 def test_another_shape_is_refused(project):
     with pytest.raises(TrainingError, match="takes double"):
         export_variant(_net().double(), SPEC, project, _rows(torch.float64))
-    assert (project / "workflow.yaml").read_text() == WORKFLOW
+    assert (project / "workflow.yaml").read_text(encoding="utf-8") == WORKFLOW
     assert not (project / "models/tuned.onnx").exists()
 
 
 def test_a_line_that_cannot_be_put_is_told(project):
     inline = "variants: {small: {model: models/small.onnx}}\n"
     text = WORKFLOW.replace("variants:\n      small: {model: models/small.onnx}\n", inline)
-    (project / "workflow.yaml").write_text(text)
+    (project / "workflow.yaml").write_text(text, encoding="utf-8")
     with pytest.raises(TrainingError, match=r"by hand: tuned: \{model: models/tuned.onnx, sha256: "):
         export_variant(_net(), SPEC, project, _rows())
-    assert (project / "workflow.yaml").read_text() == text
+    assert (project / "workflow.yaml").read_text(encoding="utf-8") == text
     with pytest.raises(TrainingError, match="no operator nothing"):
         export_variant(_net(), SPEC.model_copy(update={"operator": "nothing"}), project, _rows())
 
@@ -102,15 +102,15 @@ def test_a_line_that_cannot_be_put_is_told(project):
 def test_what_cannot_be_put_replaces_nothing(project):
     """Trained again after the variants were rewritten in one line: the old file keeps its sha256."""
     first = export_variant(_net(), SPEC, project, _rows())
-    text = (project / "workflow.yaml").read_text()
+    text = (project / "workflow.yaml").read_text(encoding="utf-8")
     tuned = f"tuned: {{model: models/tuned.onnx, sha256: {first.sha256}}}"
     lines = f"variants:\n      small: {{model: models/small.onnx}}\n      {tuned}\n"
     assert lines in text
     text = text.replace(lines, f"variants: {{small: {{model: models/small.onnx}}, {tuned}}}\n")
-    (project / "workflow.yaml").write_text(text)
+    (project / "workflow.yaml").write_text(text, encoding="utf-8")
     with pytest.raises(TrainingError, match="by hand") as told:
         export_variant(_net(), SPEC, project, _rows())
-    assert (project / "workflow.yaml").read_text() == text
+    assert (project / "workflow.yaml").read_text(encoding="utf-8") == text
     assert hashlib.sha256((project / "models/tuned.onnx").read_bytes()).hexdigest() == first.sha256
     line = re.search(r"tuned: \{model: (\S+), sha256: (\w+)\}", str(told.value))
     assert hashlib.sha256((project / line[1]).read_bytes()).hexdigest() == line[2] != first.sha256
@@ -119,7 +119,9 @@ def test_what_cannot_be_put_replaces_nothing(project):
 
 def test_a_variant_without_a_model_is_passed_over(project):
     """Variants without a model are valid for planning; the port names come from another variant."""
-    (project / "workflow.yaml").write_text(WORKFLOW.replace("      small:", "      planned: {}\n      small:"))
+    (project / "workflow.yaml").write_text(
+        WORKFLOW.replace("      small:", "      planned: {}\n      small:"), encoding="utf-8"
+    )
     found = export_variant(_net(), SPEC, project, _rows())
     assert onnx.load(found.path).graph.input[0].name == "crops"
     assert list(read_file(project / "workflow.yaml").data["operators"]["shape"]["variants"])[-1] == "tuned"
@@ -165,7 +167,7 @@ def test_the_sibling_of_several_outputs_names_the_one_that_is_sent(project):
     with pytest.raises(TrainingError, match="has the outputs label, probabilities; one is needed: name it"):
         export_variant(torch.nn.Linear(4, 3), SPEC, project, _rows())
     named = f"small: {{model: models/small.onnx, sha256: {sha256}, output: probabilities, inputs: {{picture: X}}}}"
-    (project / "workflow.yaml").write_text(WORKFLOW.replace(small, named))
+    (project / "workflow.yaml").write_text(WORKFLOW.replace(small, named), encoding="utf-8")
     found = export_variant(torch.nn.Linear(4, 3), SPEC, project, _rows())
     graph = onnx.load(found.path).graph
     assert [graph.input[0].name, graph.output[0].name] == ["X", "probabilities"]

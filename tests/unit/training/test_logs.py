@@ -32,10 +32,10 @@ def _run(folder, *epochs: EpochResult) -> list[str]:
 
 def test_epochs_that_are_done_again_are_told_once(tmp_path):
     assert not _run(tmp_path, _epoch(1, 9.0), _epoch(2, 8.0), _epoch(3, 7.0))
-    with (tmp_path / "epochs.jsonl").open("a") as stream:
+    with (tmp_path / "epochs.jsonl").open("a", encoding="utf-8") as stream:
         stream.write('{"number": 4, "los')  # what a kill leaves
     assert not _run(tmp_path, _epoch(3, 6.0), _epoch(4, 5.0))
-    lines = [json.loads(line) for line in (tmp_path / "epochs.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (tmp_path / "epochs.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [(line["number"], line["losses"][0]) for line in lines] == [(1, 9.0), (2, 8.0), (3, 6.0), (4, 5.0)]
 
 
@@ -53,7 +53,7 @@ def test_tensorboard_reads_them(tmp_path):
 
 
 def test_what_cannot_be_written_is_said_once(tmp_path):
-    (tmp_path / "logs").write_text("in the way")
+    (tmp_path / "logs").write_text("in the way", encoding="utf-8")
     (told,) = _run(tmp_path / "logs", _epoch(1, 9.0), _epoch(2, 8.0))
     assert "training goes on without these logs" in told
 

@@ -65,7 +65,7 @@ class Growing(F1):
 
 
 def _metrics(folder: Any, *names: str) -> Any:
-    (folder / "nets.py").write_text(NETS)
+    (folder / "nets.py").write_text(NETS, encoding="utf-8")
     document = TrainingDocument(
         kind="Training",
         model="nets.py:net",

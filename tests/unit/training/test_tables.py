@@ -71,7 +71,9 @@ def test_mistakes(tmp_path, text, more, told):
 
 
 def test_a_share_is_held_out(tmp_path):
-    (tmp_path / "rows.csv").write_text("a,kind\n" + "".join(f"{row},{row % 2}\n" for row in range(20)))
+    (tmp_path / "rows.csv").write_text(
+        "a,kind\n" + "".join(f"{row},{row % 2}\n" for row in range(20)), encoding="utf-8"
+    )
     document = TrainingDocument(
         kind="Training",
         model="nets.py:net",

@@ -55,8 +55,8 @@ class Anything(torch.nn.Linear):
 
 
 def _folder(tmp_path, nets=NETS, document=DOCUMENT):
-    (tmp_path / "nets.py").write_text(nets)
-    (tmp_path / "training.yaml").write_text(document)
+    (tmp_path / "nets.py").write_text(nets, encoding="utf-8")
+    (tmp_path / "training.yaml").write_text(document, encoding="utf-8")
     return load_training(tmp_path), tmp_path
 
 
@@ -152,7 +152,7 @@ def test_a_labelled_folder(tmp_path):
     for part in (found.train, found.test):
         shades = part.samples.inputs.tensors[0].mean((1, 2, 3)).round().long()
         assert torch.equal(shades, part.samples.target(slice(None)))
-    (tmp_path / "pictures" / "dark" / "notes.png").write_text("no picture")
+    (tmp_path / "pictures" / "dark" / "notes.png").write_text("no picture", encoding="utf-8")
     with pytest.raises(JellyBeanError, match="is no picture"):
         load_data(document, tmp_path)
 
@@ -165,7 +165,7 @@ def test_targets_of_mse_that_lack_a_dimension(tmp_path):
 
 def test_the_line_of_a_user_is_named_when_a_library_fails(tmp_path):
     """An error that a library raises from another module's code, below the user's line."""
-    (tmp_path / "nets.py").write_text("import json\n\ndef net():\n    return json.loads('{')\n")
+    (tmp_path / "nets.py").write_text("import json\n\ndef net():\n    return json.loads('{')\n", encoding="utf-8")
     with pytest.raises(JellyBeanError, match=r"nets.py:net failed at [^ ]*/nets.py:4: Expecting"):
         load_function("nets.py", "net", tmp_path)()
 

@@ -98,8 +98,12 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Alone]:
     makers = {"double": lambda path: scale(path, 2.0), "bomb": bomb, "spin": spin}
     operators = {name: (["x"], make(root / f"models/{name}.onnx")) for name, make in makers.items()}
     route = dict.fromkeys(operators, "edge-1")
-    (root / "plan.json").write_text(json.dumps(make_plan(root, operators, [(1.0, route)], sources={"x": "edge"})))
-    (root / "peers.json").write_text(json.dumps({"": f"unix:{root}/g.sock", "edge-1": f"unix:{root}/a.sock"}))
+    (root / "plan.json").write_text(
+        json.dumps(make_plan(root, operators, [(1.0, route)], sources={"x": "edge"})), encoding="utf-8"
+    )
+    (root / "peers.json").write_text(
+        json.dumps({"": f"unix:{root}/g.sock", "edge-1": f"unix:{root}/a.sock"}), encoding="utf-8"
+    )
     files = [f"--plan={root}/plan.json", f"--peers={root}/peers.json", f"--root={root}", f"--listen=unix:{root}/a.sock"]
     limits = [f"--max-run-s={RUN_LIMIT_S}", "--model-memory-mib=256", "--drain-s=0"]
     command = [sys.executable, "-m", "jellybean_agent", "--worker=edge-1", *files, *limits]

@@ -219,7 +219,7 @@ def test_a_stale_state_file_is_recognised(tmp_path: Path, start) -> None:
 def test_a_launcher_that_is_told_to_end_leaves_nothing(tmp_path: Path, number: signal.Signals, then: str) -> None:
     """Also when the signal comes before anybody watches."""
     plan = tmp_path / "plan.json"
-    plan.write_text(json.dumps(chain(tmp_path)))
+    plan.write_text(json.dumps(chain(tmp_path)), encoding="utf-8")
     code = (
         "import signal, sys, json, time; from pathlib import Path; from jellybean.serving.local import launcher\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a parent may have had it ignored

@@ -186,7 +186,7 @@ def test_a_plan_that_the_gateway_took_stays_whatever_happens_to_apply(
             patch.setattr(replace_plan._NewPlan, "_check_alive", late)
             assert replace_plan.apply(directory, few)
         serves(directory, client, few, ("edge-1", "cloud-1"))
-        (directory / "many.json").write_text(json.dumps(many))
+        (directory / "many.json").write_text(json.dumps(many), encoding="utf-8")
         code = (
             "import json, os, sys\n"
             "from pathlib import Path\n"

@@ -30,7 +30,7 @@ class Processes:
 
     def start(self, name: str, plan: Path, *more: str) -> None:
         peers = self.root / "peers.json"
-        peers.write_text(json.dumps(self.addresses))
+        peers.write_text(json.dumps(self.addresses), encoding="utf-8")
         module = "jellybean_agent" if name else "jellybean.serving.gateway_main"
         own = [f"--plan={plan}", f"--peers={peers}", f"--links={self.root}/links", "--insecure", *more]
         with (self.root / f"{name or 'gateway'}.log").open("ab") as log:
@@ -54,7 +54,7 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
 def plan(root: Path, worker: str, factor: float) -> Document:
     operators = {"times": (["x"], scale(root / f"{worker}/models/times.onnx", factor))}
     document = make_plan(root, operators, [(1.0, {"times": worker})], sources={"x": "edge"})
-    (root / f"{worker}.json").write_text(json.dumps(document))
+    (root / f"{worker}.json").write_text(json.dumps(document), encoding="utf-8")
     return document
 
 
@@ -95,15 +95,15 @@ def test_a_plan_that_is_given_anew_stands_before_one_that_replaced_another(tmp_p
     plan(tmp_path, "edge-1", 2.0)
     plan(tmp_path, "edge-2", 3.0)
     given, peers = tmp_path / "edge-1.json", tmp_path / "peers.json"
-    peers.write_text('{"": "unix:/g", "edge-1": "unix:/a"}')
+    peers.write_text('{"": "unix:/g", "edge-1": "unix:/a"}', encoding="utf-8")
     request = _request((tmp_path / "edge-2.json").read_bytes())
     ReplacedPlan.read(tmp_path / "kept", given, peers).keep(request)
     found = ReplacedPlan.read(tmp_path / "kept", given, peers)
     assert found.plan.read_bytes() == json.dumps(json.loads(request.plan)).encode()
-    assert json.loads(found.peers.read_text()) == {"": "unix:/g", "edge-2": "unix:/e"}
+    assert json.loads(found.peers.read_text(encoding="utf-8")) == {"": "unix:/g", "edge-2": "unix:/e"}
     plan(tmp_path, "edge-1", 5.0)
     assert ReplacedPlan.read(tmp_path / "kept", given, peers).plan == given
-    (tmp_path / "kept/replaced.json").write_text("{")
+    (tmp_path / "kept/replaced.json").write_text("{", encoding="utf-8")
     assert ReplacedPlan.read(tmp_path / "kept", given, peers).plan == given
 
 

@@ -52,5 +52,5 @@ def test_an_agent_under_mutated_messages(tmp_path: Path, start: Callable[..., Ru
     assert process.pid == agent.pid
     assert process.is_running()
     assert grown < MOST_GROWTH_BYTES
-    assert "Traceback" not in Path(agent.log).read_text()
+    assert "Traceback" not in Path(agent.log).read_text(encoding="utf-8")
     print(told.sent, told.statuses, f"grown {grown / 2**20:.0f} MiB in {time.monotonic() - began:.0f} s")

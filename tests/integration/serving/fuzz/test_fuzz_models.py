@@ -46,9 +46,9 @@ def test_agents_with_mutated_models(tmp_path: Path, count: int) -> None:
         (tmp_path / "models/only.onnx").write_bytes(data)
         sha256 = hashlib.sha256(data).hexdigest()
         plan = make_plan(tmp_path, {"only": (["x"], sha256)}, [(1.0, {"only": "edge-1"})], sources={"x": "edge"})
-        (folder / "plan.json").write_text(json.dumps(plan))
+        (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
         peers = {"": f"unix:{folder}/g.sock", "edge-1": f"unix:{folder}/a.sock"}
-        (folder / "peers.json").write_text(json.dumps(peers))
+        (folder / "peers.json").write_text(json.dumps(peers), encoding="utf-8")
         files = [f"--plan={folder}/plan.json", f"--peers={folder}/peers.json", f"--root={tmp_path}"]
         own = ["--worker=edge-1", f"--listen=unix:{folder}/a.sock", f"--max-run-s={LIMIT_S}"]
         command = [sys.executable, "-m", "jellybean_agent", *files, *own]

@@ -159,7 +159,7 @@ def test_whatever_comes_the_gateway_lives_and_every_refusal_is_a_status(tiny: Ru
         assert client.status().state == "ready"
         assert client.infer(inputs())["join"].shape == (1, 4)
     for process in tiny.state.processes:
-        log = Path(process.log).read_text()
+        log = Path(process.log).read_text(encoding="utf-8")
         assert "Traceback" not in log, log
 
 

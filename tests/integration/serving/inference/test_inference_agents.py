@@ -104,9 +104,11 @@ def test_readiness_time_limits_and_leaving(tmp_path: Path, remote: Remote, start
 
 
 def test_a_gateway_whose_workers_are_not_there_yet_is_live_but_not_ready(tmp_path: Path, remote: Remote) -> None:
-    (tmp_path / "plan.json").write_text(json.dumps(chain(tmp_path)))
+    (tmp_path / "plan.json").write_text(json.dumps(chain(tmp_path)), encoding="utf-8")
     sockets = {"": "g", "edge-1": "1", "cloud-1": "2"}
-    (tmp_path / "peers.json").write_text(json.dumps({name: f"unix:{tmp_path}/{of}" for name, of in sockets.items()}))
+    (tmp_path / "peers.json").write_text(
+        json.dumps({name: f"unix:{tmp_path}/{of}" for name, of in sockets.items()}), encoding="utf-8"
+    )
     files = [f"--{name}={tmp_path / file}" for name, file in (("plan", "plan.json"), ("peers", "peers.json"))]
     files += [f"--links={tmp_path / 'links'}", f"--address-file={tmp_path / 'address'}"]
     with subprocess.Popen([sys.executable, "-m", "jellybean.serving.gateway_main", *files]) as gateway:
@@ -115,7 +117,7 @@ def test_a_gateway_whose_workers_are_not_there_yet_is_live_but_not_ready(tmp_pat
             while not (tmp_path / "address").exists():
                 assert time.monotonic() < until
                 time.sleep(0.02)
-            url = (tmp_path / "address").read_text()
+            url = (tmp_path / "address").read_text(encoding="utf-8")
             told = "still starting: 0 of 2 workers are ready, waiting for edge-1, cloud-1"
             assert remote("readiness", url, "tiny") == (True, False, False, [("UNAVAILABLE", told)])
             assert remote("refused", url, "tiny", {"x": np.ones((1, 4), np.float32)}) == ("UNAVAILABLE", told)

@@ -167,7 +167,7 @@ def test_whatever_comes_the_gateway_lives(served: tuple[Running, int]) -> None:
     with Client(running.gateway_address) as client:
         assert client.status().state == "ready"
     for process in running.state.processes:
-        assert "Traceback" not in Path(process.log).read_text()
+        assert "Traceback" not in Path(process.log).read_text(encoding="utf-8")
 
 
 def test_a_port_in_use_is_said(tmp_path: Path, start) -> None:

@@ -21,9 +21,9 @@ AGENT = [sys.executable, "-m", "jellybean_agent"]
 
 def agent(folder: Path, **changes: object) -> list[str]:
     """A command line for worker edge-1 of a chain in `folder`."""
-    (folder / "plan.json").write_text(json.dumps(chain(folder)))
+    (folder / "plan.json").write_text(json.dumps(chain(folder)), encoding="utf-8")
     peers = {"": f"unix:{folder}/g.sock", "edge-1": f"unix:{folder}/0.sock", "cloud-1": f"unix:{folder}/1.sock"}
-    (folder / "peers.json").write_text(json.dumps(peers))
+    (folder / "peers.json").write_text(json.dumps(peers), encoding="utf-8")
     options = {"plan": folder / "plan.json", "peers": folder / "peers.json", "root": folder, "worker": "edge-1"}
     options |= {"listen": f"unix:{folder}/0.sock"} | changes
     return [*AGENT, *(f"--{name.replace('_', '-')}={value}" for name, value in options.items())]

@@ -89,7 +89,7 @@ class JoinRun(TlsRun):
 
     def until_told(self, name: str, text: str, timeout_s: float = 30.0) -> str:
         until = time.monotonic() + timeout_s
-        while text not in (told := self.log(name).read_text()):
+        while text not in (told := self.log(name).read_text(encoding="utf-8")):
             assert time.monotonic() < until, told
             time.sleep(0.05)
         return told
@@ -137,7 +137,7 @@ def test_boxes_take_the_plan_of_a_gateway_that_is_started_with_another(run: Join
     operators = {"double": (["x"], file_sha256(run.root / "models/double.onnx")), "triple": (["double"], sha256)}
     route = dict(zip(operators, WORKERS, strict=True))
     new = make_plan(run.root, operators, [(1.0, route)], sources={"x": "edge"})
-    (run.root / "plan.json").write_text(json.dumps(new))
+    (run.root / "plan.json").write_text(json.dumps(new), encoding="utf-8")
     run.start_gateway()
     run.await_ready()
     with run.client() as client:
@@ -185,9 +185,9 @@ def test_what_a_box_is_refused(run: JoinRun) -> None:
         (used[:-40] + "!" + used[-39:], "the token is damaged"),
     ]:
         assert run.box("edge-1", f"--token={token}").wait(120) == 2
-        assert told in run.log("edge-1").read_text().splitlines()[-1]
+        assert told in run.log("edge-1").read_text(encoding="utf-8").splitlines()[-1]
     assert run.box("edge-1").wait(120) == 2
-    assert "join with a new token" in run.log("edge-1").read_text().splitlines()[-1]
+    assert "join with a new token" in run.log("edge-1").read_text(encoding="utf-8").splitlines()[-1]
 
 
 @pytest.mark.nightly
@@ -196,7 +196,7 @@ def test_a_model_that_is_not_the_plans_is_not_kept(run: JoinRun) -> None:
     model.write_bytes(model.read_bytes()[::-1])
     run.start_gateway()
     assert run.box("edge-1", f"--token={run.token('edge-1')}").wait(120) == 2
-    assert "not kept" in run.log("edge-1").read_text().splitlines()[-1]
+    assert "not kept" in run.log("edge-1").read_text(encoding="utf-8").splitlines()[-1]
     assert not any(path.is_file() for path in (run.state("edge-1") / "models").rglob("*"))
 
 
@@ -213,16 +213,16 @@ def test_neighbours_in_version_work(run: JoinRun, by: int) -> None:
 def test_an_agent_or_plan_of_another_version_is_refused_by_name(run: JoinRun) -> None:
     run.start_gateway()
     assert run.box("edge-1", f"--token={run.token('edge-1')}", protocol=PROTOCOL_VERSION + 2).wait(120) == 2
-    told = run.log("edge-1").read_text().splitlines()[-1]
+    told = run.log("edge-1").read_text(encoding="utf-8").splitlines()[-1]
     assert f"speaks protocol {PROTOCOL_VERSION + 2}; this process speaks {PROTOCOL_VERSION}" in told
     assert "update this process first" in told
     run.stop()
-    document = json.loads((run.root / "plan.json").read_text())
+    document = json.loads((run.root / "plan.json").read_text(encoding="utf-8"))
     unknown = READABLE_VERSIONS[-1] + 1
-    (run.root / "plan.json").write_text(json.dumps({**document, "version": unknown}))
+    (run.root / "plan.json").write_text(json.dumps({**document, "version": unknown}), encoding="utf-8")
     run.start_gateway()
     assert run.processes[""].wait(120) == 2
-    assert f"plan version {unknown}; this agent reads" in run.log("").read_text()
+    assert f"plan version {unknown}; this agent reads" in run.log("").read_text(encoding="utf-8")
 
 
 @pytest.mark.nightly
@@ -233,7 +233,7 @@ def test_a_gateway_of_another_version_says_so_and_waits(run: JoinRun) -> None:
         run.box(worker, f"--token={run.token(worker)}")
     run.await_ready()
     run.stop("")
-    run.log("").write_text("")
+    run.log("").write_text("", encoding="utf-8")
     run.start_gateway(protocol=PROTOCOL_VERSION + 2)
     with run.client() as client, pytest.raises(RequestError) as caught:
         client.status()

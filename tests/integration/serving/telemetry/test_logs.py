@@ -17,7 +17,7 @@ from tests.support.waiting import wait_until
 
 
 def lines(folder: Path, process: str) -> list[dict]:
-    text = (folder / f".jellybean/logs/{process}.log").read_text()
+    text = (folder / f".jellybean/logs/{process}.log").read_text(encoding="utf-8")
     return [json.loads(line) for line in text.splitlines()]
 
 

@@ -68,7 +68,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Running
         )
         for slow_s in SLOW_S
     ]
-    (folder / "next.json").write_text(json.dumps(plans[1]))
+    (folder / "next.json").write_text(json.dumps(plans[1]), encoding="utf-8")
     settings = LaunchSettings(port=0, insecure=True, metrics_port=port, max_in_flight=MAX_IN_FLIGHT)
     running = launcher.up(folder, plans[0], settings)
     try:
@@ -248,7 +248,7 @@ def test_the_dashboard_asks_for_what_a_run_tells_and_the_docs_explain(
     offer(running, 1)
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as response:
         told = parse(response.read().decode())
-    docs = (DOCS / "metrics.md").read_text()
+    docs = (DOCS / "metrics.md").read_text(encoding="utf-8")
     assert run(["dashboard"]) == 0
     panels = json.loads(capsys.readouterr().out)["panels"]
     queries = [target for panel in panels for target in panel["targets"]]
@@ -293,7 +293,7 @@ def test_the_cost_so_far_goes_on_over_a_plan_that_is_replaced(up: tuple[Path, Ru
     offer(running, 3)
     so_far_usd, before = cost()
     assert before["links"] >= 2 * 3 * BYTES * 1e-6
-    assert apply(folder, json.loads((folder / "next.json").read_text()))
+    assert apply(folder, json.loads((folder / "next.json").read_text(encoding="utf-8")))
     after_usd, after = cost()
     assert after_usd > so_far_usd
     assert after["workers"] > before["workers"]

@@ -92,7 +92,7 @@ def _check(world, cases):
 
 def test_the_merged_model_answers_the_same_as_onnx(tmp_path):
     """A model of two inputs, with grouped queries; its labels are for training only."""
-    (tmp_path / "workflow.yaml").write_text(WORKFLOW)
+    (tmp_path / "workflow.yaml").write_text(WORKFLOW, encoding="utf-8")
     torch.manual_seed(3)
     base = zoo.SMALL_LLAMA.model()
     names = base.state_dict().keys()

@@ -70,7 +70,7 @@ def rehash(document: plan_document.Document) -> plan_document.Document:
 def test_reads_what_the_solver_writes(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     document = make_document({"each": 8})
-    path.write_text(json.dumps(document, indent=2))
+    path.write_text(json.dumps(document, indent=2), encoding="utf-8")
     view = read_plan(path)
     assert view.hash == document["hash"]
     assert view.sinks == ("sum",)
@@ -127,7 +127,7 @@ def test_what_takes_one_request_at_a_time_has_no_batches(operator: str, told: st
 def test_files_that_are_no_plan(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     for text, told in [("{", "not JSON"), ("[" * 100_000, "not JSON"), ("7", "not a plan")]:
-        path.write_text(text)
+        path.write_text(text, encoding="utf-8")
         with pytest.raises(PlanViewError, match=told):
             read_plan(path)
     with pytest.raises(PlanViewError, match="there is no such file"):

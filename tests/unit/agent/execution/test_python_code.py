@@ -60,10 +60,10 @@ def test_what_names_no_function_is_refused(name: str) -> None:
 def test_reading_what_a_function_declares_runs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "loud_package"
     package.mkdir()
-    (package / "__init__.py").write_text(LOUD.format(str(tmp_path / "ran")))
-    source = (HERE / "own_steps.py").read_text()
+    (package / "__init__.py").write_text(LOUD.format(str(tmp_path / "ran")), encoding="utf-8")
+    source = (HERE / "own_steps.py").read_text(encoding="utf-8")
     (package / "inner.py").write_text(
-        LOUD.format(str(tmp_path / "ran")) + source.replace("from __future__ import annotations", "")
+        LOUD.format(str(tmp_path / "ran")) + source.replace("from __future__ import annotations", ""), encoding="utf-8"
     )
     monkeypatch.syspath_prepend(tmp_path)
     found = find_module_source("loud_package.inner")
@@ -112,9 +112,9 @@ def test_what_is_no_step_says_what_is_missing(function: str, arguments: dict[str
 def test_what_the_documentation_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config
 ) -> None:
-    text = (pytestconfig.rootpath / "docs/documents.md").read_text()
+    text = (pytestconfig.rootpath / "docs/documents.md").read_text(encoding="utf-8")
     shown = text[text.index("    # my_steps.py") :].split("\n\nIt takes")[0]
-    (tmp_path / "my_steps.py").write_text(textwrap.dedent(shown))
+    (tmp_path / "my_steps.py").write_text(textwrap.dedent(shown), encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     step = PythonStep("my_steps:crop", '{"size": 24}', parse_allow_list(["my_steps:crop"]))
     executor = Executor(step, find_module_source("my_steps").sha256, ("image",))
@@ -133,7 +133,7 @@ def test_modules_that_are_not_here_or_not_the_planned_ones(tmp_path: Path, monke
         with pytest.raises(ModelError, match=r"no module .* here|no Python source"):
             find_module_source(name)
     (tmp_path / "broken_steps.py").write_text(
-        "from jellybean_agent.steps import step\nraise RuntimeError('not today')\n"
+        "from jellybean_agent.steps import step\nraise RuntimeError('not today')\n", encoding="utf-8"
     )
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "bare" / "inner").mkdir(parents=True)
@@ -145,7 +145,8 @@ def test_modules_that_are_not_here_or_not_the_planned_ones(tmp_path: Path, monke
         Executor(step, "0" * 64, ("x",))
     (tmp_path / "broken_steps.py").write_text(
         'from jellybean_agent.steps import step\nraise RuntimeError("not today")\n'
-        '@step(inputs={"x": ("bool", (-1,))}, outputs={"y": ("bool", (-1,))})\ndef one(inputs): return inputs\n'
+        '@step(inputs={"x": ("bool", (-1,))}, outputs={"y": ("bool", (-1,))})\ndef one(inputs): return inputs\n',
+        encoding="utf-8",
     )
     with pytest.raises(ModelError, match="module broken_steps cannot be loaded: RuntimeError: not today"):
         Executor(step, find_module_source("broken_steps").sha256, ("x",))

@@ -87,7 +87,7 @@ def test_picture(tmp_path: Path) -> None:
     graph = _random_graph(3)
     found = partition(graph, CLUSTER, objective="alpa", microbatches=8)
     save_sharding(graph, found, tmp_path / "shards.svg")
-    text = (tmp_path / "shards.svg").read_text()
+    text = (tmp_path / "shards.svg").read_text(encoding="utf-8")
     devices = math.prod(level.count for level in CLUSTER)
     assert all(f"stage {number}" in text for number in range(len(found.stages)))
     assert f"{devices - 1}<" in text  # the last device's number closes a label

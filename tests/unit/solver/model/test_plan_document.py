@@ -32,7 +32,7 @@ def test_a_changed_document_is_refused() -> None:
 
 
 def test_a_plan_that_version_2_wrote_is_read() -> None:
-    document = json.loads((Path(__file__).parent / "plans" / "version-2.json").read_text())
+    document = json.loads((Path(__file__).parent / "plans" / "version-2.json").read_text(encoding="utf-8"))
     assert document["version"] == 2
     plan = from_document(document)
     assert (plan.sites, plan.workflows) == ({}, ())

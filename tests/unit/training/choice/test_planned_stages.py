@@ -184,7 +184,7 @@ def test_an_objective_and_a_plan_count_a_process_s_parts_of_split_layers(objecti
     plan = StagePlan(
         objective=objective, stages=(PlannedStage(layers=tuple(_layer_names(traced, facts, inputs)), devices=(0,)),)
     )
-    (tmp_path / "plan.json").write_text(plan.model_dump_json())
+    (tmp_path / "plan.json").write_text(plan.model_dump_json(), encoding="utf-8")
 
     def choose(**more: object) -> ScheduleChoice:
         document = _asked(devices=1, microbatches=1, **more)

@@ -32,5 +32,5 @@ def _failed(codes: dict[int, int]) -> ChildFailedError:
 )
 def test_the_cause_comes_first(tmp_path, codes, reports, told):
     for name, text in reports.items():
-        (tmp_path / name).write_text(text)
+        (tmp_path / name).write_text(text, encoding="utf-8")
     assert _reason(tmp_path, _failed(codes)) == told
