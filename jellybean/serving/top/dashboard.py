@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ _RATE = "[$__rate_interval]"
 _WIDTH, _HEIGHT = 12, 8  # Grafana's grid has 24 columns
 _STAT_WIDTH, _STAT_HEIGHT = 3, 4
 Query = tuple[str, str]  # PromQL, legend
-PLANNED = ("planned", "target", "bound", "budget")  # legends of figures of the plan, which are drawn as dashed lines
+PLANNED = re.compile(r"(?:^| )(?:planned|target|bound|budget)$")  # legends of figures of the plan: dashed lines
 _OFFERED = (
     f"(sum(rate(jellybean_gateway_received_total{_RATE}))"
     f' - sum(rate(jellybean_gateway_requests_total{{outcome="client_error"}}{_RATE})))'
@@ -208,8 +209,8 @@ def _panel(
         "datasource": source,
         "gridPos": dict(zip(("x", "y", "w", "h"), at, strict=True)),
         "fieldConfig": {
-            "defaults": {"unit": unit, "min": 0, **_thresholds(title)},
-            "overrides": [_dashed(legend) for _, legend in queries if legend in PLANNED],
+            "defaults": {"unit": unit, "min": 0, **(_stat_colour(title) if kind == "stat" else {})},
+            "overrides": [_dashed()] if any(PLANNED.search(legend) for _, legend in queries) else [],
         },
         "targets": [
             {"refId": chr(ord("A") + index), "datasource": source, "expr": query, "legendFormat": legend}
@@ -218,21 +219,24 @@ def _panel(
     }
 
 
-def _thresholds(title: str) -> dict[str, Any]:
-    """Green below the first limit of a panel, yellow up to the second one, red above."""
+def _stat_colour(title: str) -> dict[str, Any]:
+    """Green below the first limit of a panel, yellow up to the second one, red above.
+
+    Without limits the colour of the text, as Grafana's default is green.
+    """
     if title not in LIMITS:
-        return {}
+        return {"color": {"mode": "fixed", "fixedColor": "text"}}
     near, above = LIMITS[title]
     levels = ((GOOD, None), (WARN, near), (BAD, above))
     steps = [{"color": colour, "value": value} for colour, value in levels]
     return {"thresholds": {"mode": "absolute", "steps": steps}, "color": {"mode": "thresholds"}}
 
 
-def _dashed(legend: str) -> dict[str, Any]:
-    """A figure of the plan as a dashed line in the colour of the text, as in all pages and pictures."""
+def _dashed() -> dict[str, Any]:
+    """Figures of the plan as dashed lines in the colour of the text, as in all pages and pictures."""
     properties = [
         {"id": "custom.lineStyle", "value": {"fill": "dash", "dash": [10, 10]}},
         {"id": "custom.fillOpacity", "value": 0},
         {"id": "color", "value": {"mode": "fixed", "fixedColor": "text"}},
     ]
-    return {"matcher": {"id": "byName", "options": legend}, "properties": properties}
+    return {"matcher": {"id": "byRegexp", "options": f"/{PLANNED.pattern}/"}, "properties": properties}

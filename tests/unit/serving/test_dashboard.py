@@ -1,0 +1,51 @@
+"""The Grafana dashboard: its grid, and one meaning per colour."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import Any
+
+from jellybean.serving.top.dashboard import LIMITS, dashboard
+
+PANELS: list[dict[str, Any]] = dashboard()["panels"]
+COLUMNS = 24
+
+
+def test_panels_fill_the_grid_and_do_not_overlap() -> None:
+    cells = [
+        {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        for at in (panel["gridPos"] for panel in PANELS)
+    ]
+    assert all(one.isdisjoint(other) for one, other in itertools.combinations(cells, 2))
+    covered = set().union(*cells)
+    assert covered == set(itertools.product(range(COLUMNS), range(max(y for _, y in covered) + 1)))
+
+
+def test_every_figure_of_the_plan_is_a_dashed_line_in_the_colour_of_the_text() -> None:
+    planned = 0
+    for panel in PANELS:
+        for legend in [query["legendFormat"] for query in panel["targets"]]:
+            shown = legend.replace("{{worker}}", "cloud-1")
+            found = [
+                {part["id"]: part["value"] for part in override["properties"]}
+                for override in panel["fieldConfig"]["overrides"]
+                if re.search(override["matcher"]["options"].strip("/"), shown)
+            ]
+            if re.search(r"\b(planned|target|bound|budget)$", shown):
+                planned += 1
+                assert found[0]["color"] == {"mode": "fixed", "fixedColor": "text"}, (panel["title"], legend)
+                assert found[0]["custom.lineStyle"]["fill"] == "dash"
+            else:
+                assert found == [], (panel["title"], legend)
+    assert planned >= 6
+
+
+def test_a_stat_without_limits_has_no_colour_of_a_verdict() -> None:
+    stats = {panel["title"]: panel["fieldConfig"]["defaults"] for panel in PANELS if panel["type"] == "stat"}
+    assert LIMITS.keys() < stats.keys()
+    for title, defaults in stats.items():
+        if title in LIMITS:
+            assert [step["color"] for step in defaults["thresholds"]["steps"]] == ["green", "yellow", "red"]
+        else:
+            assert defaults["color"] == {"mode": "fixed", "fixedColor": "text"}, title
