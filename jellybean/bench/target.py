@@ -96,6 +96,7 @@ class Target:
         """The plan that a gateway serves, by default that of the project's run. NotRunningError if nothing is up."""
         directory = directory.resolve()
         state = running_state(directory) if endpoint is None else None
+        _require_started(endpoint or owner_endpoint(directory))
         served = served_document(endpoint or owner_endpoint(directory))
         plan, view = from_document(served), plan_view(served)
         if state is not None and not state.peers:
@@ -273,6 +274,17 @@ class Target:
         with Client.at(self.meters.endpoint) as client:
             while client.status().requests_in_hand and time.monotonic() < until:
                 time.sleep(0.05)
+
+
+def _require_started(endpoint: Endpoint) -> None:
+    """ServingError while workers have not been ready yet: every request would be refused."""
+    with Client.at(endpoint) as client:
+        status = client.status()
+    if status.state == "starting":
+        waiting = sorted(name for name, state in status.workers.items() if state == "starting")
+        raise ServingError(
+            f"nothing was measured: requests are refused until all workers are ready; waiting for {', '.join(waiting)}"
+        )
 
 
 def _breaches(

@@ -38,6 +38,7 @@ from jellybean_protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 
 TIMEOUT_S = 60.0
 _NOT_CONNECTED = ("failed to connect to all addresses", "errors resolving")  # what gRPC says without a connection
+_NO_METHOD = "Method not found!"  # what a gRPC server says that has other services
 INFER = "/jellybean.gateway.v1.Gateway/Infer"
 
 
@@ -189,6 +190,8 @@ class Client:
             fault = connection_fault(self.address, *self._transport.expected())
             if fault is not None:
                 return HandshakeError(fault.reason) if fault.of_certificate else RequestError(status.name, fault.reason)
+        if status is grpc.StatusCode.UNIMPLEMENTED and details == _NO_METHOD:
+            details = f"{self.address} is no port of a gateway for clients or workers: check the address"
         return RequestError(status.name, details)
 
     def _unix_socket(self) -> UnixSocketClient | None:

@@ -31,7 +31,7 @@ from jellybean.serving.run_state import read_state, running_state
 from jellybean_agent.execution.model_files import file_sha256
 from jellybean_agent.security.certificates import read_credentials
 from jellybean_protos.gateway.v1 import gateway_pb2
-from tests.support.command_line import jellybean
+from tests.support.command_line import jellybean, jellybean_process
 from tests.support.ports import free_port
 from tests.support.scales_project import WORKERS, make_scales_project
 
@@ -114,6 +114,7 @@ def site(project: Path) -> Iterator[Site]:
         found.alone["gateway"] = found.start_gateway()
         found.alone["infer"] = refusal("infer", str(project), "--input", "x=float32:[1, 1, 1, 1]")
         found.alone["top"] = printed("top", str(project))
+        found.alone["bench"] = refusal("bench", str(project), "--duration", "60")
         for worker in WORKERS:
             found.start_box(worker, printed("token", str(project), "--worker", worker)["token"])
         found.await_ready()
@@ -150,6 +151,10 @@ def test_a_gateway_without_boxes_says_who_has_joined_and_what_the_others_run(sit
     assert here.endswith(f"jellybean token {site.project} --worker box-1 > token")
     assert f"jellybean-agent --join 127.0.0.1:{site.ports['enrol']} --token-file token" in box
     assert "0 of 2 workers are ready, waiting for box-1, server-1 (UNAVAILABLE)" in site.alone["infer"]
+    assert (
+        "nothing was measured: requests are refused until all workers are ready; waiting for box-1, server-1"
+        in (site.alone["bench"])
+    )
     assert (site.alone["top"]["state"], site.alone["top"]["outcomes"]) == (
         "starting",
         dict.fromkeys(OutcomeKind, 0) | {"unavailable": 1},
@@ -207,7 +212,8 @@ def test_certificates_made_in_a_copy_of_the_project_are_said_to_be_of_another_au
     for command in ("top", "apply", "bench", "report", "down"):
         said = refusal(command, str(copy), *site.elsewhere, status=2)
         assert "`jellybean certs` made another authority here, which the gateway does not know" in said
-        assert "SSL" not in said
+    said = jellybean_process("top", str(copy), *site.elsewhere, status=2).stderr
+    assert said.startswith("the certificate of the gateway"), "no line of OpenSSL's before it"
     own = ("--tls", str(site.certificate("admin/admin")))
     assert printed("top", str(copy), *site.elsewhere, *own)["workflow"] == "scales"
 

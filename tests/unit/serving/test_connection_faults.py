@@ -91,6 +91,7 @@ def handshake_refusal(address: str, tls: Path | None) -> str:
 def test_a_connection_that_works_is_not_explained(server: str, certificates: Certificates) -> None:
     error = refusal(server, certificates.admin)
     assert (type(error), error.status) == (RequestError, "UNIMPLEMENTED")  # the server has no methods
+    assert f"{server} is no port of a gateway for clients or workers" in error.reason
 
 
 def test_an_authority_of_a_copy_of_the_project(server: str, certificates: Certificates, tmp_path: Path) -> None:
