@@ -18,7 +18,7 @@ from jellybean_solver import Edge, EdgeKind
 
 # Relative tolerance for equal rates at a join, so that a rounded ratio (0.333 for a third) is accepted.
 RATE_TOLERANCE = 2e-3
-RATES_DIFFER = "rates differ after ratios"
+RATES_DIFFER, SOURCES_DIFFER = "rates differ after ratios", "sources of different rates"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,7 @@ class Flow:
     streams: dict[str, Stream] = field(default_factory=dict)
     order: tuple[str, ...] = ()
     problems: list[tuple[DocPath, str, str]] = field(default_factory=list)
+    origins: dict[str, dict[str, float]] = field(default_factory=dict)  # node -> its sources' rates, per second
 
 
 def total_rate(source: SourceSpec, sites: Mapping[str, int]) -> float:
@@ -79,6 +80,7 @@ def follow_requests(workflow: WorkflowDocument, sites: Mapping[str, int]) -> Flo
         return flow
     for name, source in workflow.sources.items():
         flow.streams[name] = Stream(total_rate(source, sites), ())
+        flow.origins[name] = {name: total_rate(source, sites)}
     for name in flow.order:
         _follow(flow, name, operators[name].inputs)
     _check_shared_fan_outs(flow, workflow)
@@ -131,12 +133,14 @@ def _follow(flow: Flow, name: str, inputs: tuple[InputSpec, ...]) -> None:
             return
         edges.append(edge)
         streams.append(after)
-    problem = _join(name, inputs, streams)
+    origins = [flow.origins[edge.upstream] for edge in inputs]
+    problem = _join(name, inputs, streams, origins)
     if problem is not None:
         flow.problems.append((path, *problem))
         return
     flow.edges[name] = tuple(edges)
     flow.streams[name] = streams[0]
+    flow.origins[name] = {source: rate for each in origins for source, rate in each.items()}
 
 
 def _edge(name: str, spec: InputSpec, stream: Stream, *, closes: bool) -> tuple[Edge, Stream]:
@@ -166,9 +170,28 @@ def _rates_differ(name: str, inputs: tuple[InputSpec, ...], rates: list[float]) 
     return f"{name} joins inputs whose {RATES_DIFFER}: {figures}", hint
 
 
-def _join(name: str, inputs: tuple[InputSpec, ...], streams: list[Stream]) -> tuple[str, str] | None:
+def _sources_differ(name: str, origins: list[dict[str, float]]) -> tuple[str, str] | None:
+    """(message, hint) if a join's inputs come from sources of different rates."""
+    rates = {source: rate for each in origins for source, rate in each.items()}
+    first = next(iter(rates.values()))
+    if all(_close(rate, first) for rate in rates.values()):
+        return None
+    figures = ", ".join(f"{source} {rate:.6g}/s" for source, rate in rates.items())
+    settings = " and ".join(f"sources.{source}.rate" for source in rates)
+    hint = (
+        f"a request has one message of each source: make {settings} equal, in all sites together (send the slower "
+        "source's last message again, or fewer messages of the faster one), or make them two workflows"
+    )
+    return f"{name} joins data of {SOURCES_DIFFER}: {figures}", hint
+
+
+def _join(
+    name: str, inputs: tuple[InputSpec, ...], streams: list[Stream], origins: list[dict[str, float]]
+) -> tuple[str, str] | None:
     rates = [stream.rate_per_s for stream in streams]
     if not all(_close(rate, rates[0]) for rate in rates):
+        if not any(stream.level for stream in streams) and (differ := _sources_differ(name, origins)) is not None:
+            return differ
         return _rates_differ(name, inputs, rates)
     if any(_rows(stream.level) != _rows(streams[0].level) for stream in streams):
         levels = ", ".join(f"{e.upstream} {_describe_level(s.level)}" for e, s in zip(inputs, streams, strict=True))

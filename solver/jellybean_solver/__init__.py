@@ -109,6 +109,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "flows",
         "link_uses",
     ),
+    "model.missing_links": ("missing_links",),
     "model.model_ref": (
         "ModelFile",
         "ModelPorts",

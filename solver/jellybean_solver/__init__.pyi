@@ -61,6 +61,7 @@ from jellybean_solver.model.flows import Flow as Flow
 from jellybean_solver.model.flows import LinkUse as LinkUse
 from jellybean_solver.model.flows import flows as flows
 from jellybean_solver.model.flows import link_uses as link_uses
+from jellybean_solver.model.missing_links import missing_links as missing_links
 from jellybean_solver.model.model_ref import ModelFile as ModelFile
 from jellybean_solver.model.model_ref import ModelPorts as ModelPorts
 from jellybean_solver.model.model_ref import ModelRef as ModelRef

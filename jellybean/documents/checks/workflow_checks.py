@@ -6,17 +6,18 @@ themselves count as declared and are not checked further.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 from jellybean.documents.checks.checked import CheckedInfrastructure, CheckedWorkflow, as_written
-from jellybean.documents.flow import RATES_DIFFER, Flow, follow_requests, total_rate
+from jellybean.documents.flow import RATES_DIFFER, SOURCES_DIFFER, Flow, follow_requests, total_rate
 from jellybean.documents.schema.infrastructure import InfrastructureDocument
 from jellybean.documents.schema.reader import DocPath
 from jellybean.documents.schema.validation import CheckedDocument
 from jellybean.documents.schema.workflow import InputSpec, WorkflowDocument
 from jellybean.quantities import did_you_mean, nearest_name
+from jellybean_solver import missing_links
 
 Names = tuple[str, ...]
 
@@ -121,7 +122,8 @@ def _edge_path(workflow: CheckedWorkflow, operator: str, index: int, key: str) -
 
 def _check_joined_sources(workflow: CheckedWorkflow, document: WorkflowDocument, sites: Mapping[str, int]) -> None:
     """Check that joined sources have equal rates, arrivals and delivery: a request has one message from each source."""
-    if not document.sources or any(RATES_DIFFER in problem.message for problem in workflow.tree.problems):
+    differ = RATES_DIFFER, SOURCES_DIFFER
+    if not document.sources or any(text in problem.message for problem in workflow.tree.problems for text in differ):
         return
     for first_name, *others in _connected_sources(document):
         first = document.sources[first_name]
@@ -276,30 +278,51 @@ def check_reachable_workers(
     document, fleet = workflow.document, infrastructure.document
     if document is None or fleet is None or infrastructure.broken or infrastructure.tree.problems:
         return
-    reach = {tier: _reachable(tier, fleet) for tier in fleet.tiers}
-    feeding: dict[str, set[str]] = {name: {name} for name in document.sources}
+    links = {(link.upstream_tier, link.downstream_tier) for link in fleet.links}
+    able = {
+        name: {fleet.workers[pool].tier for pool in pools if fleet.workers[pool].count}
+        for name, pools in runs_on.items()
+    }
+    placed = {name: {source.tier} & {*fleet.tiers} for name, source in document.sources.items()}
     for name in flow.order:
-        if name not in flow.edges:
+        origins = [edge.upstream for edge in flow.edges.get(name, ())]
+        if not origins or not all(placed.get(upstream) for upstream in origins):
             continue
-        feeding[name] = set().union(*(feeding[edge.upstream] for edge in flow.edges[name]))
-        sources = [document.sources[source] for source in feeding[name]]
-        if name not in runs_on or any(source.tier not in reach for source in sources):
-            continue
-        tiers = set(fleet.tiers).intersection(*(reach[source.tier] for source in sources))
-        pools = [pool for pool in runs_on[name] if fleet.workers[pool].count > 0]
-        if pools and not any(fleet.workers[pool].tier in tiers for pool in pools):
-            where = ", ".join(f"{pool} in {fleet.workers[pool].tier}" for pool in pools)
-            origin = ", ".join(f"{source} in {document.sources[source].tier}" for source in sorted(feeding[name]))
-            message = f"its data cannot reach a worker that can run it: data from {origin}; workers {where}"
-            hint = "data flows over declared links only: add a link, or workers in a later tier"
-            workflow.tree.add(("operators", name), message, hint, key=True)
+        own = able.get(name) or {*fleet.tiers}
+        placed[name] = {
+            tier for tier in own if all(_comes_to(tier, placed[upstream], links, fleet.tiers) for upstream in origins)
+        }
+        if not placed[name] and not able.get(name):
+            placed[name] = {*fleet.tiers}  # it is another problem that no worker can run it
+        elif not placed[name]:
+            inputs = {upstream: placed[upstream] for upstream in origins}
+            pools = [pool for pool in runs_on[name] if fleet.workers[pool].count]
+            _add_unreachable(workflow, fleet, name, inputs, pools)
 
 
-def _reachable(tier: str, fleet: InfrastructureDocument) -> set[str]:
-    reached = {tier}
-    while new := {link.downstream_tier for link in fleet.links if link.upstream_tier in reached} - reached:
-        reached |= new
-    return reached
+def _comes_to(tier: str, from_tiers: Iterable[str], links: Collection[tuple[str, str]], tiers: Sequence[str]) -> bool:
+    """True if data in one of some tiers can be sent to `tier`: over one link, as data is not forwarded."""
+    return any(up == tier or ((up, tier) in links and tiers.index(up) < tiers.index(tier)) for up in from_tiers)
+
+
+def _add_unreachable(
+    workflow: CheckedWorkflow,
+    fleet: InfrastructureDocument,
+    name: str,
+    inputs: Mapping[str, Collection[str]],
+    pools: Collection[str],
+) -> None:
+    """Add the problem of an operator whose inputs have no way to a tier with workers for it."""
+    links = {(link.upstream_tier, link.downstream_tier) for link in fleet.links}
+    ordered = sorted({fleet.workers[pool].tier for pool in pools}, key=fleet.tiers.index)
+    where = ", ".join(f"{pool} in {fleet.workers[pool].tier}" for pool in pools)
+    origin = ", ".join(
+        f"{upstream} in {' or '.join(sorted(at, key=fleet.tiers.index))}" for upstream, at in inputs.items()
+    )
+    message = f"its data cannot reach a worker that can run it: data from {origin}; workers {where}"
+    lacking = (missing_links(fleet.tiers, links, sorted(at), ordered) for at in inputs.values())
+    hint = next(filter(None, lacking), "data goes up the tiers only: add workers in a later tier")
+    workflow.tree.add(("operators", name), message, hint, key=True)
 
 
 def _known(names: Iterable[str]) -> str:

@@ -12,7 +12,7 @@ import heapq
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jellybean_solver.demand.demand import Demand, Network
@@ -43,21 +43,32 @@ class _Partial:
 
 def greedy(
     problem: Problem, settings: GreedySettings = GreedySettings()
-) -> tuple[Network, Selection, Assignment] | None:
-    """The cheapest greedy assignment over selections that reach the accuracy; None if the rule finds none.
+) -> tuple[Network, Selection, Assignment] | str:
+    """The cheapest greedy assignment over selections that reach the accuracy; if there is none, the reason.
 
     Returned with the network, in which every pool is exclusive (one operator per worker), and the selection.
     """
     pools = tuple(replace(pool, sharing=Sharing.EXCLUSIVE) for pool in problem.pools)
     network = Network(replace(problem, pools=pools))
     best: tuple[_Partial, Selection] | None = None
+    stuck = dict[str, None]()
     for selection in _selections(network, settings.selections):
         found = _place(network, network.demand(selection), settings.kept)
-        if found is not None and (best is None or found.cost < best[0].cost):
+        if isinstance(found, str):
+            stuck[found] = None
+        elif best is None or found.cost < best[0].cost:
             best = found, selection
     if best is None:
-        return None
+        return _obstacle(stuck)
     return network, best[1], _assignment(network, best[0])
+
+
+def _obstacle(stuck: Collection[str]) -> str:
+    """Why the rule found nothing. `stuck`: for each selection tried, the operator that it could not place."""
+    if not stuck:
+        return "no selection of variants reaches the accuracy target"
+    least = "no free workers, one operator each, sustain the rate of"
+    return f"{least} {' or '.join(stuck)} in a tier that its inputs reach, after the operators before it were placed"
 
 
 def price_per_request(network: Network, operator: Operator, variant: str) -> tuple[float, float]:
@@ -87,12 +98,15 @@ def _reaches(problem: Problem, partial: Selection, target: float) -> bool:
     return accuracy is not None and accuracy >= target - ACCURACY_SLACK
 
 
-def _place(network: Network, demand: Demand, kept: int) -> _Partial | None:
+def _place(network: Network, demand: Demand, kept: int) -> _Partial | str:
+    """The cheapest assignment; if there is none, the first operator that no partial assignment can place."""
     beam = [_Partial(0.0, {}, {}, {})]
     for operator in network.problem.operators:
         grown = [child for partial in beam for child in _children(network, demand, partial, operator.name)]
         beam = heapq.nsmallest(kept, grown, key=lambda partial: partial.cost)
-    return beam[0] if beam else None
+        if not beam:
+            return operator.name
+    return beam[0]
 
 
 def _children(network: Network, demand: Demand, partial: _Partial, name: str) -> Iterator[_Partial]:

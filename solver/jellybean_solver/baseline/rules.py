@@ -13,10 +13,12 @@ from jellybean_solver.errors import OutOfTimeError
 from jellybean_solver.figures import usd_apart
 from jellybean_solver.fleet.dispatch import DEFAULT_GAP
 from jellybean_solver.model.evaluate import Evaluation, accuracy_violations, carried_bytes_per_s, evaluate
+from jellybean_solver.model.missing_links import missing_links
 from jellybean_solver.model.multi_workflow import single_workflow
 from jellybean_solver.model.plan import Certificate, Cost, Plan
 from jellybean_solver.model.problem import Link, Problem
 from jellybean_solver.outcome import Clock, Selection, Termination
+from jellybean_solver.planning.infeasibility import first_reason
 from jellybean_solver.planning.solver import cheapest, finish, limited
 from jellybean_solver.small.objectives import Fleet
 from jellybean_solver.small.routes import build_plan
@@ -137,7 +139,30 @@ def _without(problem: Problem, plan: Plan, evaluation: Evaluation) -> Problem:
 def _in_tier(problem: Problem, tier: str, name: str, effort: _Effort) -> Baseline:
     pools = tuple(pool for pool in problem.pools if pool.tier == tier)
     fleet = Fleet(Network(replace(problem, pools=pools)))
+    if obstacle := _kept_out(problem, tier):
+        return Baseline(name, "infeasible", note=f"infeasible: {obstacle}")
     return _solved(fleet, name, problem.accuracy_target, None, f"infeasible with the workers of {tier} alone", effort)
+
+
+def _kept_out(problem: Problem, tier: str) -> str:
+    """Why the structure of a problem keeps operators or data out of a tier, however many workers it has; else empty."""
+    for operator in problem.operators:
+        if operator.tiers is not None and tier not in operator.tiers:
+            return f"{operator.name} may run in {' or '.join(operator.tiers)} only"
+    for edge in (edge for operator in problem.operators for edge in operator.inputs):
+        if edge.tiers is not None and tier not in edge.tiers:
+            return f"data from {edge.upstream} to {edge.downstream} must stay in {' or '.join(edge.tiers)}"
+    for source in problem.sources:
+        if not problem.can_flow(source.tier, tier):
+            lacking = missing_links(problem.tiers, problem.link_by_tiers, [source.tier], [tier])
+            return f"data from {source.name}: " + (lacking or f"{source.tier} is above {tier}, and data goes up only")
+    named = {pool.name for pool in problem.pools if pool.tier == tier and pool.count > 0}
+    if not named:
+        return f"there are no workers in {tier}"
+    for operator in problem.operators:
+        if not any(named & set(variant.service) for variant in operator.variants):
+            return f"no worker of {tier} has a profile of {operator.name}"
+    return ""
 
 
 def _with_variants(fleet: Fleet, selection: Mapping[str, str] | None, name: str, effort: _Effort) -> Baseline:
@@ -199,7 +224,10 @@ def _solved(
     if outcome.found is None:
         accuracy = None if fixed is None else fleet.network.problem.accuracy.value(fixed)
         if outcome.is_conclusive:
-            return Baseline(name, "infeasible", None, accuracy, fixed, infeasible)
+            reason = "" if fixed is not None else first_reason(fleet.network, effort.clock())
+            return Baseline(
+                name, "infeasible", None, accuracy, fixed, f"{infeasible}: {reason}" if reason else infeasible
+            )
         late = outcome.termination == Termination.TIME_LIMIT
         note = OUT_OF_TIME if late else "no plan was found, nor proven that there is none"
         return Baseline(name, outcome.termination, None, accuracy, fixed, note)
@@ -209,8 +237,8 @@ def _solved(
 
 def _greedy(problem: Problem, name: str) -> Baseline:
     found = greedy(problem)
-    if found is None:
-        return Baseline(name, "infeasible", note="the rule finds no assignment")
+    if isinstance(found, str):
+        return Baseline(name, "infeasible", note=f"the rule finds no assignment: {found}")
     network, selection, assignment = found
     unproven = Certificate.of(assignment.cost, 0.0, Termination.GAP)
     plan = build_plan(network, selection, assignment, unproven)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import itemgetter
@@ -16,6 +16,7 @@ from jellybean_solver.fleet.proposal import propose
 from jellybean_solver.fleet.rate_scale import RateScale, largest_rate_scale
 from jellybean_solver.fleet.settings import SearchLimits
 from jellybean_solver.model.evaluate import Evaluation
+from jellybean_solver.model.missing_links import indirect, missing_links
 from jellybean_solver.model.multi_workflow import single_workflow
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Operator, Problem, Sharing, Workflow
@@ -116,11 +117,37 @@ def _structural(network: Network) -> Iterator[str]:
             origins = "; ".join(f"{name} in {' or '.join(ups)}" for name, ups in inputs.items())
             yield (
                 f"operator {operator.name} can only run in tier {' or '.join(own)}, where its inputs cannot flow "
-                f"({origins}): data goes up the tiers, over declared links"
+                f"({origins}): data goes up the tiers, over declared links{_lacking(problem, inputs.values(), own)}"
             )
             return
     if not can_flow(network, demand):
-        yield "no assignment of operators to tiers lets all data flow up the tiers over declared links"
+        chained = indirect(problem.tiers, problem.link_by_tiers)
+        yield "no assignment of operators to tiers lets all data flow up the tiers over declared links" + (
+            f"; {chained}" if chained else ""
+        )
+
+
+def _lacking(problem: Problem, inputs: Iterable[Sequence[str]], own: Sequence[str]) -> str:
+    """The missing link for the first input that reaches none of an operator's tiers; empty if no link would help."""
+    for ups in inputs:
+        if not any(problem.can_flow(up, tier) for up in ups for tier in own):
+            lacking = missing_links(problem.tiers, problem.link_by_tiers, ups, own)
+            return f"; {lacking}" if lacking else ""
+    return ""
+
+
+def first_reason(network: Network, clock: Clock) -> str:
+    """The first reason why a problem has no plan: structure, accuracy or capacity; empty if it was not found in time.
+
+    Nearest targets are left out, which takes most of the time of `explain`.
+    """
+    reasons = _structural(network)
+    if (reason := next(reasons, None)) is not None:
+        return reason
+    if is_large(network):
+        return next(iter(reasons_large(network.problem, clock)), "")
+    explainer = _Explainer(network, clock, lambda problem: False)
+    return next(itertools.chain(explainer.accuracy(), explainer.capacity()), "")
 
 
 def _why_stuck(network: Network, operator: Operator) -> str:

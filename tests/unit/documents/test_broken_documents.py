@@ -98,7 +98,7 @@ CASES = [
     Broken("input twice", W, "[camera]", "[camera, camera]", 8, "operators.detect.inputs", "'camera' is listed twice"),
     Broken("variant twice", W, "[small, large]", "[small, small]", 9, "operators.detect.variants", "'small' is listed twice", others=0),
     Broken("no variants", W, "[small, large]", "[]", 9, "operators.detect.variants", "empty"),
-    Broken("rates of a join differ", W, "rate: 12/s, message: 64 B", "rate: 30/s, message: 64 B", 14, "operators.label.inputs", "rates differ after ratios: read 12/s, scale 30/s"),
+    Broken("rates of a join differ", W, "rate: 12/s, message: 64 B", "rate: 30/s, message: 64 B", 14, "operators.label.inputs", "label joins data of sources of different rates: camera 12/s, scale 30/s", "make sources.camera.rate and sources.scale.rate equal"),
     Broken("ratio does not close", W, "{from: read, gather: true}", "{from: read, ratio: 0.5}", 14, "operators.label.inputs.0", "rates differ after ratios: read 24/s, scale 12/s"),
     Broken("join inside and outside", W, "{from: read, gather: true}", "read", 14, "operators.label.inputs", "rates differ after ratios: read 48/s"),
     Broken("join of levels at one rate", W, "ratio: 4}]\n", "ratio: 1}]\n", 0, "", ""),
@@ -328,8 +328,21 @@ def test_data_that_would_have_to_flow_down(folder: Path, breaking: Callable[...,
     path.write_text(path.read_text(encoding="utf-8").replace("tier: edge", "tier: cloud"), encoding="utf-8")
     problems = breaking(P, "{box: 100 us, t4: 50 us}", "{box: 100 us}")
     assert [(problem.path, problem.line) for problem in problems] == [("operators.label", 13)]
-    assert "camera in cloud" in problems[0].message
+    assert "read in cloud" in problems[0].message
     assert "box in edge" in problems[0].message
+
+
+def test_the_link_is_named_that_a_tier_in_between_does_not_replace(
+    folder: Path, breaking: Callable[..., tuple[DocumentProblem, ...]]
+) -> None:
+    path = folder / P
+    path.write_text(path.read_text().replace("{box: 100 us, t4: 50 us}", "{t4: 50 us}"))
+    path = folder / I
+    path.write_text(path.read_text().replace("[edge, cloud]", "[edge, hub, cloud]"))
+    problems = breaking(I, "from: edge, to: cloud,", "from: edge, to: hub}\n  - {from: hub, to: cloud,")
+    lacking = "no link from edge to cloud, and data does not pass through hub: add a link {from: edge, to: cloud}"
+    assert [problem.path for problem in problems] == ["operators.label"]
+    assert problems[0].hint == lacking
 
 
 def test_other_variants_and_broken_links_are_checked_too(tmp_path: Path) -> None:

@@ -91,7 +91,12 @@ def test_names_may_hold_dots(folder: Path) -> None:
         ("=3", "", "not of the form path=value", ""),
         ("sources.camera.tier=null", "sources.camera.tier", "missing key 'tier'", ""),
         ("sources.camera.tier=hub", "sources.camera.tier", "no tier 'hub'", ""),
-        ("sources.camera.rate=80/s", "operators.label.inputs", "rates differ after ratios: read 80/s, scale 12/s", ""),
+        (
+            "sources.camera.rate=80/s",
+            "operators.label.inputs",
+            "sources of different rates: camera 80/s, scale 12/s",
+            "",
+        ),
         ("operators.detect.variants=[huge]", "operators.detect.variants.huge", "has no profile", ""),
         ("operators.detect.inputs.0=scale", "sources.camera", "no operator reads this source", ""),
     ],

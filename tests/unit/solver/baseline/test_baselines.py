@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from jellybean_solver import Baseline, EndToEnd, Slo, SolverError, baselines, solve
-from tests.support.small_problems import box, operator, problem, variant
+from jellybean_solver import Baseline, EndToEnd, Problem, Slo, SolverError, baselines, solve
+from tests.support.small_problems import box, gpu, operator, problem, variant
 from tests.vqa_medium import vqa_problem
 
 
@@ -76,3 +76,32 @@ def test_the_greedy_rule_finds_the_published_plan() -> None:
     assert found.selection is not None
     assert found.selection["image_features"] == "resnet18"
     assert found.selection["speech_to_text"] == "wav2vec2-large-960h-lv60-self"
+
+
+def _notes(case: Problem) -> dict[str, str]:
+    return {baseline.name: baseline.note for baseline in baselines(case)}
+
+
+def test_a_tier_that_data_or_operators_are_kept_out_of_is_not_said_to_lack_workers() -> None:
+    see = operator("see", ["camera"], variant("x", {"box": 0.01, "gpu": 0.01}))
+    case = problem(see, pools=[box(), gpu()])
+    assert _notes(replace(case, links=()))["all in cloud"] == (
+        "infeasible: data from camera: no link from edge to cloud: add a link {from: edge, to: cloud}"
+    )
+    held = replace(case, operators=(replace(see, tiers=("edge",)),))
+    assert _notes(held)["all in cloud"] == "infeasible: see may run in edge only"
+    kept = replace(case, operators=(replace(see, inputs=tuple(replace(e, tiers=("edge",)) for e in see.inputs)),))
+    assert _notes(kept)["all in cloud"] == "infeasible: data from camera to see must stay in edge"
+    bare = problem(operator("see", ["camera"], variant("x", {"box": 0.01})), pools=[box(), gpu()])
+    assert _notes(bare)["all in cloud"] == "infeasible: no worker of cloud has a profile of see"
+
+
+def test_an_infeasible_baseline_says_what_it_lacks() -> None:
+    case = problem(operator("see", ["camera"], variant("x", {"box": 0.3, "gpu": 0.01})), pools=[box(2), gpu()])
+    notes = _notes(case)  # 10 requests of 0.3 s keep three boxes busy
+    assert notes["all in edge"].startswith("infeasible with the workers of edge alone: capacity: at most 0.66")
+    late = _notes(problem(operator("see", ["camera"], variant("x", {"box": 0.3})), pools=[box(2)]))
+    assert late["greedy tier by tier"] == (
+        "the rule finds no assignment: no free workers, one operator each, sustain the rate of see in a tier that its "
+        "inputs reach, after the operators before it were placed"
+    )

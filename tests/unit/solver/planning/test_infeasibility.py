@@ -5,7 +5,18 @@ from dataclasses import replace
 
 import pytest
 
-from jellybean_solver import EndToEnd, Infeasibility, Link, Problem, Sharing, Slo, SolverError, solve
+from jellybean_solver import (
+    EndToEnd,
+    Infeasibility,
+    Link,
+    Problem,
+    Sharing,
+    Slo,
+    SolverError,
+    missing_links,
+    solve,
+)
+from jellybean_solver.model.missing_links import indirect
 from tests.support.small_problems import GIB, box, gpu, operator, problem, variant
 
 
@@ -219,3 +230,24 @@ def test_a_budget_that_pays_for_a_sliver_of_the_rates() -> None:
     why = _why(case)
 
     assert why.nearest_rate_scale == pytest.approx(1e-9, rel=1e-3)
+
+
+def test_the_missing_link_is_named_where_a_tier_would_have_to_forward_data() -> None:
+    tiers, links = ["box", "hub", "cloud"], {("box", "hub"), ("hub", "cloud")}
+    text = "no link from box to cloud, and data does not pass through hub: add a link {from: box, to: cloud}"
+    assert missing_links(tiers, links, ["box"], ["cloud"]) == text
+    assert indirect(tiers, links) == text
+    assert missing_links(tiers, {("box", "hub")}, ["box"], ["cloud"]) == (
+        "no link from box to cloud: add a link {from: box, to: cloud}"
+    )
+    assert missing_links(tiers, links, ["cloud"], ["box"]) == ""  # no link may go down
+    assert indirect(tiers, {*links, ("box", "cloud")}) == ""
+
+
+def test_the_reason_of_an_infeasible_placement_names_the_missing_link() -> None:
+    step = operator("see", ["camera"], variant("v", {"server": 0.01}))
+    asked = problem(step, pools=[replace(box(2), name="server", tier="cloud")], rate_per_s=5.0)
+    asked = replace(asked, tiers=("edge", "hub", "cloud"), links=(Link("edge", "hub"), Link("hub", "cloud")))
+    why = solve(asked).infeasibility
+    assert why is not None
+    assert "no link from edge to cloud, and data does not pass through hub" in why.reasons[0]
