@@ -5,6 +5,7 @@ An answer is the sink's output for one request; answers and labels are in the sa
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -30,18 +31,58 @@ def top1(answer: Array, label: Array) -> bool:
     return scores.size > 0 and int(np.argmax(scores)) == int(np.asarray(label).reshape(-1)[0])
 
 
-METRICS: dict[str, Callable[[Array, Array], bool]] = {"exact_match": exact_match, "top1": top1}
+def word_accuracy(answer: Array, label: Array) -> float:
+    """Share of words that are in both texts, wherever they stand in them: reading order is not judged.
+
+    The share is of the words of the longer text, so that words read into a picture count as words missed.
+    """
+    found, wanted = (Counter(text_of(text).split()) for text in (answer, label))
+    most = max(found.total(), wanted.total())
+    return (found & wanted).total() / most if most else 1.0
 
 
-def is_correct(metric: str, answer: Array, label: Array) -> bool:
-    """True if an answer is correct according to `metric`. MetricError if there is no such metric."""
+def character_accuracy(answer: Array, label: Array) -> float:
+    """1 minus the edit distance (Levenshtein) of the two texts over the length of the longer one; spaces are equal."""
+    found, wanted = (" ".join(text_of(text).split()) for text in (answer, label))
+    most = max(len(found), len(wanted))
+    return 1.0 - _edit_distance(found, wanted) / most if most else 1.0
+
+
+def text_of(array: Array) -> str:
+    """The text of UTF-8 bytes as uint8; zeros fill rows of one array up and do not count. MetricError for others."""
+    if array.dtype != np.uint8:
+        raise MetricError(f"text is compared as UTF-8 bytes (uint8), not as {array.dtype.name}")
+    return array.tobytes().rstrip(b"\0").decode("utf-8", "replace")
+
+
+def _edit_distance(one: str, other: str) -> int:
+    """Fewest insertions, deletions and replacements of characters that make the texts equal."""
+    codes = np.array([ord(character) for character in other], np.int64)
+    steps = np.arange(len(other) + 1)
+    row = steps
+    for count, character in enumerate(one, 1):
+        cheapest = np.concatenate([[count], np.minimum(row[1:] + 1, row[:-1] + (codes != ord(character)))])
+        row = np.minimum.accumulate(cheapest - steps) + steps  # insertions, from left to right
+    return int(row[-1])
+
+
+METRICS: dict[str, Callable[[Array, Array], float]] = {
+    "exact_match": exact_match,
+    "top1": top1,
+    "word_accuracy": word_accuracy,
+    "character_accuracy": character_accuracy,
+}
+
+
+def correctness(metric: str, answer: Array, label: Array) -> float:
+    """Share of an answer that is correct according to `metric`, from 0 to 1. MetricError if there is no such metric."""
     if metric not in METRICS:
         raise MetricError(f"unknown metric {metric!r}; known: {', '.join(sorted(METRICS))}")
-    return METRICS[metric](np.asarray(answer), np.asarray(label))
+    return float(METRICS[metric](np.asarray(answer), np.asarray(label)))
 
 
 def score(metric: str, outputs: Array | Sequence[Array], labels: Array) -> float:
-    """Percent of correct answers; `outputs[i]` belongs to `labels[i]`.
+    """Percent of the answers that is correct; `outputs[i]` belongs to `labels[i]`.
 
     MetricError if there are no answers, or not as many as labels.
     """
@@ -49,5 +90,5 @@ def score(metric: str, outputs: Array | Sequence[Array], labels: Array) -> float
         raise MetricError(f"{len(outputs)} answers for {len(labels)} labels: one answer per label is needed")
     if len(labels) == 0:
         raise MetricError("no labels: accuracy needs at least one labelled request")
-    correct = sum(is_correct(metric, outputs[index], labels[index]) for index in range(len(labels)))
+    correct = sum(correctness(metric, outputs[index], labels[index]) for index in range(len(labels)))
     return 100.0 * correct / len(labels)

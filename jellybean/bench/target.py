@@ -18,7 +18,7 @@ from typing import Self
 import grpc
 import numpy as np
 
-from jellybean.bench.answer_metrics import is_correct
+from jellybean.bench.answer_metrics import correctness
 from jellybean.bench.heldout import HeldOut
 from jellybean.bench.load import OK, UNANSWERED, Sample, Tick, due_times, offer
 from jellybean.bench.meters import GatewayMeters, Meters, RunMeters
@@ -212,7 +212,7 @@ class Target:
         )
 
     def _accuracy(self, answers: Sequence[Sample]) -> float | None:
-        """Percent of correct answers; every held-out row has equal weight, however often it was sent.
+        """Percent of the answers that is correct; every held-out row has equal weight, however often it was sent.
 
         None without labels or answers.
         """
@@ -220,10 +220,10 @@ class Target:
         if labels is None or not answers:
             return None
         (sink,) = self.view.sinks
-        correct: dict[int, list[bool]] = {}  # held-out row -> whether each of its answers is correct
+        correct: dict[int, list[float]] = {}  # held-out row -> how much of each of its answers is correct
         for sample in answers:
             response = gateway_pb2.InferResponse.FromString(sample.answer)
-            found = is_correct(self.data.metric, decode_tensor(response.outputs[sink]), labels[sample.row])
+            found = correctness(self.data.metric, decode_tensor(response.outputs[sink]), labels[sample.row])
             correct.setdefault(sample.row, []).append(found)
         return 100.0 * float(np.mean([np.mean(of_row) for of_row in correct.values()]))
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shlex
 import shutil
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from jellybean.cli.app import Json, app, example
-from jellybean.cli.console import out, print_json
+from jellybean.cli.console import out, print_json, progress
 from jellybean.errors import JellyBeanError
 from jellybean.quantities import did_you_mean
 
@@ -32,8 +35,12 @@ class Example(StrEnum):
     VQA = "vqa"
     TWO_WORKFLOWS = "two-workflows"
     PIPELINE = "pipeline"
+    OCR = "ocr"
 
 
+_OCR_STEPS = " ".join(
+    f"--allow-python ocr_steps:{name}" for name in ("decode", "cut_lines", "thumbnail", "turn", "spell", "join")
+)
 _STEPS = {
     Example.DIGITS: (
         ("profile", "measure its models on this machine"),
@@ -65,7 +72,17 @@ _STEPS = {
         ("train", "train a small transformer on this machine; needs the extra `train` and scikit-learn"),
         ("train --fresh --set devices=2", "the same as a pipeline of two processes"),
     ),
+    Example.OCR: (
+        (f"profile {_OCR_STEPS}", "measure its models on this machine"),
+        ("plan", "choose models, place operators"),
+        (f"up --detach {_OCR_STEPS}", "serve the plan on this machine"),
+        ("bench", "measure it under the declared load"),
+        ("report", "compare predictions with measurements"),
+        ("down", "stop it"),
+    ),
 }
+_NEEDED_MODULES = {Example.OCR: ("rapidocr", "rapidocr_onnxruntime", "cv2", "pyclipper")}
+_MAKE = "make.py"  # the script of an example that makes what is not shipped with it
 
 
 @app.command(
@@ -82,8 +99,9 @@ def init(
         typer.Argument(
             metavar="[EXAMPLE] DIR",
             show_default=False,
-            help="An example (digits or split can be served on this machine, vqa and two-workflows are for planning "
-            "only, pipeline for training only) and the folder to create; with --from or --blank only the folder.",
+            help="An example (digits, split and ocr can be served on this machine, vqa and two-workflows are for "
+            "planning only, pipeline for training only) and the folder to create; with --from or --blank only the "
+            "folder.",
         ),
     ],
     models: Annotated[
@@ -153,7 +171,10 @@ def _init_example(names: Sequence[str]) -> _Started:
         hint = did_you_mean(names[0], known) or f"examples: {', '.join(known)}"
         raise typer.BadParameter(f"{names[0]!r} is not an example; {hint}")
     name, directory = Example(names[0]), Path(names[1])
+    _check_needed(name)
     copy_example(name, directory)
+    if (directory / _MAKE).exists():
+        _make(name, directory)
     return _Started(directory, f"copied from the example {name.value}", _commands(directory, _STEPS[name]))
 
 
@@ -222,6 +243,31 @@ def copy_example(name: Example, directory: Path) -> None:
         raise JellyBeanError(f"{directory} exists and is not empty; choose another folder")
     ignored = shutil.ignore_patterns("__pycache__", ".jellybean", "plan.json", "training")
     shutil.copytree(_examples() / name.value, directory, dirs_exist_ok=True, ignore=ignored)
+
+
+def _check_needed(name: Example) -> None:
+    """JellyBeanError unless the packages that the example takes its models from, or computes with, are installed."""
+    missing = [module for module in _NEEDED_MODULES.get(name, ()) if importlib.util.find_spec(module) is None]
+    if missing:
+        raise JellyBeanError(
+            f"the example {name.value} needs {', '.join(missing)}: pip install 'jellybean-serving[{name.value}]'"
+        )
+
+
+def _make(name: Example, directory: Path) -> None:
+    """Run the example's script in the copied folder and write the hashes of the models that it made.
+
+    The script is a process of its own, so that its libraries are not loaded here. JellyBeanError if it fails.
+    """
+    from jellybean.documents.hashes import write_hashes, wrong_hashes
+
+    with progress("init") as advance:
+        advance(0, 1, f"{name.value}: models and held-out data, about a minute")
+        made = subprocess.run([sys.executable, _MAKE], cwd=directory, capture_output=True, text=True, check=False)
+    if made.returncode:
+        lines = made.stderr.strip().splitlines() or [f"it ended with status {made.returncode}"]
+        raise JellyBeanError(f"{directory / _MAKE} failed: {lines[-1]}")
+    write_hashes(wrong_hashes(directory))
 
 
 def _examples() -> Path:

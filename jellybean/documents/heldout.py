@@ -46,7 +46,7 @@ def load_heldout(project: Project) -> HeldOut:
         except InvalidValueError as error:
             problems.append(DocumentProblem(file, None, None, path, error.message, error.hint))
     if workflow.metric is None:
-        hint = "write metric: exact_match or top1"
+        hint = "write metric: exact_match, top1, word_accuracy or character_accuracy"
         problems.append(DocumentProblem(file, None, None, "metric", "no metric is given", hint))
     if problems or workflow.metric is None:
         raise DocumentError(problems)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from jellybean.bench.answer_metrics import is_correct
+from jellybean.bench.answer_metrics import correctness
 from jellybean.profiler.cache import Cache, key_of
 from jellybean.profiler.errors import ProfileError
 from jellybean.profiler.flow import Flow
@@ -58,7 +58,7 @@ def measure_accuracy(
     """Measure the accuracy of each selection on the held-out requests. ProfileError if they have no labels."""
     if workload.labels is None:
         raise ProfileError("there are no labels, so accuracy cannot be measured; set `labels:` in workflow.yaml")
-    correct = [0] * len(selections)
+    correct = [0.0] * len(selections)
     total = workload.request_count
     models = [(model.operator, model.variant, model.sha256) for one in workload.steps for model in one.models]
     for first in range(0, total, CHUNK):
@@ -72,8 +72,8 @@ def measure_accuracy(
     return Measured(kept, tuple(100.0 * count / total for count in correct))
 
 
-def _correct_in(workload: Workload, flow: Flow, selections: Sequence[Selection], chunk: range) -> list[int]:
-    correct = [0] * len(selections)
+def _correct_in(workload: Workload, flow: Flow, selections: Sequence[Selection], chunk: range) -> list[float]:
+    correct = [0.0] * len(selections)
     labels = workload.labels
     if labels is None:
         return correct
@@ -81,7 +81,7 @@ def _correct_in(workload: Workload, flow: Flow, selections: Sequence[Selection],
     for request in chunk:
         for index, selection in enumerate(selections):
             answer = flow.answer(request, selection)[sink]
-            correct[index] += is_correct(workload.metric, answer, labels[request])
+            correct[index] += correctness(workload.metric, answer, labels[request])
     return correct
 
 

@@ -6,6 +6,7 @@ that agree upstream share them: all selections cost little more than running eac
 
 from __future__ import annotations
 
+import random
 from collections import Counter, defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -79,7 +80,9 @@ class Flow:
         self._request = -1
         self._memo: dict[tuple[tuple[str, ...], FanOutPath], Mapping[str, Array]] = {}
         self.traffic = Traffic()
-        self.inputs: dict[str, list[Inputs]] = defaultdict(list)  # operator -> inputs of its first runs
+        self.inputs: dict[str, list[Inputs]] = defaultdict(list)  # operator -> sample of the inputs of its runs
+        self._inputs_seen: Counter[str] = Counter()  # operator -> number of runs from which the sample is drawn
+        self._random = random.Random(0)
 
     def answer(self, request: int, selection: Selection) -> Mapping[str, Array]:
         """Sink -> its answer to the held-out request with this index.
@@ -132,8 +135,7 @@ class Flow:
             result = self.executor(model).run(item.inputs)
         except AgentError as error:
             raise ProfileError(f"operator {model.operator}, variant {model.variant}: {error}") from error
-        if len(self.inputs[run.operator]) < KEPT_INPUTS:
-            self.inputs[run.operator].append(item.inputs)
+        self._keep(run.operator, item.inputs)
         found: dict[str, Array] = {}
         for edge in workload.edges:
             if edge.upstream == model.operator:
@@ -143,6 +145,15 @@ class Flow:
             found[GATEWAY] = result.outputs[model.sent(None, result.outputs)]
             self.traffic.add(model, GATEWAY, found[GATEWAY], fans_out=False)
         return found
+
+    def _keep(self, operator: str, inputs: Inputs) -> None:
+        """Keep a uniform sample of all runs' inputs (reservoir sampling), as the children of one request are alike."""
+        kept = self.inputs[operator]
+        self._inputs_seen[operator] += 1
+        if len(kept) < KEPT_INPUTS:
+            kept.append(inputs)
+        elif (place := self._random.randrange(self._inputs_seen[operator])) < KEPT_INPUTS:
+            kept[place] = inputs
 
     def executor(self, model: Model) -> Executor:
         """The executor of a model, loaded once."""

@@ -13,6 +13,7 @@ All emulated speeds share this measurement.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,7 +34,8 @@ FEWEST_RUNS = 2  # minimum number of runs per block
 WARM_UP_BELOW_S = 0.1  # models with longer runs warm up only before their first block
 PAUSE_S = 0.003  # pause before each run
 COMPUTE_INPUTS = 3  # inputs whose CPU time is measured for emulated devices
-COMPUTE_RUNS = 5  # minimum number of runs per input and block, back to back and after pauses
+VARIED_INPUTS = 8  # the same if the sample's inputs differ in shape, as then the time does too
+COMPUTE_RUNS = 5  # minimum number of runs per input and block, back to back and after pauses; slow models: 1
 COLD_SHARE = 0.5  # time spent on runs after pauses, as a share of the time of an emulated point
 
 
@@ -112,6 +114,7 @@ class LatencyMeter:
             block=block,
             seconds=self._seconds(point),
             work=self._workload.digest,
+            inputs=(COMPUTE_INPUTS, VARIED_INPUTS),
         )
 
     def measure(self, point: Point, block: int) -> None:
@@ -141,9 +144,9 @@ class LatencyMeter:
         return samples
 
     def _compute(self, point: Point, inputs: Sequence[Inputs]) -> list[tuple[float, float]]:
-        """CPU seconds of `COMPUTE_INPUTS` inputs, evenly spread over the sample: least back to back, after a pause."""
+        """CPU seconds of some inputs of the sample: least back to back, after a pause."""
         executor = self._executor(point.model, emulated=True)
-        chosen = inputs[:: max(1, len(inputs) // COMPUTE_INPUTS)][:COMPUTE_INPUTS]
+        chosen = spread_inputs(inputs)
         each_s = self._seconds(point) / len(chosen)
         return [
             (
@@ -191,17 +194,38 @@ class LatencyMeter:
         return Latency(float(samples.mean()), p50, p90, p99, float(high - low) / median(medians))
 
 
+def spread_inputs(sample: Sequence[Inputs]) -> list[Inputs]:
+    """A few inputs, evenly spread over the sample; if their shapes differ, more, evenly spread over their sizes."""
+    sizes = [sum(array.nbytes for array in _arrays(inputs)) for inputs in sample]
+    shapes = {tuple(array.shape for array in _arrays(inputs)) for inputs in sample}
+    if len(shapes) == 1:
+        return list(sample[:: max(1, len(sample) // COMPUTE_INPUTS)][:COMPUTE_INPUTS])
+    order = sorted(range(len(sample)), key=sizes.__getitem__)
+    count = min(VARIED_INPUTS, len(sample))
+    return [sample[order[(2 * place + 1) * len(sample) // (2 * count)]] for place in range(count)]
+
+
+def _arrays(inputs: Inputs) -> list[Array]:
+    return [array for value in inputs for array in (value if isinstance(value, tuple) else (value,))]
+
+
 def _cpu_s(executor: Executor, inputs: Inputs, seconds: float, *, pause_s: float = 0.0) -> list[float]:
-    """CPU seconds of each of many runs, which take about `seconds` in all; `pause_s`: pause before each run."""
-    for _ in range(WARM_UP_RUNS):
-        executor.run(inputs)
-    ends = time.perf_counter() + seconds
-    taken: list[float] = []
-    while len(taken) < COMPUTE_RUNS or time.perf_counter() < ends:
+    """CPU seconds of each of many runs, which take about `seconds` in all; `pause_s`: pause before each run.
+
+    Of a slow model it is one run, as its caches are as cold in every run, and a block must end.
+    """
+    ends, warm_up, taken = math.inf, WARM_UP_RUNS, list[float]()
+    while warm_up or len(taken) < COMPUTE_RUNS or time.perf_counter() < ends:
         time.sleep(pause_s)
         began = time.thread_time()
         executor.run(inputs)
         taken.append(time.thread_time() - began)
+        if warm_up and taken[-1] > WARM_UP_BELOW_S:
+            break
+        if warm_up:
+            warm_up -= 1
+            taken.clear()
+            ends = time.perf_counter() + seconds
     return taken
 
 

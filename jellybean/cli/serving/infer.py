@@ -20,6 +20,7 @@ from jellybean.tensor_files import Array
         "jellybean infer my-digits --input strip=my-digits/samples/strip.png",
         "jellybean infer my-digits --input 'strip=my-digits/data/heldout.npz#strips[3]' --json",
         "jellybean infer my-flow --input rows=batch.npy --rows",
+        "jellybean infer my-ocr --input picture=bytes:my-ocr/samples/receipt.jpg --text",
         "jellybean infer my-flow --input 'meta=[0.5, 12]' --input 'flags=uint8:[1, 0]'",
     )
 )
@@ -30,18 +31,21 @@ def infer(
         typer.Option(
             "--input",
             metavar="SOURCE=VALUE",
-            help="An image, FILE.npy, FILE.npz#array, a row of these (FILE.npy[3]), or numbers as JSON: [0.5, 12].",
+            help="An image, FILE.npy, FILE.npz#array, a row of these (FILE.npy[3]), numbers as JSON: [0.5, 12], or "
+            "bytes:FILE for the bytes of any file.",
         ),
     ],
     rows: Annotated[
         bool, typer.Option("--rows", help="Send each row of the inputs as a request; an answer a row.")
     ] = False,
+    text: Annotated[bool, typer.Option("--text", help="Answers are text, UTF-8 bytes as uint8: print it.")] = False,
     overrides: Overrides = None,
     gateway: GatewayAt = None,
     tls: AdminTls = None,
     json: Json = False,
 ) -> None:
     """Send one request, or one for each row of a file, and print the answers."""
+    from jellybean.bench.answer_metrics import text_of
     from jellybean.serving.client import Client
 
     check_project(directory, overrides)
@@ -54,12 +58,15 @@ def infer(
             advance(number, len(requests), f"request {number + 1}")
             answers.append(client.infer(request))
     if json:
-        found = [{name: value.tolist() for name, value in answer.items()} for answer in answers]
+        found = [
+            {name: text_of(value) if text else value.tolist() for name, value in answer.items()} for answer in answers
+        ]
         print_json(found if rows else found[0])
         return
     for number, answer in enumerate(answers):
         for name, value in answer.items():
-            out.print(f"{f'row {number}, ' if rows else ''}{name}: {_readable(value)}", soft_wrap=True)
+            shown = text_of(value) if text else _readable(value)
+            out.print(f"{f'row {number}, ' if rows else ''}{name}: {shown}", soft_wrap=True)
 
 
 def _readable(value: Array) -> str:

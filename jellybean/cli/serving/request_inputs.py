@@ -16,6 +16,7 @@ from jellybean.tensor_files import Array, name_and_row, read_npy, read_npz
 from jellybean_agent import TEXT_NOT_SERVED, WIRE_DTYPES, describe_error
 
 MAX_INPUT_BYTES = 64 * 2**20
+_FILE_BYTES = "bytes:"  # before a file's name: its bytes as they are, for models that decode files themselves
 _LITERAL_DTYPES = {"b": "bool", "i": "int64", "f": "float32"}  # by NumPy's kind: what most models take
 
 
@@ -43,7 +44,8 @@ def requests_by_row(tensors: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
 
 
 def load_tensor(reference: str) -> Array:
-    """The tensor of an image (uint8, [1, H, W] grey or [1, H, W, 3]), FILE.npy, FILE.npz#array, or a literal.
+    """The tensor of an image (uint8, [1, H, W] grey or [1, H, W, 3]), FILE.npy, FILE.npz#array, bytes:FILE (uint8,
+    [1, bytes of the file]), or a literal.
 
     `[3]` at the end of a file or array takes one row. A literal is JSON, with the element type before it if need be:
     `[1.5, 2]`, `uint8:[1, 2]`; it is the value of one request, so it gets a leading dimension of 1.
@@ -53,6 +55,9 @@ def load_tensor(reference: str) -> Array:
         return literal
     name, _, array = reference.partition("#")
     try:
+        if name.startswith(_FILE_BYTES):
+            name = reference.removeprefix(_FILE_BYTES)
+            return np.frombuffer(_small(Path(name)).read_bytes(), np.uint8)[np.newaxis]
         if ".npy" in name.lower():
             file, row = name_and_row(name)
             return read_npy(_small(Path(file)), row)

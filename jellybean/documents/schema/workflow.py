@@ -342,7 +342,7 @@ class WorkflowDocument(DocumentModel):
     sources: Annotated[dict[Name, SourceSpec], NOT_EMPTY]
     operators: Annotated[dict[Name, OperatorSpec], NOT_EMPTY]
     labels: ArrayRef | None = Field(default=None, description="Labels of the held-out inputs: data/heldout.npz#labels.")
-    metric: Literal["exact_match", "top1"] | None = Field(
+    metric: Literal["exact_match", "top1", "word_accuracy", "character_accuracy"] | None = Field(
         default=None, description="How answers are compared to labels."
     )
     slo: SloSpec = SloSpec()

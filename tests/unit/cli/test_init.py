@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 
@@ -103,3 +104,14 @@ def test_a_folder_of_models_is_told_how_to_start(tmp_path: Path, capsys: pytest.
     (tmp_path / "models" / "a.onnx").touch()
     assert run(["validate", str(tmp_path)]) == 2
     assert f"jellybean init {tmp_path} --from {tmp_path}" in words(capsys.readouterr().err)
+
+
+def test_what_an_example_needs_is_said_before_anything_is_copied(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if importlib.util.find_spec("rapidocr") and importlib.util.find_spec("rapidocr_onnxruntime"):
+        pytest.skip("the wheels of the ocr example are installed")
+    folder = tmp_path / "mine"
+    assert run(["init", "ocr", str(folder)]) == 1
+    assert "pip install 'jellybean-serving[ocr]'" in words(capsys.readouterr().err)
+    assert not folder.exists()

@@ -71,7 +71,7 @@ CASES = [
     Broken("negative count", I, "count: 4", "count: -4", 4, "workers.box.count", "at least 0"),
     Broken("unknown sharing", I, "sharing: shared", "sharing: share", 8, "limits.sharing", "not one of", "did you mean 'shared'"),
     Broken("unknown arrivals", W, "64 B}", "64 B, arrivals: poison}", 5, "sources.scale.arrivals", "not one of", "'poisson'"),
-    Broken("unknown metric", W, "slo:", "metric: top5\nslo:", 16, "metric", "'top5' is not one of exact_match, top1", "'top1'"),
+    Broken("unknown metric", W, "slo:", "metric: top5\nslo:", 16, "metric", "'top5' is not one of exact_match, top1, word_accuracy, character_accuracy", "'top1'"),
     Broken("bad name", W, "  scale:", "  my scale:", 5, "sources.my scale", "is not a valid name", others=1),
     Broken("data kept in no tier", W, "64 B}", "64 B, stays_in: [egde]}", 5, "sources.scale.stays_in.0", "there is no tier 'egde'", "did you mean 'edge'"),
     Broken("data kept elsewhere", W, "64 B}", "64 B, stays_in: [cloud]}", 5, "sources.scale.stays_in", "its data is produced in edge", "add edge"),

@@ -5,23 +5,23 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from jellybean.bench.answer_metrics import MetricError, is_correct, score
+from jellybean.bench.answer_metrics import MetricError, correctness, score
 
 
 def test_exact_match_ignores_a_leading_dimension_of_one() -> None:
-    assert is_correct("exact_match", np.array([42]), np.int64(42))
-    assert is_correct("exact_match", np.array([[4, 2]]), np.array([4, 2]))
-    assert not is_correct("exact_match", np.array([4, 2]), np.array([4, 3]))
-    assert not is_correct("exact_match", np.array([4, 2]), np.array([4]))
+    assert correctness("exact_match", np.array([42]), np.int64(42))
+    assert correctness("exact_match", np.array([[4, 2]]), np.array([4, 2]))
+    assert not correctness("exact_match", np.array([4, 2]), np.array([4, 3]))
+    assert not correctness("exact_match", np.array([4, 2]), np.array([4]))
 
 
 def test_top1_takes_the_highest_score() -> None:
-    assert is_correct("top1", np.array([[0.1, 0.7, 0.2]]), np.int64(1))
-    assert not is_correct("top1", np.array([[0.1, 0.7, 0.2]]), np.int64(2))
+    assert correctness("top1", np.array([[0.1, 0.7, 0.2]]), np.int64(1))
+    assert not correctness("top1", np.array([[0.1, 0.7, 0.2]]), np.int64(2))
 
 
 def test_top1_of_no_scores_is_wrong() -> None:
-    assert not is_correct("top1", np.zeros((0,)), np.int64(0))
+    assert not correctness("top1", np.zeros((0,)), np.int64(0))
 
 
 def test_score_is_percent_of_right_answers() -> None:
@@ -33,5 +33,49 @@ def test_score_refuses_what_does_not_fit() -> None:
         score("exact_match", [np.array([1]), np.array([2])], np.arange(3))
     with pytest.raises(MetricError, match="no labels"):
         score("exact_match", [], np.arange(0))
-    with pytest.raises(MetricError, match="unknown metric 'f1'; known: exact_match, top1"):
+    with pytest.raises(MetricError, match="unknown metric 'f1'; known: character_accuracy, exact_match, top1"):
         score("f1", [np.array([1])], np.arange(1))
+
+
+def _bytes(text: str, width: int = 0) -> np.ndarray:
+    data = text.encode().ljust(width, b"\0")
+    return np.frombuffer(data, np.uint8)[np.newaxis]
+
+
+@pytest.mark.parametrize(
+    ("answer", "label", "share"),
+    [
+        ("one two", "two\none", 1.0),  # in another order
+        ("one two", "one two three four", 0.5),
+        ("one two three four", "one two", 0.5),  # words that are not there
+        ("one one", "one two", 0.5),  # each word counts once
+        ("One", "one", 0.0),
+        ("grün", "grün", 1.0),
+        ("", "", 1.0),
+        ("", "one", 0.0),
+    ],
+)
+def test_word_accuracy(answer: str, label: str, share: float) -> None:
+    assert correctness("word_accuracy", _bytes(answer), _bytes(label, 64)) == share
+
+
+@pytest.mark.parametrize(
+    ("answer", "label", "edits"),
+    [
+        ("kitten", "sitting", 3),
+        ("sitting", "kitten", 3),
+        ("flaw", "lawn", 2),
+        ("a  b\n", "a b", 0),
+        ("", "abc", 3),
+        ("abc", "", 3),
+        ("intention", "execution", 5),
+    ],
+)
+def test_character_accuracy_is_by_edit_distance(answer: str, label: str, edits: int) -> None:
+    most = max(len(answer.strip().replace("  ", " ")), len(label))
+    assert correctness("character_accuracy", _bytes(answer), _bytes(label)) == pytest.approx(1 - edits / most)
+
+
+def test_text_that_is_not_bytes_is_refused() -> None:
+    with pytest.raises(MetricError, match="uint8"):
+        correctness("word_accuracy", np.array([1.5]), _bytes("one"))

@@ -28,6 +28,15 @@ def test_files_and_their_rows(folder: Path) -> None:
     assert load_tensor(f"{folder}/grey.png").tolist() == [[[7, 7, 7], [7, 7, 7]]]
 
 
+def test_the_bytes_of_a_file_as_they_are(folder: Path) -> None:
+    file = folder / "scan#2.npy.jpg"
+    file.write_bytes(b"\xff\xd8\x00")
+    found = load_tensor(f"bytes:{file}")
+    assert (found.dtype, found.tolist()) == (np.uint8, [[255, 216, 0]])
+    with pytest.raises(InputError, match="there is no such file"):
+        load_tensor(f"bytes:{folder}/none.jpg")
+
+
 @pytest.mark.parametrize(
     ("text", "dtype", "values"),
     [
