@@ -16,7 +16,7 @@ from jellybean.cli.projects import warn_about_stale_profiles
 from jellybean.display.terminal import BAD
 from jellybean.documents import MultiWorkflowProject, build_problem, json_schemas, load_any_project, require_folder
 from jellybean.documents.layout import workflow_folders
-from jellybean.documents.todos import Todo, read_todos
+from jellybean.documents.todos import Todo, read_todos, remove_todos
 from jellybean.errors import DocumentError, DocumentProblem
 
 if TYPE_CHECKING:
@@ -45,11 +45,16 @@ def validate(
     json: Json = False,
     stale: Stale = False,
     fix: Annotated[
-        bool, typer.Option("--fix", help="First write missing and changed SHA-256 of models into workflow.yaml.")
+        bool,
+        typer.Option(
+            "--fix",
+            help="First write SHA-256 of models, and remove settled TODO comments.",
+        ),
     ] = False,
 ) -> None:
     """Check all documents and print every problem with its file and line, then the TODOs in their comments."""
     fixed = _fix_hashes(directory) if fix else ()
+    removed = _remove_settled(directory) if fix else ()
     try:
         unprofiled = _unprofiled(directory)
         project = load_any_project(directory, overrides or (), profiles=not unprofiled, accept_stale=stale)
@@ -59,7 +64,7 @@ def validate(
         todos = _todos_beside(directory, error.problems)
         if json:
             found = {"valid": False, "problems": [problem.to_dict() for problem in error.problems]}
-            print_json({**found, **_json_lists(todos, fixed), **failure(error)})
+            print_json({**found, **_json_lists(todos, fixed, removed), **failure(error)})
         errors.print(str(error), style=BAD, soft_wrap=True)
         _print_todos(todos)
         raise typer.Exit(EXIT_BAD_INPUT) from error
@@ -68,7 +73,7 @@ def validate(
     parts = project.workflows if isinstance(project, MultiWorkflowProject) else {project.workflow.name: project}
     if json:
         outdated = [entry.to_dict() for part in parts.values() for entry in part.stale]
-        lists = _json_lists(todos, fixed)
+        lists = _json_lists(todos, fixed, removed)
         print_json({"valid": True, "problems": [], **lists, **({"stale": outdated} if outdated else {})})
         return
     fleet = project.infrastructure
@@ -99,6 +104,15 @@ def _fix_hashes(directory: Path) -> Sequence[HashFix]:
     return fixes
 
 
+def _remove_settled(directory: Path) -> Sequence[Todo]:
+    """Remove the comments of a draft that are settled, and say which."""
+    removed = [todo for todo in read_todos(directory) if todo.settled]
+    for todo in removed:
+        say(f"removes the TODO {todo} ({todo.settled})")
+    remove_todos(removed)
+    return removed
+
+
 def _todos_beside(directory: Path, problems: Sequence[DocumentProblem]) -> Sequence[Todo]:
     """The TODO comments that no problem repeats: those beside or above a value that is still TODO."""
     reported = {(problem.file, problem.hint) for problem in problems}
@@ -106,14 +120,22 @@ def _todos_beside(directory: Path, problems: Sequence[DocumentProblem]) -> Seque
 
 
 def _print_todos(todos: Sequence[Todo]) -> None:
-    """Print the TODO comments, which do not keep a plan from being made, in order."""
+    """Print the TODO comments, which do not keep a plan from being made, in order, then those that are settled."""
     for todo in todos:
-        warn(f"TODO {todo}")
+        if not todo.settled:
+            warn(f"TODO {todo}")
+    for todo in todos:
+        if todo.settled:
+            say(f"settled: {todo} ({todo.settled}): remove this comment, or have `validate --fix` do it")
 
 
-def _json_lists(todos: Sequence[Todo], fixed: Sequence[HashFix]) -> dict[str, Any]:
-    """The TODO comments and the hashes that were written, as JSON; left out where there are none."""
-    lists = {"todos": [todo.to_dict() for todo in todos], "fixed": [fix.to_dict() for fix in fixed]}
+def _json_lists(todos: Sequence[Todo], fixed: Sequence[HashFix], removed: Sequence[Todo]) -> dict[str, Any]:
+    """TODO comments, written hashes and removed comments as JSON; left out where there are none."""
+    lists = {
+        "todos": [todo.to_dict() for todo in todos],
+        "fixed": [fix.to_dict() for fix in fixed],
+        "removed": [todo.to_dict() for todo in removed],
+    }
     return {name: entries for name, entries in lists.items() if entries}
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,21 +12,13 @@ from ruamel.yaml.error import YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode
 
 from jellybean.documents.checks.files import inside, sha256_of
+from jellybean.documents.edits import Edit, read_exactly, write_edits
 from jellybean.documents.layout import WORKFLOW_FILE, workflow_folders
 from jellybean.documents.python_modules import function_source
 from jellybean.quantities import InvalidValueError
 from jellybean_agent import AgentError
 
 Entry = tuple[Node, Node]  # key and value
-
-
-@dataclass(frozen=True, slots=True)
-class Edit:
-    """Replace the characters from `start` to `end` of a file by `text`."""
-
-    start: int
-    end: int
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +55,7 @@ def wrong_hashes(directory: Path) -> tuple[HashFix, ...]:
     for folder in workflow_folders(directory).values() or [directory]:
         file = folder / WORKFLOW_FILE
         try:
-            text = _text(file)
+            text = read_exactly(file)
             root = YAML(typ="rt", pure=True).compose(text)
         except (OSError, ValueError, YAMLError):
             continue
@@ -76,21 +66,7 @@ def wrong_hashes(directory: Path) -> tuple[HashFix, ...]:
 def write_hashes(fixes: Sequence[HashFix]) -> None:
     """Write the fixes into their files, each of them atomically. OSError if a file cannot be written."""
     for file in dict.fromkeys(fix.file for fix in fixes):
-        path = Path(file).resolve()  # a symbolic link stays, and its file is replaced
-        text = _text(path)
-        for edit in sorted((fix.edit for fix in fixes if fix.file == file), key=lambda one: one.start, reverse=True):
-            text = text[: edit.start] + edit.text + text[edit.end :]
-        partial = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            partial.write_bytes(text.encode())
-            shutil.copymode(path, partial)
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
-
-
-def _text(file: Path) -> str:
-    return file.read_bytes().decode()  # line ends stay as they are
+        write_edits(Path(file), (fix.edit for fix in fixes if fix.file == file))
 
 
 def _fixes(file: Path, text: str, root: Node | None) -> Iterator[HashFix]:

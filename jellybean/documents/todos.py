@@ -1,40 +1,76 @@
-"""The TODO comments of a project's documents, in order."""
+"""The TODO comments of a project's documents, in order; those of a draft that are settled, and their removal."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from jellybean.documents.draft.settled import settled
+from jellybean.documents.edits import Edit, read_exactly, write_edits
 from jellybean.documents.layout import WORKFLOW_FILE, document_files, workflow_folders
-from jellybean.documents.schema.todos import TodoComment, todo_comments
+from jellybean.documents.schema.reader import read_file
+from jellybean.documents.schema.todos import todo_comments
 
 
 @dataclass(frozen=True, slots=True)
 class Todo:
-    """A `# TODO` comment: what is still to be written or checked. Lines count from 1."""
+    """A `# TODO` comment: what is still to be written or checked. Lines count from 1.
+
+    `settled`: why nothing is left to do, as what the comment of a draft is about was changed since; otherwise empty.
+    """
 
     file: str
     line: int
     text: str
+    last_line: int = 0
+    settled: str = ""
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}: {self.text}"
 
     def to_dict(self) -> dict[str, Any]:
         """The TODO as JSON values."""
-        return asdict(self)
+        keys = ("file", "line", "text", *(["settled"] if self.settled else []))
+        return {key: value for key, value in asdict(self).items() if key in keys}
 
 
 def read_todos(directory: Path) -> tuple[Todo, ...]:
     """TODO comments of a project's documents that can be read: workflows first, then the infrastructure."""
     folders = list(workflow_folders(directory).values())
     files = [*(folder / WORKFLOW_FILE for folder in folders), *document_files(directory).values()]
-    return tuple(Todo(str(file), comment.line, comment.text) for file in files for comment in _comments(file))
+    return tuple(todo for file in files for todo in _todos(file))
 
 
-def _comments(file: Path) -> tuple[TodoComment, ...]:
+def _todos(file: Path) -> list[Todo]:
     try:
-        return todo_comments(file.read_text(encoding="utf-8-sig"))
+        comments = todo_comments(file.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError):
-        return ()  # reported when the document is read
+        return []  # reported when the document is read
+    document = read_file(file).data if comments else None
+    return [
+        Todo(
+            str(file),
+            comment.line,
+            comment.text,
+            comment.last_line,
+            settled(comment.text, document) if isinstance(document, dict) else "",
+        )
+        for comment in comments
+    ]
+
+
+def remove_todos(todos: Sequence[Todo]) -> None:
+    """Remove settled comments from their files. One that stands beside a value stays. OSError as in `write_edits`."""
+    for file in dict.fromkeys(todo.file for todo in todos if todo.settled):
+        lines = read_exactly(Path(file)).split("\n")
+        starts = [0]
+        for line in lines:
+            starts.append(starts[-1] + len(line) + 1)
+        edits = [
+            Edit(starts[todo.line - 1], starts[todo.last_line], "")
+            for todo in todos
+            if todo.file == file and todo.settled and lines[todo.line - 1].lstrip().startswith("#")
+        ]
+        write_edits(Path(file), edits)

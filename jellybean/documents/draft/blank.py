@@ -26,7 +26,9 @@ limits:
 # migration: {start: 0.01 USD} # price of starting a model on a worker, for plan --from
 """
 )
-BLANK_WORKFLOW = """\
+BLANK_INPUTS_TODO = "held-out inputs, one request a row, saved with numpy.savez, for example data/heldout.npz#input"
+BLANK_MODELS_TODO = "ONNX files below this folder; `jellybean validate --fix` writes their sha256"
+_WORKFLOW = """\
 # A workflow: sources of data, operators with alternative models, and targets. docs/documents.md describes every key.
 kind: Workflow
 name: {name}
@@ -36,13 +38,13 @@ sources:
     tier: edge
     rate: 1/s
     message: 10 KiB
-    # TODO: held-out inputs, one request a row, saved with numpy.savez, for example data/heldout.npz#input
+    # TODO: {inputs_todo}
     inputs: TODO
 operators:
   detect:
     inputs: [input] # sources and operators; two or more are joined by request
     variants: # alternative models: a plan chooses one
-      # TODO: ONNX files below this folder; `jellybean validate --fix` writes their sha256
+      # TODO: {models_todo}
       small: {{model: TODO}}
       # large: {{model: models/detect-large.onnx}}
       # by_rule: {{python: "my_steps:detect", with: {{threshold: 0.5}}}} # a function of my_steps.py beside this file
@@ -56,3 +58,8 @@ operators:
 # metric: exact_match # or top1
 # slo: {{accuracy: 90, latency_p99: 500 ms, budget: 1 USD/h}}
 """
+
+
+def blank_workflow(name: str) -> str:
+    """A skeleton of workflow.yaml."""
+    return _WORKFLOW.format(name=name, inputs_todo=BLANK_INPUTS_TODO, models_todo=BLANK_MODELS_TODO)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jellybean.documents.draft.blank import BLANK_INFRASTRUCTURE, BLANK_WORKFLOW
+from jellybean.documents.draft.blank import BLANK_INFRASTRUCTURE, blank_workflow
 from jellybean.documents.draft.heldout import random_inputs, read_data
 from jellybean.documents.draft.models import DraftModel, group_variants, read_models, valid_name
 from jellybean.documents.draft.text import HELD_OUT_FILE, draft_infrastructure, draft_workflow
@@ -43,7 +43,7 @@ def write_blank(directory: Path) -> None:
     require_new(directory)
     directory.mkdir(parents=True, exist_ok=True)
     name = project_name(directory)
-    (directory / WORKFLOW_FILE).write_text(BLANK_WORKFLOW.format(name=name), encoding="utf-8")
+    (directory / WORKFLOW_FILE).write_text(blank_workflow(name), encoding="utf-8")
     (directory / INFRASTRUCTURE_FILE).write_text(BLANK_INFRASTRUCTURE, encoding="utf-8")
 
 

@@ -23,6 +23,12 @@ _HEADER = """\
 # docs/documents.md describes every key.
 """
 _WIDTH = 116
+# Comments of drafts; `settled` knows the forms of all of them, and a comment of another form as one of a person.
+SOURCES_TODO = (
+    "tier, rate and message of each source: where the data originates, requests per second, size of one request's data"
+)
+SLO_TODO = "the targets; without one, the plan is the cheapest that sustains the rates"
+LABELS_TODO = "labels, one per row, and write the next two lines; or write accuracy into profiles.yaml by hand"
 
 
 def draft_infrastructure() -> str:
@@ -43,15 +49,12 @@ def draft_workflow(
         "kind: Workflow",
         f"name: {_quoted(name)}",
         "sources:",
-        *_todo(
-            "tier, rate and message of each source: where the data originates, requests per second, size of one "
-            "request's data"
-        ),
+        *_todo(SOURCES_TODO),
         *(line for source in draft.sources for line in _source(source, draft, data)),
         "operators:",
         *(line for operator in draft.operators for line in _operator(operator, draft, directory, places)),
         *_labels(draft, data),
-        *_todo("the targets; without one, the plan is the cheapest that sustains the rates", indent=""),
+        *_todo(SLO_TODO, indent=""),
         "# slo: {accuracy: 90, latency_p99: 500 ms, budget: 1 USD/h}",
     ]
     return "\n".join(lines) + "\n"
@@ -107,14 +110,14 @@ def _missing_inputs(source: DraftSource, draft: Draft, data: HeldOutDraft) -> st
     if doubtful and not data.is_random:
         readers = " and ".join(doubtful)
         text += f". If {readers} should read an operator's output instead, write that, and remove {source.name}"
-    return text
+    return f"{text}; then write it as its inputs"
 
 
 def _operator(operator: DraftOperator, draft: Draft, directory: Path, places: Mapping[str, str]) -> Iterator[str]:
     edges = draft.edges[operator.name]
     for edge in edges:
         if edge.guess:
-            yield from _todo(f"check that {operator.name} reads {edge.upstream}: {edge.guess}")
+            yield from _todo(f"check that {operator.name} reads {_edge(edge)}: {edge.guess}; if not, change it")
     for variant, model in operator.variants.items():
         name = operator.name if len(operator.variants) == 1 else f"{operator.name} {variant}"
         for text in _output_todos(name, model):
@@ -192,7 +195,7 @@ def _labels(draft: Draft, data: HeldOutDraft) -> Iterator[str]:
     real = "real inputs and " if data.is_random else ""
     yield from _todo(
         f"without labels all variants count as equally accurate, and plans take the cheapest: save {real}an array of "
-        f"labels, one per row, and write the next two lines; or write accuracy into profiles.yaml by hand",
+        f"{LABELS_TODO}",
         indent="",
     )
     yield f"# labels: {HELD_OUT_FILE}#{LABELS}"

@@ -28,7 +28,7 @@ def todo_comments(text: str) -> tuple[TodoComment, ...]:
     if PLACEHOLDER not in text:
         return ()
     scalars = _scalar_spans(text)
-    lines = text.splitlines()
+    lines = text.split("\n")
     comments: list[TodoComment] = []
     for match in _COMMENT.finditer(text):
         if any(start <= match.start() < end for start, end in scalars):

@@ -165,8 +165,8 @@ def test_a_project_that_is_valid_with_a_todo_for_each_guess(tmp_path: Path) -> N
         "tier, rate and message of each source",
         "the held-out inputs of strip are random numbers, which is enough for latencies, but not for accuracy and "
         "numbers of children",
-        "check that shape reads find",
-        "check that strokes reads find",
+        "check that shape reads {from",
+        "check that strokes reads {from",
         "without labels all variants count as equally accurate, and plans take the cheapest",
         "the targets; without one, the plan is the cheapest that sustains the rates",
         "your machines",

@@ -1,0 +1,89 @@
+"""A TODO comment of a draft is settled once what it is about was changed by hand; others are left to people."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jellybean.documents.draft.project_files import write_blank, write_draft
+from jellybean.documents.todos import read_todos, remove_todos
+from tests.support.paths import EXAMPLES
+
+DIGITS = sorted((EXAMPLES / "digits" / "models").glob("*.onnx"))
+EDITS = {  # beginning of a comment -> file, what is written in place of what
+    "tier, rate and message": ("workflow.yaml", "rate: 1/s", "rate: 5/s"),
+    "check that shape reads": ("workflow.yaml", "inputs: [{from: find, ratio: measured}]", "inputs: [find]"),
+    "without labels": ("workflow.yaml", "# labels:", "labels:"),
+    "the targets": ("workflow.yaml", "# slo:", "slo:"),
+    "your machines": ("infrastructure.yaml", "count: 2, price: 0.05", "count: 3, price: 0.05"),
+    "the network": ("infrastructure.yaml", "latency: 20 ms", "latency: 5 ms"),
+}
+
+
+@pytest.fixture(scope="module")
+def drafted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    write_draft(tmp_path_factory.mktemp("draft") / "p", DIGITS)
+    return tmp_path_factory.getbasetemp() / "draft0" / "p"
+
+
+def copy(drafted: Path, folder: Path) -> Path:
+    for name in ("workflow.yaml", "infrastructure.yaml"):
+        (folder / name).write_text((drafted / name).read_text())
+    return folder
+
+
+def edit(folder: Path, file: str, old: str, new: str) -> None:
+    text = (folder / file).read_text()
+    assert old in text, old
+    (folder / file).write_text(text.replace(old, new, 1))
+
+
+def settled(folder: Path) -> list[str]:
+    return [todo.text for todo in read_todos(folder) if todo.settled]
+
+
+@pytest.mark.parametrize("begins", EDITS)
+def test_what_was_changed_by_hand_is_settled_and_nothing_else(begins: str, drafted: Path, tmp_path: Path) -> None:
+    folder = copy(drafted, tmp_path)
+    assert settled(folder) == []
+    edit(folder, *EDITS[begins])
+    (text,) = settled(folder)
+    assert text.startswith(begins)
+
+
+def test_settled_comments_are_removed_and_all_other_lines_stay(drafted: Path, tmp_path: Path) -> None:
+    folder = copy(drafted, tmp_path)
+    for change in EDITS.values():
+        edit(folder, *change)
+    before = {name: (folder / name).read_text().splitlines() for name in ("workflow.yaml", "infrastructure.yaml")}
+    todos = read_todos(folder)
+    gone = {(todo.file, line) for todo in todos if todo.settled for line in range(todo.line, todo.last_line + 1)}
+    assert len({file for file, _ in gone}) == 2
+    remove_todos(todos)
+    for name, lines in before.items():
+        kept = [line for number, line in enumerate(lines, 1) if (str(folder / name), number) not in gone]
+        assert (folder / name).read_text().splitlines() == kept
+    assert settled(folder) == []
+    assert len(read_todos(folder)) == len(todos) - len(EDITS)
+
+
+def test_a_comment_that_a_person_wrote_or_continued_is_never_settled(drafted: Path, tmp_path: Path) -> None:
+    folder = copy(drafted, tmp_path)
+    for change in EDITS.values():
+        edit(folder, *change)
+    text = (folder / "workflow.yaml").read_text()
+    own = "# TODO: the targets, as agreed\n"
+    text = text.replace("sustains the rates\n", "sustains the rates\n#   (ask Ann)\n").replace("slo:", f"{own}slo:")
+    (folder / "workflow.yaml").write_text(text)
+    remove_todos(read_todos(folder))
+    assert own in (folder / "workflow.yaml").read_text()
+    assert "#   (ask Ann)" in (folder / "workflow.yaml").read_text()
+
+
+def test_blanks_that_were_filled_in(tmp_path: Path) -> None:
+    write_blank(tmp_path)
+    edit(tmp_path, "workflow.yaml", "inputs: TODO", "inputs: data/heldout.npz#input")
+    assert [text.partition(",")[0] for text in settled(tmp_path)] == ["held-out inputs"]
+    edit(tmp_path, "workflow.yaml", "model: TODO", "model: models/a.onnx")
+    assert len(settled(tmp_path)) == 2
