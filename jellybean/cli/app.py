@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -180,11 +179,6 @@ def checked_folder(option: str, path: Path) -> Path:
     if not existing.is_dir():
         raise typer.BadParameter(f"{option} {path}: {existing} is a file, not a folder")
     return path
-
-
-def override_options(overrides: list[str] | None) -> str:
-    """The `--set` options as text for the next command: overrides apply to one command only."""
-    return "".join(f" --set {shlex.quote(text)}" for text in overrides or ())
 
 
 def example(*lines: str) -> str:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
-from jellybean.cli.app import override_options
 from jellybean.cli.console import warn
 from jellybean.documents import AnyProject
-from jellybean.planning.project_plan import current_plan
+from jellybean.planning.plan_file import current_plan, plan_options
 from jellybean.report.records import record_plan
 from jellybean.serving.errors import NotRunningError
 from jellybean.serving.run_state import running_state
 from jellybean_solver import Plan, to_document
 
 
-def next_commands(directory: Path, plan: Plan, overrides: list[str] | None) -> str:
+def next_commands(directory: Path, plan: Plan) -> str:
     """Text with the next commands after a new plan, ready to copy: `apply` if a plan is served now, otherwise `up`."""
-    arguments = f"{directory}{override_options(overrides)}{' --stale' if plan.stale_profiles else ''}"
+    arguments = f"{shlex.quote(str(directory))}{plan_options(plan)}"
     follow_up = "apply" if _is_running(directory) else "up"
     if plan.workflows or operators_without_model(plan):  # such a plan cannot be served on this machine
         follow_up = "explain"
@@ -37,9 +37,9 @@ def operators_without_model(plan: Plan) -> tuple[str, ...]:
     return tuple(f"{operator.name}/{operator.variant}" for operator in plan.operators if operator.model is None)
 
 
-def load_current_plan(project: AnyProject) -> Plan:
-    """Load DIR/plan.json, or plan again if the documents have changed, with a warning."""
-    plan, renewed = current_plan(project)
+def load_current_plan(project: AnyProject, *, anew: bool = False) -> Plan:
+    """Load DIR/plan.json; with a warning plan again if it does not answer the project's documents, or if `anew`."""
+    plan, renewed = current_plan(project, anew=anew)
     warn_if_replanned(project, plan, renewed)
     return plan
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from jellybean.cli.console import warn
+from jellybean.cli.console import say, warn
 from jellybean.documents import (
     AnyProject,
     MultiWorkflowProject,
@@ -13,8 +13,20 @@ from jellybean.documents import (
     load_any_project,
     load_project,
     machine_notes,
+    override_options,
     require_current,
 )
+from jellybean.planning.plan_file import PLAN_FILE, planned_overrides
+
+
+def planned_options(directory: Path, overrides: Sequence[str] | None) -> Sequence[str]:
+    """The `--set` options of a command about DIR/plan.json: those given, or those that the plan was made for."""
+    if overrides:
+        return overrides
+    found = planned_overrides(directory)
+    if found:
+        say(f"{directory / PLAN_FILE} is the plan for{override_options(found)}")
+    return found
 
 
 def open_project(

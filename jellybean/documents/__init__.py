@@ -6,6 +6,7 @@ from jellybean.documents.build import build_problem, require_current
 from jellybean.documents.cuts import build_cuts
 from jellybean.documents.heldout import HeldOut, load_heldout
 from jellybean.documents.multi_workflow import AnyProject, MultiWorkflowProject, load_any_project
+from jellybean.documents.overrides import override_options
 from jellybean.documents.project import Project, load_project, machine_notes, read_profiles, require_folder
 from jellybean.documents.schema.infrastructure import InfrastructureDocument
 from jellybean.documents.schema.profiles import ProfilesDocument
@@ -27,6 +28,7 @@ __all__ = [
     "load_heldout",
     "load_project",
     "machine_notes",
+    "override_options",
     "read_profiles",
     "require_current",
     "require_folder",

@@ -44,11 +44,12 @@ _RESERVED = frozenset([*SECTIONS, *(key for keys in SECTIONS.values() for key in
 
 @dataclass(frozen=True)
 class MultiWorkflowProject:
-    """Validated documents of several workflows on one fleet, keyed by folder name."""
+    """Validated documents of several workflows on one fleet, keyed by folder name. `overrides`: as of a `Project`."""
 
     directory: Path
     infrastructure: InfrastructureDocument
     workflows: Mapping[str, Project]
+    overrides: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -112,7 +113,7 @@ def _load(
         if workflow.document is not None
     }
     projects = {name: replace(project, accept_stale=accept_stale) for name, project in projects.items()}
-    return MultiWorkflowProject(directory, infrastructure.document, projects)
+    return MultiWorkflowProject(directory, infrastructure.document, projects, tuple(overrides))
 
 
 def _trees(folder: Path, *, profiles: bool) -> dict[str, Tree]:

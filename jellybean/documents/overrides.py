@@ -7,6 +7,7 @@ key. Problems caused by an override are reported with the option as their locati
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -81,6 +82,11 @@ def apply_override(tree: Tree, text: str, example: str) -> DocumentProblem | Non
     if not isinstance(tree.data, dict):
         return None
     return _assign(tree, path.strip().split("."), read.data, option, path)
+
+
+def override_options(overrides: Sequence[str]) -> str:
+    """The `--set` options as text for a command line, with a space before each."""
+    return "".join(f" --set {shlex.quote(text)}" for text in overrides)
 
 
 def option_text(text: str) -> str:

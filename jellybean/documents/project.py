@@ -45,7 +45,7 @@ class Project:
     """Validated documents in SI units. `profiles` is None if they were not loaded.
 
     `content`: the content of its files. `stale`: entries of the profiles that no longer match it. `accept_stale`: the
-    problem may be built from them.
+    problem may be built from them. `overrides`: the `--set` options that the documents were changed by.
     """
 
     directory: Path
@@ -55,6 +55,7 @@ class Project:
     content: Content | None = None
     stale: tuple[StaleProfile, ...] = ()
     accept_stale: bool = False
+    overrides: tuple[str, ...] = ()
 
 
 def load_project(
@@ -76,12 +77,13 @@ def load_project(
     if not any(file.exists() for file in document_files(directory).values()):
         raise DocumentError([_no_documents(directory)])
     try:
-        return replace(_load(directory, overrides, profiles=profiles, files=files), accept_stale=accept_stale)
+        project = _load(directory, overrides, profiles=profiles, files=files)
     except DocumentError as error:
         if not overrides:
             raise
         plain = partial(_load, directory, (), profiles=profiles, files=files)
         raise DocumentError(blame_overrides(error.problems, plain, overrides)) from error
+    return replace(project, accept_stale=accept_stale, overrides=tuple(overrides))
 
 
 def require_folder(directory: Path) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from jellybean.documents import Project, build_cuts, build_problem
 from jellybean.errors import JellyBeanError
+from jellybean.planning.plan_file import PLAN_FILE, load_plan
 from jellybean.planning.predicted_latency import check_latency
-from jellybean.planning.project_plan import PLAN_FILE, load_plan
 from jellybean_solver import (
     ACCURACY_TOLERANCE,
     DEFAULT_GAP,

@@ -1,4 +1,4 @@
-"""Plan a project: from documents to a validated plan, and the plan file DIR/plan.json.
+"""Plan a project: from documents to a validated plan.
 
 The cheapest plan is simulated first. If it misses a p99 latency target, the solver searches with its own latency
 estimate, and its plans are simulated too: a plan that misses a target in simulation is never returned.
@@ -6,18 +6,14 @@ estimate, and its plans are simulated too: a plan that misses a target in simula
 
 from __future__ import annotations
 
-import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 from jellybean.documents import AnyProject, build_cuts, build_problem
-from jellybean.errors import InfeasibleError, InputError, JellyBeanError
-from jellybean.folders import state_folder
+from jellybean.errors import InfeasibleError
 from jellybean.planning.nearest_latency import SAME
 from jellybean.planning.predicted_latency import (
     Judged,
@@ -27,10 +23,6 @@ from jellybean.planning.predicted_latency import (
     quick_judgement,
 )
 from jellybean.planning.simulated_deadline import InTime, cost_of, in_time
-from jellybean.serving.errors import NotRunningError, RequestError
-from jellybean.serving.run_state import running_state
-from jellybean_agent import describe_error
-from jellybean_protos import plan_format
 from jellybean_solver import (
     DEFAULT_GAP,
     VALUE_TOLERANCE,
@@ -39,27 +31,20 @@ from jellybean_solver import (
     Infeasibility,
     Network,
     Plan,
-    PlanDocumentError,
     Problem,
     Solution,
     SolveOptions,
     SolverError,
     Termination,
     baselines,
-    from_document,
     is_large,
-    json_values,
     solve,
     solve_cut,
-    to_document,
 )
 
-PLAN_FILE = "plan.json"
-RUNNING = "running"  # given instead of a file name, it means the plan that is being served
 ACCURACY_TOLERANCE = 1e-6  # percentage points: accuracies closer than this are equal
 BASELINE_S = 5.0  # time limit of each baseline, if the plan has no time limit
 CHEAPEST_PERCENT, BASELINES_PERCENT = 10.0, 90.0  # of the progress: the search in between takes longest
-_STATUS_S = 5.0  # longest wait for the gateway's status
 BASELINE_SHARE = 0.25  # time limit of each baseline, as a share of the plan's time limit
 
 Progress = Callable[[float, float, str], None]  # progress callback with the arguments done, total, label
@@ -137,6 +122,7 @@ def plan_project(
             keep_deadline = partial(in_time, problem, {}, gap=gap, time_limit_s=limit_s)
             compared = (_without_cuts(problem, gap, limit_s, keep_deadline), *compared)
     if plan is not None:
+        plan = replace(plan, overrides=project.overrides)
         compared = tuple(_with_latency_note(baseline, plan) for baseline in compared)
     report(100, 100, "done")
     return Planned(
@@ -246,126 +232,6 @@ def require_plan(planned: Planned, note: str = "") -> Plan:
     return planned.plan
 
 
-def save_plan(project: AnyProject, planned: Planned) -> dict[str, Any]:
-    """Write DIR/plan.json atomically, and the content hash of the problem that it solves; returns the plan document."""
-    return write_plan(project.directory, to_document(require_plan(planned)), planned.problem, planned.cuts)
-
-
-def write_plan(directory: Path, document: dict[str, Any], problem: Problem, cuts: Cuts) -> dict[str, Any]:
-    """Write a plan document to DIR/plan.json, recorded as the solution of `problem`; returns the document unchanged."""
-    write_plan_file(directory / PLAN_FILE, document)
-    _write(_key_path(directory), problem_key(problem, cuts))
-    return document
-
-
-def write_plan_file(path: Path, document: dict[str, Any]) -> None:
-    """Write a plan document to a file, atomically."""
-    _write(path, json.dumps(document, indent=1) + "\n")
-
-
-def load_plan(directory: Path) -> Plan:
-    """Load the plan in DIR/plan.json."""
-    return read_document(directory / PLAN_FILE, f"; run: jellybean plan {directory}")[1]
-
-
-def read_document(path: Path, hint: str = "") -> tuple[dict[str, Any], Plan]:
-    """The document in a plan file and the plan; without `hint` the file was named by the user.
-
-    JellyBeanError, with `hint` appended to its message, if the file is not a plan; InputError without a hint.
-    """
-    kind = JellyBeanError if hint else InputError
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        missing = "there is no plan yet" if hint else "file not found"
-        raise kind(f"{path}: {missing}{hint}") from error
-    except (OSError, ValueError) as error:
-        raise kind(f"{path}: cannot be read as a plan: {describe_error(error)}{hint}") from error
-    if not isinstance(document, dict):
-        raise kind(f"{path}: is not a plan{hint}")
-    try:
-        return document, from_document(document)
-    except PlanDocumentError as error:
-        raise kind(f"{path}: {error}{hint}") from error
-
-
-def current_plan(project: AnyProject) -> tuple[Plan, str]:
-    """The plan for the current documents, and the reason why it was planned again (empty if plan.json is up to date).
-
-    InfeasibleError if no plan meets the current documents' targets; the outdated plan is not returned.
-    """
-    reason = _outdated(project.directory, problem_key(build_problem(project), build_cuts(project)))
-    if not reason:
-        return load_plan(project.directory), ""
-    planned = plan_project(project, compare=False)
-    plan = require_plan(planned, kept_plan(project.directory, outdated=True))
-    before = _hash_of(project.directory / PLAN_FILE)
-    served = replaces_served_plan(project.directory, to_document(plan))
-    document = save_plan(project, planned)
-    if document["hash"] == before:
-        return plan, ""
-    wrote = f"{reason}: planned again and wrote {project.directory / PLAN_FILE}"
-    return plan, "\n".join(filter(None, (wrote, served)))
-
-
-def _outdated(directory: Path, key: str) -> str:
-    """Why DIR/plan.json was not made for the problem with this content hash; empty if it was."""
-    if not (directory / PLAN_FILE).exists():
-        return f"{PLAN_FILE} did not exist"
-    try:
-        known = _key_path(directory).read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        return f"it is unknown for which documents {PLAN_FILE} was made"
-    if known != key:
-        return (
-            f"{PLAN_FILE} was made for other documents or --set options (options apply to one command: give them again)"
-        )
-    return ""
-
-
-def _hash_of(path: Path) -> str | None:
-    """The hash stated in a plan file; None if there is none."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return document.get("hash") if isinstance(document, dict) else None
-
-
-def replaces_served_plan(directory: Path, document: Mapping[str, Any]) -> str:
-    """A sentence for the user if DIR/plan.json has the plan that is served, and `document` is another; else empty.
-
-    The gateway says which plan it serves: an `apply` from elsewhere changes it. Empty if it does not answer.
-    """
-    try:
-        running_state(directory.resolve())
-        from jellybean.serving.client import Client  # gRPC only where a run is up
-
-        with Client.of(directory.resolve(), timeout_s=_STATUS_S) as client:
-            served = client.status().plan
-    except (NotRunningError, RequestError):
-        return ""
-    if _hash_of(directory / PLAN_FILE) != served or document["hash"] == served:
-        return ""
-    return (
-        f"{directory / PLAN_FILE} had the plan that is served, {served[:12]}, which stays served until "
-        f"`jellybean apply` with the same options; `jellybean diff {directory} {RUNNING}` compares the two"
-    )
-
-
-def kept_plan(directory: Path, *, outdated: bool) -> str:
-    """A sentence that tells the user that DIR/plan.json was not replaced; empty if that file does not exist.
-
-    `outdated`: the file was made for other documents or options.
-    """
-    path = directory / PLAN_FILE
-    if not path.exists():
-        return ""
-    date = time.strftime("%Y-%m-%d %H:%M", time.localtime(path.stat().st_mtime))
-    note = ", which does not match these documents and options" if outdated else ""
-    return f"{path} still has the plan of {date}{note}"
-
-
 def unproven(plan: Plan) -> str | None:
     """A warning if the plan is not proven optimal; None if it is."""
     proof = plan.certificate
@@ -376,20 +242,3 @@ def unproven(plan: Plan) -> str | None:
     if proof.bound <= 0:
         return f"no lower bound on the cost was proven: {why}"
     return f"the optimum may cost up to {proof.gap:.2%} less than this plan: {why}"
-
-
-def problem_key(problem: Problem, cuts: Cuts) -> str:
-    """Content hash of a problem and the plan format version, to detect plans that no longer match the documents."""
-    return plan_format.content_hash(
-        {"plan_version": plan_format.VERSION, "problem": json_values(problem), "cuts": json_values(cuts)}
-    )
-
-
-def _key_path(directory: Path) -> Path:
-    return state_folder(directory) / "plan.key"
-
-
-def _write(path: Path, text: str) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from jellybean.documents import AnyProject, build_cuts, build_problem, require_folder
+from jellybean.planning.plan_file import PLAN_FILE, RUNNING, read_document, write_plan
 from jellybean.planning.predicted_latency import Judged, judged_latency, latency_breach
-from jellybean.planning.project_plan import (
-    PLAN_FILE,
-    RUNNING,
-    Planned,
-    plan_project,
-    read_document,
-    require_plan,
-    write_plan,
-)
+from jellybean.planning.project_plan import Planned, plan_project, require_plan
 from jellybean.serving.client import served_document
 from jellybean.serving.endpoint import owner_endpoint
 from jellybean_solver import (
@@ -178,6 +171,8 @@ def replan_project(
         ReplanSettings(prices, horizon_h, migration.at_least),
         SearchSettings(gap, time_limit_s, time.monotonic, check=check, instead=instead),
     )
+    if decision.best is not None:
+        decision = replace(decision, best=replace(decision.best, overrides=project.overrides))
     solve_s = time.perf_counter() - started - sum(checks_s)
     progress(2, 3, "p99 latency")
     chosen = {Verdict.KEEP: decision.running, Verdict.REPLACE: decision.best, Verdict.NONE: None}[decision.verdict]
@@ -189,4 +184,4 @@ def replan_project(
 def save_change(project: AnyProject, change: ReplanResult) -> None:
     """Write the kept or the new plan to DIR/plan.json, if one meets the targets."""
     if change.result is not None:
-        write_plan(project.directory, change.result, change.problem, change.cuts)
+        write_plan(project, change.result, change.problem, change.cuts)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
+from pathlib import Path
 
 from jellybean.display import formats
+from jellybean.planning.plan_file import current_hash, plan_options
 from jellybean.report.store import Snapshot, Store
 from jellybean_solver import Plan
 
@@ -14,15 +17,20 @@ MAX_KNOWN_PLANS = 10  # plans that are listed if one is not found
 
 def find_advice(snapshot: Snapshot, plan: Plan, store: Store) -> Iterator[str]:
     """Lines `COMMAND  what it adds`, or sentences."""
-    project = store.project
+    project = shlex.quote(store.project)
+    options = plan_options(plan)
+    is_open = None in (snapshot.prediction, snapshot.bench, snapshot.saturate)
+    if is_open and current_hash(Path(store.project)) not in (None, snapshot.plan_hash):
+        yield f"jellybean plan {project}{options}  comes first: plan.json has another plan now"
     if snapshot.prediction is None:
-        yield f"jellybean simulate {project}  predicts latency and the highest sustained rate"
+        yield f"jellybean simulate {project}{options}  predicts latency and the highest sustained rate"
     if not all(operator.model is not None for operator in plan.operators):
         if snapshot.bench is None:
             yield "Variants without a model file can be planned and simulated, but not served or measured."
         return
     if snapshot.bench is None:
-        yield f"jellybean bench {project}  serves and measures the plan (after jellybean up {project} --detach)"
+        up = f"jellybean up {project}{options} --detach"
+        yield f"jellybean bench {project}  measures the plan that is served (first {up})"
     if snapshot.saturate is None:
         yield f"jellybean bench {project} --saturate  finds the highest sustained rate"
     yield from _measured_elsewhere(snapshot, store)
@@ -33,7 +41,7 @@ def _measured_elsewhere(snapshot: Snapshot, store: Store) -> Iterator[str]:
     measured = {stored.measured_s: stored for stored in store.plans() if stored.measured_s is not None}
     if measured and all(stored.plan_hash != snapshot.plan_hash for stored in measured.values()):
         last = measured[max(measured)]
-        command = f"jellybean report {store.project} --plan {last.plan_hash[:HASH_DIGITS]}"
+        command = f"jellybean report {shlex.quote(store.project)} --plan {last.plan_hash[:HASH_DIGITS]}"
         yield f"{command}  shows the plan that was measured last, {formats.moment(last.measured_s)}"
 
 

@@ -20,7 +20,7 @@ from jellybean.display import formats, palette
 from jellybean.report import views
 from jellybean.report.comparison import METRIC_BY_KEY
 from jellybean.report.drawing import gauges, topology
-from jellybean.report.plan_view import cut_lines, proof, stale_lines, where
+from jellybean.report.plan_view import cut_lines, option_lines, proof, stale_lines, where
 from jellybean.report.report import Report
 from jellybean.report.utilisation import TOLERANCE
 from jellybean.serving.outcomes import outcome_text
@@ -105,6 +105,7 @@ def _environment() -> Environment:
         "unanswered": partial(outcome_text, answered=False),
         "saved": _saved,
         "advice": _advice,
+        "option_lines": option_lines,
         "xy": _xy,
         "breakable": _breakable,
         "capitalised": _capitalised,
@@ -150,5 +151,5 @@ def _saved(fraction: float) -> str:
 
 def _advice(line: str) -> tuple[str, str]:
     """Split advice into the command and its purpose; the command is empty for a plain sentence."""
-    command, _, purpose = line.partition("  ")
-    return (command, purpose) if purpose else ("", line)
+    command, _, purpose = line.rpartition("  ")
+    return command, purpose

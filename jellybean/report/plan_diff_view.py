@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -11,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jellybean.display import formats
+from jellybean.documents import override_options
 from jellybean_solver import HostedModel, PlanDiff, WorkerChange, usd_apart
 
 MAX_FIGURES, MAX_LIST_CHARACTERS = 20, 40  # changed figures that are shown; characters of a list within one line
@@ -23,6 +25,8 @@ def diff_text(diff: PlanDiff, before: str, after: str) -> RenderableType:
     if diff.is_empty:
         return Text(f"no difference between {before} and {after}, except possibly worker names", "bold")
     parts: list[RenderableType] = [Text(f"{before} -> {after}", "bold"), Text(f"  {_cost(diff)}")]
+    if diff.overrides_before != diff.overrides_after:
+        parts += [Text(f"  options{_options(diff.overrides_before)} ->{_options(diff.overrides_after)}")]
     parts += [Text(f"  {line}") for line in (*_selection(diff), *_fleet(diff))]
     parts += [Text(f"  {line}") for line in _figures(diff)]
     if diff.workers:
@@ -33,6 +37,10 @@ def diff_text(diff: PlanDiff, before: str, after: str) -> RenderableType:
 def diff_json(diff: PlanDiff) -> dict[str, Any]:
     """The fields of `PlanDiff` as JSON values, and `same`: true if the plans do not differ."""
     return {"same": diff.is_empty, **dataclasses.asdict(diff), "names": dict(diff.names)}
+
+
+def _options(overrides: Sequence[str]) -> str:
+    return override_options(overrides) or " none"
 
 
 def _cost(diff: PlanDiff) -> str:

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from jellybean.display import formats
 from jellybean.display.terminal import GOOD, WARN
+from jellybean.documents import override_options
 from jellybean.planning.predicted_latency import Judged
 from jellybean_solver import CLOSED_FORM_RATIO, Placement, Plan, head_name, p99_by_workflow, planned_cuts, usd_apart
 
@@ -36,7 +37,8 @@ def plan_text(
         parts.append(Padding(_workflows(plan), (0, 0, 0, 2), expand=False))
     parts.append(Padding(_placements(plan), (0, 0, 0, 2), expand=False))
     parts += [Padding(Text(line), (0, 0, 0, 2), expand=False) for line in latencies]
-    parts += [Padding(Text(line, "dim"), (0, 0, 0, 2), expand=False) for line in cut_lines(plan)]
+    notes = (*cut_lines(plan), *option_lines(plan))
+    parts += [Padding(Text(line, "dim"), (0, 0, 0, 2), expand=False) for line in notes]
     if plan.sites:
         note = "all sites have the same plan: workers and load are per site, the rate is the total"
         parts.append(Padding(Text(note, "dim"), (0, 0, 0, 2), expand=False))
@@ -62,6 +64,11 @@ def p99_lines(judged: Judged) -> Iterator[str]:
 def stale_lines(plan: Plan) -> tuple[str, ...]:
     """One line per change since the profiles were measured that the plan does not know: its figures may be wrong."""
     return tuple(f"planned with stale profiles: {text}" for text in plan.stale_profiles)
+
+
+def option_lines(plan: Plan) -> tuple[str, ...]:
+    """The `--set` options that the plan was made with, in one line; none without."""
+    return (f"planned with{override_options(plan.overrides)}",) if plan.overrides else ()
 
 
 def cut_lines(plan: Plan) -> tuple[str, ...]:

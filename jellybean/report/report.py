@@ -125,6 +125,7 @@ class Report:
             "advice": list(self.advice),
             "caveats": list(self.caveats),
             **({"stale_profiles": list(plan.stale_profiles)} if plan.stale_profiles else {}),
+            **({"overrides": list(plan.overrides)} if plan.overrides else {}),
             **({"workflows": [_plain(workflow) for workflow in self.workflows]} if self.workflows else {}),
         }
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from jellybean.documents import AnyProject, build_problem, load_any_project
 from jellybean.documents.rate_trace import RateTraceFile, read_rate_trace
 from jellybean.errors import DocumentError, SolverError
-from jellybean.planning.project_plan import current_plan, plan_project
+from jellybean.planning.plan_file import current_plan
+from jellybean.planning.project_plan import plan_project
 from jellybean.planning.simulation import brains, slow_latency_s
 from jellybean_solver import WORKFLOW_SEPARATOR, Plan, Replay, replay
 

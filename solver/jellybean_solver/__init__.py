@@ -202,6 +202,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "replan",
         "replan_cut",
     ),
+    "replanning.rescore": ("rescore",),
     "simulation.interfaces": ("MakeTimes",),
     "simulation.replay": (
         "Replay",

@@ -132,6 +132,7 @@ from jellybean_solver.replanning.replan import SearchSettings as SearchSettings
 from jellybean_solver.replanning.replan import Verdict as Verdict
 from jellybean_solver.replanning.replan import replan as replan
 from jellybean_solver.replanning.replan import replan_cut as replan_cut
+from jellybean_solver.replanning.rescore import rescore as rescore
 from jellybean_solver.simulation.interfaces import MakeTimes as MakeTimes
 from jellybean_solver.simulation.replay import Replay as Replay
 from jellybean_solver.simulation.replay import replay as replay

@@ -25,6 +25,7 @@ class PlanFigures:
     slo_latency_p99_s: float | None
     slo_budget_usd_per_h: float | None
     is_stale: bool  # it was planned with stale profiles
+    overrides: tuple[str, ...] = ()  # values PATH=VALUE by which the documents were changed for it
 
 
 def read_figures(document: Mapping[str, Any]) -> PlanFigures:
@@ -44,6 +45,7 @@ def read_figures(document: Mapping[str, Any]) -> PlanFigures:
         slo_latency_p99_s=_number(slo.get("latency_p99_s")),
         slo_budget_usd_per_h=_number(slo.get("budget_usd_per_h")),
         is_stale=bool(document.get("stale_profiles")),
+        overrides=tuple(map(str, document.get("overrides", ()))),
     )
 
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from jellybean.cli.app import Directory, Json, Overrides, Stale, app, example
 from jellybean.cli.console import EXIT_FAILURE, out, print_json, progress, say
 from jellybean.cli.current_plan import load_current_plan
-from jellybean.cli.projects import open_project
+from jellybean.cli.projects import open_project, planned_options
 from jellybean.display.terminal import BAD, GOOD
 from jellybean.documents import Project, load_project
 from jellybean.errors import JellyBeanError
@@ -74,7 +74,7 @@ def deploy(
     ] = None,
 ) -> None:
     """Deploy the plan to Kubernetes. A running plan is replaced without downtime. Can be run again at any time."""
-    project = open_project(directory, overrides, stale=stale)
+    project = open_project(directory, planned_options(directory, overrides), stale=stale)
     cluster = connect_to(kubeconfig, context, namespace)
     from jellybean_k8s import deploy as deploy_plan
 
@@ -170,7 +170,8 @@ def connect_to(kubeconfig: Path | None, context: str | None, namespace: str | No
 def show_changes(directory: Path, kubeconfig: Path | None, context: str | None, namespace: str | None) -> None:
     """Print what deploying a project would change (server-side dry run); typer.Exit(1) if it would change anything."""
     cluster = connect_to(kubeconfig, context, namespace)
-    deployed, objects = _render_objects(open_project(directory, None, stale=True), cluster, None)
+    project = open_project(directory, planned_options(directory, None), stale=True)
+    deployed, objects = _render_objects(project, cluster, None)
     _show_changes(cluster, deployed, objects, force=False)
 
 

@@ -11,7 +11,7 @@ import typer
 from jellybean.cli.app import Directory, Json, Overrides, Stale, app, checked_folder, example
 from jellybean.cli.console import out, print_json
 from jellybean.cli.current_plan import load_current_plan
-from jellybean.cli.projects import open_project
+from jellybean.cli.projects import open_project, planned_options
 from jellybean.documents import Project
 
 if TYPE_CHECKING:
@@ -51,7 +51,8 @@ def render(
         return
     if kustomize is not None:
         checked_folder("--kustomize", kustomize)
-    objects = render_objects(open_project(directory, overrides, stale=stale), service_monitor=service_monitor)
+    project = open_project(directory, planned_options(directory, overrides), stale=stale)
+    objects = render_objects(project, service_monitor=service_monitor)
     if kustomize is None:
         if json:
             print_json({"apiVersion": "v1", "kind": "List", "items": list(objects)})

@@ -10,7 +10,7 @@ import typer
 from jellybean.cli.app import checked_picture
 from jellybean.cli.console import EXIT_WOULD_BREAK, out, print_json, progress, say, warn
 from jellybean.cli.current_plan import warn_if_replanned
-from jellybean.cli.projects import warn_about_machines, warn_about_stale_profiles
+from jellybean.cli.projects import planned_options, warn_about_machines, warn_about_stale_profiles
 from jellybean.planning.project_plan import unproven
 
 
@@ -22,6 +22,7 @@ def run_check(
 
     if plot is not None:
         checked_picture(plot)
+    overrides = planned_options(directory, overrides)
     with progress("check") as advance:
         checked = check_trace(directory, trace, overrides, seed=seed, progress=advance, accept_stale=stale)
     warn_about_stale_profiles(checked.project)

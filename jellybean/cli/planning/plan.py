@@ -20,13 +20,14 @@ from jellybean.cli.planning.plan_latency import latency_lines
 from jellybean.cli.planning.plan_output import PlanOutput
 from jellybean.cli.planning.rate_scale import with_scaled_rates
 from jellybean.cli.planning.replan import HORIZON, horizon_hours, run_replan
-from jellybean.cli.projects import open_any_project
+from jellybean.cli.projects import open_any_project, planned_options
 from jellybean.display import formats
 from jellybean.display.terminal import BAD
 from jellybean.documents import MultiWorkflowProject, load_any_project
 from jellybean.errors import InfeasibleError, OutOfTimeError
+from jellybean.planning.plan_file import kept_plan, save_plan
 from jellybean.planning.prediction import predict
-from jellybean.planning.project_plan import kept_plan, plan_project, save_plan, unproven
+from jellybean.planning.project_plan import plan_project, unproven
 from jellybean.report import plan_text
 from jellybean.report.records import record_prediction
 from jellybean_solver import DEFAULT_GAP, Plan, to_document
@@ -207,7 +208,8 @@ def simulate(
     ] = None,
 ) -> None:
     """Predict latency, throughput and the highest sustained rate of the plan by simulation."""
-    project = open_any_project(directory, overrides, stale=stale, shows_times=True)
+    options = planned_options(directory, overrides)
+    project = open_any_project(directory, options, stale=stale, shows_times=True)
     current = load_current_plan(project)
     if (warning := unproven(current)) is not None:
         warn(warning)

@@ -54,6 +54,7 @@ def plan_json(planned: Planned, kept: str = "") -> dict[str, Any]:
         },
         "solve_s": planned.solve_s,
         **({"stale_profiles": list(plan.stale_profiles)} if plan.stale_profiles else {}),
+        **({"overrides": list(plan.overrides)} if plan.overrides else {}),
     }
 
 

@@ -12,7 +12,8 @@ import typer
 from jellybean.cli.app import checked_file
 from jellybean.cli.console import say
 from jellybean.cli.current_plan import next_commands
-from jellybean.planning.project_plan import PLAN_FILE, Planned, replaces_served_plan, write_plan_file
+from jellybean.planning.plan_file import PLAN_FILE, replaces_served_plan, write_plan_file
+from jellybean.planning.project_plan import Planned
 from jellybean.report.records import record_plan
 from jellybean_solver import Plan
 
@@ -67,4 +68,4 @@ class PlanOutput:
         elif self.file is not None:
             say(f"wrote {self.file}; {path} is unchanged; compare: jellybean diff {self.directory} {self.file}")
         else:
-            say(f"wrote {path}; next: {next_commands(self.directory, plan, self.overrides)}")
+            say(f"wrote {path}; next: {next_commands(self.directory, plan)}")

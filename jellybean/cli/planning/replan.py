@@ -11,7 +11,7 @@ from jellybean.cli.planning.plan_output import PlanOutput
 from jellybean.display.terminal import BAD
 from jellybean.documents import AnyProject
 from jellybean.errors import InfeasibleError
-from jellybean.planning.project_plan import PLAN_FILE, kept_plan
+from jellybean.planning.plan_file import PLAN_FILE, kept_plan
 from jellybean.quantities import DURATION, InvalidValueError, parse_quantity
 from jellybean_solver import Verdict
 

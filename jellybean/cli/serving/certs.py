@@ -10,7 +10,7 @@ import typer
 from jellybean.cli.app import Directory, Json, Overrides, Stale, app, example
 from jellybean.cli.console import out, print_json, say
 from jellybean.cli.current_plan import load_current_plan
-from jellybean.cli.projects import open_project
+from jellybean.cli.projects import open_project, planned_options
 from jellybean.display.terminal import GOOD
 from jellybean.errors import JellyBeanError
 from jellybean.folders import state_folder
@@ -55,7 +55,7 @@ def certs(
         raise JellyBeanError("certificates need cryptography: pip install 'jellybean-serving[agent]'") from error
     from jellybean_agent import Identity, Role
 
-    project = open_project(directory, overrides, stale=stale)
+    project = open_project(directory, planned_options(directory, overrides), stale=stale)
     view = plan_view(to_document(load_current_plan(project)))
     folder = out_folder or state_folder(project.directory) / "certs"
     is_first = not (folder / "ca" / PRIVATE_KEY_FILE).exists()

@@ -11,7 +11,7 @@ import typer
 from jellybean.cli.app import Directory, HedgeAfter, Json, LogFormat, Overrides, Stale, app, example, parse_hedge_after
 from jellybean.cli.console import print_json, progress, say
 from jellybean.cli.current_plan import load_current_plan
-from jellybean.cli.projects import open_project
+from jellybean.cli.projects import open_project, planned_options
 from jellybean.cli.serving.servable import servable
 from jellybean.cli.serving.watch import run_json, watch
 from jellybean.errors import InputError
@@ -36,7 +36,7 @@ def token(
     from jellybean.serving.enrolment.enrolment import make_token
     from jellybean_agent import Identity, Role
 
-    project = open_project(directory, overrides, stale=stale)
+    project = open_project(directory, planned_options(directory, overrides), stale=stale)
     view = plan_view(to_document(load_current_plan(project)))
     if worker not in (known := [serving.name for serving in view.serving]):
         near = f"; {hint}" if (hint := did_you_mean(worker, known)) else ""
@@ -90,7 +90,7 @@ def gateway(
 
     if log_format is not None:
         os.environ["JELLYBEAN_LOG"] = log_format  # inherited by the processes, including restarted ones
-    project = open_project(directory, overrides, stale=stale)
+    project = open_project(directory, planned_options(directory, overrides), stale=stale)
     plan, _ = servable(project, max_workers=None)
     settings = JoinedSettings(
         peers,

@@ -32,8 +32,8 @@ from jellybean.cli.serving.gateway_options import AdminTls, GatewayAt, given_end
 from jellybean.display import formats
 from jellybean.display.terminal import BAD, GOOD, WARN
 from jellybean.documents import Project, load_project
+from jellybean.planning.plan_file import RUNNING
 from jellybean.planning.prediction import predict
-from jellybean.planning.project_plan import RUNNING
 from jellybean.planning.replan import named_plan
 from jellybean.report import Store, build_report, render_html, to_table
 from jellybean.report.advice import HASH_DIGITS
@@ -42,7 +42,7 @@ from jellybean.serving.client import served_document
 from jellybean.serving.endpoint import Endpoint, owner_endpoint
 from jellybean.serving.errors import ServingError
 from jellybean.serving.outcomes import outcome_text
-from jellybean_solver import DEFAULT_WINDOW_S
+from jellybean_solver import DEFAULT_WINDOW_S, from_document
 
 
 @app.command(
@@ -225,8 +225,8 @@ def measure(
 
     `endpoint`: a gateway elsewhere, instead of the project's own.
     """
-    project = load_project(directory, overrides)
     document = served_document(endpoint or owner_endpoint(directory))
+    project = load_project(directory, overrides or from_document(document).overrides)
     with progress("saturate" if saturate else "bench") as advance:
         if saturate:
             guess = predicted_rate_per_s(directory, document["hash"])

@@ -14,14 +14,14 @@ from jellybean_solver import Plan, request_streams
 MAX_WORKERS = 100  # worker processes on one machine
 
 
-def servable(project: Project, *, max_workers: int | None = MAX_WORKERS) -> tuple[Plan, int]:
+def servable(project: Project, *, max_workers: int | None = MAX_WORKERS, anew: bool = False) -> tuple[Plan, int]:
     """Load the plan; returns it and its number of workers. JellyBeanError if it cannot be served.
 
-    `max_workers`: most processes on this machine; None if the workers are on other ones.
+    `max_workers`: most processes on this machine; None if the workers are on other ones. `anew`: plan in any case.
     """
     name, operators = project.workflow.name, project.workflow.operators
     _require_models(name, [o for o, spec in operators.items() if not any(v.is_served for v in spec.variants.values())])
-    plan = load_current_plan(project)
+    plan = load_current_plan(project, anew=anew)
     if len(request_streams(plan)) > 1:
         raise JellyBeanError(
             f"{plan.name}: its sources form several independent request streams; "

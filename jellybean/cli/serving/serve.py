@@ -23,7 +23,7 @@ from jellybean.cli.app import (
 )
 from jellybean.cli.console import EXIT_FAILURE, out, print_json, progress
 from jellybean.cli.documents import check_project
-from jellybean.cli.projects import open_project
+from jellybean.cli.projects import open_project, planned_options
 from jellybean.cli.serving.gateway_options import AdminTls, GatewayAt, given_endpoint
 from jellybean.cli.serving.servable import MAX_WORKERS, servable, worker_count
 from jellybean.cli.serving.watch import run_json, watch
@@ -82,7 +82,8 @@ def up(
         )
     if log_format is not None:
         os.environ["JELLYBEAN_LOG"] = log_format  # inherited by all processes, including restarted ones
-    project = open_project(directory, overrides, stale=stale, shows_times=True)
+    options = planned_options(directory, overrides)
+    project = open_project(directory, options, stale=stale, shows_times=True)
     settings = LaunchSettings(
         port=port,
         http_port=http_port,
@@ -114,7 +115,7 @@ def start(project: Project, settings: LaunchSettings, *, detach: bool, json: boo
 @app.command(
     epilog=example(
         "jellybean apply my-digits",
-        "jellybean apply my-digits --set slo.accuracy=80",
+        "jellybean plan my-digits --set slo.accuracy=80 && jellybean apply my-digits",
         "jellybean apply my-digits --gateway gateway.example:8001 --tls certs/admin/admin",
     )
 )
@@ -129,20 +130,29 @@ def apply(
         Path | None, typer.Option(help="With --gateway: JSON with the addresses of workers that are new or have moved.")
     ] = None,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for the new plan's workers.")] = 120.0,
+    replan: Annotated[
+        bool, typer.Option("--replan", help="Plan again first, even if plan.json matches documents and options.")
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Replace the running plan by the current one without losing requests: start new workers, switch, stop old ones.
+    """Replace the running plan by plan.json without losing requests: start new workers, switch, stop old ones.
 
-    Boxes that joined download the new plan's models, then switch.
+    Boxes that joined download the new plan's models, then switch. If the documents have changed since plan.json was
+    made, it is made again first, with the same --set.
     """
+    from jellybean.serving.client import served_document
     from jellybean.serving.local import replace_plan
 
     endpoint, allowed = given_endpoint(directory, gateway, tls), parse_allowed_python(allow_python)
     if peers is not None and endpoint is None:
         raise typer.BadParameter("--peers belongs to --gateway: of a gateway here, its own file is read again")
-    project = open_project(directory, overrides, stale=stale)
+    project = open_project(directory, planned_options(directory, overrides), stale=stale)
+    if endpoint is None:  # nothing is written unless a plan is served
+        replace_plan.require_replaceable(directory)
+    else:
+        served_document(endpoint)
     has_limit = endpoint is None and not is_serving_joined(directory)
-    plan, workers = servable(project, max_workers=MAX_WORKERS if has_limit else None)
+    plan, workers = servable(project, max_workers=MAX_WORKERS if has_limit else None, anew=replan)
     document = to_document(plan)
     with progress("apply") as advance:
         if endpoint is not None:

@@ -81,7 +81,7 @@ def apply(
     except AgentError as error:
         raise LaunchError(str(error)) from error
     with launch_lock(directory):
-        _require_same_version(directory, running_state(directory))
+        require_replaceable(directory)
         _recover(directory, running_state(directory))
         state = running_state(directory)
         if not state.peers:
@@ -124,6 +124,11 @@ def apply_at(
     waiting = partial(progress, 0, 1, "the new workers start")
     replace_at(endpoint, document, addresses, timeout_s=timeout_s, while_waiting=waiting)
     return True
+
+
+def require_replaceable(directory: Path) -> None:
+    """NotRunningError when nothing is up whose plan could be replaced; LaunchError for a run of an earlier version."""
+    _require_same_version(directory, running_state(directory))
 
 
 def _require_same_version(directory: Path, state: RunState) -> None:

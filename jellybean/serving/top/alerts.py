@@ -23,7 +23,7 @@ _CLIENT_ERRORS = f'ignoring (outcome) rate(jellybean_gateway_requests_total{{out
 OFFERED_PER_S = f"rate(jellybean_gateway_received_total[{WINDOW}]) - {_CLIENT_ERRORS}"
 _PLANNED_PER_S = "jellybean_plan_requests_per_second"
 P99_S = f"histogram_quantile(0.99, sum by ({_AT}, le) (rate(jellybean_gateway_latency_seconds_bucket[{WINDOW}])))"
-_REPLAN = "jellybean plan DIR --from running --set sources.NAME.rate=..., then jellybean apply DIR with the same --set"
+_REPLAN = "jellybean plan DIR --from running --set sources.NAME.rate=..., then jellybean apply DIR"
 
 
 def _share_above(outcome: OutcomeKind) -> str:

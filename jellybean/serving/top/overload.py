@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from jellybean.documents import load_project
+from jellybean.documents import load_project, override_options
 from jellybean.errors import DocumentError
 from jellybean.quantities import DURATION, RATE, format_quantity
 from jellybean_agent import PlanFigures
@@ -100,10 +100,16 @@ def seconds(value_s: float) -> str:
 
 
 def replan_command(directory: Path, figures: PlanFigures, ratio: float) -> str:
-    """The command that re-plans the running plan for `ratio` times its rates, with its targets."""
-    settings = [f"sources.{name}.rate={_rounded_up(rate * ratio)}" for name, rate in figures.source_rates_per_s.items()]
-    options = "".join(f" --set {shlex.quote(text)}" for text in (*settings, *_other_targets(directory, figures)))
+    """The command that re-plans the running plan for `ratio` times its rates, with its targets and other options."""
+    rates = {f"sources.{name}.rate": rate * ratio for name, rate in figures.source_rates_per_s.items()}
+    kept = [text for text in figures.overrides if _path(text) not in rates]
+    settings = [f"{path}={_rounded_up(rate)}" for path, rate in rates.items()]
+    options = override_options([*kept, *settings, *_other_targets(directory, figures)])
     return f"jellybean plan {shlex.quote(str(directory))} --from running{options}{' --stale' * figures.is_stale}"
+
+
+def _path(override: str) -> str:
+    return override.partition("=")[0].strip().removeprefix("workflow.")
 
 
 def _rounded_up(rate_per_s: float) -> str:
@@ -112,9 +118,9 @@ def _rounded_up(rate_per_s: float) -> str:
 
 
 def _other_targets(directory: Path, figures: PlanFigures) -> Iterator[str]:
-    """Overrides for the targets of the plan that differ from the documents': it was made with `--set`."""
+    """Overrides for the targets of the plan that differ from those of the documents with its own overrides."""
     try:
-        slo = load_project(directory, profiles=False, files=False).workflow.slo
+        slo = load_project(directory, figures.overrides, profiles=False, files=False).workflow.slo
     except DocumentError:  # the command will name the mistake
         return
     if figures.slo_accuracy != slo.accuracy:

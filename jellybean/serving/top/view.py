@@ -73,7 +73,7 @@ def _overload(overload: Overload, *, fold: bool) -> list[Text]:
     if overload.command is None:
         return [reasons, Text("`jellybean top DIR` on the gateway's machine names the command that plans for more")]
     command = Text(overload.command, no_wrap=not fold, overflow="fold" if fold else "ignore")
-    return [reasons.append(", so plan for more, then `jellybean apply` with the same --set:"), command]
+    return [reasons.append(", so plan for more, then `jellybean apply`:"), command]
 
 
 def _workers(top: Top, *, narrow: bool) -> Table:

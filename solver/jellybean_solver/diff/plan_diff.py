@@ -111,6 +111,8 @@ class PlanDiff:
     cost_after: Cost
     accuracy_before: float | None
     accuracy_after: float | None
+    overrides_before: tuple[str, ...]
+    overrides_after: tuple[str, ...]
     variants: tuple[VariantChange, ...]
     models: tuple[ModelChange, ...]
     pools: tuple[PoolChange, ...]
@@ -123,7 +125,7 @@ class PlanDiff:
 
     @property
     def is_empty(self) -> bool:
-        """True if the plans differ at most in the names of workers."""
+        """True if the plans differ at most in the names of workers, and in the options that they were made with."""
         one, two = self.cost_before, self.cost_after
         changes = (self.variants, self.models, self.pools, self.placements, self.workers, self.links, self.figures)
         figures_before = one.compute_usd_per_h, one.network_usd_per_h, self.accuracy_before
@@ -154,6 +156,8 @@ def plan_diff(before: Plan, after: Plan, worth: LoadPrice | None = None) -> Plan
         cost_after=after.cost,
         accuracy_before=before.accuracy,
         accuracy_after=after.accuracy,
+        overrides_before=before.overrides,
+        overrides_after=after.overrides,
         variants=tuple(VariantChange(*change) for change in _changes(before.selection, after.selection, None)),
         models=tuple(
             ModelChange(*key, was, now)

@@ -152,6 +152,8 @@ class Plan:
     `sites`: tier -> number of identical sites, for tiers with more than one (sites.py). A worker then stands for one
     worker in each site. Sources and links are those of one site; rates of operators, route weights and costs cover all
     sites together.
+
+    `overrides`: the values PATH=VALUE by which the documents were changed for this plan (`--set`), in their order.
     """
 
     name: str
@@ -170,6 +172,7 @@ class Plan:
     sites: Mapping[str, int] = field(default_factory=dict)
     workflows: tuple[PlannedWorkflow, ...] = ()
     stale_profiles: tuple[str, ...] = field(default=(), metadata={"said": "if there are any"})  # as in `Problem`
+    overrides: tuple[str, ...] = field(default=(), metadata={"said": "if there are any"})
 
     @cached_property
     def selection(self) -> Mapping[str, str]:

@@ -255,6 +255,7 @@ def test_apply_moves_the_boxes_to_another_plan_without_losing_a_request(site: Si
             assert client.status().plan == served != before
             assert client.infer(ONES)["triple"].tolist() == [[15, 15, 15, 15]]
         assert printed("top", str(site.project))["plan"] == served
+        jellybean("plan", str(site.project))  # and back
         back = printed("apply", str(site.project), *site.elsewhere, "--timeout", str(LIMIT_S))
         assert back == {"workflow": "scales", "plan": before, "changed": True}
         assert not printed("apply", str(site.project))["changed"]

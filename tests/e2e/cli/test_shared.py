@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jellybean.cli import run
-from jellybean.planning.project_plan import load_plan
+from jellybean.planning.plan_file import load_plan
 from jellybean.planning.simulation import simulate_plan
 from jellybean.report.records import record_prediction
 

@@ -58,7 +58,7 @@ def test_the_plan_that_is_there_is_checked(digits: Path) -> None:
     workflow = digits / "workflow.yaml"
     workflow.write_text(workflow.read_text(encoding="utf-8").replace("rate: 10/s", "rate: 12/s"), encoding="utf-8")
     changed = json.loads(jellybean("plan", str(digits), "--check", calm, "--json").stdout)
-    assert "made for other documents" in changed["planned_anew"]
+    assert "the documents have changed since plan.json was made" in changed["planned_anew"]
     assert (digits / "plan.json").read_text(encoding="utf-8") != planned
     shutil.rmtree(digits / ".jellybean")  # as after a fresh checkout: the same plan comes out
     assert "anew" not in jellybean("plan", str(digits), "--check", calm).stderr
@@ -82,8 +82,8 @@ def test_a_peak_would_break_and_the_hint_holds(digits: Path) -> None:
     words = shlex.split(command)
     assert words[:5] == ["jellybean", "plan", str(digits), "--check", path]
     done = jellybean(*words[1:])
-    assert f"planned again and wrote {digits / 'plan.json'}" in done.stderr
-    assert "documents or --set options" in done.stderr
+    assert f"sources.strip.rate=40/s and wrote {digits / 'plan.json'}" in done.stderr
+    assert "plan.json is the plan for --set slo.budget=null" in done.stderr
     assert json.loads((digits / "plan.json").read_text(encoding="utf-8"))["sources"][0]["rate_per_s"] == 40
 
 

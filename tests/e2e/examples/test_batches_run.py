@@ -93,9 +93,11 @@ def test_another_plan_takes_over(crops: Path) -> None:
     crop = np.zeros((1, 16, 16), np.uint8)
     with Client.of(crops) as client:
         before = client.infer({"crop": crop})["shape"]
-        alone = ("apply", str(crops), "--set", "limits.batch=1")
-        assert "serving the new plan of crops with 2 workers" in jellybean_process(*alone).stdout
-        assert "already served with this plan" in jellybean_process(*alone).stdout
+        alone = jellybean_process("apply", str(crops), "--set", "limits.batch=1")
+        assert "serving the new plan of crops with 2 workers" in alone.stdout
+        again = jellybean_process("apply", str(crops))  # it goes on with the options of plan.json
+        assert "already served with this plan" in again.stdout
+        assert "plan.json is the plan for --set limits.batch=1" in again.stderr
         np.testing.assert_array_equal(client.infer({"crop": crop})["shape"], before)
         assert len(client.status().workers) == 2
 

@@ -13,7 +13,8 @@ from ruamel.yaml import YAML
 
 from jellybean.documents import build_cuts, build_problem, load_project
 from jellybean.errors import DocumentError, StaleProfilesError
-from jellybean.planning.project_plan import current_plan, plan_project, save_plan
+from jellybean.planning.plan_file import current_plan, save_plan
+from jellybean.planning.project_plan import plan_project
 from jellybean.planning.replan import replan_project
 from jellybean.profiler import profile
 from jellybean.report.plan_view import cut_lines

@@ -11,7 +11,7 @@ import grpc
 import psutil
 
 from jellybean.folders import state_folder
-from jellybean.planning.project_plan import PLAN_FILE, replaces_served_plan
+from jellybean.planning.plan_file import PLAN_FILE, replaces_served_plan
 from jellybean.serving.enrolment.rollout import PlanOffer, PlanRollout
 from jellybean.serving.gateway.gateway import Gateway
 from jellybean.serving.gateway.plans.current_plan import WorkerNetwork

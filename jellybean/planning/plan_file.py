@@ -1,0 +1,245 @@
+"""The plan file DIR/plan.json, and for which documents and `--set` options it was written.
+
+A command about the plan takes plan.json as it stands while the documents that it was written for do not change. Only
+`plan`, other options or changed documents replace it, and the command says so.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from jellybean.documents import AnyProject, build_cuts, build_problem, override_options
+from jellybean.errors import InputError, JellyBeanError
+from jellybean.folders import STATE_FOLDER, state_folder
+from jellybean.planning.project_plan import Planned, plan_project, require_plan
+from jellybean.serving.errors import NotRunningError, RequestError
+from jellybean.serving.run_state import running_state
+from jellybean_agent import describe_error
+from jellybean_protos import plan_format
+from jellybean_solver import (
+    Cuts,
+    Plan,
+    PlanDocumentError,
+    Problem,
+    from_document,
+    json_values,
+    plan_diff,
+    problem_as_planned,
+    rescore,
+    to_document,
+)
+
+PLAN_FILE = "plan.json"
+RUNNING = "running"  # given instead of a file name, it means the plan that is being served
+_RECORD_FILE = "plan.key"
+_STATUS_S = 5.0  # longest wait for the gateway's status
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRecord:
+    """For what plan.json was written: the plan's hash, the problem's content hash, and the `--set` options.
+
+    A plan that `plan --from` keeps states the options it was made with; the record has those that it was kept for.
+    """
+
+    plan: str
+    problem: str
+    overrides: tuple[str, ...]
+
+
+def save_plan(project: AnyProject, planned: Planned) -> dict[str, Any]:
+    """Write DIR/plan.json atomically, and for what it was written; returns the plan document."""
+    return write_plan(project, to_document(require_plan(planned)), planned.problem, planned.cuts)
+
+
+def write_plan(project: AnyProject, document: dict[str, Any], problem: Problem, cuts: Cuts) -> dict[str, Any]:
+    """Write a plan document to DIR/plan.json, recorded as the solution of `problem`; returns the document unchanged."""
+    write_plan_file(project.directory / PLAN_FILE, document)
+    _record(project, str(document["hash"]), problem_key(problem, cuts))
+    return document
+
+
+def write_plan_file(path: Path, document: dict[str, Any]) -> None:
+    """Write a plan document to a file, atomically."""
+    _write(path, json.dumps(document, indent=1) + "\n")
+
+
+def load_plan(directory: Path) -> Plan:
+    """Load the plan in DIR/plan.json."""
+    return _own_document(directory)[1]
+
+
+def read_document(path: Path, hint: str = "") -> tuple[dict[str, Any], Plan]:
+    """The document in a plan file and the plan; without `hint` the file was named by the user.
+
+    JellyBeanError, with `hint` appended to its message, if the file is not a plan; InputError without a hint.
+    """
+    kind = JellyBeanError if hint else InputError
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        missing = "there is no plan yet" if hint else "file not found"
+        raise kind(f"{path}: {missing}{hint}") from error
+    except (OSError, ValueError) as error:
+        raise kind(f"{path}: cannot be read as a plan: {describe_error(error)}{hint}") from error
+    if not isinstance(document, dict):
+        raise kind(f"{path}: is not a plan{hint}")
+    try:
+        return document, from_document(document)
+    except PlanDocumentError as error:
+        raise kind(f"{path}: {error}{hint}") from error
+
+
+def planned_overrides(directory: Path) -> tuple[str, ...]:
+    """The `--set` options that DIR/plan.json was made or kept for; empty without a plan that can be read."""
+    try:
+        document, plan = _own_document(directory)
+    except JellyBeanError:
+        return ()
+    record = _read_record(directory)
+    return record.overrides if record is not None and record.plan == document["hash"] else plan.overrides
+
+
+def current_plan(project: AnyProject, *, anew: bool = False) -> tuple[Plan, str]:
+    """The plan for the current documents, and the reason why it was planned again (empty: plan.json as it stands).
+
+    `anew`: plan in any case. InfeasibleError if no plan meets the current documents' targets; the outdated plan is not
+    returned. JellyBeanError if plan.json cannot be read as a plan: it may have been edited, and stays.
+    """
+    directory = project.directory
+    plan, reason = (None, "--replan") if anew else _checked(project)
+    if plan is not None and not reason:
+        return plan, ""
+    planned = plan_project(project, compare=False)
+    plan = require_plan(planned, kept_plan(directory, outdated=True))
+    before = current_hash(directory)
+    served = replaces_served_plan(directory, to_document(plan))
+    document = save_plan(project, planned)
+    if document["hash"] == before:
+        return plan, ""
+    options = f" with{override_options(project.overrides)}" if project.overrides else ""
+    wrote = f"{reason}: planned again{options} and wrote {directory / PLAN_FILE}"
+    return plan, "\n".join(filter(None, (wrote, served)))
+
+
+def _checked(project: AnyProject) -> tuple[Plan | None, str]:
+    """The plan in DIR/plan.json, None if there is none, and why it does not answer the project's problem, or nothing.
+
+    A plan without a record, as one that was copied here, answers it if it is what the problem makes of its choices.
+    """
+    directory = project.directory
+    if not (directory / PLAN_FILE).exists():
+        return None, f"{PLAN_FILE} did not exist"
+    document, plan = _own_document(directory)
+    problem, cuts = build_problem(project), build_cuts(project)
+    record, key = _read_record(directory), problem_key(problem, cuts)
+    if record is None or record.plan != document["hash"]:
+        if reason := _mismatch(problem, cuts, plan):
+            return plan, reason
+        _record(project, document["hash"], key)
+        return plan, ""
+    if record.problem == key:
+        return plan, ""
+    if record.overrides != project.overrides:
+        return plan, f"{PLAN_FILE} is the plan {_for_options(record.overrides)}"
+    return plan, f"the documents have changed since {PLAN_FILE} was made"
+
+
+def _mismatch(problem: Problem, cuts: Cuts, plan: Plan) -> str:
+    """Why a plan is not one of the problem: it breaks a limit, runs other models, or states other figures."""
+    problem = problem_as_planned(problem, cuts, plan)
+    rescored, _, complaints = rescore(problem, plan)
+    if complaints:
+        return f"{PLAN_FILE} does not fit the documents ({complaints[0]})"
+    models = {operator.name: operator.variant(plan.selection[operator.name]).model for operator in problem.operators}
+    if any(operator.model != models[operator.name] for operator in plan.operators):
+        return f"{PLAN_FILE} names other model files than the documents"
+    if not plan_diff(plan, rescored).is_empty:
+        return f"{PLAN_FILE} states other figures than the documents"
+    return ""
+
+
+def plan_options(plan: Plan) -> str:
+    """The options of the plan as text for commands that plan or serve it, with a space before each."""
+    return f"{override_options(plan.overrides)}{' --stale' * bool(plan.stale_profiles)}"
+
+
+def _for_options(overrides: Sequence[str]) -> str:
+    return f"for{override_options(overrides)}" if overrides else "without --set"
+
+
+def replaces_served_plan(directory: Path, document: Mapping[str, Any]) -> str:
+    """A sentence for the user if DIR/plan.json has the plan that is served, and `document` is another; else empty.
+
+    The gateway says which plan it serves: an `apply` from elsewhere changes it. Empty if it does not answer.
+    """
+    try:
+        running_state(directory.resolve())
+        from jellybean.serving.client import Client  # gRPC only where a run is up
+
+        with Client.of(directory.resolve(), timeout_s=_STATUS_S) as client:
+            served = client.status().plan
+    except (NotRunningError, RequestError):
+        return ""
+    if current_hash(directory) != served or document["hash"] == served:
+        return ""
+    return (
+        f"{directory / PLAN_FILE} had the plan that is served, {served[:12]}, which stays served until "
+        f"`jellybean apply {directory}`; `jellybean diff {directory} {RUNNING}` compares the two"
+    )
+
+
+def kept_plan(directory: Path, *, outdated: bool) -> str:
+    """A sentence that tells the user that DIR/plan.json was not replaced; empty if that file does not exist.
+
+    `outdated`: the file was made for other documents or options.
+    """
+    path = directory / PLAN_FILE
+    if not path.exists():
+        return ""
+    date = time.strftime("%Y-%m-%d %H:%M", time.localtime(path.stat().st_mtime))
+    note = ", which does not match these documents and options" if outdated else ""
+    return f"{path} still has the plan of {date}{note}"
+
+
+def problem_key(problem: Problem, cuts: Cuts) -> str:
+    """Content hash of a problem, to detect plans that no longer match the documents."""
+    return plan_format.content_hash({"problem": json_values(problem), "cuts": json_values(cuts)})
+
+
+def _own_document(directory: Path) -> tuple[dict[str, Any], Plan]:
+    return read_document(directory / PLAN_FILE, f"; run: jellybean plan {directory}")
+
+
+def current_hash(directory: Path) -> str | None:
+    """The hash that DIR/plan.json states; None if there is none."""
+    try:
+        document = json.loads((directory / PLAN_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return document.get("hash") if isinstance(document, dict) else None
+
+
+def _record(project: AnyProject, plan_hash: str, key: str) -> None:
+    record = PlanRecord(plan_hash, key, project.overrides)
+    _write(state_folder(project.directory) / _RECORD_FILE, json.dumps(asdict(record)) + "\n")
+
+
+def _read_record(directory: Path) -> PlanRecord | None:
+    """For what plan.json was written; None if that is unknown."""
+    try:
+        stored = json.loads((directory / STATE_FOLDER / _RECORD_FILE).read_text(encoding="utf-8"))
+        return PlanRecord(str(stored["plan"]), str(stored["problem"]), tuple(map(str, stored["overrides"])))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _write(path: Path, text: str) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)

@@ -1,0 +1,158 @@
+"""Commands about plan.json go on with the `--set` options that it was made for, and replace it only with a reason."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+from jellybean.cli import run
+from jellybean.documents import load_project
+from jellybean.planning.plan_file import current_plan, planned_overrides
+from tests.support.paths import EXAMPLES
+
+FASTER = ("sources.image.rate=60/s", "sources.speech.rate=60/s")
+SLOWER = ("sources.image.rate=39.9/s", "sources.speech.rate=39.9/s")
+OPTIONS = [word for text in FASTER for word in ("--set", text)]
+SHOWN = "".join(f" --set {text}" for text in FASTER)
+NO_PLANNING = "it plans, which it must not"
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The example with a plan for 60 requests a second."""
+    directory = tmp_path_factory.mktemp("options") / "vqa"
+    shutil.copytree(EXAMPLES / "vqa", directory)
+    assert run(["plan", str(directory), *OPTIONS]) == 0
+    return directory
+
+
+@pytest.fixture
+def vqa(planned: Path, tmp_path: Path) -> Path:
+    """A copy of it that a test may change."""
+    return Path(shutil.copytree(planned, tmp_path / "vqa"))
+
+
+def document(directory: Path) -> dict[str, object]:
+    found: dict[str, object] = json.loads((directory / "plan.json").read_text(encoding="utf-8"))
+    return found
+
+
+def test_a_plan_states_the_options_that_it_was_made_with(vqa: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert document(vqa)["overrides"] == list(FASTER)
+    assert run(["plan", str(vqa), *OPTIONS, "--dry-run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["overrides"] == list(FASTER)
+    assert run(["plan", str(vqa), "--out", str(vqa / "plain.json")]) == 0
+    assert "overrides" not in json.loads((vqa / "plain.json").read_text(encoding="utf-8"))
+    assert run(["diff", str(vqa), str(vqa / "plain.json")]) == 1
+    assert f"options{SHOWN} -> none" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_command_without_options_takes_the_plan_as_it_stands(
+    vqa: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("jellybean.planning.plan_file.plan_project", lambda *_, **__: pytest.fail(NO_PLANNING))
+    before = (vqa / "plan.json").read_bytes()
+    trace = vqa / "trace.csv"
+    trace.write_text("time_s,source,rate_per_s\n0,image,1\n0,speech,1\n", encoding="utf-8")
+    assert run(["plan", str(vqa), "--check", str(trace), "--json"]) == 0
+    written = capsys.readouterr()
+    answer = json.loads(written.out)
+    assert (answer["plan"], answer["planned_anew"]) == (document(vqa)["hash"], None)
+    assert f"{vqa / 'plan.json'} is the plan for{SHOWN}" in written.err
+    assert (vqa / "plan.json").read_bytes() == before
+
+
+def test_changed_documents_are_planned_for_with_the_same_options(vqa: Path) -> None:
+    fleet = vqa / "infrastructure.yaml"
+    text = fleet.read_text(encoding="utf-8")
+    assert "price: 0.768 USD/h" in text
+    fleet.write_text(text.replace("price: 0.768 USD/h", "price: 0.8 USD/h"), encoding="utf-8")
+    plan, reason = current_plan(load_project(vqa, planned_overrides(vqa)))
+    assert plan.overrides == FASTER
+    assert reason.startswith(f"the documents have changed since plan.json was made: planned again with{SHOWN}")
+    assert document(vqa)["overrides"] == list(FASTER)
+    again, reason = current_plan(load_project(vqa, FASTER), anew=True)
+    assert (again, reason) == (plan, "")  # the same plan comes out, and nothing is replaced
+
+
+def test_other_options_replace_the_plan_and_say_so(vqa: Path) -> None:
+    plan, reason = current_plan(load_project(vqa, SLOWER))
+    assert plan.overrides == SLOWER
+    assert reason.startswith(f"plan.json is the plan for{SHOWN}: planned again with --set {SLOWER[0]}")
+    assert planned_overrides(vqa) == SLOWER
+
+
+def test_options_that_mean_the_same_replace_nothing(vqa: Path) -> None:
+    before = (vqa / "plan.json").read_bytes()
+    plan, reason = current_plan(load_project(vqa, [text.replace("60/s", "3600/min") for text in FASTER]))
+    assert (plan.overrides, reason) == (FASTER, "")
+    assert (vqa / "plan.json").read_bytes() == before
+
+
+def test_a_plan_file_that_was_copied_here_is_taken_if_it_fits_the_documents(
+    vqa: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(["plan", str(vqa), "--out", str(vqa / "plain.json")]) == 0
+    with monkeypatch.context() as patched:
+        patched.setattr("jellybean.planning.plan_file.plan_project", lambda *_, **__: pytest.fail(NO_PLANNING))
+        shutil.copy(vqa / "plain.json", vqa / "plan.json")
+        assert planned_overrides(vqa) == ()
+        plan, reason = current_plan(load_project(vqa))
+        assert (plan.overrides, reason) == ((), "")
+        shutil.rmtree(vqa / ".jellybean")  # as after a fresh checkout
+        assert current_plan(load_project(vqa)) == (plan, "")
+    _, reason = current_plan(load_project(vqa, FASTER))
+    assert reason.startswith("plan.json is the plan without --set: planned again with")
+    shutil.copy(vqa / "plain.json", vqa / "plan.json")
+    _, reason = current_plan(load_project(vqa, FASTER))
+    assert re.match(r"plan.json does not fit the documents \(.+\): planned again with", reason)
+
+
+def test_a_plan_that_was_kept_is_taken_for_the_options_it_was_kept_for(vqa: Path) -> None:
+    assert run(["plan", str(vqa)]) == 0
+    before = document(vqa)
+    options = [word for text in SLOWER for word in ("--set", text)]
+    assert run(["plan", str(vqa), "--from", str(vqa), *options]) == 0
+    assert document(vqa) == before  # the plan for 40/s is kept for 39.9/s
+    assert planned_overrides(vqa) == SLOWER
+    assert current_plan(load_project(vqa, SLOWER))[1] == ""
+
+
+def test_a_plan_that_was_edited_stays(vqa: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (vqa / "plan.json").read_text(encoding="utf-8").replace('"overrides": [', '"overrides": ["slo.accuracy=1", ')
+    (vqa / "plan.json").write_text(text, encoding="utf-8")
+    assert run(["simulate", str(vqa)]) == 1
+    assert f"it was changed by hand; plan again; run: jellybean plan {vqa}" in capsys.readouterr().err
+    assert (vqa / "plan.json").read_text(encoding="utf-8") == text
+
+
+def test_apply_writes_nothing_while_nothing_runs(vqa: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (vqa / "plan.json").read_bytes()
+    for options in ([], ["--set", "slo.accuracy=50"], ["--replan"]):
+        assert run(["apply", str(vqa), *options]) == 1
+        assert f"nothing is up for {vqa}; start it with `jellybean up {vqa}`" in capsys.readouterr().err
+    assert (vqa / "plan.json").read_bytes() == before
+
+
+def test_a_report_names_commands_that_work_on_its_plan(vqa: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["report", str(vqa), "--json"]) == 0
+    built = json.loads(capsys.readouterr().out)
+    (simulate, *_) = (line.partition("  ")[0] for line in built["advice"])
+    assert simulate == f"jellybean simulate {vqa}{SHOWN}"
+    assert built["overrides"] == list(FASTER)
+    assert run(["report", str(vqa)]) == 0
+    assert f"planned with{SHOWN}" in " ".join(capsys.readouterr().out.split())
+    assert simulate in (vqa / "report.html").read_text(encoding="utf-8")
+    assert run(["plan", str(vqa)]) == 0
+    capsys.readouterr()
+    faster = str(built["plan_hash"])
+    assert run(["report", str(vqa), "--plan", faster, "--json"]) == 0  # plan.json has another plan now
+    first, second, *_ = (line.partition("  ")[0] for line in json.loads(capsys.readouterr().out)["advice"])
+    assert second == simulate
+    assert run(shlex.split(first)[1:]) == 0
+    assert document(vqa)["hash"] == faster
