@@ -1,12 +1,14 @@
-"""A server of ours with methods of every kind, and clients that write its bytes themselves."""
+"""A server of ours with methods of every kind, plain or with TLS, and clients that write its bytes themselves."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import os
+import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,10 +16,14 @@ import grpc
 import grpc.aio
 import pytest
 
+from jellybean.serving.enrolment.authority import open_authority
 from jellybean_agent.rpc.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, frame
 from jellybean_agent.rpc.hpack import encode_headers
 from jellybean_agent.rpc.server import RpcServer
-from jellybean_agent.security.identity import Policy
+from jellybean_agent.rpc.tls.listener import HTTP2_ALPN
+from jellybean_agent.security.certificates import CertificateFolder
+from jellybean_agent.security.identity import Identity, Policy, Role
+from jellybean_agent.security.tls_context import client_context
 from jellybean_agent.transport.channels import Transport
 
 SERVICE = "inference.GRPCInferenceService"  # one that the policy knows
@@ -46,15 +52,53 @@ async def broken(_request: bytes, _context: Any) -> bytes:
     raise ZeroDivisionError
 
 
-def served(folder: Path, ask: Callable[[RpcServer, str], Awaitable[Found]], within_s: float = 60) -> Found:
+@dataclass(frozen=True)
+class Link:
+    """Where the server is, and how to connect to it."""
+
+    address: str
+    transport: Transport
+
+    @property
+    def path(self) -> str:
+        """Of the Unix socket."""
+        return self.address.removeprefix("unix:")
+
+    @property
+    def is_tls(self) -> bool:
+        return not self.address.startswith("unix:")
+
+    def channel(self) -> grpc.aio.Channel:
+        return self.transport.channel(self.address)
+
+    def tls_context(self, *alpn: str) -> ssl.SSLContext:
+        """Of a client with the right certificate."""
+        assert self.transport.certificate is not None
+        return client_context(self.transport.certificate.current(), alpn)
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection of bytes, within TLS if the server has it."""
+        if not self.is_tls:
+            return await asyncio.open_unix_connection(self.path)
+        host, port = self.address.split(":")
+        name = Identity("w", Role.GATEWAY).tls_name
+        return await asyncio.open_connection(host, int(port), ssl=self.tls_context(HTTP2_ALPN), server_hostname=name)
+
+
+def served(
+    folder: Path,
+    ask: Callable[[RpcServer, Link], Awaitable[Found]],
+    within_s: float = 60,
+    *,
+    tls: bool = False,
+) -> Found:
     """What `ask` finds at a server; nothing may go wrong in the event loop meanwhile."""
 
     async def run() -> Found:
         wrong: list[dict[str, Any]] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: wrong.append(context))
-        transport = Transport("w", insecure=True)
-        server = transport.server(Policy("w", ()))
-        assert isinstance(server, RpcServer)
+        ours, theirs = transports(folder) if tls else (Transport("w", insecure=True),) * 2
+        server = ours.server(Policy("w", ()))
         handlers = {
             "Echo": grpc.unary_unary_rpc_method_handler(echo),
             "Slow": grpc.unary_unary_rpc_method_handler(slow),
@@ -63,11 +107,12 @@ def served(folder: Path, ask: Callable[[RpcServer, str], Awaitable[Found]], with
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         folder.chmod(0o700)
-        address = f"unix:{folder}/s"
-        transport.bind(server, address)
+        address = "127.0.0.1:0" if tls else f"unix:{folder}/s"
+        port = ours.bind(server, address)
         await server.start()
         try:
-            found = await asyncio.wait_for(ask(server, address), within_s)
+            link = Link(f"127.0.0.1:{port}" if tls else address, theirs)
+            found = await asyncio.wait_for(ask(server, link), within_s)
         finally:
             await server.stop(0.1)
         assert not wrong
@@ -76,10 +121,12 @@ def served(folder: Path, ask: Callable[[RpcServer, str], Awaitable[Found]], with
     return asyncio.run(run())
 
 
-@contextlib.asynccontextmanager
-async def channel(address: str) -> AsyncIterator[grpc.aio.Channel]:
-    async with Transport("w", insecure=True).channel(address) as found:
-        yield found
+def transports(folder: Path) -> tuple[Transport, Transport]:
+    """A gateway's and a client's, with certificates of one authority."""
+    authority = open_authority(folder / "ca")
+    authority.equip(folder / "gateway", Identity("w", Role.GATEWAY), hosts=("127.0.0.1",))
+    authority.equip(folder / "client", Identity("w", Role.CLIENT, "alice"))
+    return Transport("w", CertificateFolder(folder / "gateway")), Transport("w", CertificateFolder(folder / "client"))
 
 
 async def status(call: Awaitable[Any]) -> tuple[grpc.StatusCode, str]:
@@ -108,8 +155,8 @@ async def read_until(reader: asyncio.StreamReader, what: bytes) -> bytes:
 
 
 @contextlib.asynccontextmanager
-async def raw_connection(address: str, data: bytes) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    reader, writer = await asyncio.open_unix_connection(address.removeprefix("unix:"))
+async def raw_connection(link: Link, data: bytes) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await link.connect()
     writer.write(PREFACE + frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 0)) + data)
     try:
         yield reader, writer

@@ -122,6 +122,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
     "security.connection_fault": ("ConnectionFault", "connection_fault"),
     "security.identity": (
         "Identity",
+        "OpenPolicy",
         "Policy",
         "Role",
         "caller_uri",
@@ -147,7 +148,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "CALL_TRACE_HEADERS",
         "TRACE_HEADER_NAMES",
         "SpanFactory",
-        "TraceHeadersInterceptor",
+        "store_trace_headers",
         "span_context",
         "end_span_with_error",
         "parent_context_of_call",
@@ -183,13 +184,12 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "unserved_reason",
     ),
     "transport.channels": (
-        "AnyGrpcServer",
         "CONNECTION_LIFETIME_S",
         "Transport",
         "caller_identity",
         "check_caller",
+        "make_server",
         "make_transport",
-        "server_credentials",
     ),
     "transport.inboxes": (
         "Inboxes",

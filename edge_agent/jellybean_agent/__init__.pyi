@@ -78,6 +78,7 @@ from jellybean_agent.security.certificates import CertificateFolder as Certifica
 from jellybean_agent.security.connection_fault import ConnectionFault as ConnectionFault
 from jellybean_agent.security.connection_fault import connection_fault as connection_fault
 from jellybean_agent.security.identity import Identity as Identity
+from jellybean_agent.security.identity import OpenPolicy as OpenPolicy
 from jellybean_agent.security.identity import Policy as Policy
 from jellybean_agent.security.identity import Role as Role
 from jellybean_agent.security.identity import caller_uri as caller_uri
@@ -95,11 +96,11 @@ from jellybean_agent.telemetry.logs import log_fields as log_fields
 from jellybean_agent.telemetry.spans import CALL_TRACE_HEADERS as CALL_TRACE_HEADERS
 from jellybean_agent.telemetry.spans import TRACE_HEADER_NAMES as TRACE_HEADER_NAMES
 from jellybean_agent.telemetry.spans import SpanFactory as SpanFactory
-from jellybean_agent.telemetry.spans import TraceHeadersInterceptor as TraceHeadersInterceptor
 from jellybean_agent.telemetry.spans import end_span_with_error as end_span_with_error
 from jellybean_agent.telemetry.spans import message_trace as message_trace
 from jellybean_agent.telemetry.spans import parent_context_of_call as parent_context_of_call
 from jellybean_agent.telemetry.spans import span_context as span_context
+from jellybean_agent.telemetry.spans import store_trace_headers as store_trace_headers
 from jellybean_agent.telemetry.spans import trace_id_of as trace_id_of
 from jellybean_agent.telemetry.tracing import make_span_factory as make_span_factory
 from jellybean_agent.tensors.dtypes import TEXT_NOT_SERVED as TEXT_NOT_SERVED
@@ -122,12 +123,11 @@ from jellybean_agent.tensors.tensors import decode_tensor as decode_tensor
 from jellybean_agent.tensors.tensors import encode_tensor as encode_tensor
 from jellybean_agent.tensors.tensors import tensor_mismatch as tensor_mismatch
 from jellybean_agent.transport.channels import CONNECTION_LIFETIME_S as CONNECTION_LIFETIME_S
-from jellybean_agent.transport.channels import AnyGrpcServer as AnyGrpcServer
 from jellybean_agent.transport.channels import Transport as Transport
 from jellybean_agent.transport.channels import caller_identity as caller_identity
 from jellybean_agent.transport.channels import check_caller as check_caller
+from jellybean_agent.transport.channels import make_server as make_server
 from jellybean_agent.transport.channels import make_transport as make_transport
-from jellybean_agent.transport.channels import server_credentials as server_credentials
 from jellybean_agent.transport.inboxes import Inboxes as Inboxes
 from jellybean_agent.transport.inboxes import agent_service_handler as agent_service_handler
 from jellybean_agent.transport.message_wire import read_fan_out_path as read_fan_out_path

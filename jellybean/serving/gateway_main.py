@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import grpc.aio
 from grpc_health.v1 import health, health_pb2_grpc
 
 from jellybean.serving.enrolment.rollout import PlanOffer, PlanRollout
@@ -34,7 +33,6 @@ from jellybean_agent import (
     GATEWAY,
     MODEL_INFER_METHOD,
     AgentError,
-    AnyGrpcServer,
     EmulatedLinks,
     Inboxes,
     InferenceService,
@@ -84,8 +82,8 @@ async def serve(options: argparse.Namespace) -> None:
         known = set(view.workers)
         spans = make_span_factory("jellybean-gateway", "gateway", view.name, os.environ)
         policy = Policy(view.name, known, plain=Role.CLIENT)
-        workers = transport.server(Policy(view.name, known), *_trace_interceptors(spans))
-        clients = transport.server(policy, *_trace_interceptors(spans))
+        workers = transport.server(Policy(view.name, known), _on_call(spans))
+        clients = transport.server(policy, _on_call(spans))
         transport.bind(workers, options.listen or addresses[GATEWAY])
         address = _bind_clients(options, transport, clients) or addresses[GATEWAY]
         network = WorkerNetwork(transport, known, emulate=not options.no_emulation)
@@ -96,7 +94,7 @@ async def serve(options: argparse.Namespace) -> None:
         healthy = health.aio.HealthServicer()  # type: ignore[attr-defined]
         _add_deliver(workers, gateway)
         for server in (workers, clients):
-            _add_client_services(server, gateway, service, workflow, healthy)
+            _add_client_services(server, gateway, service, workflow, healthy, traced=spans is not None)
         gateway.start()
         http_at, inference = (options.host, options.http_port), _inference(gateway, workflow)
         async with _http(inference, http_at, transport, policy, traced=spans is not None):
@@ -126,7 +124,7 @@ async def serve(options: argparse.Namespace) -> None:
                 await workers.stop(0.1)
 
 
-def _bind_clients(options: argparse.Namespace, transport: Transport, clients: AnyGrpcServer) -> str:
+def _bind_clients(options: argparse.Namespace, transport: Transport, clients: RpcServer) -> str:
     """Listen for clients on TCP if a port is given; returns the address for clients, empty without a port.
 
     Listen at the owner's private socket too, whose callers may do everything.
@@ -194,12 +192,13 @@ async def _close_spans(spans: SpanFactory | None) -> None:
         await asyncio.to_thread(spans.close)
 
 
-def _trace_interceptors(spans: SpanFactory | None) -> list[grpc.aio.ServerInterceptor]:  # type: ignore[type-arg]
+def _on_call(spans: SpanFactory | None) -> Callable[[Any], None] | None:
+    """What to do with each accepted call: store its trace headers if traces are configured."""
     if spans is None:
-        return []
-    from jellybean_agent import TraceHeadersInterceptor
+        return None
+    from jellybean_agent import store_trace_headers
 
-    return [TraceHeadersInterceptor()]
+    return store_trace_headers
 
 
 def open_spool(path: Path | None, view: PlanView) -> Spool | None:
@@ -210,8 +209,8 @@ def open_spool(path: Path | None, view: PlanView) -> Spool | None:
 
 
 async def _enrolment(
-    options: argparse.Namespace, rollout: PlanRollout, transport: Transport, workers: AnyGrpcServer
-) -> grpc.aio.Server | None:
+    options: argparse.Namespace, rollout: PlanRollout, transport: Transport, workers: RpcServer
+) -> RpcServer | None:
     """Serve enrolment at `--enrol`: tokens at a port of its own, everything else on the workers' server."""
     if options.enrol is None:
         return None
@@ -225,21 +224,20 @@ async def _enrolment(
     return await serve_enrolment(enrolment, transport, options.enrol)
 
 
-def _add_deliver(server: AnyGrpcServer, gateway: Gateway) -> None:
+def _add_deliver(server: RpcServer, gateway: Gateway) -> None:
     """Add the stream on which workers send answers."""
     inboxes = Inboxes(gateway.receive, lambda: False)
-    server.add_generic_rpc_handlers((agent_service_handler(inboxes.deliver),))
-    if isinstance(server, RpcServer):
-        server.add_raw_stream(DELIVER_METHOD, inboxes.deliver_raw)
+    server.add_generic_rpc_handlers((agent_service_handler(),))
+    server.add_raw_stream(DELIVER_METHOD, inboxes.deliver_raw)
 
 
 def _add_client_services(
-    server: AnyGrpcServer, gateway: Gateway, service: GatewayService, workflow: Workflow, healthy: Any
+    server: RpcServer, gateway: Gateway, service: GatewayService, workflow: Workflow, healthy: Any, *, traced: bool
 ) -> None:
     """Everything that clients may call; the policy restricts the owner's calls, such as Drain."""
     gateway_pb2_grpc.add_GatewayServicer_to_server(service, server)  # type: ignore[no-untyped-call]
     server.add_generic_rpc_handlers((_inference(gateway, workflow).handler(),))
-    if isinstance(server, RpcServer):
+    if not traced:  # the fast path does not store trace headers
         server.add_raw(MODEL_INFER_METHOD, FastWorkflow(gateway, workflow))
     health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
     add_reflection(server, "jellybean.gateway.v1.Gateway")

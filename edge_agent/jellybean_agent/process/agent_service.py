@@ -102,24 +102,14 @@ class AgentService:
         metrics = grpc.unary_unary_rpc_method_handler(
             self.Metrics, agent_pb2.MetricsRequest.FromString, agent_pb2.MetricsResponse.SerializeToString
         )
-        return agent_service_handler(self.Deliver, Describe=describe, Drain=drain, Metrics=metrics)
-
-    async def Deliver(self, requests: Any, context: Any) -> None:
-        if self._inboxes is None:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, self._not_loaded)
-        else:
-            await self._inboxes.deliver(requests, context)
+        return agent_service_handler(Describe=describe, Drain=drain, Metrics=metrics)
 
     def deliver_raw(self, call: RpcCall) -> StreamReceiver | None:
         """Serve a Deliver stream without an asyncio task; for `RpcServer.add_raw_stream`."""
         if self._inboxes is not None:
             return self._inboxes.deliver_raw(call)
-        call.end(grpc.StatusCode.UNAVAILABLE, self._not_loaded)
+        call.end(grpc.StatusCode.UNAVAILABLE, f"{self.worker.name} is loading its models")
         return None
-
-    @property
-    def _not_loaded(self) -> str:
-        return f"{self.worker.name} is loading its models"
 
     async def Describe(self, _request: agent_pb2.DescribeRequest, _context: Any) -> agent_pb2.AgentStatus:
         status = agent_pb2.AgentStatus(

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from jellybean_agent.errors import PlanViewError
 from jellybean_agent.inference.service import INFERENCE_SERVICE_NAME
+from jellybean_agent.security.identity import OpenPolicy
+from jellybean_agent.transport.channels import make_server
 
 LIVE = "live"
 _MAX_CALLS = 64
 _MAX_BYTES = 2**12
-_OPTIONS = (("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", _MAX_BYTES))
 
 
 async def set_health(servicer: Any, *, serving: bool) -> None:
@@ -33,7 +33,7 @@ async def serve_health(port: int, servicer: Any) -> Callable[[], Awaitable[None]
     if port == 0:
         return _nothing
     await servicer.set(LIVE, health_pb2.HealthCheckResponse.SERVING)
-    server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=_MAX_CALLS)
+    server = make_server(OpenPolicy(), max_calls=_MAX_CALLS, max_streams=_MAX_CALLS, max_message_bytes=_MAX_BYTES)
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     try:
         server.add_insecure_port(f"0.0.0.0:{port}")

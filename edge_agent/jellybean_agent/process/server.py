@@ -31,7 +31,7 @@ from jellybean_agent.rpc.server import RpcServer
 from jellybean_agent.security.identity import Policy, Role
 from jellybean_agent.system.malloc import keep_freed_memory
 from jellybean_agent.telemetry.tracing import make_span_factory
-from jellybean_agent.transport.channels import CONNECTION_LIFETIME_S, AnyGrpcServer, Transport, make_transport
+from jellybean_agent.transport.channels import CONNECTION_LIFETIME_S, Transport, make_transport
 from jellybean_agent.transport.streams import DELIVER_METHOD
 from jellybean_agent.worker.emulated_links import EmulatedLinks
 
@@ -112,15 +112,14 @@ async def serve(options: Options, pool: ModelProcessPool | None = None, stop: as
         raise TransientError(POOL_DIED)
 
 
-def _make_server(transport: Transport, view: PlanView, service: AgentService) -> AnyGrpcServer:
+def _make_server(transport: Transport, view: PlanView, service: AgentService) -> RpcServer:
     """A gRPC server with the services Agent, inference, health and reflection."""
     server = transport.server(Policy(view.name, view.workers))
     server.add_generic_rpc_handlers((service.handler(),))
     operators = Operators(service)
     server.add_generic_rpc_handlers((InferenceService(operators).handler(),))
-    if isinstance(server, RpcServer):
-        server.add_raw(MODEL_INFER_METHOD, FastOperators(operators))
-        server.add_raw_stream(DELIVER_METHOD, service.deliver_raw)
+    server.add_raw(MODEL_INFER_METHOD, FastOperators(operators))
+    server.add_raw_stream(DELIVER_METHOD, service.deliver_raw)
     health_pb2_grpc.add_HealthServicer_to_server(service.health, server)
     add_reflection(server, "jellybean.agent.v1.Agent")
     return server
@@ -143,7 +142,7 @@ def _watch_pool(pool: ModelProcessPool | None, stop: asyncio.Event) -> Callable[
     return ended.is_set
 
 
-def add_reflection(server: AnyGrpcServer, own: str) -> None:
+def add_reflection(server: RpcServer, own: str) -> None:
     """Add gRPC reflection, which lists the server's services: `own` (a service name), inference and health."""
     names = (own, INFERENCE_SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME)
     servicer = reflection.aio.ReflectionServicer(names)  # type: ignore[attr-defined]

@@ -10,8 +10,9 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Protocol, Self
 
 import grpc
@@ -20,7 +21,10 @@ import grpc.aio
 from jellybean_agent.rpc.flood_limits import FloodLimits
 
 LOG = logging.getLogger("jellybean.calls")
+SHUTTING_DOWN = "the server is shutting down"
 EOF: Any = getattr(grpc.aio, "EOF")  # noqa: B009 (missing from the type stubs)
+AuthContext = Mapping[str, Iterable[bytes]]
+NO_AUTH_CONTEXT: AuthContext = MappingProxyType({})
 Metadata = tuple[tuple[str, str | bytes], ...]
 RawUnary = Callable[["RpcCall", memoryview], bool]  # serves the request by `reply` or `end`; False: use the handler
 RawStream = Callable[["RpcCall"], "StreamReceiver | None"]  # takes the requests; None: call ended
@@ -39,9 +43,10 @@ class StreamReceiver(Protocol):
 
 
 class CallConnection(Protocol):
-    """The connection that carries a call."""
+    """The connection that carries a call. `auth_context`: the client's certificate, as grpc gives it; empty without."""
 
     peer: str
+    auth_context: AuthContext
 
     def send(self, call: RpcCall, message: bytes) -> None: ...
     def finish(self, call: RpcCall, status: grpc.StatusCode, details: str) -> None:
@@ -81,12 +86,16 @@ class CallServer(Protocol):
 class OpenConnection(Protocol):
     """A connection as its server sees it."""
 
+    def retire(self) -> None:
+        """Tell the client to use another connection, and `drain` once it can know."""
+        ...
+
     def drain(self) -> None:
         """Accept no further call; the calls in progress go on."""
         ...
 
-    def close(self) -> None:
-        """End the calls and the connection."""
+    def close(self, reason: str = SHUTTING_DOWN) -> None:
+        """End the calls, with UNAVAILABLE and a reason, and the connection."""
         ...
 
 
@@ -220,8 +229,8 @@ class RpcCall:
     def invocation_metadata(self) -> Metadata:
         return self.headers.metadata
 
-    def auth_context(self) -> Mapping[str, Any]:
-        return {}  # no TLS, no identity
+    def auth_context(self) -> AuthContext:
+        return self.connection.auth_context
 
     def peer(self) -> str:
         return self.connection.peer
@@ -336,7 +345,7 @@ async def _run_handler(call: RpcCall, request: Any) -> None:
         if late:
             call.end(grpc.StatusCode.DEADLINE_EXCEEDED, "the call's time is up")
         else:
-            call.end(grpc.StatusCode.UNAVAILABLE, "the server is shutting down")
+            call.end(grpc.StatusCode.UNAVAILABLE, SHUTTING_DOWN)
     except Exception as error:  # noqa: BLE001
         call.fail_unexpectedly(error)
 

@@ -21,7 +21,7 @@ SETTING = struct.Struct(">HI")
 FRAME_BYTES = 2**20  # largest frame that this server accepts
 WINDOW_BYTES = 2**20  # flow-control window of a stream: unconsumed bytes that a client may send
 HEADER_BYTES = 32 * 2**10  # largest accepted header block
-LARGEST_WINDOW = 2**31 - 1
+LARGEST_WINDOW = LARGEST_STREAM = 2**31 - 1
 RESPONSE_HEADERS = encode_headers(
     ((b":status", b"200"), (b"content-type", b"application/grpc"), (b"grpc-accept-encoding", b"gzip"))
 )

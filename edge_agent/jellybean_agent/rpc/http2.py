@@ -1,4 +1,4 @@
-"""One HTTP/2 connection (RFC 9113) of a gRPC server, without TLS: reads frames and hands them to its parts.
+"""One HTTP/2 connection (RFC 9113) of a gRPC server: reads frames and hands them to its parts.
 
 The parts: `http2_headers` opens calls, `http2_requests` reassembles their messages, `http2_responses` sends answers,
 `http2_control` handles control frames, `http2_flood` counts frames without effect. Memory used for a client is bounded:
@@ -16,7 +16,7 @@ from typing import cast
 import grpc
 import numpy as np
 
-from jellybean_agent.rpc.calls import CallServer
+from jellybean_agent.rpc.calls import NO_AUTH_CONTEXT, SHUTTING_DOWN, AuthContext, CallServer
 from jellybean_agent.rpc.frames import (
     COMPRESSION,
     CONTINUATION,
@@ -27,6 +27,7 @@ from jellybean_agent.rpc.frames import (
     HEAD,
     HEADER_BYTES,
     HEADERS,
+    LARGEST_STREAM,
     NO_ERROR,
     PADDED,
     PING,
@@ -55,18 +56,23 @@ from jellybean_agent.rpc.unix_socket_frames import GREETING, STREAMS_GREETING, p
 from jellybean_agent.rpc.write_buffer import WriteBuffer
 
 _READ_BYTES = 2**16
+_RETIRE_S = 1.0  # from a GOAWAY until calls are refused: longer than it takes a client to know
 _UNSENT_BYTES = 2**20  # bytes in the transport's write buffer above which reading pauses
 
 
 class Http2Connection(asyncio.BufferedProtocol):
-    """A client's connection, for as long as its transport lives. On a Unix socket it may switch to our own protocol."""
+    """A client's connection, for as long as its transport lives. On a Unix socket it may switch to our own protocol.
 
-    def __init__(self, server: CallServer) -> None:
+    `auth_context`: of the client's certificate.
+    """
+
+    def __init__(self, server: CallServer, auth_context: AuthContext = NO_AUTH_CONTEXT) -> None:
         self._server = server
         self._out = WriteBuffer()
         self._guard = FloodGuard(server.flood_limits)
         self._streams = StreamTable()
         self.responses = ResponseSender(server, self._streams, self._out, self._guard)
+        self.responses.auth_context = auth_context
         self._requests = RequestAssembler(server)
         self._control = ControlFrames(self._streams, self.responses, self._out, self._guard)
         self._calls = CallOpener(server, self._streams, self.responses, self._out, self._guard)
@@ -159,7 +165,7 @@ class Http2Connection(asyncio.BufferedProtocol):
     def _read_preface(self, data: bytes) -> int:
         """Size in bytes of the client's preface; 0 if it is incomplete, or the connection has switched protocols."""
         greeting = data[: len(GREETING)]
-        may_switch = self.responses.peer == "unix:"
+        may_switch = self.responses.peer == "unix:" and not self.responses.auth_context
         if not PREFACE.startswith(data[: len(PREFACE)]) and not (
             may_switch and (GREETING.startswith(greeting) or STREAMS_GREETING.startswith(greeting))
         ):
@@ -264,17 +270,22 @@ class Http2Connection(asyncio.BufferedProtocol):
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
+    def retire(self) -> None:
+        """Tell the client to use another connection; the calls that it opens until it knows are accepted."""
+        self._out.write(frame(GOAWAY, 0, 0, struct.pack(">II", LARGEST_STREAM, NO_ERROR)))
+        asyncio.get_running_loop().call_later(_RETIRE_S, self.drain)
+
     def drain(self) -> None:
         """Accept no further call; the calls in progress go on."""
         if not self._calls.is_draining:
             self._calls.is_draining = True
             self._out.write(frame(GOAWAY, 0, 0, struct.pack(">II", self._streams.last, NO_ERROR)))
 
-    def close(self) -> None:
+    def close(self, reason: str = SHUTTING_DOWN) -> None:
         """End the calls, and the connection once all answers have left."""
         for stream in list(self._streams.by_number.values()):
             if stream.call is not None:
-                stream.call.end(grpc.StatusCode.UNAVAILABLE, "the server is shutting down")
+                stream.call.end(grpc.StatusCode.UNAVAILABLE, reason)
         self._out.flush()
         if self._out.transport is not None:
             self._out.transport.close()

@@ -9,7 +9,7 @@ import asyncio
 
 import grpc
 
-from jellybean_agent.rpc.calls import CallServer, RpcCall
+from jellybean_agent.rpc.calls import NO_AUTH_CONTEXT, CallServer, RpcCall
 from jellybean_agent.rpc.frames import (
     CANCEL,
     DATA,
@@ -41,6 +41,7 @@ class ResponseSender:
 
     def __init__(self, server: CallServer, streams: StreamTable, out: WriteBuffer, guard: FloodGuard) -> None:
         self.peer = ""
+        self.auth_context = NO_AUTH_CONTEXT
         self.frame_bytes = 2**14  # largest frame that the client accepts
         self.is_paused = False  # True while the transport's write buffer is full
         self._server, self._table, self._out, self._guard = server, streams, out, guard

@@ -1,4 +1,4 @@
-"""A gRPC server without TLS in this process's event loop, with the part of grpc.aio.Server's interface that is used.
+"""A gRPC server in this process's event loop, with the part of grpc.aio.Server's interface that is used.
 
 It serves handlers, health and reflection made for grpc.aio. A method may also be served raw: its handler gets requests
 as bytes, without an asyncio task per call.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +18,12 @@ from jellybean_agent.errors import StatusError
 from jellybean_agent.rpc.calls import Method, OpenConnection, RawStream, RawUnary, RpcCall
 from jellybean_agent.rpc.flood_limits import FloodLimits
 from jellybean_agent.rpc.http2 import Http2Connection
+from jellybean_agent.rpc.tls.listener import TlsLimits, TlsListener
 
 _BACKLOG = 1024
 _POLL_S = 0.005
 Guard = Callable[[Any, str], Any]  # handler, path of its method -> handler that checks the policy first
-Check = Callable[[str, Any], None]  # path of a method, context; StatusError when the policy refuses the call
+Check = Callable[[str, Any], bool]  # path of a method, context; StatusError if refused; True: for the whole connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,8 @@ class _HandlerCallDetails:
 class RpcServer:
     """Serves the handlers added to it, from `start` to `stop`. Made in a running event loop.
 
-    `guard` wraps a handler so that it checks the access policy; `check` does this check for a raw handler.
+    `guard` wraps a handler so that it checks the access policy; `check` does this check for a raw handler, and is true
+    if the next call with the same headers on the same connection need not be checked.
     """
 
     def __init__(self, guard: Guard, check: Check, *, max_calls: int, max_streams: int, max_message_bytes: int) -> None:
@@ -48,7 +51,7 @@ class RpcServer:
         self._raw: dict[str, RawUnary] = {}
         self._raw_streams: dict[str, RawStream] = {}
         self.methods: Mapping[str, Method] = _Methods(self._method)
-        self._sockets: list[socket.socket] = []
+        self._sockets: list[tuple[socket.socket, TlsListener | None]] = []
         self._listeners: list[asyncio.Server] = []
         self._connections: set[OpenConnection] = set()
         self._calls: set[RpcCall] = set()
@@ -72,21 +75,28 @@ class RpcServer:
 
     def add_insecure_port(self, address: str) -> int:
         """Bind to unix:/path or HOST:PORT; returns the port. RuntimeError if that is impossible."""
+        return self._bind(address, None)
+
+    def add_secure_port(self, address: str, context: ssl.SSLContext, limits: TlsLimits) -> int:
+        """Bind to HOST:PORT with TLS, whose `context` is asked for every connection. RuntimeError as above."""
+        return self._bind(address, TlsListener(self, context, limits))
+
+    def _bind(self, address: str, listener: TlsListener | None) -> int:
+        is_unix = address.startswith("unix:")
         try:
-            if address.startswith("unix:"):
-                self._sockets.append(_unix_socket(address.removeprefix("unix:")))
-                return 1
-            found = _tcp_socket(address)
+            bound = _unix_socket(address.removeprefix("unix:")) if is_unix else _tcp_socket(address)
         except OSError as error:
             raise RuntimeError(f"cannot bind to {address}: {error}") from error
-        self._sockets.append(found)
-        return int(found.getsockname()[1])
+        self._sockets.append((bound, listener))
+        return 1 if is_unix else int(bound.getsockname()[1])
 
     async def start(self) -> None:
         """Accept connections."""
         loop = asyncio.get_running_loop()
-        for bound in self._sockets:
-            make = lambda: Http2Connection(self)  # noqa: E731
+        for bound, secure in self._sockets:
+            make: Callable[[], asyncio.BufferedProtocol] = (
+                (lambda: Http2Connection(self)) if secure is None else secure.accept
+            )
             if bound.family == socket.AF_UNIX:
                 self._listeners.append(await loop.create_unix_server(make, sock=bound, backlog=_BACKLOG))
             else:
@@ -97,8 +107,10 @@ class RpcServer:
         loop = asyncio.get_running_loop()
         for listener in self._listeners:
             listener.close()
-        for bound in self._sockets:
+        for bound, secure in self._sockets:
             bound.close()
+            if secure is not None:
+                secure.close()
         for connection in self._connections:
             connection.drain()
         until_s = loop.time() + (grace_s or 0.0)
@@ -138,11 +150,9 @@ class RpcServer:
     def authorise(self, call: RpcCall) -> None:
         """Check a call against the policy; ends it when it is refused."""
         try:
-            self._check(call.method.path, call)
+            call.headers.is_authorised = self._check(call.method.path, call)
         except StatusError as error:
             call.end(error.status, str(error))
-        else:
-            call.headers.is_authorised = True
 
     def _method(self, path: str) -> Method | None:
         details = _HandlerCallDetails(path)

@@ -15,7 +15,17 @@ from typing import cast
 import grpc
 import numpy as np
 
-from jellybean_agent.rpc.calls import CallHeaders, CallServer, Metadata, Method, RpcCall, unknown_method
+from jellybean_agent.rpc.calls import (
+    NO_AUTH_CONTEXT,
+    SHUTTING_DOWN,
+    AuthContext,
+    CallHeaders,
+    CallServer,
+    Metadata,
+    Method,
+    RpcCall,
+    unknown_method,
+)
 from jellybean_agent.rpc.unix_socket_frames import (
     AFTER_LENGTH,
     CALL,
@@ -48,8 +58,10 @@ class _BrokenError(Exception):
 class UnixSocketConnection(asyncio.BufferedProtocol):
     """A client's connection, and the `CallConnection` of its calls."""
 
-    def __init__(self, server: CallServer, greeting: bytes = GREETING) -> None:
-        self._server, self._greeting = server, greeting
+    def __init__(
+        self, server: CallServer, greeting: bytes = GREETING, auth_context: AuthContext = NO_AUTH_CONTEXT
+    ) -> None:
+        self._server, self._greeting, self.auth_context = server, greeting, auth_context
         self.peer = "unix:"
         self._out = WriteBuffer()
         self._buffer = memoryview(bytearray(_READ_BYTES))
@@ -64,7 +76,11 @@ class UnixSocketConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._out.transport = found = cast(asyncio.Transport, transport)
         found.set_write_buffer_limits(_UNSENT_BYTES)
-        found.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BYTES)
+        name = transport.get_extra_info("peername")
+        if isinstance(name, tuple):
+            self.peer = f"ipv4:{name[0]}:{name[1]}"
+        else:
+            found.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BYTES)
         found.write(self._greeting)
         self._server.opened(self)
 
@@ -173,7 +189,7 @@ class UnixSocketConnection(asyncio.BufferedProtocol):
         self._server.began(call)
         refusal = self._server.refusal()
         if self._is_draining:
-            call.end(grpc.StatusCode.UNAVAILABLE, "the server is shutting down")
+            call.end(grpc.StatusCode.UNAVAILABLE, SHUTTING_DOWN)
         elif refusal:
             call.end(grpc.StatusCode.RESOURCE_EXHAUSTED, refusal)
         elif method is None or not _is_served(method, is_stream=is_stream):
@@ -245,15 +261,19 @@ class UnixSocketConnection(asyncio.BufferedProtocol):
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
+    def retire(self) -> None:
+        """The client of a stream moves to a new connection in time by itself."""
+        self.drain()
+
     def drain(self) -> None:
         """Accept no further call; the calls in progress go on."""
         self._is_draining = True
 
-    def close(self) -> None:
+    def close(self, reason: str = SHUTTING_DOWN) -> None:
         """End the calls, and the connection once all answers have left."""
         self._is_closed = True
         for call in list(self._open.values()):
-            call.end(grpc.StatusCode.UNAVAILABLE, "the server is shutting down")
+            call.end(grpc.StatusCode.UNAVAILABLE, reason)
         self._out.flush()
         if self._out.transport is not None:
             self._out.transport.close()

@@ -11,6 +11,7 @@ import socket
 import struct
 
 GREETING, STREAMS_GREETING = b"JELLYBEAN LANE 1\n", b"JELLYBEAN LANE 2\n"
+STREAMS_ALPN = "jellybean-lane/2"  # over TLS the protocol is chosen by ALPN, and there is no greeting
 FRAME = struct.Struct("<IIB")  # length of what follows the length, the call's number, kind
 AFTER_LENGTH = FRAME.size - 4  # bytes of FRAME that the length counts
 CALL, CANCEL, REPLY, FAILED = range(4)

@@ -18,7 +18,7 @@ from typing import Any
 from jellybean_agent.errors import describe_error
 from jellybean_agent.security.certificates import CertificateFolder, Credentials
 from jellybean_agent.security.identity import Identity
-from jellybean_agent.security.tls_context import path_of_bytes
+from jellybean_agent.security.tls_context import client_context
 
 _CONNECT_S = 3.0
 _ANSWER_S = 2.0  # for the server's first bytes after the handshake: its settings, or why it refuses the certificate
@@ -78,7 +78,7 @@ class _Handshake:
 
     def fault(self, connection: socket.socket) -> ConnectionFault | None:
         """Why the handshake fails; None if it succeeds and the server accepts the certificate."""
-        context = self._context()
+        context = client_context(self.credentials, ("h2",))
         try:
             with context.wrap_socket(connection, server_hostname=self.wanted.tls_name) as secured:
                 reason = self._refusal(secured)
@@ -88,14 +88,6 @@ class _Handshake:
             who = f"what listens at {self.address} speaks no TLS"
             reason = f"{who}: a gateway started with --insecure is called from its own machine, without --tls"
         return None if reason is None else ConnectionFault(reason, of_certificate=True)
-
-    def _context(self) -> ssl.SSLContext:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.load_verify_locations(cadata=self.credentials.ca.decode("ascii", "replace"))
-        with path_of_bytes(self.credentials.chain + b"\n" + self.credentials.key) as path:
-            context.load_cert_chain(path)
-        context.set_alpn_protocols(["h2"])
-        return context
 
     def _refusal(self, secured: ssl.SSLSocket) -> str | None:
         """Why the server refuses the caller's certificate, which it says after the handshake; None if it does not."""
@@ -144,7 +136,7 @@ class _Handshake:
         """The certificate that the server shows, unverified; None if there is none now."""
         from cryptography import x509
 
-        context = self._context()
+        context = client_context(self.credentials, ("h2",))
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         host, _, port = self.address.rpartition(":")
         with (

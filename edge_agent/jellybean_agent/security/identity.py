@@ -94,7 +94,7 @@ def allowed_roles(method: str) -> frozenset[Role]:
 
 
 def tls_auth_context(names: Iterable[str]) -> Mapping[str, Iterable[bytes]]:
-    """The `auth_context` of a TLS client whose certificate has these names, for servers other than grpc's."""
+    """The `auth_context` of a TLS client whose certificate has these names, in the form of grpc's."""
     return {_SECURITY: (b"ssl",), _SAN: [name.encode() for name in names]}
 
 
@@ -121,8 +121,12 @@ class Policy:
     workers: Container[str]
     plain: Role | None = None
 
-    def check(self, method: str, context: Any) -> None:
-        """StatusError when the caller may not call the method, or has an incompatible protocol version."""
+    def check(self, method: str, context: Any) -> bool:
+        """StatusError when the caller may not call the method, or has an incompatible protocol version.
+
+        True if the same call would be accepted for as long as the connection lasts; an agent's only while the plan has
+        it as a worker.
+        """
         metadata = dict(context.invocation_metadata() or ())
         if PROTOCOL_VERSION_KEY in metadata or method.startswith(_AGENT):
             reason = protocol_mismatch(f"the caller of {method}", stated_protocol(metadata.get(PROTOCOL_VERSION_KEY)))
@@ -132,13 +136,14 @@ class Policy:
         if "ssl" not in [kind.decode() for kind in auth.get(_SECURITY, ())]:
             if self.plain is not None and not context.peer().startswith("unix:"):
                 self._check_role(method, Identity(self.workflow, self.plain, "on this machine"))
-            return
+            return True
         found = identities(auth)
         if len(found) != 1:
             names = ", ".join(map(str, found)) or "none"
             reason = f"a certificate states one identity {SCHEME}WORKFLOW/ROLE/NAME; this one's: {names}"
             raise StatusError(grpc.StatusCode.UNAUTHENTICATED, reason)
         self._check(method, found[0], context)
+        return found[0].role is not Role.AGENT
 
     def _check(self, method: str, caller: Identity, context: Any) -> None:
         if caller.workflow != self.workflow:
@@ -157,6 +162,14 @@ class Policy:
             of = " or ".join(sorted(roles)) or "nobody"
             hint = "; on the gateway's machine: `jellybean down`" if method.endswith(("/Drain", "/Stop")) else ""
             raise _denied(f"{caller} may not call {method}, which is for {of}{hint}")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenPolicy:
+    """Accepts every call, of callers without a certificate too: for methods that are harmless or check secrets."""
+
+    def check(self, _method: str, _context: Any) -> bool:
+        return True
 
 
 def _denied(reason: str) -> StatusError:

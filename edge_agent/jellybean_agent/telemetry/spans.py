@@ -8,11 +8,10 @@ sent by a run are children of its `compute`. Times of different machines are by 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Self
 
-import grpc.aio
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
@@ -92,14 +91,11 @@ class SpanFactory:
         self._provider.shutdown()
 
 
-class TraceHeadersInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
-    """Stores the W3C trace headers of a call in `CALL_TRACE_HEADERS`."""
-
-    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
-        CALL_TRACE_HEADERS.set(
-            {key: str(value) for key, value in details.invocation_metadata or () if key in TRACE_HEADER_NAMES}
-        )
-        return await continuation(details)
+def store_trace_headers(call: Any) -> None:
+    """Store the W3C trace headers of a call in `CALL_TRACE_HEADERS`."""
+    CALL_TRACE_HEADERS.set(
+        {key: str(value) for key, value in call.invocation_metadata() or () if key in TRACE_HEADER_NAMES}
+    )
 
 
 def parent_context_of_call() -> Context:

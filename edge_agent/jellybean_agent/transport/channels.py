@@ -10,8 +10,8 @@ import inspect
 import logging
 import os
 import ssl
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,10 @@ from google.protobuf.message import DecodeError
 from jellybean_agent.brain.messages import GATEWAY
 from jellybean_agent.errors import PlanViewError, StatusError
 from jellybean_agent.rpc.server import RpcServer
+from jellybean_agent.rpc.tls.listener import HTTP2_ALPN, SERVER_ALPN, TlsLimits
 from jellybean_agent.security.certificates import CertificateFolder
-from jellybean_agent.security.identity import Identity, Policy, Role, identities
-from jellybean_agent.security.tls_context import ReloadingTlsContext
+from jellybean_agent.security.identity import Identity, OpenPolicy, Policy, Role, identities
+from jellybean_agent.security.tls_context import ReloadingTlsContext, TlsConnection, TlsSettings
 from jellybean_agent.telemetry.logs import log_fields
 from jellybean_agent.tensors.tensors import MAX_MESSAGE_BYTES
 
@@ -39,18 +40,13 @@ CHANNEL_OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),
 )
+OnCall = Callable[[Any], None]  # gets the context of a call, in the call's task
 MAX_CALLS = 4096  # most calls in progress in one server; further ones get RESOURCE_EXHAUSTED
 _MAX_STREAMS = 2 * MAX_CALLS  # of one connection, whose excess streams are reset without a status
-SERVER_OPTIONS: tuple[tuple[str, Any], ...] = (
-    ("grpc.so_reuseport", 0),  # two servers must not share a port unnoticed
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.http2.max_frame_size", 2**20),
-    ("grpc.max_concurrent_streams", _MAX_STREAMS),
-    ("grpc.max_metadata_size", 16 * 2**10),
-    ("grpc.absolute_max_metadata_size", 32 * 2**10),
-)
-AnyGrpcServer = grpc.aio.Server | RpcServer
+_HTTP_TLS = TlsSettings(session=TlsConnection)
+_RPC_TLS = TlsSettings(minimum=ssl.TLSVersion.TLSv1_2, alpn=SERVER_ALPN)  # TLS 1.2: for clients with older libraries
+_OPEN_TLS = replace(_RPC_TLS, clients=False, alpn=(HTTP2_ALPN,))
+_OPEN_AGE_S = 60.0  # of connections of clients without a certificate
 _GRACE_S = 120.0  # for calls in progress on a connection at the end of its lifetime
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _MAX_SOCKET_PATH = 100
@@ -112,35 +108,26 @@ class Transport:
 
     def http_context(self) -> ssl.SSLContext | None:
         """Mutual TLS for an HTTP server, with credentials reloaded at each handshake; None without a certificate."""
-        return None if self.certificate is None else ReloadingTlsContext.of(self.certificate)
+        return None if self.certificate is None else ReloadingTlsContext.of(self.certificate, _HTTP_TLS)
 
-    def server(self, policy: Policy, *more: Any) -> AnyGrpcServer:
-        """A server that checks every call against the policy. `more`: further interceptors, for traces.
+    def server(self, policy: Policy, on_call: OnCall | None = None) -> RpcServer:
+        """A server that checks every call against the policy. `on_call`: called with each accepted call, for traces."""
+        return make_server(policy, on_call)
 
-        It is `RpcServer`, or grpc's where there is TLS or an interceptor.
+    def bind(self, server: RpcServer, address: str, *, clients: bool = True) -> int:
+        """Listen on an address; returns the port. PlanViewError if the address is in use or not allowed.
+
+        `clients`: False if clients need no certificate; the server shows its own in any case.
         """
-
-        def check(method: str, context: Any) -> None:
-            check_caller(policy, method, context)
-
-        if self.certificate is None and not more:
-            limits = {"max_calls": MAX_CALLS, "max_streams": _MAX_STREAMS, "max_message_bytes": MAX_MESSAGE_BYTES}
-            return RpcServer(lambda handler, method: _guarded(handler, method, policy), check, **limits)
-        options = list(SERVER_OPTIONS)
-        if self.certificate is not None:  # twice the lifetime: clients of ours renew before that
-            options += [("grpc.max_connection_age_ms", int(2e3 * self.renew_s))]
-            options += [("grpc.max_connection_age_grace_ms", int(1e3 * min(_GRACE_S, 2 * self.renew_s)))]
-        return grpc.aio.server(interceptors=[_Guard(policy), *more], options=options, maximum_concurrent_rpcs=MAX_CALLS)
-
-    def bind(self, server: AnyGrpcServer, address: str) -> int:
-        """Listen on an address; returns the port. PlanViewError if the address is in use or not allowed."""
         self.check(address)
         if address.startswith("unix:"):
             _check_private(Path(address.removeprefix("unix:")))
         try:
-            if self.certificate is None or isinstance(server, RpcServer) or address.startswith("unix:"):
+            if self.certificate is None or (address.startswith("unix:") and clients):
                 return server.add_insecure_port(address)
-            return server.add_secure_port(address, server_credentials(self.certificate))
+            context = ReloadingTlsContext.of(self.certificate, _RPC_TLS if clients else _OPEN_TLS)
+            age_s = 2 * self.renew_s if clients else _OPEN_AGE_S  # clients of ours renew before that
+            return server.add_secure_port(address, context, TlsLimits(age_s=age_s, grace_s=min(_GRACE_S, age_s)))
         except RuntimeError as error:
             raise PlanViewError(f"cannot listen on {address}: it is in use or may not be used") from error
 
@@ -178,24 +165,6 @@ def caller_identity(context: Any) -> Identity | None:
     return found[0] if len(found) == 1 else None
 
 
-def server_credentials(folder: CertificateFolder, *, clients: bool = True) -> grpc.ServerCredentials:
-    """Credentials that are reloaded at each handshake. `clients`: whether clients need a certificate."""
-    given = folder.current()
-
-    def configuration() -> Any:
-        nonlocal given
-        found = folder.current()
-        if found is given:
-            return None  # unchanged
-        given = found
-        return _configured(found)
-
-    def _configured(found: Any) -> grpc.ServerCertificateConfiguration:
-        return grpc.ssl_server_certificate_configuration([(found.key, found.chain)], found.ca)
-
-    return grpc.dynamic_ssl_server_credentials(_configured(given), configuration, require_client_authentication=clients)
-
-
 def _check_private(socket: Path) -> None:
     """PlanViewError unless some parent folder of the socket is inaccessible to other users."""
     for folder in socket.absolute().parents:
@@ -208,28 +177,36 @@ def _check_private(socket: Path) -> None:
     raise PlanViewError(f"unix:{socket}: other users could reach it; put it into a private folder (chmod 700)")
 
 
-class _Guard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
-    """Checks calls of grpc's server against the policy."""
+def make_server(
+    policy: Policy | OpenPolicy,
+    on_call: OnCall | None = None,
+    *,
+    max_calls: int = MAX_CALLS,
+    max_streams: int = _MAX_STREAMS,
+    max_message_bytes: int = MAX_MESSAGE_BYTES,
+) -> RpcServer:
+    """A server that checks every call against the policy. `on_call`: called with each accepted call."""
 
-    def __init__(self, policy: Policy) -> None:
-        self._policy = policy
+    def check(method: str, context: Any) -> bool:
+        return check_caller(policy, method, context)
 
-    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
-        handler = await continuation(details)
-        return None if handler is None else _guarded(handler, details.method, self._policy)
+    def guard(handler: Any, method: str) -> Any:
+        return _guarded(handler, method, policy, on_call)
+
+    return RpcServer(guard, check, max_calls=max_calls, max_streams=max_streams, max_message_bytes=max_message_bytes)
 
 
-def check_caller(policy: Policy, method: str, context: Any) -> None:
-    """StatusError, which is also logged, when the policy refuses a call."""
+def check_caller(policy: Policy | OpenPolicy, method: str, context: Any) -> bool:
+    """StatusError, which is also logged, when the policy refuses a call; else what `Policy.check` returns."""
     try:
-        policy.check(method, context)
+        return policy.check(method, context)
     except StatusError as error:
         LOG.warning("refused: %s", error, extra=log_fields(method=method, status=error.status.name))
         error.is_logged = True
         raise
 
 
-def _guarded(handler: Any, method: str, policy: Policy) -> Any:
+def _guarded(handler: Any, method: str, policy: Policy | OpenPolicy, on_call: OnCall | None) -> Any:
     """Wrap a handler so that the policy is checked first. A unary request is parsed here, so that invalid bytes get a
     clear status.
     """
@@ -240,6 +217,8 @@ def _guarded(handler: Any, method: str, policy: Policy) -> Any:
         try:
             if not getattr(context, "is_authorised", False):  # `RpcServer` has checked it already
                 check_caller(policy, method, context)
+            if on_call is not None:
+                on_call(context)
             return request if parse is None else parse(request)
         except StatusError as error:
             await context.abort(error.status, str(error))  # which raises

@@ -8,7 +8,6 @@ cannot deadlock; the gateway's limit of requests in flight bounds the memory.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +15,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from jellybean_agent.errors import AgentError, InvalidInputError, StatusError, status_of
-from jellybean_agent.rpc.calls import EOF, RpcCall, StreamReceiver
+from jellybean_agent.rpc.calls import RpcCall, StreamReceiver
 from jellybean_agent.security.identity import SENDER_KEY
 from jellybean_agent.transport.message_wire import Data, split_message
 from jellybean_protos.agent.v1 import agent_pb2
@@ -109,13 +108,14 @@ class _RawDeliver:
         self._call.end(grpc.StatusCode.OK)
 
 
-def agent_service_handler(deliver: Callable[[Any, Any], Any], **others: Any) -> Any:
-    """The Agent service of a server: the handler of Deliver, and of other methods by name.
-
-    Deliver takes bytes, so that bytes which are no message are refused with a clear status.
-    """
-    handler = grpc.stream_stream_rpc_method_handler(deliver)
+def agent_service_handler(**others: Any) -> Any:
+    """The Agent service of a server: other methods by name, and Deliver, whose raw stream must be added too."""
+    handler = grpc.stream_stream_rpc_method_handler(_served_raw)
     return grpc.method_handlers_generic_handler("jellybean.agent.v1.Agent", {"Deliver": handler, **others})
+
+
+async def _served_raw(_requests: Any, context: Any) -> None:
+    await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Deliver is served raw only")
 
 
 def _parsed(data: bytes, *, splits_tensors: bool) -> tuple[agent_pb2.Message] | tuple[agent_pb2.Message, Data]:
@@ -123,47 +123,6 @@ def _parsed(data: bytes, *, splits_tensors: bool) -> tuple[agent_pb2.Message] | 
         return split_message(data) if splits_tensors else (agent_pb2.Message.FromString(data),)
     except DecodeError as error:
         raise InvalidInputError("the bytes are no message") from error
-
-
-class _CreditWriter:
-    """Writes credit to a stream of grpc's server as its flow control allows, from `start` to `close`."""
-
-    def __init__(self, context: Any) -> None:
-        self._context = context
-        self.refusal: AgentError | None = None
-        self._credit: deque[agent_pb2.Credit] = deque()
-        self._wake, self._is_over = asyncio.Event(), False
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        self._task = asyncio.create_task(self._write())
-
-    def send(self, credit: agent_pb2.Credit) -> None:
-        """Queue credit; merges it with the last one, but not with the first, which acknowledges nothing."""
-        if len(self._credit) < 2:
-            self._credit.append(credit)
-        else:
-            self._credit[-1].messages += credit.messages
-            self._credit[-1].draining |= credit.draining
-        self._wake.set()
-
-    def refuse(self, error: AgentError) -> None:
-        self.refusal = error
-
-    async def _write(self) -> None:
-        while not self._is_over:
-            await self._wake.wait()
-            self._wake.clear()
-            while self._credit:
-                await self._context.write(self._credit.popleft().SerializeToString())
-
-    async def close(self) -> None:
-        self._is_over = True  # the task must not be cancelled: that would leave the call without a status
-        self._wake.set()
-        if self._task is not None:
-            await asyncio.wait({self._task}, timeout=_LAST_WRITE_S)
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
 
 
 class Inboxes:
@@ -202,25 +161,6 @@ class Inboxes:
         except StatusError as error:
             call.end(error.status, str(error))
             return None
-
-    async def deliver(self, _requests: Any, context: Any) -> None:
-        """Handler of the Deliver RPC, for grpc's server."""
-        writer = _CreditWriter(context)
-        writer.start()
-        try:
-            inbox = self.open(_sender(context), writer.send, writer.refuse)
-        except StatusError as error:
-            await writer.close()
-            await context.abort(error.status, str(error))
-            return
-        try:
-            while writer.refusal is None and (data := await context.read()) is not EOF:
-                inbox.receive(data)
-        finally:
-            inbox.close()
-            await writer.close()
-        if writer.refusal is not None:
-            await context.abort(status_of(writer.refusal), str(writer.refusal))
 
     def open(self, sender: str, send_credit: SendCredit, end_stream: EndStream) -> _Inbox:
         """Open a new stream. StatusError when its sender has too many."""

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import grpc.aio
 
 from jellybean.serving.enrolment.authority import LIFE_S, Authority, read_authority
 from jellybean.serving.enrolment.rollout import PlanRollout
@@ -30,16 +29,18 @@ from jellybean_agent import (
     GATEWAY,
     TOKEN_SECRET_BYTES,
     AgentError,
-    AnyGrpcServer,
     Identity,
     InvalidInputError,
     JoinToken,
+    OpenPolicy,
+    PlanViewError,
     Role,
+    RpcServer,
     StatusError,
     Transport,
     caller_identity,
     describe_error,
-    server_credentials,
+    make_server,
     status_of,
     stays_inside_folder,
     write_private_file,
@@ -52,13 +53,7 @@ _REFUSED = "the token is unknown, was used, or its time is over: make another"
 _CHUNK_BYTES = 2**20
 _MAX_REQUEST_BYTES = 16 * 2**10
 MAX_DOWNLOADS = 16  # concurrent model downloads
-_ENROL_OPTIONS = (
-    ("grpc.so_reuseport", 0),
-    ("grpc.max_receive_message_length", 2 * _MAX_REQUEST_BYTES),
-    ("grpc.max_concurrent_streams", 16),
-    ("grpc.max_connection_age_ms", 60_000),
-    ("grpc.max_connection_age_grace_ms", 10_000),
-)
+_MAX_CALLS = 32  # exchanges of tokens at once; of one connection half as many
 
 
 def make_token(folder: Path, authority: Authority, identity: Identity, *, life_s: float = TOKEN_S) -> JoinToken:
@@ -220,12 +215,14 @@ class Enrolment:
         return enrol_pb2.Certificate(chain=chain, ca=authority.bundle, gateway=self.rollout.served.addresses[GATEWAY])
 
 
-async def serve_enrolment(enrolment: Enrolment, transport: Transport, address: str) -> grpc.aio.Server:
+async def serve_enrolment(enrolment: Enrolment, transport: Transport, address: str) -> RpcServer:
     """Serve the method Enrol alone, to callers without a certificate; the gateway shows its own."""
     if transport.certificate is None:
         reason = "enrolment needs the gateway's certificate: --tls FOLDER"
         raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, reason)
-    server = grpc.aio.server(options=_ENROL_OPTIONS, maximum_concurrent_rpcs=32)
+    server = make_server(
+        OpenPolicy(), max_calls=_MAX_CALLS, max_streams=_MAX_CALLS // 2, max_message_bytes=2 * _MAX_REQUEST_BYTES
+    )
     enrol = grpc.unary_unary_rpc_method_handler(
         enrolment.Enrol, enrol_pb2.EnrolRequest.FromString, enrol_pb2.Certificate.SerializeToString
     )
@@ -233,14 +230,14 @@ async def serve_enrolment(enrolment: Enrolment, transport: Transport, address: s
         (grpc.method_handlers_generic_handler("jellybean.enrol.v1.Enrolment", {"Enrol": enrol}),)
     )
     try:
-        server.add_secure_port(address, server_credentials(transport.certificate, clients=False))
-    except RuntimeError as error:
-        raise StatusError(grpc.StatusCode.UNAVAILABLE, f"cannot listen on {address}: it is in use") from error
+        transport.bind(server, address, clients=False)
+    except PlanViewError as error:
+        raise StatusError(grpc.StatusCode.UNAVAILABLE, str(error)) from error
     await server.start()
     return server
 
 
-def add_enrolment(server: AnyGrpcServer, enrolment: Enrolment) -> None:
+def add_enrolment(server: RpcServer, enrolment: Enrolment) -> None:
     """Add the methods for agents with a certificate to the gateway's own server."""
     enrol_pb2_grpc.add_EnrolmentServicer_to_server(enrolment, server)  # type: ignore[no-untyped-call]
 

@@ -7,7 +7,6 @@ import contextlib
 import gzip
 import os
 import random
-import socket
 import struct
 import tracemalloc
 from collections.abc import Iterator
@@ -29,8 +28,8 @@ from tests.rpc_server import (
     ECHO,
     LARGE,
     SLOW,
+    Link,
     call_of,
-    channel,
     headers_of,
     raw_connection,
     read_until,
@@ -41,12 +40,14 @@ from tests.rpc_server import (
 )
 from tests.support.waiting import wait_until_async
 
+over_tls_too = pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 FUZZ = int(os.environ.get("RPC_FUZZ", "300"))
 
 
-def test_calls_of_every_size_and_kind(tmp_path: Path) -> None:
-    async def ask(_server: RpcServer, address: str) -> None:
-        async with channel(address) as to:
+@over_tls_too
+def test_calls_of_every_size_and_kind(tmp_path: Path, tls: bool) -> None:
+    async def ask(_server: RpcServer, link: Link) -> None:
+        async with link.channel() as to:
             for message in (b"", b"x", LARGE[:20_000], LARGE, LARGE * 4):
                 assert await to.unary_unary(ECHO)(message) == message
             found = await asyncio.gather(*(to.unary_unary(ECHO)(LARGE[: 1 << size % 20]) for size in range(200)))
@@ -60,12 +61,13 @@ def test_calls_of_every_size_and_kind(tmp_path: Path) -> None:
             await call.done_writing()
             assert await call.read() is grpc.aio.EOF
 
-    served(tmp_path, ask)
+    served(tmp_path, ask, tls=tls)
 
 
-def test_what_fails_says_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def ask(server: RpcServer, address: str) -> None:
-        async with channel(address) as to:
+@over_tls_too
+def test_what_fails_says_why(tmp_path: Path, tls: bool, caplog: pytest.LogCaptureFixture) -> None:
+    async def ask(server: RpcServer, link: Link) -> None:
+        async with link.channel() as to:
             code = grpc.StatusCode
             assert (await status(to.unary_unary(BREAK)(b"")))[0] is code.UNKNOWN
             assert await status(to.unary_unary("/no.Such/Method")(b"")) == (
@@ -87,28 +89,27 @@ def test_what_fails_says_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
             await server.stop(0.05)
             assert (await waiting)[0] is code.UNAVAILABLE
 
-    served(tmp_path, ask)
+    served(tmp_path, ask, tls=tls)
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_a_client_without_credit_is_cut_off(tmp_path: Path) -> None:
+@over_tls_too
+def test_a_client_without_credit_is_cut_off(tmp_path: Path, tls: bool) -> None:
     """More than a window, and no end of frames that cost nothing: GOAWAY, and nothing of it is kept."""
 
-    def said(path: str, data: bytes) -> bytes:
-        with socket.socket(socket.AF_UNIX) as to:
-            to.settimeout(20)
-            to.connect(path)
+    async def said(link: Link, data: bytes) -> bytes:
+        reader, writer = await link.connect()
+        writer.write(PREFACE + frame(SETTINGS, 0, 0, b"") + data)
+        found = b""
+        async with asyncio.timeout(20):
             with contextlib.suppress(OSError):
-                to.sendall(PREFACE + frame(SETTINGS, 0, 0, b"") + data)
-            found = b""
-            with contextlib.suppress(OSError):
-                while part := to.recv(2**16):
+                while part := await reader.read(2**16):
                     found += part
-            return found
+        writer.close()
+        return found
 
-    async def ask(server: RpcServer, address: str) -> list[bytes]:
+    async def ask(server: RpcServer, link: Link) -> list[bytes]:
         server.flood_limits = FloodLimits(resets=200)
-        path = address.removeprefix("unix:")
         head = frame(HEADERS, END_HEADERS, 1, encode_headers(headers_of(BIDI)))
         flood = frame(DATA, 0, 1, (10**6).to_bytes(5, "big") + bytes(10**6 - 5)) * 2
         tiny = frame(WINDOW, 0, 1, (1).to_bytes(4, "big")) * 20_000
@@ -123,17 +124,18 @@ def test_a_client_without_credit_is_cut_off(tmp_path: Path) -> None:
         wide += frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 2**31 - 1))
         windows = slow + frame(WINDOW, 0, 0, (1).to_bytes(4, "big")) * 10_001
         conversations = (head + flood, head + tiny, endless, twice, rapid, trailers, late, wide, windows)
-        return [await asyncio.to_thread(said, path, data) for data in conversations]
+        return [await said(link, data) for data in conversations]
 
     reasons = (b"a stream's window", b"without effect", b"header block", b"after a stream's end", b"begun and reset")
-    for found, kind in zip(served(tmp_path, ask), (0, 1, 2, 3, 4, 1, 1, None, 1), strict=True):
+    for found, kind in zip(served(tmp_path, ask, tls=tls), (0, 1, 2, 3, 4, 1, 1, None, 1), strict=True):
         assert frame(7, 0, 0, b"")[3:4] in found  # GOAWAY
         assert (b"window out of bounds" if kind is None else reasons[kind]) in found
 
 
-def test_what_is_left_to_send_leaves_before_the_server(tmp_path: Path) -> None:
-    async def ask(server: RpcServer, address: str) -> None:
-        async with raw_connection(address, call_of(1, LARGE[:50_000])) as (reader, writer):
+@over_tls_too
+def test_what_is_left_to_send_leaves_before_the_server(tmp_path: Path, tls: bool) -> None:
+    async def ask(server: RpcServer, link: Link) -> None:
+        async with raw_connection(link, call_of(1, LARGE[:50_000])) as (reader, writer):
             await read_until(reader, b"application/grpc")
             stopping = asyncio.create_task(server.stop(10))
             await asyncio.sleep(0.05)
@@ -143,46 +145,49 @@ def test_what_is_left_to_send_leaves_before_the_server(tmp_path: Path) -> None:
             assert len(found) > 50_000
             await asyncio.wait_for(stopping, 5)
 
-    served(tmp_path, ask)
+    served(tmp_path, ask, tls=tls)
 
 
-def test_answers_that_nobody_reads_are_bounded(tmp_path: Path) -> None:
+@over_tls_too
+def test_answers_that_nobody_reads_are_bounded(tmp_path: Path, tls: bool) -> None:
     """Above twice a message's bound they fail; with a deadline they are dropped when it has passed."""
 
-    async def ask(server: RpcServer, address: str) -> None:
+    async def ask(server: RpcServer, link: Link) -> None:
         server.max_message_bytes = 100_000
         asked = b"".join(call_of(2 * number + 1, LARGE[:50_000]) for number in range(20))
-        async with raw_connection(address, asked) as (reader, _writer):
+        async with raw_connection(link, asked) as (reader, _writer):
             await read_until(reader, b"lie unread")
             (connection,) = server._connections
             assert isinstance(connection, http2.Http2Connection)
             assert 100_000 < connection.responses.unsent_bytes <= 200_000
             assert 2 <= len(server._calls) <= 4
-        async with raw_connection(address, call_of(1, b"x", (b"grpc-timeout", b"50m"))) as (reader, _writer):
+        async with raw_connection(link, call_of(1, b"x", (b"grpc-timeout", b"50m"))) as (reader, _writer):
             await read_until(reader, frame(3, 0, 1, (8).to_bytes(4, "big")))
             await wait_until_async(lambda: not server._calls)
 
-    served(tmp_path, ask)
+    served(tmp_path, ask, tls=tls)
 
 
-def test_a_request_that_does_not_come_is_waited_for_until_its_deadline(tmp_path: Path) -> None:
-    async def ask(server: RpcServer, address: str) -> None:
+@over_tls_too
+def test_a_request_that_does_not_come_is_waited_for_until_its_deadline(tmp_path: Path, tls: bool) -> None:
+    async def ask(server: RpcServer, link: Link) -> None:
         head = encode_headers((*headers_of(ECHO), (b"grpc-timeout", b"50m")))
-        async with raw_connection(address, frame(HEADERS, END_HEADERS, 1, head)) as (reader, _writer):
+        async with raw_connection(link, frame(HEADERS, END_HEADERS, 1, head)) as (reader, _writer):
             assert b"\x0bgrpc-status\x014" in await read_until(reader, b"grpc-message")
             await wait_until_async(lambda: not server._calls)
 
-    served(tmp_path, ask)
+    served(tmp_path, ask, tls=tls)
 
 
-def test_a_byte_keeps_a_byte(tmp_path: Path) -> None:
+@over_tls_too
+def test_a_byte_keeps_a_byte(tmp_path: Path, tls: bool) -> None:
     """Parts of a message that is not whole do not keep alive what they came in."""
 
-    async def ask(_server: RpcServer, address: str) -> int:
+    async def ask(_server: RpcServer, link: Link) -> int:
         start = frame(HEADERS, END_HEADERS, 3, encode_headers(headers_of(ECHO))) + frame(
             DATA, 0, 3, (2**20).to_bytes(5, "big")
         )
-        async with raw_connection(address, slow_call(1) + reset_of(1) + start) as (_reader, writer):
+        async with raw_connection(link, slow_call(1) + reset_of(1) + start) as (_reader, writer):
             tracemalloc.start()
             before = tracemalloc.get_traced_memory()[0]
             for _ in range(200):
@@ -194,7 +199,7 @@ def test_a_byte_keeps_a_byte(tmp_path: Path) -> None:
             tracemalloc.stop()
         return kept
 
-    assert served(tmp_path, ask) < 3 * 2**20  # what came: 12 MB
+    assert served(tmp_path, ask, tls=tls) < 3 * 2**20  # what came: 12 MB
 
 
 def _conversations() -> Iterator[bytes]:
@@ -235,38 +240,40 @@ def _mutated(draw: random.Random, data: bytes) -> bytes:
     return bytes(found)
 
 
+@over_tls_too
 @pytest.mark.parametrize("count", [FUZZ, pytest.param(200_000, marks=[pytest.mark.nightly, pytest.mark.timeout(7200)])])
-def test_mutated_bytes(tmp_path: Path, count: int) -> None:
+def test_mutated_bytes(tmp_path: Path, tls: bool, count: int) -> None:
     """Whatever comes, in pieces too: the connection ends or goes on, nothing is left, others are served."""
 
-    async def ask(server: RpcServer, address: str) -> None:
+    async def ask(server: RpcServer, link: Link) -> None:
         draw, right = random.Random(7), list(_conversations())
         for number in range(count):
-            reader, writer = await asyncio.open_unix_connection(address.removeprefix("unix:"))
+            reader, writer = await link.connect()
             data = _mutated(draw, right[number % len(right)])
             cut = draw.randrange(len(data) + 1)
             writer.write(data[:cut])
             await asyncio.sleep(0)
             writer.write(data[cut:])
-            if number % 3:
+            if number % 3 and not tls:  # asyncio's TLS cannot half-close
                 writer.write_eof()
             with contextlib.suppress(OSError, TimeoutError):
                 async with asyncio.timeout(0.02):
                     await reader.read(2**16)
             writer.close()
             if number % 50 == 49:
-                async with channel(address) as to:
+                async with link.channel() as to:
                     assert await to.unary_unary(ECHO)(b"on") == b"on"
         await wait_until_async(lambda: not server._calls and not server._connections)
 
-    served(tmp_path, ask, 60 + count / 30)
+    served(tmp_path, ask, 60 + count / 30, tls=tls)
 
 
-def test_the_policy_is_asked_before_a_request_is_read(tmp_path: Path) -> None:
+@over_tls_too
+def test_the_policy_is_asked_before_a_request_is_read(tmp_path: Path, tls: bool) -> None:
     """Refused by the headers alone, for all methods: no body is waited for."""
 
-    async def ask(_server: RpcServer, address: str) -> None:
-        reader, writer = await asyncio.open_unix_connection(address.removeprefix("unix:"))
+    async def ask(_server: RpcServer, link: Link) -> None:
+        reader, writer = await link.connect()
         head = encode_headers((*headers_of(ECHO), (b"jellybean-protocol", b"99.0")))
         writer.write(PREFACE + frame(SETTINGS, 0, 0, b"") + frame(HEADERS, END_HEADERS, 1, head))
         found = b""
@@ -278,7 +285,7 @@ def test_the_policy_is_asked_before_a_request_is_read(tmp_path: Path) -> None:
         assert b"\x0bgrpc-status\x019" in found  # FAILED_PRECONDITION
         writer.close()
 
-    served(tmp_path, ask)
+    served(tmp_path, ask, tls=tls)
 
 
 def test_a_packed_message_is_bounded() -> None:

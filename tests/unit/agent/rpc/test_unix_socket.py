@@ -20,7 +20,7 @@ from jellybean_agent.rpc.server import RpcServer
 from jellybean_agent.rpc.unix_socket import UnixSocketConnection
 from jellybean_agent.rpc.unix_socket_client import UnixSocketClient
 from jellybean_agent.tensors.tensors import MAX_MESSAGE_BYTES
-from tests.rpc_server import BIDI, ECHO, LARGE, SLOW, channel, served
+from tests.rpc_server import BIDI, ECHO, LARGE, SLOW, Link, served
 
 
 def connected(path: str, metadata: Mapping[str, str]) -> UnixSocketClient:
@@ -30,8 +30,8 @@ def connected(path: str, metadata: Mapping[str, str]) -> UnixSocketClient:
 
 
 def test_the_lane(tmp_path: Path) -> None:
-    async def ask(_server: RpcServer, address: str) -> None:
-        path = address.removeprefix("unix:")
+    async def ask(_server: RpcServer, link: Link) -> None:
+        path = link.path
         client = await asyncio.to_thread(connected, path, {})
 
         async def call(method: str, message: bytes, timeout_s: float = 20.0) -> bytes | grpc.StatusCode:
@@ -71,14 +71,14 @@ def test_a_lane_that_breaks_ends_and_nothing_else(tmp_path: Path) -> None:
                         break
             return found
 
-    async def ask(_server: RpcServer, address: str) -> None:
-        path, name = address.removeprefix("unix:"), ECHO.encode()
+    async def ask(_server: RpcServer, link: Link) -> None:
+        path, name = link.path, ECHO.encode()
         metadata = json.dumps({"jellybean-protocol": "\ud800"}).encode()
         head = frames.HEAD.pack(5.0, len(name), len(metadata)) + name + metadata
         odd = frames.FRAME.pack(len(head) + frames.FRAME.size - 4, 1, frames.CALL) + head
         assert await asyncio.to_thread(said, path, bytes(150_000)) == frames.GREETING
         assert (await asyncio.to_thread(said, path, odd))[len(frames.GREETING) :][8] == frames.FAILED
-        async with channel(address) as to:
+        async with link.channel() as to:
             assert await to.unary_unary(ECHO)(b"on") == b"on"
 
     served(tmp_path, ask)
@@ -93,8 +93,8 @@ def test_calls_of_a_lane_share_what_their_heads_say_but_the_deadline(
         UnixSocketConnection, "_read_headers", lambda own, told, size: (read.append(told), was(own, told, size))[1]
     )
 
-    async def ask(_server: RpcServer, address: str) -> None:
-        client = await asyncio.to_thread(connected, address.removeprefix("unix:"), {"a": "b"})
+    async def ask(_server: RpcServer, link: Link) -> None:
+        client = await asyncio.to_thread(connected, link.path, {"a": "b"})
         for timeout_s in (5.0, 6.0, 7.0):
             assert await asyncio.to_thread(client.call, ECHO, b"x", timeout_s) == b"x"
         assert len(read) == 1
@@ -108,11 +108,11 @@ def test_calls_of_a_lane_share_what_their_heads_say_but_the_deadline(
 def test_a_lane_client_survives_that_its_server_starts_again(tmp_path: Path) -> None:
     client: list[UnixSocketClient] = []
 
-    async def first(_server: RpcServer, address: str) -> None:
-        client.append(await asyncio.to_thread(connected, address.removeprefix("unix:"), {}))
+    async def first(_server: RpcServer, link: Link) -> None:
+        client.append(await asyncio.to_thread(connected, link.path, {}))
         await asyncio.gather(*(asyncio.to_thread(client[0].call, ECHO, b"x", 5.0) for _ in range(4)))
 
-    async def second(_server: RpcServer, _address: str) -> None:
+    async def second(_server: RpcServer, _link: Link) -> None:
         assert [await asyncio.to_thread(client[0].call, ECHO, b"y", 5.0) for _ in range(5)] == [b"y"] * 5
         client[0].close()
 
@@ -124,8 +124,8 @@ def test_another_user_gets_no_lane(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     own = os.geteuid()
     monkeypatch.setattr(http2, "peer_uid", lambda _: own + 1)
 
-    async def ask(_server: RpcServer, address: str) -> None:
-        reader, writer = await asyncio.open_unix_connection(address.removeprefix("unix:"))
+    async def ask(_server: RpcServer, link: Link) -> None:
+        reader, writer = await asyncio.open_unix_connection(link.path)
         writer.write(frames.GREETING)
         assert await reader.read() == b""
         writer.close()

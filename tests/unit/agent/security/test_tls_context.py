@@ -12,7 +12,7 @@ from jellybean.serving.enrolment.authority import Authority, open_authority
 from jellybean_agent.errors import PlanViewError
 from jellybean_agent.security.certificates import CERTIFICATE_FILE, PRIVATE_KEY_FILE, CertificateFolder
 from jellybean_agent.security.identity import Identity, Role
-from jellybean_agent.security.tls_context import ReloadingTlsContext, TlsConnection
+from jellybean_agent.security.tls_context import ReloadingTlsContext, TlsConnection, TlsSettings
 
 ALICE = Identity("tiny", Role.CLIENT, "alice")
 
@@ -51,7 +51,10 @@ def test_a_renewed_authority_counts_at_the_next_handshake_and_the_one_before_no_
 
     async def run() -> None:
         server = await asyncio.start_server(
-            answer, "127.0.0.1", 0, ssl=ReloadingTlsContext.of(CertificateFolder(gateway))
+            answer,
+            "127.0.0.1",
+            0,
+            ssl=ReloadingTlsContext.of(CertificateFolder(gateway), TlsSettings(session=TlsConnection)),
         )
         port = server.sockets[0].getsockname()[1]
         assert [await said(port, old, of_old), await said(port, old, of_new)] == [b"in", b""]
@@ -82,4 +85,4 @@ def test_a_bundle_that_tls_cannot_use_is_refused_at_once(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", refuse)
     with pytest.raises(PlanViewError, match=r"TLS cannot use this certificate: .*too weak"):
-        ReloadingTlsContext.of(folder)
+        ReloadingTlsContext.of(folder, TlsSettings())

@@ -22,11 +22,13 @@ from jellybean_agent.brain.plan_view import PlanView, PythonView, plan_view
 from jellybean_agent.errors import RefusedValuesError, StatusError, status_of
 from jellybean_agent.execution.executor import Executor, RunResult
 from jellybean_agent.process.metrics import AgentCollector
+from jellybean_agent.security.identity import OpenPolicy
 from jellybean_agent.tensors.stacking import OperatorInput
 from jellybean_agent.tensors.tensors import Array, decode_tensor, encode_tensor
-from jellybean_agent.transport.channels import Transport
+from jellybean_agent.transport.channels import Transport, make_server
 from jellybean_agent.transport.inboxes import Inboxes, agent_service_handler
 from jellybean_agent.transport.peers import Peer, PeerSettings
+from jellybean_agent.transport.streams import DELIVER_METHOD
 from jellybean_agent.worker.counters import WorkerCounters
 from jellybean_agent.worker.direct_calls import MAX_DIRECT_CALLS
 from jellybean_agent.worker.driver import Driver
@@ -51,8 +53,9 @@ def answered(
     async def all_of_them() -> tuple[list[agent_pb2.Message], WorkerCounters, str]:
         answers: asyncio.Queue[agent_pb2.Message] = asyncio.Queue()
         inboxes = Inboxes(answers.put_nowait, lambda: False)
-        server = grpc.aio.server()
-        server.add_generic_rpc_handlers((agent_service_handler(inboxes.deliver),))
+        server = make_server(OpenPolicy())
+        server.add_generic_rpc_handlers((agent_service_handler(),))
+        server.add_raw_stream(DELIVER_METHOD, inboxes.deliver_raw)
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         settings = PeerSettings("edge-1", Transport(insecure=True))

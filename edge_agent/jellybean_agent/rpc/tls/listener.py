@@ -1,0 +1,128 @@
+"""The TLS connections of a server: handshakes, the identity of the client, the protocol by ALPN, and the maximum age.
+
+What clients without a certificate can use up is bounded: a handshake has a time limit, and the oldest unfinished one is
+given up when there are too many. Connections end at a maximum age, so that a certificate that was replaced, has expired
+or was withdrawn stops working.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import ssl
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jellybean_agent.rpc.calls import CallServer, OpenConnection
+from jellybean_agent.rpc.http2 import Http2Connection
+from jellybean_agent.rpc.tls.transport import READ_BYTES, TlsTransport
+from jellybean_agent.rpc.unix_socket import UnixSocketConnection
+from jellybean_agent.rpc.unix_socket_frames import STREAMS_ALPN
+from jellybean_agent.security.identity import tls_auth_context
+
+HTTP2_ALPN = "h2"
+SERVER_ALPN = (STREAMS_ALPN, HTTP2_ALPN)
+_AGE_JITTER = 0.1  # fraction by which ages differ, so that clients do not all reconnect at once
+_CLOSE_S = 5.0  # for a closed connection's last bytes to be read, before it is aborted
+LOG = logging.getLogger("jellybean.tls")
+
+
+@dataclass(frozen=True, slots=True)
+class TlsLimits:
+    """Limits of a server's TLS connections.
+
+    `handshake_s`: time limit of a handshake. `handshakes`: most unfinished ones. `age_s`: when a connection is told to
+    end; after `grace_s` more its calls in progress are ended.
+    """
+
+    handshake_s: float = 10.0
+    handshakes: int = 256
+    age_s: float = 600.0
+    grace_s: float = 120.0
+
+
+class TlsListener:
+    """Makes the TLS connections of one listening socket. `context`: credentials and versions, asked per connection."""
+
+    def __init__(self, server: CallServer, context: ssl.SSLContext, limits: TlsLimits) -> None:
+        self._server, self._context, self._limits = server, context, limits
+        self._buffer: memoryview = np.empty(READ_BYTES, np.uint8).data
+        self._handshakes: dict[TlsTransport, None] = {}
+        self._ends: dict[TlsTransport, asyncio.TimerHandle] = {}  # when a connection's next step towards its end is due
+
+    def accept(self) -> TlsTransport:
+        """A new connection, whose handshake begins."""
+        while len(self._handshakes) >= self._limits.handshakes:
+            oldest = next(iter(self._handshakes))
+            self.failed(oldest, f"more than {self._limits.handshakes} unfinished handshakes")
+            oldest.abort()
+
+        def wrap(incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO) -> ssl.SSLObject:
+            return self._context.wrap_bio(incoming, outgoing, server_side=True)
+
+        transport = TlsTransport(wrap, self, self._buffer, self._limits.handshake_s)
+        self._handshakes[transport] = None
+        return transport
+
+    def close(self) -> None:
+        """Give up the unfinished handshakes."""
+        for transport in list(self._handshakes):
+            transport.abort()
+
+    # -- TlsEvents ----------------------------------------------------------------------------------------------------
+
+    def secured(self, transport: TlsTransport) -> asyncio.BufferedProtocol | None:
+        tls = transport.tls
+        protocol = tls.selected_alpn_protocol()
+        if protocol not in SERVER_ALPN:
+            self.failed(transport, f"it offers none of the protocols {', '.join(SERVER_ALPN)} (ALPN)")
+            return None
+        try:
+            certificate: Mapping[str, Any] = tls.getpeercert() or {}
+        except ValueError:
+            self.failed(transport, "its certificate has invalid names")
+            return None
+        if _has_expired(certificate):  # OpenSSL checks it in a full handshake only, not when TLS 1.2 resumes a session
+            self.failed(transport, "certificate has expired")
+            return None
+        self._handshakes.pop(transport, None)
+        auth = tls_auth_context(name for kind, name in certificate.get("subjectAltName", ()) if kind == "URI")
+        is_http2 = protocol == HTTP2_ALPN
+        connection = Http2Connection(self._server, auth) if is_http2 else UnixSocketConnection(self._server, b"", auth)
+        age_s = self._limits.age_s * random.uniform(1 - _AGE_JITTER, 1 + _AGE_JITTER)
+        self._after(age_s, transport, self._retire, connection)
+        return connection
+
+    def failed(self, transport: TlsTransport, reason: str) -> None:
+        self._handshakes.pop(transport, None)
+        name = transport.get_extra_info("peername")
+        LOG.info("refused at the handshake: %s (%s)", reason, name[0] if name else "gone")
+
+    def lost(self, transport: TlsTransport) -> None:
+        self._handshakes.pop(transport, None)
+        timer = self._ends.pop(transport, None)
+        if timer is not None:
+            timer.cancel()
+
+    # -- the end of a connection --------------------------------------------------------------------------------------
+
+    def _retire(self, transport: TlsTransport, connection: OpenConnection) -> None:
+        connection.retire()
+        self._after(self._limits.grace_s, transport, self._close, connection)
+
+    def _close(self, transport: TlsTransport, connection: OpenConnection) -> None:
+        connection.close("the connection has reached its maximum age")
+        self._after(_CLOSE_S, transport, lambda closed, _: closed.abort(), connection)
+
+    def _after(self, delay_s: float, transport: TlsTransport, step: Any, connection: OpenConnection) -> None:
+        self._ends[transport] = asyncio.get_running_loop().call_later(delay_s, step, transport, connection)
+
+
+def _has_expired(certificate: Mapping[str, Any]) -> bool:
+    end = certificate.get("notAfter")
+    return end is not None and ssl.cert_time_to_seconds(end) < time.time()
