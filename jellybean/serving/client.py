@@ -38,7 +38,7 @@ from jellybean_protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 
 TIMEOUT_S = 60.0
 _NOT_CONNECTED = ("failed to connect to all addresses", "errors resolving")  # what gRPC says without a connection
-_NO_METHOD = "Method not found!"  # what a gRPC server says that has other services
+_NO_METHOD = ("no method ", "Method not found!")  # what servers of ours and of grpc say that have other services
 INFER = "/jellybean.gateway.v1.Gateway/Infer"
 
 
@@ -190,7 +190,7 @@ class Client:
             fault = connection_fault(self.address, *self._transport.expected())
             if fault is not None:
                 return HandshakeError(fault.reason) if fault.of_certificate else RequestError(status.name, fault.reason)
-        if status is grpc.StatusCode.UNIMPLEMENTED and details == _NO_METHOD:
+        if status is grpc.StatusCode.UNIMPLEMENTED and details.startswith(_NO_METHOD):
             details = f"{self.address} is no port of a gateway for clients or workers: check the address"
         return RequestError(status.name, details)
 
