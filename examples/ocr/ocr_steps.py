@@ -95,8 +95,8 @@ def spell(inputs: Tensors, *, threshold: float = 0.5) -> Tensors:
 
 @step(inputs={"lines": ("uint8", (-1,))}, outputs={"text": ("uint8", (1, -1))})
 def join(inputs: Tensors) -> Tensors:
-    """The text of a picture: all its lines, as UTF-8 bytes."""
-    return {"text": inputs["lines"][np.newaxis].copy()}
+    """The text of a picture as UTF-8 bytes: all its lines, without the last one's line break."""
+    return {"text": inputs["lines"][np.newaxis, :-1].copy()}
 
 
 def without_padding(line: Array) -> Array:
