@@ -174,7 +174,7 @@ def _init_example(names: Sequence[str]) -> _Started:
     _check_needed(name)
     copy_example(name, directory)
     if (directory / _MAKE).exists():
-        _make(name, directory)
+        make_example(name, directory)
     return _Started(directory, f"copied from the example {name.value}", _commands(directory, _STEPS[name]))
 
 
@@ -254,19 +254,25 @@ def _check_needed(name: Example) -> None:
         )
 
 
-def _make(name: Example, directory: Path) -> None:
+def make_example(name: Example, directory: Path) -> None:
     """Run the example's script in the copied folder and write the hashes of the models that it made.
 
-    The script is a process of its own, so that its libraries are not loaded here. JellyBeanError if it fails.
+    The script is a process of its own, so that its libraries are not loaded here. If it fails or is interrupted, the
+    folder is removed; JellyBeanError says why.
     """
     from jellybean.documents.hashes import write_hashes, wrong_hashes
 
-    with progress("init") as advance:
-        advance(0, 1, f"{name.value}: models and held-out data, about a minute")
-        made = subprocess.run([sys.executable, _MAKE], cwd=directory, capture_output=True, text=True, check=False)
-    if made.returncode:
-        lines = made.stderr.strip().splitlines() or [f"it ended with status {made.returncode}"]
-        raise JellyBeanError(f"{directory / _MAKE} failed: {lines[-1]}")
+    command = [sys.executable, _MAKE]
+    try:
+        with progress("init") as advance:
+            advance(0, 1, f"{name.value}: models and held-out data, about a minute")
+            made = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+        if made.returncode:
+            lines = made.stderr.strip().splitlines() or [f"it ended with status {made.returncode}"]
+            raise JellyBeanError(f"the example {name.value} could not be made: {lines[-1]}")
+    except BaseException:
+        shutil.rmtree(directory)  # half an example would be in the way of the next try
+        raise
     write_hashes(wrong_hashes(directory))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from jellybean.cli import run
+from jellybean.cli.init import Example, make_example
+from jellybean.errors import JellyBeanError
 from tests.support.paths import EXAMPLES
 
 MODELS = [str(path) for path in sorted((EXAMPLES / "digits" / "models").glob("*.onnx"))]
@@ -115,3 +118,24 @@ def test_what_an_example_needs_is_said_before_anything_is_copied(
     assert run(["init", "ocr", str(folder)]) == 1
     assert "pip install 'jellybean-serving[ocr]'" in words(capsys.readouterr().err)
     assert not folder.exists()
+
+
+def test_an_example_that_cannot_be_made_leaves_no_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "make.py").write_text(
+        "import sys; print('half'); sys.exit('line one\\nrapidocr has no file models/x.onnx')"
+    )
+    with pytest.raises(
+        JellyBeanError, match=r"^the example ocr could not be made: rapidocr has no file models/x\.onnx$"
+    ):
+        make_example(Example.OCR, folder)
+    assert not folder.exists()
+
+
+def test_a_made_model_gets_its_hash(tmp_path: Path) -> None:
+    (tmp_path / "workflow.yaml").write_text("operators: {read: {variants: {a: {model: models/a.onnx}}}}\n")
+    (tmp_path / "make.py").write_text("from pathlib import Path; Path('models').mkdir(); Path('models/a.onnx').touch()")
+    make_example(Example.OCR, tmp_path)
+    empty = hashlib.sha256(b"").hexdigest()
+    assert f"{{model: models/a.onnx, sha256: {empty}}}" in (tmp_path / "workflow.yaml").read_text()
