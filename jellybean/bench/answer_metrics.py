@@ -51,7 +51,7 @@ def character_accuracy(answer: Array, label: Array) -> float:
 def text_of(array: Array) -> str:
     """The text of UTF-8 bytes as uint8; zeros fill rows of one array up and do not count. MetricError for others."""
     if array.dtype != np.uint8:
-        raise MetricError(f"text is compared as UTF-8 bytes (uint8), not as {array.dtype.name}")
+        raise MetricError(f"text is UTF-8 bytes (uint8), not {array.dtype.name}")
     return array.tobytes().rstrip(b"\0").decode("utf-8", "replace")
 
 

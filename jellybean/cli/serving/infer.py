@@ -65,9 +65,14 @@ def infer(
         return
     for number, answer in enumerate(answers):
         for name, value in answer.items():
-            shown = text_of(value) if text else _readable(value)
+            shown = readable(value, is_text=text)
             out.print(f"{f'row {number}, ' if rows else ''}{name}: {shown}", soft_wrap=True)
 
 
-def _readable(value: Array) -> str:
+def readable(value: Array, *, is_text: bool = False) -> str:
+    """An answer as a person reads it: text, a number, or rows of numbers. MetricError for text that is no bytes."""
+    from jellybean.bench.answer_metrics import text_of
+
+    if is_text:
+        return text_of(value)
     return str(value.item()) if value.size == 1 else np.array2string(value, threshold=50)
