@@ -23,7 +23,10 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "RunOperator",
         "SendMessage",
     ),
-    "brain.plan_figures": ("PlanFigures",),
+    "brain.plan_figures": (
+        "PlanFigures",
+        "planned_rate_per_s",
+    ),
     "brain.plan_view": (
         "PlanView",
         "WorkerView",

@@ -7,6 +7,7 @@ from jellybean_agent.brain.messages import RequestFailed as RequestFailed
 from jellybean_agent.brain.messages import RunOperator as RunOperator
 from jellybean_agent.brain.messages import SendMessage as SendMessage
 from jellybean_agent.brain.plan_figures import PlanFigures as PlanFigures
+from jellybean_agent.brain.plan_figures import planned_rate_per_s as planned_rate_per_s
 from jellybean_agent.brain.plan_view import PlanView as PlanView
 from jellybean_agent.brain.plan_view import WorkerView as WorkerView
 from jellybean_agent.brain.plan_view import plan_view as plan_view

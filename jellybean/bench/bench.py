@@ -25,13 +25,13 @@ def bench(
     progress: Progress = no_progress,
     endpoint: Endpoint | None = None,
 ) -> BenchResult:
-    """Measure the project's running plan under the workflow's declared rate times `rate_scale` and its arrivals.
+    """Measure the project's running plan under the rate that it was made for, times `rate_scale`.
 
     `endpoint`: a gateway elsewhere that serves it.
     """
     target = Target.of(project.directory, held_out(project), endpoint)
     settings = LoadSettings(duration_s, warmup_s, seed, all_rows=rate_scale <= 1.0)
-    return target.measure(rate_scale * target.data.rate_per_s, settings, progress)
+    return target.measure(rate_scale * target.planned_per_s, settings, progress)
 
 
 def saturate(
@@ -45,7 +45,7 @@ def saturate(
 ) -> BenchResult:
     """Measure the highest sustained rate of the project's running plan, by bisection.
 
-    `start_rate_per_s`: first guess, for example the simulator's; the declared rate by default. `endpoint`: as `bench`.
+    `start_rate_per_s`: first guess, for example the simulator's; the planned rate by default. `endpoint`: as `bench`.
     """
     target = Target.of(project.directory, held_out(project), endpoint)
     return target.saturate(start_rate_per_s, seed=seed, window_s=window_s, progress=progress)

@@ -21,7 +21,6 @@ class HeldOut:
     """One array per source (row i belongs to request i), the rows' labels if known, and the arrival process."""
 
     inputs: Mapping[str, Array]
-    rate_per_s: float
     arrivals: Arrivals = Arrivals.POISSON
     labels: Array | None = None
     metric: str = "exact_match"
@@ -48,10 +47,8 @@ def held_out(project: Project) -> HeldOut:
             )
         inputs[name] = read_array(project.directory, source.inputs)
     labels = None if workflow.labels is None else read_array(project.directory, workflow.labels)
-    first = next(iter(workflow.sources.values()))
-    arrivals = Arrivals(first.arrivals)
-    rate_per_s = first.rate_per_s * project.infrastructure.sites.get(first.tier, 1)
-    found = HeldOut(inputs, rate_per_s, arrivals, labels, workflow.metric or "exact_match")
+    arrivals = Arrivals(next(iter(workflow.sources.values())).arrivals)
+    found = HeldOut(inputs, arrivals, labels, workflow.metric or "exact_match")
     if found.rows == 0 or (labels is not None and len(labels) < found.rows):
         raise ServingError("the held-out data is empty, or has fewer labels than inputs")
     return found

@@ -33,7 +33,7 @@ def measure_hop_s(*, stages: int = STAGES, duration_s: float = 4.0, message_floa
         plan = chain("hop", [_identity_model(directory)] * stages, rate_per_s=_RATE_PER_S)
         running = launcher.up(directory, to_document(plan))
         try:
-            data = HeldOut({SOURCE: np.ones((1, message_floats), np.float32)}, _RATE_PER_S, Arrivals.PERIODIC)
+            data = HeldOut({SOURCE: np.ones((1, message_floats), np.float32)}, Arrivals.PERIODIC)
             return asyncio.run(_hop_s(Target.of(directory, data), stages, duration_s))
         finally:
             running.down()

@@ -104,6 +104,11 @@ class Target:
         return cls(GatewayMeters(endpoint or owner_endpoint(directory), view), plan, data)
 
     @property
+    def planned_per_s(self) -> float:
+        """Requests per second that the plan was made for."""
+        return self.view.figures.rate_per_s
+
+    @property
     def plan_hash(self) -> str:
         """Hash of the running plan."""
         return self.view.hash
@@ -244,9 +249,9 @@ class Target:
     ) -> BenchResult:
         """Measure the highest sustained rate of evenly spaced requests, by bisection.
 
-        `start_rate_per_s`: first guess; the workflow's declared rate by default. `tolerance`: relative precision.
+        `start_rate_per_s`: first guess; the planned rate by default. `tolerance`: relative precision.
         """
-        guess = start_rate_per_s or self.data.rate_per_s
+        guess = start_rate_per_s or self.planned_per_s
         settings = LoadSettings(window_s, 1.0, seed, Arrivals.PERIODIC, settle_s=0.0)
         probes: list[BenchResult] = []
 
@@ -266,7 +271,7 @@ class Target:
 
         highest = highest_sustained(probe, _BRACKET[0] * guess, _BRACKET[1] * guess, tolerance)
         progress(len(probes), len(probes), "done")
-        return saturation_result(highest, self.data.rate_per_s, probes)
+        return saturation_result(highest, self.planned_per_s, probes)
 
     def _await_quiet(self) -> None:
         """Wait until no request is in flight, at most `_QUIET_S` seconds."""
@@ -305,19 +310,19 @@ def _breaches(
         yield f"{costs} USD/h is above the budget of {allowed} USD/h"
 
 
-def saturation_result(highest: float, declared: float, probes: Sequence[BenchResult]) -> BenchResult:
+def saturation_result(highest: float, planned: float, probes: Sequence[BenchResult]) -> BenchResult:
     """The best sustained probe of a bisection, with what limited any of them: a probe that fails limits the rate too.
 
-    `highest`, `declared`: the highest sustained rate and the workflow's own, in requests per second.
+    `highest`, `planned`: the highest sustained rate and that of the plan, in requests per second.
     """
     best = max((probe for probe in probes if probe.sustained), key=lambda probe: probe.rate_per_s)
     late = {name: max(probe.late.get(name, 0.0) for probe in probes) for probe in probes for name in probe.late}
-    verdict = f"highest sustained rate {highest:.4g}/s; the workflow's own is {declared:.4g}/s"
+    verdict = f"highest sustained rate {highest:.4g}/s; the plan was made for {planned:.4g}/s"
     return dataclasses.replace(
         best,
         highest_rate_per_s=highest,
-        sustained=highest >= declared,
-        verdict=verdict if highest >= declared else f"overload: {verdict}",
+        sustained=highest >= planned,
+        verdict=verdict if highest >= planned else f"overload: {verdict}",
         late=late,
         deaths=probes[-1].deaths,  # since the first probe
         breaches=(),

@@ -190,7 +190,7 @@ def replaces_served_plan(directory: Path, document: Mapping[str, Any]) -> str:
         return ""
     return (
         f"{directory / PLAN_FILE} had the plan that is served, {served[:12]}, which stays served until "
-        f"`jellybean apply {directory}`; `jellybean diff {directory} {RUNNING}` compares the two"
+        f"`jellybean apply {directory}` has switched; `jellybean diff {directory} {RUNNING}` compares the two"
     )
 
 

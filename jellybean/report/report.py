@@ -28,6 +28,7 @@ from jellybean.report.comparison import (
 from jellybean.report.headline import Headline, Judgement, make_headline
 from jellybean.report.store import Record, Snapshot, Store, StoreRow
 from jellybean.report.utilisation import WorkerUse, worker_uses
+from jellybean_agent import planned_rate_per_s
 from jellybean_solver import Cost, JellyBeanError, Plan, from_document, request_streams
 
 REPORT_VERSION = 5
@@ -196,7 +197,7 @@ def _predicted(plan: Plan, snapshot: Snapshot) -> dict[str, float]:
     """Predicted figures: simulated if available, otherwise those of the plan."""
     predicted = {
         "cost_usd_per_h": plan.cost.total_usd_per_h,
-        "throughput_per_s": _offered_per_s(plan),
+        "throughput_per_s": _promised_per_s(plan, snapshot.document),
     }
     if plan.accuracy is not None:
         predicted["accuracy"] = plan.accuracy
@@ -226,11 +227,11 @@ def _planned_latencies_s(snapshot: Snapshot) -> Mapping[str, Mapping[str, float]
     }
 
 
-def _offered_per_s(plan: Plan) -> float:
-    """Requests per second of the plan, summed over its workflows."""
+def _promised_per_s(plan: Plan, document: Record) -> float:
+    """Requests per second that the plan was made for; of several workflows, which are not served together, the sum."""
     if plan.workflows:
         return sum(stream.rate_per_s for stream in request_streams(plan))
-    return min(s.rate_per_s * plan.sites.get(s.tier, 1) for s in plan.sources)
+    return planned_rate_per_s(document)
 
 
 def _measured(snapshot: Snapshot) -> dict[str, float]:

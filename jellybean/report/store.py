@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from jellybean.folders import STATE_FOLDER, state_folder
-from jellybean_agent import describe_error
+from jellybean_agent import describe_error, planned_rate_per_s
 from jellybean_protos import plan_format
 from jellybean_solver import JellyBeanError
 
@@ -280,9 +280,8 @@ class Store:
 def _kind(record: Record, plan: Record) -> MeasurementKind:
     if record.get("highest_rate_per_s") is not None:
         return "saturate"
-    declared = [source["rate_per_s"] for source in plan.get("sources", ())]
     offered = record.get("rate_per_s")
-    if offered is None or not declared or math.isclose(offered, declared[0], rel_tol=SAME_RATE):
+    if offered is None or not plan.get("sources") or math.isclose(offered, planned_rate_per_s(plan), rel_tol=SAME_RATE):
         return "bench"
     return "scaled"
 

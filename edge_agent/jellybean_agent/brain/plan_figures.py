@@ -30,12 +30,10 @@ class PlanFigures:
 
 def read_figures(document: Mapping[str, Any]) -> PlanFigures:
     """The figures of a plan document. KeyError, TypeError or ValueError if one is missing or no number."""
-    sites, slo, cost, proof = document.get("sites", {}), document["slo"], document["cost"], document["certificate"]
-    rates = {str(source["name"]): float(source["rate_per_s"]) for source in document["sources"]}
-    everywhere = [rates[source["name"]] * int(sites.get(source["tier"], 1)) for source in document["sources"]]
+    slo, cost, proof = document["slo"], document["cost"], document["certificate"]
     return PlanFigures(
-        source_rates_per_s=rates,
-        rate_per_s=min(everywhere),
+        source_rates_per_s={str(source["name"]): float(source["rate_per_s"]) for source in document["sources"]},
+        rate_per_s=planned_rate_per_s(document),
         cost_usd_per_h=float(cost["compute_usd_per_h"]) + float(cost["network_usd_per_h"]),
         bound_usd_per_h=float(proof["bound"]),
         gap=float(proof["gap"]),
@@ -47,6 +45,15 @@ def read_figures(document: Mapping[str, Any]) -> PlanFigures:
         is_stale=bool(document.get("stale_profiles")),
         overrides=tuple(map(str, document.get("overrides", ()))),
     )
+
+
+def planned_rate_per_s(document: Mapping[str, Any]) -> float:
+    """Requests per second of all sites that a plan of one workflow was made for: what it promises to answer.
+
+    A request is one message of each source. KeyError, TypeError or ValueError if a rate is missing or no number.
+    """
+    sites = document.get("sites", {})
+    return min(float(source["rate_per_s"]) * int(sites.get(source["tier"], 1)) for source in document["sources"])
 
 
 def _number(value: Any) -> float | None:

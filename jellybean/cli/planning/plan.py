@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -15,11 +14,24 @@ from jellybean.cli.console import EXIT_INFEASIBLE, errors, out, print_json, prog
 from jellybean.cli.current_plan import load_current_plan
 from jellybean.cli.failures import text_of
 from jellybean.cli.planning.check import run_check
+from jellybean.cli.planning.options import (
+    DEFAULT_HORIZON,
+    CheckTrace,
+    DryRun,
+    Gap,
+    Horizon,
+    PlanFile,
+    RateScale,
+    ReplayPlot,
+    ReplaySeed,
+    RunningPlan,
+    TimeLimit,
+)
 from jellybean.cli.planning.plan_json import plan_json
 from jellybean.cli.planning.plan_latency import latency_lines
 from jellybean.cli.planning.plan_output import PlanOutput
 from jellybean.cli.planning.rate_scale import with_scaled_rates
-from jellybean.cli.planning.replan import HORIZON, horizon_hours, run_replan
+from jellybean.cli.planning.replan import horizon_hours, run_replan
 from jellybean.cli.projects import open_any_project, planned_options
 from jellybean.display import formats
 from jellybean.display.terminal import BAD
@@ -104,48 +116,16 @@ def plan(
     overrides: Overrides = None,
     json: Json = False,
     stale: Stale = False,
-    time_limit: Annotated[float | None, typer.Option(min=0.01, help="Seconds; the best plan found is kept.")] = None,
-    gap: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            max=1,
-            help=f"Stop at this relative optimality gap; default: 0; for large fleets or a p99: {DEFAULT_GAP:g}.",
-        ),
-    ] = None,
-    rate_scale: Annotated[
-        float, typer.Option(min=0.001, max=1000, help="Plan for all sources' rates times this.")
-    ] = 1.0,
-    check: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="TRACE",
-            help="Instead of planning, replay a rate trace (CSV: time_s,source,rate_per_s) over the current "
-            "plan; exit status "
-            "6 if a target would be missed.",
-        ),
-    ] = None,
-    plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="With --check: picture of the replay (.svg, .png, .pdf).")
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="With --check: random seed.")] = 0,
-    start: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="PLAN",
-            help="Change this plan (a plan file, a project, or the word running) only if that saves enough "
-            "after migration "
-            "costs; otherwise keep it.",
-        ),
-    ] = None,
-    horizon: Annotated[
-        str | None, typer.Option(metavar="TIME", help=f"With --from: time over which costs are compared ({HORIZON}).")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="What if: print the plan, write nothing.")] = False,
-    output: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="What if: write the plan to this file, not plan.json.")
-    ] = None,
+    time_limit: TimeLimit = None,
+    gap: Gap = None,
+    rate_scale: RateScale = 1.0,
+    check: CheckTrace = None,
+    plot: ReplayPlot = None,
+    seed: ReplaySeed = 0,
+    start: RunningPlan = None,
+    horizon: Horizon = None,
+    dry_run: DryRun = False,
+    output: PlanFile = None,
 ) -> None:
     """Choose variants and place operators at minimum cost; writes plan.json. With --check: replay a rate trace."""
     if check is not None:
@@ -166,7 +146,7 @@ def plan(
         if start is None:
             _plan(written, stale=stale, gap=gap, time_limit_s=time_limit, json=json)
         else:
-            hours = horizon_hours(horizon or HORIZON)
+            hours = horizon_hours(horizon or DEFAULT_HORIZON)
             replan_gap = DEFAULT_GAP if gap is None else gap
             project = open_any_project(directory, written.overrides, stale=stale, shows_times=True)
             run_replan(project, start, written, horizon_h=hours, gap=replan_gap, time_limit_s=time_limit, json=json)

@@ -15,8 +15,6 @@ from jellybean.planning.plan_file import PLAN_FILE, kept_plan
 from jellybean.quantities import DURATION, InvalidValueError, parse_quantity
 from jellybean_solver import Verdict
 
-HORIZON = "24h"
-
 
 def run_replan(
     project: AnyProject,

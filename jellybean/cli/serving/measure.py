@@ -42,6 +42,7 @@ from jellybean.serving.client import served_document
 from jellybean.serving.endpoint import Endpoint, owner_endpoint
 from jellybean.serving.errors import ServingError
 from jellybean.serving.outcomes import outcome_text
+from jellybean_agent import planned_rate_per_s
 from jellybean_solver import DEFAULT_WINDOW_S, from_document
 
 
@@ -69,7 +70,7 @@ def bench(
     gateway: GatewayAt = None,
     tls: AdminTls = None,
 ) -> None:
-    """Measure the running plan under the declared rates with held-out inputs.
+    """Measure the running plan with held-out inputs, at the rate that it was made for, or at that of --set.
 
     Exit status 4 if it is overloaded, 5 if it keeps up but misses a target.
     """
@@ -95,8 +96,8 @@ def bench(
                 warn(breach)
         if rate_scale != 1.0:
             say(
-                f"measured at {rate_scale:g} times the declared rate; `jellybean report` shows only "
-                "measurements at the declared rate"
+                f"measured at {rate_scale:g} times the planned rate; `jellybean report` shows only "
+                "measurements at the planned rate"
             )
     newest = Store.of(directory).latest()
     if newest is not None and newest.plan_hash != result.plan:
@@ -221,9 +222,10 @@ def measure(
     saturate: bool = False,
     endpoint: Endpoint | None = None,
 ) -> BenchResult:
-    """Measure the plan that is served, and record the measurement in the report store.
+    """Measure the plan that is served, at the rate that it was made for; record it in the report store.
 
-    `endpoint`: a gateway elsewhere, instead of the project's own.
+    `overrides`: if given, the rate that the documents declare with them is offered instead. `endpoint`: a gateway
+    elsewhere, instead of the project's own.
     """
     document = served_document(endpoint or owner_endpoint(directory))
     project = load_project(directory, overrides or from_document(document).overrides)
@@ -241,6 +243,8 @@ def measure(
             )
         else:
             seconds = duration_s or DURATION_S
+            if overrides:
+                rate_scale *= _declared_per_s(project) / planned_rate_per_s(document)
             result = bench_module.bench(
                 project, duration_s=seconds, rate_scale=rate_scale, seed=seed, progress=advance, endpoint=endpoint
             )
@@ -250,6 +254,12 @@ def measure(
     for caveat in result.caveats:
         warn(caveat)
     return result
+
+
+def _declared_per_s(project: Project) -> float:
+    """Requests per second of all sites that the documents declare, after `--set`."""
+    sites = project.infrastructure.sites
+    return min(source.rate_per_s * sites.get(source.tier, 1) for source in project.workflow.sources.values())
 
 
 def _predict(project: Project) -> None:

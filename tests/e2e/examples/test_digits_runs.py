@@ -111,7 +111,8 @@ def test_what_if_about_the_plan_that_is_served(running: Path) -> None:
     before = json.loads((running / "plan.json").read_text(encoding="utf-8"))["hash"]
     jellybean("diff", folder, "running")  # status 0: the same
     noted = (
-        f"{running}/plan.json had the plan that is served, {before[:12]}, which stays served until `jellybean apply`"
+        f"{running}/plan.json had the plan that is served, {before[:12]}, which stays served until "
+        f"`jellybean apply {folder}` has switched"
     )
     slower = ("--set", "sources.strip.rate=4/s", "--set", "slo.latency_p99=null")
     assert noted in jellybean("plan", folder, *slower).stderr

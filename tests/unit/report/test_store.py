@@ -5,6 +5,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,14 @@ def test_measurements_at_other_rates_are_kept_apart(store: Store) -> None:
         store.add_measurement(plan_hash, {}, kind="other")  # type: ignore[arg-type]
 
 
+def test_a_measurement_at_the_rate_of_all_sites_is_at_the_declared_rate(store: Store) -> None:
+    plan = replace(plans.digits(), sites={"edge": 3})
+    plan_hash = store.add_plan(plans.document(plan))
+    for rate_per_s in (3 * plan.sources[0].rate_per_s, plan.sources[0].rate_per_s):
+        store.add_measurement(plan_hash, {"rate_per_s": rate_per_s})
+    assert [row.kind for row in store.history(plan_hash)] == ["plan", "bench", "scaled"]
+
+
 def test_figures_that_are_no_numbers_read_as_unknown(store: Store) -> None:
     plan_hash = _filled(store)
     store.add_prediction(plan_hash, {"latency_p50_s": float("nan"), "utilisation": {"cloud-1": float("inf")}})
@@ -157,6 +166,7 @@ def test_a_folder_in_the_way_says_what_to_do(store: Store) -> None:
 
 _WRITER = """
 import sys
+from dataclasses import replace
 from pathlib import Path
 from jellybean.report.store import Store
 from tests import report_plans as plans

@@ -37,7 +37,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def test_counts_accuracy_cost_and_utilisation(directory: Path) -> None:
     labels = 6 * INPUTS
     labels[:5] += 1.0  # half of the answers are wrong
-    data = HeldOut({"x": INPUTS}, 20.0, Arrivals.PERIODIC, labels)
+    data = HeldOut({"x": INPUTS}, Arrivals.PERIODIC, labels)
     told: list[str] = []
     target = Target.of(directory, data)
     result = target.measure(20.0, LoadSettings(2.0, 0.5), lambda done, total, label: told.append(label))
@@ -63,7 +63,7 @@ def test_counts_accuracy_cost_and_utilisation(directory: Path) -> None:
 def test_the_accuracy_is_of_all_held_out_rows(directory: Path) -> None:
     labels = 6 * INPUTS
     labels[:7] += 1.0  # 3 of 10 are right: no 6 rows show that
-    target = Target.of(directory, HeldOut({"x": INPUTS}, 20.0, Arrivals.PERIODIC, labels))
+    target = Target.of(directory, HeldOut({"x": INPUTS}, Arrivals.PERIODIC, labels))
     told: list[str] = []
     every_row = LoadSettings(0.3, 0.0, all_rows=True)
     whole = target.measure(20.0, every_row, lambda done, total, label: told.append(label))
@@ -76,7 +76,7 @@ def test_the_accuracy_is_of_all_held_out_rows(directory: Path) -> None:
 
 
 def test_failures_are_counted_by_reason(directory: Path) -> None:
-    data = HeldOut({"x": np.ones((3, 5), np.float32)}, 20.0, Arrivals.PERIODIC)
+    data = HeldOut({"x": np.ones((3, 5), np.float32)}, Arrivals.PERIODIC)
     result = Target.of(directory, data).measure(20.0, LoadSettings(1.0, 0.0))
     assert (result.offered, result.completed, result.failed) == (20, 0, 20)
     assert not result.sustained
@@ -88,7 +88,7 @@ def test_failures_are_counted_by_reason(directory: Path) -> None:
 
 
 def test_labels_of_a_target_and_rates_are_checked(directory: Path) -> None:
-    target = Target.of(directory, HeldOut({"x": INPUTS}, 20.0))
+    target = Target.of(directory, HeldOut({"x": INPUTS}))
     with pytest.raises(ServingError, match="above 0"):
         target.measure(0.0)
 
@@ -96,7 +96,7 @@ def test_labels_of_a_target_and_rates_are_checked(directory: Path) -> None:
 def test_a_slow_worker_is_found_out(tmp_path: Path, start) -> None:
     """A device of 40 ms a run: 1000/s is overload."""
     start(tmp_path, chain(tmp_path, slow_s=0.04, links=[Link("edge", "cloud", 0.0, None, 0.001)]))
-    target = Target.of(tmp_path, HeldOut({"x": INPUTS}, 1.0, Arrivals.PERIODIC))
+    target = Target.of(tmp_path, HeldOut({"x": INPUTS}, Arrivals.PERIODIC))
     overloaded = target.measure(1000.0, LoadSettings(1.5, 0.0, settle_s=0.0))
     assert not overloaded.sustained
     assert "overload" in overloaded.verdict or "RESOURCE_EXHAUSTED" in overloaded.verdict
@@ -134,7 +134,7 @@ def test_hop_is_a_small_positive_time() -> None:
 
 def test_a_plan_that_is_replaced_or_stopped_meanwhile_is_not_measured(tmp_path: Path) -> None:
     running = launcher.up(tmp_path, chain(tmp_path, links=[Link("edge", "cloud", 2.0, None, 0.001)]))
-    target = Target.of(tmp_path, HeldOut({"x": INPUTS}, 20.0, Arrivals.PERIODIC, None))
+    target = Target.of(tmp_path, HeldOut({"x": INPUTS}, Arrivals.PERIODIC, None))
     try:
         assert replace_plan.apply(tmp_path, chain(tmp_path, links=[Link("edge", "cloud", 1.0, None, 0.001)]))
         with pytest.raises(ServingError, match=r"served no more: another took over.*nothing was stored"):

@@ -30,7 +30,8 @@ def test_two_sites_are_served_by_workers_of_their_own(tmp_path: Path, start) -> 
         for _ in range(4):
             assert client.infer({"x": INPUTS[1:2]})["triple"].tolist() == [[24.0, 30.0, 36.0, 42.0]]
 
-    target = Target.of(tmp_path, HeldOut({"x": INPUTS}, 20.0, Arrivals.PERIODIC, 6 * INPUTS))
+    target = Target.of(tmp_path, HeldOut({"x": INPUTS}, Arrivals.PERIODIC, 6 * INPUTS))
+    assert target.planned_per_s == 2 * 20.0  # of both sites
     result = target.measure(20.0, LoadSettings(2.0, 0.5))
     assert (result.offered, result.completed, result.failed) == (40, 40, 0)
     assert result.accuracy == 100.0
