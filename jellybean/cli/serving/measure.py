@@ -227,6 +227,7 @@ def measure(
     `overrides`: if given, the rate that the documents declare with them is offered instead. `endpoint`: a gateway
     elsewhere, instead of the project's own.
     """
+    load_project(directory, overrides)  # wrong documents are told before what is up
     document = served_document(endpoint or owner_endpoint(directory))
     project = load_project(directory, overrides or from_document(document).overrides)
     with progress("saturate" if saturate else "bench") as advance:

@@ -166,8 +166,8 @@ def test_a_p99_of_one_of_them_is_kept_or_told_with_its_name(shop: str, capsys: p
     _, text = printed(capsys, "plan", shop, "--set", "doors.slo.latency_p99=20 ms", status=3)
     text = " ".join(text.split())
     assert "doors: p99 latency would be" in text
-    assert "no plan keeps p99 latencies of 20 ms for doors even with zero queueing delay" in text
-    assert "nearest: doors.slo.latency_p99=" in text
+    assert "no plan keeps p99 latencies of 20.0 ms for doors even with zero queueing delay" in text
+    assert "nearest found: doors.slo.latency_p99=" in text
 
 
 @pytest.mark.parametrize("command", ["frontier", "bench"])

@@ -138,7 +138,7 @@ def test_a_model_that_allocates_too_much(alone: Alone) -> None:
     for values in ((1024, 1024, 1024, 1), (2**20, 2**20, 2**20, 1), (1024, 1024, 20, 1)):
         status, reason = refusal(alone, "bomb", *values)
         assert status in (grpc.StatusCode.INTERNAL, grpc.StatusCode.INVALID_ARGUMENT)
-        assert "onnxruntime" in reason or "limit" in reason
+        assert any(text in reason for text in ("onnxruntime", "limit", "Failed to allocate memory"))
     assert alone.infer("bomb", 2, 3, 1, 1).shape == (6,)
 
 

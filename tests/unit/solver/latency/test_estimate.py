@@ -102,7 +102,7 @@ def test_a_p99_that_nothing_meets() -> None:
     problem = small(0)
     found = solve(problem, explained=False, p99_s=1e-4)
     assert found.plan is None and found.infeasibility is not None
-    assert "no plan answers within 0 ms even with zero queueing delay" in found.infeasibility.reasons[0]
+    assert "no plan answers within 100 µs even with zero queueing delay" in found.infeasibility.reasons[0]
     assert found.infeasibility.nearest_p99_s is not None and found.infeasibility.nearest_p99_s > 1e-4
 
 
