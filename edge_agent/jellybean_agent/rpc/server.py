@@ -107,10 +107,8 @@ class RpcServer:
         loop = asyncio.get_running_loop()
         for listener in self._listeners:
             listener.close()
-        for bound, secure in self._sockets:
+        for bound, _ in self._sockets:
             bound.close()
-            if secure is not None:
-                secure.close()
         for connection in self._connections:
             connection.drain()
         until_s = loop.time() + (grace_s or 0.0)
@@ -123,6 +121,9 @@ class RpcServer:
             await asyncio.wait(tasks, timeout=1.0)
         while self._connections and loop.time() < until_s:  # until all answers have left
             await asyncio.sleep(_POLL_S)
+        for _, secure in self._sockets:
+            if secure is not None:
+                await secure.close()
         self._stopped.set()
 
     async def wait_for_termination(self) -> None:

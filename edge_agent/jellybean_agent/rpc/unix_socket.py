@@ -141,6 +141,8 @@ class UnixSocketConnection(asyncio.BufferedProtocol):
                 raise _BrokenError
             if length > filled - at:
                 if length > len(buffer):
+                    if self.auth_context and number not in self._open:
+                        raise _BrokenError  # from another machine, only calls that the policy accepted may use memory
                     self._large = np.empty(length, np.uint8).data  # not zeroed, as every byte will be overwritten
                     self._large[: filled - at] = buffer[at:filled]
                     self._filled = filled - at
@@ -155,7 +157,7 @@ class UnixSocketConnection(asyncio.BufferedProtocol):
 
     def _take_frame(self, number: int, kind: int, data: memoryview | bytes) -> None:
         call = self._open.get(number)
-        if kind == CALL:
+        if kind == CALL and not self.auth_context:
             self._open_call(number, memoryview(data), is_stream=False)
         elif kind == CANCEL:
             if call is not None:

@@ -32,8 +32,8 @@ from jellybean_agent.rpc.unix_socket_frames import (
 )
 from jellybean_agent.rpc.write_buffer import WriteBuffer
 
-_CONNECT_S = 5.0
-_UNSENT_BYTES = 2**20  # in the transport, above which senders wait
+CONNECT_S = 5.0
+UNSENT_BYTES = 2**20  # in the transport, above which senders wait
 _MAX_RESPONSE_BYTES = 2**20
 _NUMBER = 1  # of the connection's only call
 
@@ -100,12 +100,15 @@ class UnixSocketStream(asyncio.Protocol):
 
     async def _connect(self) -> None:
         try:
-            async with asyncio.timeout(_CONNECT_S):
-                await self._loop.create_unix_connection(lambda: self, self._path)
+            async with asyncio.timeout(CONNECT_S):
+                await self._open_connection()
         except TimeoutError:
-            self._end(TransientError(f"{self._path} takes no connection within {_CONNECT_S:g} s"))
+            self._end(TransientError(f"{self._path} takes no connection within {CONNECT_S:g} s"))
         except OSError as error:
             self._end(TransientError(f"cannot connect to {self._path}: {describe_error(error)}"))
+
+    async def _open_connection(self) -> None:
+        await self._loop.create_unix_connection(lambda: self, self._path)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -117,7 +120,7 @@ class UnixSocketStream(asyncio.Protocol):
             self._end(TransientError(f"{self._path} is served by another user"))
             return
         found.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BYTES)
-        self._transport.set_write_buffer_limits(_UNSENT_BYTES)
+        self._transport.set_write_buffer_limits(UNSENT_BYTES)
         self._transport.write(STREAMS_GREETING)
 
     def data_received(self, data: bytes) -> None:

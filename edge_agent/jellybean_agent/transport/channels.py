@@ -23,9 +23,16 @@ from jellybean_agent.brain.messages import GATEWAY
 from jellybean_agent.errors import PlanViewError, StatusError
 from jellybean_agent.rpc.server import RpcServer
 from jellybean_agent.rpc.tls.listener import HTTP2_ALPN, SERVER_ALPN, TlsLimits
+from jellybean_agent.rpc.unix_socket_frames import STREAMS_ALPN
 from jellybean_agent.security.certificates import CertificateFolder
 from jellybean_agent.security.identity import Identity, OpenPolicy, Policy, Role, identities
-from jellybean_agent.security.tls_context import ReloadingTlsContext, TlsConnection, TlsSettings
+from jellybean_agent.security.tls_context import (
+    ReloadingTlsContext,
+    TlsConnection,
+    TlsSettings,
+    client_context,
+    tls_error_text,
+)
 from jellybean_agent.telemetry.logs import log_fields
 from jellybean_agent.tensors.tensors import MAX_MESSAGE_BYTES
 
@@ -100,6 +107,16 @@ class Transport:
             return None, None
         workflow = self.certificate.current().identity.workflow
         return Identity(workflow, Role.AGENT if worker != GATEWAY else Role.GATEWAY, worker), self.certificate
+
+    def stream_tls(self, worker: str) -> tuple[ssl.SSLContext, str] | None:
+        """TLS of a stream to a worker, or to the gateway, and the name in its certificate; None without TLS."""
+        identity, folder = self.expected(worker)
+        if identity is None or folder is None:
+            return None
+        try:
+            return client_context(folder.current(), (STREAMS_ALPN, HTTP2_ALPN)), identity.tls_name
+        except (ssl.SSLError, ValueError) as error:
+            raise PlanViewError(f"{folder.path}: TLS cannot use this certificate: {tls_error_text(error)}") from error
 
     @property
     def stream_age_s(self) -> float | None:

@@ -78,7 +78,7 @@ class Peer:
         self._queue = OutgoingQueue()
         self._streams: set[DeliverStream] = set()
         self._current: DeliverStream | None = None  # stream on which messages are sent
-        self._by_unix_socket = True  # whether the next stream tries Unix-socket RPC
+        self._by_own_protocol = True  # whether the next stream tries it instead of gRPC
         self._closing: set[asyncio.Task[None]] = set()  # tasks that end replaced streams
         self._is_finishing = self._is_ending = self._is_writing = False
         self._wake = asyncio.Event()
@@ -162,11 +162,11 @@ class Peer:
                     await asyncio.sleep(_LEFT_S)
             except UnixSocketRpcUnsupportedError as error:
                 LOG.info("%s is called over gRPC: %s", self.name, error)
-                self._by_unix_socket, stream = False, None
+                self._by_own_protocol, stream = False, None
                 if current is not None and current.unacknowledged:  # the stream could not move to a new connection
                     self._lose(error, list(current.unacknowledged))
             except CALL_ERRORS as error:
-                stream, self._is_finishing, self._by_unix_socket = None, False, True
+                stream, self._is_finishing, self._by_own_protocol = None, False, True
                 self._lose(error, [*(current.unacknowledged if current else ()), *self._queue.take_all()])
                 await asyncio.sleep(_RETRY_S)
 
@@ -177,9 +177,8 @@ class Peer:
         def on_credit(credit: agent_pb2.Credit) -> None:
             self._credited(stream, credit)
 
-        stream.start(
-            open_deliver_call(self._settings.transport, self._receiver, on_credit, by_unix_socket=self._by_unix_socket)
-        )
+        transport, by_own_protocol = self._settings.transport, self._by_own_protocol
+        stream.start(open_deliver_call(transport, self._receiver, on_credit, by_own_protocol=by_own_protocol))
         stream.call.ended.add_done_callback(lambda _: self._wake.set())
         self._streams.add(stream)
         return stream

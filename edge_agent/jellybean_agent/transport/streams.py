@@ -1,4 +1,4 @@
-"""One Deliver stream at its sender: its call (Unix-socket RPC on this host, else gRPC), and its credit."""
+"""One Deliver stream at its sender: its call, by our own protocol (Unix sockets, TLS) or gRPC, and its credit."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import grpc.aio
 from google.protobuf.message import DecodeError
 
 from jellybean_agent.errors import AgentError, TransientError
+from jellybean_agent.rpc.tls.stream import TlsStream
 from jellybean_agent.rpc.unix_socket_client import UnixSocketRpcUnsupportedError
 from jellybean_agent.rpc.unix_socket_stream import UnixSocketStream
 from jellybean_agent.security.identity import SENDER_KEY
@@ -66,18 +68,20 @@ class Receiver:
 
 
 def open_deliver_call(
-    transport: Transport, receiver: Receiver, on_credit: OnCredit, *, by_unix_socket: bool
+    transport: Transport, receiver: Receiver, on_credit: OnCredit, *, by_own_protocol: bool
 ) -> DeliverCall:
     """Open a call on a new connection, as an existing one may be dead without knowing it.
 
-    `by_unix_socket`: use Unix-socket RPC where the address is a Unix socket. A call to a server without it ends with
+    `by_own_protocol`: instead of gRPC, on Unix sockets and over TLS. A call to a server without it ends with
     UnixSocketRpcUnsupportedError, and nothing has been sent.
     """
     metadata = ((SENDER_KEY, receiver.sender), *protocol_metadata())
-    if by_unix_socket and transport.check(receiver.address).startswith("unix:"):
-        unix_call = _UnixSocketCall(receiver.address.removeprefix("unix:"), metadata, on_credit)
-        unix_call.start()
-        return unix_call
+    address = transport.check(receiver.address)
+    if by_own_protocol and address.startswith("unix:"):
+        path = address.removeprefix("unix:")
+        return _OwnProtocolCall(partial(UnixSocketStream, path, DELIVER_METHOD, metadata), on_credit)
+    if by_own_protocol and (tls := transport.stream_tls(receiver.name)) is not None:
+        return _OwnProtocolCall(partial(TlsStream, address, tls, DELIVER_METHOD, metadata), on_credit)
     channel = transport.channel(receiver.address, receiver.name)
     deliver: Callable[..., Any] = channel.stream_stream(
         DELIVER_METHOD, request_serializer=_serialised, response_deserializer=agent_pb2.Credit.FromString
@@ -85,13 +89,13 @@ def open_deliver_call(
     return _GrpcCall(channel, deliver(metadata=metadata), on_credit)
 
 
-class _UnixSocketCall:
-    def __init__(self, path: str, metadata: tuple[tuple[str, str], ...], on_credit: OnCredit) -> None:
-        self._on_credit = on_credit
-        self._stream = UnixSocketStream(path, DELIVER_METHOD, metadata, self._received)
-        self.ended = self._stream.ended
+class _OwnProtocolCall:
+    """A call by our own protocol, on a Unix socket or over TLS; `make` makes its stream."""
 
-    def start(self) -> None:
+    def __init__(self, make: Callable[[Callable[[bytes], None]], UnixSocketStream], on_credit: OnCredit) -> None:
+        self._on_credit = on_credit
+        self._stream = make(self._received)
+        self.ended = self._stream.ended
         self._stream.start()
 
     @property

@@ -28,6 +28,7 @@ from jellybean_agent.security.identity import tls_auth_context
 HTTP2_ALPN = "h2"
 SERVER_ALPN = (STREAMS_ALPN, HTTP2_ALPN)
 _AGE_JITTER = 0.1  # fraction by which ages differ, so that clients do not all reconnect at once
+_CLOSE_POLLS, _POLL_S = 100, 0.005  # for closed connections to end when the server stops
 _CLOSE_S = 5.0  # for a closed connection's last bytes to be read, before it is aborted
 LOG = logging.getLogger("jellybean.tls")
 
@@ -53,6 +54,7 @@ class TlsListener:
         self._server, self._context, self._limits = server, context, limits
         self._buffer: memoryview = np.empty(READ_BYTES, np.uint8).data
         self._handshakes: dict[TlsTransport, None] = {}
+        self._open: set[TlsTransport] = set()
         self._ends: dict[TlsTransport, asyncio.TimerHandle] = {}  # when a connection's next step towards its end is due
 
     def accept(self) -> TlsTransport:
@@ -67,12 +69,20 @@ class TlsListener:
 
         transport = TlsTransport(wrap, self, self._buffer, self._limits.handshake_s)
         self._handshakes[transport] = None
+        self._open.add(transport)
         return transport
 
-    def close(self) -> None:
-        """Give up the unfinished handshakes."""
+    async def close(self) -> None:
+        """Abort the unfinished handshakes, and wait for the end of all connections, which are closed before."""
         for transport in list(self._handshakes):
             transport.abort()
+        for _ in range(_CLOSE_POLLS):
+            if not self._open:
+                return
+            await asyncio.sleep(_POLL_S)
+        for transport in list(self._open):  # their clients do not read
+            transport.abort()
+        await asyncio.sleep(_POLL_S)
 
     # -- TlsEvents ----------------------------------------------------------------------------------------------------
 
@@ -104,6 +114,7 @@ class TlsListener:
         LOG.info("refused at the handshake: %s (%s)", reason, name[0] if name else "gone")
 
     def lost(self, transport: TlsTransport) -> None:
+        self._open.discard(transport)
         self._handshakes.pop(transport, None)
         timer = self._ends.pop(transport, None)
         if timer is not None:

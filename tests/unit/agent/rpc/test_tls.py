@@ -18,13 +18,16 @@ import grpc
 import grpc.aio
 import pytest
 
+from jellybean_agent.rpc import unix_socket_frames as frames
 from jellybean_agent.rpc.frames import PREFACE, SETTINGS, frame
 from jellybean_agent.rpc.http2 import Http2Connection
 from jellybean_agent.rpc.server import RpcServer
 from jellybean_agent.rpc.tls import listener as tls_listener
 from jellybean_agent.rpc.tls.listener import HTTP2_ALPN, TlsLimits
-from jellybean_agent.security.identity import Identity, Role, identities
+from jellybean_agent.security.identity import SENDER_KEY, Identity, Role, identities
 from jellybean_agent.transport import channels
+from jellybean_agent.transport.inboxes import Inboxes, agent_service_handler
+from jellybean_agent.transport.streams import DELIVER_METHOD
 from tests.rpc_server import BIDI, ECHO, LARGE, SLOW, Link, call_of, read_until, served, status
 
 FUZZ = int(os.environ.get("RPC_FUZZ", "300"))
@@ -269,6 +272,28 @@ def test_a_client_that_does_not_read_is_not_read_from(tmp_path: Path) -> None:
         async with asyncio.timeout(30):
             while got < 24 * 2**20:
                 got += len(await reader.read(2**18))
+        writer.close()
+
+    served(tmp_path, ask, tls=True)
+
+
+def test_our_own_protocol_over_tls_has_streams_only_and_asks_the_policy_first(tmp_path: Path) -> None:
+    """No unary calls, and no memory for a message before the policy has accepted its stream."""
+
+    async def ask(server: RpcServer, link: Link) -> None:
+        context = link.tls_context(frames.STREAMS_ALPN)
+        call = frames.HEAD.pack(0.0, len(ECHO), 0) + ECHO.encode() + b"x"
+        assert await received(link, context, frames.FRAME.pack(len(call) + 5, 1, frames.CALL) + call) == b""
+        assert await received(link, context, frames.FRAME.pack(2**24, 1, frames.MESSAGE) + bytes(2**16)) == b""
+        method = DELIVER_METHOD.encode()
+        metadata = b'{"%s": "alice", "jellybean-protocol": "2"}' % SENDER_KEY.encode()
+        opening = frames.HEAD.pack(0.0, len(method), len(metadata)) + method + metadata
+        server.add_generic_rpc_handlers((agent_service_handler(),))
+        server.add_raw_stream(DELIVER_METHOD, Inboxes(lambda *_: None, lambda: False).deliver_raw)
+        reader, writer = await connected(link, context)
+        writer.write(frames.FRAME.pack(len(opening) + 5, 1, frames.OPEN) + opening)
+        answer = await read_until(reader, b"may not call")
+        assert answer[frames.FRAME.size] == grpc.StatusCode.PERMISSION_DENIED.value[0]
         writer.close()
 
     served(tmp_path, ask, tls=True)

@@ -11,10 +11,13 @@ from typing import Any
 import grpc
 import pytest
 
+from jellybean.serving.enrolment.authority import open_authority
 from jellybean_agent.errors import InvalidInputError
 from jellybean_agent.rpc import unix_socket_frames as frames
 from jellybean_agent.rpc.server import RpcServer
-from jellybean_agent.security.identity import SENDER_KEY, Policy
+from jellybean_agent.rpc.unix_socket import UnixSocketConnection
+from jellybean_agent.security.certificates import CertificateFolder
+from jellybean_agent.security.identity import SENDER_KEY, Identity, Policy, Role
 from jellybean_agent.transport.channels import Transport
 from jellybean_agent.transport.inboxes import INITIAL_CREDIT, MAX_STREAMS, Inboxes, agent_service_handler
 from jellybean_agent.transport.peers import Peer, PeerSettings
@@ -29,18 +32,18 @@ Received = list[agent_pb2.Message]
 class Receiver:
     """A process that messages are delivered to."""
 
-    def __init__(self, folder: Path, *, lanes: bool = True) -> None:
+    def __init__(self, folder: Path, link: str = "unix") -> None:
         self.got: Received = []
         self.is_full = False
         self.inboxes = Inboxes(self._take, lambda: self.is_full)
-        server: Any = PLAIN.server(Policy("w", ()))
-        self.server: RpcServer = server
+        ours, self.theirs = transports(folder) if link == "tls" else (PLAIN, PLAIN)
+        self.server: RpcServer = ours.server(Policy("w", ("a-1",)))
         self.server.add_generic_rpc_handlers((agent_service_handler(),))
         self.server.add_raw_stream(DELIVER_METHOD, self.inboxes.deliver_raw)
         folder.chmod(0o700)
-        at = f"unix:{folder}/s" if lanes else "127.0.0.1:0"
-        port = PLAIN.bind(self.server, at)
-        self.address = at if lanes else f"127.0.0.1:{port}"
+        at = f"unix:{folder}/s" if link == "unix" else "127.0.0.1:0"
+        port = ours.bind(self.server, at)
+        self.address = at if link == "unix" else f"127.0.0.1:{port}"
 
     def _take(self, message: agent_pb2.Message) -> None:
         if message.upstream == "wrong":
@@ -50,11 +53,19 @@ class Receiver:
         self.got.append(message)
 
 
-def run(folder: Path, test: Callable[[Receiver], Awaitable[None]], *, lanes: bool = True) -> None:
+def transports(folder: Path) -> tuple[Transport, Transport]:
+    """The receiver's and the sender's, with certificates of one authority."""
+    authority = open_authority(folder / "ca")
+    for name in ("a-1", "b-1"):
+        authority.equip(folder / name, Identity("w", Role.AGENT, name))
+    return Transport("w", CertificateFolder(folder / "b-1")), Transport("w", CertificateFolder(folder / "a-1"))
+
+
+def run(folder: Path, test: Callable[[Receiver], Awaitable[None]], link: str = "unix") -> None:
     async def ran() -> None:
         wrong: list[dict[str, Any]] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: wrong.append(context))
-        receiver = Receiver(folder, lanes=lanes)
+        receiver = Receiver(folder, link)
         await receiver.server.start()
         try:
             await asyncio.wait_for(test(receiver), 40)
@@ -74,7 +85,7 @@ def peer_of(
     def note(_name: str, why: str, messages: Any) -> None:
         lost.append((why, [message.request_id for message in messages]))
 
-    settings = PeerSettings("a-1", PLAIN, **more)
+    settings = PeerSettings("a-1", receiver.theirs, **more)
     return Peer("b-1", receiver.address, settings, on_lost=note, on_credit=on_credit).start()
 
 
@@ -83,9 +94,9 @@ def message(number: int, size: int = 4, upstream: str = "x") -> agent_pb2.Messag
     return agent_pb2.Message(request_id=str(number), upstream=upstream, downstream="double", tensor=tensor)
 
 
-@pytest.mark.parametrize("lanes", [True, False])
-def test_all_messages_arrive_in_order_whatever_their_size(tmp_path: Path, lanes: bool) -> None:
-    """Over TCP, by gRPC."""
+@pytest.mark.parametrize("link", ["unix", "tls", "tcp"])
+def test_all_messages_arrive_in_order_whatever_their_size(tmp_path: Path, link: str) -> None:
+    """Over TCP without TLS by gRPC."""
 
     async def test(receiver: Receiver) -> None:
         lost: list[tuple[str, list[str]]] = []
@@ -99,16 +110,19 @@ def test_all_messages_arrive_in_order_whatever_their_size(tmp_path: Path, lanes:
         assert [found.request_id for found in receiver.got] == [str(number) for number in range(300)]
         assert all(found.tensor.data == bytes(found.tensor.shape[0]) for found in receiver.got)
         assert (peer.queued, lost) == (0, [])
+        (connection,) = receiver.server._connections
+        assert isinstance(connection, UnixSocketConnection) == (link != "tcp")
         peer.put(agent_pb2.Message(request_id="7", failure=agent_pb2.Failure(reason="given up")))
         peer.end()
         await wait_until_async(lambda: not receiver.inboxes.senders())
         assert receiver.got[-1].HasField("failure")
         await peer.close()
 
-    run(tmp_path, test, lanes=lanes)
+    run(tmp_path, test, link)
 
 
-def test_a_full_receiver_holds_its_sender_up_and_one_that_drains_says_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize("link", ["unix", "tls"])
+def test_a_full_receiver_holds_its_sender_up_and_one_that_drains_says_so(tmp_path: Path, link: str) -> None:
     async def test(receiver: Receiver) -> None:
         credits: list[agent_pb2.Credit] = []
         receiver.is_full = True
@@ -125,11 +139,14 @@ def test_a_full_receiver_holds_its_sender_up_and_one_that_drains_says_so(tmp_pat
         await wait_until_async(lambda: credits[-1].draining)
         await peer.close()
 
-    run(tmp_path, test)
+    run(tmp_path, test, link)
 
 
+@pytest.mark.parametrize("link", ["unix", "tls"])
 @pytest.mark.parametrize("upstream", ["wrong", "worse"])
-def test_a_refused_message_ends_its_stream_with_a_reason_and_the_next_goes_on(tmp_path: Path, upstream: str) -> None:
+def test_a_refused_message_ends_its_stream_with_a_reason_and_the_next_goes_on(
+    tmp_path: Path, link: str, upstream: str
+) -> None:
     async def test(receiver: Receiver) -> None:
         lost: list[tuple[str, list[str]]] = []
         peer = peer_of(receiver, lost)
@@ -141,10 +158,11 @@ def test_a_refused_message_ends_its_stream_with_a_reason_and_the_next_goes_on(tm
         await wait_until_async(lambda: len(receiver.got) == 2)
         await peer.close()
 
-    run(tmp_path, test)
+    run(tmp_path, test, link)
 
 
-def test_a_server_that_dies_and_one_that_stands_still_are_noticed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("link", ["unix", "tls"])
+def test_a_server_that_dies_and_one_that_stands_still_are_noticed(tmp_path: Path, link: str) -> None:
     async def test(receiver: Receiver) -> None:
         lost: list[tuple[str, list[str]]] = []
         peer = peer_of(receiver, lost, silent_s=1.5)
@@ -165,7 +183,7 @@ def test_a_server_that_dies_and_one_that_stands_still_are_noticed(tmp_path: Path
         assert lost[0][1] == ["1"]
         await peer.close()
 
-    run(tmp_path, test)
+    run(tmp_path, test, link)
 
 
 def test_streams_of_no_method_and_too_many_and_too_much_are_refused(tmp_path: Path) -> None:
