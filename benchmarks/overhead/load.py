@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import select
 import socket
+import ssl
 import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 Connect = Callable[[], "Connection"]
 _READ_BYTES = 2**18
+_RECORD_BYTES = 2**14  # largest plaintext of a TLS record
+_SEND_BYTES = 2**16  # of ciphertext that is kept in one piece
 _FRAME = struct.Struct(">BHBBI")  # length (3 bytes, the first apart), type, flags, stream
 _DATA, _HEADERS, _RESET, _SETTINGS, _PING, _GOAWAY, _WINDOW = 0, 1, 3, 4, 6, 7, 8
 _LARGEST_WINDOW = 2**31 - 1
@@ -51,6 +54,14 @@ class Connection(Protocol):
     def flush(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class ClientTls:
+    """Mutual TLS of a client, for a server whose certificate has that DNS name."""
+
+    context: ssl.SSLContext
+    server_name: str
+
+
 class _BufferedSocket:
     """A non-blocking connection with a send buffer."""
 
@@ -63,6 +74,7 @@ class _BufferedSocket:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**20)  # as the product's own client does
         self.socket.connect(address)
         self.socket.setblocking(False)
+        self._tls: ssl.SSLObject | None = None
         self._unsent: list[memoryview] = []
         self.is_watched = False
 
@@ -70,7 +82,34 @@ class _BufferedSocket:
     def is_sending(self) -> bool:
         return bool(self._unsent)
 
+    def _secure(self, tls: ClientTls) -> None:
+        """Complete a handshake; what is sent and read is encrypted from then on."""
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        session = tls.context.wrap_bio(self._incoming, self._outgoing, server_hostname=tls.server_name)
+        self.socket.setblocking(True)
+        is_done = False
+        while not is_done:
+            try:
+                session.do_handshake()
+                is_done = True
+            except ssl.SSLWantReadError:
+                pass
+            self.socket.sendall(self._outgoing.read())
+            if not is_done:
+                self._incoming.write(self.socket.recv(_READ_BYTES) or _closed())
+        self.socket.setblocking(False)
+        self._tls = session
+
     def _send(self, parts: Sequence[bytes | memoryview]) -> None:
+        if self._tls is not None:
+            small = [part for part in parts if len(part) < _RECORD_BYTES]
+            for part in parts if len(small) < len(parts) else [b"".join(small)]:
+                view = memoryview(part)
+                for at in range(0, len(view), _RECORD_BYTES):
+                    self._tls.write(view[at : at + _RECORD_BYTES])
+                    if self._outgoing.pending >= _SEND_BYTES:
+                        self._unsent.append(memoryview(self._outgoing.read()))
+            parts = [self._outgoing.read()]
         self._unsent += [memoryview(part) for part in parts]
         self.flush()
 
@@ -94,8 +133,22 @@ class _BufferedSocket:
         except BlockingIOError:
             return b""
         if not data:
-            raise LoadError("the server closed the connection")
-        return data
+            _closed()
+        return data if self._tls is None else self._decrypted(self._tls, data)
+
+    def _decrypted(self, tls: ssl.SSLObject, data: bytes) -> bytes:
+        self._incoming.write(data)
+        found = []
+        try:
+            while self._incoming.pending or tls.pending():
+                found.append(tls.read(_RECORD_BYTES) or _closed())
+        except ssl.SSLWantReadError:  # the rest is an incomplete record
+            pass
+        return b"".join(found)
+
+
+def _closed() -> NoReturn:
+    raise LoadError("the server closed the connection")
 
 
 class Http1(_BufferedSocket):
@@ -151,10 +204,14 @@ class UnixSocketRpc(_BufferedSocket):
 
 
 class Grpc(_BufferedSocket):
-    """Unary gRPC over HTTP/2 without TLS. `ends`: expected end of the response message."""
+    """Unary gRPC over HTTP/2. `ends`: expected end of the response message."""
 
-    def __init__(self, address: tuple[str, int] | str, path: str, message: bytes, ends: bytes) -> None:
+    def __init__(
+        self, address: tuple[str, int] | str, path: str, message: bytes, ends: bytes, tls: ClientTls | None = None
+    ) -> None:
         super().__init__(address)
+        if tls is not None:
+            self._secure(tls)
         self._ends, self._stream = ends, -1
         self._body = b"\0" + len(message).to_bytes(4, "big") + message
         headers = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "localhost"}

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -14,17 +15,20 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.overhead.load import Connect, Grpc, Http1, LoadError, UnixSocketRpc
+from benchmarks.overhead.load import ClientTls, Connect, Grpc, Http1, LoadError, UnixSocketRpc
 from benchmarks.overhead.models import Case
 from jellybean.bench.chain import SOURCE, chain
+from jellybean.serving.enrolment.authority import open_authority
 from jellybean.serving.local import launcher
 from jellybean.serving.local.settings import LaunchSettings
+from jellybean_agent import CA_FILE, CERTIFICATE_FILE, PRIVATE_KEY_FILE, Identity, Role
 from jellybean_agent.rpc.unix_socket_frames import CALL, FRAME, GREETING, HEAD
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 from jellybean_solver import to_document
 
 RIVALS = Path(__file__).parent / "rivals"
 OPERATOR = "stage_0"
+_PLAN, _WORKER = "one", "here-1"
 _START_S = 120.0
 _RATE_PER_S = 10_000.0
 _INFER = "/inference.GRPCInferenceService/ModelInfer"
@@ -45,6 +49,16 @@ def agent_grpc(case: Case) -> Iterator[Connect]:
 
 
 @contextlib.contextmanager
+def agent_tls(case: Case) -> Iterator[Connect]:
+    """The same with mutual TLS."""
+    port = _free_port()
+    with _certificates() as (folder, tls):
+        connect = _open_inference(port, OPERATOR, "x", case, tls)
+        with _agent(case, f"127.0.0.1:{port}", connect, f"--tls={folder}") as connected:
+            yield connected
+
+
+@contextlib.contextmanager
 def agent_unix_socket(case: Case) -> Iterator[Connect]:
     """The same agent and messages over its Unix-socket RPC."""
     with tempfile.TemporaryDirectory(prefix="jellybean-lane-") as name:
@@ -57,16 +71,16 @@ def agent_unix_socket(case: Case) -> Iterator[Connect]:
 
 
 @contextlib.contextmanager
-def _agent(case: Case, address: str, connect: Connect) -> Iterator[Connect]:
+def _agent(case: Case, address: str, connect: Connect, security: str = "--insecure") -> Iterator[Connect]:
     with tempfile.TemporaryDirectory(prefix="jellybean-overhead-") as name:
         folder = Path(name)
         (folder / "plan.json").write_text(
-            json.dumps(to_document(chain("one", [case.model], rate_per_s=_RATE_PER_S))), encoding="utf-8"
+            json.dumps(to_document(chain(_PLAN, [case.model], rate_per_s=_RATE_PER_S))), encoding="utf-8"
         )
-        (folder / "peers.json").write_text(json.dumps({"": f"unix:{name}/g", "here-1": address}), encoding="utf-8")
+        (folder / "peers.json").write_text(json.dumps({"": f"unix:{name}/g", _WORKER: address}), encoding="utf-8")
         own = [f"--plan={name}/plan.json", f"--peers={name}/peers.json", f"--root={case.model.parent}"]
-        command = [sys.executable, "-m", "jellybean_agent", *own, "--worker=here-1", f"--listen={address}"]
-        with _started([*command, "--insecure"], connect):
+        command = [sys.executable, "-m", "jellybean_agent", *own, f"--worker={_WORKER}", f"--listen={address}"]
+        with _started([*command, security], connect):
             yield connect
 
 
@@ -92,6 +106,17 @@ def plain_grpc(case: Case) -> Iterator[Connect]:
     connect = _open_inference(port, "model", "x", case)
     with _started([sys.executable, str(RIVALS / "plain_grpc.py"), str(case.model), str(port)], connect):
         yield connect
+
+
+@contextlib.contextmanager
+def plain_grpc_tls(case: Case) -> Iterator[Connect]:
+    """The same with mutual TLS by grpc."""
+    port = _free_port()
+    with _certificates() as (folder, tls):
+        connect = _open_inference(port, "model", "x", case, tls)
+        command = [sys.executable, str(RIVALS / "plain_grpc.py"), str(case.model), str(port), str(folder)]
+        with _started(command, connect):
+            yield connect
 
 
 @contextlib.contextmanager
@@ -124,17 +149,33 @@ def mosec(case: Case) -> Iterator[Connect]:
 SERVERS: dict[str, Server] = {
     "agent, fast lane": agent_unix_socket,
     "agent, Open Inference Protocol": agent_grpc,
+    "agent, Open Inference Protocol, TLS": agent_tls,
     "gateway, Open Inference Protocol": gateway_grpc,
     "plain sync grpc": plain_grpc,
+    "plain sync grpc, TLS": plain_grpc_tls,
     "KServe": kserve,
     "Ray Serve": ray_serve,
     "mosec": mosec,
 }
 
 
-def _open_inference(port: int, model: str, source: str, case: Case) -> Connect:
+@contextlib.contextmanager
+def _certificates() -> Iterator[tuple[Path, ClientTls]]:
+    """The folder of a server's certificate, and the TLS of its clients."""
+    with tempfile.TemporaryDirectory(prefix="jellybean-certs-") as name:
+        folder, server = Path(name), Identity(_PLAN, Role.AGENT, _WORKER)
+        authority = open_authority(folder / "ca")
+        authority.equip(folder / "server", server)
+        authority.equip(folder / "client", Identity(_PLAN, Role.CLIENT, "load"))
+        context = ssl.create_default_context(cafile=str(folder / "client" / CA_FILE))
+        context.load_cert_chain(folder / "client" / CERTIFICATE_FILE, folder / "client" / PRIVATE_KEY_FILE)
+        context.set_alpn_protocols(["h2"])
+        yield folder / "server", ClientTls(context, server.tls_name)
+
+
+def _open_inference(port: int, model: str, source: str, case: Case, tls: ClientTls | None = None) -> Connect:
     message, ends = _message(model, source, case), case.output.tobytes()
-    return lambda: Grpc(("127.0.0.1", port), _INFER, message, ends)
+    return lambda: Grpc(("127.0.0.1", port), _INFER, message, ends, tls)
 
 
 def _message(model: str, source: str, case: Case) -> bytes:

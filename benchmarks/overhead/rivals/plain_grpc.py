@@ -1,9 +1,13 @@
-"""The simplest gRPC server: grpc's synchronous server, numpy, onnxruntime. `python plain_grpc.py MODEL PORT`."""
+"""The simplest gRPC server: grpc's synchronous server, numpy, onnxruntime. `python plain_grpc.py MODEL PORT [FOLDER]`.
+
+With a folder of certificates (tls.key, tls.crt, ca.crt), mutual TLS.
+"""
 
 from __future__ import annotations
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -33,14 +37,19 @@ class Servicer:
 
 def main() -> None:
     """Serve until killed."""
-    model, port = sys.argv[1:]
+    model, port, *tls = sys.argv[1:]
     handler = grpc.unary_unary_rpc_method_handler(
         Servicer(model).infer, pb.ModelInferRequest.FromString, pb.ModelInferResponse.SerializeToString
     )
     server = grpc.server(ThreadPoolExecutor(2), options=[("grpc.max_receive_message_length", 64 * 2**20)])
     service = grpc.method_handlers_generic_handler("inference.GRPCInferenceService", {"ModelInfer": handler})
     server.add_generic_rpc_handlers((service,))
-    server.add_insecure_port(f"127.0.0.1:{port}")
+    if tls:
+        key, chain, authority = ((Path(tls[0]) / name).read_bytes() for name in ("tls.key", "tls.crt", "ca.crt"))
+        credentials = grpc.ssl_server_credentials([(key, chain)], authority, require_client_auth=True)
+        server.add_secure_port(f"127.0.0.1:{port}", credentials)
+    else:
+        server.add_insecure_port(f"127.0.0.1:{port}")
     server.start()
     server.wait_for_termination()
 
