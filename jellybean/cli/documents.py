@@ -106,10 +106,9 @@ def _fix_hashes(directory: Path) -> Sequence[HashFix]:
 
 def _remove_settled(directory: Path) -> Sequence[Todo]:
     """Remove the comments of a draft that are settled, and say which."""
-    removed = [todo for todo in read_todos(directory) if todo.settled]
+    removed = remove_todos(read_todos(directory))
     for todo in removed:
-        say(f"removes the TODO {todo} ({todo.settled})")
-    remove_todos(removed)
+        say(f"removed the TODO {todo} ({todo.settled})")
     return removed
 
 
@@ -126,7 +125,8 @@ def _print_todos(todos: Sequence[Todo]) -> None:
             warn(f"TODO {todo}")
     for todo in todos:
         if todo.settled:
-            say(f"settled: {todo} ({todo.settled}): remove this comment, or have `validate --fix` do it")
+            other_way = "" if todo.beside_value else ", or have `validate --fix` do it"
+            say(f"settled: {todo} ({todo.settled}): remove this comment{other_way}")
 
 
 def _json_lists(todos: Sequence[Todo], fixed: Sequence[HashFix], removed: Sequence[Todo]) -> dict[str, Any]:

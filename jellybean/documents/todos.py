@@ -19,6 +19,7 @@ class Todo:
     """A `# TODO` comment: what is still to be written or checked. Lines count from 1.
 
     `settled`: why nothing is left to do, as what the comment of a draft is about was changed since; otherwise empty.
+    `beside_value`: the comment stands behind a value on its line, so that it is not removed.
     """
 
     file: str
@@ -26,6 +27,7 @@ class Todo:
     text: str
     last_line: int = 0
     settled: str = ""
+    beside_value: bool = False
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}: {self.text}"
@@ -45,10 +47,12 @@ def read_todos(directory: Path) -> tuple[Todo, ...]:
 
 def _todos(file: Path) -> list[Todo]:
     try:
-        comments = todo_comments(file.read_text(encoding="utf-8-sig"))
+        text = file.read_text(encoding="utf-8-sig")
+        comments = todo_comments(text)
     except (OSError, ValueError):
         return []  # reported when the document is read
     document = read_file(file).data if comments else None
+    lines = text.split("\n")
     return [
         Todo(
             str(file),
@@ -56,21 +60,22 @@ def _todos(file: Path) -> list[Todo]:
             comment.text,
             comment.last_line,
             settled(comment.text, document) if isinstance(document, dict) else "",
+            not lines[comment.line - 1].lstrip().startswith("#"),
         )
         for comment in comments
     ]
 
 
-def remove_todos(todos: Sequence[Todo]) -> None:
-    """Remove settled comments from their files. One that stands beside a value stays. OSError as in `write_edits`."""
-    for file in dict.fromkeys(todo.file for todo in todos if todo.settled):
-        lines = read_exactly(Path(file)).split("\n")
+def remove_todos(todos: Sequence[Todo]) -> tuple[Todo, ...]:
+    """Remove settled comments from their files, and return those. One that stands beside a value stays.
+
+    OSError as in `write_edits`.
+    """
+    removed = tuple(todo for todo in todos if todo.settled and not todo.beside_value)
+    for file in dict.fromkeys(todo.file for todo in removed):
         starts = [0]
-        for line in lines:
+        for line in read_exactly(Path(file)).split("\n"):
             starts.append(starts[-1] + len(line) + 1)
-        edits = [
-            Edit(starts[todo.line - 1], starts[todo.last_line], "")
-            for todo in todos
-            if todo.file == file and todo.settled and lines[todo.line - 1].lstrip().startswith("#")
-        ]
+        edits = [Edit(starts[todo.line - 1], starts[todo.last_line], "") for todo in removed if todo.file == file]
         write_edits(Path(file), edits)
+    return removed

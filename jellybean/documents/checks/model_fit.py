@@ -18,6 +18,7 @@ from jellybean.documents.checks.tensors import (
     step_between,
 )
 from jellybean.documents.flow import Flow
+from jellybean.documents.schema.flow_style import flow_style
 from jellybean.documents.schema.reader import DocPath
 from jellybean.quantities import did_you_mean, quoted
 from jellybean_agent import no_served_output, unserved_reason
@@ -79,7 +80,7 @@ def _add_unserved(
     others = [(one.name, one.tensor.dtype) for one in model.outputs if one.name != port.name]
     hint = "; ".join(filter(None, ["export it again: it has no output that is served", no_served_output(others)]))
     if served:
-        hint = f"or send another output: write output: {served[0]} in {variant}"
+        hint = f"or send another output: write output: {flow_style(served[0])} in {variant}"
     text = f"output {port.name!r} of {operator} {variant} {reason}"
     workflow.tree.add(("operators", operator, "variants", variant), text, hint, key=True)
 
@@ -130,10 +131,9 @@ def _check_fit(
             workflow.tree.add((*base, index), text, "export the model with numbers as its inputs")
             continue
         if port.name in taken:
+            free = {edge.upstream: _free(model, edges)}
             message = f"{edge.upstream} and {taken[port.name]} both feed input {port.name!r} of model {variant}"
-            workflow.tree.add(
-                (*base, index), message, f"name each in the variant: inputs: {{{edge.upstream}: {_free(model, edges)}}}"
-            )
+            workflow.tree.add((*base, index), message, f"name each in the variant: inputs: {flow_style(free)}")
             continue
         taken[port.name] = edge.upstream
         found = _edge_problems(workflow, (*base, index), edge, port, models.get(edge.upstream, {}))
@@ -177,23 +177,14 @@ def _conversions(workflow: CheckedWorkflow, path: DocPath, edge: Edge, found: _M
     name, taken, read = f"{edge.upstream}_{conversion.step}", written, f"{edge.upstream}_{conversion.step}"
     if edge.kind is EdgeKind.GATHER and isinstance(written, Mapping):  # each child is converted, then they are gathered
         taken = {key: value for key, value in written.items() if key in ("from", "output")}
-        read = _flow_text({"from": name, **{key: value for key, value in written.items() if key not in taken}})
+        read = flow_style({"from": name, **{key: value for key, value in written.items() if key not in taken}})
     text = (
-        f", or put a step between them: under operators {name}: {{inputs: [{_flow_text(taken)}], "
-        f"variants: {{{conversion.step}: {{{conversion.code}}}}}}}, and {read} in place of {_flow_text(written)}"
+        f", or put a step between them: under operators {name}: {{inputs: [{flow_style(taken)}], "
+        f"variants: {{{conversion.step}: {{{conversion.code}}}}}}}, and {read} in place of {flow_style(written)}"
     )
     if HELD_OUT in found.by_reason[reason]:
         text += f", or save the held-out inputs as {conversion.on_array}, and send that"
     return text + half_precision_hint(given, wanted)
-
-
-def _flow_text(value: Any) -> str:
-    """A value of a document as YAML in one line."""
-    if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{key}: {_flow_text(item)}' for key, item in value.items())}}}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_flow_text, value))}]"
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _free(model: ModelSignature, edges: tuple[Edge, ...]) -> str:
@@ -221,7 +212,7 @@ def _edge_problems(
                 found.by_reason.setdefault(why, []).append(name)
         elif edge.output is not None and edge.output not in upstream.names.outputs:  # else `_check_names` reports it
             known = [item.name for item in upstream.outputs]
-            how = f"; if {name} only calls it otherwise, write in it outputs: {{{edge.output}: {known[0]}}}"
+            how = f"; if {name} only calls it otherwise, write in it outputs: {flow_style({edge.output: known[0]})}"
             hint = did_you_mean(edge.output, known) or f"outputs: {', '.join(known)}{how}"
             workflow.tree.add((*path, "output"), f"model {name} of {edge.upstream} has no output {edge.output!r}", hint)
     return found

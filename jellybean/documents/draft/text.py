@@ -13,6 +13,7 @@ from jellybean.documents.draft.blank import DRAFT_INFRASTRUCTURE
 from jellybean.documents.draft.heldout import LABELS, OPEN_SIZE, Array, HeldOutDraft, open_sizes, request_bytes
 from jellybean.documents.draft.models import DraftModel, DraftOperator
 from jellybean.documents.draft.wiring import Draft, DraftEdge, DraftSource
+from jellybean.documents.schema.flow_style import flow_style
 from jellybean.quantities import SIZE, format_quantity
 from jellybean_agent import is_zipmap, unserved_reason
 from jellybean_solver import EdgeKind
@@ -23,7 +24,8 @@ _HEADER = """\
 # docs/documents.md describes every key.
 """
 _WIDTH = 116
-# Comments of drafts; `settled` knows the forms of all of them, and a comment of another form as one of a person.
+# Comments of drafts. `settled` has a rule for each; those written inline below (a ZipMap, random inputs, the metric)
+# have none: whether they are settled is not in the documents.
 SOURCES_TODO = (
     "tier, rate and message of each source: where the data originates, requests per second, size of one request's data"
 )
@@ -47,7 +49,7 @@ def draft_workflow(
     lines = [
         *_HEADER.splitlines(),
         "kind: Workflow",
-        f"name: {_quoted(name)}",
+        f"name: {flow_style(name)}",
         "sources:",
         *_todo(SOURCES_TODO),
         *(line for source in draft.sources for line in _source(source, draft, data)),
@@ -74,7 +76,7 @@ def _todo(text: str, indent: str = "  ") -> Iterator[str]:
 def _source(source: DraftSource, draft: Draft, data: HeldOutDraft) -> Iterator[str]:
     size = request_bytes(source, data)
     message = "1 KiB" if size is None else format_quantity(SIZE, size, 3)
-    name = _quoted(source.name)
+    name = flow_style(source.name)
     if size is None:
         yield from _todo(_missing_inputs(source, draft, data))
         yield f"  {name}: {{tier: edge, rate: 1/s, message: {message}, inputs: TODO}}"
@@ -122,13 +124,14 @@ def _operator(operator: DraftOperator, draft: Draft, directory: Path, places: Ma
         name = operator.name if len(operator.variants) == 1 else f"{operator.name} {variant}"
         for text in _output_todos(name, model):
             yield from _todo(text)
-    yield f"  {_quoted(operator.name)}:  # {_ports(operator.inputs)} -> {_ports(operator.outputs)}"
+    yield f"  {flow_style(operator.name)}:  # {_ports(operator.inputs)} -> {_ports(operator.outputs)}"
     yield f"    inputs: [{', '.join(map(_edge, edges))}]"
     yield "    variants:"
     for name, model in operator.variants.items():
+        outputs = {"output": model.answer or None, "outputs": _other_names(operator, model, draft) or None}
+        named = "".join(f", {key}: {flow_style(value)}" for key, value in outputs.items() if value is not None)
         place = places[model.name]
-        outputs = (f", output: {_quoted(model.answer)}" if model.answer else "") + _other_names(operator, model, draft)
-        yield f"      {_quoted(name)}: {{model: {_quoted(place)}, sha256: {sha256_of(directory / place)}{outputs}}}"
+        yield f"      {flow_style(name)}: {{model: {flow_style(place)}, sha256: {sha256_of(directory / place)}{named}}}"
 
 
 def _output_todos(name: str, model: DraftModel) -> Iterator[str]:
@@ -145,23 +148,21 @@ def _output_todos(name: str, model: DraftModel) -> Iterator[str]:
             yield f"output {port.name} of {name} {unserved_reason(port.tensor.dtype)}"
 
 
-def _other_names(operator: DraftOperator, model: DraftModel, draft: Draft) -> str:
-    """`, outputs: {...}`: what a variant calls the outputs that edges name; empty if it calls them the same."""
+def _other_names(operator: DraftOperator, model: DraftModel, draft: Draft) -> dict[str, str]:
+    """What a variant calls the outputs that edges name, where it calls them otherwise."""
     read = {edge.output for edges in draft.edges.values() for edge in edges if edge.upstream == operator.name}
     pairs = zip(operator.outputs, model.signature.outputs, strict=True)
-    unlike = [(first.name, other.name) for first, other in pairs if first.name in read and other.name != first.name]
-    text = ", ".join(f"{_quoted(name)}: {_quoted(other)}" for name, other in unlike)
-    return f", outputs: {{{text}}}" if text else ""
+    return {first.name: other.name for first, other in pairs if first.name in read and other.name != first.name}
 
 
 def _edge(edge: DraftEdge) -> str:
     fields = {
-        "output": None if edge.output is None else _quoted(edge.output),
+        "output": None if edge.output is None else flow_style(edge.output),
         "ratio": (edge.ratio or "measured") if edge.kind is EdgeKind.FAN_OUT else None,
         "gather": "true" if edge.kind is EdgeKind.GATHER else None,
     }
     given = "".join(f", {key}: {value}" for key, value in fields.items() if value is not None)
-    return f"{{from: {_quoted(edge.upstream)}{given}}}" if given else _quoted(edge.upstream)
+    return f"{{from: {flow_style(edge.upstream)}{given}}}" if given else flow_style(edge.upstream)
 
 
 def _ports(ports: tuple[Port, ...]) -> str:
@@ -212,11 +213,4 @@ def _metric(draft: Draft, labels: Array) -> str:
 def _quoted_reference(text: str) -> str:
     """A reference to an array, in quotes if YAML would read its name otherwise; `#` after text begins no comment."""
     file, _, name = text.partition("#")
-    return text if _quoted(name) == name else _quoted(f"{file}#{name}")
-
-
-def _quoted(text: str) -> str:
-    """The text in quotes if YAML would read it as something else than this text."""
-    plain = text.replace("_", "a").replace("/", "a").replace(".", "a").replace("-", "a").isalnum()
-    is_text = plain and text[0].isalpha() and text.lower() not in {"true", "false", "null", "yes", "no", "on", "off"}
-    return text if is_text else "'" + text.replace("'", "''") + "'"
+    return text if flow_style(name) == name else flow_style(f"{file}#{name}")

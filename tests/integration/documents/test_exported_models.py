@@ -233,6 +233,27 @@ def test_the_step_and_the_array_that_a_message_offers_are_right_as_they_stand(
     assert np.array_equal(answer, eval(save, {"array": array})[:1])
 
 
+@pytest.mark.parametrize("name", ["495", "a: b", "x, y"])
+def test_the_step_that_a_message_offers_quotes_the_name_of_an_output(name: str, tmp_path: Path) -> None:
+    outputs = [tensor(port, TensorProto.FLOAT, ["n", 4]) for port in ("z", name)]
+    write(tmp_path / "one.onnx", [helper.make_node("Split", ["x"], ["z", name], axis=0)], {"x": ["n", 4]}, outputs)
+    pairs = [tensor("y", TensorProto.FLOAT, ["n", 2, 2])]
+    write(tmp_path / "two.onnx", [helper.make_node("Identity", ["x"], ["y"])], {"x": ["n", 2, 2]}, pairs)
+    folder = tmp_path / "p"
+    write_draft(folder, [tmp_path / "one.onnx", tmp_path / "two.onnx"])
+    edge = f"{{from: one, output: '{name}'}}"
+    replace(folder, "inputs: [two_input]", f"inputs: [{edge}]")
+    workflow = (folder / "workflow.yaml").read_text(encoding="utf-8")
+    kept = [line for line in workflow.splitlines(keepends=True) if not line.startswith("  two_input")]
+    (folder / "workflow.yaml").write_text("".join(kept), encoding="utf-8")
+    (text,) = problems(folder)
+    operator = re.search(rf"under operators (\S+: .*?\}}\}}\}}), and one_reshape in place of {re.escape(edge)}", text)
+    assert operator is not None, text
+    replace(folder, f"[{edge}]", "[one_reshape]")
+    replace(folder, "operators:\n", f"operators:\n  {operator[1]}\n")
+    assert problems(folder) == []
+
+
 def changed(folder: Path, document: ProfilesDocument) -> dict[str, list[str]]:
     """Entries of the profiles that no longer hold -> what changed."""
     content = load_project(folder, profiles=False).content

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from jellybean.documents.draft.project_files import write_blank, write_draft
+from jellybean.documents.draft.settled import settled as settled_why
+from jellybean.documents.schema.flow_style import flow_style
 from jellybean.documents.todos import read_todos, remove_todos
 from tests.support.paths import EXAMPLES
 
@@ -23,20 +25,21 @@ EDITS = {  # beginning of a comment -> file, what is written in place of what
 
 @pytest.fixture(scope="module")
 def drafted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    write_draft(tmp_path_factory.mktemp("draft") / "p", DIGITS)
-    return tmp_path_factory.getbasetemp() / "draft0" / "p"
+    folder = tmp_path_factory.mktemp("draft") / "p"
+    write_draft(folder, DIGITS)
+    return folder
 
 
 def copy(drafted: Path, folder: Path) -> Path:
     for name in ("workflow.yaml", "infrastructure.yaml"):
-        (folder / name).write_text((drafted / name).read_text())
+        (folder / name).write_text((drafted / name).read_text(encoding="utf-8"), encoding="utf-8")
     return folder
 
 
 def edit(folder: Path, file: str, old: str, new: str) -> None:
-    text = (folder / file).read_text()
+    text = (folder / file).read_text(encoding="utf-8")
     assert old in text, old
-    (folder / file).write_text(text.replace(old, new, 1))
+    (folder / file).write_text(text.replace(old, new, 1), encoding="utf-8")
 
 
 def settled(folder: Path) -> list[str]:
@@ -56,14 +59,15 @@ def test_settled_comments_are_removed_and_all_other_lines_stay(drafted: Path, tm
     folder = copy(drafted, tmp_path)
     for change in EDITS.values():
         edit(folder, *change)
-    before = {name: (folder / name).read_text().splitlines() for name in ("workflow.yaml", "infrastructure.yaml")}
+    files = ("workflow.yaml", "infrastructure.yaml")
+    before = {name: (folder / name).read_text(encoding="utf-8").splitlines() for name in files}
     todos = read_todos(folder)
     gone = {(todo.file, line) for todo in todos if todo.settled for line in range(todo.line, todo.last_line + 1)}
     assert len({file for file, _ in gone}) == 2
-    remove_todos(todos)
+    assert [todo.text for todo in remove_todos(todos)] == [todo.text for todo in todos if todo.settled]
     for name, lines in before.items():
         kept = [line for number, line in enumerate(lines, 1) if (str(folder / name), number) not in gone]
-        assert (folder / name).read_text().splitlines() == kept
+        assert (folder / name).read_text(encoding="utf-8").splitlines() == kept
     assert settled(folder) == []
     assert len(read_todos(folder)) == len(todos) - len(EDITS)
 
@@ -72,13 +76,13 @@ def test_a_comment_that_a_person_wrote_or_continued_is_never_settled(drafted: Pa
     folder = copy(drafted, tmp_path)
     for change in EDITS.values():
         edit(folder, *change)
-    text = (folder / "workflow.yaml").read_text()
+    text = (folder / "workflow.yaml").read_text(encoding="utf-8")
     own = "# TODO: the targets, as agreed\n"
     text = text.replace("sustains the rates\n", "sustains the rates\n#   (ask Ann)\n").replace("slo:", f"{own}slo:")
-    (folder / "workflow.yaml").write_text(text)
+    (folder / "workflow.yaml").write_text(text, encoding="utf-8")
     remove_todos(read_todos(folder))
-    assert own in (folder / "workflow.yaml").read_text()
-    assert "#   (ask Ann)" in (folder / "workflow.yaml").read_text()
+    assert own in (folder / "workflow.yaml").read_text(encoding="utf-8")
+    assert "#   (ask Ann)" in (folder / "workflow.yaml").read_text(encoding="utf-8")
 
 
 def test_blanks_that_were_filled_in(tmp_path: Path) -> None:
@@ -87,3 +91,30 @@ def test_blanks_that_were_filled_in(tmp_path: Path) -> None:
     assert [text.partition(",")[0] for text in settled(tmp_path)] == ["held-out inputs"]
     edit(tmp_path, "workflow.yaml", "model: TODO", "model: models/a.onnx")
     assert len(settled(tmp_path)) == 2
+
+
+def test_a_settled_comment_beside_a_value_stays_and_is_not_said_to_be_removed(drafted: Path, tmp_path: Path) -> None:
+    folder = copy(drafted, tmp_path)
+    edit(folder, *EDITS["the targets"])
+    text = (folder / "workflow.yaml").read_text(encoding="utf-8")
+    (line,) = (line for line in text.splitlines() if line.startswith("# TODO: the targets"))
+    text = text.replace(f"{line}\n", "").replace("kind: Workflow", f"kind: Workflow  {line}")
+    (folder / "workflow.yaml").write_text(text, encoding="utf-8")
+    (todo,) = (todo for todo in read_todos(folder) if todo.settled)
+    assert todo.beside_value
+    assert remove_todos(read_todos(folder)) == ()
+    assert (folder / "workflow.yaml").read_text(encoding="utf-8") == text
+
+
+@pytest.mark.parametrize("name", ["output:0", "a: b"])
+def test_a_name_with_a_colon_is_settled_too(name: str) -> None:
+    text = (
+        f"check that op answers with {name}: the first output of the file, label, is the class; to send that, remove "
+        f"output: {name}"
+    )
+    assert settled_why(text, {"operators": {"op": {"variants": {"v": {"output": name}}}}}) == ""
+    assert "no longer has" in settled_why(text, {"operators": {"op": {"variants": {"v": {"output": [name]}}}}})
+    edge = {"from": "a", "output": name}
+    text = f"check that op reads {flow_style(edge)}: its only fit; if not, change it"
+    assert settled_why(text, {"operators": {"op": {"inputs": [edge]}}}) == ""
+    assert "no longer reads" in settled_why(text, {"operators": {"op": {"inputs": ["a"]}}})
