@@ -109,7 +109,7 @@ class _BufferedSocket:
                     self._tls.write(view[at : at + _RECORD_BYTES])
                     if self._outgoing.pending >= _SEND_BYTES:
                         self._unsent.append(memoryview(self._outgoing.read()))
-            parts = [self._outgoing.read()]
+            parts = [self._outgoing.read()] if self._outgoing.pending else []
         self._unsent += [memoryview(part) for part in parts]
         self.flush()
 
