@@ -8,8 +8,8 @@ from typing import Any
 LATE = 0.05  # share of a worker's busy time; below it, lateness of an emulated device does not affect the latencies
 
 
-def find_caveats(late: Mapping[str, float], deaths: Sequence[str] = ()) -> Iterator[str]:
-    """Sentences about processes that died during a measurement, and about a machine that was too slow or too busy.
+def find_caveats(late: Mapping[str, float], deaths: Sequence[str] = (), *, joined: bool = False) -> Iterator[str]:
+    """Sentences about processes that died, about a machine that was too slow or too busy, and about boxes that joined.
 
     `late`: worker -> share of its busy time by which it was slower than the device it emulates.
     """
@@ -19,8 +19,13 @@ def find_caveats(late: Mapping[str, float], deaths: Sequence[str] = ()) -> Itera
         worst = max(late, key=lambda name: late[name])
         yield (
             f"this machine was too slow or too busy to emulate the fleet: {share:.0%} of the time that {worst} was "
-            "busy, its device would have been done, so measured latencies are too high; close other programs and "
+            "busy, its device would have been done; measured latencies contain that delay; close other programs and "
             "measure again"
+        )
+    if joined:
+        yield (
+            "measured through a gateway: boxes that joined run at their own speed and over their own links, of which "
+            "nothing is emulated, so latencies differ from the predicted ones where the plan's speeds and links do"
         )
 
 

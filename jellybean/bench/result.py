@@ -23,7 +23,8 @@ class BenchResult:
     CPU time in use, by any process.
     Requests: `offered` in the window of `duration_s`, of which `completed` were answered, `answered_in_window` by its
     end; `throughput_per_s` is that number over the window. `uncounted`: those of the warm-up of `warmup_s`, and those
-    sent after the window for the accuracy; the gateway's counters have them too.
+    sent after the window for the accuracy; the gateway's counters have them too. `joined`: workers are boxes that
+    joined a gateway, which emulate nothing.
     """
 
     plan: str
@@ -57,11 +58,12 @@ class BenchResult:
     answered_in_window: int | None = None  # None in records of before
     warmup_s: float = 0.0
     uncounted: int = 0
+    joined: bool = False
 
     @property
     def caveats(self) -> tuple[str, ...]:
         """What limits the figures, in words."""
-        return tuple(find_caveats(self.late, self.deaths))
+        return tuple(find_caveats(self.late, self.deaths, joined=self.joined))
 
     def to_dict(self) -> dict[str, Any]:
         """A flat record for the report store, without figures that were not measured."""

@@ -214,6 +214,7 @@ class Target:
             accuracy_margin=margin or None,
             answered_in_window=in_window,
             warmup_s=settings.warmup_s,
+            joined=isinstance(self.meters, GatewayMeters),
         )
 
     def _accuracy(self, answers: Sequence[Sample]) -> float | None:

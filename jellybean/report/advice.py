@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 from jellybean.display import formats
 from jellybean.planning.plan_file import current_hash, plan_options
 from jellybean.report.store import Snapshot, Store
+from jellybean.serving.errors import ServingError
+from jellybean.serving.run_state import running_state
 from jellybean_solver import Plan
 
 HASH_DIGITS = 12  # digits of a plan's hash in messages and file names
@@ -29,11 +32,19 @@ def find_advice(snapshot: Snapshot, plan: Plan, store: Store) -> Iterator[str]:
             yield "Variants without a model file can be planned and simulated, but not served or measured."
         return
     if snapshot.bench is None:
-        up = f"jellybean up {project}{options} --detach"
-        yield f"jellybean bench {project}  measures the plan that is served (first {up})"
+        first = _first(Path(store.project), f"{project}{options}")
+        yield f"jellybean bench {project}  measures the plan that is served{first}"
     if snapshot.saturate is None:
         yield f"jellybean bench {project} --saturate  finds the highest sustained rate"
     yield from _measured_elsewhere(snapshot, store)
+
+
+def _first(directory: Path, arguments: str) -> str:
+    """The command that has to come before `bench`, in brackets; none if this machine serves the project."""
+    with contextlib.suppress(ServingError):
+        running_state(directory.resolve())
+        return ""
+    return f" (first jellybean up {arguments} --detach)"
 
 
 def _measured_elsewhere(snapshot: Snapshot, store: Store) -> Iterator[str]:

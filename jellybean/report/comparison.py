@@ -13,6 +13,7 @@ from jellybean.report.store import StoreRow
 from jellybean_solver import Slo
 
 ROUNDING = 1e-9
+ACCURACY_MARGIN = "accuracy_margin"  # key of a measurement: two standard errors of its accuracy
 
 
 class ComparisonVerdict(StrEnum):
@@ -29,6 +30,7 @@ class SloState(StrEnum):
 
     MET = "met"
     BROKEN = "broken"
+    UNSURE = "unsure"  # measured on too few inputs to tell: the target lies within the sampling error
     UNKNOWN = "unknown"
 
 
@@ -147,7 +149,8 @@ def judge(slo: Slo, predicted: Mapping[str, Any], measured: Mapping[str, Any]) -
         if target is not None:
             before, after = figure(predicted, key), figure(measured, key)
             metric = METRIC_BY_KEY[key]
-            states = _state(metric, target, before), _state(metric, target, after)
+            margin = (figure(measured, ACCURACY_MARGIN) or 0.0) if key == "accuracy" else 0.0
+            states = _state(metric, target, before), _state(metric, target, after, margin)
             verdicts.append(SloVerdict(key, target, before, states[0], after, states[1]))
     return tuple(verdicts)
 
@@ -177,9 +180,12 @@ def _verdict(metric: Metric, difference: float | None, expected: float | None) -
     return ComparisonVerdict.HIGHER if difference > 0 else ComparisonVerdict.LOWER
 
 
-def _state(metric: Metric, target: float, value: float | None) -> SloState:
+def _state(metric: Metric, target: float, value: float | None, margin: float = 0.0) -> SloState:
+    """`margin`: sampling error of the value, in its unit."""
     if value is None:
         return SloState.UNKNOWN
     slack = ROUNDING * max(1.0, abs(target))
     met = value <= target + slack if metric.lower_is_better else value >= target - slack
-    return SloState.MET if met else SloState.BROKEN
+    if met:
+        return SloState.MET
+    return SloState.UNSURE if abs(value - target) <= margin else SloState.BROKEN

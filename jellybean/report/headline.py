@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from jellybean.report.comparison import (
+    ACCURACY_MARGIN,
     METRIC_BY_KEY,
     Comparison,
     ComparisonVerdict,
@@ -57,7 +58,7 @@ def make_headline(judgement: Judgement) -> Headline:
     bad = (*_missed(judgement.targets), *_failures(judgement.bench or {}))
     if bad:
         return Headline(HeadlineLevel.BAD, "Misses its targets", bad)
-    gaps = tuple(_gaps(judgement))
+    gaps = (*_unsure(judgement), *_gaps(judgement))
     deviations = (*_deviations(judgement.comparisons), *_utilisations(judgement.workers))
     if deviations:
         return Headline(HeadlineLevel.WARNING, "Not as predicted", (*deviations, *gaps))
@@ -80,6 +81,18 @@ def _missed(targets: Sequence[tuple[str, SloVerdict]]) -> Iterator[str]:
             if state is SloState.BROKEN:
                 metric = METRIC_BY_KEY[slo.metric]
                 yield f"{prefix}{metric.label} {metric.show(value)} {word}, target {metric.show(slo.target)}"
+
+
+def _unsure(judgement: Judgement) -> Iterator[str]:
+    """Targets that lie within the sampling error of what was measured."""
+    margin = figure(judgement.bench, ACCURACY_MARGIN)
+    for prefix, slo in judgement.targets:
+        if slo.measured_state is SloState.UNSURE:
+            metric = METRIC_BY_KEY[slo.metric]
+            yield (
+                f"{prefix}{metric.label} {metric.show(slo.measured)} ± {metric.show(margin)} measured, target "
+                f"{metric.show(slo.target)}: too few held-out inputs to tell"
+            )
 
 
 def _failures(bench: Record) -> Iterator[str]:

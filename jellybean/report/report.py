@@ -15,6 +15,7 @@ from jellybean.bench.caveats import recorded_caveats
 from jellybean.report.advice import find_advice, known_plans
 from jellybean.report.breakdown import Breakdown, break_down
 from jellybean.report.comparison import (
+    ACCURACY_MARGIN,
     INTERVAL_KEYS,
     METRIC_BY_KEY,
     Comparison,
@@ -237,7 +238,7 @@ def _promised_per_s(plan: Plan, document: Record) -> float:
 def _measured(snapshot: Snapshot) -> dict[str, float]:
     """Figures measured by `bench` at the declared rates, and the highest rate from `bench --saturate`."""
     bench = snapshot.bench.record if snapshot.bench is not None else {}
-    measured = {key: value for key in METRIC_BY_KEY if (value := figure(bench, key)) is not None}
+    measured = {key: value for key in (*METRIC_BY_KEY, ACCURACY_MARGIN) if (value := figure(bench, key)) is not None}
     saturate = snapshot.saturate.record if snapshot.saturate is not None else {}
     if (highest := figure(saturate, "highest_rate_per_s")) is not None:
         measured["highest_rate_per_s"] = highest

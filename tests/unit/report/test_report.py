@@ -100,11 +100,25 @@ def test_broken_targets_and_failures_come_first(tmp_path: Path, changes: dict[st
     assert reason in report.headline.reasons
 
 
+def test_an_accuracy_within_its_sampling_error_misses_no_target(tmp_path: Path) -> None:
+    """`bench` does not call it a miss either; beyond the error it is one."""
+    plan = plans.digits()
+    target = plan.slo.accuracy
+    assert target is not None
+    unsure = _report(tmp_path / "few", plan, plans.measurement(plan, accuracy=target - 0.1, accuracy_margin=6.6))
+    assert unsure.headline.level is not HeadlineLevel.BAD
+    (reason,) = [reason for reason in unsure.headline.reasons if "too few held-out inputs to tell" in reason]
+    assert "± 6.6" in reason
+    missed = _report(tmp_path / "many", plan, plans.measurement(plan, accuracy=target - 0.1, accuracy_margin=0.05))
+    assert missed.headline.level is HeadlineLevel.BAD
+
+
 def test_not_measured_says_how_to_measure(tmp_path: Path) -> None:
     report = _report(tmp_path, plans.digits())
     assert report.headline.level is HeadlineLevel.OPEN
     assert not report.measured
-    assert any(line.startswith(f"jellybean bench {tmp_path / 'digits'} ") for line in report.advice)
+    (line,) = [line for line in report.advice if line.startswith(f"jellybean bench {tmp_path / 'digits'}  ")]
+    assert f"(first jellybean up {tmp_path / 'digits'} --detach)" in line
     assert any("--saturate" in line for line in report.advice)
 
 
