@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import signal
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -17,6 +19,7 @@ from typing import Any, Protocol, TextIO
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
 
 from jellybean.display.terminal import WARN
 
@@ -50,7 +53,7 @@ class Advance(Protocol):
 
     def __call__(self, done: float, total: float, label: str) -> None: ...
 
-    def print(self, result: RenderableType) -> None:
+    def print(self, *results: RenderableType) -> None:
         """Print a part of the result to stdout while the work goes on."""
 
 
@@ -67,9 +70,44 @@ def _finite(value: Any) -> Any:
     return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
+def print_texts(*results: RenderableType) -> None:
+    """Print to stdout. Texts (not tables) wrap on a terminal only: in a pipe a line is whole, so that grep finds it."""
+    for result in results:
+        out.print(result, soft_wrap=isinstance(result, Text) and not out.is_terminal)
+
+
 def say(text: str) -> None:
-    """Print an informational line to stderr, not wrapped, so that paths and commands can be copied."""
-    errors.print(text, style="dim", soft_wrap=True)
+    """Print an informational line to stderr; see `_print_note`."""
+    _print_note(text, "dim")
+
+
+_COMMAND = re.compile(r"(?<= )jellybean [^;,()]*\Z")  # at the end of a note: what to run next
+
+
+def _print_note(text: str, style: str) -> None:
+    """Print lines to stderr, wrapped on a terminal; paths and the command at the end stay whole, to be copied."""
+    lines = text.splitlines() if errors.is_terminal else [text]
+    for line in lines:
+        errors.print(
+            "\n".join(_wrapped(line, errors.width) if errors.is_terminal else [line]), style=style, soft_wrap=True
+        )
+
+
+def _wrapped(line: str, width: int) -> list[str]:
+    command = match[0] if (match := _COMMAND.search(line)) else ""
+    indent = " " * (len(line) - len(line.lstrip()))
+    wrapped = textwrap.wrap(
+        line[: len(line) - len(command)],
+        width,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    ) or [""]
+    if not command:
+        return wrapped
+    if len(wrapped[-1]) + 1 + len(command) <= width:
+        return [*wrapped[:-1], f"{wrapped[-1]} {command}"]
+    return [*wrapped, indent + command]
 
 
 _collected: ContextVar[list[str] | None] = ContextVar("collected", default=None)
@@ -77,7 +115,7 @@ _collected: ContextVar[list[str] | None] = ContextVar("collected", default=None)
 
 def warn(text: str) -> None:
     """Print a warning to stderr."""
-    errors.print(text, style=WARN, soft_wrap=True)
+    _print_note(text, WARN)
     if (collected := _collected.get()) is not None and text not in collected:
         collected.append(text)
 
@@ -116,13 +154,14 @@ def _terminated_as_interrupted() -> Iterator[None]:
 
 
 @contextmanager
-def progress(title: str) -> Iterator[Advance]:
+def progress(title: str, *, shows_time_left: bool = True) -> Iterator[Advance]:
     """A progress bar with remaining time on stderr; without a terminal, one line every `_HEARTBEAT_S` seconds.
 
+    `shows_time_left=False`: for steps that take unlike times, or whose number is not known before.
     The bar is removed if the work fails, so that it does not precede the error message. Work that is interrupted says
     how far it came, with its last label, which has what is known.
     """
-    with _terminated_as_interrupted(), _progress(title) as advance:
+    with _terminated_as_interrupted(), _progress(title, shows_time_left) as advance:
         reached = _Reached(advance)
         try:
             yield reached
@@ -142,23 +181,23 @@ class _Reached:
         self.done, self.total, self.label = done, total, label
         self._advance(done, total, label)
 
-    def print(self, result: RenderableType) -> None:
-        self._advance.print(result)
+    def print(self, *results: RenderableType) -> None:
+        self._advance.print(*results)
 
 
 @contextmanager
-def _progress(title: str) -> Iterator[Advance]:
+def _progress(title: str, shows_time_left: bool) -> Iterator[Advance]:
     if not sys.stderr.isatty():
-        yield _Heartbeat(title)
+        yield _Heartbeat(title, shows_time_left)
         return
+    left = (TextColumn("[dim]left"), TimeRemainingColumn()) if shows_time_left else ()
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("[dim]elapsed"),
         TimeElapsedColumn(),
-        TextColumn("[dim]left"),
-        TimeRemainingColumn(),
+        *left,
     )
     with Progress(*columns, console=errors, speed_estimate_period=_SPEED_PERIOD_S) as bar:
         advance = _Bar(title, bar)
@@ -182,11 +221,11 @@ class _Bar:
         text = f"{self._title}: {label}"
         self._bar.update(self.task, completed=round(done), total=round(total), description=text)
 
-    def print(self, result: RenderableType) -> None:
+    def print(self, *results: RenderableType) -> None:
         """Print to stdout above the bar, which is removed meanwhile: on a terminal both have the same lines."""
         self._bar.live.transient = True
         self._bar.stop()
-        out.print(result)
+        print_texts(*results)
         self._bar.live.transient = False
         self._bar.start()
 
@@ -194,17 +233,18 @@ class _Bar:
 class _Heartbeat:
     """Prints the progress of long work at intervals, for logs."""
 
-    def __init__(self, title: str) -> None:
-        self._title, self._printed_s = title, time.monotonic()
+    def __init__(self, title: str, shows_time_left: bool) -> None:
+        self._title, self._shows_time_left, self._printed_s = title, shows_time_left, time.monotonic()
         self._began_s = self._printed_s
 
     def __call__(self, done: float, total: float, label: str) -> None:
         now = time.monotonic()
         if now - self._printed_s >= _HEARTBEAT_S and done < total:
             self._printed_s = now
-            left = f", about {(now - self._began_s) * (total - done) / done:.0f} s left" if done > 0 else ""
+            left_s = (now - self._began_s) * (total - done) / done if done > 0 else None
+            left = f", about {left_s:.0f} s left" if self._shows_time_left and left_s is not None else ""
             say(f"{self._title}: {round(done)} of {round(total)}, {label}{left}")
 
-    def print(self, result: RenderableType) -> None:
-        out.print(result)
+    def print(self, *results: RenderableType) -> None:
+        print_texts(*results)
         sys.stdout.flush()

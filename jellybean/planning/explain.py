@@ -140,13 +140,14 @@ def explain_project(
     questions = parse_questions(problem, why_not)
     left_s = None if time_limit_s is None else max(MIN_EXPLAIN_S, time_limit_s - (time.perf_counter() - started))
     locator = _RequirementLocator(project, document_locations(project, overrides))
+    steps = _Steps(progress)
     settings = ResolveSettings(
         time_limit_s=left_s,
         clock=time.monotonic,
         p99_s=_simulated_p99_s,
         seeds=SEEDS,
-        keep_deadline=_keep_deadline,
-        advance=progress,
+        keep_deadline=steps.keep_deadline,
+        advance=steps.advance,
         exclusive=locator.exclusive(problem),
         estimated_below=ESTIMATED_BELOW,
     )
@@ -166,20 +167,39 @@ def _simulated_p99_s(plan: Plan, seed: int) -> dict[str, float]:
     return {name: figures.latency_p99_s for name, figures in simulated_figures(plan, seed).items()}
 
 
-def _keep_deadline(
-    problem: Problem, cheapest: Solution, late: bool, time_limit_s: float | None, thorough: bool
-) -> DeadlineResult:
-    """Implements `ResolveSettings.keep_deadline`.
+class _Steps:
+    """Progress in questions; the search for a plan in time is shown within its question, with what is known so far."""
 
-    If the cheapest plan misses the p99 target (`late`), returns a plan that meets it. Otherwise, without a time limit,
-    returns the most accurate plan of the same cost.
-    """
-    if not late:
-        return DeadlineResult(cheapest if time_limit_s is not None else more_accurate(problem, {}, cheapest))
-    settled = settle(problem, {}, cheapest, DEFAULT_GAP, time_limit_s, thorough=thorough)
-    if settled.solution.plan is None or settled.reasons:
-        return DeadlineResult(None, settled.fastest)
-    return DeadlineResult(settled.solution)
+    def __init__(self, progress: Callable[[float, float, str], None]) -> None:
+        self._progress, self._done, self._total = progress, 0.0, 1.0
+
+    def advance(self, done: float, total: float, label: str) -> None:
+        """Implements `ResolveSettings.advance`."""
+        self._done, self._total = done, total
+        self._progress(done, total, label)
+
+    def keep_deadline(
+        self, problem: Problem, cheapest: Solution, late: bool, time_limit_s: float | None, thorough: bool
+    ) -> DeadlineResult:
+        """Implements `ResolveSettings.keep_deadline`.
+
+        If the cheapest plan misses the p99 target (`late`), returns a plan that meets it. Otherwise, without a time
+        limit, returns the most accurate plan of the same cost.
+        """
+        if not late:
+            return DeadlineResult(cheapest if time_limit_s is not None else more_accurate(problem, {}, cheapest))
+        searched = self._searched if thorough else _ignore
+        settled = settle(problem, {}, cheapest, DEFAULT_GAP, time_limit_s, thorough=thorough, progress=searched)
+        if settled.solution.plan is None or settled.reasons:
+            return DeadlineResult(None, settled.fastest)
+        return DeadlineResult(settled.solution)
+
+    def _searched(self, done: float, total: float, label: str) -> None:
+        self._progress(self._done + done / total, self._total, label)
+
+
+def _ignore(done: float, total: float, label: str) -> None:
+    """No progress."""
 
 
 def parse_questions(problem: Problem, texts: Sequence[str]) -> tuple[Question, ...]:

@@ -48,13 +48,13 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
     "explanation.explain": (
         "Explanation",
         "LimitAnalysis",
-        "Part",
         "explain",
     ),
     "explanation.forced_choices": (
         "Question",
         "WhyNot",
     ),
+    "explanation.parts": ("Part",),
     "explanation.relaxations": (
         "Requirement",
         "RequirementKind",

@@ -21,10 +21,10 @@ from jellybean_solver.explanation.counterfactuals import ResolveSettings as Reso
 from jellybean_solver.explanation.counterfactuals import plan_differences as plan_differences
 from jellybean_solver.explanation.explain import Explanation as Explanation
 from jellybean_solver.explanation.explain import LimitAnalysis as LimitAnalysis
-from jellybean_solver.explanation.explain import Part as Part
 from jellybean_solver.explanation.explain import explain as explain
 from jellybean_solver.explanation.forced_choices import Question as Question
 from jellybean_solver.explanation.forced_choices import WhyNot as WhyNot
+from jellybean_solver.explanation.parts import Part as Part
 from jellybean_solver.explanation.relaxations import Requirement as Requirement
 from jellybean_solver.explanation.relaxations import RequirementKind as RequirementKind
 from jellybean_solver.figures import duration_text as duration_text

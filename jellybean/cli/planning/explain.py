@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Group
 
 from jellybean.cli.app import Directory, Json, Overrides, Stale, app, example
-from jellybean.cli.console import EXIT_INFEASIBLE, out, print_json, progress, warn
+from jellybean.cli.console import EXIT_INFEASIBLE, print_json, print_texts, progress, warn
 from jellybean.cli.failures import failure
 from jellybean.cli.projects import open_any_project
 from jellybean.errors import InfeasibleError
@@ -44,17 +43,17 @@ def explain(
     """Explain the plan: binding requirements, alternatives, and the value of relaxing each requirement.
 
     Every figure is the optimum of a modified problem. Parts are printed as they are found, the most valuable first:
-    Ctrl-C keeps them. If no plan meets the targets: which requirements conflict, and how far each of them would have
-    to be relaxed on its own. Writes no files.
+    Ctrl-C keeps them. If no plan meets the targets: why, which requirements conflict, and how far each of them would
+    have to be relaxed on its own. Writes no files.
     """
-    from jellybean.report.explain_view import closing_text, explained_text, part_text
+    from jellybean.report.explanation.view import closing_text, part_text
 
     project = open_any_project(directory, overrides, stale=stale, shows_times=True)
-    with progress("explain") as advance:
+    with progress("explain", shows_time_left=False) as advance:
 
         def show(found: Explained, part: Part) -> None:
             if not json and (lines := part_text(found, part)):
-                advance.print(Group(*lines))
+                advance.print(*lines)
 
         explained = explain_project(
             project, overrides or (), questions or (), time_limit_s=time_limit, progress=advance, publish=show
@@ -63,8 +62,8 @@ def explain(
     if json:
         failed = failure(InfeasibleError((explanation.conflict.reason,))) if explanation.conflict is not None else {}
         print_json({**explained.to_dict(), **failed})
-    else:  # the parts are printed already, if there is a plan
-        out.print(explained_text(explained) if explanation.conflict is not None else closing_text(explained))
+    else:  # the parts are printed already
+        print_texts(*closing_text(explained))
         if questions and explanation.conflict is not None:
             warn("--why-not was ignored: there is no plan to compare with")
     if explanation.conflict is not None:

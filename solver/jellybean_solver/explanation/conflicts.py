@@ -16,6 +16,7 @@ from typing import Any
 
 from jellybean_solver.explanation.counterfactuals import Resolve, Resolved, Resolver
 from jellybean_solver.explanation.minimum_conflict import smallest_conflict
+from jellybean_solver.explanation.parts import Part
 from jellybean_solver.explanation.relaxations import (
     LEAST_RATE,
     Requirement,
@@ -86,38 +87,70 @@ class Conflict:
         }
 
 
-def find_conflict(problem: Problem, answer: Resolved, resolver: Resolver, ask: Resolve | None = None) -> Conflict:
+PublishConflict = Callable[[Conflict, Part], None]  # called with what is known of a conflict, and the part just solved
+
+
+def find_conflict(
+    problem: Problem,
+    answer: Resolved,
+    resolver: Resolver,
+    ask: Resolve | None = None,
+    publish: PublishConflict = lambda conflict, part: None,
+) -> Conflict:
     """The conflict of an infeasible problem; `answer` is the result of solving that problem.
 
-    `ask`: solves changed problems in place of `resolver.ask`.
+    `ask`: solves changed problems in place of `resolver.ask`. `publish`: called with the reason, with the members while
+    their relaxations are unknown, and after each relaxation with those solved so far.
     """
     ask = ask or partial(resolver.ask, explained=False)
     every = requirements(problem, resolver.settings.exclusive)
-    easing = partial(_Relaxer, problem, answer, resolver, ask)
+    reason = Conflict((), answer.reason, False)
+    publish(reason, Part.REASON)
+
+    def least(requirement: Requirement) -> LeastRelaxation:
+        return _Relaxer(problem, answer, resolver, ask, requirement).least()
+
     if answer.status == "refused":
-        return _of_refused(problem, answer, every, resolver, easing)
+        broken = _broken_limits(problem, answer, every, resolver)
+        # The plan that breaks them is only the cheapest one: no relaxation is proven to be the least.
+        eased = _eased(broken, reason, lambda member: replace(least(member), exact=False), resolver, publish)
+        return replace(reason, relaxations=eased)
     search = _Search(problem, every, resolver, ask)
     members, fewest = search.smallest(search.irreducible(every))
-    relaxations = tuple(easing(member).least() for member in members)
+    known = replace(reason, proven=search.proven, smallest=fewest)
+    relaxations = _eased(members, known, least, resolver, publish)
     remaining: tuple[Requirement, ...] = ()
     if members and all(relaxation.helps is False for relaxation in relaxations):
         remaining = search.irreducible([requirement for requirement in every if requirement != members[0]])
     return Conflict(relaxations, answer.reason, search.proven, fewest, remaining)
 
 
-def _of_refused(
-    problem: Problem,
-    answer: Resolved,
-    every: Sequence[Requirement],
+def _eased(
+    members: Sequence[Requirement],
+    known: Conflict,
+    least: Callable[[Requirement], LeastRelaxation],
     resolver: Resolver,
-    easing: Callable[[Requirement], _Relaxer],
-) -> Conflict:
-    """A conflict of the limits that the cheapest plan breaks; its relaxations are not proven to be the least."""
-    if answer.plan is None:
-        return Conflict((), answer.reason, False)
-    broken = [requirement for requirement in every if _breaks(problem, answer.plan, requirement, resolver)]
-    found = tuple(replace(easing(requirement).least(), exact=False) for requirement in broken)
-    return Conflict(found, answer.reason, False)
+    publish: PublishConflict,
+) -> tuple[LeastRelaxation, ...]:
+    """The least relaxation of each member; publishes the members, and each relaxation as it is solved."""
+    if members:
+        resolver.expect(len(members))
+        publish(replace(known, relaxations=tuple(LeastRelaxation(member, None) for member in members)), Part.CONFLICT)
+    relaxations: tuple[LeastRelaxation, ...] = ()
+    for member in members:
+        relaxations = (*relaxations, least(member))
+        publish(replace(known, relaxations=relaxations), Part.RELAXATION)
+    return relaxations
+
+
+def _broken_limits(
+    problem: Problem, answer: Resolved, every: Sequence[Requirement], resolver: Resolver
+) -> tuple[Requirement, ...]:
+    """The limits that the cheapest plan breaks."""
+    plan = answer.plan
+    if plan is None:
+        return ()
+    return tuple(requirement for requirement in every if _breaks(problem, plan, requirement, resolver))
 
 
 def _breaks(problem: Problem, plan: Plan, requirement: Requirement, resolver: Resolver) -> bool:
@@ -136,6 +169,7 @@ class _Search:
     def __init__(self, problem: Problem, every: Sequence[Requirement], resolver: Resolver, ask: Resolve) -> None:
         self.problem, self.every, self.resolver, self.ask = problem, every, resolver, ask
         self.proven = True
+        self.known: tuple[Requirement, ...] = ()  # a conflict, while a smaller one is sought
 
     def irreducible(self, suspects: Sequence[Requirement]) -> tuple[Requirement, ...]:
         """An irreducible conflict among `suspects`, with all other requirements dropped.
@@ -171,6 +205,7 @@ class _Search:
         """A conflict with as few members as found, and whether it is proven smallest. `known`: some conflict."""
         if not self.proven:
             return known, False
+        self.known = known
         most_solves = self.resolver.settings.conflict_solves
         return smallest_conflict(self.every, known, self._known_to_conflict, most_solves)
 
@@ -186,6 +221,8 @@ class _Search:
     def _answer(self, kept: Sequence[Requirement]) -> Resolved:
         dropped = [requirement for requirement in self.every if requirement not in kept]
         label = "what conflicts" if not kept else f"what conflicts: {len(kept)} requirements"
+        if self.known:
+            label = f"a smaller conflict than {', '.join(member.words for member in self.known)}"
         return self.ask(drop(self.problem, *dropped), label)
 
 

@@ -134,6 +134,10 @@ class Resolver:
         """Announce further solves, among which the remaining time is divided."""
         self.expected += questions
 
+    def expect_only(self, questions: int) -> None:
+        """State the number of further solves, whatever was announced: some parts turn out to need more or fewer."""
+        self.expected = self.done + questions
+
     def ask(self, problem: Problem, label: str, *, thorough: bool = False, explained: bool = True) -> Resolved:
         """Solve, and check limits that the solver does not model. `thorough`: for the explained plan, with more time.
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from enum import StrEnum
 from itertools import groupby
 from typing import Any
 
@@ -16,6 +15,7 @@ from jellybean_solver.errors import OutOfTimeError
 from jellybean_solver.explanation.conflicts import Conflict, find_conflict, usage
 from jellybean_solver.explanation.counterfactuals import Counterfactual, Resolved, Resolver, ResolveSettings, compare
 from jellybean_solver.explanation.forced_choices import Question, WhyNot, why_not
+from jellybean_solver.explanation.parts import Part
 from jellybean_solver.explanation.relaxations import Requirement, RequirementKind, drop, relaxed, requirements
 from jellybean_solver.explanation.restrictions import forbid_pool, forbid_tier, force_variant
 from jellybean_solver.model.plan import Plan
@@ -88,16 +88,6 @@ class Explanation:
         return {"status": self.status, "plan": plan, **{name: json_values(getattr(self, name)) for name in others}}
 
 
-class Part(StrEnum):
-    """The parts of an explanation, in the order in which they are solved: the most valuable first."""
-
-    PLAN = "plan"
-    WHY_NOT = "why_not"
-    LIMITS = "limits"
-    VALUES = "values"
-    CHOICES = "choices"
-
-
 Publish = Callable[[Explanation, Part], None]  # called with the explanation so far, and its part that is complete now
 
 
@@ -109,18 +99,24 @@ def explain(
 ) -> Explanation:
     """Solve the problem, then a changed problem for each statement and question.
 
-    `publish` is called after each part, unless there is no plan. OutOfTimeError if time ends before there is a plan to
-    explain.
+    `publish` is called after each part. Without a plan the explanation's conflict has what is known then: the reason;
+    its members, whose relaxations are unknown; the relaxations that are solved, the latest last. OutOfTimeError if time
+    ends before there is a plan to explain.
     """
     resolver = Resolver(settings or ResolveSettings())
     answer = resolver.ask(problem, "the plan", thorough=True)
     if answer.status == "unknown":
         raise OutOfTimeError(answer.reason)
     if not answer.holds or answer.plan is None:
-        found = find_conflict(problem, answer, resolver)
-        return Explanation(
-            answer.status, answer.plan, conflict=found, solves=resolver.solved, unanswered=resolver.unanswered
-        )
+
+        def of_conflict(conflict: Conflict) -> Explanation:
+            solves, unanswered = resolver.solved, resolver.unanswered
+            return Explanation(answer.status, answer.plan, conflict=conflict, solves=solves, unanswered=unanswered)
+
+        def publish_conflict(conflict: Conflict, part: Part) -> None:
+            publish(of_conflict(conflict), part)
+
+        return of_conflict(find_conflict(problem, answer, resolver, publish=publish_conflict))
     return _Explainer(problem, answer, answer.plan, resolver).run(questions, publish)
 
 
@@ -146,6 +142,7 @@ class _Explainer:
         choices, values = list(self._choices()), list(self._values())
         self.resolver.expect(len(choices) + len(values) + len(self.requirements))
         explanation = completed(Part.LIMITS, limits=tuple(self._limits()))
+        self.resolver.expect_only(len(choices) + len(values))
         explanation = completed(Part.VALUES, values=tuple(self._ask(*change) for change in values))
         return completed(Part.CHOICES, choices=tuple(self._ask(*change) for change in choices))
 

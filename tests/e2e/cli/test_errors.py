@@ -6,9 +6,11 @@ import contextlib
 import json
 import os
 import pty
+import re
 import shutil
 import subprocess
 import sys
+import termios
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +67,8 @@ def test_errors_of_the_system_are_words(vqa: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     answers = [
         jellybean("init", "vqa", str(tmp_path / "file" / "x"), status=1).stderr,
-        jellybean("infer", str(vqa), "--input", f"image={tmp_path}", status=1).stderr,
-        jellybean("infer", str(vqa), "--input", "image=nowhere.png", status=1).stderr,
+        jellybean("infer", str(vqa), "--input", f"image={tmp_path}", status=2).stderr,
+        jellybean("infer", str(vqa), "--input", "image=nowhere.png", status=2).stderr,
         jellybean("plan", str(vqa), "--check", str(tmp_path / "nowhere.csv"), status=2).stderr,
         jellybean("plan", str(vqa), "--check", str(tmp_path), status=2).stderr,
         jellybean("diff", str(tmp_path / "nowhere.json"), str(vqa), status=2).stderr,
@@ -86,12 +88,15 @@ def test_nothing_half_done_stands_above_an_error_in_a_log(vqa: Path) -> None:
         assert "no.csv" in line or "EUR/h" in line
 
 
-def on_a_terminal(*arguments: str) -> str:
-    """What a command writes on a terminal's stderr."""
+def on_a_terminal(*arguments: str, columns: int = 120, shows_stdout: bool = False) -> str:
+    """What a command writes on a terminal's stderr; with `shows_stdout`, stdout is the same terminal."""
     ours, theirs = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
+    termios.tcsetwinsize(theirs, (40, columns))
+    environment = {**os.environ, "TERM": "xterm"}
+    environment.pop("COLUMNS", None)
     command = [sys.executable, "-m", "jellybean", *arguments]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=theirs, env=environment):
+    stdout = theirs if shows_stdout else subprocess.DEVNULL
+    with subprocess.Popen(command, stdin=theirs, stdout=stdout, stderr=theirs, env=environment):
         os.close(theirs)
         written = b""
         with contextlib.suppress(OSError):  # how Linux says that the other side has closed it
@@ -102,9 +107,11 @@ def on_a_terminal(*arguments: str) -> str:
 
 
 @pytest.mark.parametrize("command", ["plan", "explain", "frontier"])
-def test_work_shows_time_left_on_a_terminal_and_ends_whole(vqa: Path, command: str) -> None:
+def test_work_shows_progress_on_a_terminal_and_ends_whole(vqa: Path, command: str) -> None:
     written = on_a_terminal(command, str(vqa))
-    assert "left" in written
+    # The steps of `explain` take unlike times: it shows how many are done, and no time left.
+    assert ("left" in written) == (command != "explain")
+    assert "elapsed" in written
     last = written.split("\x1b[2K")[-1]
     assert f"{command}: done" in last
 
@@ -123,3 +130,39 @@ def test_the_version_and_the_first_steps(tmp_path: Path) -> None:
     steps = [line.split()[1] for line in jellybean("init", "digits", str(tmp_path / "d")).stdout.splitlines()[1:]]
     assert steps == ["profile", "plan", "simulate", "up", "bench", "report", "down"]
     assert "profile " not in jellybean("init", "vqa", str(tmp_path / "v")).stdout, "its models are not here"
+
+
+NOTE = "profiles.yaml: the times were not measured on a machine like this one"
+
+
+@pytest.fixture(scope="module")
+def elsewhere(vqa: Path) -> Path:
+    """A project whose times are of another machine, which is a long note."""
+    folder = vqa.parent / "elsewhere"
+    jellybean("init", "digits", str(folder))
+    profiles = folder / "profiles.yaml"
+    text = profiles.read_text(encoding="utf-8")
+    profiles.write_text(re.sub(r"(onnxruntime:) \S+", r"\1 1.0.0", text), encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("columns", [80, 60])
+def test_an_explanation_and_its_notes_wrap_to_the_terminals_width(elsewhere: Path, columns: int) -> None:
+    options = ("--set", "slo.accuracy=99.9", "--why-not", "hub")
+    written = on_a_terminal("explain", str(elsewhere), *options, columns=columns, shows_stdout=True)
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written)
+    lines = [line.rstrip() for line in re.split(r"[\r\n]+", plain)]
+    assert "no plan meets the targets" in plain and "Sufficient on its own" in plain
+    # A path or a command to be copied is whole, and longer than the terminal only if it does not fit in any line.
+    too_long = [line for line in lines if len(line) > columns]
+    assert [line for line in too_long if " " in line.strip() and not line.startswith("jellybean ")] == []
+    assert f"jellybean profile {elsewhere}" in lines
+    assert NOTE not in lines and NOTE.split(": ")[1].split(maxsplit=1)[0] in plain
+
+
+def test_a_piped_explanation_has_whole_lines(elsewhere: Path) -> None:
+    answer = jellybean("explain", str(elsewhere), "--set", "slo.accuracy=99.9", status=3)
+    (note,) = [line for line in answer.stderr.splitlines() if NOTE in line]
+    assert note.endswith(f"jellybean profile {elsewhere}") and len(note) > 160
+    (reason,) = [line for line in answer.stdout.splitlines() if line.startswith("accuracy: ")]
+    assert "the best selection reaches" in reason

@@ -66,7 +66,7 @@ def test_the_tutorials_plans_are_those_of_the_example(folder: Path) -> None:
         ("digits: misses a target at", ("plan", "--check", "{folder}/my-digits/traces/day.csv"), 6),
         ("digits: 0.61 USD/h (compute 0.38, network 0.23), accuracy 90.00 >= 89, proven optimal\n",
          ("explain", "--why-not", "hub", "--why-not", "strokes=linear"), 0),
-        ("digits: no plan meets the targets\n    These", ("explain", "--set", "sources.strip.rate=60/s"), 3),
+        ("digits: no plan meets the targets\n    capacity", ("explain", "--set", "sources.strip.rate=60/s"), 3),
     ],
     ids=["a trace", "an explanation", "a conflict"],
 )  # fmt: skip

@@ -12,7 +12,8 @@ import pytest
 
 from jellybean.cli import run
 from jellybean.display import formats
-from jellybean.report import explain_view
+from jellybean.planning.explain import Explained
+from jellybean.report.explanation import view
 from jellybean_solver import CLOSED_FORM_RATIO, Part
 
 TARGET = ("--set", "slo.latency_p99=5 s", "--set", "limits.utilisation=0.7")
@@ -84,10 +85,31 @@ def test_an_interrupted_explanation_keeps_what_it_printed(
         os.kill(os.getpid(), signal.SIGINT)
         return []
 
-    monkeypatch.setitem(explain_view._PARTS, Part.VALUES, interrupt)
+    monkeypatch.setitem(view._PARTS, Part.VALUES, interrupt)
     capsys.readouterr()
     status = run(["explain", str(planned), *TARGET])
     shown = capsys.readouterr()
     assert (status, shown.err.splitlines()[-1]) == (130, "interrupted")
     assert shown.out.index("p99 latency") < shown.out.index("Binding requirements")
     assert "Without one tier" not in shown.out
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_explanation_without_a_plan_keeps_what_it_printed(
+    number: int, status: int, planned: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    members = view._PARTS[Part.CONFLICT]
+
+    def interrupt(explained: Explained) -> Any:
+        os.kill(os.getpid(), number)
+        return members(explained)
+
+    monkeypatch.setitem(view._PARTS, Part.RELAXATION, interrupt)
+    capsys.readouterr()
+    assert run(["explain", str(planned), "--set", "slo.accuracy=58.9"]) == status
+    shown = capsys.readouterr()
+    title, reason, introduction, header, member = shown.out.splitlines()
+    assert "no plan meets the targets" in title and reason.startswith("accuracy: the target is 58.9")
+    assert "cannot be met" in introduction and header.split() == ["where", "as", "written"]
+    assert member.split() == ["--set", "slo.accuracy:", "58.9"]
+    assert "explain: interrupted at" in shown.err and "how far to ease the accuracy target of 58.9" in shown.err

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from jellybean_solver import Plan, Problem, Sharing
-from jellybean_solver.explanation.conflicts import find_conflict
+from jellybean_solver.explanation.conflicts import Conflict, find_conflict
 from jellybean_solver.explanation.counterfactuals import Resolved, Resolver, ResolveSettings
-from jellybean_solver.explanation.explain import explain
+from jellybean_solver.explanation.explain import Explanation, explain
+from jellybean_solver.explanation.parts import Part
 from jellybean_solver.explanation.relaxations import RequirementKind
 from tests.support.small_problems import box, gpu, operator, problem, variant
 from tests.unit.solver.explanation.two_variants import seeing
@@ -33,6 +34,28 @@ def test_a_conflict_names_each_requirement_and_how_far_it_must_give_way() -> Non
     assert found[RequirementKind.BUDGET].value == pytest.approx(4.0)
     assert found[RequirementKind.RATE].value == pytest.approx(0.45, rel=2e-4)  # large on the one box
     assert not found[RequirementKind.UTILISATION].helps
+
+
+def test_reason_members_and_each_relaxation_are_published_as_they_are_solved() -> None:
+    given = replace(seeing(target=85.0, boxes=1, budget_usd_per_h=2.5), utilisation=0.9)
+    published: list[tuple[Part, Conflict]] = []
+
+    def publish(explanation: Explanation, part: Part) -> None:
+        assert explanation.conflict is not None and explanation.status == "infeasible"
+        published.append((part, explanation.conflict))
+
+    conflict = explain(given, publish=publish).conflict
+    assert conflict is not None and len(conflict.members) == 4
+
+    parts, conflicts = zip(*published, strict=True)
+    assert parts == (Part.REASON, Part.CONFLICT, *(Part.RELAXATION for _ in conflict.members))
+    reason, members, *relaxations = conflicts
+    assert (reason.reason, reason.members) == (conflict.reason, ())
+    assert members.members == conflict.members and {item.helps for item in members.relaxations} == {None}
+    for number, known in enumerate(relaxations, 1):
+        assert known.relaxations == conflict.relaxations[:number]
+    kinds = [member.kind for member in conflict.members]
+    assert kinds == sorted(kinds, key=list(RequirementKind).index), "most important to users first"
 
 
 def test_one_requirement_may_be_too_much_alone() -> None:

@@ -8,8 +8,9 @@ import pytest
 
 from jellybean_solver import Link, Plan, Problem, SolverError
 from jellybean_solver.explanation.counterfactuals import DeadlineResult, Resolved, ResolveSettings, compare
-from jellybean_solver.explanation.explain import Explanation, Part, explain
+from jellybean_solver.explanation.explain import Explanation, explain
 from jellybean_solver.explanation.forced_choices import Question
+from jellybean_solver.explanation.parts import Part
 from jellybean_solver.explanation.relaxations import RequirementKind, relaxed, requirements
 from jellybean_solver.explanation.restrictions import forbid_pool
 from jellybean_solver.planning.solve import solve

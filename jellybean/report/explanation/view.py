@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from jellybean.display import formats
-from jellybean.display.terminal import BAD, WARN
-from jellybean.documents.locations import Location
+from jellybean.display.terminal import WARN
 from jellybean.planning.explain import ESTIMATED_BELOW, Explained
+from jellybean.report.explanation.conflict import (
+    closing_of_conflict,
+    members_text,
+    reason_text,
+    relaxation_text,
+    with_relaxations,
+)
+from jellybean.report.explanation.words import amount, count_of, more_time, section, table_of, title_of
 from jellybean.report.plan_view import p99_lines, plan_line
 from jellybean_solver import (
     CLOSED_FORM_RATIO,
     COST_TOLERANCE,
-    Conflict,
     Counterfactual,
-    LeastRelaxation,
     LimitAnalysis,
     Part,
-    Requirement,
     RequirementKind,
     WhyNot,
 )
@@ -30,11 +33,16 @@ from jellybean_solver import (
 
 def explained_text(explained: Explained) -> RenderableType:
     """The whole explanation as terminal text, most important parts first."""
-    explanation = explained.explanation
-    if explanation.conflict is not None or explanation.plan is None:
-        return _infeasible(explained)
-    parts = [item for part in Part for item in part_text(explained, part)]
-    return Group(*parts, closing_text(explained))
+    conflict = explained.explanation.conflict
+    if conflict is None:
+        return Group(*(item for part in Part for item in part_text(explained, part)), *closing_text(explained))
+    known = [with_relaxations(explained, conflict, number) for number in range(1, len(conflict.relaxations) + 1)]
+    parts = [
+        *reason_text(explained),
+        *members_text(explained),
+        *(line for found in known for line in relaxation_text(found)),
+    ]
+    return Group(*parts, *closing_text(explained))
 
 
 def part_text(explained: Explained, part: Part) -> list[RenderableType]:
@@ -42,9 +50,12 @@ def part_text(explained: Explained, part: Part) -> list[RenderableType]:
     return list(_PARTS[part](explained))
 
 
-def closing_text(explained: Explained) -> RenderableType:
+def closing_text(explained: Explained) -> list[RenderableType]:
     """What follows the last part: the questions that were not answered, and how the figures were made."""
-    return Group(*_unanswered(explained), Text(_footer(explained), "dim"))
+    conflict = explained.explanation.conflict
+    if conflict is not None:
+        return closing_of_conflict(explained, conflict)
+    return [*_unanswered(explained), Text(_footer(explained), "dim")]
 
 
 def _plan(explained: Explained) -> list[RenderableType]:
@@ -56,7 +67,7 @@ def _plan(explained: Explained) -> list[RenderableType]:
 
 def _values(explained: Explained) -> list[RenderableType]:
     answered = [change for change in explained.explanation.values if change.status != UNKNOWN]
-    return _section("Effect of one unit", _changes(answered)) if answered else []
+    return section("Effect of one unit", _changes(answered)) if answered else []
 
 
 def _choices(explained: Explained) -> list[RenderableType]:
@@ -69,13 +80,13 @@ def _choices(explained: Explained) -> list[RenderableType]:
         found = explained.explanation.choices
         chosen = [change for change in found if change.kind == kind and change.status != UNKNOWN]
         if chosen:
-            parts += _section(title, _changes(sorted(chosen, key=_by_cost)))
+            parts += section(title, _changes(sorted(chosen, key=_by_cost)))
     return parts
 
 
 def _footer(explained: Explained) -> str:
     found = explained.explanation
-    solved = f"{_count(found.solves)} solved in {explained.explain_s:.1f} s"
+    solved = f"{count_of(found.solves)} solved in {explained.explain_s:.1f} s"
     text = f"{solved}; every figure is the optimum of a modified problem"
     changes = [*found.values, *found.choices, *(c for limit in found.limits for c in (limit.without, limit.more) if c)]
     if not all(map(_proven, changes)):
@@ -89,59 +100,28 @@ def _footer(explained: Explained) -> str:
             f"; the p99 of alternatives is estimated in closed form ({low:g} to {high:g} times the simulated) where "
             f"that is at most {ESTIMATED_BELOW:.0%} of the target, and otherwise from one simulation"
         )
-    return text + _more_time(explained)
-
-
-def _more_time(explained: Explained) -> str:
-    """Advice to try a longer time limit, if questions were skipped for lack of time; otherwise an empty text."""
-    if explained.enough_s is None:
-        return ""
-    left = explained.explanation.unanswered
-    what = f"{_count(left)} not solved for lack of time" if left else "the search reached its time limit"
-    return f"; {what}: try --time-limit {explained.enough_s:g}"
-
-
-def _count(problems: int) -> str:
-    return f"{problems} problem{'s' * (problems != 1)}"
+    return text + more_time(explained)
 
 
 def _unanswered(explained: Explained) -> list[RenderableType]:
     """Table of the questions that were not answered within the time limit."""
     found = explained.explanation
     asked = {
-        "binding": [_title(explained, limit.requirement).plain for limit in found.limits if _open(limit)],
+        "binding": [title_of(explained, limit.requirement).plain for limit in found.limits if _open(limit)],
         "one unit": [change.words for change in found.values if change.status == UNKNOWN],
         "choices": [change.words for change in found.choices if change.status == UNKNOWN],
     }
-    table = _table("", "")
+    table = table_of("", "")
     for heading, texts in asked.items():
         if texts:
             more = f", and {len(texts) - MAX_ITEMS} more" if len(texts) > MAX_ITEMS else ""
             table.add_row(Text(heading, "dim"), Text(", ".join(texts[:MAX_ITEMS]) + more, WARN))
-    return _section("Not answered within the time limit", table) if table.row_count else []
+    return section("Not answered within the time limit", table) if table.row_count else []
 
 
 def _open(limit: LimitAnalysis) -> bool:
     """True if the time limit was reached before the cost of a limit was known."""
     return not limit.binds and limit.without is not None and limit.without.status == UNKNOWN
-
-
-def _section(title: str, table: RenderableType) -> list[RenderableType]:
-    return [Text(title, "bold"), Padding(table, (0, 0, 0, 2), expand=False)]
-
-
-def _table(*headings: str, right: Iterable[int] = (), whole: Iterable[int] = ()) -> Table:
-    """An empty table. `right`: right-aligned columns of numbers; `whole`: text columns. Neither kind wraps."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", show_header=any(headings))
-    numbers, unfolded = set(right), {*right, *whole}
-    for index, heading in enumerate(headings):
-        table.add_column(
-            heading,
-            justify="right" if index in numbers else "left",
-            no_wrap=index in unfolded,
-            overflow="fold",
-        )
-    return table
 
 
 def _why_not(explained: Explained, found: WhyNot) -> RenderableType:
@@ -161,17 +141,17 @@ def _why_not(explained: Explained, found: WhyNot) -> RenderableType:
 def _limits(explained: Explained) -> list[RenderableType]:
     limits = explained.explanation.limits
     binding = sorted((limit for limit in limits if limit.binds), key=_saving)
-    table = _table("requirement", "used", "limit", "without it", "one unit more", right=(1, 2, 3, 4))
+    table = table_of("requirement", "used", "limit", "without it", "one unit more", right=(1, 2, 3, 4))
     for limit in binding:
         table.add_row(
-            _title(explained, limit.requirement),
+            title_of(explained, limit.requirement),
             amount(limit.requirement.kind, limit.used),
             amount(limit.requirement.kind, limit.requirement.value),
             _both(limit.without),
             _both(limit.more),
         )
     parts = (
-        _section("Binding requirements: change of cost in USD/h without it, and with one unit more", table)
+        section("Binding requirements: change of cost in USD/h without it, and with one unit more", table)
         if binding
         else []
     )
@@ -194,14 +174,14 @@ def _limits(explained: Explained) -> list[RenderableType]:
         for limit in limits
         if not limit.binds and not _open(limit) and limit.requirement.kind is not RequirementKind.RATE
     ]
-    rest = _table("", "", right=())
+    rest = table_of("", "", right=())
     for kind in RequirementKind:
         texts = [_loose(explained, limit) for limit in loose if limit.requirement.kind is kind]
         if texts:
             more = f", and {len(texts) - MAX_ITEMS} more" if len(texts) > MAX_ITEMS else ""
             rest.add_row(Text(TITLES[kind], "dim"), Text(", ".join(texts[:MAX_ITEMS]) + more, "dim"))
     if rest.row_count:
-        parts += _section("Not binding", rest)
+        parts += section("Not binding", rest)
     return parts
 
 
@@ -243,24 +223,8 @@ def _unsure(without: Counterfactual | None) -> str:
     return f"(without it, a cheaper plan is rejected: {without.reason})"
 
 
-def amount(kind: RequirementKind, value: float | None) -> str:
-    """A requirement's value as text with its unit; empty for None."""
-    if value is None:
-        return ""
-    texts = {
-        RequirementKind.ACCURACY: lambda: formats.accuracy(value),
-        RequirementKind.RATE: lambda: f"x{value:.4g}",
-        RequirementKind.BUDGET: lambda: f"{formats.usd(value)} USD/h",
-        RequirementKind.LATENCY_P99: lambda: formats.duration(value),
-        RequirementKind.BANDWIDTH: lambda: f"{formats.number(value * 8e-6)} Mbit/s",
-        RequirementKind.MEMORY: lambda: formats.size(value),
-        RequirementKind.COUNT: lambda: f"{value:.0f}",
-    }
-    return texts[kind]() if kind in texts else f"{value:.3g}"
-
-
 def _changes(changes: Sequence[Counterfactual]) -> Table:
-    table = _table("", "USD/h", "", "changes", right=(1, 2))
+    table = table_of("", "USD/h", "", "changes", right=(1, 2))
     for change in changes:
         words = Text(change.words)
         if change.delta_usd_per_h is None:
@@ -320,79 +284,7 @@ _PARTS: Mapping[Part, Callable[[Explained], Sequence[RenderableType]]] = {
     Part.LIMITS: _limits,
     Part.VALUES: _values,
     Part.CHOICES: _choices,
+    Part.REASON: reason_text,
+    Part.CONFLICT: members_text,
+    Part.RELAXATION: relaxation_text,
 }
-
-
-def _infeasible(explained: Explained) -> RenderableType:
-    found = explained.explanation.conflict
-    refused = explained.explanation.status == "refused"
-    what = "no plan was found that meets all targets" if refused else "no plan meets the targets"
-    title = Text(f"{explained.problem.name}: {what}", f"bold {BAD}")
-    if found is None:
-        return title
-    parts: list[RenderableType] = [title]
-    if refused:
-        parts.append(Text(f"{found.reason}, and no plan was found that meets it"))
-    elif not found.relaxations and not found.proven:
-        parts.append(Text(f"The conflict is unknown: the time limit was reached before it was found. {found.reason}"))
-    elif not found.relaxations:
-        parts.append(Text(f"Regardless of the targets: {found.reason}"))
-    else:
-        parts.append(Text(_introduction(found), "bold"))
-    if found.relaxations:
-        parts.append(Padding(_conflict(explained, found), (0, 0, 0, 2), expand=False))
-    if explained.explanation.status != "refused" and found.relaxations:
-        parts.append(Text(found.reason, "dim"))
-    if found.remaining:
-        names = "; ".join(_title(explained, requirement).plain for requirement in found.remaining)
-        parts.append(Text(f"Relaxing one is not enough: without the first, these still conflict: {names}"))
-    if not found.proven and found.relaxations and explained.explanation.status != "refused":
-        text = "Not proven: for some sets of requirements the time limit was reached or a plan was rejected"
-        parts.append(Text(text, WARN))
-    solved = f"{_count(explained.explanation.solves)} solved in {explained.explain_s:.1f} s"
-    parts.append(Text(solved + _more_time(explained), "dim"))
-    return Group(*parts)
-
-
-def _introduction(found: Conflict) -> str:
-    if len(found.relaxations) == 1:
-        return "This requirement cannot be met, even if all others are dropped:"
-    fewest = " (a minimum conflict)" if found.smallest else ""
-    return (
-        f"These {len(found.relaxations)} requirements conflict{fewest}; without any one of them, the others can be met:"
-    )
-
-
-def _conflict(explained: Explained, found: Conflict) -> Table:
-    table = _table("where", "as written", "sufficient on its own", "USD/h", right=(3,), whole=(0, 1))
-    for item in found.relaxations:
-        cost = formats.usd(item.cost_usd_per_h) if item.cost_usd_per_h is not None else ""
-        enough = (_enough(explained, item), cost)
-        for location in explained.locations[item.requirement]:
-            where = "--set" if location.line is None else str(location)
-            table.add_row(Text(where), Text(_written(location, item.requirement)), *map(Text, enough))
-            enough = ("", "")
-    return table
-
-
-def _enough(explained: Explained, item: LeastRelaxation) -> str:
-    if item.helps is None:
-        return "unknown: not solved in time, or plans rejected"
-    if not item.helps:
-        return "none"
-    if item.value is None:
-        dropped = {RequirementKind.SHARING: "shared", RequirementKind.RESIDENCY: "anywhere"}
-        return dropped.get(item.requirement.kind, "only without it" if item.exact else "without it (less may suffice)")
-    values = dict.fromkeys(s.partition("=")[2] for s in explained.settings(item.requirement, item.value))
-    return ", ".join(values) + ("" if item.exact else " (less may suffice)")
-
-
-def _title(explained: Explained, requirement: Requirement) -> Text:
-    """The requirement as written in the documents; one line per place that states it."""
-    return Text("\n".join(_written(location, requirement) for location in explained.locations[requirement]))
-
-
-def _written(location: Location, requirement: Requirement) -> str:
-    """One place of a requirement as path and value, for example `slo.accuracy: 56`."""
-    default = amount(requirement.kind, requirement.value) or "exclusive"
-    return f"{location.path}: {location.written if location.written is not None else f'{default} (default)'}"
