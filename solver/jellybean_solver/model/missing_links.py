@@ -27,15 +27,6 @@ def missing_links(tiers: Sequence[str], links: Collection[Ends], up: Collection[
     return f"{text}: add a link {{from: {one}, to: {other}}}"
 
 
-def indirect(tiers: Sequence[str], links: Collection[Ends]) -> str:
-    """The first two tiers that only a chain of links connects, as a sentence; empty if there are none."""
-    for one in tiers:
-        for other in tiers[tiers.index(one) + 1 :]:
-            if (one, other) not in links and _chain(links, one, other):
-                return missing_links(tiers, links, [one], [other])
-    return ""
-
-
 def _chain(links: Collection[Ends], one: str, other: str) -> list[str]:
     """The tiers between two tiers on a shortest chain of links; empty if there is none."""
     paths = [[one]]

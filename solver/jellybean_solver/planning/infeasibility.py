@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import itemgetter
@@ -16,12 +16,11 @@ from jellybean_solver.fleet.proposal import propose
 from jellybean_solver.fleet.rate_scale import RateScale, largest_rate_scale
 from jellybean_solver.fleet.settings import SearchLimits
 from jellybean_solver.model.evaluate import Evaluation
-from jellybean_solver.model.missing_links import indirect, missing_links
 from jellybean_solver.model.multi_workflow import single_workflow
 from jellybean_solver.model.plan import Plan
-from jellybean_solver.model.problem import Operator, Problem, Sharing, Workflow
+from jellybean_solver.model.problem import Problem, Sharing, Workflow
 from jellybean_solver.outcome import ACCURACY_SLACK, Clock, Outcome, Selection
-from jellybean_solver.small.tree_bounds import can_flow
+from jellybean_solver.planning.structure import structural_reasons
 
 SHAVE = 1e-6  # relative: the reported rate scale is this much below its supremum, so that it is feasible as printed
 CROWDED = 1e-3  # feasible rate scales below this are solved with lower rates: the program drops small fractions
@@ -63,7 +62,7 @@ def scaled(problem: Problem, factor: float, names: Collection[str] | None = None
 
 def explain(network: Network, clock: Clock, holds: Holds) -> Infeasibility:
     """Explain why a problem has no plan."""
-    structural = tuple(_structural(network))
+    structural = tuple(structural_reasons(network))
     if structural:
         return Infeasibility(structural)
     if is_large(network):
@@ -92,92 +91,17 @@ def explain_breaches(network: Network, plan: Plan, evaluation: Evaluation, clock
     )
 
 
-def _structural(network: Network) -> Iterator[str]:
-    """Sentences on operators that no pool can run at any rates and targets."""
-    problem = network.problem
-    stuck = [operator for operator in problem.operators if not network.runnable[operator.name]]
-    for operator in stuck:
-        yield f"operator {operator.name} cannot run anywhere: {_why_stuck(network, operator)}"
-    if stuck:
-        return
-    tiers: dict[str, list[str]] = {}
-    demand = network.demand({})
-    for operator in problem.operators:
-        own = list(dict.fromkeys(network.tier_of[pool] for pool in demand.workers[operator.name]))
-        inputs = {
-            edge.upstream: [problem.source_by_name[edge.upstream].tier]
-            if edge.upstream in problem.source_by_name
-            else tiers[edge.upstream]
-            for edge in operator.inputs
-        }
-        tiers[operator.name] = [
-            tier for tier in own if all(any(problem.can_flow(up, tier) for up in ups) for ups in inputs.values())
-        ]
-        if not tiers[operator.name]:
-            origins = "; ".join(f"{name} in {' or '.join(ups)}" for name, ups in inputs.items())
-            yield (
-                f"operator {operator.name} can only run in tier {' or '.join(own)}, where its inputs cannot flow "
-                f"({origins}): data goes up the tiers, over declared links{_lacking(problem, inputs.values(), own)}"
-            )
-            return
-    if not can_flow(network, demand):
-        chained = indirect(problem.tiers, problem.link_by_tiers)
-        yield "no assignment of operators to tiers lets all data flow up the tiers over declared links" + (
-            f"; {chained}" if chained else ""
-        )
-
-
-def _lacking(problem: Problem, inputs: Iterable[Sequence[str]], own: Sequence[str]) -> str:
-    """The missing link for the first input that reaches none of an operator's tiers; empty if no link would help."""
-    for ups in inputs:
-        if not any(problem.can_flow(up, tier) for up in ups for tier in own):
-            lacking = missing_links(problem.tiers, problem.link_by_tiers, ups, own)
-            return f"; {lacking}" if lacking else ""
-    return ""
-
-
 def first_reason(network: Network, clock: Clock) -> str:
     """The first reason why a problem has no plan: structure, accuracy or capacity; empty if it was not found in time.
 
     Nearest targets are left out, which takes most of the time of `explain`.
     """
-    reasons = _structural(network)
-    if (reason := next(reasons, None)) is not None:
+    if (reason := next(structural_reasons(network), None)) is not None:
         return reason
     if is_large(network):
         return next(iter(reasons_large(network.problem, clock)), "")
     explainer = _Explainer(network, clock, lambda problem: False)
     return next(itertools.chain(explainer.accuracy(), explainer.capacity()), "")
-
-
-def _why_stuck(network: Network, operator: Operator) -> str:
-    """Why no pool can run any variant: no profile, residency, or memory."""
-    names = ", ".join(variant.name for variant in operator.variants)
-    known = [(v, pool) for v in operator.variants for pool in network.pools if pool.name in v.service]
-    allowed = [(v, pool) for v, pool in known if operator.tiers is None or pool.tier in operator.tiers]
-    if not allowed:
-        of = names if known else f"its variants ({names})"
-        away = _without_workers(network, operator)
-        none = f"no worker pool has a profile of {of}"
-        if away:
-            none = f"the pools with a profile of {of} have no workers: {away}"
-        return f"it may run in {', '.join(operator.tiers or ())} only, where {none}" if known else none
-    least, pool = min(allowed, key=lambda one: one[0].memory_bytes.get(one[1].name, 0.0) - (one[1].memory_bytes or 0.0))
-    return (
-        f"memory: even {least.name} needs {least.memory_bytes.get(pool.name, 0.0) / 2**20:.1f} MiB, "
-        f"a worker of {pool.name} has {(pool.memory_bytes or 0.0) / 2**20:.1f} MiB"
-    )
-
-
-def _without_workers(network: Network, operator: Operator) -> str:
-    """Names of the pools that could run the operator but have no workers; empty if there are none."""
-    return ", ".join(
-        f"{pool.name} (count 0)"
-        for pool in network.problem.pools
-        if pool.count == 0
-        and (operator.tiers is None or pool.tier in operator.tiers)
-        and any(pool.name in variant.service for variant in operator.variants)
-    )
 
 
 def _most_that_fits(network: Network) -> float:
@@ -300,8 +224,10 @@ class _Explainer:
             yield self._too_low(f"{workflow.name}: ", target, *known[-1])
 
     def _too_low(self, of: str, target: float, reached: float, selection: Selection) -> str:
-        words = self._words(selection)
-        return f"{of}accuracy: the target is {target:g}, but the best selection reaches {reached:.6g} ({words})"
+        best, asked, words = f"{reached:.6g}", f"{target:.6g}", self._words(selection)
+        if best == asked:
+            return f"{of}accuracy: no selection is more accurate than {best} ({words})"
+        return f"{of}accuracy: the target is {asked}, but the best selection reaches {best} ({words})"
 
     def capacity(self) -> Iterator[str]:
         if self.scaled is None:

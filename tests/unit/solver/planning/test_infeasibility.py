@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from jellybean_solver import (
+    Edge,
     EndToEnd,
     Infeasibility,
     Link,
@@ -16,7 +17,6 @@ from jellybean_solver import (
     missing_links,
     solve,
 )
-from jellybean_solver.model.missing_links import indirect
 from tests.support.small_problems import GIB, box, gpu, operator, problem, variant
 
 
@@ -52,6 +52,9 @@ def test_a_tier_that_cannot_be_reached() -> None:
     (reason,) = _why(case).reasons
     assert reason.startswith("operator b can only run in tier edge, where its inputs cannot flow (a in cloud)")
     (reason,) = _why(replace(case, links=())).reasons
+    assert reason.startswith("operator b can only run in tier edge")  # a link to a would not help
+    (first, _) = case.operators
+    (reason,) = _why(replace(case, operators=(first,), links=())).reasons
     assert reason.startswith("operator a can only run in tier cloud, where its inputs cannot flow (camera in edge)")
 
 
@@ -236,12 +239,10 @@ def test_the_missing_link_is_named_where_a_tier_would_have_to_forward_data() -> 
     tiers, links = ["box", "hub", "cloud"], {("box", "hub"), ("hub", "cloud")}
     text = "no link from box to cloud, and data does not pass through hub: add a link {from: box, to: cloud}"
     assert missing_links(tiers, links, ["box"], ["cloud"]) == text
-    assert indirect(tiers, links) == text
     assert missing_links(tiers, {("box", "hub")}, ["box"], ["cloud"]) == (
         "no link from box to cloud: add a link {from: box, to: cloud}"
     )
     assert missing_links(tiers, links, ["cloud"], ["box"]) == ""  # no link may go down
-    assert indirect(tiers, {*links, ("box", "cloud")}) == ""
 
 
 def test_the_reason_of_an_infeasible_placement_names_the_missing_link() -> None:
@@ -251,3 +252,62 @@ def test_the_reason_of_an_infeasible_placement_names_the_missing_link() -> None:
     why = solve(asked).infeasibility
     assert why is not None
     assert "no link from edge to cloud, and data does not pass through hub" in why.reasons[0]
+
+
+def _over_three_tiers(a: Edge, a_tiers: tuple[str, ...], b_tiers: tuple[str, ...]) -> Problem:
+    """`a` and `b` in a row, on workers in edge, hub and cloud; links edge -> hub -> cloud."""
+    loads = {"box": 0.01, "node": 0.01, "gpu": 0.01}
+    asked = problem(
+        replace(operator("a", [a], variant("x", loads, {"b": 0.0, "c": 0.0})), tiers=a_tiers),
+        replace(operator("b", ["a"], variant("y", loads)), tiers=b_tiers),
+        pools=[box(), replace(box(), name="node", tier="hub"), gpu()],
+    )
+    return replace(asked, tiers=("edge", "hub", "cloud"), links=(Link("edge", "hub"), Link("hub", "cloud")))
+
+
+EVERYWHERE = ("edge", "hub", "cloud")
+
+
+@pytest.mark.parametrize(
+    ("kept", "a_tiers", "b_tiers", "said", "link"),
+    [
+        (("edge",), ("hub",), EVERYWHERE, "camera to a must stay in edge, but a may run in hub only", None),
+        (("edge",), ("cloud",), EVERYWHERE, "camera to a must stay in edge, but a may run in cloud only", None),
+        (None, ("cloud",), EVERYWHERE, "operator a can only run in tier cloud", ("edge", "cloud")),
+        (None, ("cloud",), ("hub",), "operator b can only run in tier hub", None),  # data would have to go down
+        (None, ("edge",), ("cloud",), "operator b can only run in tier cloud", ("edge", "cloud")),
+    ],
+)
+def test_a_link_is_recommended_only_if_data_can_flow_with_it(
+    kept: tuple[str, ...] | None,
+    a_tiers: tuple[str, ...],
+    b_tiers: tuple[str, ...],
+    said: str,
+    link: tuple[str, str] | None,
+) -> None:
+    asked = _over_three_tiers(Edge("camera", "a", tiers=kept), a_tiers, b_tiers)
+    (reason,) = _why(asked).reasons
+
+    assert said in reason
+    if link is None:
+        assert "add a link" not in reason
+    else:
+        assert reason.endswith(f"add a link {{from: {link[0]}, to: {link[1]}}}")
+        assert solve(replace(asked, links=(*asked.links, Link(*link)))).plan is not None
+
+
+def test_residencies_that_no_placement_keeps_together_are_named() -> None:
+    """Both readers reach a tier of `a`, but not the same one."""
+    asked = _over_three_tiers(Edge("camera", "a"), ("edge", "hub"), EVERYWHERE)
+    a, b = asked.operators
+    b = replace(b, inputs=(Edge("a", "b", tiers=("edge",)),))
+    loads = {"box": 0.01, "node": 0.01, "gpu": 0.01}
+    c = replace(operator("c", [Edge("a", "c", tiers=("hub",))], variant("z", loads)), tiers=("hub", "cloud"))
+    (reason,) = _why(replace(asked, operators=(a, b, c))).reasons
+
+    assert reason.endswith("declared links: data from a to b must stay in edge, and data from a to c must stay in hub")
+
+
+def test_a_selection_that_reaches_the_best_accuracy_is_not_said_to_miss_it() -> None:
+    case = _variants(rate_per_s=1.0, slo=Slo(accuracy=90.0 + 1e-5))
+    assert _why(case).reasons[0] == "accuracy: no selection is more accurate than 90 (a big)"

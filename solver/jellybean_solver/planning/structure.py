@@ -1,0 +1,170 @@
+"""Why a problem has no plan at any rates and targets: operators that no worker can run, and data that cannot flow."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from jellybean_solver.demand.demand import Network
+from jellybean_solver.model.missing_links import Ends, missing_links
+from jellybean_solver.model.problem import Edge, Link, Operator, Problem
+from jellybean_solver.small.tree_bounds import can_flow
+
+Item = TypeVar("Item")
+Residency = tuple[str, str | None]  # an operator with `tiers` and None, or the two ends of an edge with `tiers`
+
+JOINTLY_BLOCKED = "no assignment of operators to tiers lets all data flow up the tiers over declared links"
+
+
+def structural_reasons(network: Network) -> Iterator[str]:
+    """Sentences on operators that no pool can run, or else on data that cannot flow to them.
+
+    A link is recommended only if data can flow with it.
+    """
+    problem = network.problem
+    stuck = [operator for operator in problem.operators if not network.runnable[operator.name]]
+    for operator in stuck:
+        yield f"operator {operator.name} cannot run anywhere: {_why_stuck(network, operator)}"
+    if stuck or can_flow(network, network.demand({})):
+        return
+    missing = _missing(problem)
+    linked = _linked(problem, missing)
+    if _flows(linked):
+        links = next(([pair] for pair in missing if _flows(_linked(problem, [pair]))), None)
+        links = links or _needed(missing, lambda pairs: _flows(_linked(problem, pairs)))
+        told = [missing_links(problem.tiers, problem.link_by_tiers, [one], [other]) for one, other in links]
+        yield "; ".join((_blocked_operator(network) or JOINTLY_BLOCKED, *told))
+    else:  # no link would help: the reason is that which remains when all are declared
+        yield _blocked_operator(Network(linked)) or _jointly_blocked(linked)
+
+
+def _why_stuck(network: Network, operator: Operator) -> str:
+    """Why no pool can run any variant: no profile, residency, or memory."""
+    names = ", ".join(variant.name for variant in operator.variants)
+    known = [(v, pool) for v in operator.variants for pool in network.pools if pool.name in v.service]
+    allowed = [(v, pool) for v, pool in known if operator.tiers is None or pool.tier in operator.tiers]
+    if not allowed:
+        of = names if known else f"its variants ({names})"
+        away = _without_workers(network, operator)
+        none = f"no worker pool has a profile of {of}"
+        if away:
+            none = f"the pools with a profile of {of} have no workers: {away}"
+        return f"it may run in {', '.join(operator.tiers or ())} only, where {none}" if known else none
+    least, pool = min(allowed, key=lambda one: one[0].memory_bytes.get(one[1].name, 0.0) - (one[1].memory_bytes or 0.0))
+    return (
+        f"memory: even {least.name} needs {least.memory_bytes.get(pool.name, 0.0) / 2**20:.1f} MiB, "
+        f"a worker of {pool.name} has {(pool.memory_bytes or 0.0) / 2**20:.1f} MiB"
+    )
+
+
+def _without_workers(network: Network, operator: Operator) -> str:
+    """Names of the pools that could run the operator but have no workers; empty if there are none."""
+    return ", ".join(
+        f"{pool.name} (count 0)"
+        for pool in network.problem.pools
+        if pool.count == 0
+        and (operator.tiers is None or pool.tier in operator.tiers)
+        and any(pool.name in variant.service for variant in operator.variants)
+    )
+
+
+def _blocked_operator(network: Network) -> str:
+    """The first operator without a tier that all its inputs reach, and why; empty if every operator has one."""
+    problem = network.problem
+    tiers: dict[str, list[str]] = {source.name: [source.tier] for source in problem.sources}
+    demand = network.demand({})
+    for operator in problem.operators:
+        able = list(dict.fromkeys(network.tier_of[pool] for pool in demand.workers[operator.name]))
+        tiers[operator.name] = [
+            tier
+            for tier in able
+            if all(any(problem.may_cross(edge, up, tier) for up in tiers[edge.upstream]) for edge in operator.inputs)
+        ]
+        if tiers[operator.name]:
+            continue
+        for edge in operator.inputs:
+            if kept := _kept_apart(problem, edge, tiers[edge.upstream], able):
+                return kept
+        origins = "; ".join(f"{edge.upstream} in {_either(tiers[edge.upstream])}" for edge in operator.inputs)
+        return (
+            f"operator {operator.name} can only run in tier {_either(able)}, where its inputs cannot flow "
+            f"({origins}): data goes up the tiers, over declared links"
+        )
+    return ""
+
+
+def _kept_apart(problem: Problem, edge: Edge, ups: Sequence[str], able: Sequence[str]) -> str:
+    """That the residency of an edge excludes all tiers of its upstream or downstream operator; else empty."""
+    kept = edge.tiers
+    for name, tiers in ((edge.downstream, able), (edge.upstream, ups)):
+        if kept is not None and not set(kept) & set(tiers):
+            operator = problem.operator_by_name.get(name)
+            verb = "can" if operator is None or operator.tiers is None else "may"
+            ends = f"data from {edge.upstream} to {edge.downstream}"
+            return f"{ends} must stay in {_either(kept)}, but {name} {verb} run in {_either(tiers)} only"
+    return ""
+
+
+def _jointly_blocked(problem: Problem) -> str:
+    """That data cannot flow to all operators at once, with the residencies that forbid it, none of them to spare."""
+    members = _residencies(problem)
+    conflict = _needed(members, lambda kept: not _flows(_without(problem, set(members) - set(kept))))
+    return ": ".join(filter(None, (JOINTLY_BLOCKED, ", and ".join(_words(problem, member) for member in conflict))))
+
+
+def _missing(problem: Problem) -> Sequence[Ends]:
+    """Pairs of tiers that no link connects and one may, those of nearest tiers first."""
+    pairs = itertools.combinations(problem.tiers, 2)
+    missing = [pair for pair in pairs if pair not in problem.link_by_tiers]
+    return sorted(missing, key=lambda pair: problem.tier_index[pair[1]] - problem.tier_index[pair[0]])
+
+
+def _linked(problem: Problem, pairs: Collection[Ends]) -> Problem:
+    return replace(problem, links=(*problem.links, *(Link(*pair) for pair in pairs)))
+
+
+def _flows(problem: Problem) -> bool:
+    network = Network(problem)
+    return can_flow(network, network.demand({}))
+
+
+def _residencies(problem: Problem) -> Sequence[Residency]:
+    operators: list[Residency] = [(o.name, None) for o in problem.operators if o.tiers is not None]
+    return [*operators, *((edge.upstream, edge.downstream) for edge in problem.edges if edge.tiers is not None)]
+
+
+def _without(problem: Problem, residencies: Collection[Residency]) -> Problem:
+    """The problem without these residencies."""
+
+    def freed(operator: Operator) -> Operator:
+        inputs = tuple(
+            replace(edge, tiers=None) if (edge.upstream, edge.downstream) in residencies else edge
+            for edge in operator.inputs
+        )
+        return replace(operator, inputs=inputs, tiers=None if (operator.name, None) in residencies else operator.tiers)
+
+    return replace(problem, operators=tuple(freed(operator) for operator in problem.operators))
+
+
+def _words(problem: Problem, residency: Residency) -> str:
+    name, downstream = residency
+    if downstream is None:
+        return f"{name} may run in {_either(problem.operator_by_name[name].tiers or ())} only"
+    kept = next(e.tiers for e in problem.edges if (e.upstream, e.downstream) == residency and e.tiers is not None)
+    return f"data from {name} to {downstream} must stay in {_either(kept)}"
+
+
+def _needed(items: Sequence[Item], holds: Callable[[Sequence[Item]], bool]) -> list[Item]:
+    """Items for which `holds` is true and none of which can be left out (deletion filter, last items first)."""
+    kept = list(items)
+    for item in reversed(items):
+        fewer = [other for other in kept if other != item]
+        if holds(fewer):
+            kept = fewer
+    return kept
+
+
+def _either(tiers: Sequence[str]) -> str:
+    return " or ".join(tiers)
