@@ -60,7 +60,10 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "file_sha256",
         "hash_model",
     ),
-    "execution.onnx_session": ("ORT_ERRORS",),
+    "execution.providers": (
+        "ORT_ERRORS",
+        "try_device",
+    ),
     "execution.session": ("OperatorCode",),
     "execution.python_code": (
         "ALLOW_PYTHON_FLAG",
@@ -132,6 +135,12 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "tls_auth_context",
     ),
     "security.tls_context": ("TlsConnection",),
+    "system.device": (
+        "CPU",
+        "DEVICE_NAMES",
+        "Device",
+    ),
+    "system.onnxruntime_package": ("onnxruntime_package",),
     "system.malloc": ("keep_freed_memory",),
     "system.protocol_version": (
         "protocol_metadata",

@@ -34,7 +34,8 @@ from jellybean_agent.execution.model_files import data_names as data_names
 from jellybean_agent.execution.model_files import data_path as data_path
 from jellybean_agent.execution.model_files import file_sha256 as file_sha256
 from jellybean_agent.execution.model_files import hash_model as hash_model
-from jellybean_agent.execution.onnx_session import ORT_ERRORS as ORT_ERRORS
+from jellybean_agent.execution.providers import ORT_ERRORS as ORT_ERRORS
+from jellybean_agent.execution.providers import try_device as try_device
 from jellybean_agent.execution.python_code import ALLOW_PYTHON_FLAG as ALLOW_PYTHON_FLAG
 from jellybean_agent.execution.python_code import BUILTIN_STEPS_MODULE as BUILTIN_STEPS_MODULE
 from jellybean_agent.execution.python_code import ModuleSource as ModuleSource
@@ -85,7 +86,11 @@ from jellybean_agent.security.identity import Role as Role
 from jellybean_agent.security.identity import caller_uri as caller_uri
 from jellybean_agent.security.identity import tls_auth_context as tls_auth_context
 from jellybean_agent.security.tls_context import TlsConnection as TlsConnection
+from jellybean_agent.system.device import CPU as CPU
+from jellybean_agent.system.device import DEVICE_NAMES as DEVICE_NAMES
+from jellybean_agent.system.device import Device as Device
 from jellybean_agent.system.malloc import keep_freed_memory as keep_freed_memory
+from jellybean_agent.system.onnxruntime_package import onnxruntime_package as onnxruntime_package
 from jellybean_agent.system.private_files import stays_inside_folder as stays_inside_folder
 from jellybean_agent.system.private_files import write_private_file as write_private_file
 from jellybean_agent.system.protocol_version import protocol_metadata as protocol_metadata

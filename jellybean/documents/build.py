@@ -181,6 +181,8 @@ def _pools(infrastructure: InfrastructureDocument) -> tuple[Pool, ...]:
             pool.sharing or infrastructure.limits.sharing,
             pool.memory_bytes,
             pool.emulated_speed,
+            pool.device.name,
+            pool.device.options,
         )
         for name, pool in infrastructure.workers.items()
         if pool.count > 0

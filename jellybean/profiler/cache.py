@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from jellybean.documents.provenance.machine import this_machine
 from jellybean.folders import STATE_FOLDER, state_folder
+from jellybean_agent import Device
 
 FOLDER = Path(STATE_FOLDER) / "profile-cache"
 
@@ -21,6 +22,11 @@ FOLDER = Path(STATE_FOLDER) / "profile-cache"
 def key_of(**settings: Any) -> str:
     """The cache key of a measurement: SHA-256 of the canonical JSON of everything it depends on."""
     return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def key_of_device(device: Device) -> dict[str, str]:
+    """The settings of `key_of` that a device adds: none for the CPU."""
+    return {} if device.is_cpu and not device.options else {"device": str(device)}
 
 
 class Cache:

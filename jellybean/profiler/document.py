@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from statistics import median
+from types import MappingProxyType
 from typing import Any
 
 from jellybean.display import formats
@@ -37,6 +38,7 @@ from jellybean.profiler.latency import Latency, Point
 from jellybean.profiler.survey import Survey
 from jellybean.profiler.todo import Todo
 from jellybean.profiler.workload import Model, Workload
+from jellybean_agent import CPU, Device
 
 NOISY = 0.10  # relative spread of repeated latency measurements above which a note is printed
 MIN_NOISE_S = 1e-3  # no note on the spread of shorter latencies: it comes from clocks and sleeps, not from the model
@@ -53,7 +55,7 @@ class Findings:
     workload: Workload
     survey: Survey
     latency: Mapping[Point, Latency]
-    memory_bytes: Mapping[Model, float]
+    memory_bytes: Mapping[tuple[Model, Device], float]
     hop_s: float | None
     accuracy: Measured | dict[str, dict[str, float]] | None
     cut_models: CutModels
@@ -153,12 +155,12 @@ class ProfilesMerge:
         origins: dict[str, Origin] = {}
         for name in dict.fromkeys([*self.content.speeds, *old]):
             if name in types:
-                speed = self.findings.workload.speeds[name]
-                points = [point for point in self.findings.latency if point.model == model and point.speed == speed]
-                memory_bytes = self.findings.memory_bytes[model]
+                kind = model, self.findings.workload.speeds[name], self.findings.workload.device_of(name)
+                points = [p for p in self.findings.latency if (p.model, p.speed, p.device) == kind]
+                memory_bytes = self.findings.memory_bytes[model, kind[2]]
                 latency[name] = {point.batch: _figures(self.findings.latency[point], memory_bytes) for point in points}
-                digest = None if stage else short(model.sha256)
-                origins[name] = Origin(model=digest, speed=self.content.speeds[name], run=self.number)
+                digest, device = None if stage else short(model.sha256), str(kind[2]) if kind[2] != CPU else None
+                origins[name] = Origin(model=digest, speed=self.content.speeds[name], device=device, run=self.number)
             elif name in old:
                 latency[name], origins[name] = old[name], was.get(name, Origin(source=BY_HAND))
         return latency, origins
@@ -319,17 +321,19 @@ def _accuracy(findings: Findings) -> AccuracyProfile | None:
             return AccuracyProfile(independent=by_operator)
 
 
-def noise_notes(latency: Mapping[Point, Latency], speeds: Mapping[str, float]) -> list[str]:
+def noise_notes(
+    latency: Mapping[Point, Latency], speeds: Mapping[str, float], devices: Mapping[str, Device] = MappingProxyType({})
+) -> list[str]:
     """A note if repeated measurements of a latency differ by more than `NOISY`; otherwise an empty list.
 
-    `speeds`: by worker type.
+    `speeds`, `devices`: by worker type.
     """
     relevant = {point: found for point, found in latency.items() if found.p50_s >= MIN_NOISE_S}
     noisy = {point: found.noise for point, found in relevant.items() if found.noise > NOISY}
     if not noisy:
         return []
     worst = max(noisy, key=lambda point: noisy[point])
-    types = [name for name, speed in speeds.items() if speed == worst.speed]
+    types = [name for name, speed in speeds.items() if (speed, devices.get(name, CPU)) == (worst.speed, worst.device)]
     return [
         f"the machine was busy or unsteady: {len(noisy)} of {len(relevant)} latencies of a millisecond or more vary "
         f"by more than {100 * NOISY:g} % between repeated blocks, the worst by {_percent_above(noisy[worst], NOISY)} % "

@@ -16,9 +16,11 @@ import numpy as np
 from jellybean.profiler.errors import ProfileError
 from jellybean.profiler.workload import Array, Model, Selection, Workload
 from jellybean_agent import (
+    CPU,
     GATEWAY,
     AgentError,
     Brain,
+    Device,
     EdgeMessage,
     Executor,
     FanOutPath,
@@ -163,11 +165,11 @@ class Flow:
         return self._executors[key]
 
 
-def load(workload: Workload, model: Model, *, accelerated: bool = True) -> Executor:
-    """The executor of a model. ProfileError when it cannot be loaded."""
+def load(workload: Workload, model: Model, device: Device = CPU) -> Executor:
+    """The executor of a model on a device. ProfileError when it cannot be loaded."""
     try:
         upstreams = workload.step_by_name[model.operator].upstreams
-        return Executor(*model.code, model.names.input_by_upstream(upstreams), accelerated=accelerated)
+        return Executor(*model.code, model.names.input_by_upstream(upstreams), device=device)
     except AgentError as error:
         raise ProfileError(f"operator {model.operator}, variant {model.variant}: {error}") from error
 

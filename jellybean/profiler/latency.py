@@ -21,11 +21,11 @@ from statistics import median
 
 import numpy as np
 
-from jellybean.profiler.cache import Cache, key_of
+from jellybean.profiler.cache import Cache, key_of, key_of_device
 from jellybean.profiler.errors import ProfileError
 from jellybean.profiler.flow import Inputs, load
 from jellybean.profiler.workload import Array, Model, Workload
-from jellybean_agent import AgentError, Executor, stack_requests
+from jellybean_agent import CPU, AgentError, Device, Executor, stack_requests
 
 BLOCKS = 4
 WARM_UP_RUNS = 2  # runs at the start of a block that are not counted, because another model ran before
@@ -41,14 +41,15 @@ COLD_SHARE = 0.5  # time spent on runs after pauses, as a share of the time of a
 
 @dataclass(frozen=True)
 class Point:
-    """One measurement: a model at a device speed and batch size. Worker types of equal speed share it.
+    """One measurement: a model at a device speed and batch size. Worker types of equal speed and device share it.
 
-    `speed`: relative to this machine; any speed but 1 is emulated.
+    `speed`: relative to this machine; any speed but 1 is emulated, on the CPU.
     """
 
     model: Model
     speed: float
     batch: int
+    device: Device = CPU
 
     @property
     def emulated(self) -> bool:
@@ -94,7 +95,7 @@ class LatencyMeter:
     ) -> None:
         self._workload, self._inputs, self._cache = workload, inputs, cache
         self._block_s = seconds_per_point / BLOCKS
-        self._executors: dict[tuple[Model, bool], Executor] = {}
+        self._executors: dict[tuple[Model, Device], Executor] = {}
         self._took_s: dict[Point, float] = {}
 
     def expected_s(self, point: Point) -> float:
@@ -115,6 +116,7 @@ class LatencyMeter:
             seconds=self._seconds(point),
             work=self._workload.digest,
             inputs=(COMPUTE_INPUTS, VARIED_INPUTS),
+            **key_of_device(point.device),
         )
 
     def measure(self, point: Point, block: int) -> None:
@@ -133,7 +135,7 @@ class LatencyMeter:
         self._took_s[point] = time.perf_counter() - began
 
     def _samples(self, point: Point, inputs: Sequence[Inputs], block: int) -> list[float]:
-        executor = self._executor(point.model)
+        executor = self._executor(point.model, point.device)
         samples: list[float] = []
         for _ in range(WARM_UP_RUNS if self._is_fast(point) else block == 0):
             executor.run(inputs[0])
@@ -145,7 +147,7 @@ class LatencyMeter:
 
     def _compute(self, point: Point, inputs: Sequence[Inputs]) -> list[tuple[float, float]]:
         """CPU seconds of some inputs of the sample: least back to back, after a pause."""
-        executor = self._executor(point.model, emulated=True)
+        executor = self._executor(point.model, point.device)
         chosen = spread_inputs(inputs)
         each_s = self._seconds(point) / len(chosen)
         return [
@@ -161,11 +163,11 @@ class LatencyMeter:
         key = self.key(point, 0)
         return key in self._cache and median(self._cache[key]) < WARM_UP_BELOW_S
 
-    def _executor(self, model: Model, *, emulated: bool = False) -> Executor:
-        """The executor of a model, loaded once. For emulated devices it runs on the CPU and uses no accelerator."""
-        if (model, emulated) not in self._executors:
-            self._executors[model, emulated] = load(self._workload, model, accelerated=not emulated)
-        return self._executors[model, emulated]
+    def _executor(self, model: Model, device: Device = CPU) -> Executor:
+        """The executor of a model on a device, loaded once."""
+        if (model, device) not in self._executors:
+            self._executors[model, device] = load(self._workload, model, device)
+        return self._executors[model, device]
 
     def accepts_batches(self, model: Model) -> bool:
         """True if a trial run on two stacked requests gives outputs that can be split again."""

@@ -15,18 +15,21 @@ import psutil
 
 from jellybean.profiler.errors import ProfileError
 from jellybean.profiler.workload import Model
-from jellybean_agent import AgentError, Executor, OperatorCode, OperatorInput
+from jellybean_agent import CPU, AgentError, Device, Executor, OperatorCode, OperatorInput
 
 RUNS = 3
 MIN_BYTES = 4096  # size of one page: the smallest growth that is reported
 
 
-def memory_bytes(model: Model, upstreams: Sequence[str], batches: Sequence[tuple[OperatorInput, ...]]) -> float:
+def memory_bytes(
+    model: Model, upstreams: Sequence[str], batches: Sequence[tuple[OperatorInput, ...]], device: Device = CPU
+) -> float:
     """Bytes by which a fresh process grows when it loads `model` and runs `batches`. ProfileError if it dies."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         try:
-            grown = pool.submit(_growth, *model.code, model.names.input_by_upstream(upstreams), tuple(batches)).result()
+            names = model.names.input_by_upstream(upstreams)
+            grown = pool.submit(_growth, *model.code, names, tuple(batches), device).result()
         except AgentError as error:
             raise ProfileError(f"operator {model.operator}, variant {model.variant}: {error}") from error
         except BrokenProcessPool as error:
@@ -38,11 +41,15 @@ def memory_bytes(model: Model, upstreams: Sequence[str], batches: Sequence[tuple
 
 
 def _growth(
-    code: OperatorCode, sha256: str, upstreams: Mapping[str, str], batches: Sequence[tuple[OperatorInput, ...]]
+    code: OperatorCode,
+    sha256: str,
+    upstreams: Mapping[str, str],
+    batches: Sequence[tuple[OperatorInput, ...]],
+    device: Device,
 ) -> int:
     process = psutil.Process()
     before = process.memory_info().rss
-    executor = Executor(code, sha256, upstreams)
+    executor = Executor(code, sha256, upstreams, device=device)
     for inputs in batches:
         for _ in range(RUNS):
             executor.run(inputs)

@@ -11,7 +11,7 @@ from jellybean.documents import ProfilesDocument, Project, read_profiles, write_
 from jellybean.documents.provenance.changes import Part
 from jellybean.errors import DocumentError
 from jellybean.profiler import accuracy
-from jellybean.profiler.cache import Cache, key_of
+from jellybean.profiler.cache import Cache, key_of, key_of_device
 from jellybean.profiler.cuts import LAYERS_S, CutModels, allowed_cuts, cut_models
 from jellybean.profiler.document import (
     Findings,
@@ -24,10 +24,11 @@ from jellybean.profiler.document import (
 from jellybean.profiler.flow import Flow
 from jellybean.profiler.latency import BLOCKS, Latency, LatencyMeter, Point, batched
 from jellybean.profiler.memory import memory_bytes
-from jellybean.profiler.project import speeds_of, workload_of
+from jellybean.profiler.project import devices_of, require_devices, speeds_of, workload_of
 from jellybean.profiler.survey import Survey, ratio_warnings, survey
 from jellybean.profiler.todo import Todo, content_of, require_types, todo_of
 from jellybean.profiler.workload import Model, Workload
+from jellybean_agent import Device
 from jellybean_solver import EdgeKind
 
 Progress = Callable[[float, float, str], None]
@@ -96,6 +97,7 @@ def profile(
         if document != known:
             write_profiles(project.directory / PROFILES_FILE, document)
         return Profiled(document, (), todo, written=document != known)
+    require_devices(project, todo)
     run = _Run(project, todo, Cache.open(project.directory, resume=not fresh), progress, allow_python)
     findings = run.measure(known, seconds_per_point, {1, *batch_sizes})
     merge = ProfilesMerge(findings, known, todo, content_of(project), allowed_cuts(project), {1, *batch_sizes}, 1)
@@ -124,6 +126,7 @@ def measurements(
     """What `profile` would measure and keep; arguments and DocumentError as there."""
     require_types(project, here)
     speeds_of(project)
+    devices_of(project)
     known = known_profiles(project, fresh=fresh)
     return todo_of(project, known, fresh=fresh, here=here, batch_sizes={1, *batch_sizes})
 
@@ -131,7 +134,7 @@ def measurements(
 def _notes(project: Project, findings: Findings) -> Iterator[str]:
     """Notes on how precise the measurements are."""
     yield from ratio_warnings(project.workflow, findings.survey)
-    yield from noise_notes(findings.latency, findings.workload.speeds)
+    yield from noise_notes(findings.latency, findings.workload.speeds, findings.workload.devices)
     yield from findings.cut_models.notes
     if isinstance(findings.accuracy, dict):
         yield (
@@ -211,8 +214,8 @@ def _points(
             if not types:
                 continue
             sizes = {1} if single or not meter.accepts_batches(model) else set(batch_sizes)
-            speeds = {workload.speeds[name] for name in types}
-            points += [Point(model, speed, size) for speed in speeds for size in sorted(sizes)]
+            kinds = dict.fromkeys((workload.speeds[name], workload.device_of(name)) for name in sorted(types))
+            points += [Point(model, speed, size, device) for speed, device in kinds for size in sorted(sizes)]
     return points
 
 
@@ -229,17 +232,18 @@ def _latency(meter: LatencyMeter, points: Sequence[Point], clock: _ProgressClock
 
 def _memory(
     workload: Workload, found: Survey, points: Sequence[Point], cache: Cache, clock: _ProgressClock
-) -> dict[Model, float]:
-    measured: dict[Model, float] = {}
-    models = list(dict.fromkeys(point.model for point in points))
-    for index, model in enumerate(models):
+) -> dict[tuple[Model, Device], float]:
+    measured: dict[tuple[Model, Device], float] = {}
+    models = list(dict.fromkeys((point.model, point.device) for point in points))
+    for index, (model, device) in enumerate(models):
         clock.now("memory", _MEMORY_S * (len(models) - index), f"memory of {model.operator} {model.variant}")
-        sizes = sorted({point.batch for point in points if point.model == model})
-        key = key_of(kind="memory", model=model.sha256, operator=model.operator, sizes=sizes, work=workload.digest)
+        sizes = sorted({point.batch for point in points if (point.model, point.device) == (model, device)})
+        settings = {"model": model.sha256, "operator": model.operator, "sizes": sizes, "work": workload.digest}
+        key = key_of(kind="memory", **settings, **key_of_device(device))
         if key not in cache:
             inputs = [batched(found.inputs[model.operator][:8], size)[0] for size in sizes]
-            cache.put(key, memory_bytes(model, workload.step_by_name[model.operator].upstreams, inputs))
-        measured[model] = cache[key]
+            cache.put(key, memory_bytes(model, workload.step_by_name[model.operator].upstreams, inputs, device))
+        measured[model, device] = cache[key]
         clock.spent("memory", _MEMORY_S)
     return measured
 

@@ -8,11 +8,14 @@ from jellybean.bench.heldout import held_out
 from jellybean.documents import Project
 from jellybean.documents.build import python_ref
 from jellybean.documents.flow import follow_requests
+from jellybean.documents.layout import document_files
 from jellybean.documents.schema.workflow import VariantSpec
+from jellybean.errors import DocumentError, DocumentProblem
 from jellybean.profiler.errors import ProfileError
+from jellybean.profiler.todo import Todo
 from jellybean.profiler.workload import Model, Step, Workload
 from jellybean.user_modules import open_project_folder
-from jellybean_agent import AgentError, PythonStep, step_folders
+from jellybean_agent import AgentError, Device, PythonStep, step_folders, try_device
 
 
 def workload_of(project: Project, allow_python: frozenset[str] = frozenset()) -> Workload:
@@ -47,7 +50,7 @@ def workload_of(project: Project, allow_python: frozenset[str] = frozenset()) ->
         for name in flow.order
     )
     data = held_out(project)
-    return Workload(steps, data.inputs, data.labels, data.metric, speeds_of(project))
+    return Workload(steps, data.inputs, data.labels, data.metric, speeds_of(project), devices=devices_of(project))
 
 
 def _model(project: Project, operator: str, variant: str, spec: VariantSpec, allow_python: frozenset[str]) -> Model:
@@ -76,3 +79,32 @@ def speeds_of(project: Project) -> dict[str, float]:
                 f"give pool {pool} a `type` of its own in infrastructure.yaml"
             )
     return found
+
+
+def devices_of(project: Project) -> dict[str, Device]:
+    """Worker type -> device. ProfileError if pools of one worker type have different devices."""
+    found: dict[str, Device] = {}
+    for pool, spec in project.infrastructure.workers.items():
+        name = spec.type or pool
+        if found.setdefault(name, spec.device) != spec.device:
+            raise ProfileError(
+                f"worker type {name} has pools with different devices ({found[name]} and {spec.device}); "
+                f"give pool {pool} a `type` of its own in infrastructure.yaml"
+            )
+    return found
+
+
+def require_devices(project: Project, todo: Todo) -> None:
+    """DocumentError if models cannot run here on the device of a worker type that is to be measured."""
+    types = {entry.worker_type for entry in todo.measure if entry.worker_type}
+    file = str(document_files(project.directory)["infrastructure"])
+    problems = []
+    for pool, spec in project.infrastructure.workers.items():
+        if (spec.type or pool) not in types:
+            continue
+        try:
+            try_device(spec.device)
+        except AgentError as error:
+            problems.append(DocumentProblem(file, None, None, f"workers.{pool}.device", str(error)))
+    if problems:
+        raise DocumentError(problems)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from jellybean_agent import GATEWAY, OperatorCode, OperatorWiring, PortNames, PythonStep
+from jellybean_agent import CPU, GATEWAY, Device, OperatorCode, OperatorWiring, PortNames, PythonStep
 from jellybean_solver import Edge, EdgeKind
 
 Array = npt.NDArray[Any]
@@ -65,6 +65,7 @@ class Workload:
 
     Requests are one array per source; row i belongs to request i.
     `speeds`: worker type -> speed relative to this machine. `stages`: heads and tails of cut models.
+    `devices`: worker type -> device; the CPU where it is not given.
     """
 
     steps: tuple[Step, ...]
@@ -73,6 +74,11 @@ class Workload:
     metric: str
     speeds: Mapping[str, float]
     stages: tuple[Step, ...] = ()
+    devices: Mapping[str, Device] = field(default_factory=dict)
+
+    def device_of(self, worker_type: str) -> Device:
+        """The device on which a worker type's models run."""
+        return self.devices.get(worker_type, CPU)
 
     @cached_property
     def step_by_name(self) -> Mapping[str, Step]:

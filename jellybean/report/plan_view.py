@@ -15,7 +15,16 @@ from jellybean.display import formats
 from jellybean.display.terminal import GOOD, WARN
 from jellybean.documents import override_options
 from jellybean.planning.predicted_latency import Judged
-from jellybean_solver import CLOSED_FORM_RATIO, Placement, Plan, head_name, p99_by_workflow, planned_cuts, usd_apart
+from jellybean_solver import (
+    CLOSED_FORM_RATIO,
+    CPU,
+    Placement,
+    Plan,
+    head_name,
+    p99_by_workflow,
+    planned_cuts,
+    usd_apart,
+)
 
 MAX_RANGES = 3
 SAME_COST = 0.001  # relative difference below which two costs are said to be the same
@@ -144,9 +153,11 @@ def where(plan: Plan, placement: Placement) -> str:
         if worker.pool == placement.pool and placement.operator in worker.rates_per_s
     ]
     ranges, tier = _ranges(sorted(numbers)), formats.tier(placement.tier, plan.sites)
+    device = next(worker.device for worker in plan.workers if worker.pool == placement.pool)
+    on = "" if device == CPU else f" on {device}"
     if len(ranges) > MAX_RANGES:
-        return f"{tier}: {placement.pool} x {placement.count}"
-    return f"{tier}: {placement.pool}-{','.join(ranges)}"
+        return f"{tier}: {placement.pool} x {placement.count}{on}"
+    return f"{tier}: {placement.pool}-{','.join(ranges)}{on}"
 
 
 def comparison(cost_usd_per_h: float, baselines: Sequence[tuple[str, float | None, str]]) -> Text:

@@ -166,7 +166,7 @@ def _workers(report: Report) -> Table:
     for heading in ("planned", *(["simulated"] if simulated else []), "measured"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
-    for key, members in groupby(report.workers, key=lambda worker: worker.pool if pools else worker.name):
+    for key, members in groupby(report.workers, key=lambda worker: worker.pool if pools else worker.name_with_device):
         workers = list(members)
         figures = [_mean(worker.load for worker in workers)]
         figures += [_mean(worker.simulated for worker in workers)] if simulated else []

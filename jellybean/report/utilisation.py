@@ -10,7 +10,7 @@ from jellybean.display import formats
 from jellybean.report.breakdown import operator_loads
 from jellybean.report.comparison import ROUNDING, ComparisonVerdict, figure
 from jellybean.report.store import Record, Snapshot
-from jellybean_solver import Plan, PlannedWorker
+from jellybean_solver import CPU, Plan, PlannedWorker
 
 # Allowed distance of measured from expected utilisation. Random arrivals alone cause two standard errors of
 # 2 * 0.8 / sqrt(300) = 0.09 at the default utilisation limit of 0.8 in the default window, 30 s at 10 requests/s.
@@ -40,6 +40,12 @@ class WorkerUse:
     verdict: ComparisonVerdict
     reasons: tuple[str, ...] = ()
     sites: int = 1  # number of sites with such a worker; utilisations are means over them
+    device: str = CPU
+
+    @property
+    def name_with_device(self) -> str:
+        """Its name, with its device unless that is the CPU."""
+        return self.name if self.device == CPU else f"{self.name} on {self.device}"
 
     @property
     def deviates(self) -> bool:
@@ -82,6 +88,7 @@ def _worker_use(
         verdict=verdict,
         reasons=tuple(_reasons(plan, worker, simulated, bench, verdict)),
         sites=plan.sites.get(worker.tier, 1),
+        device=worker.device,
     )
 
 

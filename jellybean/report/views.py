@@ -156,7 +156,7 @@ def worker_charts(workers: Sequence[WorkerUse], cap: float, keys: Mapping[str, O
         if dot is not None and worker.measured is not None and worker.measured > 1:
             dot = Dot(100.0, "measured", 1)
         note = "" if worker.sites == 1 else f"in each of {worker.sites:,}"
-        row = BarRow(worker.name, note, figure, _load_parts(worker, keys), ((100 * cap, "limit"),), dot)
+        row = BarRow(worker.name_with_device, note, figure, _load_parts(worker, keys), ((100 * cap, "limit"),), dot)
         rows.setdefault(worker.tier, []).append(row)
     limit = (Tick(100 * cap, f"limit {formats.percent(cap)}"),)
     ticks = axis(limit, (Tick(0.0, "0"), Tick(100.0, "100 %")))

@@ -14,6 +14,10 @@ class LaunchError(ServingError):
     """A process of the run did not come up; names it and ends with the last lines of its log."""
 
 
+class DeviceError(InputError, ServingError):
+    """Models cannot run here on the device of a worker; says why and what to install."""
+
+
 class CertificateError(InputError, ServingError):
     """A certificate is missing, expired or of somebody else; says how to make it."""
 

@@ -134,6 +134,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "to_document",
     ),
     "model.problem": (
+        "CPU",
         "GIB",
         "WORKFLOW_SEPARATOR",
         "Arrivals",

@@ -79,6 +79,7 @@ from jellybean_solver.model.plan_document import PlanDocumentError as PlanDocume
 from jellybean_solver.model.plan_document import from_document as from_document
 from jellybean_solver.model.plan_document import json_values as json_values
 from jellybean_solver.model.plan_document import to_document as to_document
+from jellybean_solver.model.problem import CPU as CPU
 from jellybean_solver.model.problem import GIB as GIB
 from jellybean_solver.model.problem import WORKFLOW_SEPARATOR as WORKFLOW_SEPARATOR
 from jellybean_solver.model.problem import Arrivals as Arrivals

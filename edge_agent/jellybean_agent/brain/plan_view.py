@@ -19,6 +19,7 @@ from jellybean_agent.brain.plan_figures import PlanFigures, read_figures
 from jellybean_agent.brain.sites import SiteRoutes, Sites
 from jellybean_agent.brain.wiring import EdgeKind, OperatorWiring
 from jellybean_agent.errors import PlanViewError, describe_error
+from jellybean_agent.system.device import CPU, Device
 from jellybean_agent.tensors.ports import PortNames
 from jellybean_protos import plan_format
 
@@ -71,7 +72,7 @@ class WorkerView:
 
     `device_s`: operator -> batch size -> mean seconds of a run on the emulated device; None without emulation.
     `loads`: operator -> planned fraction of the worker's time. `delays`: operator -> longest time that a request waits
-    for others to share its run, in seconds.
+    for others to share its run, in seconds. `device`: on which its models run.
     """
 
     name: str
@@ -82,6 +83,7 @@ class WorkerView:
     loads: Mapping[str, float] = field(default_factory=dict)
     price_usd_per_h: float = 0.0
     delays: Mapping[str, float] = field(default_factory=dict)
+    device: Device = CPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,9 +244,15 @@ def _worker(
     if not all(0 <= wait_s < math.inf for wait_s in waits.values()):
         raise ValueError(f"delays of {waits}")
     emulated = float(item.get("speed", 1.0)) != 1.0
-    device = {op: _device_s(op, service[op][item["pool"]]) for op in own} if emulated else None
+    times_s = {op: _device_s(op, service[op][item["pool"]]) for op in own} if emulated else None
     loads = {op: _load(float(item["rates_per_s"].get(op, 0.0)), service[op][item["pool"]], sizes[op]) for op in own}
-    return WorkerView(item["name"], item["tier"], own, sizes, device, loads, float(item["price_usd_per_h"]), waits)
+    price = float(item["price_usd_per_h"])
+    return WorkerView(item["name"], item["tier"], own, sizes, times_s, loads, price, waits, _device(item))
+
+
+def _device(item: Mapping[str, Any]) -> Device:
+    options = tuple((str(name), str(value)) for name, value in item.get("device_options", ()))
+    return Device(str(item.get("device", CPU.name)), options)
 
 
 def _load(rate_per_s: float, times: Mapping[str, Mapping[str, float]], batch: int) -> float:

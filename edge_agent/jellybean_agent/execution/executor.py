@@ -18,6 +18,7 @@ import numpy as np
 from jellybean_agent.errors import AgentError, CrashError, InvalidInputError, ModelError, PermanentError
 from jellybean_agent.execution.emulation import CallAt, EmulatedDevice, EmulatedFinish
 from jellybean_agent.execution.session import OpenSession, OperatorCode, open_in_process
+from jellybean_agent.system.device import CPU, Device
 from jellybean_agent.tensors.dtypes import is_served, unserved_reason
 from jellybean_agent.tensors.ports import TensorPort
 from jellybean_agent.tensors.stacking import OperatorInput
@@ -53,18 +54,18 @@ class Executor:
         input_order: Sequence[str] | Mapping[str, str],
         *,
         batch: int = 1,
-        device: EmulatedDevice | None = None,
-        accelerated: bool = True,
+        emulated: EmulatedDevice | None = None,
+        device: Device = CPU,
         open_session: OpenSession = open_in_process,
     ) -> None:
         """Load and warm up the model. ModelError when it cannot be loaded or does not fit the operator.
 
         `input_order`: upstream per input edge; a mapping also has the model input of each ("": not named). `batch`:
-        most requests stacked in one run. `device`: emulated device, if any. `accelerated`: may use accelerators.
+        most requests stacked in one run. `emulated`: emulated device, if any. `device`: on which the model runs.
         `open_session`: loads the model, by default into this process.
         """
-        self._session = open_session(code, sha256, accelerated=accelerated and device is None)
-        self._device = device
+        self._session = open_session(code, sha256, device)
+        self._emulated = emulated
         self.outputs = tuple(port for port in self._session.outputs if is_served(port))
         self.inputs = _wire(self._session.inputs, input_order, str(code))
         self._upstreams = tuple(input_order)
@@ -89,8 +90,8 @@ class Executor:
         began_s = self._start_s()
         outputs = self._session.run(self._feed(inputs))
         late_s = 0.0
-        if self._device is not None:
-            due_s = began_s + self._device.run_s(requests)
+        if self._emulated is not None:
+            due_s = began_s + self._emulated.run_s(requests)
             left_s = due_s - time.perf_counter()
             late_s = max(0.0, -left_s)
             time.sleep(max(0.0, left_s))
@@ -129,8 +130,8 @@ class Executor:
         began_s = self._start_s()
         feeds = [self._feed(inputs) for inputs in requests]
         finish: EmulatedFinish | None = None
-        if self._device is not None:
-            finish = EmulatedFinish(call_at, began_s + len(requests) * self._device.run_s(size))
+        if self._emulated is not None:
+            finish = EmulatedFinish(call_at, began_s + len(requests) * self._emulated.run_s(size))
 
         def finished(results: Sequence[Sequence[Array]] | AgentError) -> None:
             if isinstance(results, AgentError):
@@ -149,7 +150,7 @@ class Executor:
 
     def _start_s(self) -> float:
         """Start time of the run: now, or on an emulated device the end of the previous run (`since_s`)."""
-        if self._device is not None and self.since_s is not None:
+        if self._emulated is not None and self.since_s is not None:
             since_s, self.since_s = self.since_s, None
             return since_s
         return time.perf_counter()

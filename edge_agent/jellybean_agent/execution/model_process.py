@@ -25,6 +25,7 @@ from jellybean_agent.execution.process_pool import ModelProcessPool
 from jellybean_agent.execution.process_wire import Conversation, ProcessMessage
 from jellybean_agent.execution.python_code import PythonStep
 from jellybean_agent.execution.session import OperatorCode
+from jellybean_agent.system.device import Device
 from jellybean_agent.tensors.dtypes import is_served
 from jellybean_agent.tensors.ports import TensorPort
 from jellybean_agent.tensors.tensors import Array
@@ -87,9 +88,9 @@ class ModelProcess:
         self._process: _RunningProcess | None = None
         self.generation = 0  # processes started so far; models loaded into an earlier one are gone
 
-    def open(self, code: OperatorCode, sha256: str, *, accelerated: bool) -> ProcessSession:
-        """Load a model. ModelError if it cannot be loaded, or loading crashes."""
-        return ProcessSession(self, code, sha256, accelerated=accelerated)
+    def open(self, code: OperatorCode, sha256: str, device: Device) -> ProcessSession:
+        """Load a model onto a device. ModelError if it cannot be loaded, or loading crashes."""
+        return ProcessSession(self, code, sha256, device)
 
     @property
     def is_alive(self) -> bool:
@@ -237,10 +238,11 @@ class ModelProcess:
 class ProcessSession:
     """A model in a model process; loaded again after the process has died."""
 
-    def __init__(self, process: ModelProcess, code: OperatorCode, sha256: str, *, accelerated: bool) -> None:
+    def __init__(self, process: ModelProcess, code: OperatorCode, sha256: str, device: Device) -> None:
         self._process, self._code = process, code
         self._model = code.key if isinstance(code, PythonStep) else str(code)  # key of the model in the process
-        self._request = {"do": "load", "path": self._model, "sha256": sha256, "accelerated": accelerated}
+        self._request: dict[str, Any] = {"do": "load", "path": self._model, "sha256": sha256}
+        self._request["device"] = device.name, device.options
         if isinstance(code, PythonStep):
             self._request |= {"function": code.function, "arguments": code.arguments}
         self.inputs, self.outputs = self._load()

@@ -12,15 +12,12 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from jellybean_agent.errors import ModelError, PermanentError, RefusedValuesError, describe_error
 from jellybean_agent.execution.model_files import read_model
+from jellybean_agent.execution.providers import ORT_ERRORS, open_on_device, session_options
+from jellybean_agent.system.device import Device
 from jellybean_agent.tensors.dtypes import is_served, no_served_output, unserved_reason
 from jellybean_agent.tensors.ports import TensorPort
 from jellybean_agent.tensors.tensors import Array
 
-ORT_ERRORS: tuple[type[Exception], ...] = (
-    *(ort_errors.Fail, ort_errors.InvalidArgument, ort_errors.NoModel, ort_errors.EngineError),
-    *(ort_errors.RuntimeException, ort_errors.InvalidProtobuf, ort_errors.NotImplemented, ort_errors.InvalidGraph),
-    *(ort_errors.EPFail, ort_errors.NoSuchFile, ort_errors.ModelLoaded),
-)
 _DTYPE_BY_ONNX_TYPE = {
     "tensor(float)": "float32",
     "tensor(double)": "float64",
@@ -31,7 +28,6 @@ _DTYPE_BY_ONNX_TYPE = {
 _ARGUMENT_ERRORS = (ort_errors.InvalidArgument, ort_errors.Fail)  # some kernels report an invalid index as FAIL
 _SOURCE_POSITION = re.compile(r"^\S+\.(?:cc|h):\d+ (?:.*\) )?(?:\[with [^\]]*\] )?")
 _MAX_TEXT = 300  # characters of onnxruntime's message
-_ACCELERATORS = ("CUDAExecutionProvider", "ROCMExecutionProvider")
 
 
 class OnnxSession:
@@ -48,9 +44,9 @@ class OnnxSession:
             raise ModelError(f"model {path}: {no_served_output([(port.name, port.dtype) for port in self.outputs])}")
 
     @classmethod
-    def load(cls, path: Path, sha256: str, *, accelerated: bool) -> OnnxSession:
-        """Load a model file. ModelError if it has another sha256, or cannot be loaded."""
-        return cls(_inference_session(path, sha256, accelerated=accelerated), path)
+    def load(cls, path: Path, sha256: str, device: Device) -> OnnxSession:
+        """Load a model file. ModelError if it has another sha256, or cannot be loaded onto the device."""
+        return cls(_inference_session(path, sha256, device), path)
 
     def run(self, feed: Mapping[str, Array]) -> Sequence[Array]:
         """All outputs that are tensors of numbers, in the model's order.
@@ -93,25 +89,15 @@ def _status_message(error: Exception) -> str:
     return f"{node[1]}: {reason}"[:_MAX_TEXT] if node else reason[:_MAX_TEXT]
 
 
-def _inference_session(path: Path, sha256: str, *, accelerated: bool) -> ort.InferenceSession:
+def _inference_session(path: Path, sha256: str, device: Device) -> ort.InferenceSession:
     model = read_model(path, sha256)
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 4  # errors are raised, and logged by the agent
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+    options = session_options(device)
     if model.data:
         if not hasattr(options, "add_external_initializers_from_files_in_memory"):
             raise ModelError(f"model {path}: weights in data files need a newer onnxruntime than {ort.__version__}")
         sizes = [len(content) for content in model.data.values()]
         options.add_external_initializers_from_files_in_memory([*model.data], [*model.data.values()], sizes)
-    available = ort.get_available_providers()
-    providers = [name for name in _ACCELERATORS if accelerated and name in available] + ["CPUExecutionProvider"]
-    try:
-        return ort.InferenceSession(model.onnx, options, providers=providers)
-    except ORT_ERRORS as error:
-        raise ModelError(f"model {path}: {describe_error(error)[:_MAX_TEXT]}") from error
+    return open_on_device(model.onnx, options, device, str(path))
 
 
 def _port(item: ort.NodeArg) -> TensorPort:

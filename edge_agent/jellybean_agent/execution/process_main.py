@@ -23,6 +23,7 @@ from jellybean_agent.errors import InvalidInputError, ModelError, RefusedValuesE
 from jellybean_agent.execution.process_wire import Conversation, SharedMemory
 from jellybean_agent.execution.python_code import PythonStep
 from jellybean_agent.execution.session import OperatorCode, Session, open_in_process
+from jellybean_agent.system.device import Device
 from jellybean_agent.system.sockets import receive_exactly
 from jellybean_agent.tensors.ports import TensorPort
 from jellybean_agent.tensors.tensors import Array
@@ -96,7 +97,7 @@ def _serve_models(conversation: Conversation, memory_bytes: int) -> None:
         outputs: Sequence[Array] = ()
         try:
             if header["do"] == "load":
-                session = open_in_process(_code(header), header["sha256"], accelerated=header["accelerated"])
+                session = open_in_process(_code(header), header["sha256"], _device(header["device"]))
                 sessions[header["path"]] = session
                 answer = {"inputs": _port_list(session.inputs), "outputs": _port_list(session.outputs)}
                 gc.freeze()  # exclude current objects from garbage collection: they live as long as the process
@@ -117,6 +118,11 @@ def _fault(error: Exception, request: str) -> str:
     if isinstance(error, RefusedValuesError):
         return "values"
     return "input" if isinstance(error, InvalidInputError) else "run"
+
+
+def _device(item: Sequence[Any]) -> Device:
+    name, options = item
+    return Device(name, tuple((option, value) for option, value in options))
 
 
 def _code(header: Mapping[str, Any]) -> OperatorCode:

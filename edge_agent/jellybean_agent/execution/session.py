@@ -9,6 +9,7 @@ from typing import Protocol
 from jellybean_agent.execution.onnx_session import OnnxSession
 from jellybean_agent.execution.python_code import PythonStep
 from jellybean_agent.execution.python_session import PythonSession
+from jellybean_agent.system.device import Device
 from jellybean_agent.tensors.ports import TensorPort
 from jellybean_agent.tensors.tensors import Array
 
@@ -28,13 +29,16 @@ class Session(Protocol):
 
 
 class OpenSession(Protocol):
-    """Loads a model file or a function whose content has the given sha256. ModelError when that is impossible."""
+    """Loads a model file or a function whose content has the given sha256. ModelError when that is impossible.
 
-    def __call__(self, code: OperatorCode, sha256: str, *, accelerated: bool) -> Session: ...
+    Functions run on the CPU, whatever the device.
+    """
+
+    def __call__(self, code: OperatorCode, sha256: str, device: Device) -> Session: ...
 
 
-def open_in_process(code: OperatorCode, sha256: str, *, accelerated: bool) -> Session:
+def open_in_process(code: OperatorCode, sha256: str, device: Device) -> Session:
     """Load into this process."""
     if isinstance(code, PythonStep):
         return PythonSession(code, sha256)
-    return OnnxSession.load(code, sha256, accelerated=accelerated)
+    return OnnxSession.load(code, sha256, device)

@@ -118,6 +118,7 @@ class AgentService:
             state=self.state,
             uptime_s=time.monotonic() - self._began,
             protocol=PROTOCOL_VERSION,
+            device=str(self.worker.device),
             signatures={name: self._signature(name, executor) for name, executor in self.executors.items()},
         )
         if self.driver is not None:

@@ -33,6 +33,9 @@ class AgentCollector(Collector):
         if driver is not None:
             yield from self._of_runs(driver)
             yield from self._of_bytes(driver)
+            device = GaugeMetricFamily("jellybean_device", "1: on which its models run.", labels=("worker", "device"))
+            device.add_metric((self._worker.name, str(self._worker.device)), 1)
+            yield device
         yield from self._of_the_plan()
 
     def text(self) -> bytes:

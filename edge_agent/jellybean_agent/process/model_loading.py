@@ -11,6 +11,7 @@ from jellybean_agent.errors import ModelError
 from jellybean_agent.execution.emulation import EmulatedDevice
 from jellybean_agent.execution.executor import Executor
 from jellybean_agent.execution.model_process import ModelProcess
+from jellybean_agent.execution.providers import require_provider
 from jellybean_agent.execution.python_code import PythonStep
 from jellybean_agent.execution.session import OpenSession, OperatorCode, open_in_process
 from jellybean_agent.system.private_files import stays_inside_folder
@@ -30,16 +31,26 @@ class ModelSettings:
 
 
 def load_executors(view: PlanView, worker: WorkerView, settings: ModelSettings) -> dict[str, Executor]:
-    """Load the models of a worker's operators. ModelError names the operator whose model cannot be loaded."""
+    """Load the models of a worker's operators. ModelError names the operator whose model cannot be loaded.
+
+    Nothing is loaded if the worker's device is not here.
+    """
     open_session: OpenSession = open_in_process if settings.process is None else settings.process.open
+    require_provider(worker.device)
     executors: dict[str, Executor] = {}
     for operator in (view.operators[name] for name in worker.operators):
         try:
             code, sha256 = _code(operator, settings)
             batch = worker.batches[operator.name]
-            device = None if worker.device_s is None else EmulatedDevice(worker.device_s[operator.name])
+            emulated = None if worker.device_s is None else EmulatedDevice(worker.device_s[operator.name])
             executor = Executor(
-                code, sha256, operator.input_names, batch=batch, device=device, open_session=open_session
+                code,
+                sha256,
+                operator.input_names,
+                batch=batch,
+                emulated=emulated,
+                device=worker.device,
+                open_session=open_session,
             )
             _check_outputs(operator, executor)
         except ModelError as error:

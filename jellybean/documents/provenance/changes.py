@@ -14,6 +14,7 @@ from jellybean.documents.provenance.content import Content
 from jellybean.documents.schema.profiles import ProfilesDocument, VariantProfile
 from jellybean.documents.schema.provenance import MeasuredContent, Origin, same_digest, short
 from jellybean.documents.schema.reader import DocPath
+from jellybean_agent import CPU
 
 
 class Part(StrEnum):
@@ -110,6 +111,9 @@ class _Variant:
         before, after = origin.speed, self.content.speeds[worker_type]
         if (before or 1.0) != (after or 1.0):  # without a speed it is measured as it is, which is a speed of 1
             yield Change(f"speed of {worker_type}", _speed(before), _speed(after), (*path, "speed"))
+        device, device_now = origin.device or str(CPU), str(self.content.devices[worker_type])
+        if device != device_now:
+            yield Change(f"device of {worker_type}", device, device_now, (*path, "device"))
         run = _Run(self.profiles, self.content, origin.run)
         yield from run.names("input_names", self.operator, self.variant)
         yield from run.sample(self.operator, run.rows[0] if run.rows else {})

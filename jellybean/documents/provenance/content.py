@@ -6,7 +6,7 @@ import hashlib
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from jellybean.documents.schema.infrastructure import InfrastructureDocument
 from jellybean.documents.schema.provenance import MeasuredContent, short
 from jellybean.documents.schema.workflow import VariantSpec, WorkflowDocument
 from jellybean.errors import DocumentError, DocumentProblem
-from jellybean_agent import AgentError, PortNames, describe_error
+from jellybean_agent import AgentError, Device, PortNames, describe_error
 from jellybean_protos.plan_format import canonical_json
 from jellybean_solver import Edge, EdgeKind
 
@@ -39,6 +39,7 @@ class Content:
     matched by position, so that the order of their edges matters. `names`: (operator, variant) -> file or function.
     `speeds`: worker type -> its emulated speed, or None if it is a device of its own. `cuts`: (operator, variant) ->
     number of cuts that the workflow allows. `described`: (operator, variant) whose inputs and outputs are known.
+    `devices`: worker type -> its device.
     """
 
     measured: MeasuredContent
@@ -47,6 +48,7 @@ class Content:
     speeds: Mapping[str, float | None]
     cuts: Mapping[tuple[str, str], int]
     described: frozenset[tuple[str, str]] = frozenset()
+    devices: Mapping[str, Device] = field(default_factory=dict)
 
 
 def read_content(
@@ -84,6 +86,7 @@ def read_content(
         {pool.type or name: pool.speed for name, pool in infrastructure.workers.items()},
         {(operator, variant): workflow.operators[operator].cuts_of(variant) for operator, variant in variants},
         frozenset((operator, variant) for operator, found in signatures.items() for variant in found),
+        {pool.type or name: pool.device for name, pool in infrastructure.workers.items()},
     )
 
 

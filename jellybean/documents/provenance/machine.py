@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 from dataclasses import dataclass
 from pathlib import Path
+
+from jellybean_agent import onnxruntime_package
 
 THREADS = 1  # threads of one model, in the profiler as in the agents
 
@@ -39,8 +40,6 @@ def _cpu() -> str:
 
 
 def _onnxruntime_version() -> str | None:
-    """Version of the installed onnxruntime, read without importing it; None if its package has another name."""
-    try:
-        return importlib.metadata.version("onnxruntime")
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    """Version of the installed onnxruntime, with its package if that has another name; None if there is none."""
+    package, version = onnxruntime_package() or ("", None)
+    return f"{version} ({package})" if package.removeprefix("onnxruntime") else version

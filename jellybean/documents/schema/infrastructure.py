@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
+from jellybean.documents.schema.device import DeviceField
 from jellybean.documents.schema.fields import (
     NOT_EMPTY,
     Bandwidth,
@@ -20,6 +21,7 @@ from jellybean.documents.schema.fields import (
     Speed,
 )
 from jellybean.quantities import InvalidValueError, quoted
+from jellybean_agent import CPU
 from jellybean_solver import LEAST_SAVED_SHARE, Sharing
 
 MAX_SITES = 100_000  # maximum number of sites of a tier
@@ -45,6 +47,22 @@ class WorkerPoolSpec(DocumentModel):
         description="Speed relative to this machine; below 1, local runs emulate the slower device. Without it the "
         "type is a device of its own, which `profile` measures only there.",
     )
+
+    device: DeviceField = Field(
+        default=CPU,
+        description="Execution provider of onnxruntime on which its models run: cpu (the default), cuda, cuda:1, "
+        "tensorrt, openvino, rocm, or another by its full name; with options: {provider: openvino, options: "
+        "{num_of_threads: 2}}.",
+    )
+
+    @model_validator(mode="after")
+    def _check_emulation(self) -> Self:
+        if self.emulated_speed != 1 and not self.device.is_cpu:
+            raise InvalidValueError(
+                f"speed {self.speed:g} emulates a slower CPU, but the device is {self.device}",
+                "remove speed (profile it on such a machine with --type), or write speed: 1 if this machine is one",
+            )
+        return self
 
     @property
     def emulated_speed(self) -> float:

@@ -71,6 +71,7 @@ class Origin(DocumentModel):
     source: str | None = Field(default=None, description="Not measured by `jellybean profile`: by hand, or its source.")
     model: Digest | None = Field(default=None, description="Digest of the model, or of the function and arguments.")
     speed: Speed | None = Field(default=None, gt=0, description="Emulated speed of the worker type; none on a device.")
+    device: str | None = Field(default=None, description="Device it was measured on, in words; none for the CPU.")
     run: RunNumber | None = Field(default=None, description="Number of the profiling run, in `runs`.")
 
     @model_validator(mode="after")

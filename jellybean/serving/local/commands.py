@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
 from jellybean.errors import InputError
-from jellybean.serving.errors import LaunchError
+from jellybean.serving.errors import DeviceError, LaunchError
 from jellybean_agent import (
     ALLOW_PYTHON_FLAG,
     GATEWAY,
@@ -18,6 +21,7 @@ from jellybean_agent import (
     Transport,
     python_refusal,
     read_peer_addresses,
+    try_device,
 )
 
 PYTHON = [sys.executable, "-P", "-m"]  # -P: modules in the project's folder must not shadow imports
@@ -53,6 +57,24 @@ def require_allowed(view: PlanView, allow_python: frozenset[str]) -> None:
     for operator in view.operators.values():
         if operator.python is not None and (why := python_refusal(operator.python.function, allow_python)) is not None:
             raise LaunchError(f"{operator.name}/{operator.variant}: {why}")
+
+
+def require_devices(view: PlanView) -> None:
+    """DeviceError if models cannot run here on the device of a worker; tried in a process of its own.
+
+    A process that has used a GPU keeps a part of its memory, which this one would hold as long as it lives.
+    """
+    workers = {worker.device: worker.name for worker in reversed(view.serving) if not worker.device.is_cpu}
+    if not workers:
+        return
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        for device, name in workers.items():
+            try:
+                pool.submit(try_device, device).result()
+            except AgentError as error:
+                raise DeviceError(f"{name}: {error}") from error
+            except BrokenProcessPool as error:
+                raise DeviceError(f"{name}: device {device}: the process that tried it died") from error
 
 
 def agent_command(

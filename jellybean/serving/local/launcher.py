@@ -33,6 +33,7 @@ from jellybean.serving.local.commands import (
     local_addresses,
     remote_addresses,
     require_allowed,
+    require_devices,
     write_plan,
 )
 from jellybean.serving.local.processes import Child, describe_end, process_state, spawn, stop
@@ -64,12 +65,14 @@ def up(
 ) -> Running:
     """Start every process of a plan; returns once all are ready.
 
-    LaunchError names the process that did not become ready; AlreadyRunningError if the project is served already.
+    LaunchError names the process that did not become ready; AlreadyRunningError if the project is served already;
+    DeviceError if the device of a worker is not here.
     `detach`: the run outlives this process; another one will call `down`.
     """
     settings.check()
     directory, view = directory.resolve(), _view(document)
     require_allowed(view, settings.allow_python)
+    require_devices(view)
 
     def begin(launch: _Launch) -> None:
         launch.spawn_agents(document, settings.allow_python)

@@ -48,7 +48,7 @@ class Scrape:
 
 @dataclass(frozen=True, slots=True)
 class WorkerRow:
-    """One worker: planned and measured busy fractions (None: it does not answer), and its queue length."""
+    """One worker: planned and measured busy fractions (None: it does not answer), its queue length, and its device."""
 
     worker: str
     tier: str
@@ -56,6 +56,7 @@ class WorkerRow:
     planned: float
     busy: float | None
     queue: int
+    device: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +247,8 @@ def _workers(now: Scrape, increase: _Increase, span_s: float) -> Iterator[Worker
         plan = now.plans.get(name)  # None while the plan is being replaced
         planned = sum(plan.loads.values()) if plan else 0.0
         share = busy[name] / span_s if name in queues else None
-        yield WorkerRow(name, plan.tier if plan else "", state, planned, share, int(queues.get(name, 0)))
+        tier, device = (plan.tier, str(plan.device)) if plan else ("", "")
+        yield WorkerRow(name, tier, state, planned, share, int(queues.get(name, 0)), device)
 
 
 def _operators(now: Scrape, increase: _Increase, span_s: float) -> Iterator[OperatorRow]:

@@ -15,6 +15,7 @@ from jellybean.display.terminal import BAD, GOOD, LOAD, WARN
 from jellybean.serving.outcomes import OUTCOME_WORDS, OutcomeKind
 from jellybean.serving.top.overload import Overload, seconds
 from jellybean.serving.top.top import Top, WorkerRow
+from jellybean_agent import CPU
 
 _ENDLESS = 10_000  # columns, to measure how many a table needs
 _BAR, _SHORT_BAR = 20, 10
@@ -84,6 +85,8 @@ def _workers(top: Top, *, narrow: bool) -> Table:
         above = row.busy is not None and row.busy > row.planned + _HIGHLIGHT
         state = Text(row.state, _STATES.get(row.state, ""))
         name = Text(row.worker)
+        if row.device not in ("", str(CPU)):
+            name.append(f" {row.device}", "dim")
         if narrow and row.state != "ready":
             name.append(" ").append(state)
         table.add_row(

@@ -78,9 +78,8 @@ def _measured(plan: Plan) -> dict[tuple[str, ...], Any]:
         for pool, size in item.memory_bytes.items():
             found[*name, "memory_bytes", pool, f"{choice} x {item.batch[pool]}"] = size
     for worker in plan.workers:
-        figures = {
-            key: json_values(getattr(worker, key)) for key in ("price_usd_per_h", "sharing", "memory_bytes", "speed")
-        }
+        keys = ("price_usd_per_h", "sharing", "memory_bytes", "speed", "device", "device_options")
+        figures = {key: json_values(getattr(worker, key)) for key in keys}
         found["workers", worker.pool, f"={worker.tier}"] = figures
     return found
 

@@ -10,7 +10,18 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from jellybean_solver.model.model_ref import ModelRef
-from jellybean_solver.model.problem import Edge, Link, Sharing, Slo, Source, Stage, Times, qualified_name, request_s
+from jellybean_solver.model.problem import (
+    CPU,
+    Edge,
+    Link,
+    Sharing,
+    Slo,
+    Source,
+    Stage,
+    Times,
+    qualified_name,
+    request_s,
+)
 from jellybean_solver.outcome import Termination, is_gap_closed, relative_gap
 
 
@@ -93,6 +104,8 @@ class PlannedWorker:
     load: float  # busy fraction: sum of rate x request_s
     memory_bytes: float | None = None  # capacity of the worker
     speed: float = 1.0
+    device: str = field(default=CPU, metadata={"said": "unless cpu"})  # as in `Pool`, like its options
+    device_options: tuple[tuple[str, str], ...] = field(default=(), metadata={"said": "if there are any"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from jellybean_solver.model.accuracy import AccuracyModel
 from jellybean_solver.model.model_ref import ModelRef
 
 GIB = 2**30
+CPU = "cpu"  # device of a worker for which no other is stated
 WORKFLOW_SEPARATOR = "/"  # between a workflow's name and an operator's or source's, if there are several workflows
 LEAST_BATCH_SAVING = 0.02  # fraction of the time per request that a larger batch must save; less is measurement noise
 
@@ -151,7 +152,10 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """`count` identical workers in each site of a tier. `speed` < 1: the local launcher emulates a slower device."""
+    """`count` identical workers in each site of a tier. `speed` < 1: the local launcher emulates a slower device.
+
+    `device`, `device_options`: the execution provider on which models run, and its options, as (name, value).
+    """
 
     name: str
     tier: str
@@ -160,6 +164,8 @@ class Pool:
     sharing: Sharing = Sharing.SHARED
     memory_bytes: float | None = None
     speed: float = 1.0
+    device: str = CPU
+    device_options: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,9 +44,15 @@ def _worker(problem: Problem, worker: PlannedWorker, shares: WorkerShares) -> Pl
     pool = problem.pool_by_name.get(worker.pool)
     if pool is None:
         return replace(worker, rates_per_s=rates)
-    price, memory = pool.price_usd_per_h, pool.memory_bytes
     return replace(
-        worker, rates_per_s=rates, price_usd_per_h=price, sharing=pool.sharing, memory_bytes=memory, speed=pool.speed
+        worker,
+        rates_per_s=rates,
+        price_usd_per_h=pool.price_usd_per_h,
+        sharing=pool.sharing,
+        memory_bytes=pool.memory_bytes,
+        speed=pool.speed,
+        device=pool.device,
+        device_options=pool.device_options,
     )
 
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%jellybean_protos/agent/v1/agent.proto\x12\x12jellybean.agent.v1\"4\n\x06Tensor\x12\r\n\x05\x64type\x18\x01 \x01(\t\x12\r\n\x05shape\x18\x02 \x03(\x03\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"(\n\x08Position\x12\r\n\x05index\x18\x01 \x01(\r\x12\r\n\x05\x63ount\x18\x02 \x01(\r\"K\n\x07\x46\x61ilure\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x10\n\x08operator\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0e\n\x06status\x18\x04 \x01(\r\"\xa0\x02\n\x07Message\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05route\x18\x02 \x01(\r\x12\x10\n\x08upstream\x18\x03 \x01(\t\x12\x12\n\ndownstream\x18\x04 \x01(\t\x12*\n\x04path\x18\x05 \x03(\x0b\x32\x1c.jellybean.agent.v1.Position\x12*\n\x06tensor\x18\x06 \x01(\x0b\x32\x1a.jellybean.agent.v1.Tensor\x12,\n\x07\x66\x61ilure\x18\x07 \x01(\x0b\x32\x1b.jellybean.agent.v1.Failure\x12\x0c\n\x04plan\x18\x08 \x01(\t\x12\x0e\n\x06left_s\x18\t \x01(\x01\x12(\n\x05trace\x18\x0f \x01(\x0b\x32\x19.jellybean.agent.v1.Trace\"P\n\x05Trace\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\x14\n\x0csent_unix_ns\x18\x04 \x01(\x06\",\n\x06\x43redit\x12\x10\n\x08messages\x18\x01 \x01(\r\x12\x10\n\x08\x64raining\x18\x02 \x01(\x08\"\x11\n\x0f\x44\x65scribeRequest\"\xcf\x05\n\x0b\x41gentStatus\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x0c\n\x04plan\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x18\n\x10requests_in_hand\x18\x04 \x01(\x04\x12\x41\n\tcompleted\x18\x05 \x03(\x0b\x32..jellybean.agent.v1.AgentStatus.CompletedEntry\x12:\n\x06\x62usy_s\x18\x06 \x03(\x0b\x32*.jellybean.agent.v1.AgentStatus.BusySEntry\x12\x43\n\nsignatures\x18\x07 \x03(\x0b\x32/.jellybean.agent.v1.AgentStatus.SignaturesEntry\x12\x10\n\x08uptime_s\x18\x08 \x01(\x01\x12\x37\n\x04runs\x18\t \x03(\x0b\x32).jellybean.agent.v1.AgentStatus.RunsEntry\x12:\n\x06late_s\x18\n \x03(\x0b\x32*.jellybean.agent.v1.AgentStatus.LateSEntry\x12\x0f\n\x07\x65xpired\x18\x0b \x01(\x04\x12\x10\n\x08protocol\x18\x0c \x01(\r\x1a\x30\n\x0e\x43ompletedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x1a,\n\nBusySEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1aP\n\x0fSignaturesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12,\n\x05value\x18\x02 \x01(\x0b\x32\x1d.jellybean.agent.v1.Signature:\x02\x38\x01\x1a+\n\tRunsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x1a,\n\nLateSEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"*\n\nTensorSpec\x12\r\n\x05\x64type\x18\x01 \x01(\t\x12\r\n\x05shape\x18\x02 \x03(\x03\"\xa2\x02\n\tSignature\x12\x39\n\x06inputs\x18\x01 \x03(\x0b\x32).jellybean.agent.v1.Signature.InputsEntry\x12;\n\x07outputs\x18\x02 \x03(\x0b\x32*.jellybean.agent.v1.Signature.OutputsEntry\x1aM\n\x0bInputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12-\n\x05value\x18\x02 \x01(\x0b\x32\x1e.jellybean.agent.v1.TensorSpec:\x02\x38\x01\x1aN\n\x0cOutputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12-\n\x05value\x18\x02 \x01(\x0b\x32\x1e.jellybean.agent.v1.TensorSpec:\x02\x38\x01\"\x10\n\x0eMetricsRequest\"\x1f\n\x0fMetricsResponse\x12\x0c\n\x04text\x18\x01 \x01(\x0c\"!\n\x0c\x44rainRequest\x12\x11\n\ttimeout_s\x18\x01 \x01(\x01\"\x1d\n\rDrainResponse\x12\x0c\n\x04left\x18\x01 \x01(\x04\x32\xc3\x02\n\x05\x41gent\x12\x46\n\x07\x44\x65liver\x12\x1b.jellybean.agent.v1.Message\x1a\x1a.jellybean.agent.v1.Credit(\x01\x30\x01\x12P\n\x08\x44\x65scribe\x12#.jellybean.agent.v1.DescribeRequest\x1a\x1f.jellybean.agent.v1.AgentStatus\x12R\n\x07Metrics\x12\".jellybean.agent.v1.MetricsRequest\x1a#.jellybean.agent.v1.MetricsResponse\x12L\n\x05\x44rain\x12 .jellybean.agent.v1.DrainRequest\x1a!.jellybean.agent.v1.DrainResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%jellybean_protos/agent/v1/agent.proto\x12\x12jellybean.agent.v1\"4\n\x06Tensor\x12\r\n\x05\x64type\x18\x01 \x01(\t\x12\r\n\x05shape\x18\x02 \x03(\x03\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"(\n\x08Position\x12\r\n\x05index\x18\x01 \x01(\r\x12\r\n\x05\x63ount\x18\x02 \x01(\r\"K\n\x07\x46\x61ilure\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x10\n\x08operator\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0e\n\x06status\x18\x04 \x01(\r\"\xa0\x02\n\x07Message\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05route\x18\x02 \x01(\r\x12\x10\n\x08upstream\x18\x03 \x01(\t\x12\x12\n\ndownstream\x18\x04 \x01(\t\x12*\n\x04path\x18\x05 \x03(\x0b\x32\x1c.jellybean.agent.v1.Position\x12*\n\x06tensor\x18\x06 \x01(\x0b\x32\x1a.jellybean.agent.v1.Tensor\x12,\n\x07\x66\x61ilure\x18\x07 \x01(\x0b\x32\x1b.jellybean.agent.v1.Failure\x12\x0c\n\x04plan\x18\x08 \x01(\t\x12\x0e\n\x06left_s\x18\t \x01(\x01\x12(\n\x05trace\x18\x0f \x01(\x0b\x32\x19.jellybean.agent.v1.Trace\"P\n\x05Trace\x12\x0e\n\x06parent\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\x14\n\x0csent_unix_ns\x18\x04 \x01(\x06\",\n\x06\x43redit\x12\x10\n\x08messages\x18\x01 \x01(\r\x12\x10\n\x08\x64raining\x18\x02 \x01(\x08\"\x11\n\x0f\x44\x65scribeRequest\"\xdf\x05\n\x0b\x41gentStatus\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x0c\n\x04plan\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x18\n\x10requests_in_hand\x18\x04 \x01(\x04\x12\x41\n\tcompleted\x18\x05 \x03(\x0b\x32..jellybean.agent.v1.AgentStatus.CompletedEntry\x12:\n\x06\x62usy_s\x18\x06 \x03(\x0b\x32*.jellybean.agent.v1.AgentStatus.BusySEntry\x12\x43\n\nsignatures\x18\x07 \x03(\x0b\x32/.jellybean.agent.v1.AgentStatus.SignaturesEntry\x12\x10\n\x08uptime_s\x18\x08 \x01(\x01\x12\x37\n\x04runs\x18\t \x03(\x0b\x32).jellybean.agent.v1.AgentStatus.RunsEntry\x12:\n\x06late_s\x18\n \x03(\x0b\x32*.jellybean.agent.v1.AgentStatus.LateSEntry\x12\x0f\n\x07\x65xpired\x18\x0b \x01(\x04\x12\x10\n\x08protocol\x18\x0c \x01(\r\x12\x0e\n\x06\x64\x65vice\x18\r \x01(\t\x1a\x30\n\x0e\x43ompletedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x1a,\n\nBusySEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1aP\n\x0fSignaturesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12,\n\x05value\x18\x02 \x01(\x0b\x32\x1d.jellybean.agent.v1.Signature:\x02\x38\x01\x1a+\n\tRunsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x1a,\n\nLateSEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"*\n\nTensorSpec\x12\r\n\x05\x64type\x18\x01 \x01(\t\x12\r\n\x05shape\x18\x02 \x03(\x03\"\xa2\x02\n\tSignature\x12\x39\n\x06inputs\x18\x01 \x03(\x0b\x32).jellybean.agent.v1.Signature.InputsEntry\x12;\n\x07outputs\x18\x02 \x03(\x0b\x32*.jellybean.agent.v1.Signature.OutputsEntry\x1aM\n\x0bInputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12-\n\x05value\x18\x02 \x01(\x0b\x32\x1e.jellybean.agent.v1.TensorSpec:\x02\x38\x01\x1aN\n\x0cOutputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12-\n\x05value\x18\x02 \x01(\x0b\x32\x1e.jellybean.agent.v1.TensorSpec:\x02\x38\x01\"\x10\n\x0eMetricsRequest\"\x1f\n\x0fMetricsResponse\x12\x0c\n\x04text\x18\x01 \x01(\x0c\"!\n\x0c\x44rainRequest\x12\x11\n\ttimeout_s\x18\x01 \x01(\x01\"\x1d\n\rDrainResponse\x12\x0c\n\x04left\x18\x01 \x01(\x04\x32\xc3\x02\n\x05\x41gent\x12\x46\n\x07\x44\x65liver\x12\x1b.jellybean.agent.v1.Message\x1a\x1a.jellybean.agent.v1.Credit(\x01\x30\x01\x12P\n\x08\x44\x65scribe\x12#.jellybean.agent.v1.DescribeRequest\x1a\x1f.jellybean.agent.v1.AgentStatus\x12R\n\x07Metrics\x12\".jellybean.agent.v1.MetricsRequest\x1a#.jellybean.agent.v1.MetricsResponse\x12L\n\x05\x44rain\x12 .jellybean.agent.v1.DrainRequest\x1a!.jellybean.agent.v1.DrainResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -60,33 +60,33 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DESCRIBEREQUEST']._serialized_start=653
   _globals['_DESCRIBEREQUEST']._serialized_end=670
   _globals['_AGENTSTATUS']._serialized_start=673
-  _globals['_AGENTSTATUS']._serialized_end=1392
-  _globals['_AGENTSTATUS_COMPLETEDENTRY']._serialized_start=1125
-  _globals['_AGENTSTATUS_COMPLETEDENTRY']._serialized_end=1173
-  _globals['_AGENTSTATUS_BUSYSENTRY']._serialized_start=1175
-  _globals['_AGENTSTATUS_BUSYSENTRY']._serialized_end=1219
-  _globals['_AGENTSTATUS_SIGNATURESENTRY']._serialized_start=1221
-  _globals['_AGENTSTATUS_SIGNATURESENTRY']._serialized_end=1301
-  _globals['_AGENTSTATUS_RUNSENTRY']._serialized_start=1303
-  _globals['_AGENTSTATUS_RUNSENTRY']._serialized_end=1346
-  _globals['_AGENTSTATUS_LATESENTRY']._serialized_start=1348
-  _globals['_AGENTSTATUS_LATESENTRY']._serialized_end=1392
-  _globals['_TENSORSPEC']._serialized_start=1394
-  _globals['_TENSORSPEC']._serialized_end=1436
-  _globals['_SIGNATURE']._serialized_start=1439
-  _globals['_SIGNATURE']._serialized_end=1729
-  _globals['_SIGNATURE_INPUTSENTRY']._serialized_start=1572
-  _globals['_SIGNATURE_INPUTSENTRY']._serialized_end=1649
-  _globals['_SIGNATURE_OUTPUTSENTRY']._serialized_start=1651
-  _globals['_SIGNATURE_OUTPUTSENTRY']._serialized_end=1729
-  _globals['_METRICSREQUEST']._serialized_start=1731
-  _globals['_METRICSREQUEST']._serialized_end=1747
-  _globals['_METRICSRESPONSE']._serialized_start=1749
-  _globals['_METRICSRESPONSE']._serialized_end=1780
-  _globals['_DRAINREQUEST']._serialized_start=1782
-  _globals['_DRAINREQUEST']._serialized_end=1815
-  _globals['_DRAINRESPONSE']._serialized_start=1817
-  _globals['_DRAINRESPONSE']._serialized_end=1846
-  _globals['_AGENT']._serialized_start=1849
-  _globals['_AGENT']._serialized_end=2172
+  _globals['_AGENTSTATUS']._serialized_end=1408
+  _globals['_AGENTSTATUS_COMPLETEDENTRY']._serialized_start=1141
+  _globals['_AGENTSTATUS_COMPLETEDENTRY']._serialized_end=1189
+  _globals['_AGENTSTATUS_BUSYSENTRY']._serialized_start=1191
+  _globals['_AGENTSTATUS_BUSYSENTRY']._serialized_end=1235
+  _globals['_AGENTSTATUS_SIGNATURESENTRY']._serialized_start=1237
+  _globals['_AGENTSTATUS_SIGNATURESENTRY']._serialized_end=1317
+  _globals['_AGENTSTATUS_RUNSENTRY']._serialized_start=1319
+  _globals['_AGENTSTATUS_RUNSENTRY']._serialized_end=1362
+  _globals['_AGENTSTATUS_LATESENTRY']._serialized_start=1364
+  _globals['_AGENTSTATUS_LATESENTRY']._serialized_end=1408
+  _globals['_TENSORSPEC']._serialized_start=1410
+  _globals['_TENSORSPEC']._serialized_end=1452
+  _globals['_SIGNATURE']._serialized_start=1455
+  _globals['_SIGNATURE']._serialized_end=1745
+  _globals['_SIGNATURE_INPUTSENTRY']._serialized_start=1588
+  _globals['_SIGNATURE_INPUTSENTRY']._serialized_end=1665
+  _globals['_SIGNATURE_OUTPUTSENTRY']._serialized_start=1667
+  _globals['_SIGNATURE_OUTPUTSENTRY']._serialized_end=1745
+  _globals['_METRICSREQUEST']._serialized_start=1747
+  _globals['_METRICSREQUEST']._serialized_end=1763
+  _globals['_METRICSRESPONSE']._serialized_start=1765
+  _globals['_METRICSRESPONSE']._serialized_end=1796
+  _globals['_DRAINREQUEST']._serialized_start=1798
+  _globals['_DRAINREQUEST']._serialized_end=1831
+  _globals['_DRAINRESPONSE']._serialized_start=1833
+  _globals['_DRAINRESPONSE']._serialized_end=1862
+  _globals['_AGENT']._serialized_start=1865
+  _globals['_AGENT']._serialized_end=2188
 # @@protoc_insertion_point(module_scope)

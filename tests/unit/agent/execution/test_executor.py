@@ -232,7 +232,7 @@ def test_external_data_in_a_nested_graph_is_found() -> None:
 
 def test_an_emulated_device_is_busy_as_long_as_its_profile_says(tmp_path: Path) -> None:
     model = save(tmp_path / "m.onnx", [helper.make_node("Neg", ["x"], ["y"])], {"x": ["n", 2]}, ["y"])
-    slow = Executor(*model, ("x",), batch=4, device=EmulatedDevice({1: 0.2, 4: 0.5}))
+    slow = Executor(*model, ("x",), batch=4, emulated=EmulatedDevice({1: 0.2, 4: 0.5}))
     one, two = slow.run((floats(1, 2),)), slow.run((np.ones((2, 2), np.float32),), 2)
     assert one.busy_s >= 0.2
     assert two.busy_s >= 0.3
@@ -248,7 +248,7 @@ def test_an_emulated_device_is_busy_as_long_as_its_profile_says(tmp_path: Path) 
 
 def test_a_run_that_takes_longer_than_on_the_device_is_late(tmp_path: Path) -> None:
     model = save(tmp_path / "m.onnx", [helper.make_node("Neg", ["x"], ["y"])], {"x": ["n", 2]}, ["y"])
-    late = Executor(*model, ("x",), device=EmulatedDevice({1: 1e-9})).run((floats(1, 2),))
+    late = Executor(*model, ("x",), emulated=EmulatedDevice({1: 1e-9})).run((floats(1, 2),))
     assert 0 < late.late_s <= late.busy_s
     assert Executor(*model, ("x",)).run((floats(1, 2),)).late_s == 0.0
 

@@ -1,0 +1,88 @@
+"""The device of a worker: the execution provider of onnxruntime on which its models run, with the provider's options.
+
+Options whose names begin with `session.` are entries of onnxruntime's session configuration; the others are passed to
+the provider.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_PROVIDERS = {
+    "cpu": "CPUExecutionProvider",
+    "cuda": "CUDAExecutionProvider",
+    "tensorrt": "TensorrtExecutionProvider",
+    "openvino": "OpenVINOExecutionProvider",
+    "rocm": "ROCMExecutionProvider",
+    "migraphx": "MIGraphXExecutionProvider",
+    "directml": "DmlExecutionProvider",
+}
+DEVICE_NAMES = tuple(_PROVIDERS)
+_NUMBERED = frozenset({"cuda", "tensorrt", "rocm", "migraphx", "directml"})  # providers with an option device_id
+_NAME = re.compile(r"(?P<provider>[A-Za-z0-9]+)(?::(?P<number>[0-9]{1,3}))?")
+_SESSION_PREFIX = "session."
+_CPU_NODES = "session.disable_cpu_ep_fallback"
+_EXTRAS = {"cuda": "agent-gpu", "tensorrt": "agent-gpu", "openvino": "agent-openvino"}
+_ONE_THREAD = {"openvino": (("device_type", "CPU"), ("num_of_threads", "1"))}  # a model has one thread on any provider
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """`name`: `cpu`, `cuda`, `cuda:1`, ..., or a provider's full name (XnnpackExecutionProvider).
+
+    ValueError for other names; the message says what is wrong with it.
+    """
+
+    name: str = "cpu"
+    options: tuple[tuple[str, str], ...] = ()  # sorted by name
+
+    def __post_init__(self) -> None:
+        """Refuse unknown names, and numbers of devices that have none."""
+        match = _NAME.fullmatch(self.name)
+        kind = match["provider"] if match else ""
+        if kind not in _PROVIDERS and not kind.endswith("ExecutionProvider"):
+            raise ValueError(f"{self.name!r} is no device")
+        if match and match["number"] and kind not in _NUMBERED:
+            raise ValueError(f"{kind} devices have no number")
+
+    def __str__(self) -> str:
+        """The device in words: its name, and its options if it has any."""
+        options = ", ".join(f"{name}={value}" for name, value in self.options)
+        return f"{self.name} ({options})" if options else self.name
+
+    @property
+    def is_cpu(self) -> bool:
+        """True if models run on onnxruntime's own CPU provider."""
+        return self.provider == _PROVIDERS["cpu"]
+
+    @property
+    def _kind(self) -> str:
+        return self.name.partition(":")[0]
+
+    @property
+    def provider(self) -> str:
+        """The name of its execution provider in onnxruntime."""
+        return _PROVIDERS.get(self._kind, self._kind)
+
+    @property
+    def extra(self) -> str | None:
+        """The extra of this package that installs an onnxruntime with the provider; None if there is none."""
+        return _EXTRAS.get(self._kind)
+
+    @property
+    def provider_options(self) -> dict[str, str]:
+        """Options of the provider: the number of the device, one thread per model, and what `options` says."""
+        number = self.name.partition(":")[2]
+        numbered = {"device_id": number or "0"} if self._kind in _NUMBERED else {}
+        given = {name: value for name, value in self.options if not name.startswith(_SESSION_PREFIX)}
+        return {**dict(_ONE_THREAD.get(self._kind, ())), **numbered, **given}
+
+    @property
+    def session_entries(self) -> dict[str, str]:
+        """Entries of the session's configuration; unless stated otherwise, no node may fall back to the CPU."""
+        given = {name: value for name, value in self.options if name.startswith(_SESSION_PREFIX)}
+        return given if self.is_cpu else {_CPU_NODES: "1", **given}
+
+
+CPU = Device()
