@@ -17,7 +17,8 @@ KIND = "Plan"
 VERSION = 3  # version written where it is enough; it added `sites` and `workflows`
 MODEL_KEYS_VERSION = 4  # written if a model has one of `MODEL_KEYS`: a reader that ignores them serves wrong tensors
 MODEL_KEYS = frozenset({"ports", "files"})
-DEVICE_VERSION = 5  # written if a worker's device is not the CPU: a reader that ignores it computes on the CPU
+DEVICE_VERSION = 5  # written if a worker has one of `DEVICE_KEYS`: a reader that ignores them computes on the CPU
+DEVICE_KEYS = frozenset({"device", "device_options"})
 READABLE_VERSIONS = (2, 3, 4, 5)  # 2: one site per tier, one workflow; 1, which lacks batch sizes, is not readable
 HEADER_KEYS = frozenset({"kind", "version", "hash"})
 
@@ -44,7 +45,7 @@ def with_header(body: Mapping[str, Any]) -> dict[str, Any]:
 
 def _version_of(body: Mapping[str, Any]) -> int:
     """The oldest version whose readers serve the plan right, so that older agents refuse no other plans."""
-    if any("device" in worker for worker in body["workers"]):
+    if any(DEVICE_KEYS & worker.keys() for worker in body["workers"]):
         return DEVICE_VERSION
     models = (operator.get("model") or {} for operator in body["operators"])
     return MODEL_KEYS_VERSION if any(MODEL_KEYS & model.keys() for model in models) else VERSION

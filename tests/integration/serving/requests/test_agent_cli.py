@@ -12,8 +12,12 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import onnxruntime as ort
 import pytest
 
+from jellybean.serving.errors import DeviceError
+from jellybean.serving.local.launcher import up
+from jellybean_protos import plan_format
 from tests.support.tiny_models import chain
 
 AGENT = [sys.executable, "-m", "jellybean_agent"]
@@ -54,6 +58,25 @@ def test_what_is_refused(tmp_path: Path, changes: dict[str, str], told: str) -> 
     assert "Traceback" not in done.stderr
 
 
+def test_a_device_that_is_not_here_ends_the_agent_before_it_serves(tmp_path: Path) -> None:
+    if "CUDAExecutionProvider" in ort.get_available_providers():
+        pytest.skip("this onnxruntime has CUDA")
+    command = agent(tmp_path)
+    plan = json.loads((tmp_path / "plan.json").read_text(encoding="utf-8"))
+    body = {key: value for key, value in plan.items() if key not in plan_format.HEADER_KEYS}
+    body["workers"][0] |= {"device": "cuda:1"}
+    (tmp_path / "plan.json").write_text(json.dumps(plan_format.with_header(body)), encoding="utf-8")
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert "edge-1: device cuda:1: onnxruntime" in done.stderr
+    assert "has no CUDAExecutionProvider" in done.stderr
+    assert "install 'jellybean-serving[agent-gpu]'" in done.stderr
+    assert " ready: " not in done.stderr
+    with pytest.raises(DeviceError, match=r"edge-1: device cuda:1: .* has no CUDAExecutionProvider"):
+        up(tmp_path, plan_format.with_header(body))
+    assert not (tmp_path / ".jellybean").exists()  # nothing was started
+
+
 def test_metrics_on_loopback_and_sigterm(tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -71,4 +94,5 @@ def test_metrics_on_loopback_and_sigterm(tmp_path: Path) -> None:
     labels = '{operator="double",variant="only",worker="edge-1"}'
     assert f"jellybean_requests_total{labels} 0.0" in text
     assert f"jellybean_busy_seconds_total{labels} 0.0" in text
+    assert 'jellybean_device{device="cpu",worker="edge-1"} 1.0' in text
     assert 'jellybean_queue{operator="double",variant="only",worker="edge-1"} 0.0' in text

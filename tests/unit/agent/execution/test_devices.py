@@ -1,0 +1,176 @@
+"""The device of a worker: how it is written, and that models run on it or not at all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper
+
+from jellybean_agent import ModelError, PlanViewError, plan_view, try_device
+from jellybean_agent.execution.executor import Executor
+from jellybean_agent.execution.model_files import file_sha256
+from jellybean_agent.execution.model_process import ModelProcess
+from jellybean_agent.execution.process_pool import ModelProcessPool
+from jellybean_agent.execution.providers import open_on_device, session_options
+from jellybean_agent.process.model_loading import ModelSettings, load_executors
+from jellybean_agent.system.device import CPU, Device
+from jellybean_protos import plan_format
+from tests.support.tiny_models import chain, scale
+
+AVAILABLE = ort.get_available_providers()
+needs_openvino = pytest.mark.skipif(
+    "OpenVINOExecutionProvider" not in AVAILABLE, reason="needs the package onnxruntime-openvino"
+)
+without_cuda = pytest.mark.skipif("CUDAExecutionProvider" in AVAILABLE, reason="this onnxruntime has CUDA")
+OPENVINO = Device("openvino")
+
+
+@pytest.mark.parametrize(
+    ("device", "provider", "options"),
+    [
+        (CPU, "CPUExecutionProvider", {}),
+        (Device("cuda"), "CUDAExecutionProvider", {"device_id": "0"}),
+        (Device("cuda:3"), "CUDAExecutionProvider", {"device_id": "3"}),
+        (Device("tensorrt:1"), "TensorrtExecutionProvider", {"device_id": "1"}),
+        (Device("rocm"), "ROCMExecutionProvider", {"device_id": "0"}),
+        (OPENVINO, "OpenVINOExecutionProvider", {"device_type": "CPU", "num_of_threads": "1"}),
+        (
+            Device("openvino", (("num_of_threads", "2"), ("session.use_env_allocators", "1"))),
+            "OpenVINOExecutionProvider",
+            {"device_type": "CPU", "num_of_threads": "2"},
+        ),
+        (Device("XnnpackExecutionProvider"), "XnnpackExecutionProvider", {}),
+    ],
+)
+def test_provider_and_options(device: Device, provider: str, options: dict[str, str]) -> None:
+    assert (device.provider, device.provider_options) == (provider, options)
+
+
+def test_nodes_may_run_on_the_cpu_only_where_the_device_says_so() -> None:
+    key = "session.disable_cpu_ep_fallback"
+    assert CPU.session_entries == {}
+    assert Device("cuda").session_entries == {key: "1"}
+    assert Device("cuda", ((key, "0"),)).session_entries == {key: "0"}
+
+
+@pytest.mark.parametrize("name", ["gpu", "", "cpu:1", "openvino:0", "cuda:", "cuda:x", "cuda :1", "CUDA"])
+def test_names_that_are_no_device(name: str) -> None:
+    with pytest.raises(ValueError, match=r"is no device|have no number"):
+        Device(name)
+
+
+@without_cuda
+def test_a_missing_provider_is_refused_with_what_to_install(tmp_path: Path) -> None:
+    reason = r"device cuda:1: onnxruntime.* has no CUDAExecutionProvider, only .*CPUExecution.*\[agent-gpu\]"
+    sha256 = scale(tmp_path / "m.onnx", 2.0)
+    with pytest.raises(ModelError, match=reason):
+        Executor(tmp_path / "m.onnx", sha256, ("x",), device=Device("cuda:1"))
+    with pytest.raises(ModelError, match=reason):
+        try_device(Device("cuda:1"))
+    with pytest.raises(ModelError, match="has no CUDAExecutionProvider"), ModelProcessPool() as pool:
+        process = ModelProcess(pool)
+        try:
+            process.open(tmp_path / "m.onnx", sha256, Device("cuda"))
+        finally:
+            process.close()
+
+
+def test_a_device_that_does_not_start_is_refused(tmp_path: Path) -> None:
+    """A GPU build of onnxruntime without a GPU opens a session on the CPU, or finds "CPU nodes": neither is served."""
+    if "CUDAExecutionProvider" not in AVAILABLE:
+        pytest.skip("needs the package onnxruntime-gpu")
+    lenient = Device("cuda:99", (("session.disable_cpu_ep_fallback", "0"),))
+    for device in (Device("cuda:99"), lenient):
+        with pytest.raises(ModelError, match=r"device cuda:99.*: CUDAExecutionProvider does not start here"):
+            try_device(device)
+
+
+def test_the_plan_carries_devices_in_a_version_that_older_agents_refuse(tmp_path: Path) -> None:
+    document = chain(tmp_path)
+    assert document["version"] < plan_format.DEVICE_VERSION
+    assert {worker.device for worker in plan_view(document).workers.values()} == {CPU}
+    document = on_device(document, "cloud-1", "openvino", [["num_of_threads", "2"]])
+    assert document["version"] == plan_format.DEVICE_VERSION
+    view = plan_view(document)
+    assert view.workers["cloud-1"].device == Device("openvino", (("num_of_threads", "2"),))
+    assert view.workers["edge-1"].device == CPU
+    with pytest.raises(PlanViewError, match="'gpu' is no device"):
+        plan_view(on_device(document, "cloud-1", "gpu", []))
+
+
+@without_cuda
+def test_a_worker_without_its_device_loads_nothing(tmp_path: Path) -> None:
+    view = plan_view(on_device(chain(tmp_path), "edge-1", "cuda", []))
+    (tmp_path / "models/double.onnx").unlink()  # would be the error if models were loaded first
+    with pytest.raises(ModelError, match=r"device cuda: .* has no CUDAExecutionProvider"):
+        load_executors(view, view.workers["edge-1"], ModelSettings(tmp_path))
+
+
+def on_device(document: dict, worker: str, device: str, options: list) -> dict:
+    """The document with a worker on a device, with its right version and hash."""
+    body = {key: value for key, value in json.loads(json.dumps(document)).items() if key not in plan_format.HEADER_KEYS}
+    chosen = next(item for item in body["workers"] if item["name"] == worker)
+    chosen |= {"device": device, "device_options": options}
+    return plan_format.with_header(body)
+
+
+@needs_openvino
+@pytest.mark.parametrize("in_process", [True, False])
+def test_openvino_answers_as_the_cpu_does(tmp_path: Path, *, in_process: bool) -> None:
+    path, rows = tmp_path / "net.onnx", np.random.default_rng(1).normal(size=(5, 8)).astype(np.float32)
+    sha256 = network(path)
+    expected = Executor(path, sha256, ("x",), batch=5).run((rows,)).outputs["y"]
+    if in_process:
+        found = Executor(path, sha256, ("x",), batch=5, device=OPENVINO).run((rows,)).outputs["y"]
+    else:
+        with ModelProcessPool() as pool:
+            process = ModelProcess(pool)
+            executor = Executor(path, sha256, ("x",), batch=5, device=OPENVINO, open_session=process.open)
+            found = executor.run((rows,)).outputs["y"].copy()
+            process.close()
+    assert np.abs(found - expected).max() <= 1e-3
+    session = open_on_device(path.read_bytes(), session_options(OPENVINO), OPENVINO, "net")
+    assert session.get_providers()[0] == "OpenVINOExecutionProvider"
+
+
+@needs_openvino
+def test_nodes_that_openvino_lacks_are_refused_unless_allowed(tmp_path: Path) -> None:
+    path = tmp_path / "tree.onnx"
+    tree = helper.make_node("Normalizer", ["x"], ["y"], domain="ai.onnx.ml", norm="L2")
+    save(path, [tree])
+    with pytest.raises(ModelError, match=r"openvino cannot run all its nodes.*disable_cpu_ep_fallback: 0"):
+        Executor(path, file_sha256(path), ("x",), device=OPENVINO)
+    allowed = Device("openvino", (("session.disable_cpu_ep_fallback", "0"),))
+    with pytest.raises(ModelError, match=r"OpenVINOExecutionProvider does not start|openvino") as refused:
+        Executor(path, file_sha256(path), ("x",), device=Device("openvino", (("no_such_option", "1"),)))
+    assert "no_such_option" in str(refused.value)
+    found = Executor(path, file_sha256(path), ("x",), device=allowed).run((np.ones((1, 8), np.float32),)).outputs["y"]
+    assert found == pytest.approx(8**-0.5)
+
+
+def network(path: Path) -> str:
+    """Two dense layers of 8 and 16 units; the sha256 of the file."""
+    rng = np.random.default_rng(0)
+    nodes = [
+        helper.make_node("MatMul", ["x", "a"], ["h"]),
+        helper.make_node("Tanh", ["h"], ["t"]),
+        helper.make_node("MatMul", ["t", "b"], ["y"]),
+    ]
+    return save(path, nodes, a=rng.normal(size=(8, 16)), b=rng.normal(size=(16, 8)))
+
+
+def save(path: Path, nodes: list, **weights: np.ndarray) -> str:
+    """A model of rows of 8 values; the sha256 of the file."""
+    kept = [
+        helper.make_tensor(name, TensorProto.FLOAT, value.shape, value.astype(np.float32).ravel())
+        for name, value in weights.items()
+    ]
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 8]) for name in ("x", "y")]
+    graph = helper.make_graph(nodes, "g", ports[:1], ports[1:], kept)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    path.write_bytes(helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString())
+    return file_sha256(path)
