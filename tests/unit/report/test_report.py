@@ -227,8 +227,8 @@ JSON_SHAPE = {
     "slos": ["measured", "measured_state", "metric", "predicted", "predicted_state", "target"],
     "placements": ["batch", "count", "load", "operator", "pool", "rate_per_s", "sites", "tier", "variant"],
     "workers": [
-        "expected", "load", "loads", "measured", "name", "pool", "price_usd_per_h", "reasons", "simulated", "sites",
-        "tier", "verdict",
+        "device", "expected", "load", "loads", "measured", "name", "pool", "price_usd_per_h", "reasons", "simulated",
+        "sites", "tier", "verdict",
     ],
     "runs": ["at", "caveats", "figures", "kind", "machine", "outcomes"],
 }  # fmt: skip

@@ -70,7 +70,9 @@ async def ran(process: ModelProcess, model: Path, sha256: str) -> dict[str, Any]
         await over.wait()
         return free, late, left
 
-    slow = Executor(model, sha256, ("x",), batch=4, device=EmulatedDevice({1: 0.1, 4: 0.2}), open_session=process.open)
+    slow = Executor(
+        model, sha256, ("x",), batch=4, emulated=EmulatedDevice({1: 0.1, 4: 0.2}), open_session=process.open
+    )
     began_s = time.monotonic()
     (one,) = await run(slow, 1)
     two = await run(slow, 2)
@@ -88,7 +90,7 @@ async def ran(process: ModelProcess, model: Path, sha256: str) -> dict[str, Any]
     (following,) = await run(slow, 1)
     found["goes_on_s"], found["goes_on_late_s"] = slow.due_s - due_s, following.late_s
     found["one_after_another_s"] = await one_after_another(4)
-    quick = Executor(model, sha256, ("x",), device=EmulatedDevice({1: 1e-9}), open_session=process.open)
+    quick = Executor(model, sha256, ("x",), emulated=EmulatedDevice({1: 1e-9}), open_session=process.open)
     (late,) = await run(quick, 1, late=True)
     found["late"] = late.late_s, late.busy_s
     found["crash"] = str(await run(slow, 1, kill=True))
