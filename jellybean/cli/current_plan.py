@@ -37,18 +37,22 @@ def operators_without_model(plan: Plan) -> tuple[str, ...]:
     return tuple(f"{operator.name}/{operator.variant}" for operator in plan.operators if operator.model is None)
 
 
-def load_current_plan(project: AnyProject, *, anew: bool = False) -> Plan:
-    """Load DIR/plan.json; with a warning plan again if it does not answer the project's documents, or if `anew`."""
-    plan, renewed = current_plan(project, anew=anew)
-    warn_if_replanned(project, plan, renewed)
+def load_current_plan(project: AnyProject, *, anew: bool = False, what_if: bool = False) -> Plan:
+    """Load DIR/plan.json; with a warning plan again if it does not answer the project's documents, or if `anew`.
+
+    `what_if`: options were given, so a plan that is made again is for this command alone, and no file changes.
+    """
+    plan, renewed = current_plan(project, anew=anew, writes=not what_if)
+    warn_if_replanned(project, plan, renewed, what_if=what_if)
     return plan
 
 
-def warn_if_replanned(project: AnyProject, plan: Plan, renewed: str) -> None:
-    """If the plan was made again, warn with the reason `renewed` and record the plan in the report store.
+def warn_if_replanned(project: AnyProject, plan: Plan, renewed: str, *, what_if: bool = False) -> None:
+    """If the plan was made again, warn with the reason `renewed`, and unless `what_if` record it in the report store.
 
     An empty `renewed` means that the plan was not made again.
     """
     if renewed:
         warn(renewed)
+    if renewed and not what_if:
         record_plan(project.directory, to_document(plan))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from jellybean.cli.console import say, warn
@@ -16,17 +19,36 @@ from jellybean.documents import (
     override_options,
     require_current,
 )
+from jellybean.documents.overrides import option_text
+from jellybean.errors import DocumentError
 from jellybean.planning.plan_file import PLAN_FILE, planned_overrides
 
 
-def planned_options(directory: Path, overrides: Sequence[str] | None) -> Sequence[str]:
-    """The `--set` options of a command about DIR/plan.json: those given, or those that the plan was made for."""
+@contextmanager
+def planned_options(directory: Path, overrides: Sequence[str] | None) -> Iterator[Sequence[str]]:
+    """The `--set` options of a command about DIR/plan.json: those given, or those that the plan was made for.
+
+    The block loads the project with them. A DocumentError about an option that comes from the plan says so.
+    """
     if overrides:
-        return overrides
-    found = planned_overrides(directory)
-    if found:
-        say(f"{directory / PLAN_FILE} is the plan for{override_options(found)}")
-    return found
+        yield overrides
+        return
+    file, without = directory / PLAN_FILE, f"jellybean plan {shlex.quote(str(directory))}"
+    options = planned_overrides(directory)
+    if options:
+        say(f"{file} is the plan for{override_options(options)}; to plan without: {without}")
+    try:
+        yield options
+    except DocumentError as error:
+        of_plan = {option_text(text) for text in options}
+        if not any(problem.file in of_plan for problem in error.problems):
+            raise
+        origin = f"{file} was made with this option; to plan without: {without}"
+        problems = (
+            replace(each, hint="; ".join(filter(None, (each.hint, origin)))) if each.file in of_plan else each
+            for each in error.problems
+        )
+        raise DocumentError(problems) from error
 
 
 def open_project(

@@ -1,12 +1,14 @@
 """The plan file DIR/plan.json, and for which documents and `--set` options it was written.
 
-A command about the plan takes plan.json as it stands while the documents that it was written for do not change. Only
-`plan`, other options or changed documents replace it, and the command says so.
+A command about the plan takes plan.json as it stands while the documents that it was written for do not change. `plan`
+and changed documents replace it, for `up`, `apply` and `gateway` also other options, and the command says so. To all
+other commands an option that is given is a what-if: they plan in memory.
 """
 
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -96,27 +98,31 @@ def read_document(path: Path, hint: str = "") -> tuple[dict[str, Any], Plan]:
 
 
 def planned_overrides(directory: Path) -> tuple[str, ...]:
-    """The `--set` options that DIR/plan.json was made or kept for; empty without a plan that can be read."""
-    try:
-        document, plan = _own_document(directory)
-    except JellyBeanError:
-        return ()
+    """The `--set` options that DIR/plan.json states it was made or kept for, in a format of any version."""
+    document = _stated(directory)
     record = _read_record(directory)
-    return record.overrides if record is not None and record.plan == document["hash"] else plan.overrides
+    if record is not None and record.plan == document.get("hash"):
+        return record.overrides
+    overrides = document.get("overrides")
+    return tuple(text for text in overrides if isinstance(text, str)) if isinstance(overrides, list) else ()
 
 
-def current_plan(project: AnyProject, *, anew: bool = False) -> tuple[Plan, str]:
+def current_plan(project: AnyProject, *, anew: bool = False, writes: bool = True) -> tuple[Plan, str]:
     """The plan for the current documents, and the reason why it was planned again (empty: plan.json as it stands).
 
-    `anew`: plan in any case. InfeasibleError if no plan meets the current documents' targets; the outdated plan is not
-    returned. JellyBeanError if plan.json cannot be read as a plan: it may have been edited, and stays.
+    `anew`: plan in any case. `writes`: a plan that was made again becomes plan.json; if False, no file changes.
+    InfeasibleError if no plan meets the current documents' targets; the outdated plan is not returned. JellyBeanError
+    if plan.json cannot be read as a plan: it may have been edited, and stays.
     """
     directory = project.directory
-    plan, reason = (None, "--replan") if anew else _checked(project)
+    plan, reason = (None, "--replan") if anew else _checked(project, writes=writes)
     if plan is not None and not reason:
         return plan, ""
     planned = plan_project(project, compare=False)
     plan = require_plan(planned, kept_plan(directory, outdated=True))
+    if not writes:
+        command = f"jellybean plan {shlex.quote(str(directory))}{plan_options(plan)}"
+        return plan, f"{reason}: planned for this command alone, nothing is written; to keep this plan: {command}"
     before = current_hash(directory)
     served = replaces_served_plan(directory, to_document(plan))
     document = save_plan(project, planned)
@@ -127,7 +133,7 @@ def current_plan(project: AnyProject, *, anew: bool = False) -> tuple[Plan, str]
     return plan, "\n".join(filter(None, (wrote, served)))
 
 
-def _checked(project: AnyProject) -> tuple[Plan | None, str]:
+def _checked(project: AnyProject, *, writes: bool) -> tuple[Plan | None, str]:
     """The plan in DIR/plan.json, None if there is none, and why it does not answer the project's problem, or nothing.
 
     A plan without a record, as one that was copied here, answers it if it is what the problem makes of its choices.
@@ -141,7 +147,8 @@ def _checked(project: AnyProject) -> tuple[Plan | None, str]:
     if record is None or record.plan != document["hash"]:
         if reason := _mismatch(problem, cuts, plan):
             return plan, reason
-        _record(project, document["hash"], key)
+        if writes:
+            _record(project, document["hash"], key)
         return plan, ""
     if record.problem == key:
         return plan, ""
@@ -213,16 +220,23 @@ def problem_key(problem: Problem, cuts: Cuts) -> str:
 
 
 def _own_document(directory: Path) -> tuple[dict[str, Any], Plan]:
-    return read_document(directory / PLAN_FILE, f"; run: jellybean plan {directory}")
+    """The document in DIR/plan.json and the plan; the error names the command that makes it again, with its options."""
+    options = override_options(planned_overrides(directory))
+    return read_document(directory / PLAN_FILE, f"; run: jellybean plan {shlex.quote(str(directory))}{options}")
 
 
 def current_hash(directory: Path) -> str | None:
     """The hash that DIR/plan.json states; None if there is none."""
+    return _stated(directory).get("hash")
+
+
+def _stated(directory: Path) -> dict[str, Any]:
+    """What DIR/plan.json states, not validated; empty if it is no JSON object."""
     try:
         document = json.loads((directory / PLAN_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return None
-    return document.get("hash") if isinstance(document, dict) else None
+        return {}
+    return document if isinstance(document, dict) else {}
 
 
 def _record(project: AnyProject, plan_hash: str, key: str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from jellybean.documents import AnyProject, build_problem, load_any_project
 from jellybean.documents.rate_trace import RateTraceFile, read_rate_trace
 from jellybean.errors import DocumentError, SolverError
-from jellybean.planning.plan_file import current_plan
+from jellybean.planning.plan_file import current_plan, plan_options
 from jellybean.planning.project_plan import plan_project
 from jellybean.planning.simulation import brains, slow_latency_s
 from jellybean_solver import WORKFLOW_SEPARATOR, Plan, Replay, replay
@@ -23,7 +23,7 @@ Progress = Callable[[float, float, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """A `command` that plans for the trace's peak rates and checks that plan, or `reasons` why none was found."""
+    """The `command` that makes a plan that meets all targets at the peak rates, or `reasons` why none was found."""
 
     command: str | None
     cost_usd_per_h: float | None
@@ -53,16 +53,18 @@ def check_trace(
     seed: int = 0,
     progress: Progress = lambda done, total, label: None,
     accept_stale: bool = False,
+    writes: bool = True,
 ) -> TraceCheck:
     """Replay the trace in `path` over DIR/plan.json, planning again first if the documents have changed.
 
-    DocumentError for an invalid trace, InfeasibleError if there is no plan. `accept_stale`: as in `load_project`.
+    DocumentError for an invalid trace, InfeasibleError if there is no plan. `accept_stale`: as in `load_project`;
+    `writes`: as in `current_plan`.
     """
     load = partial(load_any_project, directory, accept_stale=accept_stale)
     project = load(overrides)
     file = read_rate_trace(path, build_problem(project))
     progress(0, 1, "plan")
-    plan, renewed = current_plan(project)
+    plan, renewed = current_plan(project, writes=writes)
     replayed = _replay(plan, file, seed, path.name, progress)
     hint = _hint(load, overrides, plan, file, seed, progress) if replayed.breaks else None
     return TraceCheck(project, plan, renewed, file, replayed, hint)
@@ -105,9 +107,7 @@ def _hint(
         except (DocumentError, SolverError) as error:
             return Hint(None, None, (str(error),))
         if not second.breaks:
-            set_options = " ".join(f"--set {shlex.quote(text)}" for text in options)
-            check = f"jellybean plan {shlex.quote(str(project.directory))} --check {shlex.quote(str(file.path))}"
-            command = f"{check} {set_options}"
+            command = f"jellybean plan {shlex.quote(str(project.directory))}{plan_options(planned.plan)}"
             return Hint(command, planned.plan.cost.total_usd_per_h, ())
         reasons = (f"even the plan for {shown} would miss a target: {second.breaks[0].text}",)
     return Hint(None, None, reasons)

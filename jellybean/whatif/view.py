@@ -136,7 +136,7 @@ def _hint(hint: Hint) -> Text:
     if hint.command is None:
         return Text(f"  no rates were found for which a plan meets all targets: {'; '.join(hint.reasons)}", WARN)
     cost = formats.usd(hint.cost_usd_per_h)
-    return Text(f"  a plan for the peak rates meets all targets at {cost} USD/h; plan and check it with:", "dim")
+    return Text(f"  a plan for the peak rates meets all targets at {cost} USD/h; make it with:", "dim")
 
 
 def _highest(values: Sequence[float]) -> float | None:

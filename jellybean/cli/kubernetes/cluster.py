@@ -74,11 +74,12 @@ def deploy(
     ] = None,
 ) -> None:
     """Deploy the plan to Kubernetes. A running plan is replaced without downtime. Can be run again at any time."""
-    project = open_project(directory, planned_options(directory, overrides), stale=stale)
+    with planned_options(directory, overrides) as plan_overrides:
+        project = open_project(directory, plan_overrides, stale=stale)
     cluster = connect_to(kubeconfig, context, namespace)
     from jellybean_k8s import deploy as deploy_plan
 
-    deployed, objects = _render_objects(project, cluster, certs)
+    deployed, objects = _render_objects(project, cluster, certs, what_if=bool(overrides))
     if dry_run:
         _show_changes(cluster, deployed, objects, force=force)
         return
@@ -170,28 +171,31 @@ def connect_to(kubeconfig: Path | None, context: str | None, namespace: str | No
 def show_changes(directory: Path, kubeconfig: Path | None, context: str | None, namespace: str | None) -> None:
     """Print what deploying a project would change (server-side dry run); typer.Exit(1) if it would change anything."""
     cluster = connect_to(kubeconfig, context, namespace)
-    project = open_project(directory, planned_options(directory, None), stale=True)
-    deployed, objects = _render_objects(project, cluster, None)
+    with planned_options(directory, None) as options:
+        project = open_project(directory, options, stale=True)
+    deployed, objects = _render_objects(project, cluster, None, what_if=False)
     _show_changes(cluster, deployed, objects, force=False)
 
 
-def _render_objects(project: Project, cluster: Cluster, certs: Path | None) -> tuple[DeployedPlan, tuple[Any, ...]]:
+def _render_objects(
+    project: Project, cluster: Cluster, certs: Path | None, *, what_if: bool
+) -> tuple[DeployedPlan, tuple[Any, ...]]:
     """The project's plan and all its objects, including certificate secrets if certificates exist."""
     from jellybean_k8s import certificate_secrets, render
 
-    deployed = _deployed(project)
+    deployed = _deployed(project, what_if=what_if)
     folder = certs or state_folder(project.directory) / "certs"
     secrets = certificate_secrets(deployed, folder) if certs is not None or (folder / "gateway").exists() else ()
     monitored = cluster.serves("monitoring.coreos.com/v1")
     return deployed, (*secrets, *render(deployed.plan, deployed.settings, service_monitor=monitored))
 
 
-def _deployed(project: Project) -> DeployedPlan:
+def _deployed(project: Project, *, what_if: bool) -> DeployedPlan:
     from jellybean.documents.kubernetes import load_settings
     from jellybean_k8s import DeployedPlan
 
     settings = load_settings(project.directory)
-    return DeployedPlan(load_current_plan(project), settings)
+    return DeployedPlan(load_current_plan(project, what_if=what_if), settings)
 
 
 def _name(directory: Path, overrides: list[str] | None) -> str:

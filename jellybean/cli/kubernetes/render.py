@@ -47,12 +47,15 @@ def render(
         _print_object(deployer_role(), json=json)
         return
     if resource:
-        _print_object(_resource(open_project(directory, overrides, stale=stale)), json=json)
+        with planned_options(directory, overrides) as options:
+            project = open_project(directory, options, stale=stale)
+        _print_object(_resource(project), json=json)
         return
     if kustomize is not None:
         checked_folder("--kustomize", kustomize)
-    project = open_project(directory, planned_options(directory, overrides), stale=stale)
-    objects = render_objects(project, service_monitor=service_monitor)
+    with planned_options(directory, overrides) as options:
+        project = open_project(directory, options, stale=stale)
+    objects = render_objects(project, service_monitor=service_monitor, what_if=bool(overrides))
     if kustomize is None:
         if json:
             print_json({"apiVersion": "v1", "kind": "List", "items": list(objects)})
@@ -85,10 +88,10 @@ def _resource(project: Project) -> dict[str, Any]:
     return to_resource(project, load_kubernetes(project.directory))
 
 
-def render_objects(project: Project, *, service_monitor: bool) -> Objects:
+def render_objects(project: Project, *, service_monitor: bool, what_if: bool) -> Objects:
     """Render the Kubernetes objects of a project's plan."""
     from jellybean.documents.kubernetes import load_settings
     from jellybean_k8s import render as render_plan
 
     settings = load_settings(project.directory)
-    return render_plan(load_current_plan(project), settings, service_monitor=service_monitor)
+    return render_plan(load_current_plan(project, what_if=what_if), settings, service_monitor=service_monitor)

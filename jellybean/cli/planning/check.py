@@ -22,12 +22,14 @@ def run_check(
 
     if plot is not None:
         checked_picture(plot)
-    overrides = planned_options(directory, overrides)
-    with progress("check") as advance:
-        checked = check_trace(directory, trace, overrides, seed=seed, progress=advance, accept_stale=stale)
+    what_if = bool(overrides)
+    with planned_options(directory, overrides) as options, progress("check") as advance:
+        checked = check_trace(
+            directory, trace, options, seed=seed, progress=advance, accept_stale=stale, writes=not what_if
+        )
     warn_about_stale_profiles(checked.project)
     warn_about_machines(checked.project)
-    warn_if_replanned(checked.project, checked.plan, checked.renewed)
+    warn_if_replanned(checked.project, checked.plan, checked.renewed, what_if=what_if)
     if (warning := unproven(checked.plan)) is not None:
         warn(warning)
     if json:

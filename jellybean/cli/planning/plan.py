@@ -37,7 +37,7 @@ from jellybean.display import formats
 from jellybean.display.terminal import BAD
 from jellybean.documents import MultiWorkflowProject, load_any_project
 from jellybean.errors import InfeasibleError, OutOfTimeError
-from jellybean.planning.plan_file import kept_plan, save_plan
+from jellybean.planning.plan_file import current_hash, kept_plan, save_plan
 from jellybean.planning.prediction import predict
 from jellybean.planning.project_plan import plan_project, unproven
 from jellybean.report import plan_text
@@ -188,14 +188,15 @@ def simulate(
     ] = None,
 ) -> None:
     """Predict latency, throughput and the highest sustained rate of the plan by simulation."""
-    options = planned_options(directory, overrides)
-    project = open_any_project(directory, options, stale=stale, shows_times=True)
-    current = load_current_plan(project)
+    with planned_options(directory, overrides) as options:
+        project = open_any_project(directory, options, stale=stale, shows_times=True)
+    current = load_current_plan(project, what_if=bool(overrides))
     if (warning := unproven(current)) is not None:
         warn(warning)
     with progress("simulate") as advance:
         record = predict(current, seed=seed, rate_scale=rate_scale, duration_s=duration, progress=advance)
-    if math.isclose(rate_scale, 1.0) and seed == 0 and duration is None:  # the prediction that all commands share
+    is_shared = math.isclose(rate_scale, 1.0) and seed == 0 and duration is None  # the prediction of all commands
+    if is_shared and to_document(current)["hash"] == current_hash(directory):
         record_prediction(directory, current, record)
     if json:
         print_json(record)

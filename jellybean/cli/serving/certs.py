@@ -55,8 +55,9 @@ def certs(
         raise JellyBeanError("certificates need cryptography: pip install 'jellybean-serving[agent]'") from error
     from jellybean_agent import Identity, Role
 
-    project = open_project(directory, planned_options(directory, overrides), stale=stale)
-    view = plan_view(to_document(load_current_plan(project)))
+    with planned_options(directory, overrides) as options:
+        project = open_project(directory, options, stale=stale)
+    view = plan_view(to_document(load_current_plan(project, what_if=bool(overrides))))
     folder = out_folder or state_folder(project.directory) / "certs"
     is_first = not (folder / "ca" / PRIVATE_KEY_FILE).exists()
     authority = open_authority(folder / "ca", renew=new_ca)

@@ -36,8 +36,9 @@ def token(
     from jellybean.serving.enrolment.enrolment import make_token
     from jellybean_agent import Identity, Role
 
-    project = open_project(directory, planned_options(directory, overrides), stale=stale)
-    view = plan_view(to_document(load_current_plan(project)))
+    with planned_options(directory, overrides) as options:
+        project = open_project(directory, options, stale=stale)
+    view = plan_view(to_document(load_current_plan(project, what_if=bool(overrides))))
     if worker not in (known := [serving.name for serving in view.serving]):
         near = f"; {hint}" if (hint := did_you_mean(worker, known)) else ""
         raise InputError(f"the plan gives no worker {worker!r} work; its workers: {', '.join(known)}{near}")
@@ -90,7 +91,8 @@ def gateway(
 
     if log_format is not None:
         os.environ["JELLYBEAN_LOG"] = log_format  # inherited by the processes, including restarted ones
-    project = open_project(directory, planned_options(directory, overrides), stale=stale)
+    with planned_options(directory, overrides) as options:
+        project = open_project(directory, options, stale=stale)
     plan, _ = servable(project, max_workers=None)
     settings = JoinedSettings(
         peers,

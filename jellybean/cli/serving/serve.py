@@ -82,8 +82,8 @@ def up(
         )
     if log_format is not None:
         os.environ["JELLYBEAN_LOG"] = log_format  # inherited by all processes, including restarted ones
-    options = planned_options(directory, overrides)
-    project = open_project(directory, options, stale=stale, shows_times=True)
+    with planned_options(directory, overrides) as options:
+        project = open_project(directory, options, stale=stale, shows_times=True)
     settings = LaunchSettings(
         port=port,
         http_port=http_port,
@@ -146,7 +146,8 @@ def apply(
     endpoint, allowed = given_endpoint(directory, gateway, tls), parse_allowed_python(allow_python)
     if peers is not None and endpoint is None:
         raise typer.BadParameter("--peers belongs to --gateway: of a gateway here, its own file is read again")
-    project = open_project(directory, planned_options(directory, overrides), stale=stale)
+    with planned_options(directory, overrides) as options:
+        project = open_project(directory, options, stale=stale)
     if endpoint is None:  # nothing is written unless a plan is served
         replace_plan.require_replaceable(directory)
     else:

@@ -19,6 +19,11 @@ FASTER = ("sources.image.rate=60/s", "sources.speech.rate=60/s")
 SLOWER = ("sources.image.rate=39.9/s", "sources.speech.rate=39.9/s")
 OPTIONS = [word for text in FASTER for word in ("--set", text)]
 SHOWN = "".join(f" --set {text}" for text in FASTER)
+KUBERNETES = """\
+kind: Kubernetes
+images: {agent: registry.example/agent:1, gateway: registry.example/gateway:1}
+models: {url: https://models.example/vqa}
+"""
 NO_PLANNING = "it plans, which it must not"
 
 
@@ -27,6 +32,7 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The example with a plan for 60 requests a second."""
     directory = tmp_path_factory.mktemp("options") / "vqa"
     shutil.copytree(EXAMPLES / "vqa", directory)
+    (directory / "kubernetes.yaml").write_text(KUBERNETES, encoding="utf-8")
     assert run(["plan", str(directory), *OPTIONS]) == 0
     return directory
 
@@ -85,6 +91,78 @@ def test_other_options_replace_the_plan_and_say_so(vqa: Path) -> None:
     assert plan.overrides == SLOWER
     assert reason.startswith(f"plan.json is the plan for{SHOWN}: planned again with --set {SLOWER[0]}")
     assert planned_overrides(vqa) == SLOWER
+
+
+WHAT_IF = [word for text in SLOWER for word in ("--set", text)]
+
+
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [(["simulate"], 0), (["plan", "--check", "trace.csv"], 0), (["render"], 1)],  # this example has no model files
+    ids=["simulate", "check", "render"],
+)
+def test_options_given_to_another_command_are_a_what_if(
+    command: list[str], status: int, vqa: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (vqa / "trace.csv").write_text("time_s,source,rate_per_s\n0,image,1\n0,speech,1\n", encoding="utf-8")
+    monkeypatch.chdir(vqa)
+    before = contents(vqa)
+    assert run([*command, ".", *WHAT_IF]) == status
+    said = capsys.readouterr().err
+    reason = f"plan.json is the plan for{SHOWN}: planned for this command alone, nothing is written; "
+    assert f"{reason}to keep this plan: jellybean plan . {' '.join(WHAT_IF)}" in said
+    assert contents(vqa) == before
+
+
+def contents(directory: Path) -> dict[Path, bytes]:
+    """The bytes of every file."""
+    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def test_an_option_of_the_plan_that_fits_no_longer_says_where_it_comes_from(
+    vqa: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workflow = vqa / "workflow.yaml"
+    renamed = re.sub(r"\bimage\b", "picture", workflow.read_text(encoding="utf-8"))
+    workflow.write_text(renamed, encoding="utf-8")
+    origin = f"{vqa / 'plan.json'} was made with this option; to plan without: jellybean plan {vqa}"
+    trace = str(vqa / "traces" / "day.csv")
+    for command in (["simulate"], ["render"], ["render", "--resource"], ["plan", "--check", trace]):
+        assert run([*command, str(vqa)]) == 2
+        said = capsys.readouterr().err
+        assert re.search(rf"--set {FASTER[0]}: .*{re.escape(origin)}", said)
+        assert run([*command, str(vqa), *OPTIONS]) == 2
+        assert "was made with" not in capsys.readouterr().err  # the user gave them
+
+
+def test_a_plan_without_options_is_a_way_out(vqa: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["simulate", str(vqa), "--duration", "5"]) == 0
+    note = f"{vqa / 'plan.json'} is the plan for{SHOWN}; to plan without: "
+    (said,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith(note))
+    assert run(shlex.split(said.removeprefix(note))[1:]) == 0
+    assert (planned_overrides(vqa), "overrides" in document(vqa)) == ((), False)
+
+
+def test_a_plan_of_another_version_names_the_command_with_its_options(
+    vqa: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (vqa / "plan.json").read_text(encoding="utf-8")
+    (vqa / "plan.json").write_text(re.sub(r'"version": \d+', '"version": 99', text), encoding="utf-8")
+    shutil.rmtree(vqa / ".jellybean")
+    assert run(["simulate", str(vqa)]) == 1
+    (said,) = (line for line in capsys.readouterr().err.splitlines() if "plan version 99" in line)
+    assert said.endswith(f"; run: jellybean plan {vqa}{SHOWN}")
+    assert run(shlex.split(said.rpartition("run: ")[2])[1:]) == 0
+    assert document(vqa)["overrides"] == list(FASTER)
+
+
+def test_a_resource_has_the_options_of_the_plan(vqa: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["render", str(vqa), "--resource", "--json"]) == 0
+    resource = json.loads(capsys.readouterr().out)
+    assert {source["rate"] for source in resource["spec"]["sources"].values()} == {"60/s"}
+    assert run(["render", str(vqa), "--resource", "--json", *WHAT_IF]) == 0
+    resource = json.loads(capsys.readouterr().out)
+    assert {source["rate"] for source in resource["spec"]["sources"].values()} == {"39.9/s"}
 
 
 def test_options_that_mean_the_same_replace_nothing(vqa: Path) -> None:
