@@ -82,9 +82,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             return
         if not self._has_received:
             self._has_received = True
-            if not self.tls.server_side or self._buffer[0] == _HANDSHAKE_RECORD:
-                pass
-            else:
+            if self.tls.server_side and self._buffer[0] != _HANDSHAKE_RECORD:
                 self._fail("it does not speak TLS")
                 return
         self._incoming.write(self._buffer[:size])
@@ -118,17 +116,19 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._fail(tls_error_text(error))
             return False
         self._send_outgoing()
-        if self._timer is not None:
-            self._timer.cancel()
         self._app = self._events.secured(self)
         if self._app is None:
             self.close()
             return False
+        if self._timer is not None:
+            self._timer.cancel()
         self._app.connection_made(self)
         return True
 
     def _time_out(self) -> None:
-        self._fail(f"no TLS handshake within {self._handshake_s:g} s")
+        if not self._is_closing:
+            self._fail(f"no TLS handshake within {self._handshake_s:g} s")
+        self.abort()  # `close` waits for a peer that does not read
 
     def _fail(self, reason: str) -> None:
         self._is_closing = True

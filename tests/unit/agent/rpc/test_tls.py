@@ -62,6 +62,12 @@ def context_of(link: Link, *alpn: str) -> ssl.SSLContext:
     return context
 
 
+def handshakes_of(server: Any) -> dict[Any, None]:
+    """The unfinished handshakes of a server."""
+    handshakes: dict[Any, None] = server._sockets[0][1]._handshakes
+    return handshakes
+
+
 def test_a_client_is_known_by_its_certificate_in_both_versions(tmp_path: Path) -> None:
     contexts: list[Any] = []
 
@@ -165,25 +171,50 @@ def test_handshakes_that_do_not_end_are_given_up(
     caplog.set_level("INFO", "jellybean.tls")
 
     async def ask(server: RpcServer, link: Link) -> None:
-        found: Any = server
-        listener = found._sockets[0][1]
+        handshakes, connections = handshakes_of(server), server._connections
         waiting = [await connected(link, None) for _ in range(10)]
         for _, writer in waiting:
             writer.write(b"\x16\x03\x01")  # the beginning of a record
         async with link.channel() as to:
             assert await to.unary_unary(ECHO)(b"x") == b"x"
-        assert len(listener._handshakes) <= 4
+        assert len(handshakes) <= 4
         async with asyncio.timeout(10):
             for reader, writer in waiting:
                 with contextlib.suppress(ConnectionError):
                     assert await reader.read() == b""
                 writer.close()
-        assert not listener._handshakes
-        assert not found._connections
+        assert not handshakes
+        assert not connections
 
     served(tmp_path, ask, tls=True)
     assert sum("unfinished handshakes" in text for text in caplog.messages) >= 6
     assert any("no TLS handshake within 0.5 s" in text for text in caplog.messages)
+
+
+def test_a_failed_handshake_is_logged_once_and_its_peer_need_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A peer that reads nothing keeps the socket from being closed; the time limit then aborts it."""
+    limited(monkeypatch, handshake_s=0.5)
+    caplog.set_level("INFO", "jellybean.tls")
+
+    async def ask(server: RpcServer, link: Link) -> None:
+        handshakes = handshakes_of(server)
+        reader, writer = await connected(link, None)
+        silent: Any = reader
+        silent._transport.pause_reading()
+        async with asyncio.timeout(20):
+            while not handshakes:
+                await asyncio.sleep(0.01)
+            (transport,) = handshakes
+            transport._socket.write(bytes(2**25))  # more than the kernel's buffers hold
+            writer.write(b"plain text")
+            while transport._socket is not None:
+                await asyncio.sleep(0.01)
+        writer.close()
+
+    served(tmp_path, ask, tls=True)
+    assert caplog.messages == ["refused at the handshake: it does not speak TLS (127.0.0.1)"]
 
 
 def test_a_connection_of_the_maximum_age_ends_without_a_failed_call(
@@ -351,11 +382,10 @@ def test_mutated_records(tmp_path: Path, count: int) -> None:
             if number % 50 == 49:
                 async with link.channel() as to:
                     assert await to.unary_unary(ECHO)(b"on") == b"on"
-        await asyncio.sleep(0.2)
-        found: Any = server
-        assert not server._calls
-        assert not server._connections
-        assert not found._sockets[0][1]._handshakes
+        handshakes = handshakes_of(server)
+        async with asyncio.timeout(30):
+            while server._calls or server._connections or handshakes:
+                await asyncio.sleep(0.01)
 
     served(tmp_path, ask, 60 + count / 30, tls=True)
 
