@@ -7,7 +7,9 @@ with Client.of("demo/digits") as client:
 from __future__ import annotations
 
 import json
+import math
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +25,7 @@ from jellybean_agent import (
     AgentError,
     Array,
     CertificateFolder,
+    ConnectionFault,
     InvalidInputError,
     StatusError,
     Transport,
@@ -37,6 +40,7 @@ from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 
 TIMEOUT_S = 60.0
+_FAULT_AGE_S = 5.0  # for which a connection's fault holds: determining it takes up to 5 s, in each call of an outage
 _NOT_CONNECTED = ("failed to connect to all addresses", "errors resolving")  # what gRPC says without a connection
 _NO_METHOD = ("no method ", "Method not found!")  # what servers of ours and of grpc say that have other services
 INFER = "/jellybean.gateway.v1.Gateway/Infer"
@@ -55,6 +59,9 @@ class Client:
         self._channel: grpc.Channel | None = None
         self._stub: Any = None  # gRPC stub of the current channel
         self._socket_client: UnixSocketClient | None = None
+        self._fault_lock = threading.Lock()  # held while the reason is determined why there is no connection
+        self._fault: ConnectionFault | None = None
+        self._fault_at_s = -math.inf  # when `_fault` was determined, by the monotonic clock
         self._try_socket = address.startswith("unix:")  # set to False once the gateway proves to speak gRPC only
         try:
             folder = None if tls is None else CertificateFolder(Path(tls))
@@ -182,12 +189,20 @@ class Client:
         except grpc.RpcError as error:
             raise self._error_of(error) from error
 
+    def _connection_fault(self) -> ConnectionFault | None:
+        """Why the gateway cannot be reached, determined by a new connection at most once in `_FAULT_AGE_S`."""
+        with self._fault_lock:
+            if time.monotonic() - self._fault_at_s > _FAULT_AGE_S:
+                self._fault = connection_fault(self.address, *self._transport.expected())
+                self._fault_at_s = time.monotonic()
+            return self._fault
+
     def _error_of(self, error: grpc.RpcError) -> RequestError:
         """The error of a failed call. Where there is no connection, the reason is found by making one here."""
         status, details = error.code(), error.details() or "no details"
         is_cut_off = status is grpc.StatusCode.UNAVAILABLE and details.startswith(_NOT_CONNECTED)
         if is_cut_off and not self.address.startswith("unix:"):
-            fault = connection_fault(self.address, *self._transport.expected())
+            fault = self._connection_fault()
             if fault is not None:
                 return HandshakeError(fault.reason) if fault.of_certificate else RequestError(status.name, fault.reason)
         if status is grpc.StatusCode.UNIMPLEMENTED and details.startswith(_NO_METHOD):

@@ -41,30 +41,50 @@ def connection_fault(address: str, wanted: Identity | None, folder: CertificateF
     `wanted`: identity of the process that should answer; `folder`: the caller's certificate. Without them, plain text.
     """
     host, _, port = address.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit() and int(port) < 2**16):
+        return ConnectionFault(f"{address!r} is no address: write HOST:PORT", of_certificate=False)
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S) as connection:
+        connection = socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S)
+    except (OSError, UnicodeError) as error:  # UnicodeError: a host name that cannot be encoded (IDNA)
+        return ConnectionFault(_connect_failure(address, host, error), of_certificate=False)
+    with connection:
+        try:
             if wanted is None or folder is None:
                 return _fault_of_plain_text(connection, address)
             return _Handshake(address, wanted, folder.path, folder.current()).fault(connection)
-    except socket.gaierror:
-        return ConnectionFault(f"{address}: the host name {host} is unknown", of_certificate=False)
-    except TimeoutError:
-        return ConnectionFault(f"{address} does not answer: is the host up, and the port open?", of_certificate=False)
-    except ConnectionRefusedError:
-        reason = f"nothing listens at {address}: is the gateway up, and is this its port for clients?"
-        return ConnectionFault(reason, of_certificate=False)
-    except OSError as error:
-        return ConnectionFault(f"{address}: {describe_error(error)}", of_certificate=False)
+        except TimeoutError:
+            reason = f"{address} takes connections, but does not answer: is this the gateway's port?"
+            return ConnectionFault(reason, of_certificate=False)
+        except OSError as error:
+            return ConnectionFault(f"{address}: {describe_error(error)}", of_certificate=False)
+
+
+def _connect_failure(address: str, host: str, error: Exception) -> str:
+    """Why there is no TCP connection."""
+    if isinstance(error, socket.gaierror | UnicodeError):
+        return f"{address}: the host name {host} is unknown"
+    if isinstance(error, TimeoutError):
+        return f"{address} does not answer: is the host up, and the port open?"
+    if isinstance(error, ConnectionRefusedError):
+        return f"nothing listens at {address}: is the gateway up, and is this its port for clients?"
+    return f"{address}: {describe_error(error)}"
 
 
 def _fault_of_plain_text(connection: socket.socket, address: str) -> ConnectionFault | None:
-    """The fault if the server speaks TLS: it closes other connections without a word, so a handshake is tried."""
+    """The fault if the server speaks TLS: it closes other connections without a word, so a handshake is tried.
+
+    TimeoutError if the server says nothing.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    with contextlib.suppress(OSError), context.wrap_socket(connection):
-        reason = f"{address} takes TLS only: give the folder of a certificate (--tls FOLDER)"
-        return ConnectionFault(reason, of_certificate=True)
-    return None
+    try:
+        context.wrap_socket(connection).close()
+    except TimeoutError:
+        raise
+    except OSError:
+        return None
+    reason = f"{address} takes TLS only: give the folder of a certificate (--tls FOLDER)"
+    return ConnectionFault(reason, of_certificate=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +178,7 @@ def _subjects(bundle: bytes) -> list[str]:
     """Names of the authorities in a bundle (PEM)."""
     from cryptography import x509
 
-    return [_common_name(found.subject) for found in x509.load_pem_x509_certificates(bundle)]
+    return [_common_name(certificate.subject) for certificate in x509.load_pem_x509_certificates(bundle)]
 
 
 def _issuer(certificate: Any) -> str:
@@ -168,8 +188,8 @@ def _issuer(certificate: Any) -> str:
 def _common_name(name: Any) -> str:
     from cryptography.x509.oid import NameOID
 
-    found = name.get_attributes_for_oid(NameOID.COMMON_NAME)
-    return str(found[0].value) if found else name.rfc4514_string()
+    common_names = name.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(common_names[0].value) if common_names else name.rfc4514_string()
 
 
 def _names(certificate: Any) -> list[str]:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import shutil
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import grpc
 import pytest
 
 from jellybean.serving.client import Client
 from jellybean.serving.enrolment.authority import open_authority
 from jellybean.serving.errors import HandshakeError, RequestError
-from jellybean_agent import CertificateFolder, Identity, Policy, Role, Transport
+from jellybean_agent import CertificateFolder, Identity, Policy, Role, Transport, connection_fault
+from jellybean_agent.security import connection_fault as connection_faults
 from tests.support.ports import free_port
 
 GATEWAY, ADMIN = Identity("scales", Role.GATEWAY), Identity("scales", Role.ADMIN, "admin")
@@ -134,6 +138,60 @@ def test_tls_against_plain_text(certificates: Certificates) -> None:
     with serving(None) as address:
         reason = handshake_refusal(address, certificates.admin)
     assert f"what listens at {address} speaks no TLS" in reason
+
+
+@contextmanager
+def silent_server() -> Iterator[tuple[str, socket.socket]]:
+    """A server whose kernel accepts connections, and which says nothing: (address, listening socket)."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield f"127.0.0.1:{listening.getsockname()[1]}", listening
+
+
+@pytest.mark.parametrize("has_certificate", [True, False])
+def test_a_server_that_says_nothing(
+    has_certificate: bool, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_faults, "_CONNECT_S", 0.2)
+    expected = (GATEWAY, CertificateFolder(certificates.admin)) if has_certificate else (None, None)
+    with silent_server() as (address, _):
+        fault = connection_fault(address, *expected)
+    assert fault is not None
+    assert not fault.of_certificate
+    assert fault.reason.startswith(f"{address} takes connections, but does not answer")
+
+
+@pytest.mark.parametrize(
+    "address", ["gateway.example", "gateway.example:abc", "gateway.example:-1", "h:99999", ":7000"]
+)
+def test_what_is_no_address(address: str) -> None:
+    fault = connection_fault(address, None, None)
+    assert fault is not None
+    assert fault.reason == f"{address!r} is no address: write HOST:PORT"
+
+
+def test_the_calls_of_an_outage_share_one_diagnosis() -> None:
+    """Each call fails at once in gRPC; only the first makes a connection of its own."""
+    with silent_server() as (address, listening):
+        listening.setblocking(False)
+        client = Client(address, timeout_s=20.0)
+        error = NoConnection()
+        reasons = {client._error_of(error).reason for _ in range(3)}
+        connections = 0
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                listening.accept()[0].close()
+                connections += 1
+    assert (len(reasons), connections) == (1, 1)
+
+
+class NoConnection(grpc.RpcError):
+    """The error of a call that found no connection, as gRPC reports it."""
+
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.UNAVAILABLE
+
+    def details(self) -> str:
+        return "failed to connect to all addresses"
 
 
 def test_nobody_at_the_address(certificates: Certificates) -> None:
