@@ -128,7 +128,7 @@ def test_agents_wire_the_tensors_as_the_variant_names_them(
         (
             "        outputs: {features: y}\n",
             "",
-            "if exported only calls it otherwise, write in it outputs: {features: y}",
+            "if exported only calls it otherwise, write in it outputs: {features: 'y'}",
         ),
         (", output: probabilities", "", "answer differently: 'output' is float32 [n, 3], 'label' is int64 [n]"),
         ("left: minuend", "left: subtrahend", "name each in the variant: inputs: {right: minuend}"),

@@ -71,6 +71,7 @@ def test_a_failed_clean_up_after_an_interrupt_is_an_error_of_its_own() -> None:
     assert interrupt_behind(ImportError("no module")) is None
 
 
+@pytest.mark.usefixtures("default_sigterm")
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_an_interrupted_plan_says_what_it_knows(
     number: int, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

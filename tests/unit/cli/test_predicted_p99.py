@@ -94,6 +94,7 @@ def test_an_interrupted_explanation_keeps_what_it_printed(
     assert "Without one tier" not in shown.out
 
 
+@pytest.mark.usefixtures("default_sigterm")
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_explanation_without_a_plan_keeps_what_it_printed(
     number: int, status: int, planned: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
