@@ -2,7 +2,8 @@
 
 The search for a plan in time prunes by its target, so the best plan that it saw may be far from the best there is. This
 one minimises the simulated p99: it starts from the plans that are fastest without queues (`fast_plans`), and then asks
-the deadline search again and again for a p99 below the least one, until it finds none.
+the deadline search again and again for a p99 below the least one, until it finds none, or has tried `MOST_TRIED`
+restrictions.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from jellybean_solver import (
     DEFAULT_SETTINGS,
     Cuts,
     Deadline,
+    Network,
     Plan,
     Problem,
     SolveOptions,
     SolverError,
     fast_plans,
+    is_large,
     limited,
     solve_cut,
 )
@@ -34,6 +37,11 @@ SAME = 1e-6  # relative difference below which two costs or latencies count as e
 STEPS = (0.6, 0.8, 0.93)
 EFFORT = replace(DEFAULT_SETTINGS, proposals=12, improvements=0, judged_above=3.2)
 
+# Restrictions tried, each of which is a solve, and a simulation if it gives a plan that may be faster. Nobody asked for
+# the least p99, so its search takes at most as many as the one for a plan in time. A search of a fleet counts as the
+# plans that it may propose.
+MOST_TRIED = DEFAULT_SETTINGS.proposals
+
 Progress = Callable[[float, float, str], None]  # progress callback with the arguments done, total, label
 
 
@@ -41,12 +49,12 @@ Progress = Callable[[float, float, str], None]  # progress callback with the arg
 class Nearest:
     """`plan`: the plan of least p99 among all that were simulated, `simulated` in number.
 
-    `complete`: the search for it ended by itself, not by the time limit.
+    `ended_by`: the limit that ended the search for it, in words; empty if it ended by itself.
     """
 
     plan: Plan
     simulated: int
-    complete: bool
+    ended_by: str
 
 
 class SimulationJudge:
@@ -91,21 +99,39 @@ def nearest_latency(
 ) -> Nearest:
     """Search the plan of least p99 latency; `judge` knows the plans that were simulated before, and simulates."""
     clock = limited(time_limit_s, time.monotonic)
+    counted = _Counted(MOST_TRIED)
+    each = EFFORT.fleet_proposals if is_large(Network(problem)) else 1
     progress(0, len(STEPS) + 1, judge.nearest(target_s))
     for plan in fast_plans(problem, clock):
         judge(plan)
     for number, share in enumerate(STEPS, 1):
         progress(number, len(STEPS) + 1, judge.nearest(target_s))
-        while judge.slowness > 1.0 and clock.left() != 0.0:
+        while judge.slowness > 1.0 and clock.left() != 0.0 and counted.left > 0:
             aim = max(1.0, share * judge.slowness)
-            deadline = Deadline(aim * target_s, lambda plan, aim=aim: judge(plan) / aim, EFFORT)  # type: ignore[misc]
+            effort = replace(EFFORT, proposals=min(EFFORT.proposals, counted.left))
+            deadline = Deadline(aim * target_s, lambda plan, aim=aim: judge(plan) / aim, effort, counted)  # type: ignore[misc]
+            before = counted.left
             try:
                 solve_cut(problem, cuts, SolveOptions(gap, clock.left(), time.monotonic, False, deadline))
             except SolverError:
                 break
+            counted.left = min(counted.left, before - each)
             if judge.slowness > aim:
                 break
-    return Nearest(judge.fastest, judge.simulated, clock.left() != 0.0)
+    ended_by = "the time limit" if clock.left() == 0.0 else ""
+    if counted.left <= 0 and judge.slowness > 1.0:
+        ended_by = ended_by or f"its limit of {MOST_TRIED} tries"
+    return Nearest(judge.fastest, judge.simulated, ended_by)
+
+
+class _Counted:
+    """Counts the restrictions that deadline searches try, as their `advance`. `left`: may still be tried."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def __call__(self, done: float, most: float) -> None:
+        self.left -= 1
 
 
 def plans(count: int) -> str:

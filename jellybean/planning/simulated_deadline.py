@@ -124,8 +124,8 @@ def _not_in_time(
     verb = "is" if len(kept) == 1 else "are"
     late = f"the cheapest plan ({formats.usd(cost_of(judged.plan))} USD/h) is too slow: {judged.text}"
     known = f"the least of {plans(nearest.simulated)} simulated in search of the least p99"
-    if not nearest.complete:
-        known += ", which the time limit ended: more time may find a lower one"
+    if nearest.ended_by:
+        known += f", which {nearest.ended_by} ended: there may be a lower one"
     elif not cuts and not problem.workflows:
         known += f"; below {formats.duration(least_latency_s(problem))} there is none, even with zero queueing delay"
     cost = formats.usd(cost_of(nearest.plan))

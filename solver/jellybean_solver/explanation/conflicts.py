@@ -11,11 +11,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby
 from typing import Any
 
+from jellybean_solver.explanation.conflict_search import ConflictSearch
 from jellybean_solver.explanation.counterfactuals import Resolve, Resolved, Resolver
-from jellybean_solver.explanation.minimum_conflict import smallest_conflict
 from jellybean_solver.explanation.parts import Part
 from jellybean_solver.explanation.relaxations import (
     LEAST_RATE,
@@ -115,7 +114,7 @@ def find_conflict(
         # The plan that breaks them is only the cheapest one: no relaxation is proven to be the least.
         eased = _eased(broken, reason, lambda member: replace(least(member), exact=False), resolver, publish)
         return replace(reason, relaxations=eased)
-    search = _Search(problem, every, resolver, ask)
+    search = ConflictSearch(problem, every, resolver, ask, answer)
     members, fewest = search.smallest(search.irreducible(every))
     known = replace(reason, proven=search.proven, smallest=fewest)
     relaxations = _eased(members, known, least, resolver, publish)
@@ -163,67 +162,6 @@ def _breaks(problem: Problem, plan: Plan, requirement: Requirement, resolver: Re
         return False
     used, limit = usage(problem, plan, requirement, resolver), requirement.value
     return used is not None and limit is not None and used > limit * (1 + COST_TOLERANCE)
-
-
-class _Search:
-    def __init__(self, problem: Problem, every: Sequence[Requirement], resolver: Resolver, ask: Resolve) -> None:
-        self.problem, self.every, self.resolver, self.ask = problem, every, resolver, ask
-        self.proven = True
-        self.known: tuple[Requirement, ...] = ()  # a conflict, while a smaller one is sought
-
-    def irreducible(self, suspects: Sequence[Requirement]) -> tuple[Requirement, ...]:
-        """An irreducible conflict among `suspects`, with all other requirements dropped.
-
-        Empty if structure alone is infeasible, or if that is unknown.
-        """
-        kept = list(suspects)
-        kinds = [list(group) for _, group in groupby(suspects, key=lambda requirement: requirement.kind)]
-        self.resolver.expect(len(kinds))
-        if not self._conflicting([]):
-            for group in reversed(kinds):  # kinds that users care least about are dropped first
-                others = [requirement for requirement in kept if requirement not in group]
-                needed = self._needed(others, group)
-                kept = [requirement for requirement in kept if requirement not in group or requirement in needed]
-        else:
-            kept = []
-        return tuple(kept)
-
-    def _needed(self, kept: list[Requirement], group: list[Requirement]) -> list[Requirement]:
-        """An irreducible subset of `group` that conflicts with `kept`; `group` and `kept` together must conflict."""
-        if self._conflicting(kept):
-            return []
-        if len(group) == 1:
-            return group
-        middle = len(group) // 2
-        left, right = group[:middle], group[middle:]
-        self.resolver.expect(2)
-        right = self._needed(kept + left, right)
-        left = self._needed(kept + right, left)
-        return left + right
-
-    def smallest(self, known: tuple[Requirement, ...]) -> tuple[tuple[Requirement, ...], bool]:
-        """A conflict with as few members as found, and whether it is proven smallest. `known`: some conflict."""
-        if not self.proven:
-            return known, False
-        self.known = known
-        most_solves = self.resolver.settings.conflict_solves
-        return smallest_conflict(self.every, known, self._known_to_conflict, most_solves)
-
-    def _conflicting(self, kept: Sequence[Requirement]) -> bool:
-        answer = self._answer(kept)
-        self.proven = self.proven and answer.proven
-        return not answer.holds
-
-    def _known_to_conflict(self, kept: Sequence[Requirement]) -> bool | None:
-        answer = self._answer(kept)
-        return not answer.holds if answer.proven else None
-
-    def _answer(self, kept: Sequence[Requirement]) -> Resolved:
-        dropped = [requirement for requirement in self.every if requirement not in kept]
-        label = "what conflicts" if not kept else f"what conflicts: {len(kept)} requirements"
-        if self.known:
-            label = f"a smaller conflict than {', '.join(member.words for member in self.known)}"
-        return self.ask(drop(self.problem, *dropped), label)
 
 
 class _Relaxer:

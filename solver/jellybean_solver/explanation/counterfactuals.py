@@ -13,7 +13,7 @@ from jellybean_solver.figures import durations_apart
 from jellybean_solver.fleet.dispatch import DEFAULT_GAP
 from jellybean_solver.latency.estimate import p99_by_workflow
 from jellybean_solver.model.deadline_shares import deadlines_s
-from jellybean_solver.model.plan import Plan
+from jellybean_solver.model.plan import Certificate, Plan
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.outcome import COST_TOLERANCE
 from jellybean_solver.planning.infeasibility import Infeasibility
@@ -138,14 +138,17 @@ class Resolver:
         """State the number of further solves, whatever was announced: some parts turn out to need more or fewer."""
         self.expected = self.done + questions
 
-    def ask(self, problem: Problem, label: str, *, thorough: bool = False, explained: bool = True) -> Resolved:
+    def ask(
+        self, problem: Problem, label: str, *, thorough: bool = False, explained: bool = True, valid: Plan | None = None
+    ) -> Resolved:
         """Solve, and check limits that the solver does not model. `thorough`: for the explained plan, with more time.
 
-        `explained`: also find the reasons of infeasibility, which takes several solves.
+        `explained`: also find the reasons of infeasibility, which takes several solves. `valid`: a plan known to keep
+        all limits of the problem; if none is cheaper, it is the answer, and nothing is simulated.
         """
         self.expected = max(self.expected, self.done + 1)
         self.settings.advance(self.done, self.expected, label)
-        answer = self._answer(problem, thorough, explained)
+        answer = self._answer(problem, thorough, explained, valid)
         self.done += 1
         self.unanswered += answer.status == "unknown"
         self.settings.advance(self.done, self.expected, label)
@@ -174,7 +177,7 @@ class Resolver:
         left_s, limit_s = self._limit.left(), self.settings.time_limit_s
         return left_s is not None and limit_s is not None and left_s <= limit_s / 2
 
-    def _answer(self, problem: Problem, thorough: bool, explained: bool) -> Resolved:
+    def _answer(self, problem: Problem, thorough: bool, explained: bool, valid: Plan | None) -> Resolved:
         limit_s = self._allowed_s(thorough)
         if limit_s == 0.0:
             return Resolved("unknown", None, "time ended before this was looked at")
@@ -188,6 +191,8 @@ class Resolver:
             return Resolved("unknown", None, str(error))
         if solution.plan is None:
             return _without_plan(problem, solution)
+        if valid is not None and not _is_cheaper(solution.plan, valid) and any(deadlines_s(problem).values()):
+            return Resolved(solution.status, _with_bound(valid, solution.plan.certificate))
         cheapest = self._within_deadline(problem, solution, solution.plan, thorough)
         return self._settled(problem, solution, cheapest, thorough)
 
@@ -226,6 +231,17 @@ class Resolver:
         return left_s / 2 if thorough else min(left_s, self.settings.patience * left_s / (self.expected - self.done))
 
 
+def _is_cheaper(plan: Plan, other: Plan) -> bool:
+    cost = other.cost.total_usd_per_h
+    return plan.cost.total_usd_per_h < cost - COST_TOLERANCE * max(1.0, cost)
+
+
+def _with_bound(plan: Plan, proof: Certificate) -> Plan:
+    """The plan with the bound of another proof."""
+    cost = plan.cost.total_usd_per_h
+    return replace(plan, certificate=Certificate.of(cost, min(cost, proof.bound), proof.termination))
+
+
 def _without_plan(problem: Problem, solution: Solution) -> Resolved:
     why = solution.infeasibility
     if why is None:
@@ -237,6 +253,11 @@ def _without_plan(problem: Problem, solution: Solution) -> Resolved:
     if not why.breaches or unaffordable:
         return Resolved("infeasible", None, reason, why)
     return Resolved("refused", why.refused, "; ".join(why.breaches), why)
+
+
+def is_relaxation(kind: str, subject: str) -> bool:
+    """True if the explained plan keeps all limits of a problem with this change."""
+    return kind == "drop" or kind.startswith("more_") or (kind, subject[:1]) == ("accuracy", "-")
 
 
 def compare(base: Plan, answer: Resolved, kind: str, subject: str, words: str) -> Counterfactual:
@@ -251,8 +272,8 @@ def compare(base: Plan, answer: Resolved, kind: str, subject: str, words: str) -
         0.0 if abs(value) <= COST_TOLERANCE * scale else value
         for value in (cost - before.objective, after.bound - before.objective, cost - before.bound)
     )
-    if kind == "drop" or kind.startswith("more_") or (kind, subject[:1]) == ("accuracy", "-"):
-        delta, high = min(delta, 0.0), min(high, 0.0)  # a relaxation: costs at most as much as the explained plan
+    if is_relaxation(kind, subject):
+        delta, high = min(delta, 0.0), min(high, 0.0)  # costs at most as much as the explained plan
     elif delta >= 0:
         low = max(low, 0.0)  # a restriction: costs at least as much
     return Counterfactual(

@@ -13,7 +13,14 @@ from typing import Any
 
 from jellybean_solver.errors import OutOfTimeError
 from jellybean_solver.explanation.conflicts import Conflict, find_conflict, usage
-from jellybean_solver.explanation.counterfactuals import Counterfactual, Resolved, Resolver, ResolveSettings, compare
+from jellybean_solver.explanation.counterfactuals import (
+    Counterfactual,
+    Resolved,
+    Resolver,
+    ResolveSettings,
+    compare,
+    is_relaxation,
+)
 from jellybean_solver.explanation.forced_choices import Question, WhyNot, why_not
 from jellybean_solver.explanation.parts import Part
 from jellybean_solver.explanation.relaxations import Requirement, RequirementKind, drop, relaxed, requirements
@@ -147,7 +154,8 @@ class _Explainer:
         return completed(Part.CHOICES, choices=tuple(self._ask(*change) for change in choices))
 
     def _ask(self, problem: Problem, kind: str, subject: str, words: str) -> Counterfactual:
-        return compare(self.plan, self.resolver.ask(problem, words), kind, subject, words)
+        valid = self.plan if is_relaxation(kind, subject) else None
+        return compare(self.plan, self.resolver.ask(problem, words, valid=valid), kind, subject, words)
 
     def _choices(self) -> Iterator[Changed]:
         """Changed problems in which a tier or pool in use is forbidden, or another variant is forced."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
+from jellybean.planning import nearest_latency
 from jellybean.planning.predicted_latency import judged_latency, latency_breach
 from jellybean.planning.simulated_deadline import in_time
 from jellybean_solver import Arrivals, Problem, Slo, evaluate, solve
@@ -68,3 +71,14 @@ def test_the_nearest_p99_is_the_least_of_any_plan_not_that_of_the_cheapest() -> 
     assert found.nearest_p99_s is not None and found.nearest_p99_s < 0.05
     assert "below 20.0 ms there is none" in found.reasons[-1]
     assert steps and all("least p99 so far" in step for step in steps)
+
+
+def test_the_search_for_the_least_p99_has_a_limit_that_is_said_if_it_ended_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = _skewed(0.01)
+    cheapest = solve(asked)
+    (text,) = (reason for reason in in_time(asked, {}, cheapest, 0.0, None).reasons if "nearest found" in reason)
+    assert "limit" not in text
+    monkeypatch.setattr(nearest_latency, "MOST_TRIED", 1)
+    found = in_time(asked, {}, cheapest, 0.0, None)
+    assert "which its limit of 1 tries ended: there may be a lower one" in found.reasons[-1]
+    assert found.nearest_p99_s is not None

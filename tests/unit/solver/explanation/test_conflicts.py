@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain, combinations
 
 import pytest
 
 from jellybean_solver import Plan, Problem, Sharing
+from jellybean_solver.explanation.conflict_search import ConflictSearch
 from jellybean_solver.explanation.conflicts import Conflict, find_conflict
 from jellybean_solver.explanation.counterfactuals import Resolved, Resolver, ResolveSettings
 from jellybean_solver.explanation.explain import Explanation, explain
 from jellybean_solver.explanation.parts import Part
-from jellybean_solver.explanation.relaxations import RequirementKind
+from jellybean_solver.explanation.relaxations import Requirement, RequirementKind, drop, requirements
 from tests.support.small_problems import box, gpu, operator, problem, variant
 from tests.unit.solver.explanation.two_variants import seeing
 
@@ -56,6 +59,32 @@ def test_reason_members_and_each_relaxation_are_published_as_they_are_solved() -
         assert known.relaxations == conflict.relaxations[:number]
     kinds = [member.kind for member in conflict.members]
     assert kinds == sorted(kinds, key=list(RequirementKind).index), "most important to users first"
+
+
+def test_a_conflict_is_found_without_solving_what_is_decided_already() -> None:
+    given = replace(seeing(target=85.0, boxes=1, budget_usd_per_h=2.5), utilisation=0.9)
+    resolver = Resolver(ResolveSettings())
+    every = requirements(given)
+    answer = resolver.ask(given, "the plan")
+    solved: list[tuple[frozenset[Requirement], bool]] = []
+    by_problem = {repr(drop(given, *dropped)): frozenset(every) - frozenset(dropped) for dropped in subsets(every)}
+
+    def ask(problem: Problem, label: str) -> Resolved:
+        found = resolver.ask(problem, label, explained=False)
+        kept = by_problem[repr(problem)]
+        for known, holds in solved:  # dropping requirements never makes a problem infeasible
+            assert not (kept <= known if holds else known <= kept), "a set solved before decides it"
+        solved.append((kept, found.holds))
+        return found
+
+    search = ConflictSearch(given, every, resolver, ask, answer)
+    members, fewest = search.smallest(search.irreducible(every))
+    assert len(members) == 4 and fewest and search.proven and len(solved) > 3
+
+
+def subsets(every: tuple[Requirement, ...]) -> Iterator[tuple[Requirement, ...]]:
+    """All subsets."""
+    return chain.from_iterable(combinations(every, size) for size in range(len(every) + 1))
 
 
 def test_one_requirement_may_be_too_much_alone() -> None:

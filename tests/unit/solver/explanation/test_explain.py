@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from jellybean_solver import Link, Plan, Problem, SolverError
-from jellybean_solver.explanation.counterfactuals import DeadlineResult, Resolved, ResolveSettings, compare
+from jellybean_solver.explanation.counterfactuals import DeadlineResult, Resolved, Resolver, ResolveSettings, compare
 from jellybean_solver.explanation.explain import Explanation, explain
 from jellybean_solver.explanation.forced_choices import Question
 from jellybean_solver.explanation.parts import Part
-from jellybean_solver.explanation.relaxations import RequirementKind, relaxed, requirements
+from jellybean_solver.explanation.relaxations import RequirementKind, drop, relaxed, requirements
 from jellybean_solver.explanation.restrictions import forbid_pool
 from jellybean_solver.planning.solve import solve
 from jellybean_solver.planning.solver import Solution
@@ -184,6 +184,24 @@ def test_alternatives_far_below_the_target_are_not_simulated() -> None:
         made[share] = [*seeds]
     assert made[0.0][:5] == made[0.5][:5] == list(range(5))  # the plan itself
     assert len(made[0.5]) < len(made[0.0])
+
+
+def test_a_relaxation_that_saves_nothing_is_not_simulated() -> None:
+    simulated = list[Plan]()
+
+    def p99_s(plan: Plan, seed: int) -> dict[str, float]:
+        simulated.append(plan)
+        return {"": 1.0}
+
+    asked = seeing(target=75.0, latency_p99_s=100.0)
+    valid = solve(asked).plan
+    assert valid is not None
+    resolver = Resolver(ResolveSettings(p99_s=p99_s))
+    without = resolver.ask(drop(asked, requirements(asked)[0]), "without accuracy", valid=valid)
+    assert (without.status, simulated) == ("optimal", [])
+    assert compare(valid, without, "drop", "", "").delta_usd_per_h == 0
+    resolver.ask(asked, "as it is")
+    assert len(simulated) == 1
 
 
 def test_an_alternative_that_is_late_gives_way_to_one_that_settling_finds() -> None:
