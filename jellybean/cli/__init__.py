@@ -7,6 +7,7 @@ import sys
 import typer
 
 from jellybean.cli.app import app, load_commands
+from jellybean.cli.closed_pipes import end_at_closed_pipes
 from jellybean.cli.console import (
     EXIT_BAD_INPUT,
     EXIT_FAILURE,
@@ -27,7 +28,10 @@ _UsageError: type[Exception] = next(base for base in typer.BadParameter.__mro__ 
 
 def main() -> None:
     """Entry point of `jellybean`."""
-    sys.exit(run(sys.argv[1:]))
+    end_at_closed_pipes()
+    status = run(sys.argv[1:])
+    sys.stdout.flush()  # a pipe that is closed is noticed at the latest here
+    sys.exit(status)
 
 
 def run(arguments: list[str]) -> int:

@@ -30,6 +30,7 @@ EXIT_OVERLOAD = 4
 EXIT_MISSED = 5
 EXIT_WOULD_BREAK = 6
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as in a shell
+EXIT_CLOSED_PIPE = 141  # 128 + SIGPIPE
 EXIT_TERMINATED = 143  # 128 + SIGTERM
 
 _PIPED_WIDTH = 160  # width of the output without a terminal, in characters, so that tables in a log are not cut
