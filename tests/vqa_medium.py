@@ -75,5 +75,5 @@ def vqa_problem(rate_per_s: float = 40.0, accuracy: float | None = 56.0, sharing
 
 
 def _rows(name: str) -> list[list[str]]:
-    with (DATA / f"{name}.csv").open(newline="") as file:
+    with (DATA / f"{name}.csv").open(newline="", encoding="utf-8") as file:
         return [row for row in csv.reader(file) if row]

@@ -21,7 +21,7 @@ FONTS = (
     *("DejaVuSans", "DejaVuSans-Bold", "DejaVuSans-Oblique", "DejaVuSerif", "DejaVuSerif-Bold", "DejaVuSerif-Italic"),
     *("DejaVuSansMono", "DejaVuSansMono-Bold", "STIXGeneral", "STIXGeneralBol", "STIXGeneralItalic"),
 )
-WORDS = (Path(__file__).parent / "words.txt").read_text().split()
+WORDS = (Path(__file__).parent / "words.txt").read_text(encoding="utf-8").split()
 
 Pixels = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]

@@ -1,7 +1,7 @@
 """Ends a command quietly when the reader of its output has gone, as in `jellybean plan my-project | head -4`.
 
-The streams raise SystemExit themselves, so that neither Typer, Rich nor a handler of OSError takes the closed pipe for a
-failure of the command; its clean-up runs as for any exit. SIGPIPE stays ignored, as sockets that close are no reason
+The streams raise SystemExit themselves, so that neither Typer, Rich nor a handler of OSError takes the closed pipe for
+a failure of the command; its clean-up runs as for any exit. SIGPIPE stays ignored, as sockets that close are no reason
 to end.
 """
 

@@ -175,11 +175,11 @@ def test_the_report_is_about_the_plan_that_was_made_anew(tmp_path: Path) -> None
     jellybean("plan", directory)
     first = json.loads(jellybean("report", directory, "--json").stdout)
     workflow = tmp_path / "digits" / "workflow.yaml"
-    written = workflow.read_text()
-    workflow.write_text(written.replace("rate: 10/s", "rate: 15/s"))
+    written = workflow.read_text(encoding="utf-8")
+    workflow.write_text(written.replace("rate: 10/s", "rate: 15/s"), encoding="utf-8")
     jellybean("plan", directory)
     assert json.loads(jellybean("report", directory, "--json").stdout)["plan_hash"] != first["plan_hash"]
-    workflow.write_text(written)
+    workflow.write_text(written, encoding="utf-8")
     assert "planned again" in jellybean("simulate", directory).stderr
     again = json.loads(jellybean("report", directory, "--json").stdout)
     assert again["plan_hash"] == first["plan_hash"]

@@ -35,7 +35,7 @@ def problem(vqa: Project) -> Problem:
 
 def rows(name: str) -> Iterator[list[str]]:
     """Rows of a published file."""
-    with (PUBLISHED / name).open(newline="") as stream:
+    with (PUBLISHED / name).open(newline="", encoding="utf-8") as stream:
         yield from csv.reader(stream)
 
 

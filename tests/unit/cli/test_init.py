@@ -124,7 +124,8 @@ def test_an_example_that_cannot_be_made_leaves_no_folder(tmp_path: Path) -> None
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "make.py").write_text(
-        "import sys; print('half'); sys.exit('line one\\nrapidocr has no file models/x.onnx')"
+        "import sys; print('half'); sys.exit('line one\\nrapidocr has no file models/x.onnx')",
+        encoding="utf-8",
     )
     with pytest.raises(
         JellyBeanError, match=r"^the example ocr could not be made: rapidocr has no file models/x\.onnx$"
@@ -134,8 +135,11 @@ def test_an_example_that_cannot_be_made_leaves_no_folder(tmp_path: Path) -> None
 
 
 def test_a_made_model_gets_its_hash(tmp_path: Path) -> None:
-    (tmp_path / "workflow.yaml").write_text("operators: {read: {variants: {a: {model: models/a.onnx}}}}\n")
-    (tmp_path / "make.py").write_text("from pathlib import Path; Path('models').mkdir(); Path('models/a.onnx').touch()")
+    (tmp_path / "workflow.yaml").write_text(
+        "operators: {read: {variants: {a: {model: models/a.onnx}}}}\n", encoding="utf-8"
+    )
+    make = "from pathlib import Path; Path('models').mkdir(); Path('models/a.onnx').touch()"
+    (tmp_path / "make.py").write_text(make, encoding="utf-8")
     make_example(Example.OCR, tmp_path)
     empty = hashlib.sha256(b"").hexdigest()
-    assert f"{{model: models/a.onnx, sha256: {empty}}}" in (tmp_path / "workflow.yaml").read_text()
+    assert f"{{model: models/a.onnx, sha256: {empty}}}" in (tmp_path / "workflow.yaml").read_text(encoding="utf-8")

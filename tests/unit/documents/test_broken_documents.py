@@ -336,9 +336,11 @@ def test_the_link_is_named_that_a_tier_in_between_does_not_replace(
     folder: Path, breaking: Callable[..., tuple[DocumentProblem, ...]]
 ) -> None:
     path = folder / P
-    path.write_text(path.read_text().replace("{box: 100 us, t4: 50 us}", "{t4: 50 us}"))
+    path.write_text(
+        path.read_text(encoding="utf-8").replace("{box: 100 us, t4: 50 us}", "{t4: 50 us}"), encoding="utf-8"
+    )
     path = folder / I
-    path.write_text(path.read_text().replace("[edge, cloud]", "[edge, hub, cloud]"))
+    path.write_text(path.read_text(encoding="utf-8").replace("[edge, cloud]", "[edge, hub, cloud]"), encoding="utf-8")
     problems = breaking(I, "from: edge, to: cloud,", "from: edge, to: hub}\n  - {from: hub, to: cloud,")
     lacking = "no link from edge to cloud, and data does not pass through hub: add a link {from: edge, to: cloud}"
     assert [problem.path for problem in problems] == ["operators.label"]
