@@ -123,9 +123,9 @@ def _not_in_time(
     settings = (f"{paths[name]}={format_quantity(DURATION, seconds)}" for name, seconds in kept.items())
     verb = "is" if len(kept) == 1 else "are"
     late = f"the cheapest plan ({formats.usd(cost_of(judged.plan))} USD/h) is too slow: {judged.text}"
-    known = f"the least of {plans(nearest.simulated)} simulated in search of the least p99"
+    known = f"the fastest of {plans(nearest.simulated)} simulated; other plans may be faster or cheaper"
     if nearest.ended_by:
-        known += f", which {nearest.ended_by} ended: there may be a lower one"
+        known += f", as {nearest.ended_by} ended the search"
     elif not cuts and not problem.workflows:
         known += f"; below {formats.duration(least_latency_s(problem))} there is none, even with zero queueing delay"
     cost = formats.usd(cost_of(nearest.plan))

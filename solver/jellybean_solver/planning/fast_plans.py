@@ -7,6 +7,7 @@ for several margins of capacity, and a caller compares the plans' predicted p99 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,18 +15,21 @@ from dataclasses import replace
 from jellybean_solver.deadline.lower_bound import least_latency_s
 from jellybean_solver.deadline.restriction import with_margin, without_margin
 from jellybean_solver.demand.demand import Network
+from jellybean_solver.demand.ratio_options import ratio_representatives
 from jellybean_solver.errors import SolverError
 from jellybean_solver.fleet.dispatch import DEFAULT_GAP, has_many_places
 from jellybean_solver.fleet.proposal import Proposal, propose
 from jellybean_solver.fleet.settings import SearchLimits
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
+from jellybean_solver.model.variant_ratios import settled
 from jellybean_solver.outcome import Clock
 from jellybean_solver.planning.solver import cheapest, finish
 from jellybean_solver.small.objectives import Fleet
 
 MARGINS = (1.0, 0.8, 0.6, 0.45, 0.3, 0.2)  # usable shares of the capacity of workers and links
 STEPS = 6  # bisections of the latency limit for each margin
+MOST_RATIOS = 8  # combinations of fan-out ratios that are tried; each takes as long as a problem with fixed ratios
 NEAR = 1.05  # two limits within this factor count as equal
 ANY_GAP = 1.0  # relative: the latency limit decides, not the cost
 
@@ -33,10 +37,19 @@ ANY_GAP = 1.0  # relative: the latency limit decides, not the cost
 def fast_plans(problem: Problem, clock: Clock) -> Iterator[Plan]:
     """The plan of least latency without queues for each margin of capacity that has one, within accuracy and budget.
 
-    None for fleets and for fan-outs that depend on variants: their programs take too long.
+    Fan-outs that depend on variants are fixed, one combination of their ratios after the other, at most `MOST_RATIOS`
+    of them. None for fleets: their programs take too long.
     """
-    if has_many_places(Network(problem)) or problem.varying:
+    if has_many_places(Network(problem)):
         return
+    variants = {operator.name: [variant.name for variant in operator.variants] for operator in problem.operators}
+    choices = ratio_representatives(problem, variants)
+    for chosen in itertools.islice(itertools.product(*choices.values()), MOST_RATIOS):
+        yield from _fast_plans(settled(problem, dict(zip(choices, chosen, strict=True))), clock)
+
+
+def _fast_plans(problem: Problem, clock: Clock) -> Iterator[Plan]:
+    """As `fast_plans`, for a problem whose ratios do not depend on variants."""
     least_s = least_latency_s(problem)
     for share in MARGINS:
         if clock.left() == 0.0:
