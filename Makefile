@@ -8,7 +8,7 @@ DEMO := demo/digits
 export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: demo test nightly bench lint types protos clean help
+.PHONY: demo test nightly devices bench lint types protos clean help
 
 help:            ## list the targets
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*##/  /'
@@ -36,6 +36,20 @@ test: $(VENV)/.test lint types  ## lint, type-check and run the tests
 nightly: $(VENV)/.test  ## the long runs too
 	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m 'not alone' -n 2 --dist loadfile --no-loadscope-reorder --timeout 3600
 	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m alone --timeout 3600
+	$(MAKE) devices
+
+# Only one build of onnxruntime can be installed: each further one gets an environment of its own over $(VENV).
+DEVICE_TESTS := tests/e2e/devices tests/unit/agent/execution/test_devices.py tests/unit/documents/test_devices.py
+$(VENV)-%/.done: $(VENV)/.test
+	$(BIN)/python -m venv --without-pip $(VENV)-$*
+	$(BIN)/python -c "import site, sysconfig; print('import site; site.addsitedir(%r)' % sysconfig.get_path('purelib'))" \
+		> "$$($(VENV)-$*/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/base.pth"
+	$(BIN)/python -m pip --disable-pip-version-check -q --python $(VENV)-$*/bin/python install --no-deps onnxruntime-$*
+	touch $@
+
+devices: $(VENV)-openvino/.done $(VENV)-gpu/.done  ## test other execution providers than the CPU's
+	$(VENV)-openvino/bin/python -m pytest $(DEVICE_TESTS); status=$$?; \
+	$(VENV)-gpu/bin/python -m pytest $(DEVICE_TESTS) && exit $$status
 
 bench: $(VENV)/.test  ## run all benchmarks, write docs/benchmarks.md (hours)
 	$(BIN)/python -m benchmarks
@@ -52,4 +66,4 @@ protos: $(VENV)/.test  ## regenerate the stubs beside the .proto files
 	cd protos && ../$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. $$(find jellybean_protos -name '*.proto')
 
 clean:           ## remove what the targets made
-	rm -rf $(VENV) demo
+	rm -rf $(VENV) $(VENV)-openvino $(VENV)-gpu demo

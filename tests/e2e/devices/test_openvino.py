@@ -1,0 +1,89 @@
+"""A second execution provider from end to end: profiled, planned, served, watched and reported by its name.
+
+Runs where onnxruntime-openvino is installed: `make devices`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import numpy as np
+import onnxruntime as ort
+import pytest
+
+from jellybean.serving.client import Client
+from jellybean.serving.run_state import running_state
+from jellybean_agent import Executor
+from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
+from tests.support.command_line import jellybean, jellybean_process
+from tests.support.device_project import make_device_project
+
+pytestmark = pytest.mark.skipif(
+    "OpenVINOExecutionProvider" not in ort.get_available_providers(),
+    reason="needs the package onnxruntime-openvino: make devices",
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project, profiled on both devices."""
+    folder = make_device_project(tmp_path_factory.mktemp("devices") / "rows", "openvino")
+    jellybean_process("profile", str(folder), "--seconds", "0.1")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def served(folder: Path) -> Iterator[Path]:
+    jellybean("plan", str(folder))
+    jellybean_process("up", str(folder), "--detach")
+    yield folder
+    jellybean_process("down", str(folder))
+
+
+def test_the_profile_names_it(folder: Path) -> None:
+    text = (folder / "profiles.yaml").read_text(encoding="utf-8")
+    assert text.count("device: openvino") >= 1
+    assert "onnxruntime-openvino" in text  # in the runs' provenance
+
+
+@pytest.mark.parametrize(("price", "pool"), [("0.1", "other"), ("0.3", "plain")])
+def test_the_cheaper_device_is_planned(folder: Path, price: str, pool: str) -> None:
+    done = jellybean("plan", str(folder), "--set", f"workers.other.price={price} USD/h", "--dry-run", "--json")
+    assert {one["pool"] for one in json.loads(done.stdout)["placements"]} == {pool}
+
+
+def test_it_answers_as_the_cpu_does(served: Path) -> None:
+    path = served / "models/net.onnx"
+    plain = Executor(path, hashlib.sha256(path.read_bytes()).hexdigest(), ("x",))
+    with np.load(served / "data/heldout.npz") as data:
+        rows = data["x"]
+    with Client.of(served) as client:
+        for row in range(20):
+            answer = client.infer({"x": rows[row : row + 1]})["net"]
+            expected = plain.run((rows[row : row + 1],)).outputs["y"]
+            assert np.abs(answer - expected).max() <= 1e-3
+
+
+def test_the_agent_top_and_metrics_name_it(served: Path) -> None:
+    (agent,) = (one for one in running_state(served).processes if one.name == "other-1")
+    with grpc.insecure_channel(agent.address) as channel:
+        stub = agent_pb2_grpc.AgentStub(channel)
+        assert stub.Describe(agent_pb2.DescribeRequest(), timeout=5).device == "openvino"
+        text = stub.Metrics(agent_pb2.MetricsRequest(), timeout=5).text.decode()
+    assert 'jellybean_device{device="openvino",worker="other-1"} 1.0' in text
+    top = json.loads(jellybean("top", str(served), "--json").stdout)
+    assert [(one["worker"], one["device"]) for one in top["workers"]] == [("other-1", "openvino")]
+
+
+def test_the_report_names_it_beside_what_was_measured(served: Path) -> None:
+    bench = json.loads(jellybean_process("bench", str(served), "--duration", "3", "--json").stdout)
+    assert (bench["failed"], bench["accuracy"]) == (0, 100)
+    report = json.loads(jellybean("report", str(served), "--json").stdout)
+    assert [(one["name"], one["device"]) for one in report["workers"]] == [("other-1", "openvino")]
+    assert report["workers"][0]["measured"] > 0
+    assert "other-1 on openvino" in jellybean("report", str(served)).stdout
+    assert "other-1 on openvino" in (served / "report.html").read_text(encoding="utf-8")
