@@ -97,6 +97,15 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "dtype_of_datatype",
         "tensor_from_values",
     ),
+    "measuring.memory_growth": ("memory_growth",),
+    "measuring.timed_runs": (
+        "PAUSE_S",
+        "WARM_UP_BELOW_S",
+        "WARM_UP_RUNS",
+        "Block",
+        "batched",
+        "timed_runs",
+    ),
     "process.health": (
         "serve_health",
         "set_health",
@@ -140,6 +149,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "DEVICE_NAMES",
         "Device",
     ),
+    "system.machine": ("Machine", "this_machine"),
     "system.onnxruntime_package": ("onnxruntime_package",),
     "system.malloc": ("keep_freed_memory",),
     "system.protocol_version": (

@@ -59,6 +59,13 @@ from jellybean_agent.inference.service import log_refusal as log_refusal
 from jellybean_agent.inference.tensors import DTYPE_BY_DATATYPE as DTYPE_BY_DATATYPE
 from jellybean_agent.inference.tensors import dtype_of_datatype as dtype_of_datatype
 from jellybean_agent.inference.tensors import tensor_from_values as tensor_from_values
+from jellybean_agent.measuring.memory_growth import memory_growth as memory_growth
+from jellybean_agent.measuring.timed_runs import PAUSE_S as PAUSE_S
+from jellybean_agent.measuring.timed_runs import WARM_UP_BELOW_S as WARM_UP_BELOW_S
+from jellybean_agent.measuring.timed_runs import WARM_UP_RUNS as WARM_UP_RUNS
+from jellybean_agent.measuring.timed_runs import Block as Block
+from jellybean_agent.measuring.timed_runs import batched as batched
+from jellybean_agent.measuring.timed_runs import timed_runs as timed_runs
 from jellybean_agent.process.health import serve_health as serve_health
 from jellybean_agent.process.health import set_health as set_health
 from jellybean_agent.process.metrics import BYTES_PER_GIB as BYTES_PER_GIB
@@ -89,6 +96,8 @@ from jellybean_agent.security.tls_context import TlsConnection as TlsConnection
 from jellybean_agent.system.device import CPU as CPU
 from jellybean_agent.system.device import DEVICE_NAMES as DEVICE_NAMES
 from jellybean_agent.system.device import Device as Device
+from jellybean_agent.system.machine import Machine as Machine
+from jellybean_agent.system.machine import this_machine as this_machine
 from jellybean_agent.system.malloc import keep_freed_memory as keep_freed_memory
 from jellybean_agent.system.onnxruntime_package import onnxruntime_package as onnxruntime_package
 from jellybean_agent.system.private_files import stays_inside_folder as stays_inside_folder

@@ -26,7 +26,6 @@ from jellybean.documents.layout import (
 )
 from jellybean.documents.overrides import apply_overrides, option_text
 from jellybean.documents.provenance.content import Content, read_content
-from jellybean.documents.provenance.machine import this_machine
 from jellybean.documents.provenance.staleness import StaleProfile, notes_on_machines, stale_profiles
 from jellybean.documents.schema.infrastructure import InfrastructureDocument
 from jellybean.documents.schema.profiles import ProfilesDocument
@@ -35,6 +34,7 @@ from jellybean.documents.schema.validation import CheckedDocument, validate_tree
 from jellybean.documents.schema.workflow import WorkflowDocument
 from jellybean.errors import DocumentError, DocumentProblem
 from jellybean.quantities import nearest_name
+from jellybean_agent import this_machine
 
 _MAX_SUGGESTIONS = 3
 _INIT = "`jellybean init digits DIR` makes a project from an example"

@@ -12,9 +12,8 @@ import json
 from pathlib import Path
 from typing import Any, Self
 
-from jellybean.documents.provenance.machine import this_machine
 from jellybean.folders import STATE_FOLDER, state_folder
-from jellybean_agent import Device
+from jellybean_agent import Device, this_machine
 
 FOLDER = Path(STATE_FOLDER) / "profile-cache"
 

@@ -14,7 +14,6 @@ from jellybean.display import formats
 from jellybean.documents import ProfilesDocument
 from jellybean.documents.provenance.changes import Entry, Part
 from jellybean.documents.provenance.content import Content
-from jellybean.documents.provenance.machine import this_machine
 from jellybean.documents.schema.profiles import (
     AccuracyProfile,
     BatchProfile,
@@ -38,7 +37,7 @@ from jellybean.profiler.latency import Latency, Point
 from jellybean.profiler.survey import Survey
 from jellybean.profiler.todo import Todo
 from jellybean.profiler.workload import Model, Workload
-from jellybean_agent import CPU, Device
+from jellybean_agent import CPU, Device, this_machine
 
 NOISY = 0.10  # relative spread of repeated latency measurements above which a note is printed
 MIN_NOISE_S = 1e-3  # no note on the spread of shorter latencies: it comes from clocks and sleeps, not from the model

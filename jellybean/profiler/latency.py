@@ -25,14 +25,22 @@ from jellybean.profiler.cache import Cache, key_of, key_of_device
 from jellybean.profiler.errors import ProfileError
 from jellybean.profiler.flow import Inputs, load
 from jellybean.profiler.workload import Array, Model, Workload
-from jellybean_agent import CPU, AgentError, Device, Executor, stack_requests
+from jellybean_agent import (
+    CPU,
+    PAUSE_S,
+    WARM_UP_BELOW_S,
+    WARM_UP_RUNS,
+    AgentError,
+    Block,
+    Device,
+    Executor,
+    batched,
+    stack_requests,
+    timed_runs,
+)
 
 BLOCKS = 4
-WARM_UP_RUNS = 2  # runs at the start of a block that are not counted, because another model ran before
 BATCH_SHARE = 0.3  # time spent on a point with batch size above 1, as a share of that for batch size 1 (varies more)
-FEWEST_RUNS = 2  # minimum number of runs per block
-WARM_UP_BELOW_S = 0.1  # models with longer runs warm up only before their first block
-PAUSE_S = 0.003  # pause before each run
 COMPUTE_INPUTS = 3  # inputs whose CPU time is measured for emulated devices
 VARIED_INPUTS = 8  # the same if the sample's inputs differ in shape, as then the time does too
 COMPUTE_RUNS = 5  # minimum number of runs per input and block, back to back and after pauses; slow models: 1
@@ -65,26 +73,6 @@ class Latency:
     p90_s: float
     p99_s: float
     noise: float
-
-
-def batched(sample: Sequence[Inputs], batch: int) -> list[Inputs]:
-    """Batches of `batch` requests, stacked along axis 0; the sample repeats where it is too short.
-
-    ProfileError for inputs of a gather: each one holds all children of a request, so only batch size 1 is measured.
-    """
-    if batch == 1:
-        return list(sample)
-    groups = [
-        [sample[(first + offset) % len(sample)] for offset in range(batch)] for first in range(0, len(sample), batch)
-    ]
-    return [tuple(_stacked([inputs[edge] for inputs in group]) for edge in range(len(group[0]))) for group in groups]
-
-
-def _stacked(values: Sequence[Array | tuple[Array, ...]]) -> Array:
-    arrays = [value for value in values if not isinstance(value, tuple)]
-    if len(arrays) != len(values):
-        raise ProfileError("inputs of a gather cannot be stacked into a batch")
-    return np.concatenate(arrays)
 
 
 class LatencyMeter:
@@ -135,15 +123,9 @@ class LatencyMeter:
         self._took_s[point] = time.perf_counter() - began
 
     def _samples(self, point: Point, inputs: Sequence[Inputs], block: int) -> list[float]:
+        warm_up_runs = WARM_UP_RUNS if self._is_fast(point) else int(block == 0)
         executor = self._executor(point.model, point.device)
-        samples: list[float] = []
-        for _ in range(WARM_UP_RUNS if self._is_fast(point) else block == 0):
-            executor.run(inputs[0])
-        ends = time.perf_counter() + self._seconds(point)
-        while len(samples) < FEWEST_RUNS or time.perf_counter() < ends:
-            time.sleep(PAUSE_S)
-            samples.append(executor.run(inputs[(block * 7 + len(samples)) % len(inputs)]).busy_s)
-        return samples
+        return timed_runs(executor, inputs, Block(block, self._seconds(point), warm_up_runs))
 
     def _compute(self, point: Point, inputs: Sequence[Inputs]) -> list[tuple[float, float]]:
         """CPU seconds of some inputs of the sample: least back to back, after a pause."""

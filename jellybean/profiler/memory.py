@@ -1,24 +1,18 @@
-"""Measures a model's memory in service: growth of a fresh process that loads and runs it.
+"""Measures a model's memory in service in a fresh process.
 
-In a used process, memory that its allocator holds already would hide the growth. The process is spawned, because a fork
-is not safe once onnxruntime has threads.
+The process is spawned, because a fork is not safe once onnxruntime has threads.
 """
 
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
-import psutil
-
 from jellybean.profiler.errors import ProfileError
 from jellybean.profiler.workload import Model
-from jellybean_agent import CPU, AgentError, Device, Executor, OperatorCode, OperatorInput
-
-RUNS = 3
-MIN_BYTES = 4096  # size of one page: the smallest growth that is reported
+from jellybean_agent import CPU, AgentError, Device, OperatorInput, memory_growth
 
 
 def memory_bytes(
@@ -29,7 +23,7 @@ def memory_bytes(
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         try:
             names = model.names.input_by_upstream(upstreams)
-            grown = pool.submit(_growth, *model.code, names, tuple(batches), device).result()
+            return float(pool.submit(memory_growth, *model.code, names, tuple(batches), device).result())
         except AgentError as error:
             raise ProfileError(f"operator {model.operator}, variant {model.variant}: {error}") from error
         except BrokenProcessPool as error:
@@ -37,20 +31,3 @@ def memory_bytes(
                 f"operator {model.operator}, variant {model.variant}: the process that loaded {model.code[0]} died; "
                 "is there enough memory?"
             ) from error
-    return float(max(MIN_BYTES, grown))
-
-
-def _growth(
-    code: OperatorCode,
-    sha256: str,
-    upstreams: Mapping[str, str],
-    batches: Sequence[tuple[OperatorInput, ...]],
-    device: Device,
-) -> int:
-    process = psutil.Process()
-    before = process.memory_info().rss
-    executor = Executor(code, sha256, upstreams, device=device)
-    for inputs in batches:
-        for _ in range(RUNS):
-            executor.run(inputs)
-    return int(process.memory_info().rss - before)

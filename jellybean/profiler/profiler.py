@@ -22,13 +22,13 @@ from jellybean.profiler.document import (
     stage_types,
 )
 from jellybean.profiler.flow import Flow
-from jellybean.profiler.latency import BLOCKS, Latency, LatencyMeter, Point, batched
+from jellybean.profiler.latency import BLOCKS, Latency, LatencyMeter, Point
 from jellybean.profiler.memory import memory_bytes
 from jellybean.profiler.project import devices_of, require_devices, speeds_of, workload_of
 from jellybean.profiler.survey import Survey, ratio_warnings, survey
 from jellybean.profiler.todo import Todo, content_of, require_types, todo_of
 from jellybean.profiler.workload import Model, Workload
-from jellybean_agent import Device
+from jellybean_agent import Device, batched
 from jellybean_solver import EdgeKind
 
 Progress = Callable[[float, float, str], None]

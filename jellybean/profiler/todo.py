@@ -12,7 +12,6 @@ from jellybean.documents import ProfilesDocument, Project
 from jellybean.documents.layout import document_files
 from jellybean.documents.provenance.changes import Entry, Part, content_changes
 from jellybean.documents.provenance.content import Content
-from jellybean.documents.provenance.machine import this_machine
 from jellybean.documents.provenance.staleness import entries_text, machine_changes
 from jellybean.documents.schema.profiles import VariantProfile
 from jellybean.documents.schema.provenance import Origin
@@ -20,6 +19,7 @@ from jellybean.errors import DocumentError, DocumentProblem
 from jellybean.profiler.accuracy import LIMIT
 from jellybean.profiler.errors import ProfileError
 from jellybean.quantities import did_you_mean
+from jellybean_agent import this_machine
 
 MISSING = "missing"
 FRESH = "--fresh"

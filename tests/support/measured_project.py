@@ -10,7 +10,6 @@ from onnx import helper
 
 from jellybean.documents import load_project, write_profiles
 from jellybean.documents.checks.files import sha256_of
-from jellybean.documents.provenance.machine import this_machine
 from jellybean.documents.schema.profiles import (
     AccuracyProfile,
     BatchProfile,
@@ -27,6 +26,7 @@ from jellybean.documents.schema.provenance import (
     ProfileRun,
     VariantProvenance,
 )
+from jellybean_agent import this_machine
 from tests.support.tiny_models import difference, save, scale, total
 
 MODULE = "measured_steps"

@@ -35,3 +35,11 @@ def process_memory_bytes() -> int:
     """The limit on this process's data (RLIMIT_DATA), or the machine's memory if that is lower; bytes."""
     limit = resource.getrlimit(resource.RLIMIT_DATA)[0]
     return machine_memory_bytes() if limit == resource.RLIM_INFINITY else min(limit, machine_memory_bytes())
+
+
+def resident_bytes() -> int:
+    """Memory of this process that is in RAM; bytes. Where the system does not say, the most that it has been."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -8,11 +8,11 @@ from typing import Any
 
 from jellybean.documents.provenance.changes import Change, Changes, Entry, Part, content_changes
 from jellybean.documents.provenance.content import Content
-from jellybean.documents.provenance.machine import Machine
 from jellybean.documents.schema.profiles import ProfilesDocument
 from jellybean.documents.schema.provenance import Origin, ProfileRun
 from jellybean.documents.schema.reader import DocPath, Tree
 from jellybean.errors import DocumentProblem
+from jellybean_agent import Machine
 
 MACHINE_FIELDS = ("cpu", "cores", "system", "onnxruntime", "threads")
 _MAX_NAMES = 4  # names listed of one part; the JSON output has all

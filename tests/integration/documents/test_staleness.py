@@ -12,8 +12,8 @@ from onnx import helper
 
 from jellybean.documents import build_cuts, build_problem, load_project, machine_notes
 from jellybean.documents.checks.files import sha256_of
-from jellybean.documents.provenance.machine import this_machine
 from jellybean.errors import DocumentError, StaleProfilesError
+from jellybean_agent import this_machine
 from tests.support.measured_project import MODULE, STEPS, make_project, positives_above
 from tests.support.tiny_models import difference, save, scale
 

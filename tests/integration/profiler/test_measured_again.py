@@ -12,11 +12,11 @@ import pytest
 from jellybean.cli import run
 from jellybean.documents import build_problem, load_project, machine_notes, read_profiles
 from jellybean.documents.provenance.changes import Entry, Part
-from jellybean.documents.provenance.machine import this_machine
 from jellybean.documents.schema.profiles import ProfilesDocument
 from jellybean.errors import DocumentError
 from jellybean.profiler import measurements, profile
 from jellybean.profiler.todo import Todo
+from jellybean_agent import this_machine
 from tests.support.command_line import jellybean_process
 from tests.support.measured_project import MODULE, STEPS, make_project
 from tests.support.tiny_models import scale

@@ -14,11 +14,10 @@ import pytest
 from jellybean.cli import run
 from jellybean.documents import Project, build_problem, load_project
 from jellybean.documents.provenance.changes import Entry, Part
-from jellybean.documents.provenance.machine import this_machine
 from jellybean.errors import DocumentError, StaleProfilesError
 from jellybean.profiler import measurements
 from jellybean.profiler.errors import ProfileError
-from jellybean_agent import CPU, Device, plan_view
+from jellybean_agent import CPU, Device, plan_view, this_machine
 from jellybean_solver import Plan, plan_diff, solve, to_document
 from tests.support.measured_project import MODULE, STEPS, make_project
 

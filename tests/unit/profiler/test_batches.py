@@ -10,9 +10,10 @@ import pytest
 from onnx import helper
 
 from jellybean.profiler.cache import Cache
-from jellybean.profiler.errors import ProfileError
-from jellybean.profiler.latency import LatencyMeter, batched
+from jellybean.profiler.latency import LatencyMeter
 from jellybean.profiler.workload import Model, Step, Workload
+from jellybean_agent.errors import InvalidInputError
+from jellybean_agent.measuring.timed_runs import batched
 from jellybean_solver.model.problem import Edge
 from tests.support.tiny_models import save
 
@@ -30,7 +31,7 @@ def test_a_batch_of_one_is_the_sample_itself() -> None:
 
 
 def test_inputs_of_a_gather_are_not_stacked() -> None:
-    with pytest.raises(ProfileError, match="gather"):
+    with pytest.raises(InvalidInputError, match="gather"):
         batched([((np.zeros((1, 2)),),)], 2)
 
 

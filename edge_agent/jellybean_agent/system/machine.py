@@ -7,9 +7,9 @@ import platform
 from dataclasses import dataclass
 from pathlib import Path
 
-from jellybean_agent import onnxruntime_package
+from jellybean_agent.system.onnxruntime_package import onnxruntime_package
 
-THREADS = 1  # threads of one model, in the profiler as in the agents
+THREADS = 1  # threads of one model, in the profiler as in serving
 
 
 @dataclass(frozen=True, slots=True)

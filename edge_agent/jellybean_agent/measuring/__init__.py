@@ -1,0 +1,1 @@
+"""Measures a model's time and memory, in the profiler and on a worker alike."""

@@ -1,0 +1,66 @@
+"""Times runs of one model as it is served: after a pause each, on changing inputs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from jellybean_agent.errors import InvalidInputError
+from jellybean_agent.execution.executor import Executor
+from jellybean_agent.tensors.stacking import OperatorInput
+from jellybean_agent.tensors.tensors import Array
+
+Inputs = tuple[OperatorInput, ...]  # of one run: one per input edge
+WARM_UP_RUNS = 2  # runs at the start of a block that are not counted, because another model ran before
+WARM_UP_BELOW_S = 0.1  # models with longer runs warm up only before their first block
+PAUSE_S = 0.003  # pause before each run
+_FEWEST_RUNS = 2  # minimum number of runs per block
+_STRIDE = 7  # inputs by which the first input of a block is behind that of the block before
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One of several short measurements of a model at a batch size. `number`: from 0; `seconds`: of timed runs.
+
+    `warm_up_runs`: runs before it that are not counted.
+    """
+
+    number: int
+    seconds: float
+    warm_up_runs: int
+
+
+def timed_runs(executor: Executor, inputs: Sequence[Inputs], block: Block) -> list[float]:
+    """Busy seconds of each run of a block. AgentError if the model fails."""
+    samples: list[float] = []
+    for _ in range(block.warm_up_runs):
+        executor.run(inputs[0])
+    ends = time.perf_counter() + block.seconds
+    while len(samples) < _FEWEST_RUNS or time.perf_counter() < ends:
+        time.sleep(PAUSE_S)
+        samples.append(executor.run(inputs[(block.number * _STRIDE + len(samples)) % len(inputs)]).busy_s)
+    return samples
+
+
+def batched(sample: Sequence[Inputs], batch: int) -> list[Inputs]:
+    """Batches of `batch` requests, stacked along axis 0; the sample repeats where it is too short.
+
+    InvalidInputError for inputs of a gather: each one holds all children of a request, so only batch size 1 is
+    measured.
+    """
+    if batch == 1:
+        return list(sample)
+    groups = [
+        [sample[(first + offset) % len(sample)] for offset in range(batch)] for first in range(0, len(sample), batch)
+    ]
+    return [tuple(_stacked([inputs[edge] for inputs in group]) for edge in range(len(group[0]))) for group in groups]
+
+
+def _stacked(values: Sequence[OperatorInput]) -> Array:
+    arrays = [value for value in values if not isinstance(value, tuple)]
+    if len(arrays) != len(values):
+        raise InvalidInputError("inputs of a gather cannot be stacked into a batch")
+    return np.concatenate(arrays)
