@@ -191,6 +191,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "MAX_MESSAGE_BYTES",
         "MAX_TENSOR_RANK",
         "RawTensor",
+        "check_answer_size",
         "check_tensor_names",
         "checked_shape",
         "decode_tensor",

@@ -26,7 +26,6 @@ from jellybean_agent import (
     Array,
     CertificateFolder,
     ConnectionFault,
-    InvalidInputError,
     StatusError,
     Transport,
     UnixSocketClient,
@@ -235,6 +234,6 @@ def request_of(inputs: Mapping[str, Any], request_id: str = "") -> gateway_pb2.I
     """A request as a message. RequestError when a value cannot be a tensor."""
     try:
         tensors = {name: encode_tensor(np.asarray(value)) for name, value in inputs.items()}
-    except InvalidInputError as error:
+    except AgentError as error:
         raise RequestError(grpc.StatusCode.INVALID_ARGUMENT.name, str(error)) from error
     return gateway_pb2.InferRequest(request_id=request_id, inputs=tensors)

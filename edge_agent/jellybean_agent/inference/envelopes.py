@@ -15,6 +15,7 @@ import numpy as np
 
 from jellybean_agent.inference.tensors import dtype_of_datatype, outputs_of
 from jellybean_agent.tensors.dtypes import WIRE_DTYPES
+from jellybean_agent.tensors.tensors import check_answer_size
 from jellybean_agent.transport.message_wire import varint
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.inference.v2 import inference_pb2 as pb
@@ -59,7 +60,8 @@ class RequestEnvelope:
         )
 
     def response(self, own_id: bytes, outputs: Sequence[RawOutput]) -> bytes:
-        """A serialised ModelInferResponse. `outputs`: in the order of `names`."""
+        """A serialised ModelInferResponse. `outputs`: in the order of `names`. PermanentError if they are too large."""
+        check_answer_size(len(data) for _, _, data in outputs)
         key = tuple([output[:2] for output in outputs])
         envelope = self.answers.get(key)
         if envelope is None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from jellybean_agent.errors import InvalidInputError
 from jellybean_agent.tensors.dtypes import TEXT_NOT_SERVED, WIRE_DTYPES
-from jellybean_agent.tensors.tensors import MAX_TENSOR_BYTES, Array, checked_shape
+from jellybean_agent.tensors.tensors import MAX_TENSOR_BYTES, Array, check_answer_size, checked_shape
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.inference.v2 import inference_pb2
 
@@ -56,7 +56,8 @@ def outputs_of(
     names: Sequence[str],
     tensors: Mapping[str, agent_pb2.Tensor],
 ) -> inference_pb2.ModelInferResponse:
-    """The response with these outputs, in this order, as raw contents."""
+    """The response with these outputs, in this order, as raw contents. PermanentError if they are too large."""
+    check_answer_size(len(tensors[name].data) for name in names)
     response = inference_pb2.ModelInferResponse(model_name=request.model_name, model_version=version, id=request.id)
     for name in names:
         tensor = tensors[name]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from jellybean_agent.errors import InvalidInputError
+from jellybean_agent.errors import InvalidInputError, PermanentError
 from jellybean_agent.tensors.dtypes import WIRE_DTYPES, unserved_reason
 from jellybean_protos.agent.v1 import agent_pb2
 
@@ -36,7 +36,7 @@ class RawTensor:
 
 
 def encode_tensor(array: Array) -> agent_pb2.Tensor:
-    """An array as a wire tensor. InvalidInputError for dtypes that the wire format lacks."""
+    """An array as a wire tensor. InvalidInputError for dtypes that the wire lacks, PermanentError if too large."""
     found = tensor_without_data(array)
     found.data = tensor_bytes(array)
     return found
@@ -48,8 +48,18 @@ def tensor_without_data(array: Array) -> agent_pb2.Tensor:
     if name not in WIRE_DTYPES:
         raise InvalidInputError(f"the tensor {unserved_reason(name)}")
     if array.nbytes > MAX_TENSOR_BYTES:
-        raise InvalidInputError(f"a tensor of {array.nbytes} bytes is above the limit of {MAX_TENSOR_BYTES}")
+        raise PermanentError(f"a tensor of {array.nbytes} bytes is above the limit of {MAX_TENSOR_BYTES}")
     return agent_pb2.Tensor(dtype=name, shape=array.shape)
+
+
+def check_answer_size(sizes: Iterable[int]) -> None:
+    """PermanentError if tensors of these sizes (bytes) are too large for one answer, which its client would refuse."""
+    total = sum(sizes)
+    if total > MAX_TENSOR_BYTES:
+        raise PermanentError(
+            f"the answer has {total} bytes, above the limit of {MAX_TENSOR_BYTES}: ask for fewer of its outputs, or "
+            "for less at a time"
+        )
 
 
 def dtype_name(array: Array) -> str:

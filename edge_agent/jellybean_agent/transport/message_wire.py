@@ -52,7 +52,7 @@ def read_fan_out_path(wire: agent_pb2.Message, length: int) -> FanOutPath:
 def write_message(plan: str, message: EdgeMessage) -> tuple[agent_pb2.Message, Data]:
     """A message for the wire without its tensor's bytes, and these bytes. `plan`: the plan's hash.
 
-    InvalidInputError when the tensor is too large, or of a dtype unknown to the wire.
+    PermanentError when the tensor is too large, or of a dtype unknown to the wire.
     """
     array = message.payload
     wire = agent_pb2.Message(

@@ -35,7 +35,7 @@ class Outbox:
         self._counters, self._tracer = counters, tracer
 
     def send(self, worker: str, message: EdgeMessage) -> None:
-        """Send a message to a worker. InvalidInputError when its tensor cannot be sent."""
+        """Send a message to a worker. PermanentError when its tensor cannot be sent."""
         wire, data = self._tracer.write_message(self._view.hash, message)
         due_s = 0.0
         if worker != GATEWAY and (tier := self._view.workers[worker].tier) != self._worker.tier:

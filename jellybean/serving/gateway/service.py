@@ -15,7 +15,16 @@ import grpc
 from jellybean.serving.enrolment.rollout import PlanOffer, PlanRollout
 from jellybean.serving.gateway.gateway import Gateway
 from jellybean.serving.gateway.metrics import GatewayCollector
-from jellybean_agent import GATEWAY, AgentError, Transport, caller_uri, metrics_text, plan_view, status_of
+from jellybean_agent import (
+    GATEWAY,
+    AgentError,
+    Transport,
+    caller_uri,
+    check_answer_size,
+    metrics_text,
+    plan_view,
+    status_of,
+)
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.gateway.v1 import gateway_pb2
 
@@ -54,6 +63,10 @@ class GatewayService:
             return gateway_pb2.InferResponse(request_id=outcome.kept, kept=True)
         if outcome is not None:
             await context.abort(outcome.status, outcome.reason)
+        try:
+            check_answer_size(len(tensor.data) for tensor in outputs.values())
+        except AgentError as error:
+            await context.abort(status_of(error), str(error))
         for sink, tensor in outputs.items():
             response.outputs[sink].CopyFrom(tensor)
         return response

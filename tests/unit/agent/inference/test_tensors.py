@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from jellybean_agent.errors import InvalidInputError
+from jellybean_agent.errors import InvalidInputError, PermanentError
+from jellybean_agent.inference.envelopes import RequestEnvelope
 from jellybean_agent.inference.tensors import DATATYPE_BY_DTYPE, DTYPE_BY_DATATYPE, inputs_of, outputs_of
 from jellybean_agent.tensors.dtypes import WIRE_DTYPES
-from jellybean_agent.tensors.tensors import Array, decode_tensor, encode_tensor
+from jellybean_agent.tensors.tensors import MAX_TENSOR_BYTES, Array, decode_tensor, encode_tensor
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 
 FIELDS = {
@@ -112,3 +113,15 @@ def test_an_input_that_comes_twice_or_lies_elsewhere_is_refused() -> None:
     request.inputs[0].parameters["shared_memory_region"].string_param = "region"
     with pytest.raises(InvalidInputError, match="shared memory"):
         inputs_of(request)
+
+
+def test_an_answer_is_no_larger_than_its_client_takes() -> None:
+    """Two outputs that each are within the limit; either of them may be asked for."""
+    half = encode_tensor(np.zeros(MAX_TENSOR_BYTES // 2 + 1, np.uint8))
+    request, outputs = pb.ModelInferRequest(model_name="m"), {"x": half, "y": half}
+    with pytest.raises(PermanentError, match=f"{MAX_TENSOR_BYTES + 2} bytes, above the limit"):
+        outputs_of(request, "v", ["x", "y"], outputs)
+    known = RequestEnvelope("m", "v", None, (), (), ("x", "y"))
+    with pytest.raises(PermanentError, match=f"{MAX_TENSOR_BYTES + 2} bytes, above the limit"):
+        known.response(b"", [(half.dtype, tuple(half.shape), half.data)] * 2)
+    assert len(outputs_of(request, "v", ["y"], outputs).raw_output_contents) == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from jellybean_agent.errors import InvalidInputError
+from jellybean_agent.errors import InvalidInputError, PermanentError
 from jellybean_agent.tensors.dtypes import WIRE_DTYPES
 from jellybean_agent.tensors.tensors import MAX_TENSOR_BYTES, decode_tensor, encode_tensor, tensor_mismatch
 from jellybean_protos.agent.v1 import agent_pb2
@@ -48,7 +48,7 @@ def test_lies_are_refused(tensor: agent_pb2.Tensor, told: str) -> None:
 def test_what_cannot_be_sent() -> None:
     with pytest.raises(InvalidInputError, match="complex128"):
         encode_tensor(np.ones(3, complex))
-    with pytest.raises(InvalidInputError, match="limit"):
+    with pytest.raises(PermanentError, match="limit"):
         encode_tensor(np.zeros(MAX_TENSOR_BYTES + 1, np.uint8))
 
 
