@@ -132,6 +132,7 @@ from jellybean_agent.tensors.tensors import MAX_MESSAGE_BYTES as MAX_MESSAGE_BYT
 from jellybean_agent.tensors.tensors import MAX_TENSOR_RANK as MAX_TENSOR_RANK
 from jellybean_agent.tensors.tensors import Array as Array
 from jellybean_agent.tensors.tensors import RawTensor as RawTensor
+from jellybean_agent.tensors.tensors import check_answer_size as check_answer_size
 from jellybean_agent.tensors.tensors import check_tensor_names as check_tensor_names
 from jellybean_agent.tensors.tensors import checked_shape as checked_shape
 from jellybean_agent.tensors.tensors import decode_tensor as decode_tensor

@@ -6,13 +6,12 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
 import onnxruntime as ort
-from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from jellybean_agent.errors import ModelError, PermanentError, RefusedValuesError, describe_error
 from jellybean_agent.execution.model_files import read_model
 from jellybean_agent.execution.providers import ORT_ERRORS, open_on_device, session_options
+from jellybean_agent.execution.value_faults import ValueFaults
 from jellybean_agent.system.device import Device
 from jellybean_agent.tensors.dtypes import is_served, no_served_output, unserved_reason
 from jellybean_agent.tensors.ports import TensorPort
@@ -25,7 +24,6 @@ _DTYPE_BY_ONNX_TYPE = {
     "tensor(bool)": "bool",
     **{f"tensor({sign}int{bits})": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
 }
-_ARGUMENT_ERRORS = (ort_errors.InvalidArgument, ort_errors.Fail)  # some kernels report an invalid index as FAIL
 _SOURCE_POSITION = re.compile(r"^\S+\.(?:cc|h):\d+ (?:.*\) )?(?:\[with [^\]]*\] )?")
 _MAX_TEXT = 300  # characters of onnxruntime's message
 
@@ -39,6 +37,7 @@ class OnnxSession:
         for port in self.inputs:
             if reason := unserved_reason(port.dtype):
                 raise ModelError(f"model {path}: input {port.name} {reason}")
+        self._value_faults = ValueFaults(self._run)
         self._names = [port.name for port in self.outputs if is_served(port)]
         if not self._names:
             raise ModelError(f"model {path}: {no_served_output([(port.name, port.dtype) for port in self.outputs])}")
@@ -54,31 +53,15 @@ class OnnxSession:
         PermanentError if onnxruntime fails; RefusedValuesError if that is due to the values of the inputs.
         """
         try:
-            outputs: Sequence[Array] = self._session.run(self._names, feed)
+            return self._run(feed)
         except ORT_ERRORS as error:
-            if self._refuses_values(feed, error):
+            if self._value_faults.is_one(feed, error):
                 raise RefusedValuesError(_status_message(error)) from error
             raise PermanentError(f"onnxruntime: {describe_error(error)[:_MAX_TEXT]}") from error
+
+    def _run(self, feed: Mapping[str, Array]) -> Sequence[Array]:
+        outputs: Sequence[Array] = self._session.run(self._names, feed)
         return outputs
-
-    def _refuses_values(self, feed: Mapping[str, Array], error: Exception) -> bool:
-        """True if the run failed because of the values in `feed`, not because of the model or this machine.
-
-        Three conditions: the error is of a class that kernels use for invalid arguments (an index outside a table);
-        zeros of the same shapes are answered; and `feed` fails again with the same error. Wrong shapes, a broken
-        model, lack of memory and passing faults each miss one.
-        """
-        if not isinstance(error, _ARGUMENT_ERRORS):
-            return False
-        try:
-            self._session.run(self._names, {name: np.zeros_like(array) for name, array in feed.items()})
-        except ORT_ERRORS:
-            return False
-        try:
-            self._session.run(self._names, feed)
-        except ORT_ERRORS as again:
-            return str(again) == str(error)
-        return False
 
 
 def _status_message(error: Exception) -> str:
