@@ -37,12 +37,12 @@ from jellybean_solver import (
     RATE_TOLERANCE,
     Arrivals,
     Plan,
-    durations_apart,
+    distinct_durations,
     from_document,
     grace_s,
     highest_sustained,
     is_sustained,
-    usd_apart,
+    distinct_usd,
 )
 
 DURATION_S = 30.0
@@ -302,12 +302,12 @@ def _breaches(
     """
     slo = plan.slo
     if slo.latency_p99_s is not None and p99_s is not None and p99_s > slo.latency_p99_s:
-        measured, target = durations_apart(p99_s, slo.latency_p99_s)
+        measured, target = distinct_durations(p99_s, slo.latency_p99_s)
         yield f"latency p99 {measured} is above the target of {target}"
     if slo.accuracy is not None and accuracy is not None and accuracy < slo.accuracy - margin:
         yield f"accuracy {accuracy:.2f} % is below the target of {slo.accuracy:g} %"
     if slo.budget_usd_per_h is not None and cost_usd_per_h is not None and cost_usd_per_h > slo.budget_usd_per_h:
-        costs, allowed = usd_apart(cost_usd_per_h, slo.budget_usd_per_h)
+        costs, allowed = distinct_usd(cost_usd_per_h, slo.budget_usd_per_h)
         yield f"{costs} USD/h is above the budget of {allowed} USD/h"
 
 

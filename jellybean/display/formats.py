@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from jellybean_solver import duration_text, number_text, unit_text, usd_text
+from jellybean_solver import duration_text, number_text, size_text, unit_text, usd_text, without_zeros
 
 MISSING = "–"
 
 # Units in which a value is shown: name, factor, least value.
-_SIZES = (("B", 1.0, 0.0), *((name, 2.0**power, 2.0**power) for name, power in (("KiB", 10), ("MiB", 20), ("GiB", 30))))
 _DECIMAL_SIZES = (
     ("B", 1.0, 0.0),
     *((name, factor, factor) for name, factor in (("kB", 1e3), ("MB", 1e6), ("GB", 1e9), ("TB", 1e12))),
@@ -38,7 +37,7 @@ def axis_duration(seconds: float) -> str:
     if seconds == 0:
         return "0 s"
     text, unit = unit_text(seconds, _AXIS_UNITS, 4)
-    return f"{_without_zeros(text)} {unit}"
+    return f"{without_zeros(text)} {unit}"
 
 
 def usd_column(values: Sequence[float]) -> tuple[str, ...]:
@@ -80,24 +79,17 @@ def decimal_size(size_bytes: float) -> str:
 def axis_size(size_bytes: float) -> str:
     """A decimal size without trailing zeros, for axes: 10 MB."""
     text, unit = unit_text(size_bytes, _DECIMAL_SIZES)
-    return f"{_without_zeros(text)} {unit}"
+    return f"{without_zeros(text)} {unit}"
 
 
 def size(size_bytes: float | None) -> str:
     """A size in binary units: B, KiB, MiB, GiB."""
-    if size_bytes is None:
-        return MISSING
-    text, unit = unit_text(size_bytes, _SIZES)
-    return f"{_without_zeros(text)} {unit}"
+    return MISSING if size_bytes is None else size_text(size_bytes)
 
 
 def plain(value: float | None, digits: int = 4) -> str:
     """A number with `digits` significant digits and without trailing zeros: 4, 0.25, 56.5."""
-    return _without_zeros(number(value, digits))
-
-
-def _without_zeros(text: str) -> str:
-    return text.rstrip("0").rstrip(".") if "." in text else text
+    return without_zeros(number(value, digits))
 
 
 def percent(fraction: float | None) -> str:

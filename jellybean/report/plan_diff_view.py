@@ -13,7 +13,7 @@ from rich.text import Text
 
 from jellybean.display import formats
 from jellybean.documents import override_options
-from jellybean_solver import HostedModel, PlanDiff, WorkerChange, usd_apart
+from jellybean_solver import HostedModel, PlanDiff, WorkerChange, distinct_usd
 
 MAX_FIGURES, MAX_LIST_CHARACTERS = 20, 40  # changed figures that are shown; characters of a list within one line
 SHA256_DIGITS = 12
@@ -56,7 +56,7 @@ def _cost(diff: PlanDiff) -> str:
 
 
 def _usd(before: float, after: float) -> str:
-    return " -> ".join(usd_apart(before, after))
+    return " -> ".join(distinct_usd(before, after))
 
 
 def _selection(diff: PlanDiff) -> list[str]:

@@ -23,7 +23,7 @@ from jellybean_solver import (
     head_name,
     p99_by_workflow,
     planned_cuts,
-    usd_apart,
+    distinct_usd,
 )
 
 MAX_RANGES = 3
@@ -183,7 +183,7 @@ def _saving(cost_usd_per_h: float, name: str, cost: float) -> Text:
         return Text(f"costs the same as {name} ({formats.usd(cost)}), to {formats.plain(100 * SAME_COST)} %", "dim")
     shown = f"{saved * 100:3.0f} %" if abs(saved) >= 0.005 else f"{saved * 100:.1f} %"
     line = Text.assemble(("saves ", "dim"), (shown, GOOD if saved >= 0.005 else "dim"))
-    return line.append(f" against {name} ({usd_apart(cost_usd_per_h, cost)[1]})")
+    return line.append(f" against {name} ({distinct_usd(cost_usd_per_h, cost)[1]})")
 
 
 def _placements(plan: Plan) -> Table:

@@ -60,12 +60,14 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "RequirementKind",
     ),
     "figures": (
+        "distinct_durations",
+        "distinct_usd",
         "duration_text",
-        "durations_apart",
         "number_text",
+        "size_text",
         "unit_text",
-        "usd_apart",
         "usd_text",
+        "without_zeros",
     ),
     "fleet.dispatch": (
         "DEFAULT_GAP",

@@ -12,6 +12,8 @@ from itertools import pairwise
 MOST_DECIMALS = 3  # decimals beyond the significant digits: 0.0000123 with three digits is shown as 0.000012
 USD_DECIMALS, SMALL_USD_DECIMALS, SMALL_USD = 2, 4, 0.1
 
+MOST_IN_UNIT = 10_000.0  # two durations share a unit in which both are below this
+
 Unit = tuple[str, float, float]  # name, factor, least value shown in it
 
 DURATION_UNITS: tuple[Unit, ...] = (
@@ -19,6 +21,12 @@ DURATION_UNITS: tuple[Unit, ...] = (
     ("ms", 1e-3, 1e-3),
     ("s", 1.0, 1.0),
     ("min", 60.0, 120.0),
+)
+SIZE_UNITS: tuple[Unit, ...] = (
+    ("B", 1.0, 0.0),
+    ("KiB", 2.0**10, 2.0**10),
+    ("MiB", 2.0**20, 2.0**20),
+    ("GiB", 2.0**30, 2.0**30),
 )
 
 
@@ -53,24 +61,45 @@ def duration_text(seconds: float, digits: int = 3) -> str:
     return " ".join(unit_text(seconds, DURATION_UNITS, digits))
 
 
-def durations_apart(one_s: float, other_s: float) -> tuple[str, str]:
-    """Two durations with as many significant digits, three to eight, as show their difference: 40.02 and 40.00 ms."""
+def distinct_durations(one_s: float, other_s: float) -> tuple[str, str]:
+    """Two durations in one unit, with three to eight significant digits, as show their difference: 40.02 and 40.00 ms.
+
+    The unit is that of the smaller one, unless the other would have more than four digits before the point.
+    """
+    least_s, most_s = sorted((abs(one_s), abs(other_s)))
+    unit = next(unit for unit in DURATION_UNITS if unit[0] == unit_text(least_s, DURATION_UNITS)[1])
+    units = (unit,) if most_s < MOST_IN_UNIT * unit[1] else DURATION_UNITS
     for digits in range(3, 9):
-        texts = duration_text(one_s, digits), duration_text(other_s, digits)
+        texts = " ".join(unit_text(one_s, units, digits)), " ".join(unit_text(other_s, units, digits))
         if texts[0] != texts[1]:
             return texts
     return duration_text(one_s), duration_text(other_s)
 
 
+def size_text(size_bytes: float) -> str:
+    """A size in binary units with at most three significant digits: 700 MiB, 1.5 GiB."""
+    text, unit = unit_text(size_bytes, SIZE_UNITS)
+    return f"{without_zeros(text)} {unit}"
+
+
+def without_zeros(text: str) -> str:
+    """A number as text without zeros at the end of its decimals."""
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
 def usd_text(value: float, decimals: int = 0) -> str:
-    """An amount in USD per hour without unit: two decimals, four below 0.1, and at least `decimals`."""
-    if 0 < value < 10.0**-SMALL_USD_DECIMALS and decimals <= SMALL_USD_DECIMALS:
-        return f"< {10.0**-SMALL_USD_DECIMALS:.{SMALL_USD_DECIMALS}f}"
+    """An amount in USD per hour without unit: two decimals, four below 0.1, and at least `decimals`.
+
+    An amount other than 0 is never shown as 0, but as `< 0.0001` or `> -0.0001`.
+    """
+    least = 10.0 ** -max(decimals, SMALL_USD_DECIMALS)
+    if 0 < abs(value) < least:
+        return f"{'< ' if value > 0 else '> -'}{least:.{max(decimals, SMALL_USD_DECIMALS)}f}"
     is_small = value != 0 and abs(round(value, SMALL_USD_DECIMALS)) < SMALL_USD
-    return f"{value:.{max(decimals, SMALL_USD_DECIMALS if is_small else USD_DECIMALS)}f}"
+    return f"{value + 0.0:.{max(decimals, SMALL_USD_DECIMALS if is_small else USD_DECIMALS)}f}"
 
 
-def usd_apart(one: float, other: float) -> tuple[str, str]:
+def distinct_usd(one: float, other: float) -> tuple[str, str]:
     """Two amounts in USD per hour with as many decimals as show their difference: 0.7812 and 0.7831.
 
     At most six decimals: amounts that are equal in them are shown as by `usd_text`.

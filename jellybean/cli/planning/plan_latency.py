@@ -8,7 +8,7 @@ from jellybean.display import formats
 from jellybean.planning.project_plan import Planned
 from jellybean.planning.simulated_deadline import cost_of
 from jellybean.report.plan_view import p99_lines
-from jellybean_solver import plan_differences, usd_apart
+from jellybean_solver import plan_differences, distinct_usd
 
 
 def latency_lines(planned: Planned) -> tuple[str, ...]:
@@ -28,7 +28,7 @@ def latency_lines(planned: Planned) -> tuple[str, ...]:
         )
         changes = "; ".join(plan_differences(cheapest, plan)) or "shares of the requests"
         relation = f"{formats.usd(increase)} USD/h{share} more than" if increase > 0 else "instead of"
-        before = usd_apart(cheapest_cost, cost_of(plan))[0]
+        before = distinct_usd(cheapest_cost, cost_of(plan))[0]
         lines.append(f"  {relation} the cheapest plan ({before}), whose {missed}; changed: {changes}")
     return tuple(lines)
 

@@ -11,7 +11,7 @@ from jellybean_k8s.errors import DeployError
 from jellybean_k8s.manifests.commands import tls_secret
 from jellybean_k8s.manifests.deployed_plan import DeployedPlan
 from jellybean_k8s.objects import KubeObjectView
-from jellybean_solver import Plan, usd_apart
+from jellybean_solver import Plan, distinct_usd
 
 _FORBIDDEN = 403
 _UNITS = {"m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
@@ -61,7 +61,7 @@ def over_budget(plan: Plan) -> list[str]:
     budget, cost = plan.slo.budget_usd_per_h, plan.cost.total_usd_per_h
     if budget is None or cost <= budget * (1 + _TOLERANCE):
         return []
-    costs, allowed = usd_apart(cost, budget)
+    costs, allowed = distinct_usd(cost, budget)
     return [f"the plan costs {costs} USD/h, the budget is {allowed} USD/h: plan again"]
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from jellybean_solver.baseline.greedy import greedy, price_per_request
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.errors import OutOfTimeError
-from jellybean_solver.figures import usd_apart
+from jellybean_solver.figures import distinct_usd
 from jellybean_solver.fleet.dispatch import DEFAULT_GAP
 from jellybean_solver.model.evaluate import Evaluation, accuracy_violations, carried_bytes_per_s, evaluate
 from jellybean_solver.model.missing_links import missing_links
@@ -113,7 +113,7 @@ def _one_by_one(problem: Problem, name: str, effort: _Effort) -> Baseline:
         left = _without(left, plan, evaluation)
     budget = problem.slo.budget_usd_per_h
     if budget is not None and total.total_usd_per_h > budget:
-        costs, allowed = usd_apart(total.total_usd_per_h, budget)
+        costs, allowed = distinct_usd(total.total_usd_per_h, budget)
         note = f"budget: {costs} USD/h is more than the {allowed} USD/h allowed"
         return Baseline(name, "limit_broken", total, None, selection, note, tuple(plans))
     return Baseline(name, status, total, None, selection, "", tuple(plans))

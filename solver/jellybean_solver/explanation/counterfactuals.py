@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 
 from jellybean_solver.errors import SolverError
-from jellybean_solver.figures import durations_apart
+from jellybean_solver.figures import distinct_durations
 from jellybean_solver.fleet.dispatch import DEFAULT_GAP
 from jellybean_solver.latency.estimate import p99_by_workflow
 from jellybean_solver.model.deadline_shares import deadlines_s
@@ -220,7 +220,7 @@ class Resolver:
                 return Resolved("unknown", None, "time ended before its p99 latency was simulated")
             if p99_s > target_s:
                 of = f" of {name}" if name else ""
-                would = "would be {}, above {}".format(*durations_apart(p99_s, target_s))
+                would = "would be {}, above {}".format(*distinct_durations(p99_s, target_s))
                 return Resolved("refused", plan, f"the cheapest plan's p99 latency{of} {would}")
         return Resolved(solution.status, plan)
 

@@ -107,6 +107,9 @@ def reasons_large(problem: Problem, clock: Clock) -> Iterator[str]:
         ("with unlimited bandwidth on the links", roomy, target),
         (f"with {MANY_TIMES:,} times as many workers", many, target),
     ]
+    if any(pool.memory_bytes is not None for pool in problem.pools):
+        ample = replace(problem, pools=tuple(replace(pool, memory_bytes=None) for pool in problem.pools))
+        changes.append(("with enough memory on every worker", ample, target))
     if target is not None:
         changes.insert(0, (f"without the accuracy target of {target:g}", problem, None))
     alone = []
@@ -115,7 +118,7 @@ def reasons_large(problem: Problem, clock: Clock) -> Iterator[str]:
         if found.found is not None:
             alone.append(name)
     wanted = "" if target is None else f"the accuracy target of {target:g}, "
-    told = f"no plan meets {wanted}the rates, the links' bandwidths and the numbers of workers together"
+    told = f"no plan meets {wanted}the rates, the links' bandwidths, the workers' memory and their numbers together"
     ways = (
         f"a plan was found {', or '.join(alone)}, all else unchanged"
         if alone

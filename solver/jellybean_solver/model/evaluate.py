@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from jellybean_solver.figures import usd_apart, usd_text
+from jellybean_solver.figures import distinct_usd, usd_text
 from jellybean_solver.model.flows import Weights, edge_weights, traffic_usd_per_h, worker_shares
 from jellybean_solver.model.multi_workflow import Margins
 from jellybean_solver.model.plan import Cost, Plan, PlannedWorker, PlannedWorkflow, Route
@@ -355,6 +355,6 @@ def _by_workflow(
 def _over_budget(problem: Problem, cost: Cost) -> Iterator[str]:
     budget = problem.slo.budget_usd_per_h
     if budget is not None and cost.total_usd_per_h > budget * (1 + LIMIT_TOLERANCE):
-        costs, allowed = usd_apart(cost.total_usd_per_h, budget)
+        costs, allowed = distinct_usd(cost.total_usd_per_h, budget)
         excess = usd_text(cost.total_usd_per_h - budget)
         yield f"budget: {costs} USD/h is {excess} USD/h more than the {allowed} USD/h allowed"

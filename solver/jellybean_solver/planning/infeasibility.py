@@ -11,6 +11,7 @@ from functools import cached_property
 from operator import itemgetter
 
 from jellybean_solver.demand.demand import Network
+from jellybean_solver.figures import usd_text
 from jellybean_solver.fleet.dispatch import is_large, reasons_large
 from jellybean_solver.fleet.proposal import propose
 from jellybean_solver.fleet.rate_scale import RateScale, largest_rate_scale
@@ -18,8 +19,9 @@ from jellybean_solver.fleet.settings import SearchLimits
 from jellybean_solver.model.evaluate import Evaluation
 from jellybean_solver.model.multi_workflow import single_workflow
 from jellybean_solver.model.plan import Plan
-from jellybean_solver.model.problem import Problem, Sharing, Workflow
+from jellybean_solver.model.problem import Problem, Workflow
 from jellybean_solver.outcome import ACCURACY_SLACK, Clock, Outcome, Selection
+from jellybean_solver.planning.capacity_limits import binding_limits, share_text
 from jellybean_solver.planning.structure import structural_reasons
 
 SHAVE = 1e-6  # relative: the reported rate scale is this much below its supremum, so that it is feasible as printed
@@ -155,7 +157,10 @@ class _Explainer:
 
     def _largest_scale(self) -> Outcome[RateScale]:
         network = self.network if self.base == 1.0 else Network(scaled(self.problem, self.base))
-        return largest_rate_scale(network, self.target, SearchLimits(0.0, self.clock, self.budget))
+        return self._scale_of(network, self.budget)
+
+    def _scale_of(self, network: Network, budget: float) -> Outcome[RateScale]:
+        return largest_rate_scale(network, self.target, SearchLimits(0.0, self.clock, budget))
 
     @property
     def stated_accuracy(self) -> float | None:
@@ -241,14 +246,19 @@ class _Explainer:
             asked = "" if self.target is None else f" that reaches {reached}"
             yield f"no selection of variants{asked} can be placed so that data flows up the tiers over declared links"
             return
-        if found.scale <= SHAVE:
-            yield (
-                f"capacity: not even {SHAVE * self.base:.0e} of the rates fits: "
-                f"too few workers for {len(selection)} operators, or too small a budget"
-            )
-        else:
-            yield self._fits_at_most(found.scale * self.base, selection)
+        fitting = 0.0 if found.scale <= SHAVE else found.scale * self.base
+        limits = binding_limits(self.network, self.budget, fitting, self._scale_without)
+        words = self._fits_at_most(fitting, selection) if fitting else "no plan fits, however low the rates are"
+        if not limits and not fitting and self.clock.left() != 0.0:
+            within = "" if math.isinf(self.budget) else f" within the budget of {usd_text(self.budget)} USD/h"
+            words += f": too few workers for {len(selection)} operators{within}"
+        sole = next((limit for limit in limits if not fitting or share_text(limit.scale) == share_text(1.0)), None)
+        yield f"capacity: {words}" if sole is None else f"{sole.name}: {words}; {sole.words}"
+        yield from (f"{limit.name}: {limit.words}" for limit in limits if limit is not sole)
         yield from self._at_limit(found, selection)
+
+    def _scale_without(self, changed: Problem, budget: float) -> Outcome[RateScale]:
+        return self._scale_of(Network(changed), budget)
 
     def _can_be_placed(self) -> bool:
         """True if some selection can be placed at tiny rates when every pool has one worker per operator."""
@@ -284,9 +294,6 @@ class _Explainer:
                 each = "" if sites == 1 else f" from each of {sites:,} sites"
                 bandwidth = self.network.bandwidth[up, down] / sites
                 yield f"full link: {up} -> {down} ({bandwidth * 8e-6:.4g} Mbit/s{each})"
-        exclusive = [pool.name for pool in self.network.pools if pool.sharing is Sharing.EXCLUSIVE]
-        if exclusive and not full:
-            yield f"exclusive pools ({', '.join(exclusive)}) give each operator whole workers; sharing would fit more"
 
     def _fits_at_most(self, scale: float, selection: Selection) -> str:
         rates = ", ".join(
@@ -294,7 +301,7 @@ class _Explainer:
             for s in self.problem.sources
         )
         return (
-            f"capacity: at most {scale:.4g} of the rates fits ({rates}), with {self._words(selection)}, "
+            f"at most {scale:.4g} of the rates fits ({rates}), with {self._words(selection)}, "
             f"at a utilisation of at most {self.problem.utilisation:g}"
         )
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from jellybean_solver.demand.demand import Network
+from jellybean_solver.figures import size_text
 from jellybean_solver.model.missing_links import Ends, missing_links
 from jellybean_solver.model.problem import Edge, Link, Operator, Problem
 from jellybean_solver.small.tree_bounds import can_flow
@@ -54,8 +55,8 @@ def _why_stuck(network: Network, operator: Operator) -> str:
         return f"it may run in {', '.join(operator.tiers or ())} only, where {none}" if known else none
     least, pool = min(allowed, key=lambda one: one[0].memory_bytes.get(one[1].name, 0.0) - (one[1].memory_bytes or 0.0))
     return (
-        f"memory: even {least.name} needs {least.memory_bytes.get(pool.name, 0.0) / 2**20:.1f} MiB, "
-        f"a worker of {pool.name} has {(pool.memory_bytes or 0.0) / 2**20:.1f} MiB"
+        f"memory: even {least.name} needs {size_text(least.memory_bytes.get(pool.name, 0.0))}, "
+        f"a worker of {pool.name} has {size_text(pool.memory_bytes or 0.0)}"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from jellybean_solver.figures import durations_apart, usd_apart, usd_text
+from jellybean_solver.figures import distinct_durations, distinct_usd, usd_text
 from jellybean_solver.model.evaluate import LIMIT_TOLERANCE
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.simulation.replay_intervals import ReplayInterval
@@ -57,7 +57,7 @@ LATENCY = _Target(
     lambda i, limit: i.late > max(1.0, ALLOWED_LATE * i.offered),
     lambda i: i.latency_p99_s,
     lambda i, limit: (
-        "p99 latency is {}, above the SLO of {} ".format(*durations_apart(i.latency_p99_s, limit))
+        "p99 latency is {}, above the SLO of {} ".format(*distinct_durations(i.latency_p99_s, limit))
         + f"({i.late:,} of {i.offered:,} requests are late); {i.busiest} is busy {i.utilisation:.0%} of the time"
     ),
 )
@@ -66,7 +66,7 @@ BUDGET = _Target(
     lambda i, limit: i.cost_usd_per_h > limit * (1 + LIMIT_TOLERANCE),
     lambda i: i.cost_usd_per_h,
     lambda i, limit: (
-        "cost is {} USD/h, above the budget of {} USD/h ".format(*usd_apart(i.cost_usd_per_h, limit))
+        "cost is {} USD/h, above the budget of {} USD/h ".format(*distinct_usd(i.cost_usd_per_h, limit))
         + f"(traffic alone {usd_text(i.network_usd_per_h)} USD/h)"
     ),
 )

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from jellybean.display import formats
-from jellybean_solver import durations_apart, usd_apart
+from jellybean_solver import distinct_durations, distinct_usd, usd_text
 
 FACTORS = {"": 1.0, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 FACTORS |= {"kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
@@ -67,10 +67,16 @@ def test_no_unit_shows_what_the_next_unit_would_show_as_one() -> None:
 
 
 def test_two_figures_that_differ_are_shown_with_the_digits_that_differ() -> None:
-    assert usd_apart(0.7812, 0.7831) == ("0.781", "0.783")
-    assert usd_apart(7.03, 7.51) == ("7.03", "7.51")
-    assert usd_apart(0.05, 0.0501) == ("0.0500", "0.0501")
-    assert usd_apart(0.78, 0.78) == ("0.78", "0.78")
-    assert durations_apart(0.04002, 0.04) == ("40.02 ms", "40.00 ms")
-    assert durations_apart(1.2, 0.04) == ("1.20 s", "40.0 ms")
-    assert durations_apart(0.04, 0.04) == ("40.0 ms", "40.0 ms")
+    assert distinct_usd(0.7812, 0.7831) == ("0.781", "0.783")
+    assert distinct_usd(7.03, 7.51) == ("7.03", "7.51")
+    assert distinct_usd(0.05, 0.0501) == ("0.0500", "0.0501")
+    assert distinct_usd(0.78, 0.78) == ("0.78", "0.78")
+    assert distinct_durations(0.04002, 0.04) == ("40.02 ms", "40.00 ms")
+    assert distinct_durations(1.2, 0.04) == ("1200 ms", "40.0 ms")
+    assert distinct_durations(1.00001, 0.99999) == ("1.0000 s", "0.99999 s")  # in one unit
+    assert distinct_durations(121.0, 119.0) == ("121 s", "119 s")
+    assert distinct_durations(3.0, 5e-6) == ("3.00 s", "5.00 µs")  # too far apart for one
+    assert usd_text(-0.00001) == "> -0.0001"
+    assert usd_text(-0.0) == "0.00"
+    assert distinct_usd(2.0, 1e-9) == ("2.00", "< 0.0001")
+    assert distinct_durations(0.04, 0.04) == ("40.0 ms", "40.0 ms")

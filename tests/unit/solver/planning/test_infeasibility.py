@@ -10,6 +10,7 @@ from jellybean_solver import (
     EndToEnd,
     Infeasibility,
     Link,
+    Pool,
     Problem,
     Sharing,
     Slo,
@@ -120,7 +121,49 @@ def test_whole_workers_may_be_what_is_missing() -> None:
     why = _why(case)
 
     assert why.nearest_rate_scale is None
-    assert any("exclusive" in reason for reason in why.reasons)
+    (reason,) = why.reasons
+    assert reason == (
+        "sharing: no plan fits, however low the rates are; all of the rates would fit if exclusive pools (box), which "
+        "give each operator whole workers, were shared"
+    )
+
+
+def test_memory_is_named_with_its_figures_where_it_keeps_all_plans_out() -> None:
+    why = _why(_two_models(rate_per_s=1.0, pool=box(memory=2**30)))
+    assert why.reasons == (
+        "memory: no plan fits, however low the rates are; with enough memory all of the rates would fit: a worker of "
+        "box has 1 GiB, its models need a x 700 MiB, b y 600 MiB",
+    )
+
+
+def test_memory_is_named_where_it_limits_the_rates() -> None:
+    why = _why(_two_models(rate_per_s=150.0, pool=box(2, memory=2**30)))
+    assert why.reasons[0].startswith("memory: at most 0.6667 of the rates fits (camera 100 of 150/s), with a x, b y")
+    assert "all of the rates would fit: a worker of box has 1 GiB" in why.reasons[0]
+
+
+def test_memory_is_not_blamed_for_a_lack_of_workers() -> None:
+    why = _why(_two_models(rate_per_s=300.0, pool=box(2, memory=1.5 * GIB)))  # both models fit on a worker
+    assert why.reasons[0].startswith("capacity: at most 0.606")
+    assert not any("memory" in reason for reason in why.reasons)
+
+
+def test_a_budget_is_named_only_where_there_is_one() -> None:
+    asked = _two_models(rate_per_s=1.0, pool=box(1, sharing=Sharing.EXCLUSIVE))
+    why = _why(replace(asked, slo=Slo(budget_usd_per_h=0.5)))  # neither sharing nor more money suffices on its own
+    assert why.reasons[0].endswith("too few workers for 2 operators within the budget of 0.50 USD/h")
+    assert not any("budget" in reason for reason in _why(asked).reasons)
+
+
+def _two_models(rate_per_s: float, pool: Pool) -> Problem:
+    """An operator `a` of 0.01 s and 700 MiB feeds `b` of 0.001 s and 600 MiB."""
+    mib = 2.0**20
+    return problem(
+        operator("a", ["camera"], variant("x", {"box": 0.01}, {"b": 0.0}, {"box": 700 * mib})),
+        operator("b", ["a"], variant("y", {"box": 0.001}, {}, {"box": 600 * mib})),
+        pools=[pool],
+        rate_per_s=rate_per_s,
+    )
 
 
 def test_a_budget_is_final() -> None:
@@ -149,7 +192,7 @@ def test_a_model_too_large_for_every_worker() -> None:
         pools=[box(memory=2.0**20), gpu()],
     )
     (reason,) = _why(case).reasons
-    assert reason == "operator a cannot run anywhere: memory: even x needs 3.0 MiB, a worker of box has 1.0 MiB"
+    assert reason == "operator a cannot run anywhere: memory: even x needs 3 MiB, a worker of box has 1 MiB"
 
 
 def test_a_link_too_narrow_is_named_with_what_it_can_carry() -> None:
