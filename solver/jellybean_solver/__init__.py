@@ -111,7 +111,10 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "flows",
         "link_uses",
     ),
-    "model.missing_links": ("missing_links",),
+    "model.missing_links": (
+        "missing_link_text",
+        "missing_links",
+    ),
     "model.model_ref": (
         "ModelFile",
         "ModelPorts",

@@ -17,7 +17,7 @@ from jellybean.documents.schema.reader import DocPath
 from jellybean.documents.schema.validation import CheckedDocument
 from jellybean.documents.schema.workflow import InputSpec, WorkflowDocument
 from jellybean.quantities import did_you_mean, nearest_name
-from jellybean_solver import missing_links
+from jellybean_solver import missing_link_text, missing_links
 
 Names = tuple[str, ...]
 
@@ -320,8 +320,9 @@ def _add_unreachable(
         f"{upstream} in {' or '.join(sorted(at, key=fleet.tiers.index))}" for upstream, at in inputs.items()
     )
     message = f"its data cannot reach a worker that can run it: data from {origin}; workers {where}"
-    lacking = (missing_links(fleet.tiers, links, sorted(at), ordered) for at in inputs.values())
-    hint = next(filter(None, lacking), "data goes up the tiers only: add workers in a later tier")
+    missing = missing_links(fleet.tiers, links, inputs.values(), ordered)
+    hint = "; ".join(missing_link_text(links, ends) for ends in missing)
+    hint = hint or "data goes up the tiers only: add workers in a later tier"
     workflow.tree.add(("operators", name), message, hint, key=True)
 
 

@@ -51,24 +51,24 @@ def greedy(
     pools = tuple(replace(pool, sharing=Sharing.EXCLUSIVE) for pool in problem.pools)
     network = Network(replace(problem, pools=pools))
     best: tuple[_Partial, Selection] | None = None
-    stuck = dict[str, None]()
+    unplaced = dict[str, None]()
     for selection in _selections(network, settings.selections):
         found = _place(network, network.demand(selection), settings.kept)
         if isinstance(found, str):
-            stuck[found] = None
+            unplaced[found] = None
         elif best is None or found.cost < best[0].cost:
             best = found, selection
     if best is None:
-        return _obstacle(stuck)
+        return _obstacle(unplaced)
     return network, best[1], _assignment(network, best[0])
 
 
-def _obstacle(stuck: Collection[str]) -> str:
-    """Why the rule found nothing. `stuck`: for each selection tried, the operator that it could not place."""
-    if not stuck:
+def _obstacle(unplaced: Collection[str]) -> str:
+    """Why the rule found nothing. `unplaced`: for each selection tried, the operator that it could not place."""
+    if not unplaced:
         return "no selection of variants reaches the accuracy target"
     least = "no free workers, one operator each, sustain the rate of"
-    return f"{least} {' or '.join(stuck)} in a tier that its inputs reach, after the operators before it were placed"
+    return f"{least} {' or '.join(unplaced)} in a tier that its inputs reach, after the operators before it were placed"
 
 
 def price_per_request(network: Network, operator: Operator, variant: str) -> tuple[float, float]:

@@ -13,7 +13,7 @@ from jellybean_solver.errors import OutOfTimeError
 from jellybean_solver.figures import distinct_usd
 from jellybean_solver.fleet.dispatch import DEFAULT_GAP
 from jellybean_solver.model.evaluate import Evaluation, accuracy_violations, carried_bytes_per_s, evaluate
-from jellybean_solver.model.missing_links import missing_links
+from jellybean_solver.model.missing_links import missing_link_text, missing_links
 from jellybean_solver.model.multi_workflow import single_workflow
 from jellybean_solver.model.plan import Certificate, Cost, Plan
 from jellybean_solver.model.problem import Link, Problem
@@ -139,12 +139,12 @@ def _without(problem: Problem, plan: Plan, evaluation: Evaluation) -> Problem:
 def _in_tier(problem: Problem, tier: str, name: str, effort: _Effort) -> Baseline:
     pools = tuple(pool for pool in problem.pools if pool.tier == tier)
     fleet = Fleet(Network(replace(problem, pools=pools)))
-    if obstacle := _kept_out(problem, tier):
+    if obstacle := _placement_obstacle(problem, tier):
         return Baseline(name, "infeasible", note=f"infeasible: {obstacle}")
     return _solved(fleet, name, problem.accuracy_target, None, f"infeasible with the workers of {tier} alone", effort)
 
 
-def _kept_out(problem: Problem, tier: str) -> str:
+def _placement_obstacle(problem: Problem, tier: str) -> str:
     """Why the structure of a problem keeps operators or data out of a tier, however many workers it has; else empty."""
     for operator in problem.operators:
         if operator.tiers is not None and tier not in operator.tiers:
@@ -152,17 +152,17 @@ def _kept_out(problem: Problem, tier: str) -> str:
     for edge in (edge for operator in problem.operators for edge in operator.inputs):
         if edge.tiers is not None and tier not in edge.tiers:
             return f"data from {edge.upstream} to {edge.downstream} must stay in {' or '.join(edge.tiers)}"
-    for source in problem.sources:
-        if not problem.can_flow(source.tier, tier):
-            lacking = missing_links(problem.tiers, problem.link_by_tiers, [source.tier], [tier])
-            return f"data from {source.name}: " + (lacking or f"{source.tier} is above {tier}, and data goes up only")
     named = {pool.name for pool in problem.pools if pool.tier == tier and pool.count > 0}
     if not named:
         return f"there are no workers in {tier}"
     for operator in problem.operators:
         if not any(named & set(variant.service) for variant in operator.variants):
             return f"no worker of {tier} has a profile of {operator.name}"
-    return ""
+    for source in problem.sources:
+        if problem.tier_index[source.tier] > problem.tier_index[tier]:
+            return f"data from {source.name}: {source.tier} is above {tier}, and data goes up only"
+    links, origins = problem.link_by_tiers, [{source.tier} for source in problem.sources]
+    return "; ".join(missing_link_text(links, ends) for ends in missing_links(problem.tiers, links, origins, [tier]))
 
 
 def _with_variants(fleet: Fleet, selection: Mapping[str, str] | None, name: str, effort: _Effort) -> Baseline:

@@ -2,36 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
 
 Ends = tuple[str, str]  # upstream tier, downstream tier
 
 
-def missing_links(tiers: Sequence[str], links: Collection[Ends], up: Collection[str], down: Collection[str]) -> str:
-    """Which link is missing between tiers `up` and `down`, as a sentence; empty if data would have to go backwards.
+def missing_links(
+    tiers: Sequence[str], links: Collection[Ends], inputs: Iterable[Collection[str]], down: Collection[str]
+) -> tuple[Ends, ...]:
+    """The fewest links with which each input, in one of its tiers, reaches the same tier of `down`.
 
-    Names the tiers that a chain of links passes: data is not forwarded there. `tiers` are ordered, lowest first.
+    Empty if no link is missing, or if data would have to go backwards. `tiers` are ordered, lowest first.
     """
-    pairs = [
-        (one, other)
-        for one in up
-        for other in down
-        if tiers.index(one) < tiers.index(other) and (one, other) not in links
-    ]
-    if not pairs:
-        return ""
-    one, other = min(pairs, key=lambda pair: tiers.index(pair[1]) - tiers.index(pair[0]))
-    text = f"no link from {one} to {other}"
-    if between := _chain(links, one, other):
-        text += f", and data does not pass through {' and '.join(between)}"
-    return f"{text}: add a link {{from: {one}, to: {other}}}"
+    rank, inputs = {tier: index for index, tier in enumerate(tiers)}, [*inputs]
+    ways: list[tuple[Ends, ...]] = []
+    for target in sorted(down, key=rank.__getitem__):
+        apart = [at for at in inputs if not any(up == target or (up, target) in links for up in at)]
+        below = [[up for up in at if rank[up] < rank[target]] for at in apart]
+        if all(below):
+            ways.append(tuple(dict.fromkeys((max(at, key=rank.__getitem__), target) for at in below)))
+    return min(ways, key=len, default=())
+
+
+def missing_link_text(links: Collection[Ends], ends: Ends) -> str:
+    """That a link is missing and how to declare it, with the tiers of a chain of links: data is not forwarded there."""
+    one, other = ends
+    passed = _chain(links, one, other)
+    between = f", and data does not pass through {' and '.join(passed)}" if passed else ""
+    return f"no link from {one} to {other}{between}: add a link {{from: {one}, to: {other}}}"
 
 
 def _chain(links: Collection[Ends], one: str, other: str) -> list[str]:
-    """The tiers between two tiers on a shortest chain of links; empty if there is none."""
-    paths = [[one]]
-    for path in paths:
-        if path[-1] == other:
-            return path[1:-1]
-        paths += [[*path, down] for up, down in sorted(links) if up == path[-1] and down not in path]
-    return []
+    """The tiers between two tiers on a shortest chain of links (breadth-first search); empty if there is none."""
+    previous = {one: ""}
+    pending = deque([one])
+    while pending and other not in previous:
+        tier = pending.popleft()
+        for up, down in sorted(links):
+            if up == tier and down not in previous:
+                previous[down] = tier
+                pending.append(down)
+    chain: list[str] = []
+    tier = previous.get(other, "")
+    while tier not in ("", one):
+        chain.insert(0, tier)
+        tier = previous[tier]
+    return chain

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.figures import size_text
-from jellybean_solver.model.missing_links import Ends, missing_links
+from jellybean_solver.model.missing_links import Ends, missing_link_text
 from jellybean_solver.model.problem import Edge, Link, Operator, Problem
 from jellybean_solver.small.tree_bounds import can_flow
 
@@ -25,23 +25,23 @@ def structural_reasons(network: Network) -> Iterator[str]:
     A link is recommended only if data can flow with it.
     """
     problem = network.problem
-    stuck = [operator for operator in problem.operators if not network.runnable[operator.name]]
-    for operator in stuck:
-        yield f"operator {operator.name} cannot run anywhere: {_why_stuck(network, operator)}"
-    if stuck or can_flow(network, network.demand({})):
+    unplaceable = [operator for operator in problem.operators if not network.runnable[operator.name]]
+    for operator in unplaceable:
+        yield f"operator {operator.name} cannot run anywhere: {_placement_obstacle(network, operator)}"
+    if unplaceable or can_flow(network, network.demand({})):
         return
     missing = _missing(problem)
     linked = _linked(problem, missing)
     if _flows(linked):
         links = next(([pair] for pair in missing if _flows(_linked(problem, [pair]))), None)
         links = links or _needed(missing, lambda pairs: _flows(_linked(problem, pairs)))
-        told = [missing_links(problem.tiers, problem.link_by_tiers, [one], [other]) for one, other in links]
-        yield "; ".join((_blocked_operator(network) or JOINTLY_BLOCKED, *told))
+        hints = (missing_link_text(problem.link_by_tiers, ends) for ends in links)
+        yield "; ".join((_blocked_operator(network) or JOINTLY_BLOCKED, *hints))
     else:  # no link would help: the reason is that which remains when all are declared
         yield _blocked_operator(Network(linked)) or _jointly_blocked(linked)
 
 
-def _why_stuck(network: Network, operator: Operator) -> str:
+def _placement_obstacle(network: Network, operator: Operator) -> str:
     """Why no pool can run any variant: no profile, residency, or memory."""
     names = ", ".join(variant.name for variant in operator.variants)
     known = [(v, pool) for v in operator.variants for pool in network.pools if pool.name in v.service]

@@ -86,7 +86,7 @@ def test_a_tier_that_data_or_operators_are_kept_out_of_is_not_said_to_lack_worke
     see = operator("see", ["camera"], variant("x", {"box": 0.01, "gpu": 0.01}))
     case = problem(see, pools=[box(), gpu()])
     assert _notes(replace(case, links=()))["all in cloud"] == (
-        "infeasible: data from camera: no link from edge to cloud: add a link {from: edge, to: cloud}"
+        "infeasible: no link from edge to cloud: add a link {from: edge, to: cloud}"
     )
     held = replace(case, operators=(replace(see, tiers=("edge",)),))
     assert _notes(held)["all in cloud"] == "infeasible: see may run in edge only"

@@ -15,6 +15,7 @@ from jellybean_solver import (
     Sharing,
     Slo,
     SolverError,
+    missing_link_text,
     missing_links,
     solve,
 )
@@ -280,12 +281,29 @@ def test_a_budget_that_pays_for_a_sliver_of_the_rates() -> None:
 
 def test_the_missing_link_is_named_where_a_tier_would_have_to_forward_data() -> None:
     tiers, links = ["box", "hub", "cloud"], {("box", "hub"), ("hub", "cloud")}
+    assert missing_links(tiers, links, [["box"]], ["cloud"]) == (("box", "cloud"),)
     text = "no link from box to cloud, and data does not pass through hub: add a link {from: box, to: cloud}"
-    assert missing_links(tiers, links, ["box"], ["cloud"]) == text
-    assert missing_links(tiers, {("box", "hub")}, ["box"], ["cloud"]) == (
+    assert missing_link_text(links, ("box", "cloud")) == text
+    assert missing_link_text({("box", "hub")}, ("box", "cloud")) == (
         "no link from box to cloud: add a link {from: box, to: cloud}"
     )
-    assert missing_links(tiers, links, ["cloud"], ["box"]) == ""  # no link may go down
+    assert missing_links(tiers, links, [["cloud"]], ["box"]) == ()  # no link may go down
+
+
+def test_all_links_that_a_join_lacks_are_named() -> None:
+    """A diamond: with some of these links alone, one of the inputs would still not arrive."""
+    tiers = ["box", "hub", "cloud", "core"]
+    assert missing_links(tiers, (), [["box"], ["hub"]], ["cloud"]) == (("box", "cloud"), ("hub", "cloud"))
+    assert missing_links(tiers, {("box", "core")}, [["box"], ["hub"]], ["cloud", "core"]) == (("hub", "core"),)
+    assert missing_links(tiers, (), [["box", "cloud"], ["cloud"]], ["box", "cloud"]) == ()  # both may meet in cloud
+    assert missing_links(tiers, (), [["box"], ["core"]], ["cloud"]) == ()  # core is above cloud
+
+
+def test_chains_of_links_of_many_tiers_are_searched_in_steps_not_in_paths() -> None:
+    tiers = [f"t{number}" for number in range(40)]
+    links = {pair for pair in itertools.combinations(tiers[:-1], 2)} - {("t0", "t38")}  # 2^37 paths, none to t39
+    assert missing_link_text(links, ("t0", "t39")) == "no link from t0 to t39: add a link {from: t0, to: t39}"
+    assert "pass through t1: add" in missing_link_text(links, ("t0", "t38"))
 
 
 def test_the_reason_of_an_infeasible_placement_names_the_missing_link() -> None:
