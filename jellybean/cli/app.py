@@ -103,7 +103,12 @@ Directory = Annotated[
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="PATH=VALUE", help="Override a value, e.g. --set slo.accuracy=57. May be repeated."),
+    typer.Option(
+        "--set",
+        metavar="PATH=VALUE",
+        help="Override a value, e.g. --set slo.accuracy=57; an item of a list by its index: links.0.latency=40ms, "
+        "the next index adds one, null removes. May be repeated.",
+    ),
 ]
 Stale = Annotated[
     bool,

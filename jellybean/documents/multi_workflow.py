@@ -21,7 +21,7 @@ from jellybean.documents.layout import (
     holds_several_workflows,
     workflow_folders,
 )
-from jellybean.documents.overrides import SECTIONS, apply_multi_workflow_overrides
+from jellybean.documents.overrides import SECTIONS, apply_multi_workflow_overrides, last_of_each_path
 from jellybean.documents.project import (
     Project,
     blame_overrides,
@@ -113,7 +113,7 @@ def _load(
         if workflow.document is not None
     }
     projects = {name: replace(project, accept_stale=accept_stale) for name, project in projects.items()}
-    return MultiWorkflowProject(directory, infrastructure.document, projects, tuple(overrides))
+    return MultiWorkflowProject(directory, infrastructure.document, projects, last_of_each_path(overrides))
 
 
 def _trees(folder: Path, *, profiles: bool) -> dict[str, Tree]:

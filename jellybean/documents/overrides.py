@@ -1,8 +1,8 @@
 """`--set path=value`: override one value of a document from the command line.
 
 A path addresses all documents of a project: its first key determines the document (`operators` belongs to the
-workflow), and `workflow.`, `infrastructure.` or `profiles.` may precede it. Values are parsed as YAML; `null` removes a
-key. Problems caused by an override are reported with the option as their location.
+workflow), and `workflow.`, `infrastructure.` or `profiles.` may precede it. An item of a list is addressed by its index
+from 0; the index after the last adds one. Values are parsed as YAML; `null` removes a key or an item. Problems caused by an override are reported with the option as their location.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ SECTIONS = {
     "profiles": ("machine", "runs", "hop", "accuracy", "provenance", "kind", "operators"),
 }
 _NULL_TEXTS = {"", "null", "~"}
+_OPTIONAL_LISTS = {("links",)}
 _OPTIONAL_MAPS = {
     *(("slo",), ("limits",), ("migration",), ("machine",), ("sites",)),
     *(("lr_schedule",), ("checkpoint",), ("export",)),  # maps in training.yaml
@@ -82,6 +83,19 @@ def apply_override(tree: Tree, text: str, example: str) -> DocumentProblem | Non
     if not isinstance(tree.data, dict):
         return None
     return _assign(tree, path.strip().split("."), read.data, option, path)
+
+
+def last_of_each_path(overrides: Sequence[str]) -> tuple[str, ...]:
+    """The overrides without those that a later one of the same path replaces.
+
+    A removal stays: of an item of a list, the next one moves to its path.
+    """
+    last = {text.partition("=")[0].strip(): index for index, text in enumerate(overrides)}
+    return tuple(
+        text
+        for index, text in enumerate(overrides)
+        if last[text.partition("=")[0].strip()] == index or text.partition("=")[2].strip() in _NULL_TEXTS
+    )
 
 
 def override_options(overrides: Sequence[str]) -> str:
@@ -147,19 +161,21 @@ def _assign(tree: Tree, parts: list[str], value: Any, option: str, text: str) ->
         key, rest = _step(holder, parts)
         last = not rest
         if isinstance(holder, list):
-            if not isinstance(key, int) or key >= len(holder):
-                hint = f"write an index from 0 to {len(holder) - 1}" if holder else "the list is empty"
+            is_new = last and value is not None  # such an item may be added behind the last one
+            if not isinstance(key, int) or key >= len(holder) + is_new:
+                hint = f"write an index from 0 to {len(holder) - 1}; " if holder else "the list is empty; "
+                hint += f"{dotted((*at, len(holder)))}=... adds an item"
                 return _problem(option, text, f"unknown path: {dotted(at)} has no item {quoted(str(key))}", hint)
         elif not isinstance(holder, dict):
             return _problem(
                 option, text, f"unknown path: {dotted(at)} is {describe_value(holder)}", "set it as a whole"
             )
         elif not last and key not in holder:
-            if (*at, key) not in _OPTIONAL_MAPS:
+            if (*at, key) not in _OPTIONAL_MAPS | _OPTIONAL_LISTS:
                 where = f"{dotted(at)} has" if at else "the document has"
                 hint = did_you_mean(str(key), list(holder)) or f"known keys: {', '.join(list(holder)[:12])}"
                 return _problem(option, text, f"unknown path: {where} no {quoted(str(key))}", hint)
-            holder[key] = {}
+            holder[key] = [] if (*at, key) in _OPTIONAL_LISTS else {}
             tree.keys[*at, key] = tree.values[*at, key] = Mark(option)
         at = (*at, key)
         if last:
@@ -183,13 +199,13 @@ def _step(holder: Any, parts: list[str]) -> tuple[str | int, list[str]]:
 
 def _set_value(tree: Tree, holder: Any, path: DocPath, value: Any, option: str) -> None:
     key = path[-1]
-    old = holder.get(key) if isinstance(holder, dict) else holder[key]
-    for marks in (tree.keys, tree.values):
-        for known in [known for known in marks if known[: len(path)] == path]:
-            del marks[known]
-    if isinstance(key, str):
-        tree.keys[path] = Mark(option)  # also for a removed key: that it is missing is then reported at the option
-    if value is None and isinstance(holder, dict):
+    if isinstance(holder, list):
+        _set_item(tree, holder, path, value, option)
+        return
+    old = holder.get(key)
+    _forget_marks(tree, path)
+    tree.keys[path] = Mark(option)  # also for a removed key: that it is missing is then reported at the option
+    if value is None:
         holder.pop(key, None)
         return
     if key == "variants" and isinstance(old, dict) and isinstance(value, list):
@@ -198,3 +214,26 @@ def _set_value(tree: Tree, holder: Any, path: DocPath, value: Any, option: str) 
         }  # keep the specifications of the remaining variants
     holder[key] = value
     tree.values[path] = Mark(option)
+
+
+def _set_item(tree: Tree, items: list[Any], path: DocPath, value: Any, option: str) -> None:
+    """Replace, add (at the index after the last) or remove (None) an item of a list; later items keep their marks."""
+    index = int(path[-1])
+    _forget_marks(tree, path)
+    if value is not None:
+        items[index : index + 1] = [value]
+        tree.values[path] = Mark(option)
+        return
+    del items[index]
+    depth = len(path) - 1
+    for marks in (tree.keys, tree.values):
+        behind = [known for known in marks if known[:depth] == path[:depth] and len(known) > depth]
+        moved = {known: marks.pop(known) for known in behind if int(known[depth]) > index}
+        marks.update({(*path[:depth], int(known[depth]) - 1, *known[depth + 1 :]): moved[known] for known in moved})
+    tree.values[path[:-1]] = Mark(option)
+
+
+def _forget_marks(tree: Tree, path: DocPath) -> None:
+    for marks in (tree.keys, tree.values):
+        for known in [known for known in marks if known[: len(path)] == path]:
+            del marks[known]

@@ -24,7 +24,7 @@ from jellybean.documents.layout import (
     shared_infrastructure_file,
     workflow_folders,
 )
-from jellybean.documents.overrides import apply_overrides, option_text
+from jellybean.documents.overrides import apply_overrides, last_of_each_path, option_text
 from jellybean.documents.provenance.content import Content, read_content
 from jellybean.documents.provenance.staleness import StaleProfile, notes_on_machines, stale_profiles
 from jellybean.documents.schema.infrastructure import InfrastructureDocument
@@ -83,7 +83,7 @@ def load_project(
             raise
         plain = partial(_load, directory, (), profiles=profiles, files=files)
         raise DocumentError(blame_overrides(error.problems, plain, overrides)) from error
-    return replace(project, accept_stale=accept_stale, overrides=tuple(overrides))
+    return replace(project, accept_stale=accept_stale, overrides=last_of_each_path(overrides))
 
 
 def require_folder(directory: Path) -> None:

@@ -67,6 +67,34 @@ def test_a_list_of_names_keeps_the_models_of_those_variants(folder: Path) -> Non
     assert "nowhere.onnx" in problem.message
 
 
+def test_items_of_lists_are_added_changed_and_removed_by_index(folder: Path) -> None:
+    def links(*overrides: str) -> list[tuple[str, str, float]]:
+        documents = load_project(folder, ["tiers=[edge, hub, cloud]", *overrides]).infrastructure
+        return [(link.upstream_tier, link.downstream_tier, round(link.latency_s, 6)) for link in documents.links]
+
+    (first,) = links()
+    added = "links.1={from: edge, to: hub, latency: 5 ms}"
+    assert links(added) == [first, ("edge", "hub", 0.005)]
+    assert links(added, "links.1.latency=7ms") == [first, ("edge", "hub", 0.007)]
+    third = "links.2={from: hub, to: cloud, latency: 6 ms}"
+    assert links(added, third, "links.1=null") == [first, ("hub", "cloud", 0.006)]
+    assert links(added, third, "links.0.latency=9ms")[0] == (*first[:2], 0.009)
+
+    problems = told(folder, "tiers=[edge, hub, cloud]", added, "links.2={from: hub, to: cluod}", "links.1=null")
+    assert [(problem.file, problem.path) for problem in problems] == [
+        ("--set links.2={from: hub, to: cluod}", "links.1.to")  # the mark of the item has moved with it
+    ]
+    (folder / "infrastructure.yaml").write_text(
+        (folder / "infrastructure.yaml").read_text(encoding="utf-8").partition("links:")[0], encoding="utf-8"
+    )
+    assert links("links.0={from: edge, to: cloud, latency: 1 ms}") == [("edge", "cloud", 0.001)]
+
+
+def test_of_several_options_for_one_path_a_plan_states_the_last(folder: Path) -> None:
+    project = load_project(folder, ["slo.budget=5 USD/h", "slo.accuracy=50", "slo.budget=3 USD/h"])
+    assert project.overrides == ("slo.accuracy=50", "slo.budget=3 USD/h")
+
+
 def test_names_may_hold_dots(folder: Path) -> None:
     path = folder / "infrastructure.yaml"
     path.write_text(path.read_text(encoding="utf-8").replace("gpu:", "g4dn.xlarge:"), encoding="utf-8")
@@ -80,7 +108,8 @@ def test_names_may_hold_dots(folder: Path) -> None:
         ("slo.acuracy=57", "slo.acuracy", "unknown key 'acuracy'", "did you mean 'accuracy'"),
         ("sloo.accuracy=57", "sloo.accuracy", "no document has 'sloo'", "did you mean 'slo'"),
         ("sources.camra.rate=8/s", "sources.camra.rate", "sources has no 'camra'", "did you mean 'camera'"),
-        ("links.3.price=1 USD/GiB", "links.3.price", "links has no item '3'", "from 0 to 0"),
+        ("links.3.price=1 USD/GiB", "links.3.price", "links has no item '3'", "from 0 to 0; links.1=... adds an item"),
+        ("links.1=null", "links.1", "links has no item '1'", "from 0 to 0"),
         ("links.x.price=1 USD/GiB", "links.x.price", "links has no item 'x'", ""),
         ("name.x=3", "name.x", "name is 'parcels'", "as a whole"),
         ("slo.accuracy=57 ms", "slo.accuracy", "is not a percentage", "56 %"),
