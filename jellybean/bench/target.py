@@ -38,11 +38,11 @@ from jellybean_solver import (
     Arrivals,
     Plan,
     distinct_durations,
+    distinct_usd,
     from_document,
     grace_s,
     highest_sustained,
     is_sustained,
-    distinct_usd,
 )
 
 DURATION_S = 30.0
@@ -83,9 +83,14 @@ class Target:
     """A running plan and the held-out requests to send it."""
 
     def __init__(self, meters: Meters, plan: Plan, data: HeldOut) -> None:
-        """ServingError if the held-out requests have labels but the plan does not have exactly one sink."""
+        """ServingError if the held-out requests do not fit the plan: other sources, or labels without a single sink."""
         self.meters, self.plan, self.data = meters, plan, data
         self.view = meters.view
+        if (needed := {source.name for source in plan.sources}) != data.inputs.keys():
+            raise ServingError(
+                f"the plan that is served has other sources ({', '.join(sorted(needed))}) than the documents "
+                f"({', '.join(sorted(data.inputs))}): plan and apply again first"
+            )
         if data.labels is not None and len(self.view.sinks) != 1:
             raise ServingError(f"labels need one sink to be compared with; the plan has {', '.join(self.view.sinks)}")
         self.slow_latency_s = slow_latency_s(plan)

@@ -37,13 +37,19 @@ def planned_options(directory: Path, overrides: Sequence[str] | None) -> Iterato
     options = planned_overrides(directory)
     if options:
         say(f"{file} is the plan for{override_options(options)}; to plan without: {without}")
-    try:
+    with options_of_plan(options, f"{file} was made with this option; to plan without: {without}"):
         yield options
+
+
+@contextmanager
+def options_of_plan(options: Sequence[str], origin: str) -> Iterator[None]:
+    """Add `origin`, where they come from, to a DocumentError about `--set` options that the user did not give."""
+    try:
+        yield
     except DocumentError as error:
         of_plan = {option_text(text) for text in options}
         if not any(problem.file in of_plan for problem in error.problems):
             raise
-        origin = f"{file} was made with this option; to plan without: {without}"
         problems = (
             replace(each, hint="; ".join(filter(None, (each.hint, origin)))) if each.file in of_plan else each
             for each in error.problems

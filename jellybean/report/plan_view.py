@@ -20,10 +20,10 @@ from jellybean_solver import (
     CPU,
     Placement,
     Plan,
+    distinct_usd,
     head_name,
     p99_by_workflow,
     planned_cuts,
-    distinct_usd,
 )
 
 MAX_RANGES = 3

@@ -8,7 +8,7 @@ from jellybean.display import formats
 from jellybean.planning.project_plan import Planned
 from jellybean.planning.simulated_deadline import cost_of
 from jellybean.report.plan_view import p99_lines
-from jellybean_solver import plan_differences, distinct_usd
+from jellybean_solver import distinct_usd, plan_differences
 
 
 def latency_lines(planned: Planned) -> tuple[str, ...]:

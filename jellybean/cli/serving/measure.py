@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -27,7 +28,7 @@ from jellybean.cli.console import (
 from jellybean.cli.current_plan import load_current_plan
 from jellybean.cli.documents import check_project
 from jellybean.cli.init import Example, copy_example
-from jellybean.cli.projects import open_project
+from jellybean.cli.projects import open_project, options_of_plan
 from jellybean.cli.serving.gateway_options import AdminTls, GatewayAt, given_endpoint
 from jellybean.display import formats
 from jellybean.display.terminal import BAD, GOOD, WARN
@@ -229,7 +230,11 @@ def measure(
     """
     load_project(directory, overrides)  # wrong documents are told before what is up
     document = served_document(endpoint or owner_endpoint(directory))
-    project = load_project(directory, overrides or from_document(document).overrides)
+    options = overrides or from_document(document).overrides
+    quoted = shlex.quote(str(directory))
+    again = f"jellybean plan {quoted}, then jellybean apply {quoted}, serve one without"
+    with options_of_plan(() if overrides else options, f"the plan that is served was made with this option; {again}"):
+        project = load_project(directory, options)
     with progress("saturate" if saturate else "bench") as advance:
         if saturate:
             guess = predicted_rate_per_s(directory, document["hash"])

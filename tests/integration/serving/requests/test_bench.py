@@ -91,6 +91,8 @@ def test_labels_of_a_target_and_rates_are_checked(directory: Path) -> None:
     target = Target.of(directory, HeldOut({"x": INPUTS}))
     with pytest.raises(ServingError, match="above 0"):
         target.measure(0.0)
+    with pytest.raises(ServingError, match=r"other sources \(x\) than the documents \(y\): plan and apply"):
+        Target.of(directory, HeldOut({"y": INPUTS}))
 
 
 def test_a_slow_worker_is_found_out(tmp_path: Path, start) -> None:
