@@ -2,7 +2,8 @@
 
 A path addresses all documents of a project: its first key determines the document (`operators` belongs to the
 workflow), and `workflow.`, `infrastructure.` or `profiles.` may precede it. An item of a list is addressed by its index
-from 0; the index after the last adds one. Values are parsed as YAML; `null` removes a key or an item. Problems caused by an override are reported with the option as their location.
+from 0; the index after the last adds one. Values are parsed as YAML; `null` removes a key or an item. Problems that an
+override causes are reported with the option as their location.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Limits other than the number of workers that keep the rates down: memory, whole workers per operator, the budget.
 
-Each limit is dropped alone and the largest feasible rates are computed again: a limit is named only if that raises them.
+Each limit is dropped alone and the largest feasible rates are computed again: a limit is named if that raises them.
 """
 
 from __future__ import annotations
