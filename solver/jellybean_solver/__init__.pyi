@@ -27,12 +27,14 @@ from jellybean_solver.explanation.forced_choices import WhyNot as WhyNot
 from jellybean_solver.explanation.parts import Part as Part
 from jellybean_solver.explanation.relaxations import Requirement as Requirement
 from jellybean_solver.explanation.relaxations import RequirementKind as RequirementKind
+from jellybean_solver.figures import distinct_durations as distinct_durations
+from jellybean_solver.figures import distinct_usd as distinct_usd
 from jellybean_solver.figures import duration_text as duration_text
-from jellybean_solver.figures import durations_apart as durations_apart
 from jellybean_solver.figures import number_text as number_text
+from jellybean_solver.figures import size_text as size_text
 from jellybean_solver.figures import unit_text as unit_text
-from jellybean_solver.figures import usd_apart as usd_apart
 from jellybean_solver.figures import usd_text as usd_text
+from jellybean_solver.figures import without_zeros as without_zeros
 from jellybean_solver.fleet.dispatch import DEFAULT_GAP as DEFAULT_GAP
 from jellybean_solver.fleet.dispatch import is_large as is_large
 from jellybean_solver.frontier.curves import Corner as Corner
@@ -61,6 +63,7 @@ from jellybean_solver.model.flows import Flow as Flow
 from jellybean_solver.model.flows import LinkUse as LinkUse
 from jellybean_solver.model.flows import flows as flows
 from jellybean_solver.model.flows import link_uses as link_uses
+from jellybean_solver.model.missing_links import missing_link_text as missing_link_text
 from jellybean_solver.model.missing_links import missing_links as missing_links
 from jellybean_solver.model.model_ref import ModelFile as ModelFile
 from jellybean_solver.model.model_ref import ModelPorts as ModelPorts
