@@ -8,6 +8,7 @@ from typing import Any
 
 from jellybean.bench.caveats import find_caveats
 from jellybean.bench.load import UNANSWERED
+from jellybean.bench.shown_answers import ShownAnswer
 
 _OVERLOAD = (UNANSWERED, "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED")  # statuses of requests that overload causes
 
@@ -24,7 +25,7 @@ class BenchResult:
     Requests: `offered` in the window of `duration_s`, of which `completed` were answered, `answered_in_window` by its
     end; `throughput_per_s` is that number over the window. `uncounted`: those of the warm-up of `warmup_s`, and those
     sent after the window for the accuracy; the gateway's counters have them too. `joined`: workers are boxes that
-    joined a gateway, which emulate nothing.
+    joined a gateway, which emulate nothing. `answers`: a few of them, as the report shows them.
     """
 
     plan: str
@@ -59,15 +60,21 @@ class BenchResult:
     warmup_s: float = 0.0
     uncounted: int = 0
     joined: bool = False
+    answers: tuple[ShownAnswer, ...] = ()
 
     @property
     def caveats(self) -> tuple[str, ...]:
         """What limits the figures, in words."""
         return tuple(find_caveats(self.late, self.deaths, joined=self.joined))
 
+    def to_json(self) -> dict[str, Any]:
+        """The record without the answers' pictures, for people's screens and other programs."""
+        return {**self.to_dict(), "answers": [answer.to_json() for answer in self.answers]}
+
     def to_dict(self) -> dict[str, Any]:
-        """A flat record for the report store, without figures that were not measured."""
+        """A record for the report store, without figures that were not measured."""
         found = {key: value for key, value in asdict(self).items() if value is not None}
+        found["answers"] = list(found["answers"])
         lists = {"breaches": list(self.breaches), "deaths": list(self.deaths), "caveats": list(self.caveats)}
         return {**found, **lists, "errors": self.failed}
 

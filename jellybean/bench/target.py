@@ -23,6 +23,7 @@ from jellybean.bench.heldout import HeldOut
 from jellybean.bench.load import OK, UNANSWERED, Sample, Tick, due_times, offer
 from jellybean.bench.meters import GatewayMeters, Meters, RunMeters
 from jellybean.bench.result import BenchResult, Counts, verdict_of
+from jellybean.bench.shown_answers import JudgedAnswer, accuracy_of, shown_answers
 from jellybean.bench.window import Progress, Window
 from jellybean.planning.simulation import slow_latency_s
 from jellybean.serving.client import Client, request_of, served_document
@@ -30,7 +31,7 @@ from jellybean.serving.endpoint import Endpoint, owner_endpoint
 from jellybean.serving.errors import ServingError
 from jellybean.serving.outcomes import OutcomeKind, outcome_kind
 from jellybean.serving.run_state import running_state
-from jellybean_agent import decode_tensor, plan_view
+from jellybean_agent import Array, decode_tensor, plan_view
 from jellybean_protos.gateway.v1 import gateway_pb2
 from jellybean_solver import (
     DEFAULT_WINDOW_S,
@@ -184,7 +185,8 @@ class Target:
         p50, p90, p99 = np.percentile(latencies, [50, 90, 99]).tolist() if latencies else (None, None, None)
         reasons = Counter(f"{s.status}: {s.reason}" for s in samples if s.status != OK)
         answers = [*answered, *(sample for sample in rest if sample.status == OK)]
-        accuracy = self._accuracy(answers)
+        judged = self._judged(answers)
+        accuracy = accuracy_of(judged)
         margin = self._margin(accuracy, len(answers))
         cost = window.cost_usd_per_h(self.plan)
         deaths = tuple(self.meters.deaths())
@@ -220,23 +222,24 @@ class Target:
             answered_in_window=in_window,
             warmup_s=settings.warmup_s,
             joined=isinstance(self.meters, GatewayMeters),
+            answers=shown_answers(self.data, judged),
         )
 
-    def _accuracy(self, answers: Sequence[Sample]) -> float | None:
-        """Percent of the answers that is correct; every held-out row has equal weight, however often it was sent.
-
-        None without labels or answers.
-        """
-        labels = self.data.labels
-        if labels is None or not answers:
-            return None
-        (sink,) = self.view.sinks
-        correct: dict[int, list[float]] = {}  # held-out row -> how much of each of its answers is correct
+    def _judged(self, answers: Sequence[Sample]) -> tuple[JudgedAnswer, ...]:
+        """The answers by held-out row; every row has equal weight, however often it was sent."""
+        labels, rows = self.data.labels, dict[int, list[float]]()
+        first: dict[int, dict[str, Array]] = {}
         for sample in answers:
             response = gateway_pb2.InferResponse.FromString(sample.answer)
-            found = correctness(self.data.metric, decode_tensor(response.outputs[sink]), labels[sample.row])
-            correct.setdefault(sample.row, []).append(found)
-        return 100.0 * float(np.mean([np.mean(of_row) for of_row in correct.values()]))
+            outputs = {sink: decode_tensor(response.outputs[sink]) for sink in self.view.sinks}
+            first.setdefault(sample.row, outputs)
+            if labels is not None:
+                (answer,) = outputs.values()
+                rows.setdefault(sample.row, []).append(correctness(self.data.metric, answer, labels[sample.row]))
+        return tuple(
+            JudgedAnswer(row, outputs, float(np.mean(rows[row])) if row in rows else None)
+            for row, outputs in first.items()
+        )
 
     def _margin(self, accuracy: float | None, answers: int) -> float:
         """Two standard errors of the accuracy, in percentage points; 0 if all held-out rows were answered."""

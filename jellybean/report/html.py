@@ -1,7 +1,7 @@
 """Render the report as one HTML page without scripts and external resources, for screens and print.
 
-The content security policy allows only the embedded style sheet, by its hash, so that text that escapes the HTML
-escaping cannot load or run anything.
+The content security policy allows only the embedded style sheet, by its hash, and pictures that are in the page itself,
+so that text that escapes the HTML escaping cannot load or run anything.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ def _style() -> tuple[Markup, str]:
     """The style sheet, and the content security policy with its hash."""
     style = palette.style_sheet() + (_read("style.css") or "")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    return Markup(style), f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    policy = f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
+    return Markup(style), policy
 
 
 @cache
@@ -110,6 +111,7 @@ def _environment() -> Environment:
         "breakable": _breakable,
         "capitalised": _capitalised,
         "unbroken": _unbroken,
+        "correctness": _correctness,
     }
     return environment
 
@@ -133,6 +135,13 @@ def _numbered(groups: Iterable[Sequence[str]]) -> Mapping[str, int]:
 def _unbroken(text: str) -> str:
     """The text with no line break between a figure and its unit."""
     return re.sub(r"(?<=\d) (?=(?:%|points|[mµ]?s|min|USD/h|[kMGT]i?B)(?:\W|$))", "\u00a0", text)
+
+
+def _correctness(share: float) -> tuple[str, str]:
+    """The chip of an answer: its style and its words."""
+    if share >= 1.0:
+        return "good", "correct"
+    return ("warning", f"{formats.percent(share)} correct") if share > 0.0 else ("bad", "wrong")
 
 
 def _capitalised(text: str) -> str:

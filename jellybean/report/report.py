@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from jellybean.bench.caveats import recorded_caveats
+from jellybean.bench.shown_answers import ShownAnswer
 from jellybean.report.advice import find_advice, known_plans
 from jellybean.report.breakdown import Breakdown, break_down
 from jellybean.report.comparison import (
@@ -87,6 +88,7 @@ class Report:
     advice: tuple[str, ...]  # commands that add missing figures
     caveats: tuple[str, ...] = ()  # of the measurements whose figures are shown
     workflows: tuple[WorkflowUse, ...] = ()  # empty for a single workflow
+    answers: tuple[ShownAnswer, ...] = ()  # of the measurement whose accuracy is shown
 
     @property
     def measured(self) -> bool:
@@ -129,6 +131,7 @@ class Report:
             **({"stale_profiles": list(plan.stale_profiles)} if plan.stale_profiles else {}),
             **({"overrides": list(plan.overrides)} if plan.overrides else {}),
             **({"workflows": [_plain(workflow) for workflow in self.workflows]} if self.workflows else {}),
+            **({"answers": [answer.to_json() for answer in self.answers]} if self.answers else {}),
         }
 
 
@@ -181,6 +184,7 @@ def build_report(store: Store, plan_hash: str | None = None) -> Report:
         advice=advice,
         caveats=tuple(_caveats(snapshot)),
         workflows=workflows,
+        answers=tuple(ShownAnswer(**answer) for answer in _bench_record(snapshot).get("answers") or ()),
     )
 
 
@@ -237,12 +241,16 @@ def _promised_per_s(plan: Plan, document: Record) -> float:
 
 def _measured(snapshot: Snapshot) -> dict[str, float]:
     """Figures measured by `bench` at the declared rates, and the highest rate from `bench --saturate`."""
-    bench = snapshot.bench.record if snapshot.bench is not None else {}
+    bench = _bench_record(snapshot)
     measured = {key: value for key in (*METRIC_BY_KEY, ACCURACY_MARGIN) if (value := figure(bench, key)) is not None}
     saturate = snapshot.saturate.record if snapshot.saturate is not None else {}
     if (highest := figure(saturate, "highest_rate_per_s")) is not None:
         measured["highest_rate_per_s"] = highest
     return measured
+
+
+def _bench_record(snapshot: Snapshot) -> Record:
+    return snapshot.bench.record if snapshot.bench is not None else {}
 
 
 def _run(row: StoreRow) -> MeasurementRun:

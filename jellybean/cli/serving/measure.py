@@ -88,7 +88,7 @@ def bench(
         endpoint=endpoint,
     )
     if json:
-        print_json(result.to_dict())
+        print_json(result.to_json())
     else:
         out.print(bench_table(result))
         errors.print(result.verdict, style=GOOD if result.sustained else f"bold {BAD}")

@@ -93,7 +93,7 @@ def test_the_policy_names_the_style_sheet_and_nothing_else(tmp_path: Path) -> No
     assert policy
     digest = base64.b64encode(hashlib.sha256(style[1].encode()).digest()).decode()
     assert policy[1].replace("&#39;", "'").replace("&#43;", "+") == (
-        f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
     )
 
 
@@ -188,3 +188,18 @@ def test_contrast_is_enough_to_read(tmp_path: Path, scheme: int) -> None:
         assert _contrast(colour[mark], colour["surface"]) >= 3, mark
     for shade in SHADES:
         assert _contrast(colour[f"on-{shade}"], colour[shade]) >= 4.5, shade
+
+
+def test_answers_of_the_last_measurement_are_shown_with_their_pictures(tmp_path: Path) -> None:
+    store = Store(tmp_path / ".jellybean" / "report.db", clock=lambda: 1.0)
+    plan = plans.vqa()
+    plan_hash = store.add_plan(plans.document(plan), {})
+    read = {"row": 7, "answer": HOSTILE, "label": "a label", "correctness": 0.0, "picture": "iVBORw0KGgo="}
+    store.add_measurement(plan_hash, {**plans.measurement(plan), "answers": [read]})
+    report = build_report(store)
+    html = render_html(report)
+    page = _parsed(html)
+    assert 'src="data:image/png;base64,iVBORw0KGgo="' in html
+    assert "onerror" not in page.attributes and "<script" not in html
+    assert "wrong" in html and "a label" in html and "input 7" in html
+    assert report.to_json()["answers"] == [{key: value for key, value in read.items() if key != "picture"}]
