@@ -98,6 +98,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "tensor_from_values",
     ),
     "measuring.memory_growth": ("memory_growth",),
+    "measuring.sample_file": ("sample_file",),
     "measuring.timed_runs": (
         "PAUSE_S",
         "WARM_UP_BELOW_S",
@@ -149,7 +150,8 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "DEVICE_NAMES",
         "Device",
     ),
-    "system.machine": ("Machine", "this_machine"),
+    "system.driver": ("driver_of",),
+    "system.machine": ("Machine", "installed_version", "this_machine"),
     "system.onnxruntime_package": ("onnxruntime_package",),
     "system.malloc": ("keep_freed_memory",),
     "system.protocol_version": (

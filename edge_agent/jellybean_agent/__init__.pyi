@@ -60,6 +60,7 @@ from jellybean_agent.inference.tensors import DTYPE_BY_DATATYPE as DTYPE_BY_DATA
 from jellybean_agent.inference.tensors import dtype_of_datatype as dtype_of_datatype
 from jellybean_agent.inference.tensors import tensor_from_values as tensor_from_values
 from jellybean_agent.measuring.memory_growth import memory_growth as memory_growth
+from jellybean_agent.measuring.sample_file import sample_file as sample_file
 from jellybean_agent.measuring.timed_runs import PAUSE_S as PAUSE_S
 from jellybean_agent.measuring.timed_runs import WARM_UP_BELOW_S as WARM_UP_BELOW_S
 from jellybean_agent.measuring.timed_runs import WARM_UP_RUNS as WARM_UP_RUNS
@@ -96,7 +97,9 @@ from jellybean_agent.security.tls_context import TlsConnection as TlsConnection
 from jellybean_agent.system.device import CPU as CPU
 from jellybean_agent.system.device import DEVICE_NAMES as DEVICE_NAMES
 from jellybean_agent.system.device import Device as Device
+from jellybean_agent.system.driver import driver_of as driver_of
 from jellybean_agent.system.machine import Machine as Machine
+from jellybean_agent.system.machine import installed_version as installed_version
 from jellybean_agent.system.machine import this_machine as this_machine
 from jellybean_agent.system.malloc import keep_freed_memory as keep_freed_memory
 from jellybean_agent.system.onnxruntime_package import onnxruntime_package as onnxruntime_package

@@ -42,7 +42,7 @@ app = typer.Typer(
 MODULES = {  # command or group -> module of this package that defines it, in the order of the help
     "init": "init",
     "validate": "documents",
-    "profile": "planning.plan",
+    "profile": "planning.profile",
     "plan": "planning.plan",
     "explain": "planning.explain",
     "frontier": "planning.frontier",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from pathlib import Path
 from typing import Any, Self
 
@@ -35,6 +36,7 @@ class Cache:
         """`machine`: the machine of all measurements, part of their keys."""
         self._path, self._machine = path, machine
         self._known: dict[str, Any] = {}
+        self._lock = threading.Lock()  # held while a line is appended
 
     @classmethod
     def open(cls, project_folder: Path, *, resume: bool = True) -> Self:
@@ -48,6 +50,12 @@ class Cache:
             for line in cache._path.read_text(encoding="utf-8").splitlines():
                 cache._parse(line)
         return cache
+
+    def measured_on(self, machine: str) -> Cache:
+        """The same cache for measurements on another machine. Thread-safe, as all of them append to one file."""
+        other = Cache(self._path, machine)
+        other._known, other._lock = self._known, self._lock
+        return other
 
     def _parse(self, line: str) -> None:
         try:
@@ -68,8 +76,8 @@ class Cache:
     def put(self, key: str, value: Any) -> None:
         """Add a measurement; it is on disk when this returns."""
         key = self._own(key)
-        self._known[key] = value
-        with self._path.open("a", encoding="utf-8") as file:
+        with self._lock, self._path.open("a", encoding="utf-8") as file:
+            self._known[key] = value
             file.write("\n" if _is_truncated(self._path) else "")
             file.write(json.dumps({"key": key, "value": value}) + "\n")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -37,7 +36,7 @@ from jellybean.profiler.latency import Latency, Point
 from jellybean.profiler.survey import Survey
 from jellybean.profiler.todo import Todo
 from jellybean.profiler.workload import Model, Workload
-from jellybean_agent import CPU, Device, this_machine
+from jellybean_agent import CPU, Device, Machine, driver_of, installed_version, this_machine
 
 NOISY = 0.10  # relative spread of repeated latency measurements above which a note is printed
 MIN_NOISE_S = 1e-3  # no note on the spread of shorter latencies: it comes from clocks and sleeps, not from the model
@@ -61,10 +60,28 @@ class Findings:
 
 
 @dataclass(frozen=True)
+class MeasuredBy:
+    """What measured a run: a machine, its version of JellyBean, and if it was not this one, the name of the worker.
+
+    `driver`: of the worker's device.
+    """
+
+    machine: Machine
+    jellybean: str | None
+    worker: str | None = None
+    driver: str | None = None
+
+    def driver_of(self, device: Device) -> str | None:
+        """Driver of the device that measured."""
+        return driver_of(device) if self.worker is None else self.driver
+
+
+@dataclass(frozen=True)
 class ProfilesMerge:
     """Merges the measurements of run `number` into the profiles `known`, as `todo` says.
 
-    `allowed_cuts`: (operator, variant) -> number of cuts that the workflow allows.
+    `allowed_cuts`: (operator, variant) -> number of cuts that the workflow allows. `by`: what measured; None: this
+    machine.
     """
 
     findings: Findings
@@ -74,13 +91,16 @@ class ProfilesMerge:
     allowed_cuts: Mapping[tuple[str, str], int]
     batch_sizes: Collection[int]
     number: int = 1
+    by: MeasuredBy | None = None
 
     def document(self) -> ProfilesDocument:
         """The profiles: what was measured now, and what is kept, each with its origin."""
         known, number = self.known, self.number
         operators: dict[str, dict[str, VariantProfile]] = {}
         for step in self.findings.workload.steps:
-            operators[step.name] = {model.variant: self._variant(model) for model in step.models}
+            measured = ((model.variant, self._variant(model)) for model in step.models)
+            if variants := {name: profile for name, profile in measured if profile is not None}:
+                operators[step.name] = variants
         for operator, variants in (known.operators if known is not None else {}).items():
             for variant, profile in variants.items():
                 if variant not in operators.get(operator, {}) and _is_by_hand(profile):
@@ -104,19 +124,27 @@ class ProfilesMerge:
     def _run(self) -> ProfileRun:
         return ProfileRun(
             date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-            jellybean=_version(),
+            worker=self._by.worker,
+            jellybean=self._by.jellybean,
             batches=tuple(sorted(self.batch_sizes)),
             measured=self.content.measured,
-            **asdict(this_machine()),
+            **asdict(self._by.machine),
         )
 
-    def _variant(self, model: Model) -> VariantProfile:
+    @property
+    def _by(self) -> MeasuredBy:
+        return self.by or MeasuredBy(this_machine(), installed_version())
+
+    def _variant(self, model: Model) -> VariantProfile | None:
+        """The profile of a variant; None while there is no latency of it at all."""
         key, number = (model.operator, model.variant), self.number
         old = self.known.operators.get(model.operator, {}).get(model.variant) if self.known is not None else None
         was = old.provenance if old is not None else VariantProvenance()
         latency, origins = self._by_type(
             model, self.todo.types(Part.LATENCY, *key), old.latency if old is not None else {}, was.latency
         )
+        if not latency:
+            return None
         if Entry(Part.OUTPUTS, *key) in self.todo.measure:
             message, children = self._outputs(model)
             outputs: Origin | None = Origin(model=short(model.sha256), run=number)
@@ -158,11 +186,21 @@ class ProfilesMerge:
                 points = [p for p in self.findings.latency if (p.model, p.speed, p.device) == kind]
                 memory_bytes = self.findings.memory_bytes[model, kind[2]]
                 latency[name] = {point.batch: _figures(self.findings.latency[point], memory_bytes) for point in points}
-                digest, device = None if stage else short(model.sha256), str(kind[2]) if kind[2] != CPU else None
-                origins[name] = Origin(model=digest, speed=self.content.speeds[name], device=device, run=self.number)
+                origins[name] = self._origin(name, None if stage else short(model.sha256), kind[2])
             elif name in old:
                 latency[name], origins[name] = old[name], was.get(name, Origin(source=BY_HAND))
         return latency, origins
+
+    def _origin(self, worker_type: str, digest: str | None, device: Device) -> Origin:
+        """The origin of a row that this run measured."""
+        return Origin(
+            model=digest,
+            speed=self.content.speeds[worker_type],
+            device=str(device) if device != CPU else None,
+            provider=device.provider if not device.is_cpu else None,
+            driver=self._by.driver_of(device),
+            run=self.number,
+        )
 
     def _cuts(self, model: Model, old: tuple[CutProfile, ...]) -> tuple[CutProfile, ...]:
         """Profiles of a model's cuts. A stage that was measured before keeps the figures of the other types."""
@@ -285,13 +323,6 @@ def _is_by_hand(profile: VariantProfile) -> bool:
 def _hand_or(origin: Origin | None, present: Any) -> Origin | None:
     """The origin of an entry that stays: as stated, otherwise by hand; None if there is no such entry."""
     return origin or (Origin(source=BY_HAND) if present else None)
-
-
-def _version() -> str | None:
-    try:
-        return importlib.metadata.version("jellybean-serving")
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _figures(latency: Latency, memory_bytes: float) -> BatchProfile:

@@ -88,9 +88,10 @@ class LatencyMeter:
 
     def expected_s(self, point: Point) -> float:
         """Expected duration in seconds of one more block of a point."""
-        return self._took_s.get(point, self._seconds(point))
+        return self._took_s.get(point, self.block_s(point))
 
-    def _seconds(self, point: Point) -> float:
+    def block_s(self, point: Point) -> float:
+        """Seconds of timed runs in one block of a point."""
         return self._block_s if point.batch == 1 else BATCH_SHARE * self._block_s
 
     def key(self, point: Point, block: int) -> str:
@@ -101,7 +102,7 @@ class LatencyMeter:
             model=(model.operator, model.variant, model.sha256),
             batch=point.batch,
             block=block,
-            seconds=self._seconds(point),
+            seconds=self.block_s(point),
             work=self._workload.digest,
             inputs=(COMPUTE_INPUTS, VARIED_INPUTS),
             **key_of_device(point.device),
@@ -125,13 +126,13 @@ class LatencyMeter:
     def _samples(self, point: Point, inputs: Sequence[Inputs], block: int) -> list[float]:
         warm_up_runs = WARM_UP_RUNS if self._is_fast(point) else int(block == 0)
         executor = self._executor(point.model, point.device)
-        return timed_runs(executor, inputs, Block(block, self._seconds(point), warm_up_runs))
+        return timed_runs(executor, inputs, Block(block, self.block_s(point), warm_up_runs))
 
     def _compute(self, point: Point, inputs: Sequence[Inputs]) -> list[tuple[float, float]]:
         """CPU seconds of some inputs of the sample: least back to back, after a pause."""
         executor = self._executor(point.model, point.device)
         chosen = spread_inputs(inputs)
-        each_s = self._seconds(point) / len(chosen)
+        each_s = self.block_s(point) / len(chosen)
         return [
             (
                 min(_cpu_s(executor, one, (1.0 - COLD_SHARE) * each_s)),

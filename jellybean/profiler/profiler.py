@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jellybean.bench.hop import measure_hop_s
@@ -25,8 +25,12 @@ from jellybean.profiler.flow import Flow
 from jellybean.profiler.latency import BLOCKS, Latency, LatencyMeter, Point
 from jellybean.profiler.memory import memory_bytes
 from jellybean.profiler.project import devices_of, require_devices, speeds_of, workload_of
+from jellybean.profiler.remote.measure import measure_on_workers
+from jellybean.profiler.remote.rows import Rows
+from jellybean.profiler.remote.worker_agent import WorkerAgent
+from jellybean.profiler.remote.worker_part import WorkerPart
 from jellybean.profiler.survey import Survey, ratio_warnings, survey
-from jellybean.profiler.todo import Todo, content_of, require_types, todo_of
+from jellybean.profiler.todo import Scope, Todo, content_of, require_types, todo_of
 from jellybean.profiler.workload import Model, Workload
 from jellybean_agent import Device, batched
 from jellybean_solver import EdgeKind
@@ -78,32 +82,82 @@ def profile(
     progress: Progress = lambda done, total, label: None,
     seconds_per_point: float = SECONDS_PER_POINT,
     batch_sizes: Sequence[int] = BATCH_SIZES,
-    fresh: bool = False,
-    here: Sequence[str] = (),
+    scope: Scope = Scope(),
     allow_python: frozenset[str] = frozenset(),
+    workers: Sequence[WorkerAgent] = (),
 ) -> Profiled:
     """Measure what is missing or stale in the project's profiles, and write profiles.yaml into its folder.
 
-    Finished measurements are cached in the folder: after an interruption the next call resumes. `fresh`: measure
-    everything, entries by hand included. `here`: worker types that this machine is one of. `progress` gets seconds
+    Finished measurements are cached in the folder: after an interruption the next call resumes. `progress` gets seconds
     done, expected total seconds, and the current measurement. `allow_python`: Python functions that may run here in
-    addition to the built-in steps. ProfileError if a model fails or data is missing; DocumentError if a worker type has
-    to be measured that is not this machine's.
+    addition to the built-in steps. `workers`: measure their types' rows, in parallel; the file is written again with
+    each row. ProfileError if a model fails, data is missing or a worker is lost; DocumentError if a worker type has to
+    be measured that is not this machine's.
     """
-    known = known_profiles(project, fresh=fresh)
-    todo = measurements(project, fresh=fresh, here=here, batch_sizes=batch_sizes)
+    scope = scope_on(workers, scope)
+    known = known_profiles(project, fresh=scope.fresh)
+    todo = measurements(project, scope, batch_sizes)
     if not todo.measure and known is not None:
         document = by_hand_marked(known)
         if document != known:
             write_profiles(project.directory / PROFILES_FILE, document)
         return Profiled(document, (), todo, written=document != known)
-    require_devices(project, todo)
-    run = _Run(project, todo, Cache.open(project.directory, resume=not fresh), progress, allow_python)
+    types_here = todo.here - scope.machines.keys()
+    require_devices(project, todo.of_types(types_here))
+    cache = Cache.open(project.directory, resume=not scope.fresh)
+    run = _Run(project, todo, cache, progress, allow_python, types_here)
     findings = run.measure(known, seconds_per_point, {1, *batch_sizes})
     merge = ProfilesMerge(findings, known, todo, content_of(project), allowed_cuts(project), {1, *batch_sizes}, 1)
-    document = merged_profiles(merge)
-    write_profiles(project.directory / PROFILES_FILE, document)
-    return Profiled(document, tuple(_notes(project, findings)), todo)
+    notes = list(_notes(project, findings))
+    if workers:
+        document, more_notes = _measured_on(workers, merge, run, seconds_per_point)
+        notes += more_notes
+    else:
+        document = merged_profiles(merge)
+        write_profiles(project.directory / PROFILES_FILE, document)
+    return Profiled(document, tuple(notes), todo)
+
+
+def scope_on(workers: Sequence[WorkerAgent], scope: Scope = Scope()) -> Scope:
+    """A scope with the workers' types, and the machines that measure them."""
+    machines = {agent.worker.worker_type: agent.machine for agent in workers}
+    return replace(scope, types=(*scope.types, *machines), machines=machines) if machines else scope
+
+
+def _measured_on(
+    workers: Sequence[WorkerAgent], merge: ProfilesMerge, run: _Run, seconds_per_point: float
+) -> tuple[ProfilesDocument, list[str]]:
+    """The profiles with the workers' rows, and notes. WorkersError, with all rows kept, if one did not finish."""
+    found, path = merge.findings, run.project.directory / PROFILES_FILE
+    trial = LatencyMeter(found.workload, found.survey.inputs, run.cache, seconds_per_point)
+    parts: dict[str, WorkerPart] = {}
+    for agent in workers:
+        name = agent.worker.worker_type
+        points = _points(trial, found.cut_models, merge.todo.of_types({name}), merge.known, merge.batch_sizes)
+        cache = run.cache.measured_on(f"{agent.worker.name} {agent.machine!r}")
+        meter = LatencyMeter(found.workload, found.survey.inputs, cache, seconds_per_point)
+        parts[name] = WorkerPart(agent, found.workload, found.survey.inputs, points, meter, cache)
+    rows = Rows(merge, parts, lambda document: write_profiles(path, document))
+    clock = run.clock
+    clock.parts["workers"] = sum(part.expected_s for part in parts.values())
+
+    def report(seconds: float, label: str) -> None:
+        clock.spent("workers", seconds)
+        clock.now("workers", clock.parts["workers"], label)
+
+    measure_on_workers(parts, rows, report)
+    document = rows.document()
+    write_profiles(path, document)
+    return document, [note for name, part in parts.items() for note in _worker_notes(name, part)]
+
+
+def _worker_notes(worker_type: str, part: WorkerPart) -> Iterator[str]:
+    """Notes on how precise a worker's measurements are."""
+    name = part.agent.worker.name
+    devices = {worker_type: part.workload.device_of(worker_type)}
+    yield from (f"{name}: {note}" for note in noise_notes(part.latency, {worker_type: 1.0}, devices))
+    if part.served:
+        yield f"{name} ran {part.served} requests while it was measured, which makes its times longer"
 
 
 def known_profiles(project: Project, *, fresh: bool) -> ProfilesDocument | None:
@@ -116,19 +170,13 @@ def known_profiles(project: Project, *, fresh: bool) -> ProfilesDocument | None:
         raise
 
 
-def measurements(
-    project: Project,
-    *,
-    fresh: bool = False,
-    here: Sequence[str] = (),
-    batch_sizes: Sequence[int] = BATCH_SIZES,
-) -> Todo:
+def measurements(project: Project, scope: Scope = Scope(), batch_sizes: Sequence[int] = BATCH_SIZES) -> Todo:
     """What `profile` would measure and keep; arguments and DocumentError as there."""
-    require_types(project, here)
+    require_types(project, scope.types)
     speeds_of(project)
     devices_of(project)
-    known = known_profiles(project, fresh=fresh)
-    return todo_of(project, known, fresh=fresh, here=here, batch_sizes={1, *batch_sizes})
+    known = known_profiles(project, fresh=scope.fresh)
+    return todo_of(project, known, scope, {1, *batch_sizes})
 
 
 def _notes(project: Project, findings: Findings) -> Iterator[str]:
@@ -148,9 +196,16 @@ class _Run:
     """One run: measures the entries of `todo`."""
 
     def __init__(
-        self, project: Project, todo: Todo, cache: Cache, progress: Progress, allow_python: frozenset[str]
+        self,
+        project: Project,
+        todo: Todo,
+        cache: Cache,
+        progress: Progress,
+        allow_python: frozenset[str],
+        types: Collection[str],
     ) -> None:
-        self.project, self.todo, self.cache = project, todo, cache
+        """`types`: worker types whose rows are measured on this machine."""
+        self.project, self.todo, self.cache, self.todo_here = project, todo, cache, todo.of_types(types)
         self.workload = workload_of(project, allow_python)
         self.flow = Flow(self.workload)
         self.clock = _ProgressClock(progress)
@@ -168,7 +223,7 @@ class _Run:
         cuts = cut_models(self.project, self.workload, found, self.cache, self.todo.variants(Part.CUTS))
         clock.spent("cuts", clock.parts["cuts"])
         meter = LatencyMeter(cuts.workload, cuts.survey.inputs, self.cache, seconds_per_point)
-        points = _points(meter, cuts, self.todo, known, batch_sizes)
+        points = _points(meter, cuts, self.todo_here, known, batch_sizes)
         latency = _latency(meter, points, clock)
         memory = _memory(cuts.workload, cuts.survey, points, self.cache, clock)
         hop_s = _hop_s(self.cache, clock) if Part.HOP in parts else None
@@ -176,7 +231,7 @@ class _Run:
         return Findings(cuts.workload, cuts.survey, latency, memory, hop_s, measured, cuts)
 
     def _expected_s(self, parts: Collection[Part]) -> dict[str, float]:
-        models = {(e.operator, e.variant) for e in self.todo.measure if e.part in {Part.LATENCY, Part.CUTS}}
+        models = {(e.operator, e.variant) for e in self.todo_here.measure if e.part in {Part.LATENCY, Part.CUTS}}
         return {
             "survey": _SURVEY_S if set(parts) - {Part.HOP, Part.ACCURACY} else 0.0,
             "hop": _HOP_S if Part.HOP in parts else 0.0,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jellybean.documents import ProfilesDocument, Project
 from jellybean.documents.layout import document_files
-from jellybean.documents.provenance.changes import Entry, Part, content_changes
+from jellybean.documents.provenance.changes import Change, Entry, Part, content_changes
 from jellybean.documents.provenance.content import Content
 from jellybean.documents.provenance.staleness import entries_text, machine_changes
 from jellybean.documents.schema.profiles import VariantProfile
@@ -19,11 +19,25 @@ from jellybean.errors import DocumentError, DocumentProblem
 from jellybean.profiler.accuracy import LIMIT
 from jellybean.profiler.errors import ProfileError
 from jellybean.quantities import did_you_mean
-from jellybean_agent import this_machine
+from jellybean_agent import Machine, this_machine
 
 MISSING = "missing"
 FRESH = "--fresh"
 _MAX_REASONS = 8  # reasons printed; the others are counted
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What a run may measure. `fresh`: also what is current or by hand. `types`: only these worker types.
+
+    `rows_only`: only times and memory of these types. `machines`: worker type -> machine that measures it, if not this
+    one.
+    """
+
+    fresh: bool = False
+    types: tuple[str, ...] = ()
+    rows_only: bool = False
+    machines: Mapping[str, Machine] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -51,6 +65,12 @@ class Todo:
         """Worker types for which an entry of this kind is measured."""
         own = (e for e in self.measure if (e.part, e.operator, e.variant) == (part, operator, variant))
         return frozenset(entry.worker_type for entry in own if entry.worker_type)
+
+    def of_types(self, types: Collection[str]) -> Todo:
+        """The part of it that is about these worker types, or about none."""
+        kept = {"", *types}
+        measure = {entry: why for entry, why in self.measure.items() if entry.worker_type in kept}
+        return replace(self, measure=measure, here=self.here & frozenset(types))
 
     def to_dict(self) -> dict[str, Any]:
         """Entries that are measured (with `why`), kept, kept by hand, and left to other devices, as JSON values."""
@@ -91,18 +111,16 @@ def _entry(entry: Entry, why: str = "") -> dict[str, str]:
 def todo_of(
     project: Project,
     known: ProfilesDocument | None,
-    *,
-    fresh: bool = False,
-    here: Collection[str] = (),
+    scope: Scope = Scope(),
     batch_sizes: Collection[int] = (),
 ) -> Todo:
     """Compare the profiles of a project (`known`) with what they should have.
 
-    `here`: worker types to measure; of those without a speed, this machine is one. By default all that have a speed.
-    `batch_sizes`: those to try.
+    `scope`: its types that have no speed are devices that this machine, or the one that it names, is one of. Without
+    types all that have a speed are measured. `batch_sizes`: those to try.
     DocumentError if a worker type has to be measured that is not this machine's and has no `speed`.
     """
-    return _Decision(project, known, fresh, frozenset(here), frozenset(batch_sizes)).todo()
+    return _Decision(project, known, scope, frozenset(batch_sizes)).todo()
 
 
 class _Decision:
@@ -112,19 +130,30 @@ class _Decision:
         self,
         project: Project,
         known: ProfilesDocument | None,
-        fresh: bool,
-        here: frozenset[str],
+        scope: Scope,
         batch_sizes: frozenset[int],
     ) -> None:
-        self.project, self.fresh, self.here, self.batch_sizes = project, fresh, here, batch_sizes
+        here = frozenset(scope.types)
+        self.project, self.scope, self.here, self.batch_sizes = project, scope, here, batch_sizes
+        self.fresh = scope.fresh
         content = content_of(project)
         self.known, self.speeds = known, content.speeds
         self.measurable = here or frozenset(name for name, speed in self.speeds.items() if speed is not None)
         self.changes: dict[Entry, str] = {}
         if known is not None:
-            by_machine = machine_changes(known, self.speeds, this_machine(), here)
-            for entry, changes in (*by_machine.items(), *content_changes(known, content).items()):
+            for entry, changes in (*self._by_machine(known), *content_changes(known, content).items()):
                 self.changes[entry] = "; ".join(map(str, changes))
+
+    def _by_machine(self, known: ProfilesDocument) -> Iterator[tuple[Entry, tuple[Change, ...]]]:
+        """Entries that another machine than the one that would measure them now has measured."""
+        machines = self.scope.machines
+        for entry, changes in machine_changes(known, self.speeds, this_machine(), self.here).items():
+            if entry.worker_type not in machines:
+                yield entry, changes
+        for name, machine in machines.items():
+            for entry, changes in machine_changes(known, {}, machine, [name]).items():
+                if entry.worker_type == name:
+                    yield entry, changes
 
     def todo(self) -> Todo:
         measure: dict[Entry, str] = {}
@@ -132,6 +161,8 @@ class _Decision:
         by_hand: dict[Entry, str] = {}
         kept: list[Entry] = []
         for entry in self._entries():
+            if self.scope.rows_only and not entry.worker_type:
+                continue
             origin, present = self._origin(entry)
             hand = present and (origin is None or origin.by_hand)
             why = self._why(entry, present, hand=hand)
@@ -269,7 +300,8 @@ class _Decision:
             why = " and ".join(sorted({"missing" if elsewhere[entry] == MISSING else "stale" for entry in entries}))
             message = f"{entries_text(entries)}: {why}, but a {name} is a device of its own, as it has no speed"
             hint = (
-                f"on a {name}: jellybean profile {folder} --type {name}, which measures only {name}; to emulate it "
+                f"on a {name}: jellybean profile {folder} --type {name}, which measures only {name}; through the agent of "
+                f"one: jellybean profile {folder} --on {pools[0]}-1; to emulate it "
                 "here, give it a speed (0.1; 1: as fast as this machine); or write its figures by hand"
             )
             problems.append(DocumentProblem(str(file), None, None, f"workers.{pools[0]}", message, hint))

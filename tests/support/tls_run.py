@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from jellybean.serving.client import Client
 from jellybean.serving.enrolment.authority import Authority, open_authority
@@ -30,6 +31,7 @@ class TlsRun:
     workers: tuple[str, ...]
     renew_s: float = 300.0
     has_http: bool = False
+    agent_options: tuple[str, ...] = ()
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -60,6 +62,7 @@ class TlsRun:
         if name:
             module, own = "jellybean_agent", [f"--worker={name}", f"--listen={self.addresses[name]}"]
             own += [f"--root={self.root}", f"--links={self.root}/links", f"--tls={self.certificate(Role.AGENT, name)}"]
+            own += self.agent_options
         else:
             module, own = "jellybean.serving.gateway_main", [f"--tls={self.certificate(Role.GATEWAY)}"]
             own += [f"--links={self.root}/links", f"--http-port={self.http_port}"]
@@ -90,7 +93,7 @@ class TlsRun:
 
 
 @contextlib.contextmanager
-def tls_run(root: Path, document: Document, workers: tuple[str, ...], **more: float) -> Iterator[TlsRun]:
+def tls_run(root: Path, document: Document, workers: tuple[str, ...], **more: Any) -> Iterator[TlsRun]:
     """A run that is ready; its processes end with it."""
     run = TlsRun(root, document, workers, **more)
     try:

@@ -84,7 +84,7 @@ def _fork_on_request(control: socket.socket, memory_bytes: int) -> None:
 def _serve_models(conversation: Conversation, memory_bytes: int) -> None:
     """Load and run models, one request after another, until the agent closes the socket."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    _limit_memory(memory_bytes)
+    limit_memory(memory_bytes)
     sessions: dict[str, Session] = {}
     spins = False  # True: busy-wait for the next request, as no other was queued
     while True:
@@ -141,7 +141,7 @@ def _run_each(session: Session, header: Mapping[str, Any], arrays: Sequence[Arra
     return outputs
 
 
-def _limit_memory(memory_bytes: int) -> None:
+def limit_memory(memory_bytes: int) -> None:
     """Limit this process's data segment (RLIMIT_DATA) to its current size plus `memory_bytes`."""
     text = Path("/proc/self/status").read_text(encoding="utf-8", errors="replace")
     fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)

@@ -15,6 +15,7 @@ from jellybean_agent.brain.messages import GATEWAY
 from jellybean_agent.brain.plan_view import PlanView, WorkerView
 from jellybean_agent.execution.executor import Executor
 from jellybean_agent.process.health import set_health
+from jellybean_agent.process.machine_message import machine_message
 from jellybean_agent.process.metrics import AgentCollector
 from jellybean_agent.process.model_loading import ModelSettings, load_executors
 from jellybean_agent.rpc.calls import RpcCall, StreamReceiver
@@ -56,6 +57,7 @@ class AgentService:
         self._peers: dict[str, Peer] = {}
         self._inboxes: Inboxes | None = None
         self._began = time.monotonic()
+        self._machine = machine_message(worker.device)
         self.metrics = AgentCollector(view, worker, lambda: self.driver)
         self.health: Any = health.aio.HealthServicer()  # type: ignore[attr-defined]
 
@@ -119,6 +121,7 @@ class AgentService:
             uptime_s=time.monotonic() - self._began,
             protocol=PROTOCOL_VERSION,
             device=str(self.worker.device),
+            machine=self._machine,
             signatures={name: self._signature(name, executor) for name, executor in self.executors.items()},
         )
         if self.driver is not None:
@@ -141,6 +144,16 @@ class AgentService:
             inputs={up: tensor_spec(port.dtype, port.shape) for up, port in inputs.items()},
             outputs={down: tensor_spec(port.dtype, port.shape) for down, port in outputs.items()},
         )
+
+    @property
+    def requests_in_flight(self) -> int:
+        """Requests and direct calls that this worker has not finished."""
+        return 0 if self.driver is None else self.driver.requests_in_flight + self.driver.direct_calls_in_flight
+
+    @property
+    def requests_handled(self) -> int:
+        """Requests and direct calls that this worker has run or is running, counted once per operator."""
+        return 0 if self.driver is None else self.driver.counters.handled + self.requests_in_flight
 
     async def Metrics(self, _request: agent_pb2.MetricsRequest, _context: Any) -> agent_pb2.MetricsResponse:
         return agent_pb2.MetricsResponse(text=self.metrics.text())

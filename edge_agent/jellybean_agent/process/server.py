@@ -24,6 +24,7 @@ from jellybean_agent.inference.operators import Operators
 from jellybean_agent.inference.service import INFERENCE_SERVICE_NAME, MODEL_INFER_METHOD, InferenceService
 from jellybean_agent.process.agent_service import AgentService
 from jellybean_agent.process.health import serve_health
+from jellybean_agent.process.measurement import Measurements, measurement_limits
 from jellybean_agent.process.metrics import serve_metrics
 from jellybean_agent.process.model_loading import ModelSettings
 from jellybean_agent.process.peer_addresses import read_peer_addresses
@@ -88,7 +89,13 @@ async def serve(options: Options, pool: ModelProcessPool | None = None, stop: as
         models = ModelSettings(options.root, model_process, options.allow_python)
         spans = make_span_factory("jellybean-agent", worker.name, view.name, os.environ)
         service = AgentService(view, worker, addresses, links, transport, models, spans)
-        server = _make_server(transport, view, service)
+        measurements = Measurements(
+            service,
+            options.root,
+            options.allow_python,
+            measurement_limits(options.max_run_s, options.model_memory_mib),
+        )
+        server = _make_server(transport, view, service, measurements)
         transport.bind(server, options.listen)
         await server.start()
         stop_health = await serve_health(options.health_port, service.health)
@@ -108,14 +115,15 @@ async def serve(options: Options, pool: ModelProcessPool | None = None, stop: as
             await service.close()
             await stop_health()
             await server.stop(0.5)
+            measurements.close()
     if pool_died():
         raise TransientError(POOL_DIED)
 
 
-def _make_server(transport: Transport, view: PlanView, service: AgentService) -> RpcServer:
+def _make_server(transport: Transport, view: PlanView, service: AgentService, measurements: Measurements) -> RpcServer:
     """A gRPC server with the services Agent, inference, health and reflection."""
     server = transport.server(Policy(view.name, view.workers))
-    server.add_generic_rpc_handlers((service.handler(),))
+    server.add_generic_rpc_handlers((service.handler(), measurements.handler()))
     operators = Operators(service)
     server.add_generic_rpc_handlers((InferenceService(operators).handler(),))
     server.add_raw(MODEL_INFER_METHOD, FastOperators(operators))

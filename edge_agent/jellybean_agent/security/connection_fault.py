@@ -17,7 +17,7 @@ from typing import Any
 
 from jellybean_agent.errors import describe_error
 from jellybean_agent.security.certificates import CertificateFolder, Credentials
-from jellybean_agent.security.identity import Identity
+from jellybean_agent.security.identity import Identity, Role
 from jellybean_agent.security.tls_context import client_context
 
 _CONNECT_S = 3.0
@@ -46,27 +46,32 @@ def connection_fault(address: str, wanted: Identity | None, folder: CertificateF
     try:
         connection = socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S)
     except (OSError, UnicodeError) as error:  # UnicodeError: a host name that cannot be encoded (IDNA)
-        return ConnectionFault(_connect_failure(address, host, error), of_certificate=False)
+        return ConnectionFault(_connect_failure(address, host, _who(wanted), error), of_certificate=False)
     with connection:
         try:
             if wanted is None or folder is None:
                 return _fault_of_plain_text(connection, address)
             return _Handshake(address, wanted, folder.path, folder.current()).fault(connection)
         except TimeoutError:
-            reason = f"{address} takes connections, but does not answer: is this the gateway's port?"
+            reason = f"{address} takes connections, but does not answer: is this the port of {_who(wanted)}?"
             return ConnectionFault(reason, of_certificate=False)
         except OSError as error:
             return ConnectionFault(f"{address}: {describe_error(error)}", of_certificate=False)
 
 
-def _connect_failure(address: str, host: str, error: Exception) -> str:
-    """Why there is no TCP connection."""
+def _who(wanted: Identity | None) -> str:
+    """The process that should answer, in words."""
+    return "the gateway" if wanted is None or wanted.role is Role.GATEWAY else f"the agent of {wanted.name}"
+
+
+def _connect_failure(address: str, host: str, who: str, error: Exception) -> str:
+    """Why there is no TCP connection to `who`."""
     if isinstance(error, socket.gaierror | UnicodeError):
         return f"{address}: the host name {host} is unknown"
     if isinstance(error, TimeoutError):
         return f"{address} does not answer: is the host up, and the port open?"
     if isinstance(error, ConnectionRefusedError):
-        return f"nothing listens at {address}: is the gateway up, and is this its port for clients?"
+        return f"nothing listens at {address}: is {who} up, and is this its port?"
     return f"{address}: {describe_error(error)}"
 
 
@@ -125,7 +130,7 @@ class _Handshake:
             return f"the certificate in {self.folder} expired on {_day(self.credentials.expires_unix_s)}; {_COPY}"
         signer = _issuer(_first_certificate(self.credentials.chain))
         return (
-            f"the gateway at {self.address} refuses the certificate in {self.folder}, which the authority {signer!r} "
+            f"{_who(self.wanted)} at {self.address} refuses the certificate in {self.folder}, which the authority {signer!r} "
             f"signed ({why}): it does not know this authority; {_COPY}"
         )
 
@@ -135,11 +140,9 @@ class _Handshake:
             return f"{self.address}: its certificate is not valid: {error.verify_message}"
         if error.verify_code == _EXPIRED:
             until = _day(shown.not_valid_after_utc.timestamp())
-            return (
-                f"the certificate of the gateway at {self.address} expired on {until}: run `jellybean certs DIR` there"
-            )
+            return f"the certificate of {_who(self.wanted)} at {self.address} expired on {until}: run `jellybean certs DIR` there"
         if error.verify_code == _NOT_YET_VALID:
-            return f"the certificate of the gateway at {self.address} is not valid yet: compare both machines' clocks"
+            return f"the certificate of {_who(self.wanted)} at {self.address} is not valid yet: compare both machines' clocks"
         if error.verify_code == _OTHER_NAME:
             names = ", ".join(_names(shown)) or "nobody"
             return (
@@ -147,8 +150,8 @@ class _Handshake:
             )
         known = ", ".join(repr(name) for name in _subjects(self.credentials.ca))
         return (
-            f"the certificate of the gateway at {self.address} is signed by the authority {_issuer(shown)!r}; "
-            f"{self.folder} trusts {known}: `jellybean certs` made another authority here, which the gateway does not "
+            f"the certificate of {_who(self.wanted)} at {self.address} is signed by the authority {_issuer(shown)!r}; "
+            f"{self.folder} trusts {known}: `jellybean certs` made another authority here, which it does not "
             f"know; {_COPY}"
         )
 

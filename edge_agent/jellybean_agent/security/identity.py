@@ -73,6 +73,7 @@ RULES: Mapping[str, frozenset[Role]] = {
     f"{_AGENT}Describe": frozenset({Role.GATEWAY, Role.ADMIN}),
     f"{_AGENT}Metrics": frozenset({Role.GATEWAY, Role.ADMIN}),
     f"{_AGENT}Drain": frozenset({Role.GATEWAY, Role.ADMIN}),
+    f"{_AGENT}Measure": frozenset({Role.ADMIN}),
     f"{_GATEWAY}Infer": _CLIENTS,
     f"{_GATEWAY}Status": _CLIENTS,
     f"{_GATEWAY}Metrics": frozenset({Role.ADMIN}),

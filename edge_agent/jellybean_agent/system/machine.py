@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import platform
 from dataclasses import dataclass
@@ -27,6 +28,14 @@ def this_machine() -> Machine:
     """The machine on which this runs."""
     system = f"{platform.system()} {platform.machine()}"
     return Machine(_cpu(), os.cpu_count() or 1, system, _onnxruntime_version(), THREADS)
+
+
+def installed_version() -> str | None:
+    """Version of JellyBean that is installed here; None if it runs from its source alone."""
+    try:
+        return importlib.metadata.version("jellybean-serving")
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def _cpu() -> str:

@@ -10,7 +10,7 @@ import inspect
 import logging
 import os
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -94,9 +94,12 @@ class Transport:
             return grpc.aio.insecure_channel(address, options=options)
         return grpc.aio.secure_channel(address, credentials, options=options)
 
-    def blocking_channel(self, address: str, worker: str = GATEWAY) -> grpc.Channel:
-        """Like `channel`, but a blocking channel, for callers without an event loop."""
+    def blocking_channel(
+        self, address: str, worker: str = GATEWAY, more_options: Iterable[tuple[str, Any]] = ()
+    ) -> grpc.Channel:
+        """Like `channel`, but a blocking channel, for callers without an event loop. `more_options`: of gRPC."""
         options, credentials = _dialling(self, self.check(address), worker)
+        options += more_options
         if credentials is None:
             return grpc.insecure_channel(address, options=options)
         return grpc.secure_channel(address, credentials, options=options)

@@ -32,6 +32,12 @@ class WorkerCounters:
         self.expired = dict.fromkeys((*names, ""), 0)
         self.link_bytes = Counter[tuple[str, str]]()
 
+    @property
+    def handled(self) -> int:
+        """Number of requests and direct calls that were run, by operator, failed ones included."""
+        counts = (self.completed, self.failed, self.direct_calls, self.direct_calls_failed)
+        return sum(sum(by_operator.values()) for by_operator in counts)
+
     def run_done(self, run: RunOperator, done: RunDone) -> None:
         """Count a run that succeeded."""
         self.busy_s[run.operator] += done.busy_s

@@ -1,4 +1,4 @@
-"""Commands profile, plan and simulate."""
+"""Commands plan and simulate."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from jellybean.cli.app import AllowPython, Directory, Json, Overrides, Seed, Stale, app, example, parse_allowed_python
-from jellybean.cli.console import EXIT_INFEASIBLE, errors, out, print_json, progress, say, warn
+from jellybean.cli.app import Directory, Json, Overrides, Seed, Stale, app, example
+from jellybean.cli.console import EXIT_INFEASIBLE, errors, out, print_json, progress, warn
 from jellybean.cli.current_plan import load_current_plan
 from jellybean.cli.failures import text_of
 from jellybean.cli.planning.check import run_check
@@ -35,7 +35,6 @@ from jellybean.cli.planning.replan import horizon_hours, run_replan
 from jellybean.cli.projects import open_any_project, planned_options
 from jellybean.display import formats
 from jellybean.display.terminal import BAD
-from jellybean.documents import MultiWorkflowProject, load_any_project
 from jellybean.errors import InfeasibleError, OutOfTimeError
 from jellybean.planning.plan_file import current_hash, kept_plan, save_plan
 from jellybean.planning.prediction import predict
@@ -43,63 +42,6 @@ from jellybean.planning.project_plan import plan_project, unproven
 from jellybean.report import plan_text
 from jellybean.report.records import record_prediction
 from jellybean_solver import DEFAULT_GAP, Plan, to_document
-
-
-@app.command(
-    epilog=example(
-        "jellybean profile my-digits",
-        "jellybean profile my-digits --fresh --seconds 1",
-        "jellybean profile my-fleet --type jetson",
-    )
-)
-def profile(
-    directory: Directory,
-    overrides: Overrides = None,
-    seconds: Annotated[float, typer.Option(min=0.05, help="Measurement time per point, in seconds.")] = 1.0,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Measure everything, entries that were written by hand included.")
-    ] = False,
-    types: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--type",
-            metavar="NAME",
-            help="Measure only this worker type; if it has no speed, this machine is one. May be repeated.",
-        ),
-    ] = None,
-    allow_python: AllowPython = None,
-    json: Json = False,
-) -> None:
-    """Measure what is missing or stale in profiles.yaml: latency, memory, message sizes and accuracy of all variants.
-
-    Worker types without a speed in infrastructure.yaml are measured only on a machine that --type says is one.
-    """
-    from jellybean.profiler import measurements
-    from jellybean.profiler import profile as measure
-
-    allow = parse_allowed_python(allow_python)
-    project = load_any_project(directory, overrides or (), profiles=False)
-    parts = project.workflows if isinstance(project, MultiWorkflowProject) else {"profile": project}
-    todos = {name: measurements(part, fresh=fresh, here=types or ()) for name, part in parts.items()}
-    files: list[dict[str, Any]] = []
-    for name, part in parts.items():
-        for line in todos[name].lines():
-            say(line if len(parts) == 1 else f"{name}: {line}")
-        with progress(name) as advance:
-            measured = measure(
-                part, progress=advance, seconds_per_point=seconds, fresh=fresh, here=types or (), allow_python=allow
-            )
-        for note in measured.notes:
-            warn(note)
-        file = part.directory / "profiles.yaml"
-        files.append({"workflow": part.workflow.name, "file": str(file), **measured.to_dict()})
-        if json:
-            continue
-        out.print(f"wrote {file}" if measured.written else f"{file} is current: nothing was measured")
-    if json:
-        print_json({"profiles": files, "next": f"jellybean plan {directory}"})
-    else:
-        out.print(f"next: jellybean plan {directory}", style="bold")
 
 
 @app.command(

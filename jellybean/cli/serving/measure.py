@@ -188,7 +188,8 @@ def demo(
 
 
 def _demo(directory: Path, overrides: list[str] | None, duration_s: float) -> None:
-    from jellybean.cli.planning.plan import plan, profile
+    from jellybean.cli.planning.plan import plan
+    from jellybean.cli.planning.profile import profile
     from jellybean.cli.serving.serve import down, start
     from jellybean.serving.local.settings import LaunchSettings
 

@@ -54,6 +54,7 @@ class ProfileRun(DocumentModel):
     """One run of `jellybean profile`: when and on which machine, and what it measured."""
 
     date: str = ""
+    worker: str | None = Field(default=None, description="Worker that measured (`--on`); none: where it was run.")
     cpu: str | None = None
     cores: int | None = None
     system: str | None = None
@@ -72,6 +73,8 @@ class Origin(DocumentModel):
     model: Digest | None = Field(default=None, description="Digest of the model, or of the function and arguments.")
     speed: Speed | None = Field(default=None, gt=0, description="Emulated speed of the worker type; none on a device.")
     device: str | None = Field(default=None, description="Device it was measured on, in words; none for the CPU.")
+    provider: str | None = Field(default=None, description="Execution provider of the device; none for the CPU's.")
+    driver: str | None = Field(default=None, description="Driver of the device, with its version.")
     run: RunNumber | None = Field(default=None, description="Number of the profiling run, in `runs`.")
 
     @model_validator(mode="after")

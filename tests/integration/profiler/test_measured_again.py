@@ -14,7 +14,7 @@ from jellybean.documents import build_problem, load_project, machine_notes, read
 from jellybean.documents.provenance.changes import Entry, Part
 from jellybean.documents.schema.profiles import ProfilesDocument
 from jellybean.errors import DocumentError
-from jellybean.profiler import measurements, profile
+from jellybean.profiler import Scope, measurements, profile
 from jellybean.profiler.todo import Todo
 from jellybean_agent import this_machine
 from tests.support.command_line import jellybean_process
@@ -59,7 +59,7 @@ def edit(folder: Path, file: str, old: str, new: str) -> None:
 
 
 def todo(folder: Path, *, fresh: bool = False, here: tuple[str, ...] = ()) -> Todo:
-    return measurements(load_project(folder, profiles=False), fresh=fresh, here=here)
+    return measurements(load_project(folder, profiles=False), Scope(fresh=fresh, types=here))
 
 
 def known(folder: Path) -> ProfilesDocument:
@@ -140,7 +140,7 @@ def test_only_what_depends_on_a_replaced_model_is_measured(folder: Path) -> None
 def test_a_run_of_which_nothing_is_left_is_removed(folder: Path) -> None:
     """Everything is measured anew, so that the new run is the first again."""
     measured = profile(
-        load_project(folder, profiles=False), seconds_per_point=SECONDS, fresh=True, allow_python=ALLOWED
+        load_project(folder, profiles=False), seconds_per_point=SECONDS, scope=Scope(fresh=True), allow_python=ALLOWED
     )
     assert set(known(folder).runs) == {1}
     assert {origin.run for origin in known(folder).origins} == {1}

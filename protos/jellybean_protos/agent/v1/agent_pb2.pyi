@@ -85,7 +85,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class AgentStatus(_message.Message):
-    __slots__ = ("worker", "plan", "state", "requests_in_hand", "completed", "busy_s", "signatures", "uptime_s", "runs", "late_s", "expired", "protocol", "device")
+    __slots__ = ("worker", "plan", "state", "requests_in_hand", "completed", "busy_s", "signatures", "uptime_s", "runs", "late_s", "expired", "protocol", "device", "machine")
     class CompletedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -134,6 +134,7 @@ class AgentStatus(_message.Message):
     EXPIRED_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
+    MACHINE_FIELD_NUMBER: _ClassVar[int]
     worker: str
     plan: str
     state: str
@@ -147,7 +148,26 @@ class AgentStatus(_message.Message):
     expired: int
     protocol: int
     device: str
-    def __init__(self, worker: _Optional[str] = ..., plan: _Optional[str] = ..., state: _Optional[str] = ..., requests_in_hand: _Optional[int] = ..., completed: _Optional[_Mapping[str, int]] = ..., busy_s: _Optional[_Mapping[str, float]] = ..., signatures: _Optional[_Mapping[str, Signature]] = ..., uptime_s: _Optional[float] = ..., runs: _Optional[_Mapping[str, int]] = ..., late_s: _Optional[_Mapping[str, float]] = ..., expired: _Optional[int] = ..., protocol: _Optional[int] = ..., device: _Optional[str] = ...) -> None: ...
+    machine: Machine
+    def __init__(self, worker: _Optional[str] = ..., plan: _Optional[str] = ..., state: _Optional[str] = ..., requests_in_hand: _Optional[int] = ..., completed: _Optional[_Mapping[str, int]] = ..., busy_s: _Optional[_Mapping[str, float]] = ..., signatures: _Optional[_Mapping[str, Signature]] = ..., uptime_s: _Optional[float] = ..., runs: _Optional[_Mapping[str, int]] = ..., late_s: _Optional[_Mapping[str, float]] = ..., expired: _Optional[int] = ..., protocol: _Optional[int] = ..., device: _Optional[str] = ..., machine: _Optional[_Union[Machine, _Mapping]] = ...) -> None: ...
+
+class Machine(_message.Message):
+    __slots__ = ("cpu", "cores", "system", "onnxruntime", "threads", "jellybean", "driver")
+    CPU_FIELD_NUMBER: _ClassVar[int]
+    CORES_FIELD_NUMBER: _ClassVar[int]
+    SYSTEM_FIELD_NUMBER: _ClassVar[int]
+    ONNXRUNTIME_FIELD_NUMBER: _ClassVar[int]
+    THREADS_FIELD_NUMBER: _ClassVar[int]
+    JELLYBEAN_FIELD_NUMBER: _ClassVar[int]
+    DRIVER_FIELD_NUMBER: _ClassVar[int]
+    cpu: str
+    cores: int
+    system: str
+    onnxruntime: str
+    threads: int
+    jellybean: str
+    driver: str
+    def __init__(self, cpu: _Optional[str] = ..., cores: _Optional[int] = ..., system: _Optional[str] = ..., onnxruntime: _Optional[str] = ..., threads: _Optional[int] = ..., jellybean: _Optional[str] = ..., driver: _Optional[str] = ...) -> None: ...
 
 class TensorSpec(_message.Message):
     __slots__ = ("dtype", "shape")
@@ -200,3 +220,120 @@ class DrainResponse(_message.Message):
     LEFT_FIELD_NUMBER: _ClassVar[int]
     left: int
     def __init__(self, left: _Optional[int] = ...) -> None: ...
+
+class MeasureRequest(_message.Message):
+    __slots__ = ("subject", "file")
+    SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    subject: Subject
+    file: FilePart
+    def __init__(self, subject: _Optional[_Union[Subject, _Mapping]] = ..., file: _Optional[_Union[FilePart, _Mapping]] = ...) -> None: ...
+
+class Subject(_message.Message):
+    __slots__ = ("name", "sha256", "files", "function", "arguments", "inputs", "device", "device_options", "sample", "points", "memory", "force")
+    class DeviceOptionsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    FUNCTION_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_FIELD_NUMBER: _ClassVar[int]
+    POINTS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    sha256: str
+    files: _containers.RepeatedCompositeFieldContainer[ContentFile]
+    function: str
+    arguments: str
+    inputs: _containers.RepeatedCompositeFieldContainer[InputEdge]
+    device: str
+    device_options: _containers.ScalarMap[str, str]
+    sample: ContentFile
+    points: _containers.RepeatedCompositeFieldContainer[TimedPoint]
+    memory: bool
+    force: bool
+    def __init__(self, name: _Optional[str] = ..., sha256: _Optional[str] = ..., files: _Optional[_Iterable[_Union[ContentFile, _Mapping]]] = ..., function: _Optional[str] = ..., arguments: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[InputEdge, _Mapping]]] = ..., device: _Optional[str] = ..., device_options: _Optional[_Mapping[str, str]] = ..., sample: _Optional[_Union[ContentFile, _Mapping]] = ..., points: _Optional[_Iterable[_Union[TimedPoint, _Mapping]]] = ..., memory: _Optional[bool] = ..., force: _Optional[bool] = ...) -> None: ...
+
+class ContentFile(_message.Message):
+    __slots__ = ("name", "sha256", "size")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    sha256: str
+    size: int
+    def __init__(self, name: _Optional[str] = ..., sha256: _Optional[str] = ..., size: _Optional[int] = ...) -> None: ...
+
+class InputEdge(_message.Message):
+    __slots__ = ("upstream", "port")
+    UPSTREAM_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    upstream: str
+    port: str
+    def __init__(self, upstream: _Optional[str] = ..., port: _Optional[str] = ...) -> None: ...
+
+class TimedPoint(_message.Message):
+    __slots__ = ("batch", "seconds", "blocks")
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    batch: int
+    seconds: float
+    blocks: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, batch: _Optional[int] = ..., seconds: _Optional[float] = ..., blocks: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class FilePart(_message.Message):
+    __slots__ = ("sha256", "data")
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    sha256: str
+    data: bytes
+    def __init__(self, sha256: _Optional[str] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class MeasureResponse(_message.Message):
+    __slots__ = ("accepted", "timed", "memory_bytes", "served")
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    TIMED_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SERVED_FIELD_NUMBER: _ClassVar[int]
+    accepted: Accepted
+    timed: TimedBlock
+    memory_bytes: float
+    served: int
+    def __init__(self, accepted: _Optional[_Union[Accepted, _Mapping]] = ..., timed: _Optional[_Union[TimedBlock, _Mapping]] = ..., memory_bytes: _Optional[float] = ..., served: _Optional[int] = ...) -> None: ...
+
+class Accepted(_message.Message):
+    __slots__ = ("lacking", "machine")
+    LACKING_FIELD_NUMBER: _ClassVar[int]
+    MACHINE_FIELD_NUMBER: _ClassVar[int]
+    lacking: _containers.RepeatedCompositeFieldContainer[Lacking]
+    machine: Machine
+    def __init__(self, lacking: _Optional[_Iterable[_Union[Lacking, _Mapping]]] = ..., machine: _Optional[_Union[Machine, _Mapping]] = ...) -> None: ...
+
+class Lacking(_message.Message):
+    __slots__ = ("sha256", "offset")
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    sha256: str
+    offset: int
+    def __init__(self, sha256: _Optional[str] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class TimedBlock(_message.Message):
+    __slots__ = ("batch", "block", "seconds")
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    batch: int
+    block: int
+    seconds: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, batch: _Optional[int] = ..., block: _Optional[int] = ..., seconds: _Optional[_Iterable[float]] = ...) -> None: ...

@@ -55,6 +55,11 @@ class AgentStub:
                 request_serializer=jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.DrainRequest.SerializeToString,
                 response_deserializer=jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.DrainResponse.FromString,
                 _registered_method=True)
+        self.Measure = channel.stream_stream(
+                '/jellybean.agent.v1.Agent/Measure',
+                request_serializer=jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.MeasureRequest.SerializeToString,
+                response_deserializer=jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.MeasureResponse.FromString,
+                _registered_method=True)
 
 
 class AgentServicer:
@@ -89,6 +94,14 @@ class AgentServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Measure(self, request_iterator, context):
+        """Measure one variant on this machine, for its profile. The first request says what to measure; the first response names
+        the files that the agent lacks, which the following requests bring; then each measurement is sent once it is made.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AgentServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -111,6 +124,11 @@ def add_AgentServicer_to_server(servicer, server):
                     servicer.Drain,
                     request_deserializer=jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.DrainRequest.FromString,
                     response_serializer=jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.DrainResponse.SerializeToString,
+            ),
+            'Measure': grpc.stream_stream_rpc_method_handler(
+                    servicer.Measure,
+                    request_deserializer=jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.MeasureRequest.FromString,
+                    response_serializer=jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.MeasureResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -222,6 +240,33 @@ class Agent:
             '/jellybean.agent.v1.Agent/Drain',
             jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.DrainRequest.SerializeToString,
             jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.DrainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Measure(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/jellybean.agent.v1.Agent/Measure',
+            jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.MeasureRequest.SerializeToString,
+            jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.MeasureResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,135 @@
+"""Command profile: measure variants on this machine, or on workers that have joined."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from jellybean.cli.app import AllowPython, Directory, Json, Overrides, app, example, parse_allowed_python
+from jellybean.cli.console import out, print_json, progress, say, warn
+from jellybean.documents import MultiWorkflowProject, Project, load_any_project
+
+if TYPE_CHECKING:
+    from jellybean.profiler import WorkerAgent
+
+
+@app.command(
+    epilog=example(
+        "jellybean profile my-digits",
+        "jellybean profile my-digits --fresh --seconds 1",
+        "jellybean profile my-fleet --type jetson",
+        "jellybean profile my-fleet --on camera-box-1 --on cloud-1",
+    )
+)
+def profile(
+    directory: Directory,
+    overrides: Overrides = None,
+    seconds: Annotated[float, typer.Option(min=0.05, help="Measurement time per point, in seconds.")] = 1.0,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Measure everything, entries that were written by hand included.")
+    ] = False,
+    types: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--type",
+            metavar="NAME",
+            help="Measure only this worker type; if it has no speed, this machine is one. May be repeated.",
+        ),
+    ] = None,
+    merge: Annotated[
+        bool,
+        typer.Option("--merge", help="With --type: measure only rows of the type, and leave the rest of the profiles."),
+    ] = False,
+    on: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--on", metavar="WORKER", help="Measure a worker's type on the worker, through its agent. May be repeated."
+        ),
+    ] = None,
+    peers: Annotated[
+        Path | None,
+        typer.Option("--peers", metavar="FILE", help="With --on: addresses of the workers; the run's by default."),
+    ] = None,
+    tls: Annotated[
+        Path | None,
+        typer.Option("--tls", metavar="FOLDER", help="With --on: an admin's certificate; DIR's by default."),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="With --on: measure workers even while they serve requests.")
+    ] = False,
+    allow_python: AllowPython = None,
+    json: Json = False,
+) -> None:
+    """Measure what is missing or stale in profiles.yaml: latency, memory, message sizes and accuracy of all variants.
+
+    Worker types without a speed in infrastructure.yaml are measured only on a machine that --type says is one, or on
+    the workers that --on names.
+    """
+    from jellybean.profiler import Scope, measurements, scope_on
+    from jellybean.profiler import profile as measure
+
+    remote = _Remote(on or (), peers, tls, force)
+    remote.check(types, merge=merge)
+    allow = parse_allowed_python(allow_python)
+    project = load_any_project(directory, overrides or (), profiles=False)
+    parts = project.workflows if isinstance(project, MultiWorkflowProject) else {"profile": project}
+    scope = Scope(fresh, tuple(types or ()), rows_only=merge)
+    agents = {name: remote.agents(directory, part) for name, part in parts.items()}
+    todos = {name: measurements(part, scope_on(agents[name], scope)) for name, part in parts.items()}
+    files: list[dict[str, Any]] = []
+    for name, part in parts.items():
+        for line in todos[name].lines():
+            say(line if len(parts) == 1 else f"{name}: {line}")
+        with progress(name) as advance:
+            measured = measure(
+                part,
+                progress=advance,
+                seconds_per_point=seconds,
+                scope=scope,
+                allow_python=allow,
+                workers=agents[name],
+            )
+        for note in measured.notes:
+            warn(note)
+        file = part.directory / "profiles.yaml"
+        files.append({"workflow": part.workflow.name, "file": str(file), **measured.to_dict()})
+        if json:
+            continue
+        out.print(f"wrote {file}" if measured.written else f"{file} is current: nothing was measured")
+    if json:
+        print_json({"profiles": files, "next": f"jellybean plan {directory}"})
+    else:
+        out.print(f"next: jellybean plan {directory}", style="bold")
+
+
+@dataclass(frozen=True, slots=True)
+class _Remote:
+    """The options about workers."""
+
+    names: Sequence[str]
+    peers: Path | None
+    tls: Path | None
+    force: bool
+
+    def check(self, types: Sequence[str] | None, *, merge: bool) -> None:
+        """BadParameter for options that do not go together."""
+        if types and self.names:
+            raise typer.BadParameter("--type and --on exclude each other: --on measures the types of its workers")
+        if merge and not types:
+            raise typer.BadParameter("--merge needs --type NAME: the type that this machine is one of")
+        given = {"--peers": self.peers is not None, "--tls": self.tls is not None, "--force": self.force}
+        for option in (option for option, is_given in given.items() if is_given and not self.names):
+            raise typer.BadParameter(f"{option} belongs to --on WORKER")
+
+    def agents(self, directory: Path, project: Project) -> list[WorkerAgent]:
+        """The workers' agents, each asked for its machine. InputError if one cannot be measured."""
+        from jellybean.profiler import WorkerAgent, remote_workers
+
+        if not self.names:
+            return []
+        found = remote_workers(directory, project.infrastructure.workers, self.names, self.peers, self.tls)
+        return [WorkerAgent(worker, force=self.force).describe() for worker in found]

@@ -1,0 +1,1 @@
+"""Measures variants on workers of the fleet, through their agents."""
