@@ -300,8 +300,8 @@ class _Decision:
             why = " and ".join(sorted({"missing" if elsewhere[entry] == MISSING else "stale" for entry in entries}))
             message = f"{entries_text(entries)}: {why}, but a {name} is a device of its own, as it has no speed"
             hint = (
-                f"on a {name}: jellybean profile {folder} --type {name}, which measures only {name}; through the agent of "
-                f"one: jellybean profile {folder} --on {pools[0]}-1; to emulate it "
+                f"on a {name}: jellybean profile {folder} --type {name}, which measures only {name}; on one "
+                f"that has joined: jellybean profile {folder} --on {pools[0]}-1; to emulate it "
                 "here, give it a speed (0.1; 1: as fast as this machine); or write its figures by hand"
             )
             problems.append(DocumentProblem(str(file), None, None, f"workers.{pools[0]}", message, hint))

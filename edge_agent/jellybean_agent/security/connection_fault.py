@@ -101,6 +101,11 @@ class _Handshake:
     folder: Path
     credentials: Credentials
 
+    @property
+    def server(self) -> str:
+        """The process that should answer, and its address, in words."""
+        return f"{_who(self.wanted)} at {self.address}"
+
     def fault(self, connection: socket.socket) -> ConnectionFault | None:
         """Why the handshake fails; None if it succeeds and the server accepts the certificate."""
         context = client_context(self.credentials, ("h2",))
@@ -130,7 +135,7 @@ class _Handshake:
             return f"the certificate in {self.folder} expired on {_day(self.credentials.expires_unix_s)}; {_COPY}"
         signer = _issuer(_first_certificate(self.credentials.chain))
         return (
-            f"{_who(self.wanted)} at {self.address} refuses the certificate in {self.folder}, which the authority {signer!r} "
+            f"{self.server} refuses the certificate in {self.folder}, which the authority {signer!r} "
             f"signed ({why}): it does not know this authority; {_COPY}"
         )
 
@@ -140,9 +145,9 @@ class _Handshake:
             return f"{self.address}: its certificate is not valid: {error.verify_message}"
         if error.verify_code == _EXPIRED:
             until = _day(shown.not_valid_after_utc.timestamp())
-            return f"the certificate of {_who(self.wanted)} at {self.address} expired on {until}: run `jellybean certs DIR` there"
+            return f"the certificate of {self.server} expired on {until}: run `jellybean certs DIR` there"
         if error.verify_code == _NOT_YET_VALID:
-            return f"the certificate of {_who(self.wanted)} at {self.address} is not valid yet: compare both machines' clocks"
+            return f"the certificate of {self.server} is not valid yet: compare both machines' clocks"
         if error.verify_code == _OTHER_NAME:
             names = ", ".join(_names(shown)) or "nobody"
             return (
@@ -150,7 +155,7 @@ class _Handshake:
             )
         known = ", ".join(repr(name) for name in _subjects(self.credentials.ca))
         return (
-            f"the certificate of {_who(self.wanted)} at {self.address} is signed by the authority {_issuer(shown)!r}; "
+            f"the certificate of {self.server} is signed by the authority {_issuer(shown)!r}; "
             f"{self.folder} trusts {known}: `jellybean certs` made another authority here, which it does not "
             f"know; {_COPY}"
         )
