@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,9 +19,11 @@ from jellybean.documents.provenance.changes import Part
 from jellybean.errors import InputError
 from jellybean.profiler import Scope, WorkerAgent, measurements, profile, remote_workers, scope_on
 from jellybean.profiler.remote.measure import WorkersError
+from jellybean.profiler.remote.worker_agent import WorkerRefusedError
 from jellybean.serving.enrolment.authority import open_authority
 from jellybean.serving.errors import RequestError
 from jellybean_agent.security.identity import Identity, Role
+from jellybean_protos.agent.v1 import agent_pb2
 from tests.support.command_line import jellybean
 from tests.support.measured_project import MODULE, STEPS, make_project
 from tests.support.tiny_models import chain, save
@@ -222,6 +226,44 @@ def test_an_emulated_type_and_options_that_belong_together(run: TlsRun, folder: 
     assert "workers.edge.speed says that this machine emulates a box" in " ".join(done.stderr.split())
     for options in (["--merge"], ["--tls", "x"], ["--on", "edge-1", "--type", "box"]):
         jellybean("profile", str(folder), *options, status=2)
+
+
+NOTHING = hashlib.sha256(b"").hexdigest()
+
+
+def subject(**fields: Any) -> agent_pb2.Subject:
+    sample = agent_pb2.ContentFile(sha256=NOTHING)
+    return agent_pb2.Subject(**{"name": "operator o, variant v", "device": "cpu", "sample": sample, **fields})
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        (
+            {"files": [agent_pb2.ContentFile(sha256="0" * 64, size=3 * 2**30)]},
+            "too big for edge-1: its files have 3,072",
+        ),
+        ({"files": [agent_pb2.ContentFile(sha256="0" * 64, size=3)]}, "a file came with sha256"),
+        ({"files": [agent_pb2.ContentFile(sha256="0" * 64, size=2)]}, "more than was announced"),
+        ({"files": [agent_pb2.ContentFile(sha256="../../x", size=3)]}, "is no sha256"),
+        ({"function": "os:system"}, "python os:system is not allowed here"),
+        ({"function": STEP, "sha256": "0" * 64}, "another version is installed here"),
+        ({"device": "abacus"}, "'abacus' is no device"),
+        ({"device": "cuda", "points": [agent_pb2.TimedPoint(batch=1, seconds=0.01, blocks=[0])]}, "device cuda:"),
+    ],
+)
+def test_what_an_agent_refuses(run: TlsRun, folder: Path, fields: dict[str, Any], text: str) -> None:
+    (agent,) = agents(run, folder, "edge-1")
+    given: dict[str, Path | bytes] = {"0" * 64: b"abc", NOTHING: b""}
+    if "points" in fields:
+        model = folder / "models/compare.onnx"
+        sha256 = hashlib.sha256(model.read_bytes()).hexdigest()
+        fields = {"files": [agent_pb2.ContentFile(sha256=sha256, size=model.stat().st_size)], "sha256": sha256} | fields
+        given[sha256] = model
+    with pytest.raises(WorkerRefusedError) as error:
+        list(agent.measure(subject(**fields), given))
+    assert text in str(error.value)
+    agent.close()
 
 
 def test_nothing_listens_where_a_worker_should_be(run: TlsRun, folder: Path, tmp_path: Path) -> None:
