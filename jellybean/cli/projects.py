@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from jellybean.cli.console import say, warn
+from jellybean.display import formats
 from jellybean.documents import (
     AnyProject,
     MultiWorkflowProject,
@@ -20,6 +21,7 @@ from jellybean.documents import (
     require_current,
 )
 from jellybean.documents.overrides import option_text
+from jellybean.documents.provenance.noise import hop_noise
 from jellybean.errors import DocumentError
 from jellybean.planning.plan_file import PLAN_FILE, planned_overrides
 
@@ -84,7 +86,7 @@ def open_any_project(
 def _warn(project: AnyProject, *, shows_times: bool) -> None:
     warn_about_stale_profiles(project)
     if shows_times:
-        warn_about_machines(project)
+        warn_about_times(project)
 
 
 def warn_about_stale_profiles(project: AnyProject) -> None:
@@ -94,12 +96,25 @@ def warn_about_stale_profiles(project: AnyProject) -> None:
             warn(f"stale: {entry.problem}")
 
 
-def warn_about_machines(project: AnyProject) -> None:
-    """Warn about times that were measured on other machines: one line for each profiles.yaml, with the next step."""
+def warn_about_times(project: AnyProject) -> None:
+    """Warn about times that were measured on other machines or a busy one, with the next step."""
+    warn_about_hop(project)
     for part in _parts(project):
         if notes := machine_notes(part):
             file, command = part.directory / "profiles.yaml", f"jellybean profile {project.directory}"
             warn(f"{file}: {'; '.join(notes)}; to measure them here: {command}")
+
+
+def warn_about_hop(project: AnyProject) -> None:
+    """Warn about a time of messages that was measured on a busy machine, as all predicted latencies contain it."""
+    for part in _parts(project):
+        profiles = part.profiles
+        if profiles is not None and profiles.hop is not None and (why := hop_noise(profiles)):
+            file, command = part.directory / "profiles.yaml", f"jellybean profile {project.directory}"
+            warn(
+                f"{file}: hop {formats.duration(profiles.hop.time_s)}: {why}; predicted latencies contain it for "
+                f"every message between processes; to measure it again on a quiet machine: {command}"
+            )
 
 
 def _parts(project: AnyProject) -> Iterable[Project]:

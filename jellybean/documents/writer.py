@@ -35,6 +35,8 @@ def profiles_text(document: ProfilesDocument, *, digits: int = DIGITS, header: s
     for variants in root["operators"].values():
         for profile in variants.values():
             _lay_out_variant(profile)
+    if "hop" in root:
+        root["hop"] = root["hop"]["time"] if set(root["hop"]) == {"time"} else _flow(root["hop"])
     if "provenance" in root:
         root["provenance"] = _origins(root["provenance"])
     if "runs" in root:

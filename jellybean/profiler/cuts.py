@@ -22,9 +22,8 @@ from jellybean.pipeline.onnx_profile import OnnxProfile, node_seconds, offered_c
 from jellybean.pipeline.onnx_split import LegalCut, find_layers, split
 from jellybean.profiler.cache import Cache, key_of
 from jellybean.profiler.errors import ProfileError
-from jellybean.profiler.flow import Inputs
 from jellybean.profiler.survey import Survey
-from jellybean.profiler.workload import Model, Step, Workload
+from jellybean.profiler.workload import Inputs, Model, Step, Workload
 from jellybean_agent import AgentError, Executor
 from jellybean_solver import Edge, EdgeKind, head_name
 

@@ -9,6 +9,7 @@ from statistics import median
 from types import MappingProxyType
 from typing import Any
 
+from jellybean.bench.hop import HopTime
 from jellybean.display import formats
 from jellybean.documents import ProfilesDocument
 from jellybean.documents.provenance.changes import Entry, Part
@@ -17,6 +18,7 @@ from jellybean.documents.schema.profiles import (
     AccuracyProfile,
     BatchProfile,
     CutProfile,
+    HopProfile,
     MeasuredSelection,
     StageProfile,
     VariantProfile,
@@ -46,7 +48,7 @@ MIN_NOISE_S = 1e-3  # no note on the spread of shorter latencies: it comes from 
 class Findings:
     """All measurements of a run.
 
-    `accuracy`: by selection (`Measured`), or operator -> variant -> percent; None if not measured. `hop_s`: None if not
+    `accuracy`: by selection (`Measured`), or operator -> variant -> percent; None if not measured. `hop`: None if not
     measured.
     """
 
@@ -54,7 +56,7 @@ class Findings:
     survey: Survey
     latency: Mapping[Point, Latency]
     memory_bytes: Mapping[tuple[Model, Device], float]
-    hop_s: float | None
+    hop: HopTime | None
     accuracy: Measured | dict[str, dict[str, float]] | None
     cut_models: CutModels
 
@@ -105,21 +107,28 @@ class ProfilesMerge:
             for variant, profile in variants.items():
                 if variant not in operators.get(operator, {}) and _is_by_hand(profile):
                     operators.setdefault(operator, {})[variant] = profile
-        accuracy, hop_s = _accuracy(self.findings), self.findings.hop_s
+        accuracy, hop = _accuracy(self.findings), self.findings.hop
         old = known.provenance if known is not None else DocumentProvenance()
         origins = DocumentProvenance(
-            hop=Origin(run=number) if hop_s is not None else _hand_or(old.hop, known and known.hop_s),
+            hop=Origin(run=number) if hop is not None else _hand_or(old.hop, known and known.hop),
             accuracy=Origin(run=number) if accuracy is not None else _hand_or(old.accuracy, known and known.accuracy),
         )
         merged = ProfilesDocument(
             machine=known.machine if known is not None and self.todo.by_hand else {},
             runs={**(known.runs if known is not None else {}), number: self._run()},
-            hop=hop_s if hop_s is not None or known is None else known.hop_s,
+            hop=self._hop(),
             operators=operators,
             accuracy=accuracy if accuracy is not None or known is None else known.accuracy,
             provenance=origins,
         )
         return with_noise(without_unused_runs(merged))
+
+    def _hop(self) -> HopProfile | None:
+        """The hop: as measured now, otherwise as it was."""
+        hop = self.findings.hop
+        if hop is not None:
+            return HopProfile(time=hop.seconds, noise=hop.noise)
+        return self.known.hop if self.known is not None else None
 
     def _run(self) -> ProfileRun:
         return ProfileRun(
@@ -291,7 +300,7 @@ def by_hand_marked(known: ProfilesDocument) -> ProfilesDocument:
         for operator, variants in known.operators.items()
     }
     provenance = DocumentProvenance(
-        hop=_hand_or(known.provenance.hop, known.hop_s), accuracy=_hand_or(known.provenance.accuracy, known.accuracy)
+        hop=_hand_or(known.provenance.hop, known.hop), accuracy=_hand_or(known.provenance.accuracy, known.accuracy)
     )
     return known.model_copy(update={"operators": operators, "provenance": provenance})
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from jellybean_solver import JellyBeanError
+from jellybean.errors import InputError, JellyBeanError
 
 
 class ProfileError(JellyBeanError):
     """The project cannot be profiled; the text names what is missing or the model that failed."""
+
+
+class RefusedRowError(ProfileError, InputError):
+    """A model refuses a row of the held-out data; the text names operator, variant, source, row, and the value."""

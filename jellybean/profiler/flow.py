@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from jellybean.profiler.errors import ProfileError
-from jellybean.profiler.workload import Array, Model, Selection, Workload
+from jellybean.profiler.refusals import refusal
+from jellybean.profiler.workload import Array, Inputs, Model, Selection, Workload
 from jellybean_agent import (
     CPU,
     GATEWAY,
@@ -25,14 +26,12 @@ from jellybean_agent import (
     Executor,
     FanOutPath,
     Instruction,
-    OperatorInput,
     RequestFailed,
     RunOperator,
     SendMessage,
 )
 from jellybean_solver import Edge, EdgeKind
 
-Inputs = tuple[OperatorInput, ...]
 _WORKER = "profiler"
 KEPT_INPUTS = 64  # sample inputs kept per operator: a varied sample that fits into memory
 
@@ -83,6 +82,7 @@ class Flow:
         self._memo: dict[tuple[tuple[str, ...], FanOutPath], Mapping[str, Array]] = {}
         self.traffic = Traffic()
         self.inputs: dict[str, list[Inputs]] = defaultdict(list)  # operator -> sample of the inputs of its runs
+        self.input_rows: dict[str, list[int]] = defaultdict(list)  # operator -> the request of each sample input
         self._inputs_seen: Counter[str] = Counter()  # operator -> number of runs from which the sample is drawn
         self._random = random.Random(0)
 
@@ -109,7 +109,7 @@ class Flow:
                 case SendMessage(_, message):
                     answers[message.upstream][message.path] = message.payload
                 case RequestFailed() as failed:
-                    raise ProfileError(f"operator {failed.operator}: {failed.reason}")
+                    raise ProfileError(f"operator {failed.operator}, row {request}: {failed.reason}")
         return {sink: _joined(found) for sink, found in answers.items()}
 
     def _source_messages(self, edge: Edge, request: int) -> list[tuple[FanOutPath, Array | None]]:
@@ -136,7 +136,7 @@ class Flow:
         try:
             result = self.executor(model).run(item.inputs)
         except AgentError as error:
-            raise ProfileError(f"operator {model.operator}, variant {model.variant}: {error}") from error
+            raise refusal(workload, self.executor(model), model, item.inputs, self._request, error) from error
         self._keep(run.operator, item.inputs)
         found: dict[str, Array] = {}
         for edge in workload.edges:
@@ -154,8 +154,10 @@ class Flow:
         self._inputs_seen[operator] += 1
         if len(kept) < KEPT_INPUTS:
             kept.append(inputs)
+            self.input_rows[operator].append(self._request)
         elif (place := self._random.randrange(self._inputs_seen[operator])) < KEPT_INPUTS:
             kept[place] = inputs
+            self.input_rows[operator][place] = self._request
 
     def executor(self, model: Model) -> Executor:
         """The executor of a model, loaded once."""

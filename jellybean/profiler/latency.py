@@ -23,8 +23,10 @@ import numpy as np
 
 from jellybean.profiler.cache import Cache, key_of, key_of_device
 from jellybean.profiler.errors import ProfileError
-from jellybean.profiler.flow import Inputs, load
-from jellybean.profiler.workload import Array, Model, Workload
+from jellybean.profiler.flow import load
+from jellybean.profiler.refusals import refusal
+from jellybean.profiler.survey import Survey
+from jellybean.profiler.workload import Array, Inputs, Model, Workload
 from jellybean_agent import (
     CPU,
     PAUSE_S,
@@ -78,10 +80,8 @@ class Latency:
 class LatencyMeter:
     """Measures points block by block: `measure` one block, `result` over all blocks of a point."""
 
-    def __init__(
-        self, workload: Workload, inputs: dict[str, list[Inputs]], cache: Cache, seconds_per_point: float
-    ) -> None:
-        self._workload, self._inputs, self._cache = workload, inputs, cache
+    def __init__(self, workload: Workload, survey: Survey, cache: Cache, seconds_per_point: float) -> None:
+        self._workload, self._inputs, self._rows, self._cache = workload, survey.inputs, survey.rows, cache
         self._block_s = seconds_per_point / BLOCKS
         self._executors: dict[tuple[Model, Device], Executor] = {}
         self._took_s: dict[Point, float] = {}
@@ -119,9 +119,19 @@ class LatencyMeter:
         try:
             samples = self._compute(point, inputs) if point.emulated else self._samples(point, inputs, block)
         except AgentError as error:
-            raise ProfileError(f"operator {model.operator}, variant {model.variant}: {error}") from error
+            raise self._refusal(point, error) from error
         self._cache.put(key, samples)
         self._took_s[point] = time.perf_counter() - began
+
+    def _refusal(self, point: Point, error: AgentError) -> ProfileError:
+        """The error of the first sample input that the model refuses alone; else of a batch, without a row."""
+        model, executor = point.model, self._executor(point.model, point.device)
+        for row, inputs in zip(self._rows.get(model.operator, ()), self._inputs[model.operator], strict=False):
+            try:
+                executor.run(inputs)
+            except AgentError as refused:
+                return refusal(self._workload, executor, model, inputs, row, refused)
+        return refusal(self._workload, executor, model, self._inputs[model.operator][0], None, error)
 
     def _samples(self, point: Point, inputs: Sequence[Inputs], block: int) -> list[float]:
         warm_up_runs = WARM_UP_RUNS if self._is_fast(point) else int(block == 0)

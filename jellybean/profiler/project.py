@@ -50,7 +50,10 @@ def workload_of(project: Project, allow_python: frozenset[str] = frozenset()) ->
         for name in flow.order
     )
     data = held_out(project)
-    return Workload(steps, data.inputs, data.labels, data.metric, speeds_of(project), devices=devices_of(project))
+    references = {name: source.inputs for name, source in workflow.sources.items() if source.inputs is not None}
+    return Workload(
+        steps, data.inputs, data.labels, data.metric, speeds_of(project), (), devices_of(project), references
+    )
 
 
 def _model(project: Project, operator: str, variant: str, spec: VariantSpec, allow_python: frozenset[str]) -> Model:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from jellybean.documents.schema.workflow import WorkflowDocument
 from jellybean.profiler.accuracy import covering_selections
 from jellybean.profiler.errors import ProfileError
-from jellybean.profiler.flow import Flow, Inputs
-from jellybean.profiler.workload import Workload
+from jellybean.profiler.flow import Flow
+from jellybean.profiler.workload import Inputs, Workload
 from jellybean_solver import EdgeKind
 
 
@@ -33,6 +33,7 @@ class Survey:
     child_shares: dict[
         tuple[str, str], tuple[float, ...]
     ]  # (operator, variant) -> share of outputs with 0, 1, ... rows
+    rows: dict[str, list[int]] = field(default_factory=dict)  # operator -> the held-out request of each sample input
 
 
 def survey(workload: Workload, flow: Flow, limits: SurveyLimits = SurveyLimits()) -> Survey:
@@ -42,6 +43,7 @@ def survey(workload: Workload, flow: Flow, limits: SurveyLimits = SurveyLimits()
     for request in range(total):
         flow.answer(request, covering[0])
     inputs = {name: list(found) for name, found in flow.inputs.items()}
+    rows = {name: list(found) for name, found in flow.input_rows.items()}
     missing = [step.name for step in workload.steps if not inputs.get(step.name)]
     if missing:
         raise ProfileError(f"no held-out request reaches {', '.join(missing)}: a fan-out above gave no children at all")
@@ -59,7 +61,7 @@ def survey(workload: Workload, flow: Flow, limits: SurveyLimits = SurveyLimits()
         for (operator, variant, _), counts in flow.traffic.fan_outs.items()
     }
     children = {key: flow.traffic.messages[key] / flow.traffic.runs[key] for key in flow.traffic.fan_outs}
-    return Survey(inputs, sizes, children, shares)
+    return Survey(inputs, sizes, children, shares, rows)
 
 
 def ratio_warnings(workflow: WorkflowDocument, found: Survey, tolerance: float = 0.05) -> list[str]:

@@ -12,6 +12,7 @@ from jellybean.documents import ProfilesDocument, Project
 from jellybean.documents.layout import document_files
 from jellybean.documents.provenance.changes import Change, Entry, Part, content_changes
 from jellybean.documents.provenance.content import Content
+from jellybean.documents.provenance.noise import hop_noise
 from jellybean.documents.provenance.staleness import entries_text, machine_changes
 from jellybean.documents.schema.profiles import VariantProfile
 from jellybean.documents.schema.provenance import Origin
@@ -187,7 +188,10 @@ class _Decision:
             return MISSING
         if self.fresh and (not entry.worker_type or entry.worker_type in self.measurable):
             return FRESH
-        return "" if hand else self.changes.get(entry, "") or self._missing_part(entry)
+        if hand:
+            return ""
+        noise = hop_noise(self.known) if entry.part is Part.HOP and self.known is not None else ""
+        return self.changes.get(entry, "") or noise or self._missing_part(entry)
 
     def _entries(self) -> Iterator[Entry]:
         """All entries that the project's profiles should have."""
@@ -219,7 +223,7 @@ class _Decision:
         known, profile, name = self.known, self._profile(entry), entry.worker_type
         origin: tuple[Origin | None, bool] = (None, False)
         if known is not None and entry.part is Part.HOP:
-            origin = known.provenance.hop, known.hop_s is not None
+            origin = known.provenance.hop, known.hop is not None
         elif known is not None and entry.part is Part.ACCURACY:
             origin = known.provenance.accuracy, known.accuracy is not None
         elif profile is not None and entry.part is Part.OUTPUTS:

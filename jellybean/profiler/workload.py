@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy.typing as npt
 
-from jellybean_agent import CPU, GATEWAY, Device, OperatorCode, OperatorWiring, PortNames, PythonStep
+from jellybean_agent import CPU, GATEWAY, Device, OperatorCode, OperatorInput, OperatorWiring, PortNames, PythonStep
 from jellybean_solver import Edge, EdgeKind
 
 Array = npt.NDArray[Any]
 Selection = Mapping[str, str]
+Inputs = tuple[OperatorInput, ...]  # of one run, in the order of the operator's edges
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Workload:
 
     Requests are one array per source; row i belongs to request i.
     `speeds`: worker type -> speed relative to this machine. `stages`: heads and tails of cut models.
-    `devices`: worker type -> device; the CPU where it is not given.
+    `devices`: worker type -> device; the CPU where it is not given. `references`: source -> file#array of its requests.
     """
 
     steps: tuple[Step, ...]
@@ -75,6 +76,13 @@ class Workload:
     speeds: Mapping[str, float]
     stages: tuple[Step, ...] = ()
     devices: Mapping[str, Device] = field(default_factory=dict)
+    references: Mapping[str, str] = field(default_factory=dict)
+
+    def sources_of(self, operator: str) -> tuple[str, ...]:
+        """The sources whose data reach an operator or a stage of it."""
+        edges = [edge for name in self.ancestors.get(operator, ()) for edge in self.step_by_name[name].inputs]
+        names = [edge.upstream for edge in edges] or self.requests
+        return tuple(dict.fromkeys(name for name in names if name in self.requests))
 
     def device_of(self, worker_type: str) -> Device:
         """The device on which a worker type's models run."""

@@ -20,7 +20,7 @@ from jellybean.display import formats, palette
 from jellybean.report import views
 from jellybean.report.comparison import METRIC_BY_KEY
 from jellybean.report.drawing import gauges, topology
-from jellybean.report.plan_view import cut_lines, option_lines, proof, stale_lines, where
+from jellybean.report.plan_view import cut_lines, hop_lines, option_lines, proof, stale_lines, where
 from jellybean.report.report import Report
 from jellybean.report.utilisation import TOLERANCE
 from jellybean.serving.outcomes import outcome_text
@@ -41,7 +41,7 @@ def render_html(report: Report) -> str:
         style=style,
         policy=policy,
         proof=proof(plan),
-        cuts=cut_lines(plan),
+        cuts=(*cut_lines(plan), *hop_lines(plan)),
         where={placement: where(plan, placement) for placement in plan.placements},
         batches=any(placement.batch > 1 for placement in plan.placements),
         metrics=METRIC_BY_KEY,

@@ -24,9 +24,11 @@ from jellybean_solver import (
     head_name,
     p99_by_workflow,
     planned_cuts,
+    unqueued_and_hops_s,
 )
 
 MAX_RANGES = 3
+MOSTLY_HOPS = 0.5  # share of a request's time above which hops are said to decide its latency
 SAME_COST = 0.001  # relative difference below which two costs are said to be the same
 
 
@@ -46,7 +48,7 @@ def plan_text(
         parts.append(Padding(_workflows(plan), (0, 0, 0, 2), expand=False))
     parts.append(Padding(_placements(plan), (0, 0, 0, 2), expand=False))
     parts += [Padding(Text(line), (0, 0, 0, 2), expand=False) for line in latencies]
-    notes = (*cut_lines(plan), *option_lines(plan))
+    notes = (*cut_lines(plan), *hop_lines(plan), *option_lines(plan))
     parts += [Padding(Text(line, "dim"), (0, 0, 0, 2), expand=False) for line in notes]
     if plan.sites:
         note = "all sites have the same plan: workers and load are per site, the rate is the total"
@@ -73,6 +75,17 @@ def p99_lines(judged: Judged) -> Iterator[str]:
 def stale_lines(plan: Plan) -> tuple[str, ...]:
     """One line per change since the profiles were measured that the plan does not know: its figures may be wrong."""
     return tuple(f"planned with stale profiles: {text}" for text in plan.stale_profiles)
+
+
+def hop_lines(plan: Plan) -> tuple[str, ...]:
+    """One line if messages between processes take most of a request's time; none otherwise."""
+    total_s, hops_s = unqueued_and_hops_s(plan)
+    if hops_s <= MOSTLY_HOPS * total_s:
+        return ()
+    return (
+        f"messages between processes take {formats.duration(hops_s)} of the {formats.duration(total_s)} of a request "
+        f"without queueing: hop, {formats.duration(plan.hop_s)} each, decides its latency",
+    )
 
 
 def option_lines(plan: Plan) -> tuple[str, ...]:

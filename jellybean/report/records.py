@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from jellybean.display import formats
+from jellybean.documents import read_profiles
+from jellybean.documents.provenance.noise import hop_noise
 from jellybean.planning.project_plan import Planned
 from jellybean.report import Store
 from jellybean_solver import Plan, to_document
@@ -21,9 +24,17 @@ def record_plan(directory: Path, document: Mapping[str, Any], planned: Planned |
             "status": planned.status,
             "selections_tried": planned.solution.selections_tried,
             "baselines": [list(baseline) for baseline in planned.comparison],
+            "profile_notes": list(_profile_notes(directory, document)),
             "latency_p99": {name: asdict(p99) for name, p99 in planned.judged.p99.items()} if planned.judged else {},
         }
     Store.of(directory).add_plan(dict(document), info)
+
+
+def _profile_notes(directory: Path, document: Mapping[str, Any]) -> Iterator[str]:
+    """What is uncertain about the profiles that a plan was just made with: the hop, if it is theirs and noisy."""
+    profiles = read_profiles(directory)
+    if profiles is not None and profiles.hop_s == document["hop_s"] and (why := hop_noise(profiles)):
+        yield f"hop {formats.duration(profiles.hop_s)}: {why}; predicted latencies contain it for every message"
 
 
 def record_prediction(directory: Path, plan: Plan, record: Mapping[str, Any]) -> None:

@@ -86,7 +86,7 @@ class Report:
     baselines: tuple[ReportedBaseline, ...]
     planning: Record
     advice: tuple[str, ...]  # commands that add missing figures
-    caveats: tuple[str, ...] = ()  # of the measurements whose figures are shown
+    caveats: tuple[str, ...] = ()  # of the profiles and of the measurements whose figures are shown
     workflows: tuple[WorkflowUse, ...] = ()  # empty for a single workflow
     answers: tuple[ShownAnswer, ...] = ()  # of the measurement whose accuracy is shown
 
@@ -268,7 +268,8 @@ def _run(row: StoreRow) -> MeasurementRun:
 
 
 def _caveats(snapshot: Snapshot) -> Iterator[str]:
-    """What limits the measured figures that the report shows."""
+    """What limits the predicted and measured figures that the report shows."""
+    yield from (f"profiles: {text}" for text in snapshot.planning.record.get("profile_notes") or ())
     for row in (snapshot.bench, snapshot.saturate):
         for text in recorded_caveats(row.record) if row is not None else ():
             yield f"{'bench --saturate' if row is snapshot.saturate else 'bench'}: {text}"

@@ -86,6 +86,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "mean_waits_s",
         "p99_by_workflow",
     ),
+    "latency.hops": ("unqueued_and_hops_s",),
     "migration.migration_cost": (
         "Migration",
         "MigrationPrices",

@@ -46,6 +46,7 @@ from jellybean_solver.frontier.curves import cost_rate as cost_rate
 from jellybean_solver.latency.estimate import CLOSED_FORM_RATIO as CLOSED_FORM_RATIO
 from jellybean_solver.latency.estimate import mean_waits_s as mean_waits_s
 from jellybean_solver.latency.estimate import p99_by_workflow as p99_by_workflow
+from jellybean_solver.latency.hops import unqueued_and_hops_s as unqueued_and_hops_s
 from jellybean_solver.migration.migration_cost import Migration as Migration
 from jellybean_solver.migration.migration_cost import MigrationPrices as MigrationPrices
 from jellybean_solver.migration.migration_cost import load_prices as load_prices

@@ -260,14 +260,25 @@ class AccuracyProfile(DocumentModel):
         return self
 
 
+class HopProfile(DocumentModel):
+    """The time of one message between two processes, without the latency of links."""
+
+    time_s: Duration = Field(alias="time", description="Least over rounds of their median, for example 1.2 ms.")
+    noise: PercentShare | None = Field(default=None, description="Relative spread of the rounds, for example 4 %.")
+
+
+def _expand_hop(value: Any) -> Any:
+    return {"time": value} if isinstance(value, str | int | float) else value
+
+
 class ProfilesDocument(DocumentModel):
     """profiles.yaml: written by `jellybean profile`, or by hand."""
 
     kind: Literal["Profiles"] = "Profiles"
     machine: dict[str, Any] = Field(default={}, description="The machine that was measured; free text.")
     runs: dict[RunKey, ProfileRun] = Field(default={}, description="Number -> run of `jellybean profile`.")
-    hop_s: Duration | None = Field(
-        default=None, alias="hop", description="Time to send one message between two agents, without link latency."
+    hop: Annotated[HopProfile, BeforeValidator(_expand_hop, json_schema_input_type=Duration | HopProfile)] | None = (
+        Field(default=None, description="Time to send one message between two agents, without link latency.")
     )
     operators: Annotated[dict[Name, dict[Name, VariantProfile]], NOT_EMPTY]
     accuracy: AccuracyProfile | None = None
@@ -280,6 +291,11 @@ class ProfilesDocument(DocumentModel):
             message = f"provenance names run {unknown[0]}, which `runs` does not have"
             raise InvalidValueError(message, "write source: by hand")
         return self
+
+    @property
+    def hop_s(self) -> float | None:
+        """Seconds of one message between two processes; None if it was not measured."""
+        return self.hop.time_s if self.hop is not None else None
 
     @property
     def origins(self) -> tuple[Origin, ...]:
@@ -325,6 +341,7 @@ __all__ = [
     "AccuracyProfile",
     "BatchProfile",
     "CutProfile",
+    "HopProfile",
     "MeasuredSelection",
     "ProfilesDocument",
     "StageProfile",

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 
 from jellybean.profiler.cache import Cache, key_of, key_of_device
 from jellybean.profiler.errors import ProfileError
-from jellybean.profiler.flow import Inputs
 from jellybean.profiler.latency import BLOCKS, Latency, LatencyMeter, Point
 from jellybean.profiler.remote.worker_agent import Content, WorkerAgent, WorkerLostError
-from jellybean.profiler.workload import Model, Workload
+from jellybean.profiler.workload import Inputs, Model, Workload
 from jellybean_agent import Device, data_path, hash_model, sample_file
 from jellybean_protos.agent.v1 import agent_pb2
 

@@ -13,9 +13,11 @@ from jellybean.cli import run
 from jellybean.documents import build_problem, load_project, machine_notes, read_profiles
 from jellybean.documents.provenance.changes import Entry, Part
 from jellybean.documents.schema.profiles import ProfilesDocument
+from jellybean.documents.writer import profiles_text
 from jellybean.errors import DocumentError
 from jellybean.profiler import Scope, measurements, profile
 from jellybean.profiler.todo import Todo
+from jellybean.report import Store, build_report
 from jellybean_agent import this_machine
 from tests.support.command_line import jellybean_process
 from tests.support.measured_project import MODULE, STEPS, make_project
@@ -216,6 +218,22 @@ def test_missing_entries_are_measured(folder: Path) -> None:
         entries(Part.LATENCY, added, ALL_TYPES) | entries(Part.OUTPUTS, added, {""}) | {Entry(Part.ACCURACY)}
     )
     assert todo(folder).measure[Entry(Part.ACCURACY)] == "selections are missing"
+
+
+def test_a_noisy_hop_is_measured_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Until then `validate`, `plan` and the report say so. A noise of a few per cent is none."""
+    edit(folder, "profiles.yaml", "hop: 1 ms\n", "hop: {time: 15.7 ms, noise: 4 %}\n")
+    assert not todo(folder).measure
+    edit(folder, "profiles.yaml", "noise: 4 %", "noise: 120 %")
+    why = "its rounds differed by 120 %, so the machine was busy"
+    assert todo(folder).measure == {Entry(Part.HOP): why}
+    assert "hop: {time: 15.7 ms, noise: 120 %}\n" in profiles_text(known(folder))
+    for command in ("validate", "plan"):
+        assert run([command, str(folder)]) == 0
+        assert f"profiles.yaml: hop 15.7 ms: {why}; predicted" in capsys.readouterr().err
+    assert [text for text in build_report(Store.of(folder)).caveats if why in text]
+    assert run(["plan", str(folder), "--set", "profiles.hop=1 ms"]) == 0
+    assert why not in capsys.readouterr().err
 
 
 def test_cuts_that_were_never_chosen_are_missing(folder: Path) -> None:

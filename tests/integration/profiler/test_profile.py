@@ -125,7 +125,7 @@ def test_a_second_profile_measures_nothing_again(profiled: Profiled, shared_fold
         seconds_per_point=SECONDS,
         progress=lambda done, total, label: labels.append(label),
     )
-    assert keys(shared_folder) == before
+    assert set(keys(shared_folder)) == set(before)  # a noisy hop is measured again, under its key
     assert again.document.operators == profiled.document.operators
     assert again.document.accuracy == profiled.document.accuracy
     assert labels

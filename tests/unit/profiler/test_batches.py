@@ -11,6 +11,7 @@ from onnx import helper
 
 from jellybean.profiler.cache import Cache
 from jellybean.profiler.latency import LatencyMeter
+from jellybean.profiler.survey import Survey
 from jellybean.profiler.workload import Model, Step, Workload
 from jellybean_agent.errors import InvalidInputError
 from jellybean_agent.measuring.timed_runs import batched
@@ -42,7 +43,8 @@ def accepts(folder: Path, node: onnx.NodeProto, input_shape: list, sizes: tuple[
     edge = Edge("x", "look")
     workload = Workload((Step("look", (edge,), (model,)),), {"x": np.zeros((1, 2))}, None, "top1", {"box": 1.0})
     sample = [(np.ones((1, size), np.float32),) for size in sizes]
-    return LatencyMeter(workload, {"look": sample}, Cache.open(folder, resume=False), 0.01).accepts_batches(model)
+    survey = Survey({"look": sample}, {}, {}, {})
+    return LatencyMeter(workload, survey, Cache.open(folder, resume=False), 0.01).accepts_batches(model)
 
 
 def test_which_models_are_measured_in_batches(tmp_path: Path) -> None:

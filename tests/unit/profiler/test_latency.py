@@ -13,6 +13,7 @@ import pytest
 
 from jellybean.profiler.cache import Cache
 from jellybean.profiler.latency import BLOCKS, Latency, LatencyMeter, Point
+from jellybean.profiler.survey import Survey
 from jellybean.profiler.workload import Model, Step, Workload
 from jellybean_agent import PythonStep
 from jellybean_solver.model.problem import Edge
@@ -61,7 +62,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[float, Lat
     model = Model("look", "uneven", Path(), sha256, code, sha256)
     workload = Workload((Step("look", (Edge("x", "look"),), (model,)),), {"x": np.zeros((1, 2))}, None, "top1", {})
     cache = Cache.open(tmp_path, resume=False)
-    meter = LatencyMeter(workload, {"look": [(np.ones(2, np.float32),)]}, cache, 0.04)
+    meter = LatencyMeter(workload, Survey({"look": [(np.ones(2, np.float32),)]}, {}, {}, {}), cache, 0.04)
     points = [Point(model, speed, 1) for speed in (1.0, 0.5, 0.25)]
     with monkeypatch.context() as patched:
         patched.setattr(time, "perf_counter", lambda: clock.now_s)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from jellybean.profiler import flow as flow_module
-from jellybean.profiler.flow import Flow, Inputs
+from jellybean.profiler.flow import Flow
 from jellybean.profiler.latency import COMPUTE_INPUTS, VARIED_INPUTS, spread_inputs
-from jellybean.profiler.workload import Model, Step, Workload
+from jellybean.profiler.workload import Inputs, Model, Step, Workload
 from jellybean_agent import PythonStep, steps
 from jellybean_solver.model.problem import Edge
 

@@ -1,0 +1,111 @@
+"""Held-out data that a model refuses: which row of which source it is, and which value in it.
+
+The value is found by trial, not by the model's message: values of the input are replaced by one that the model accepts,
+and the smallest set whose replacement makes the run succeed names the value (bisection over the sorted values).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jellybean.profiler.errors import ProfileError, RefusedRowError
+from jellybean.profiler.workload import Array, Inputs, Model, Workload
+from jellybean_agent import AgentError, Executor, InvalidInputError, ModelError
+
+
+@dataclass(frozen=True)
+class RefusedValue:
+    """A value that a model refuses: the edge that brings it, and its first position in the tensor."""
+
+    edge: int
+    value: Any
+    position: tuple[int, ...]
+
+
+def refusal(
+    workload: Workload, executor: Executor, model: Model, inputs: Inputs, row: int | None, error: AgentError
+) -> ProfileError:
+    """The error of a run that failed. If the data is the reason, it names source, row and, where it is found, value.
+
+    `row`: index of the held-out request that the inputs came from; None if it is not known.
+    """
+    named = f"operator {model.operator}, variant {model.variant}"
+    if row is None or not _is_refusal(model, error):
+        return ProfileError(f"{named}: {error}")
+    found = refused_value(executor, inputs)
+    upstreams = workload.step_by_name[model.operator].upstreams
+    origins, value = workload.sources_of(model.operator), ""
+    if found is not None:
+        upstream, value = upstreams[found.edge], f", value {found.value} at {_index(found.position)}"
+        if upstream in workload.requests:
+            origins = (upstream,)
+        else:
+            value += f" of what {upstream} makes of it"
+    data = " and ".join(f"{name}{_reference(workload, name)}" for name in origins)
+    return RefusedRowError(f"{named} refuses row {row} (counted from 0) of {data}{value}: {error}")
+
+
+def refused_value(executor: Executor, inputs: Inputs) -> RefusedValue | None:
+    """A value without which the model accepts the inputs; None if no single input is the reason."""
+    for edge, value in enumerate(inputs):
+        if isinstance(value, tuple) or value.size == 0:
+            continue
+        values = np.unique(value)
+        substitute = _accepted(executor, inputs, edge, values)
+        if substitute is None:
+            continue
+        refused = _first_refused(executor, inputs, edge, values, substitute)
+        at = value == refused
+        (position, *_) = np.argwhere(at if at.any() else np.isnan(value))  # nan is not equal to itself
+        return RefusedValue(edge, refused, tuple(int(index) for index in position))
+    return None
+
+
+def _accepted(executor: Executor, inputs: Inputs, edge: int, values: Array) -> Any:
+    """A value with which the whole tensor of this edge may be filled; None if there is none among a few."""
+    tensor = inputs[edge]
+    for value in (values[len(values) // 2], values[0], values[-1], values.dtype.type(0), values.dtype.type(1)):
+        if _runs(executor, inputs, edge, np.full_like(tensor, value)):
+            return value
+    return None
+
+
+def _first_refused(executor: Executor, inputs: Inputs, edge: int, values: Array, substitute: Any) -> Any:
+    """The last of the fewest smallest values whose replacement makes the run succeed."""
+    tensor: Any = inputs[edge]
+    low, high = 0, len(values)  # replacing `low` values is refused, replacing `high` is accepted
+    while high - low > 1:
+        middle = (low + high) // 2
+        replaced = np.isin(tensor, values[:middle])
+        if _runs(executor, inputs, edge, np.where(replaced, substitute, tensor).astype(tensor.dtype)):
+            high = middle
+        else:
+            low = middle
+    return values[high - 1]
+
+
+def _runs(executor: Executor, inputs: Inputs, edge: int, tensor: Array) -> bool:
+    try:
+        executor.run((*inputs[:edge], tensor, *inputs[edge + 1 :]))
+    except AgentError:
+        return False
+    return True
+
+
+def _is_refusal(model: Model, error: AgentError) -> bool:
+    """True if the data is the reason: tensors that do not fit, refused values, or an exception of a Python step."""
+    return isinstance(error, InvalidInputError) or (model.step is not None and not isinstance(error, ModelError))
+
+
+def _reference(workload: Workload, source: str) -> str:
+    """The array of a source, in brackets; empty if it is not known."""
+    return f" ({workload.references[source]})" if source in workload.references else ""
+
+
+def _index(position: Sequence[int]) -> str:
+    """A position in a request's tensor, without the leading dimension of 1."""
+    return "[" + ", ".join(map(str, position[1:] if len(position) > 1 else position)) + "]"

@@ -1,0 +1,39 @@
+"""How much of a request's time messages between processes take, with zero queueing delay."""
+
+from __future__ import annotations
+
+from jellybean_solver.model.critical_path import completion_times
+from jellybean_solver.model.flows import link_s
+from jellybean_solver.model.plan import Plan
+from jellybean_solver.model.problem import Edge
+
+
+def unqueued_and_hops_s(plan: Plan) -> tuple[float, float]:
+    """Seconds of a request on the most used route with zero queueing delay, and how many of them are hops.
+
+    The children of a fan-out are taken to run at once. With several workflows the slowest one counts.
+    """
+    total_s = _unqueued_s(plan, plan.hop_s)
+    return total_s, total_s - _unqueued_s(plan, 0.0)
+
+
+def _unqueued_s(plan: Plan, hop_s: float) -> float:
+    route = max(plan.routes, key=lambda one: one.weight)
+    workers = {operator.name: plan.worker_by_name[route.workers[operator.name]] for operator in plan.operators}
+    tiers = {source.name: source.tier for source in plan.sources}
+    tiers |= {name: worker.tier for name, worker in workers.items()}
+    source_bytes = {source.name: source.message_bytes for source in plan.sources}
+
+    def run_s(name: str) -> float:
+        return plan.operator_by_name[name].service[workers[name].pool][1].mean_s
+
+    def message_s(edge: Edge) -> float:
+        if edge.upstream in source_bytes:
+            sent_bytes = source_bytes[edge.upstream]
+        elif workers[edge.upstream] is workers[edge.downstream]:
+            return 0.0
+        else:
+            sent_bytes = plan.operator_by_name[edge.upstream].message_bytes[edge.downstream]
+        return hop_s + link_s(plan, (tiers[edge.upstream], tiers[edge.downstream]), sent_bytes)
+
+    return max(completion_times(plan.operators, run_s, message_s).values()) + hop_s
