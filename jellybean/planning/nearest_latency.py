@@ -1,144 +1,151 @@
-"""The least p99 latency that any plan is found to reach, where no plan meets the target.
+"""The least p99 target for which a plan is found, where none meets the given one.
 
-The search for a plan in time prunes by its target, so the best plan that it saw may be far from the best there is. This
-one minimises the simulated p99: it starts from the plans that are fastest without queues (`fast_plans`), and then asks
-the deadline search again and again for a p99 below the least one, until it finds none, or has tried `MOST_TRIED`
-restrictions.
+Bisection over targets on a logarithmic scale. Each target is given to the search that the command `plan` makes for it,
+so that what is named here is what that command finds: the same plan at the same cost. While the range narrows, a search
+ends at its first plan in time, whose simulated p99 is the new upper end; only the last one minimises the cost. Plans
+that are proposed again are not simulated again.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
 
 from jellybean.display import formats
-from jellybean.planning.predicted_latency import Judged, quick_judgement
-from jellybean.planning.simulation import SEEDS
+from jellybean.planning.predicted_latency import accepted_p99_s, latency_breach, simulated_figures
+from jellybean.planning.simulation_judge import (
+    FIRST_IN_TIME,
+    Progress,
+    SimulationJudge,
+    solve_in_time,
+    with_longest_target,
+    with_targets_of,
+)
 from jellybean_solver import (
     DEFAULT_SETTINGS,
     Cuts,
     Deadline,
+    DeadlineSettings,
+    Judge,
     Network,
     Plan,
     Problem,
     SolveOptions,
     SolverError,
-    fast_plans,
+    deadline_s,
     is_large,
+    least_latency_s,
     limited,
-    solve_cut,
 )
 
-SAME = 1e-6  # relative difference below which two costs or latencies count as equal
-
-# Shares of the least p99 known that are asked for in turn, the next one whenever no plan is found. On digits and vqa
-# with a target of 40 ms more or other steps find nothing faster, and cost a second each.
-STEPS = (0.6, 0.8, 0.93)
-EFFORT = replace(DEFAULT_SETTINGS, proposals=12, improvements=0, judged_above=3.2)
-
-# Restrictions tried, each of which is a solve, and a simulation if it gives a plan that may be faster. Nobody asked for
-# the least p99, so its search takes at most as many as the one for a plan in time. A search of a fleet counts as the
-# plans that it may propose.
-MOST_TRIED = DEFAULT_SETTINGS.proposals
-
-Progress = Callable[[float, float, str], None]  # progress callback with the arguments done, total, label
+PRECISION = 0.05  # relative width at which the bisection ends: p99s of one plan with other seeds differ that much
+FLEET_SEARCHES = 3  # targets tried for a fleet, whose searches take minutes; nobody asked for this answer
 
 
 @dataclass(frozen=True, slots=True)
 class Nearest:
-    """`plan`: the plan of least p99 among all that were simulated, `simulated` in number.
+    """The cheapest `plan` found for `targeted`, which is the problem with the least p99 targets that have a plan.
 
-    `ended_by`: the limit that ended the search for it, in words; empty if it ended by itself.
+    `refused_s`: the highest target without a plan. `ended_by`: the limit that ended the search, in words; empty if it
+    ended by itself.
     """
 
     plan: Plan
-    simulated: int
+    targeted: Problem
+    refused_s: float
     ended_by: str
 
 
-class SimulationJudge:
-    """Simulates the plans that the solver's search proposes.
+class NearestLatency:
+    """Searches the least p99 target that a plan meets. `judge` has simulated the `cheapest` plan, which is too slow.
 
-    `fastest`: the plan with the smallest `slowness` (p99 latency as a multiple of the target); `simulated`: how many.
+    `low_s`, `high_s`: ends of the range of targets in seconds: no plan was found for one, a plan meets the other.
     """
 
-    def __init__(self, cheapest: Plan, judged: Judged, most: int = SEEDS) -> None:
-        """`cheapest`: the plan that misses its p99 target; `judged`: its latencies; `most`: simulations of a plan."""
-        self.most = most
-        self.cheapest = self.fastest = cheapest
-        self.slowness = self.first_slowness = judged.share
-        self.simulated = 1
+    def __init__(
+        self,
+        problem: Problem,
+        cuts: Cuts,
+        cheapest: Plan,
+        judge: SimulationJudge,
+        gap: float,
+        time_limit_s: float | None,
+        progress: Progress,
+    ) -> None:
+        self.problem, self.cuts, self.judge, self.gap, self.progress = problem, cuts, judge, gap, progress
+        self.clock, self.target_s = limited(time_limit_s, time.monotonic), deadline_s(problem) or 0.0
+        self.low_s = max(self.target_s, 0.0 if cuts else least_latency_s(problem))
+        self.fastest, self.high_s = judge.fastest, judge.fastest_s
+        self.cheapest, self.ended_by = cheapest, ""
 
-    def __call__(self, plan: Plan) -> float:
-        if _same(plan, self.cheapest):
-            return self.first_slowness
-        judged = quick_judgement(plan, most=self.most)
-        if judged is None:
-            return 0.0
-        self.simulated += 1
-        if judged.share < self.slowness:
-            self.fastest, self.slowness = plan, judged.share
-        return min(1.0, judged.share) if judged.kept else max(1.0 + SAME, judged.share)
-
-    def nearest(self, target_s: float) -> str:
-        """What is known so far, as a sentence."""
-        cost = formats.usd(self.fastest.cost.total_usd_per_h)
-        p99 = formats.duration(self.slowness * target_s)
-        return f"least p99 so far {p99} for {cost} USD/h ({plans(self.simulated)} simulated)"
-
-
-def nearest_latency(
-    problem: Problem,
-    cuts: Cuts,
-    judge: SimulationJudge,
-    target_s: float,
-    gap: float,
-    time_limit_s: float | None,
-    progress: Progress,
-) -> Nearest:
-    """Search the plan of least p99 latency; `judge` knows the plans that were simulated before, and simulates."""
-    clock = limited(time_limit_s, time.monotonic)
-    counted = _Counted(MOST_TRIED)
-    each = EFFORT.fleet_proposals if is_large(Network(problem)) else 1
-    progress(0, len(STEPS) + 1, judge.nearest(target_s))
-    for plan in fast_plans(problem, clock):
-        judge(plan)
-    for number, share in enumerate(STEPS, 1):
-        progress(number, len(STEPS) + 1, judge.nearest(target_s))
-        while judge.slowness > 1.0 and clock.left() != 0.0 and counted.left > 0:
-            aim = max(1.0, share * judge.slowness)
-            effort = replace(EFFORT, proposals=min(EFFORT.proposals, counted.left))
-            deadline = Deadline(aim * target_s, lambda plan, aim=aim: judge(plan) / aim, effort, counted)  # type: ignore[misc]
-            before = counted.left
-            try:
-                solve_cut(problem, cuts, SolveOptions(gap, clock.left(), time.monotonic, False, deadline))
-            except SolverError:
+    def run(self) -> Nearest:
+        """Narrow the range, then minimise the cost at its upper end."""
+        self._narrow()
+        if self.high_s <= self.target_s:
+            plan = with_targets_of(self.problem, self.fastest)
+            if latency_breach(plan) is None:
+                return Nearest(plan, self.problem, self.low_s, self.ended_by)
+        for seconds in self._candidates():
+            targeted = with_longest_target(self.problem, seconds)
+            named = self._search(targeted, DEFAULT_SETTINGS, self.judge)
+            if named is not None:
+                return Nearest(named, targeted, self.low_s, self.ended_by)
+            if self.clock.left() == 0.0:
+                self.ended_by = "the time limit"
                 break
-            counted.left = min(counted.left, before - each)
-            if judge.slowness > aim:
-                break
-    ended_by = "the time limit" if clock.left() == 0.0 else ""
-    if counted.left <= 0 and judge.slowness > 1.0:
-        ended_by = ended_by or f"its limit of {MOST_TRIED} tries"
-    return Nearest(judge.fastest, judge.simulated, ended_by)
+            self.low_s = max(self.low_s, seconds)
+        plan = self.fastest if self.ended_by else self.cheapest
+        targeted = with_longest_target(self.problem, self._accepted_s(plan))
+        return Nearest(with_targets_of(targeted, plan), targeted, self.low_s, self.ended_by)
 
+    def _narrow(self) -> None:
+        """Bisect until the range is narrow, or a limit ends it."""
+        steps = math.ceil(math.log2(max(2.0, math.log(self.high_s / self.low_s) / math.log1p(PRECISION))))
+        most = FLEET_SEARCHES if is_large(Network(self.problem)) else math.inf
+        number = 0
+        while self.high_s > self.low_s * (1 + PRECISION):
+            if self.clock.left() == 0.0:
+                self.ended_by = "the time limit"
+            elif number >= most:
+                self.ended_by = f"its limit of {FLEET_SEARCHES} searches"
+            if self.ended_by:
+                return
+            seconds = math.sqrt(self.low_s * self.high_s)
+            self.progress(min(number, steps), steps + 1, f"{self.judge.summary}; trying {formats.duration(seconds)}")
+            targeted = with_longest_target(self.problem, seconds)
+            plan = self._search(targeted, FIRST_IN_TIME, partial(self.judge, most=1))
+            number += 1
+            if plan is None:
+                self.low_s = seconds
+            else:
+                self.fastest, self.high_s = plan, min(seconds, self._first_p99_s(plan))
+        self.progress(steps, steps + 1, f"{self.judge.summary}; cheapest plan for {formats.duration(self.high_s)}")
 
-class _Counted:
-    """Counts the restrictions that deadline searches try, as their `advance`. `left`: may still be tried."""
+    def _candidates(self) -> Iterator[float]:
+        """Targets to be named, in seconds: the p99 of the fastest plan, then longer ones, below that of the cheapest.
 
-    def __init__(self, left: int) -> None:
-        self.left = left
+        The search may miss the fastest plan, which it found for another target. Steps grow from `PRECISION`.
+        """
+        least_s, step = self._accepted_s(self.fastest), 1.0 + PRECISION
+        seconds = least_s
+        while seconds < self._first_p99_s(self.cheapest):
+            yield seconds
+            seconds, step = step * least_s, step * step
 
-    def __call__(self, done: float, most: float) -> None:
-        self.left -= 1
+    def _search(self, targeted: Problem, settings: DeadlineSettings, judge: Judge) -> Plan | None:
+        """The search's plan for the targets; None if it finds none."""
+        deadline = Deadline(deadline_s(targeted) or 0.0, settings=settings)
+        options = SolveOptions(self.gap, self.clock.left(), time.monotonic, deadline=deadline)
+        try:
+            return solve_in_time(targeted, self.cuts, options, judge).plan
+        except SolverError:
+            return None
 
+    def _first_p99_s(self, plan: Plan) -> float:
+        return self.judge.p99_s({name: one.latency_p99_s for name, one in simulated_figures(plan, 0).items()})
 
-def plans(count: int) -> str:
-    """`1 plan`, `9 plans`."""
-    return f"{count} plan{'s' * (count != 1)}"
-
-
-def _same(one: Plan, other: Plan) -> bool:
-    """True if two plans are equal except for their optimality certificates and targets."""
-    return replace(one, certificate=other.certificate, slo=other.slo) == other
+    def _accepted_s(self, plan: Plan) -> float:
+        return self.judge.p99_s(accepted_p99_s(plan))

@@ -16,6 +16,7 @@ from statistics import median, stdev
 from typing import Any
 
 from jellybean.display import formats
+from jellybean.planning.missed_target import simulate_until_missed
 from jellybean.planning.simulation import SEEDS, load_by_worker, seeds_of, simulate_plan, unloaded_latency_s
 from jellybean_protos import plan_format
 from jellybean_solver import CLOSED_FORM_RATIO, Plan, RequestFigures, SimulationResult, json_values, p99_by_workflow
@@ -65,10 +66,35 @@ def simulated_figures(plan: Plan, seed: int) -> Mapping[str, RequestFigures]:
     """Workflow -> figures of one of the simulations that a prediction is made of; cached."""
     key = _content(plan), seed
     if key not in _cached:
-        if len(_cached) >= MAX_CACHED:
-            _cached.pop(next(iter(_cached)))
-        _cached[key] = _by_workflow(simulate_plan(plan, seed=seed))
+        _remember(key, _by_workflow(simulate_plan(plan, seed=seed)))
     return _cached[key]
+
+
+def accepted_p99_s(plan: Plan) -> Mapping[str, float]:
+    """Workflow -> a p99 target that the plan meets: a majority of a prediction's simulations do."""
+    seeds = seeds_of(plan)
+    samples = [simulated_figures(plan, seed) for seed in seeds[: len(seeds) // 2 + 1]]
+    return {name: max(sample[name].latency_p99_s for sample in samples) for name in samples[0]}
+
+
+def _figures_until_missed(
+    plan: Plan, seed: int, targets_s: Mapping[str, float]
+) -> tuple[Mapping[str, RequestFigures], bool]:
+    """As `simulated_figures`, and whether they are of all requests: the simulation ends once it misses a target."""
+    key = _content(plan), seed
+    if key in _cached:
+        return _cached[key], True
+    result, is_whole = simulate_until_missed(plan, seed, targets_s)
+    figures = _by_workflow(result)
+    if is_whole:
+        _remember(key, figures)
+    return figures, is_whole
+
+
+def _remember(key: tuple[str, int], figures: Mapping[str, RequestFigures]) -> None:
+    if len(_cached) >= MAX_CACHED:
+        _cached.pop(next(iter(_cached)))
+    _cached[key] = figures
 
 
 def _by_workflow(result: SimulationResult) -> Mapping[str, RequestFigures]:
@@ -184,32 +210,40 @@ def latency_breach(plan: Plan) -> Judged | None:
 
     Makes no more simulations than needed to know that the targets are met.
     """
-    quick = quick_judgement(plan, far=math.inf)
+    quick = quick_judgement(plan, far=math.inf, whole=True)
     if quick is None or quick.kept:
         return None
     judged = judged_latency(plan)
     return None if judged is None or judged.kept else judged
 
 
-def quick_judgement(plan: Plan, *, far: float = QUICK_FAR, most: int = SEEDS) -> Judged | None:
+def quick_judgement(plan: Plan, *, far: float = QUICK_FAR, most: int = SEEDS, whole: bool = False) -> Judged | None:
     """Compare p99 latencies with their targets by few simulations; None without a target.
 
     Simulations stop once a majority meets the targets or misses one, if the first p99 is below a target by the factor
-    `FAR`, or above it by `far`. `most`: most simulations.
+    `FAR`, or above it by `far`. `most`: most simulations. Unless they are to be `whole`, each ends once it is certain
+    to miss a target; the p99 stated then is that of the requests so far.
     """
     targets_s = latency_targets(plan)
     if not targets_s:
         return None
     seeds = seeds_of(plan, most=most)
     samples: list[Mapping[str, RequestFigures]] = []
+    partial = 0
     for seed in seeds:
-        samples.append(simulated_figures(plan, seed))
+        if whole:
+            sample, is_whole = simulated_figures(plan, seed), True
+        else:
+            sample, is_whole = _figures_until_missed(plan, seed, targets_s)
+        samples.append(sample)
+        partial += not is_whole
         p99s = {name: [sample[name].latency_p99_s for sample in samples] for name in targets_s}
         if all(_is_met(p99s[name], target_s, len(seeds)) for name, target_s in targets_s.items()):
             break
-        if any(_is_missed(p99s[name], target_s, len(seeds), far) for name, target_s in targets_s.items()):
+        clearly = math.inf if partial else far
+        if any(_is_missed(p99s[name], target_s, len(seeds), clearly) for name, target_s in targets_s.items()):
             break
-    predicted = _predicted(samples, complete=len(samples) == len(seeds_of(plan)))
+    predicted = _predicted(samples, complete=not partial and len(samples) == len(seeds_of(plan)))
     return Judged(plan, {name: predicted[name] for name in targets_s}, targets_s)
 
 
@@ -224,16 +258,17 @@ def _is_missed(p99_s: Sequence[float], target_s: float, seeds: int, far: float) 
 
 
 def _breach_text(judged: Judged) -> str:
-    """The missed target with the largest excess, as text; the p99 itself is stated only if it is by the definition."""
+    """The missed target with the largest excess, as text; "about" if its p99 is not of all simulations."""
     plan, targets_s = judged.plan, judged.targets_s
     worst = max(targets_s, key=lambda name: judged.p99[name].p99_s / targets_s[name])
     p99, loads = judged.p99[worst], load_by_worker(plan)
     busiest = max(loads, key=loads.__getitem__)
     prefix = f"{worst}: " if worst else ""
-    stated = f"{formats.interval(p99.p99_s, p99.low_s, p99.high_s)}, " if p99.complete else ""
+    whole = formats.interval(p99.p99_s, p99.low_s, p99.high_s)
+    stated = whole if p99.complete else f"about {formats.duration(p99.p99_s)}"
     made = f"{p99.simulations} simulation{'s' * (p99.simulations != 1)}"
     return (
-        f"{prefix}p99 latency would be {stated}above the SLO of {formats.duration(targets_s[worst])} "
+        f"{prefix}p99 latency would be {stated}, above the SLO of {formats.duration(targets_s[worst])} "
         f"({made} of {p99.requests:,} requests; "
         f"mean latency with zero queueing delay {formats.duration(unloaded_latency_s(plan, workflow=worst))}; "
         f"busiest worker {busiest} at utilisation {loads[busiest]:.2f})"

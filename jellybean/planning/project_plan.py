@@ -14,7 +14,6 @@ from functools import partial
 
 from jellybean.documents import AnyProject, build_cuts, build_problem
 from jellybean.errors import InfeasibleError
-from jellybean.planning.nearest_latency import SAME
 from jellybean.planning.predicted_latency import (
     Judged,
     judged_latency,
@@ -23,6 +22,7 @@ from jellybean.planning.predicted_latency import (
     quick_judgement,
 )
 from jellybean.planning.simulated_deadline import InTime, cost_of, in_time
+from jellybean.planning.simulation_judge import SAME
 from jellybean_solver import (
     DEFAULT_GAP,
     VALUE_TOLERANCE,

@@ -7,10 +7,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from jellybean.display import formats
-from jellybean.planning.nearest_latency import Nearest, Progress, SimulationJudge, nearest_latency, plans
-from jellybean.planning.predicted_latency import Judged, judged_latency, quick_judgement
-from jellybean.planning.simulation import SEEDS
-from jellybean.quantities import DURATION, format_quantity, rounded_up
+from jellybean.planning.nearest_latency import Nearest, NearestLatency
+from jellybean.planning.predicted_latency import (
+    FAR,
+    Judged,
+    judged_latency,
+    judged_so_far,
+    latency_targets,
+    quick_judgement,
+)
+from jellybean.planning.simulation_judge import Progress, SimulationJudge, plans, solve_in_time
+from jellybean.quantities import DURATION, format_quantity
 from jellybean_solver import (
     DEFAULT_SETTINGS,
     QUICK_SETTINGS,
@@ -27,7 +34,6 @@ from jellybean_solver import (
     deadline_shares,
     least_latency_s,
     limited,
-    solve_cut,
 )
 
 
@@ -35,9 +41,9 @@ from jellybean_solver import (
 class InTime:
     """A solution whose plan meets its p99 targets in simulation, or, if there are `reasons`, one that does not.
 
-    With `reasons`: `fastest` is the plan of least simulated p99; `nearest_p99_s` its p99 latency, None for
-    several workflows. `judged`: predicted latencies of the solution's plan, None without a p99 target. `cheapest`: the
-    cheapest plan with its latencies, if it was replaced. Quick results may have fewer simulations than a prediction.
+    With `reasons`: `nearest_p99_s` is the least p99 target that a plan was found for, None for several workflows, and
+    `fastest` that plan. `judged`: predicted latencies of the solution's plan, None without a p99 target. `cheapest`:
+    the cheapest plan with its latencies, if it was replaced. Quick results may be from fewer simulations.
     """
 
     solution: Solution
@@ -60,77 +66,80 @@ def in_time(
 ) -> InTime:
     """Search a solution that meets the p99 target, if the plan of `solution` (the cheapest) misses it in simulation.
 
-    If none meets it, the plan of least p99 is sought. `thorough=False` tries only a few plans, simulates each once and
-    leaves the second search out. `time_limit_s` includes the simulations.
+    If none meets it, the least target that a plan meets is sought. `thorough=False` tries only a few plans, simulates
+    each once and leaves the second search out. `time_limit_s` includes the simulations.
     """
     target_s = deadline_s(problem)
     reasons = solution.infeasibility.reasons if solution.infeasibility is not None else ()
-    judge_plan = judged_latency if thorough else partial(quick_judgement, most=1)
-    judged = judge_plan(solution.plan) if solution.plan is not None and target_s is not None else None
-    if solution.plan is None or target_s is None or judged is None or judged.kept:
-        return InTime(solution, reasons, judged=judged)
+    if solution.plan is None or target_s is None:
+        return InTime(solution, reasons)
+    judge_plan = judged_latency if thorough else partial(quick_judgement, most=1, whole=True)
+    quick = quick_judgement(solution.plan, far=FAR, whole=True) if thorough else judge_plan(solution.plan)
+    if quick is None or quick.kept:
+        return InTime(solution, reasons, judged=judge_plan(solution.plan))
     clock = limited(time_limit_s, time.monotonic)
-    judge = SimulationJudge(solution.plan, judged, SEEDS if thorough else 1)
+    judge = SimulationJudge(deadline_shares(problem), quick)
 
     def tried(done: float, most: float) -> None:
-        progress(done, 2 * most, judge.nearest(target_s))
+        progress(done, 2 * most, judge.summary)
 
-    deadline = Deadline(target_s, judge, DEFAULT_SETTINGS if thorough else QUICK_SETTINGS, tried)
+    deadline = Deadline(target_s, settings=DEFAULT_SETTINGS if thorough else QUICK_SETTINGS, advance=tried)
     try:
-        options = SolveOptions(gap, time_limit_s, time.monotonic, explained=False, deadline=deadline)
-        found = solve_cut(problem, cuts, options)
-        if found.plan is not None:
-            return InTime(found, judged=judge_plan(found.plan), cheapest=(solution.plan, judged))
-        reasons = found.infeasibility.reasons if found.infeasibility is not None else ()
+        options = SolveOptions(gap, time_limit_s, time.monotonic, deadline=deadline)
+        simulated = solve_in_time(problem, cuts, options, judge if thorough else partial(judge, most=1))
+        if simulated.plan is not None:
+            late = judge_plan(solution.plan) or quick
+            return InTime(simulated, judged=judge_plan(simulated.plan), cheapest=(solution.plan, late))
+        refused = simulated.infeasibility
+        reasons = refused.reasons if refused is not None else ()
     except SolverError as error:
         reasons = (str(error),)
     if not thorough:
-        return InTime(solution, reasons or ("no plan in time was found",), None, judge.fastest, judged)
+        return InTime(solution, reasons or ("no plan in time was found",), None, judge.fastest, quick)
 
-    def half(done: float, total: float, label: str) -> None:
+    def second_half(done: float, total: float, label: str) -> None:
         progress(total + done, 2 * total, label)
 
-    nearest = nearest_latency(problem, cuts, judge, target_s, gap, clock.left(), half)
-    fastest = judged_latency(nearest.plan) or judged
-    if fastest.kept:
-        cost, bound = cost_of(nearest.plan), cost_of(solution.plan)
-        proof = solution.certificate or solution.plan.certificate
-        certificate = Certificate.of(cost, min(bound, proof.bound), Termination.GAP)
-        kept = replace(nearest.plan, certificate=certificate)
-        better = replace(solution, status=certificate.termination, plan=kept, certificate=certificate)
-        return InTime(better, judged=fastest, cheapest=(solution.plan, judged))
-    return _not_in_time(problem, cuts, solution, judged, nearest, fastest, reasons)
+    search = NearestLatency(problem, cuts, solution.plan, judge, gap, clock.left(), second_half)
+    nearest = search.run()
+    if nearest.targeted is problem:
+        late, meeting = judged_latency(solution.plan) or quick, _certified(solution, nearest)
+        return InTime(meeting, judged=judged_latency(nearest.plan), cheapest=(solution.plan, late))
+    refusals = (_lateness(judged_so_far(solution.plan) or quick), *reasons, _named(problem, cuts, judge, nearest))
+    return InTime(solution, refusals, latency_targets(nearest.plan).get(""), nearest.plan, quick)
 
 
-def _not_in_time(
-    problem: Problem,
-    cuts: Cuts,
-    solution: Solution,
-    judged: Judged,
-    nearest: Nearest,
-    fastest: Judged,
-    reasons: tuple[str, ...],
-) -> InTime:
-    """Result without a plan in time: the reasons, and the p99 targets that the plan of least simulated p99 meets.
+def _certified(cheapest: Solution, nearest: Nearest) -> Solution:
+    """The solution with a plan that meets the targets and was found while its p99, not its cost, was minimised."""
+    cost, proof = cost_of(nearest.plan), cheapest.certificate
+    bound = 0.0 if proof is None else min(cost, proof.bound)
+    certificate = Certificate.of(cost, bound, Termination.TIME_LIMIT if nearest.ended_by else Termination.GAP)
+    plan = replace(nearest.plan, certificate=certificate)
+    return replace(cheapest, status=certificate.termination, plan=plan, certificate=certificate)
 
-    `judged`: latencies of the cheapest plan; `fastest`: those of the nearest.
-    """
-    target_s = deadline_s(problem) or 0.0
-    kept = {
-        name: rounded_up(DURATION, fastest.share * share * target_s) for name, share in deadline_shares(problem).items()
-    }
-    paths = {name: f"{name}.slo.latency_p99" if name else "slo.latency_p99" for name in kept}
-    settings = (f"{paths[name]}={format_quantity(DURATION, seconds)}" for name, seconds in kept.items())
-    verb = "is" if len(kept) == 1 else "are"
-    late = f"the cheapest plan ({formats.usd(cost_of(judged.plan))} USD/h) is too slow: {judged.text}"
-    known = f"the fastest of {plans(nearest.simulated)} simulated; other plans may be faster or cheaper"
+
+def _lateness(judged: Judged) -> str:
+    """That the cheapest plan misses a target, and by how much."""
+    return f"the cheapest plan ({formats.usd(cost_of(judged.plan))} USD/h) is too slow: {judged.text}"
+
+
+def _named(problem: Problem, cuts: Cuts, judge: SimulationJudge, nearest: Nearest) -> str:
+    """The nearest p99 targets that a plan meets, as `--set` options, with its cost and what is known of lower ones."""
+    targets_s = latency_targets(nearest.plan)
+    paths = {name: f"{name}.slo.latency_p99" if name else "slo.latency_p99" for name in targets_s}
+    settings = (f"{paths[name]}={format_quantity(DURATION, seconds)}" for name, seconds in targets_s.items())
+    verb = "is" if len(targets_s) == 1 else "are"
+    notes = [f"{plans(judge.simulated)} simulated"]
     if nearest.ended_by:
-        known += f", as {nearest.ended_by} ended the search"
-    elif not cuts and not problem.workflows:
-        known += f"; below {formats.duration(least_latency_s(problem))} there is none, even with zero queueing delay"
+        notes.append(f"other plans may be faster or cheaper, as {nearest.ended_by} ended the search")
+    if not problem.workflows:
+        least_s = 0.0 if cuts else least_latency_s(problem)
+        if nearest.refused_s > least_s:
+            notes.append(f"for {formats.duration(nearest.refused_s)} none was found")
+        if least_s > 0.0:
+            notes.append(f"below {formats.duration(least_s)} there is none, even with zero queueing delay")
     cost = formats.usd(cost_of(nearest.plan))
-    met = f"nearest found: {', '.join(settings)} {verb} kept by a plan for {cost} USD/h ({known})"
-    return InTime(solution, (late, *reasons, met), kept.get(""), nearest.plan, judged)
+    return f"nearest found: {', '.join(settings)} {verb} kept by a plan for {cost} USD/h ({'; '.join(notes)})"
 
 
 def cost_of(plan: Plan) -> float:

@@ -14,6 +14,7 @@ from jellybean_solver import (
     Arrivals,
     Edge,
     MakeTimes,
+    Observer,
     Plan,
     PlannedWorker,
     RequestStream,
@@ -49,6 +50,7 @@ def simulate_plan(
     rate_scale: float = 1.0,
     arrivals: Arrivals | None = None,
     drain_s: float | None = None,
+    observer: Observer | None = None,
 ) -> SimulationResult:
     """Simulate latency, throughput and queues of a plan at its rates times `rate_scale`.
 
@@ -62,7 +64,7 @@ def simulate_plan(
         warmup_s = WARMUP_SHARE * duration_s
     settings = SimulationSettings(duration_s, seed, warmup_s, rate_scale, arrivals, drain_s)
     times = _stationary_arrivals(plan, settings.window.end_s) if stationary else None
-    return simulate(plan, brains, settings, times=times)
+    return simulate(plan, brains, settings, times=times, observer=observer)
 
 
 def _stationary_arrivals(plan: Plan, end_s: float) -> MakeTimes | None:

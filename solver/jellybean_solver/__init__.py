@@ -19,10 +19,14 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "with_margin",
         "without_margin",
     ),
-    "deadline.search": ("Deadline",),
+    "deadline.search": (
+        "Deadline",
+        "Judge",
+    ),
     "deadline.settings": (
         "DEFAULT_SETTINGS",
         "QUICK_SETTINGS",
+        "DeadlineSettings",
     ),
     "demand.demand": ("Network",),
     "diff.plan_diff": (
@@ -189,7 +193,6 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "qualified_cuts",
         "solve_cut",
     ),
-    "planning.fast_plans": ("fast_plans",),
     "planning.infeasibility": ("Infeasibility",),
     "planning.solve": (
         "SolveOptions",
@@ -210,7 +213,11 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "replan_cut",
     ),
     "replanning.rescore": ("rescore",),
-    "simulation.interfaces": ("MakeTimes",),
+    "simulation.interfaces": (
+        "MakeTimes",
+        "Observer",
+        "StopSimulationError",
+    ),
     "simulation.replay": (
         "Replay",
         "replay",

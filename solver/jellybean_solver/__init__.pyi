@@ -4,8 +4,10 @@ from jellybean_solver.deadline.lower_bound import least_latency_s as least_laten
 from jellybean_solver.deadline.restriction import with_margin as with_margin
 from jellybean_solver.deadline.restriction import without_margin as without_margin
 from jellybean_solver.deadline.search import Deadline as Deadline
+from jellybean_solver.deadline.search import Judge as Judge
 from jellybean_solver.deadline.settings import DEFAULT_SETTINGS as DEFAULT_SETTINGS
 from jellybean_solver.deadline.settings import QUICK_SETTINGS as QUICK_SETTINGS
+from jellybean_solver.deadline.settings import DeadlineSettings as DeadlineSettings
 from jellybean_solver.demand.demand import Network as Network
 from jellybean_solver.diff.plan_diff import PlanDiff as PlanDiff
 from jellybean_solver.diff.plan_diff import WorkerChange as WorkerChange
@@ -123,7 +125,6 @@ from jellybean_solver.planning.cut_models import planned_cuts as planned_cuts
 from jellybean_solver.planning.cut_models import problem_as_planned as problem_as_planned
 from jellybean_solver.planning.cut_models import qualified_cuts as qualified_cuts
 from jellybean_solver.planning.cut_models import solve_cut as solve_cut
-from jellybean_solver.planning.fast_plans import fast_plans as fast_plans
 from jellybean_solver.planning.infeasibility import Infeasibility as Infeasibility
 from jellybean_solver.planning.solve import SolveOptions as SolveOptions
 from jellybean_solver.planning.solve import solve as solve
@@ -139,6 +140,8 @@ from jellybean_solver.replanning.replan import replan as replan
 from jellybean_solver.replanning.replan import replan_cut as replan_cut
 from jellybean_solver.replanning.rescore import rescore as rescore
 from jellybean_solver.simulation.interfaces import MakeTimes as MakeTimes
+from jellybean_solver.simulation.interfaces import Observer as Observer
+from jellybean_solver.simulation.interfaces import StopSimulationError as StopSimulationError
 from jellybean_solver.simulation.replay import Replay as Replay
 from jellybean_solver.simulation.replay import replay as replay
 from jellybean_solver.simulation.replay_intervals import ReplayInterval as ReplayInterval

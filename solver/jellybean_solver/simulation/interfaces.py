@@ -32,10 +32,14 @@ MakeWorkers = Callable[[Plan], Mapping[str, Worker]]  # by name, site by site (s
 MakeTimes = Callable[[RequestStream, random.Random, float], Iterator[float]]  # stream, generator, phase -> times
 
 
+class StopSimulationError(Exception):
+    """Raised by an observer that has seen enough: the simulation ends, and its result has the figures so far."""
+
+
 class Observer(Protocol):
     """Callbacks for every event, with virtual times; `place` is a worker of the plan or a link ("edge->cloud").
 
-    `workflow`: the request's workflow; "" if there is only one.
+    `workflow`: the request's workflow; "" if there is only one. May raise StopSimulationError.
     """
 
     def arrived(self, now: float, workflow: str) -> None: ...

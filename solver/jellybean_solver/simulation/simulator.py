@@ -6,6 +6,7 @@ This module adds the rest: arrivals, routes, links, service times by batch size,
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,6 +29,7 @@ from jellybean_solver.simulation.interfaces import (
     Observer,
     RunOutputs,
     SourceMessage,
+    StopSimulationError,
     Worker,
 )
 from jellybean_solver.simulation.links import Links
@@ -100,7 +102,8 @@ def simulate(
         rate_per_s = stream.rate_per_s * settings.rate_scale
         return arrival_times([(window.end_s, rate_per_s)], settings.arrivals or stream.arrivals, rng, phase)
 
-    simulation.run(times or steady, settings.drain_s)
+    with contextlib.suppress(StopSimulationError):
+        simulation.run(times or steady, settings.drain_s)
     return simulation.result()
 
 

@@ -7,7 +7,8 @@ from statistics import median
 
 import pytest
 
-from jellybean.planning import predicted_latency
+from jellybean.display import formats
+from jellybean.planning import missed_target, predicted_latency
 from jellybean.planning.predicted_latency import (
     judged_latency,
     judged_so_far,
@@ -17,7 +18,7 @@ from jellybean.planning.predicted_latency import (
 )
 from jellybean.planning.prediction import predict
 from jellybean.planning.simulation import simulate_plan
-from jellybean_solver import Certificate, Plan, SimulationResult, Slo
+from jellybean_solver import Certificate, Observer, Plan, SimulationResult, Slo
 from tests.property.simulator.plans import chain, exponential
 from tests.unit.simulator.test_sites import in_sites
 
@@ -27,11 +28,12 @@ def seeds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Seeds of the simulations that a test makes."""
     made: list[int] = []
 
-    def counted(plan: Plan, *, seed: int = 0) -> SimulationResult:
+    def counted(plan: Plan, *, seed: int = 0, observer: Observer | None = None) -> SimulationResult:
         made.append(seed)
-        return simulate_plan(plan, seed=seed)
+        return simulate_plan(plan, seed=seed, observer=observer)
 
     monkeypatch.setattr(predicted_latency, "simulate_plan", counted)
+    monkeypatch.setattr(missed_target, "simulate_plan", counted)
     monkeypatch.setattr(predicted_latency, "_cached", {})
     return made
 
@@ -64,9 +66,10 @@ def test_a_quick_decision_makes_few_simulations_and_states_no_p99(seeds: list[in
     plan = chain([exponential(0.1)], 6.0)
     p99_s = simulate_plan(plan).latency_p99_s
     assert judged_so_far(replace(plan, slo=Slo(latency_p99_s=p99_s))) is None
-    late = quick_judgement(replace(plan, slo=Slo(latency_p99_s=p99_s / 3)))
+    late = quick_judgement(replace(plan, slo=Slo(latency_p99_s=p99_s / 3)), whole=True)
     assert late is not None and not late.kept and not late.p99[""].complete
-    assert "p99 latency would be above the SLO" in late.text and "1 simulation of" in late.text
+    stated = f"p99 latency would be about {formats.duration(p99_s)}, above the SLO"
+    assert stated in late.text and "1 simulation of" in late.text
     assert latency_breach(replace(plan, slo=Slo(latency_p99_s=3 * p99_s))) is None
     assert seeds == [0]
     so_far = judged_so_far(replace(plan, slo=Slo(latency_p99_s=p99_s)))
@@ -74,3 +77,14 @@ def test_a_quick_decision_makes_few_simulations_and_states_no_p99(seeds: list[in
     breach = latency_breach(replace(plan, slo=Slo(latency_p99_s=p99_s / 3)))
     assert breach is not None and breach.p99[""].complete and "(5 simulations of" in breach.text
     assert seeds == list(range(5))
+
+
+def test_a_simulation_ends_once_it_is_certain_to_miss_the_target(seeds: list[int]) -> None:
+    plan = chain([exponential(0.1)], 6.0)
+    whole = simulate_plan(plan)
+    late = quick_judgement(replace(plan, slo=Slo(latency_p99_s=whole.latency_p50_s)))
+    assert late is not None and not late.kept and not late.p99[""].complete
+    assert late.p99[""].requests < whole.offered / 4
+    assert seeds == [0, 1, 2]  # a majority of five
+    met = quick_judgement(replace(plan, slo=Slo(latency_p99_s=3 * whole.latency_p99_s)))  # not from the unfinished ones
+    assert met is not None and met.kept and met.p99[""].requests == whole.offered
