@@ -64,7 +64,7 @@ def test_a_p99_that_no_plan_keeps_names_the_nearest(tmp_path: Path) -> None:
     jellybean("init", "digits", str(directory))
     answer = json.loads(jellybean("plan", str(directory), "--json", "--set", "slo.latency_p99=50ms", status=3).stdout)
     assert answer["error"]["kind"] == "infeasible"
-    assert "above the SLO of 50 ms" in answer["reasons"][0]
+    assert "above the SLO of 50.0 ms" in answer["reasons"][0]
     nearest_s = answer["nearest"]["latency_p99_s"]
     assert f"slo.latency_p99={nearest_s * 1e3:.4g} ms" in answer["reasons"][-1]
     jellybean("plan", str(directory), "--set", f"slo.latency_p99={nearest_s} s")
