@@ -64,6 +64,34 @@ def total(path: Path) -> str:
     return save(path, [node], {"x": ["n", 1]}, ("y", [1, 1]), axes=np.array([0], np.int64))
 
 
+def spin(path: Path, least: float = 0.0) -> str:
+    """Adds as often as its input says, and `least` times more."""
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["go"], ["on"]),
+            helper.make_node("Add", ["sum", "one"], ["more"]),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("i", TensorProto.INT64, []),
+            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("sum", TensorProto.FLOAT, [1, 1]),
+        ],
+        [
+            helper.make_tensor_value_info("on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("more", TensorProto.FLOAT, [1, 1]),
+        ],
+        [numpy_helper.from_array(np.ones((1, 1), np.float32), "one")],
+    )
+    nodes = [
+        helper.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
+        helper.make_node("Add", ["most", "least"], ["all"]),
+        helper.make_node("Cast", ["all"], ["times"], to=TensorProto.INT64),
+        helper.make_node("Loop", ["times", "", "start"], ["y"], body=body),
+    ]
+    return save(path, nodes, {"x": [1, 4]}, ("y", [1, 1]), start=np.zeros((1, 1), np.float32), least=np.float32(least))
+
+
 def difference(path: Path, left: str, right: str) -> str:
     """left - right, by the names of the inputs: shows that a join is wired by name, whatever the order."""
     node = helper.make_node("Sub", [left, right], ["y"])

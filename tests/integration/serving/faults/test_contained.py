@@ -17,7 +17,7 @@ import grpc
 import numpy as np
 import psutil
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from jellybean_agent.errors import ModelError
 from jellybean_agent.execution.executor import Executor
@@ -26,7 +26,7 @@ from jellybean_agent.execution.onnx_scan import scan_model
 from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 from jellybean_protos.inference.v2 import inference_pb2_grpc
-from tests.support.tiny_models import make_plan, save, scale
+from tests.support.tiny_models import make_plan, save, scale, spin
 from tests.support.waiting import wait_until
 
 RUN_LIMIT_S = 1.5
@@ -40,33 +40,6 @@ def bomb(path: Path) -> str:
         helper.make_node("ConstantOfShape", ["shape"], ["y"]),
     ]
     return save(path, nodes, {"x": [1, 4]}, ("y", ["a", "b", "c", "d"]), flat=np.array([-1], np.int64))
-
-
-def spin(path: Path) -> str:
-    """Adds as often as its input says."""
-    body = helper.make_graph(
-        [
-            helper.make_node("Identity", ["go"], ["on"]),
-            helper.make_node("Add", ["sum", "one"], ["more"]),
-        ],
-        "body",
-        [
-            helper.make_tensor_value_info("i", TensorProto.INT64, []),
-            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("sum", TensorProto.FLOAT, [1, 1]),
-        ],
-        [
-            helper.make_tensor_value_info("on", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("more", TensorProto.FLOAT, [1, 1]),
-        ],
-        [numpy_helper.from_array(np.ones((1, 1), np.float32), "one")],
-    )
-    nodes = [
-        helper.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
-        helper.make_node("Cast", ["most"], ["times"], to=TensorProto.INT64),
-        helper.make_node("Loop", ["times", "", "start"], ["y"], body=body),
-    ]
-    return save(path, nodes, {"x": [1, 4]}, ("y", [1, 1]), start=np.zeros((1, 1), np.float32))
 
 
 def infer_request(operator: str, *values: float) -> pb.ModelInferRequest:
@@ -109,7 +82,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Alone]:
         json.dumps({"": f"unix:{root}/g.sock", "edge-1": f"unix:{root}/a.sock"}), encoding="utf-8"
     )
     files = [f"--plan={root}/plan.json", f"--peers={root}/peers.json", f"--root={root}", f"--listen=unix:{root}/a.sock"]
-    limits = [f"--max-run-s={RUN_LIMIT_S}", "--model-memory-mib=256", "--drain-s=0"]
+    limits = [f"--max-run-s={RUN_LIMIT_S}", "--model-memory-mib=768", "--drain-s=0"]
     command = [sys.executable, "-m", "jellybean_agent", "--worker=edge-1", *files, *limits]
     process = psutil.Popen(command, stderr=subprocess.DEVNULL)
     with grpc.insecure_channel(f"unix:{root}/a.sock") as channel:
