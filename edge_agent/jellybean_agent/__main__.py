@@ -97,25 +97,29 @@ async def _joined(joining: dict[str, object], given: dict[str, object], pool: Mo
     every_s = float(str(joining["plan_every_s"]))
     stop = termination_event()
     renewing = _start(keep_renewed(found.folder))
-    trial = ModelTrial(pool, found.folder, allow_python, cast(float, given["max_run_s"]))
+    trial = ModelTrial(pool, found.folder, cast(float, given["max_run_s"]))
+    trial.remove_files()
     following = _start(wait_for_new_plan(found, every_s, trial, allow_python))
     try:
         await serve(Options(**{**given, **files, **ours}), pool, stop)  # type: ignore[arg-type]
     except ModelError as error:
         if not stop.is_set():
             LOG.error("plan %s cannot be served here, waiting for another: %s", found.view.hash[:12], error)
-            following.cancel()
+            await _cancelled(following)  # it may be trying models
             following = _start(wait_for_new_plan(found, every_s, trial, allow_python, problem=str(error)))
             await stop.wait()
     finally:
         is_new = following.done() and following.exception() is None
-        for task in (renewing, following):
-            task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await renewing
-        with contextlib.suppress(asyncio.CancelledError):
-            await following
+        await _cancelled(renewing)
+        await _cancelled(following)
     return is_new
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    """Cancel a task; returns once it has ended. Its exception is raised here, if it has failed."""
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
 
 
 def _start(coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

@@ -39,7 +39,7 @@ from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 
 TIMEOUT_S = 60.0
-_FAULT_AGE_S = 5.0  # for which a connection's fault holds: determining it takes up to 5 s, in each call of an outage
+_FAULT_AGE_S = 5.0  # for which the calls of an outage share a diagnosis, as it takes up to 5 s: 3 to connect, 2 to hear
 _NOT_CONNECTED = ("failed to connect to all addresses", "errors resolving")  # what gRPC says without a connection
 _NO_METHOD = ("no method ", "Method not found!")  # what servers of ours and of grpc say that have other services
 INFER = "/jellybean.gateway.v1.Gateway/Infer"
@@ -182,14 +182,18 @@ class Client:
             except StatusError as error:
                 raise RequestError(error.status.name, str(error) or "no details") from error
         try:
-            return getattr(self._gateway(), method)(
+            answer = getattr(self._gateway(), method)(
                 request, timeout=timeout_s or self._timeout_s, metadata=(*protocol_metadata(), *(headers or {}).items())
             )
         except grpc.RpcError as error:
             raise self._error_of(error) from error
+        self._fault_at_s = -math.inf  # an outage is over: the next may have another reason
+        return answer
 
     def _connection_fault(self) -> ConnectionFault | None:
-        """Why the gateway cannot be reached, determined by a new connection at most once in `_FAULT_AGE_S`."""
+        """Why the gateway cannot be reached, determined by a new connection: once in an outage, and again each
+        `_FAULT_AGE_S`, as its reason may change (the host is back, its gateway not yet).
+        """
         with self._fault_lock:
             if time.monotonic() - self._fault_at_s > _FAULT_AGE_S:
                 self._fault = connection_fault(self.address, *self._transport.expected())
@@ -204,6 +208,8 @@ class Client:
             fault = self._connection_fault()
             if fault is not None:
                 return HandshakeError(fault.reason) if fault.of_certificate else RequestError(status.name, fault.reason)
+        elif not is_cut_off:  # an outage is over
+            self._fault_at_s = -math.inf
         if status is grpc.StatusCode.UNIMPLEMENTED and details.startswith(_NO_METHOD):
             details = f"{self.address} is no port of a gateway for clients or workers: check the address"
         return RequestError(status.name, details)

@@ -34,6 +34,7 @@ from jellybean_agent.security.certificates import (
     CertificateFolder,
     read_credentials,
 )
+from jellybean_agent.security.connection_fault import ConnectionFault, connection_fault, enrolment_fault
 from jellybean_agent.security.identity import Identity, Role
 from jellybean_agent.system.private_files import stays_inside_folder, write_private_file
 from jellybean_agent.system.protocol_version import protocol_metadata
@@ -112,7 +113,8 @@ async def keep_renewed(folder: Path) -> None:
                 born = time.time()
                 left_s = read_credentials(tls).expires_unix_s - born
         except (AgentError, grpc.aio.AioRpcError, OSError) as error:
-            LOG.warning("the certificate could not be renewed, which is tried again: %s", error)
+            reason = error.details() if isinstance(error, grpc.aio.AioRpcError) else describe_error(error)
+            LOG.warning("the certificate could not be renewed, which is tried again: %s", reason)
         await asyncio.sleep(min(_CHECK_EVERY_S, max(1.0, left_s / 10)))
 
 
@@ -249,6 +251,8 @@ async def _enrol(gateway: str, token: JoinToken, folder: Path) -> None:
         given = await retried(
             f"enrolling at {gateway}",
             lambda: _call(stub.Enrol, enrol_pb2.EnrolRequest(secret=token.secret, request=request)),
+            lambda: enrolment_fault(gateway, wanted, token.ca),
+            needs_certificate=True,
         )
     write_private_file(folder / "gateway", given.gateway.encode())
     write_credentials(folder / "tls", key, given)
@@ -258,7 +262,9 @@ async def _enrol(gateway: str, token: JoinToken, folder: Path) -> None:
 
 async def _plan(stub: Any, identity: Identity, folder: Path) -> PlanView:
     """Download, check and store the gateway's plan. PlanViewError when this agent cannot read its version."""
-    given = await retried("asking for the plan", lambda: _call(stub.Plan, enrol_pb2.PlanRequest()))
+    given = await retried(
+        "asking for the plan", lambda: _call(stub.Plan, enrol_pb2.PlanRequest()), lambda: _fault(folder)
+    )
     try:
         document = json.loads(given.plan)
     except (ValueError, RecursionError) as error:
@@ -281,6 +287,13 @@ def _channel(folder: Path) -> grpc.aio.Channel:
     credentials = CertificateFolder(folder / "tls")
     address = (folder / "gateway").read_text(encoding="utf-8")
     return Transport(credentials.current().identity.workflow, credentials).channel(address)
+
+
+def _fault(folder: Path) -> ConnectionFault | None:
+    """Why the gateway that this machine has joined cannot be reached; None if it can."""
+    credentials = CertificateFolder(folder / "tls")
+    wanted = Identity(credentials.current().identity.workflow, Role.GATEWAY)
+    return connection_fault((folder / "gateway").read_text(encoding="utf-8"), wanted, credentials)
 
 
 def _key_and_request(identity: Identity, key_pem: bytes | None = None) -> tuple[bytes, bytes]:

@@ -11,13 +11,24 @@ import grpc
 import grpc.aio
 
 from jellybean_agent.errors import PlanViewError, TransientError
+from jellybean_agent.security.connection_fault import ConnectionFault
 
 LOG = logging.getLogger("jellybean.agent")
 RETRY_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # pauses between attempts; the last one repeats
 
 
-async def retried(what: str, attempt: Callable[[], Any]) -> Any:
-    """The result of `attempt`, repeated after transient failures. AgentError for a permanent failure."""
+async def retried(
+    what: str,
+    attempt: Callable[[], Any],
+    diagnose: Callable[[], ConnectionFault | None] = lambda: None,
+    *,
+    needs_certificate: bool = False,
+) -> Any:
+    """The result of `attempt`, repeated after transient failures. AgentError for a permanent failure.
+
+    `diagnose`: says why there is no connection, in a thread; gRPC's own text is used where it returns None.
+    `needs_certificate`: a fault of certificates is permanent.
+    """
     tries = 0
     while True:
         try:
@@ -26,6 +37,10 @@ async def retried(what: str, attempt: Callable[[], Any]) -> Any:
             reason = error.details() or error.code().name
             if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
                 raise PlanViewError(f"{what}: {reason} ({error.code().name})") from error
+            if (fault := await asyncio.to_thread(diagnose)) is not None:
+                reason = fault.reason
+                if fault.of_certificate and needs_certificate:
+                    raise PlanViewError(f"{what}: {reason}") from error
         except TransientError as error:
             reason = str(error)
         LOG.warning("%s: %s; tried again in %g s", what, reason, RETRY_S[min(tries, len(RETRY_S) - 1)])

@@ -68,17 +68,21 @@ def _fork_on_request(control: socket.socket, memory_bytes: int) -> None:
             children.add(pid)
             control.sendall(PID_AND_CODE.pack(pid, 0))
             continue
-        is_end = request == END_PROCESS
-        named = {PID_AND_CODE.unpack(receive_exactly(control, PID_AND_CODE.size))[0]} if is_end else set(children)
-        for pid in named & children:
-            children.discard(pid)
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-            if is_end:
-                control.sendall(PID_AND_CODE.pack(pid, code))
-        if not is_end:
+        if request != END_PROCESS:  # the agent has ended
+            for pid in children:
+                _end(pid)
             return
+        pid, _ = PID_AND_CODE.unpack(receive_exactly(control, PID_AND_CODE.size))
+        code = _end(pid) if pid in children else -int(signal.SIGKILL)  # else it was ended by an earlier request
+        children.discard(pid)
+        control.sendall(PID_AND_CODE.pack(pid, code))
+
+
+def _end(pid: int) -> int:
+    """Kill a child; returns its exit code (as `os.waitstatus_to_exitcode`)."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def _serve_models(conversation: Conversation, memory_bytes: int) -> None:

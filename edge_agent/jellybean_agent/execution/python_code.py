@@ -74,10 +74,14 @@ def parse_allow_list(functions: Iterable[str]) -> frozenset[str]:
     return found
 
 
+def is_builtin(function: str) -> bool:
+    """True if a function is one of the agent's own steps, which are always allowed."""
+    return split_function_name(function)[0] == BUILTIN_STEPS_MODULE
+
+
 def python_refusal(function: str, allowed: frozenset[str], how: str = "") -> str | None:
     """Why a function may not run here; None if it may. `how`: text that says how to allow it (default: the flag)."""
-    module, _ = split_function_name(function)
-    if module == BUILTIN_STEPS_MODULE or function in allowed:
+    if is_builtin(function) or function in allowed:
         return None
     advice = how or f"give {ALLOW_PYTHON_FLAG} {function}"
     return f"python {function} is not allowed here, and was not imported: if the machine's owner agrees, {advice}"

@@ -11,6 +11,7 @@ import datetime
 import socket
 import ssl
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,13 @@ from typing import Any
 from jellybean_agent.errors import describe_error
 from jellybean_agent.security.certificates import CertificateFolder, Credentials
 from jellybean_agent.security.identity import Identity, Role
-from jellybean_agent.security.tls_context import client_context
+from jellybean_agent.security.tls_context import anonymous_client_context, client_context
 
 _CONNECT_S = 3.0
 _ANSWER_S = 2.0  # for the server's first bytes after the handshake: its settings, or why it refuses the certificate
 _HTTP2_BEGIN = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # preface, empty SETTINGS
 _EXPIRED, _NOT_YET_VALID, _OTHER_NAME = 10, 9, 62  # OpenSSL's X509_V_ERR_ codes; others: of an unknown authority
+_ENROL_PORT = "port for boxes that join (--enrol)"
 _COPY = "copy the folder .jellybean/certs/admin/admin from the project on the gateway's machine, and give it as --tls"
 
 
@@ -40,20 +42,37 @@ def connection_fault(address: str, wanted: Identity | None, folder: CertificateF
 
     `wanted`: identity of the process that should answer; `folder`: the caller's certificate. Without them, plain text.
     """
+
+    def check(connection: socket.socket) -> ConnectionFault | None:
+        if wanted is None or folder is None:
+            return _fault_of_plain_text(connection, address)
+        return _Handshake(address, wanted, _Caller(folder.path, folder.current())).fault(connection)
+
+    return _fault_of_connection(address, _who(wanted), "port", check)
+
+
+def enrolment_fault(address: str, wanted: Identity, ca: bytes) -> ConnectionFault | None:
+    """Why the gateway's enrolment service at `address` cannot be reached; None if it can. `ca`: of the token (PEM)."""
+    handshake = _Handshake(address, wanted, ca)
+    return _fault_of_connection(address, _who(wanted), _ENROL_PORT, handshake.fault)
+
+
+def _fault_of_connection(
+    address: str, who: str, port_words: str, check: Callable[[socket.socket], ConnectionFault | None]
+) -> ConnectionFault | None:
+    """The fault of a new connection, which `check` inspects. `who` should listen there, on its port `port_words`."""
     host, _, port = address.rpartition(":")
     if not host or not (port.isascii() and port.isdigit() and int(port) < 2**16):
         return ConnectionFault(f"{address!r} is no address: write HOST:PORT", of_certificate=False)
     try:
         connection = socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S)
     except (OSError, UnicodeError) as error:  # UnicodeError: a host name that cannot be encoded (IDNA)
-        return ConnectionFault(_connect_failure(address, host, _who(wanted), error), of_certificate=False)
+        return ConnectionFault(_connect_failure(address, host, who, port_words, error), of_certificate=False)
     with connection:
         try:
-            if wanted is None or folder is None:
-                return _fault_of_plain_text(connection, address)
-            return _Handshake(address, wanted, folder.path, folder.current()).fault(connection)
+            return check(connection)
         except TimeoutError:
-            reason = f"{address} takes connections, but does not answer: is this the port of {_who(wanted)}?"
+            reason = f"{address} takes connections, but does not answer: is this the {port_words} of {who}?"
             return ConnectionFault(reason, of_certificate=False)
         except OSError as error:
             return ConnectionFault(f"{address}: {describe_error(error)}", of_certificate=False)
@@ -64,14 +83,14 @@ def _who(wanted: Identity | None) -> str:
     return "the gateway" if wanted is None or wanted.role is Role.GATEWAY else f"the agent of {wanted.name}"
 
 
-def _connect_failure(address: str, host: str, who: str, error: Exception) -> str:
+def _connect_failure(address: str, host: str, who: str, port_words: str, error: Exception) -> str:
     """Why there is no TCP connection to `who`."""
     if isinstance(error, socket.gaierror | UnicodeError):
         return f"{address}: the host name {host} is unknown"
     if isinstance(error, TimeoutError):
         return f"{address} does not answer: is the host up, and the port open?"
     if isinstance(error, ConnectionRefusedError):
-        return f"nothing listens at {address}: is {who} up, and is this its port?"
+        return f"nothing listens at {address}: is {who} up, and is this its {port_words}?"
     return f"{address}: {describe_error(error)}"
 
 
@@ -93,13 +112,20 @@ def _fault_of_plain_text(connection: socket.socket, address: str) -> ConnectionF
 
 
 @dataclass(frozen=True, slots=True)
+class _Caller:
+    """The credentials of a caller, and their folder."""
+
+    folder: Path
+    credentials: Credentials
+
+
+@dataclass(frozen=True, slots=True)
 class _Handshake:
-    """A handshake with the process that should be `wanted`, by the credentials in a folder."""
+    """A handshake with the process that should be `wanted`. `caller`: credentials, or just an authority (PEM)."""
 
     address: str
     wanted: Identity
-    folder: Path
-    credentials: Credentials
+    caller: _Caller | bytes
 
     @property
     def server(self) -> str:
@@ -108,18 +134,25 @@ class _Handshake:
 
     def fault(self, connection: socket.socket) -> ConnectionFault | None:
         """Why the handshake fails; None if it succeeds and the server accepts the certificate."""
-        context = client_context(self.credentials, ("h2",))
+        context = self._context()
         try:
             with context.wrap_socket(connection, server_hostname=self.wanted.tls_name) as secured:
-                reason = self._refusal(secured)
+                reason = None if isinstance(self.caller, bytes) else self._refusal(secured, self.caller)
         except ssl.SSLCertVerificationError as error:
             reason = self._wrong_server(error)
         except (ssl.SSLError, ConnectionError):  # before there is a certificate: bytes that are no TLS, or an end
             who = f"what listens at {self.address} speaks no TLS"
+            if isinstance(self.caller, bytes):
+                return ConnectionFault(f"{who}: is this the gateway's {_ENROL_PORT}?", of_certificate=False)
             reason = f"{who}: a gateway started with --insecure is called from its own machine, without --tls"
         return None if reason is None else ConnectionFault(reason, of_certificate=True)
 
-    def _refusal(self, secured: ssl.SSLSocket) -> str | None:
+    def _context(self) -> ssl.SSLContext:
+        if isinstance(self.caller, bytes):
+            return anonymous_client_context(self.caller, ("h2",))
+        return client_context(self.caller.credentials, ("h2",))
+
+    def _refusal(self, secured: ssl.SSLSocket, caller: _Caller) -> str | None:
         """Why the server refuses the caller's certificate, which it says after the handshake; None if it does not."""
         secured.settimeout(_ANSWER_S)
         why = "closed the connection"
@@ -131,11 +164,11 @@ class _Handshake:
             return None
         except (ssl.SSLError, ConnectionError) as error:
             why = (getattr(error, "reason", None) or why).lower().replace("_", " ")
-        if self.credentials.expires_unix_s < time.time():
-            return f"the certificate in {self.folder} expired on {_day(self.credentials.expires_unix_s)}; {_COPY}"
-        signer = _issuer(_first_certificate(self.credentials.chain))
+        if caller.credentials.expires_unix_s < time.time():
+            return f"the certificate in {caller.folder} expired on {_day(caller.credentials.expires_unix_s)}; {_COPY}"
+        signer = _issuer(_first_certificate(caller.credentials.chain))
         return (
-            f"{self.server} refuses the certificate in {self.folder}, which the authority {signer!r} "
+            f"{self.server} refuses the certificate in {caller.folder}, which the authority {signer!r} "
             f"signed ({why}): it does not know this authority; {_COPY}"
         )
 
@@ -153,18 +186,22 @@ class _Handshake:
             return (
                 f"at {self.address} answers {names}, not {self.wanted.uri}: check the address, and the workflow's name"
             )
-        known = ", ".join(repr(name) for name in _subjects(self.credentials.ca))
+        signed = f"the certificate of {self.server} is signed by the authority {_issuer(shown)!r}"
+        if isinstance(self.caller, bytes):
+            return (
+                f"{signed}; the token is of {_known(self.caller)}: this is another gateway, or its authority is new; "
+                "make a token there (`jellybean token`)"
+            )
         return (
-            f"the certificate of {self.server} is signed by the authority {_issuer(shown)!r}; "
-            f"{self.folder} trusts {known}: `jellybean certs` made another authority here, which it does not "
-            f"know; {_COPY}"
+            f"{signed}; {self.caller.folder} trusts {_known(self.caller.credentials.ca)}: `jellybean certs` made "
+            f"another authority here, which it does not know; {_COPY}"
         )
 
     def _shown_certificate(self) -> Any:
         """The certificate that the server shows, unverified; None if there is none now."""
         from cryptography import x509
 
-        context = client_context(self.credentials, ("h2",))
+        context = self._context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         host, _, port = self.address.rpartition(":")
         with (
@@ -182,11 +219,11 @@ def _first_certificate(chain: bytes) -> Any:
     return x509.load_pem_x509_certificates(chain)[0]
 
 
-def _subjects(bundle: bytes) -> list[str]:
+def _known(bundle: bytes) -> str:
     """Names of the authorities in a bundle (PEM)."""
     from cryptography import x509
 
-    return [_common_name(certificate.subject) for certificate in x509.load_pem_x509_certificates(bundle)]
+    return ", ".join(repr(_common_name(known.subject)) for known in x509.load_pem_x509_certificates(bundle))
 
 
 def _issuer(certificate: Any) -> str:

@@ -81,10 +81,17 @@ class ReloadingTlsContext(ssl.SSLContext):
 
 def client_context(credentials: Credentials, alpn: tuple[str, ...]) -> ssl.SSLContext:
     """TLS 1.3 of a client with a certificate, which accepts servers of the same authority by their names."""
+    context = anonymous_client_context(credentials.ca, alpn)
+    _load_chain(context, credentials)
+    return context
+
+
+def anonymous_client_context(ca: bytes, alpn: tuple[str, ...]) -> ssl.SSLContext:
+    """TLS 1.3 of a client without a certificate, which accepts servers of an authority (PEM) by their names."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.set_alpn_protocols(list(alpn))
-    _load(context, credentials)
+    _load_authority(context, ca)
     return context
 
 
@@ -98,12 +105,16 @@ def _server_context(credentials: Credentials, settings: TlsSettings) -> ssl.SSLC
     context.sslobject_class = settings.session
     if settings.alpn:
         context.set_alpn_protocols(list(settings.alpn))
-    _load(context, credentials)
+    _load_authority(context, credentials.ca)
+    _load_chain(context, credentials)
     return context
 
 
-def _load(context: ssl.SSLContext, credentials: Credentials) -> None:
-    context.load_verify_locations(cadata=credentials.ca.decode("ascii", "replace"))
+def _load_authority(context: ssl.SSLContext, ca: bytes) -> None:
+    context.load_verify_locations(cadata=ca.decode("ascii", "replace"))
+
+
+def _load_chain(context: ssl.SSLContext, credentials: Credentials) -> None:
     with _path_of_bytes(credentials.chain + b"\n" + credentials.key) as path:
         context.load_cert_chain(path)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jellybean_agent.brain.messages import RunOperator
 from jellybean_agent.brain.plan_view import PlanView
 from jellybean_agent.errors import AgentError, InvalidInputError, PermanentError, RefusedValuesError
-from jellybean_agent.execution.python_code import BUILTIN_STEPS_MODULE
+from jellybean_agent.execution.python_code import is_builtin
 from jellybean_agent.worker.run_outputs import is_direct_call
 
 
@@ -29,7 +29,6 @@ def _reads_request(view: PlanView, operator: str) -> bool:
         if upstream in view.source_outputs:
             continue
         code = view.operators[upstream].python
-        is_builtin = code is not None and code.function.startswith(f"{BUILTIN_STEPS_MODULE}:")
-        if not is_builtin or not _reads_request(view, upstream):
+        if code is None or not is_builtin(code.function) or not _reads_request(view, upstream):
             return False
     return True

@@ -87,6 +87,7 @@ def gateway(
     """Run the gateway for workers on other machines, over mutual TLS. Run `jellybean certs` first. Ctrl-C drains."""
     from jellybean.cli.serving.joining import joining_of
     from jellybean.serving.local.launcher import serve_joined
+    from jellybean.serving.local.running import stopped_on_failure
     from jellybean.serving.local.settings import JoinedSettings
 
     if log_format is not None:
@@ -107,9 +108,10 @@ def gateway(
     )
     with progress("gateway") as advance:
         running = serve_joined(project.directory, to_document(plan), settings, detach=detach, progress=advance)
-    joining = joining_of(running, directory, enrol)
-    if json:
+    with stopped_on_failure(running):
+        joining = joining_of(running, directory, enrol)
         found = run_json(running, settings, host=host) | {"workers": dict(joining.workers)} | joining.to_json()
+    if json:
         watch(running, [], detach=detach, as_json=found)
         return
     http = f" and https://{host}:{http_port}" if http_port else ""

@@ -99,6 +99,7 @@ def up(
 def start(project: Project, settings: LaunchSettings, *, detach: bool, json: bool = False) -> None:
     """Start the plan's processes; blocks unless detached."""
     from jellybean.serving.local import launcher
+    from jellybean.serving.local import running as running_module
 
     plan, workers = servable(project)
     with progress("up") as advance:
@@ -108,7 +109,8 @@ def start(project: Project, settings: LaunchSettings, *, detach: bool, json: boo
     at = f" on {running.state.clients_address}" if settings.port is not None else ""
     serving = f"serving {plan.name}{at}{http} with {worker_count(workers)}"
     names = [process.name for process in running.state.processes if process.name != GATEWAY_NAME]
-    found = run_json(running, settings, host="127.0.0.1") | {"workers": dict.fromkeys(names, "ready")}
+    with running_module.stopped_on_failure(running):
+        found = run_json(running, settings, host="127.0.0.1") | {"workers": dict.fromkeys(names, "ready")}
     watch(running, [serving], detach=detach, as_json=found if json else None)
 
 

@@ -134,12 +134,12 @@ def _launched(
                 begin(launch)
                 launch.await_ready(progress, time.monotonic() + settings.start_timeout_s)
                 launch.start_keeper()
+                if detach:
+                    return Running(directory, launch.state, {}, contextlib.ExitStack())
+                return Running(directory, launch.state, launch.children, signals.pop_all())
             except BaseException:
                 launch.abandon()
                 raise
-            if detach:
-                return Running(directory, launch.state, {}, contextlib.ExitStack())
-            return Running(directory, launch.state, launch.children, signals.pop_all())
 
 
 def _view(document: Mapping[str, Any]) -> PlanView:

@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from jellybean.folders import state_folder
@@ -120,6 +120,17 @@ class Running:
         for child in self._children.values():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(limit_s)
+
+
+@contextlib.contextmanager
+def stopped_on_failure(running: Running) -> Iterator[None]:
+    """Stop a run that has just started, detached or not, if what follows fails: its caller never learns of it."""
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(ServingError):  # the first error is the one to report
+            running.down(timeout_s=0.0)
+        raise
 
 
 def down(directory: Path, *, timeout_s: float = DRAIN_S, limits: StopLimits = StopLimits()) -> int:

@@ -20,6 +20,7 @@ from jellybean.serving.enrolment.authority import open_authority
 from jellybean.serving.errors import HandshakeError, RequestError
 from jellybean_agent import CertificateFolder, Identity, Policy, Role, Transport, connection_fault
 from jellybean_agent.security import connection_fault as connection_faults
+from jellybean_agent.security.connection_fault import enrolment_fault
 from tests.support.ports import free_port
 
 GATEWAY, ADMIN = Identity("scales", Role.GATEWAY), Identity("scales", Role.ADMIN, "admin")
@@ -184,6 +185,16 @@ def test_the_calls_of_an_outage_share_one_diagnosis() -> None:
     assert (len(reasons), connections) == (1, 1)
 
 
+def test_the_next_outage_has_a_reason_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_faults, "_CONNECT_S", 0.2)
+    client = Client(address := f"127.0.0.1:{free_port()}")
+    assert "nothing listens" in client._error_of(NoConnection()).reason
+    with socket.create_server(("127.0.0.1", int(address.rpartition(":")[2]))):
+        assert "nothing listens" in client._error_of(NoConnection()).reason  # of the same outage
+        client._error_of(Answered())
+        assert "does not answer" in client._error_of(NoConnection()).reason
+
+
 class NoConnection(grpc.RpcError):
     """The error of a call that found no connection, as gRPC reports it."""
 
@@ -194,9 +205,38 @@ class NoConnection(grpc.RpcError):
         return "failed to connect to all addresses"
 
 
+class Answered(grpc.RpcError):
+    """The error of a call that the gateway refused."""
+
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.RESOURCE_EXHAUSTED
+
+    def details(self) -> str:
+        return "overloaded"
+
+
 def test_nobody_at_the_address(certificates: Certificates) -> None:
     address = f"127.0.0.1:{free_port()}"
     error = refusal(address, certificates.admin)
     assert not isinstance(error, HandshakeError)
     assert f"nothing listens at {address}" in error.reason
     assert "host name nowhere.invalid is unknown" in refusal("nowhere.invalid:1", certificates.admin).reason
+
+
+def test_why_a_box_cannot_enrol(server: str, certificates: Certificates, tmp_path: Path) -> None:
+    """A token of another gateway, a port where nothing listens, and one without TLS; its own token needs no words."""
+    copy = Certificates(tmp_path)
+    ours, other = ((made.admin / "ca.crt").read_bytes() for made in (certificates, copy))
+    assert enrolment_fault(server, GATEWAY, ours) is None
+    fault = enrolment_fault(server, GATEWAY, other)
+    assert fault is not None
+    assert fault.of_certificate
+    assert f"signed by the authority {certificates.name!r}; the token is of {copy.name!r}" in fault.reason
+    fault = enrolment_fault(address := f"127.0.0.1:{free_port()}", GATEWAY, ours)
+    assert fault is not None
+    assert fault.reason.startswith(f"nothing listens at {address}")
+    with serving(None) as plain:
+        fault = enrolment_fault(plain, GATEWAY, ours)
+    assert fault is not None
+    assert fault.reason.startswith(f"what listens at {plain} speaks no TLS")
+    assert not fault.of_certificate

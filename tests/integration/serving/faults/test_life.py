@@ -17,10 +17,11 @@ import numpy as np
 import psutil
 import pytest
 
+from jellybean.cli.serving.joining import joining_of
 from jellybean.serving.client import Client
 from jellybean.serving.errors import AlreadyRunningError, LaunchError, NotRunningError, RequestError, ServingError
 from jellybean.serving.local import launcher
-from jellybean.serving.local.running import Running, StopLimits, down
+from jellybean.serving.local.running import Running, StopLimits, down, stopped_on_failure
 from jellybean.serving.run_state import ProcessState, RunState, read_state, state_path, write_state
 from jellybean_solver.model.problem import Link
 from tests.support.stopped_process import stopped
@@ -104,6 +105,16 @@ def test_a_killed_worker_is_named_and_started_again_and_down_elsewhere_leaves_no
         Client.of(tmp_path)
     with pytest.raises(NotRunningError):
         down(tmp_path)
+
+
+@pytest.mark.parametrize("detach", [False, True])
+def test_a_failure_after_the_start_stops_what_was_started(tmp_path: Path, start, detach: bool) -> None:
+    running = start(tmp_path, chain(tmp_path), detach=detach)
+    (Path(running.state.plan_folder) / "peers.json").unlink()
+    with pytest.raises(FileNotFoundError), stopped_on_failure(running):
+        joining_of(running, tmp_path, None)
+    assert not running.state.alive()
+    assert not state_path(tmp_path).exists()
 
 
 def test_down_finishes_what_is_in_hand(tmp_path: Path, start) -> None:
