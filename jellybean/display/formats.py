@@ -99,6 +99,18 @@ def percent(fraction: float | None) -> str:
     return f"{fraction * 100:.0f} %" if fraction == 0 or fraction >= 0.01 else "< 1 %"
 
 
+def count(number: int, noun: str) -> str:
+    """A number of things: `1 measurement`, `2 measurements`, `1,200 boxes`."""
+    return f"{number:,} {plural(noun, number)}"
+
+
+def plural(noun: str, number: int) -> str:
+    """The noun as it stands behind the number: `worker` behind 1, otherwise `workers`."""
+    if number == 1:
+        return noun
+    return noun + ("es" if noun.endswith(("s", "x", "ch")) else "s")
+
+
 def accuracy(value: float | None) -> str:
     """An accuracy in percent as text, with two decimals and without the percent sign."""
     return MISSING if value is None else f"{value:.2f}"

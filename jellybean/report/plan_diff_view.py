@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -13,25 +14,50 @@ from rich.text import Text
 
 from jellybean.display import formats
 from jellybean.documents import override_options
-from jellybean_solver import HostedModel, PlanDiff, WorkerChange, distinct_usd
+from jellybean_solver import (
+    HostedModel,
+    Plan,
+    PlanDiff,
+    WorkerChange,
+    distinct_durations,
+    distinct_usd,
+    p99_by_workflow,
+)
 
 MAX_FIGURES, MAX_LIST_CHARACTERS = 20, 40  # changed figures that are shown; characters of a list within one line
 SHA256_DIGITS = 12
+PROFILED = ("operators.", "hop_s")  # starts of the paths of figures that profiles state: times, memory, message sizes
+MOST_DIGITS = 12  # significant digits of a changed figure: six, or as many more as show the change
 MAX_WORKERS = 20  # up to so many workers have a line each; of more, workers with equal changes share a line
 
 
-def diff_text(diff: PlanDiff, before: str, after: str) -> RenderableType:
-    """Cost and accuracy, then changed variants, pools and figures, then the actions on each worker."""
+def diff_text(
+    diff: PlanDiff, before: str, after: str, latencies: Sequence[str] = (), *, every_figure: bool = False
+) -> RenderableType:
+    """Cost, accuracy and `latencies`, then changed variants, pools and figures, then the actions on each worker.
+
+    Figures that profiles state are only counted, unless `every_figure`: a new measurement changes all of them.
+    """
     if diff.is_empty:
         return Text(f"no difference between {before} and {after}, except possibly worker names", "bold")
     parts: list[RenderableType] = [Text(f"{before} -> {after}", "bold"), Text(f"  {_cost(diff)}")]
+    parts += [Text(f"  {line}") for line in latencies]
     if diff.overrides_before != diff.overrides_after:
         parts += [Text(f"  options{_options(diff.overrides_before)} ->{_options(diff.overrides_after)}")]
     parts += [Text(f"  {line}") for line in (*_selection(diff), *_fleet(diff))]
-    parts += [Text(f"  {line}") for line in _figures(diff)]
+    parts += [Text(f"  {line}") for line in _figures(diff, every_figure)]
     if diff.workers:
         parts.append(_workers(diff))
     return Group(*parts)
+
+
+def latency_changes(before: Plan, after: Plan) -> Iterator[str]:
+    """One line per p99 latency in closed form that differs; only of workflows that have a target in both plans."""
+    one, two = p99_by_workflow(before), p99_by_workflow(after)
+    for name in sorted(one.keys() & two.keys()):
+        if math.isfinite(one[name]) and math.isfinite(two[name]) and not math.isclose(one[name], two[name]):
+            of = f" of {name}" if name else ""
+            yield f"p99 latency{of} (closed form) {' -> '.join(distinct_durations(one[name], two[name]))}"
 
 
 def diff_json(diff: PlanDiff) -> dict[str, Any]:
@@ -76,12 +102,13 @@ def _selection(diff: PlanDiff) -> list[str]:
 def _change(before: str, after: str, unit: str = "", count: int = 1) -> str:
     """`1 -> 2 workers`; where nothing changes `1 worker`."""
     figures = after if before == after else f"{before} -> {after}"
-    return f"{figures} {unit}{'s' * (count != 1)}" if unit else figures
+    return f"{figures} {formats.plural(unit, count)}" if unit else figures
 
 
 def _fleet(diff: PlanDiff) -> list[str]:
     lines = [
-        f"pool {item.pool} ({item.tier}): {item.before} -> {item.after} workers ({item.after - item.before:+d})"
+        f"pool {item.pool} ({item.tier}): {item.before} -> {formats.count(item.after, 'worker')} "
+        f"({item.after - item.before:+d})"
         for item in diff.pools
     ]
     for item in diff.links:
@@ -95,16 +122,32 @@ def _fleet(diff: PlanDiff) -> list[str]:
     return lines
 
 
-def _figures(diff: PlanDiff) -> list[str]:
-    lines = [f"{item.figure}: {_figure(item.before)} -> {_figure(item.after)}" for item in diff.figures[:MAX_FIGURES]]
-    more = len(diff.figures) - len(lines)
-    return [*lines, f"and {more} more figures (--json has all)"] if more > 0 else lines
+def _figures(diff: PlanDiff, every: bool) -> Iterator[str]:
+    """Changed figures, those that profiles state last; without `every` these are counted, and of others most listed."""
+    measured = [item for item in diff.figures if item.figure.startswith(PROFILED)]
+    stated = [item for item in diff.figures if item not in measured]
+    for item in (*stated, *measured) if every else stated[:MAX_FIGURES]:
+        yield f"{item.figure}: {' -> '.join(_values(item.before, item.after))}"
+    if every:
+        return
+    counts = (len(stated) - MAX_FIGURES, "more figure"), (len(measured), "profiled figure")
+    if hidden := [formats.count(number, what) for number, what in counts if number > 0]:
+        yield f"{' and '.join(hidden)} also changed (--all lists them)"
 
 
-def _figure(value: object) -> str:
+def _values(before: object, after: object) -> tuple[str, str]:
+    """A figure before and after, with as many digits as show that it changed."""
+    for digits in range(6, MOST_DIGITS):
+        values = _value(before, digits), _value(after, digits)
+        if values[0] != values[1]:
+            return values
+    return _value(before, MOST_DIGITS), _value(after, MOST_DIGITS)
+
+
+def _value(value: object, digits: int) -> str:
     if isinstance(value, list):
         return "changed values" if len(str(value)) > MAX_LIST_CHARACTERS else str(value)
-    return "none" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+    return "none" if value is None else f"{value:.{digits}g}" if isinstance(value, float) else str(value)
 
 
 def _workers(diff: PlanDiff) -> Table:

@@ -8,13 +8,13 @@ from typing import Annotated
 import typer
 
 from jellybean.cli.app import Json, app, example
-from jellybean.cli.console import EXIT_BAD_INPUT, EXIT_FAILURE, errors, out, print_json
+from jellybean.cli.console import EXIT_BAD_INPUT, EXIT_FAILURE, errors, print_json, print_texts
 from jellybean.cli.failures import failure, text_of
 from jellybean.cli.kubernetes.cluster import Context, Kubeconfig, Namespace, show_changes
 from jellybean.display.terminal import BAD
 from jellybean.errors import JellyBeanError
 from jellybean.planning.replan import named_plan
-from jellybean.report.plan_diff_view import diff_json, diff_text
+from jellybean.report.plan_diff_view import diff_json, diff_text, latency_changes
 from jellybean_solver import Plan, plan_diff
 
 EXIT_DIFFERENT = EXIT_FAILURE  # as diff(1): 0 same, 1 different, 2 error
@@ -35,6 +35,9 @@ def diff(
         typer.Argument(metavar="[B]", help="Another one, or the word running: the plan that is served from A."),
     ] = None,
     json: Json = False,
+    every_figure: Annotated[
+        bool, typer.Option("--all", help="List every figure that differs, those of profiles included.")
+    ] = False,
     cluster: Annotated[
         bool,
         typer.Option(
@@ -45,7 +48,10 @@ def diff(
     namespace: Namespace = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Compare two plans: cost, variants, workers, models to load, traffic, figures. Exit status 0 same, 1 different."""
+    """Compare two plans: cost, latency, variants, workers, models to load. Exit status 0 same, 1 different, 2 error.
+
+    Figures that profiles state are counted; --all lists them.
+    """
     if cluster:
         if after is not None or json:
             raise typer.BadParameter("--cluster takes one project and cannot be combined with --json")
@@ -54,7 +60,8 @@ def diff(
     if after is None:
         raise typer.BadParameter("name a second plan, or give --cluster")
     try:
-        difference = plan_diff(_plan(before, after), _plan(after, before))
+        one, two = _plan(before, after), _plan(after, before)
+        difference = plan_diff(one, two)
     except JellyBeanError as error:
         if json:
             print_json(failure(error))
@@ -63,7 +70,8 @@ def diff(
     if json:
         print_json(diff_json(difference))
     else:
-        out.print(diff_text(difference, str(before), str(after)))
+        latencies = tuple(latency_changes(one, two))
+        print_texts(diff_text(difference, str(before), str(after), latencies, every_figure=every_figure))
     if not difference.is_empty:
         raise typer.Exit(EXIT_DIFFERENT)
 
