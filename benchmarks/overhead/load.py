@@ -6,11 +6,13 @@ serialised once, and answers are only compared with the expected bytes. One proc
 
 from __future__ import annotations
 
+import itertools
 import select
 import socket
 import ssl
 import struct
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NoReturn, Protocol
@@ -18,7 +20,7 @@ from typing import NoReturn, Protocol
 Connect = Callable[[], "Connection"]
 _READ_BYTES = 2**18
 _RECORD_BYTES = 2**14  # largest plaintext of a TLS record
-_SEND_BYTES = 2**16  # of ciphertext that is kept in one piece
+_SEND_BYTES = 2**17  # of ciphertext that is sent before more is encrypted, so that it stays in the cache
 _FRAME = struct.Struct(">BHBBI")  # length (3 bytes, the first apart), type, flags, stream
 _DATA, _HEADERS, _RESET, _SETTINGS, _PING, _GOAWAY, _WINDOW = 0, 1, 3, 4, 6, 7, 8
 _LARGEST_WINDOW = 2**31 - 1
@@ -76,11 +78,12 @@ class _BufferedSocket:
         self.socket.setblocking(False)
         self._tls: ssl.SSLObject | None = None
         self._unsent: list[memoryview] = []
+        self._plain: deque[memoryview] = deque()  # plaintext, encrypted once it can be sent
         self.is_watched = False
 
     @property
     def is_sending(self) -> bool:
-        return bool(self._unsent)
+        return bool(self._unsent or self._plain)
 
     def _secure(self, tls: ClientTls) -> None:
         """Complete a handshake; what is sent and read is encrypted from then on."""
@@ -101,20 +104,17 @@ class _BufferedSocket:
         self._tls = session
 
     def _send(self, parts: Sequence[bytes | memoryview]) -> None:
-        if self._tls is not None:
-            small = [part for part in parts if len(part) < _RECORD_BYTES]
-            for part in parts if len(small) < len(parts) else [b"".join(small)]:
-                view = memoryview(part)
-                for at in range(0, len(view), _RECORD_BYTES):
-                    self._tls.write(view[at : at + _RECORD_BYTES])
-                    if self._outgoing.pending >= _SEND_BYTES:
-                        self._unsent.append(memoryview(self._outgoing.read()))
-            parts = [self._outgoing.read()] if self._outgoing.pending else []
-        self._unsent += [memoryview(part) for part in parts]
+        if self._tls is None:
+            self._unsent += map(memoryview, parts)
+        else:
+            self._plain += (memoryview(part) for part in _joined(parts) if part)
         self.flush()
 
     def flush(self) -> None:
-        while self._unsent:
+        """Send what the socket takes. Only what is sent next is encrypted, while earlier records are on their way."""
+        while self._unsent or self._plain:
+            if not self._unsent:
+                self._encrypt()
             try:
                 sent = self.socket.sendmsg(self._unsent[:64])
             except BlockingIOError:
@@ -126,6 +126,17 @@ class _BufferedSocket:
                     break
                 sent -= len(first)
                 del self._unsent[0]
+
+    def _encrypt(self) -> None:
+        """Encrypt about `_SEND_BYTES` of the plaintext that is due."""
+        if self._tls is None:
+            return
+        while self._plain and self._outgoing.pending < _SEND_BYTES:
+            first = self._plain.popleft()
+            self._tls.write(first[:_RECORD_BYTES])
+            if len(first) > _RECORD_BYTES:
+                self._plain.appendleft(first[_RECORD_BYTES:])
+        self._unsent.append(memoryview(self._outgoing.read()))
 
     def _read(self) -> bytes:
         try:
@@ -145,6 +156,14 @@ class _BufferedSocket:
         except ssl.SSLWantReadError:  # the rest is an incomplete record
             pass
         return b"".join(found)
+
+
+def _joined(parts: Sequence[bytes | memoryview]) -> Sequence[bytes | memoryview]:
+    """Parts in order, small ones joined with their neighbours, so that records are full."""
+    joined: list[bytes | memoryview] = []
+    for is_small, run in itertools.groupby(parts, lambda part: len(part) < _RECORD_BYTES):
+        joined += [b"".join(run)] if is_small else run
+    return joined
 
 
 def _closed() -> NoReturn:
