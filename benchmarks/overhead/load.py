@@ -162,7 +162,8 @@ def _joined(parts: Sequence[bytes | memoryview]) -> Sequence[bytes | memoryview]
     """Parts in order, small ones joined with their neighbours, so that records are full."""
     joined: list[bytes | memoryview] = []
     for is_small, run in itertools.groupby(parts, lambda part: len(part) < _RECORD_BYTES):
-        joined += [b"".join(run)] if is_small else run
+        neighbours = list(run)
+        joined += [b"".join(neighbours)] if is_small else neighbours
     return joined
 
 
