@@ -211,7 +211,7 @@ def test_certificates_made_in_a_copy_of_the_project_are_said_to_be_of_another_au
     jellybean("certs", str(copy))
     for command in ("top", "apply", "bench", "report", "down"):
         said = refusal(command, str(copy), *site.elsewhere, status=2)
-        assert "`jellybean certs` made another authority here, which the gateway does not know" in said
+        assert "`jellybean certs` made another authority here, which it does not know" in said
     said = jellybean_process("top", str(copy), *site.elsewhere, status=2).stderr
     assert said.startswith("the certificate of the gateway"), "no line of OpenSSL's before it"
     own = ("--tls", str(site.certificate("admin/admin")))
