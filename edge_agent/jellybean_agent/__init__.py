@@ -22,6 +22,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "FanOutPath",
         "RunOperator",
         "SendMessage",
+        "StreamPosition",
     ),
     "brain.plan_figures": (
         "PlanFigures",
@@ -85,6 +86,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
     "inference.models": (
         "ServedModel",
         "ModelCounters",
+        "Sequence",
     ),
     "inference.service": (
         "MODEL_INFER_METHOD",
@@ -227,6 +229,10 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
     ),
     "transport.streams": ("DELIVER_METHOD",),
     "worker.emulated_links": ("EmulatedLinks",),
+    "worker.stream_states": (
+        "initial_state",
+        "state_inputs",
+    ),
 }
 
 __all__, __getattr__ = lazy_surface(__name__, _NAMES)  # the stub beside this file has the same names

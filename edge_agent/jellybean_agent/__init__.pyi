@@ -6,6 +6,7 @@ from jellybean_agent.brain.messages import Instruction as Instruction
 from jellybean_agent.brain.messages import RequestFailed as RequestFailed
 from jellybean_agent.brain.messages import RunOperator as RunOperator
 from jellybean_agent.brain.messages import SendMessage as SendMessage
+from jellybean_agent.brain.messages import StreamPosition as StreamPosition
 from jellybean_agent.brain.plan_figures import PlanFigures as PlanFigures
 from jellybean_agent.brain.plan_figures import planned_rate_per_s as planned_rate_per_s
 from jellybean_agent.brain.plan_view import PlanView as PlanView
@@ -51,6 +52,7 @@ from jellybean_agent.inference.envelopes import RequestEnvelope as RequestEnvelo
 from jellybean_agent.inference.envelopes import shortest_timeout_s as shortest_timeout_s
 from jellybean_agent.inference.fast import FastInfer as FastInfer
 from jellybean_agent.inference.models import ModelCounters as ModelCounters
+from jellybean_agent.inference.models import Sequence as Sequence
 from jellybean_agent.inference.models import ServedModel as ServedModel
 from jellybean_agent.inference.service import INFERENCE_SERVICE_NAME as INFERENCE_SERVICE_NAME
 from jellybean_agent.inference.service import MODEL_INFER_METHOD as MODEL_INFER_METHOD
@@ -154,3 +156,5 @@ from jellybean_agent.transport.peers import Peer as Peer
 from jellybean_agent.transport.peers import PeerSettings as PeerSettings
 from jellybean_agent.transport.streams import DELIVER_METHOD as DELIVER_METHOD
 from jellybean_agent.worker.emulated_links import EmulatedLinks as EmulatedLinks
+from jellybean_agent.worker.stream_states import initial_state as initial_state
+from jellybean_agent.worker.stream_states import state_inputs as state_inputs

@@ -29,6 +29,10 @@ class RefusedValuesError(InvalidInputError):
     """A model cannot compute with the values of its inputs, although their shapes are right: an index out of range."""
 
 
+class StateMissingError(TransientError):
+    """The worker does not have the state that a chunk of a stream continues. The gateway can rebuild it."""
+
+
 class ModelError(PermanentError):
     """A model file is missing, altered, or of a kind that the agent does not run."""
 
@@ -53,6 +57,7 @@ _STATUS: tuple[tuple[type[AgentError], grpc.StatusCode], ...] = (
     (InvalidInputError, grpc.StatusCode.INVALID_ARGUMENT),
     (ModelError, grpc.StatusCode.FAILED_PRECONDITION),
     (PlanViewError, grpc.StatusCode.FAILED_PRECONDITION),
+    (StateMissingError, grpc.StatusCode.ABORTED),
     (TransientError, grpc.StatusCode.UNAVAILABLE),
 )
 

@@ -24,6 +24,7 @@ class HeldOut:
     arrivals: Arrivals = Arrivals.POISSON
     labels: Array | None = None
     metric: str = "exact_match"
+    stream_ids: Array | None = None  # the stream of each row, if an operator has a state
 
     @property
     def rows(self) -> int:
@@ -48,7 +49,8 @@ def held_out(project: Project) -> HeldOut:
         inputs[name] = read_array(project.directory, source.inputs)
     labels = None if workflow.labels is None else read_array(project.directory, workflow.labels)
     arrivals = Arrivals(next(iter(workflow.sources.values())).arrivals)
-    found = HeldOut(inputs, arrivals, labels, workflow.metric or "exact_match")
+    streams = None if workflow.stream_ids is None else read_array(project.directory, workflow.stream_ids)
+    found = HeldOut(inputs, arrivals, labels, workflow.metric or "exact_match", streams)
     if found.rows == 0 or (labels is not None and len(labels) < found.rows):
         raise ServingError("the held-out data is empty, or has fewer labels than inputs")
     return found

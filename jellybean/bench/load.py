@@ -7,6 +7,7 @@ before the measurement and answers are parsed after it.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -70,10 +71,12 @@ async def offer(
     settle_s: float,
     end_s: float = 0.0,
     tick: Tick | None = None,
+    places: Sequence[bytes] = (),
 ) -> list[Sample]:
     """Send the serialised request `requests[rows[i]]` at `due_s[i]` seconds; returns one sample per request.
 
     Requests without an answer `settle_s` after the last due time are cancelled. Lasts at least `end_s` seconds.
+    `places[i]`: serialised fields that are added to the request, if given: its place in a stream.
     `tick(elapsed_s)` is awaited about every quarter second, and once more at the end. ServingError if the gateway does
     not answer at all.
     """
@@ -84,10 +87,10 @@ async def offer(
         await _connected(channel, endpoint.address)
         began = time.monotonic()
 
-        async def one(row: int, due: float) -> None:
+        async def one(row: int, due: float, place: bytes) -> None:
             status, reason, answer = OK, "", b""
             try:
-                answer = await infer(requests[row], metadata=metadata)
+                answer = await infer(requests[row] + place, metadata=metadata)
             except grpc.aio.AioRpcError as error:
                 status, reason = error.code().name, error.details() or ""
             except asyncio.CancelledError:
@@ -96,11 +99,11 @@ async def offer(
 
         waiting: set[asyncio.Task[None]] = set()
         ticker = asyncio.create_task(_ticks(tick, began)) if tick else None
-        for row, due in zip(rows, due_s, strict=True):
+        for row, due, place in zip(rows, due_s, places or itertools.repeat(b"", len(rows)), strict=True):
             rest_s = began + due - time.monotonic()
             if rest_s > 0:
                 await asyncio.sleep(rest_s)
-            task = asyncio.create_task(one(row, due))
+            task = asyncio.create_task(one(row, due, place))
             waiting.add(task)
             task.add_done_callback(waiting.discard)
         if waiting:

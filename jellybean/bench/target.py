@@ -24,6 +24,7 @@ from jellybean.bench.load import OK, UNANSWERED, Sample, Tick, due_times, offer
 from jellybean.bench.meters import GatewayMeters, Meters, RunMeters
 from jellybean.bench.result import BenchResult, Counts, verdict_of
 from jellybean.bench.shown_answers import JudgedAnswer, accuracy_of, shown_answers
+from jellybean.bench.stream_rows import StreamRows
 from jellybean.bench.window import Progress, Window
 from jellybean.planning.simulation import slow_latency_s
 from jellybean.serving.client import Client, request_of, served_document
@@ -95,6 +96,7 @@ class Target:
         if data.labels is not None and len(self.view.sinks) != 1:
             raise ServingError(f"labels need one sink to be compared with; the plan has {', '.join(self.view.sinks)}")
         self.slow_latency_s = slow_latency_s(plan)
+        self._streams = _stream_rows(plan, data)
         self._requests = [request_of(data.request(row)).SerializeToString() for row in range(data.rows)]
 
     @classmethod
@@ -134,30 +136,48 @@ class Target:
         due = warming + [settings.warmup_s + time for time in counted]
         # Warm-up and counted window use separate rounds (see `_rows`), so that every held-out row counts equally often.
         rows = _rows(self.data.rows, len(warming), seed + 1) + _rows(self.data.rows, len(counted), seed)
+        places: list[bytes] = []
+        if self._streams is not None:
+            rows, places = self._streams.draw(len(due))
         window = Window(self.meters, settings.warmup_s, settings.end_s, progress)
         settle_s = max(grace, settings.settle_s)
-        offered = self.offer(due, rows, settle_s=settle_s, end_s=settings.end_s, tick=window.tick)
+        offered = self.offer(due, rows, settle_s=settle_s, end_s=settings.end_s, tick=window.tick, places=places)
         samples = [sample for sample in asyncio.run(offered) if sample.due_s >= settings.warmup_s]
         rest = self._rest(samples, rate_per_s, settings.duration_s, progress) if settings.all_rows else []
         result = self._result(rate_per_s, settings, grace, samples, rest, window)
         return dataclasses.replace(result, uncounted=len(warming) + len(rest))
 
     async def offer(
-        self, due_s: Sequence[float], rows: Sequence[int], *, settle_s: float, end_s: float, tick: Tick | None = None
+        self,
+        due_s: Sequence[float],
+        rows: Sequence[int],
+        *,
+        settle_s: float,
+        end_s: float,
+        tick: Tick | None = None,
+        places: Sequence[bytes] = (),
     ) -> list[Sample]:
         """Send row `rows[i]` of the held-out requests at `due_s[i]` seconds; other arguments as in `load.offer`."""
         endpoint = self.meters.endpoint
-        return await offer(endpoint, self._requests, rows, due_s, settle_s=settle_s, end_s=end_s, tick=tick)
+        return await offer(
+            endpoint, self._requests, rows, due_s, settle_s=settle_s, end_s=end_s, tick=tick, places=places
+        )
 
     def _rest(self, samples: Sequence[Sample], rate_per_s: float, limit_s: float, progress: Progress) -> list[Sample]:
         """Send the held-out rows that are missing in `samples`; returns their samples.
 
-        Sends nothing without labels, if any request failed, or if it would take longer than `limit_s`.
+        Sends nothing without labels, to streams, if any request failed, or if it would take longer than `limit_s`.
         """
         rows = sorted(set(range(self.data.rows)) - {sample.row for sample in samples})
         due = [index / rate_per_s for index in range(len(rows))]
         failing = any(sample.status != OK for sample in samples)
-        if self.data.labels is None or not rows or failing or len(rows) > rate_per_s * limit_s:
+        if (
+            self.data.labels is None
+            or self._streams is not None
+            or not rows
+            or failing
+            or len(rows) > rate_per_s * limit_s
+        ):
             return []
         end_s = len(rows) / rate_per_s
 
@@ -345,6 +365,15 @@ def _outcomes(samples: Sequence[Sample]) -> dict[str, int]:
         for sample in samples
     )
     return {kind.value: counts[kind] for kind in OutcomeKind}
+
+
+def _stream_rows(plan: Plan, data: HeldOut) -> StreamRows | None:
+    """The streams to send if an operator of the plan has a state. ServingError if the data do not say their streams."""
+    if not any(operator.state for operator in plan.operators):
+        return None
+    if data.stream_ids is None:
+        raise ServingError("an operator keeps a state by stream: write stream_ids: data/heldout.npz#streams")
+    return StreamRows(data.stream_ids[: data.rows], plan.sources[0].streams)
 
 
 def _rows(rows: int, count: int, seed: int) -> list[int]:

@@ -23,6 +23,7 @@ from jellybean.documents.schema.profiles import (
 )
 from jellybean.documents.schema.reader import dotted
 from jellybean.documents.schema.workflow import VariantSpec, WorkflowDocument
+from jellybean.documents.stream_capacity import with_whole_streams
 from jellybean.errors import DocumentError, DocumentProblem, InputError, StaleProfilesError
 from jellybean_agent import AgentError, PortNames, data_names, describe_error, hash_model
 from jellybean_protos.plan_format import canonical_json
@@ -76,7 +77,15 @@ def build_problem(project: AnyProject) -> Problem:
         name=workflow.name,
         tiers=infrastructure.tiers,
         sources=tuple(
-            Source(name, source.tier, source.rate_per_s, source.message_bytes, source.arrivals, source.deliver)
+            Source(
+                name,
+                source.tier,
+                source.rate_per_s,
+                source.message_bytes,
+                source.arrivals,
+                source.deliver,
+                source.streams or 0,
+            )
             for name, source in workflow.sources.items()
         ),
         operators=_operators(project.directory, workflow, infrastructure, project.profiles, flow),
@@ -214,7 +223,11 @@ def _operators(
             )
             for variant, spec in operator.variants.items()
         )
-        result.append(Operator(name, flow.edges[name], variants, operator.tiers, operator.batch_delay_s))
+        state: tuple[tuple[str, str], ...] = ()
+        if operator.state is not None:
+            state = tuple(operator.state.tensors.items())
+            variants = with_whole_streams(directory, name, variants, workflow, infrastructure)
+        result.append(Operator(name, flow.edges[name], variants, operator.tiers, operator.batch_delay_s, state))
     return tuple(result)
 
 

@@ -11,6 +11,7 @@ from jellybean.documents.checks.cuts_checks import check_cuts
 from jellybean.documents.checks.files import check_files
 from jellybean.documents.checks.model_fit import Models
 from jellybean.documents.checks.profile_checks import check_batches, check_profiles, check_types
+from jellybean.documents.checks.state_checks import check_states
 from jellybean.documents.checks.workflow_checks import (
     check_infrastructure,
     check_reachable_workers,
@@ -230,6 +231,7 @@ def check_one_workflow(
     Returns the signatures of its models.
     """
     flow = check_workflow(workflow, infrastructure)
+    check_states(workflow, flow)
     check_tiers(workflow, infrastructure)
     models = check_files(workflow, flow, directory) if directory is not None else {}
     runs_on = check_profiles(workflow, infrastructure, profiles, flow) if profiles is not None else {}

@@ -29,6 +29,7 @@ from jellybean_agent import (
     RequestFailed,
     RunOperator,
     SendMessage,
+    initial_state,
 )
 from jellybean_solver import Edge, EdgeKind
 
@@ -83,6 +84,7 @@ class Flow:
         self.traffic = Traffic()
         self.inputs: dict[str, list[Inputs]] = defaultdict(list)  # operator -> sample of the inputs of its runs
         self.input_rows: dict[str, list[int]] = defaultdict(list)  # operator -> the request of each sample input
+        self._states: dict[tuple[tuple[str, ...], int], tuple[Array, ...]] = {}  # by choice of variants, after a request
         self._inputs_seen: Counter[str] = Counter()  # operator -> number of runs from which the sample is drawn
         self._random = random.Random(0)
 
@@ -91,6 +93,25 @@ class Flow:
 
         The answer of a sink below a fan-out is that of all child requests, concatenated along axis 0.
         """
+        for earlier in self._without_state(request, selection):
+            self._answer(earlier, selection)
+        return self._answer(request, selection)
+
+    def _without_state(self, request: int, selection: Selection) -> list[int]:
+        """The requests before this one in its stream, in order, from the first whose state is not known yet."""
+        keys = [self._choice(name, selection) for name in self._workload.stateful]
+        found: list[int] = []
+        before = self._workload.request_before.get(request)
+        while keys and before is not None and any((key, before) not in self._states for key in keys):
+            found.append(before)
+            before = self._workload.request_before.get(before)
+        return found[::-1]
+
+    def _choice(self, operator: str, selection: Selection) -> tuple[str, ...]:
+        """The operator and the variants that its output depends on."""
+        return (operator, *(selection[name] for name in self._workload.ancestors[operator]))
+
+    def _answer(self, request: int, selection: Selection) -> Mapping[str, Array]:
         if request != self._request:
             self._request = request
             self._memo.clear()
@@ -125,19 +146,23 @@ class Flow:
         return [(((row, len(tensor)),), tensor[row : row + 1]) for row in range(len(tensor))]
 
     def _outputs(self, run: RunOperator, selection: Selection) -> Mapping[str, Array]:
-        above = self._workload.ancestors[run.operator]
-        key = ((run.operator, *(selection[name] for name in above)), run.items[0].path)
+        choice = self._choice(run.operator, selection)
+        key = (choice, run.items[0].path)
         if key not in self._memo:
-            self._memo[key] = self._execute(run, self._workload.step_by_name[run.operator].model(selection[above[-1]]))
+            model = self._workload.step_by_name[run.operator].model(selection[run.operator])
+            self._memo[key] = self._execute(run, model, choice)
         return self._memo[key]
 
-    def _execute(self, run: RunOperator, model: Model) -> Mapping[str, Array]:
+    def _execute(self, run: RunOperator, model: Model, choice: tuple[str, ...]) -> Mapping[str, Array]:
         workload, (item,) = self._workload, run.items
+        inputs = (*item.inputs, *self._state_before(model, choice))
         try:
-            result = self.executor(model).run(item.inputs)
+            result = self.executor(model).run(inputs)
         except AgentError as error:
-            raise refusal(workload, self.executor(model), model, item.inputs, self._request, error) from error
-        self._keep(run.operator, item.inputs)
+            raise refusal(workload, self.executor(model), model, inputs, self._request, error) from error
+        if state := workload.step_by_name[model.operator].state:
+            self._states[choice, self._request] = tuple(result.outputs[name] for name in state.values())
+        self._keep(run.operator, inputs)
         found: dict[str, Array] = {}
         for edge in workload.edges:
             if edge.upstream == model.operator:
@@ -147,6 +172,14 @@ class Flow:
             found[GATEWAY] = result.outputs[model.sent(None, result.outputs)]
             self.traffic.add(model, GATEWAY, found[GATEWAY], fans_out=False)
         return found
+
+    def _state_before(self, model: Model, choice: tuple[str, ...]) -> tuple[Array, ...]:
+        """The state of the request's stream before it: of the request before, or zeros; none without a state."""
+        state = self._workload.step_by_name[model.operator].state
+        before = self._workload.request_before.get(self._request)
+        if before is not None and state:
+            return self._states[choice, before]
+        return initial_state(self.executor(model).inputs[-len(state) :] if state else ())
 
     def _keep(self, operator: str, inputs: Inputs) -> None:
         """Keep a uniform sample of all runs' inputs (reservoir sampling), as the children of one request are alike."""
@@ -170,8 +203,7 @@ class Flow:
 def load(workload: Workload, model: Model, device: Device = CPU) -> Executor:
     """The executor of a model on a device. ProfileError when it cannot be loaded."""
     try:
-        upstreams = workload.step_by_name[model.operator].upstreams
-        return Executor(*model.code, model.names.input_by_upstream(upstreams), device=device)
+        return Executor(*model.code, workload.input_names(model), device=device)
     except AgentError as error:
         raise ProfileError(f"operator {model.operator}, variant {model.variant}: {error}") from error
 

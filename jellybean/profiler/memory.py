@@ -16,13 +16,15 @@ from jellybean_agent import CPU, AgentError, Device, OperatorInput, memory_growt
 
 
 def memory_bytes(
-    model: Model, upstreams: Sequence[str], batches: Sequence[tuple[OperatorInput, ...]], device: Device = CPU
+    model: Model, names: Mapping[str, str], batches: Sequence[tuple[OperatorInput, ...]], device: Device = CPU
 ) -> float:
-    """Bytes by which a fresh process grows when it loads `model` and runs `batches`. ProfileError if it dies."""
+    """Bytes by which a fresh process grows when it loads `model` and runs `batches`. ProfileError if it dies.
+
+    `names`: upstream -> input of the model.
+    """
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         try:
-            names = model.names.input_by_upstream(upstreams)
             return float(pool.submit(memory_growth, *model.code, names, tuple(batches), device).result())
         except AgentError as error:
             raise ProfileError(f"operator {model.operator}, variant {model.variant}: {error}") from error

@@ -310,7 +310,7 @@ def _memory(
         key = key_of(kind="memory", **settings, **key_of_device(device))
         if key not in cache:
             inputs = [batched(found.inputs[model.operator][:8], size)[0] for size in sizes]
-            cache.put(key, memory_bytes(model, workload.step_by_name[model.operator].upstreams, inputs, device))
+            cache.put(key, memory_bytes(model, workload.input_names(model), inputs, device))
         measured[model, device] = cache[key]
         clock.spent("memory", _MEMORY_S)
     return measured

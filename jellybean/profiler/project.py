@@ -46,13 +46,21 @@ def workload_of(project: Project, allow_python: frozenset[str] = frozenset()) ->
                 _model(project, name, variant, spec, allow_python)
                 for variant, spec in workflow.operators[name].variants.items()
             ),
+            spec.tensors if (spec := workflow.operators[name].state) is not None else {},
         )
         for name in flow.order
     )
     data = held_out(project)
     references = {name: source.inputs for name, source in workflow.sources.items() if source.inputs is not None}
     return Workload(
-        steps, data.inputs, data.labels, data.metric, speeds_of(project), (), devices_of(project), references
+        steps,
+        data.inputs,
+        data.labels,
+        data.metric,
+        speeds_of(project),
+        devices=devices_of(project),
+        references=references,
+        stream_ids=data.stream_ids,
     )
 
 

@@ -11,7 +11,17 @@ from typing import Any
 
 import numpy.typing as npt
 
-from jellybean_agent import CPU, GATEWAY, Device, OperatorCode, OperatorInput, OperatorWiring, PortNames, PythonStep
+from jellybean_agent import (
+    CPU,
+    GATEWAY,
+    Device,
+    OperatorCode,
+    OperatorInput,
+    OperatorWiring,
+    PortNames,
+    PythonStep,
+    state_inputs,
+)
 from jellybean_solver import Edge, EdgeKind
 
 Array = npt.NDArray[Any]
@@ -51,6 +61,7 @@ class Step:
     name: str
     inputs: tuple[Edge, ...]
     models: tuple[Model, ...]
+    state: Mapping[str, str] = field(default_factory=dict)  # model input -> output that a stream's next chunk takes
 
     @property
     def upstreams(self) -> tuple[str, ...]:
@@ -77,12 +88,34 @@ class Workload:
     stages: tuple[Step, ...] = ()
     devices: Mapping[str, Device] = field(default_factory=dict)
     references: Mapping[str, str] = field(default_factory=dict)
+    stream_ids: Array | None = None  # of the requests, if an operator has a state
 
     def sources_of(self, operator: str) -> tuple[str, ...]:
         """The sources whose data reach an operator or a stage of it."""
         edges = [edge for name in self.ancestors.get(operator, ()) for edge in self.step_by_name[name].inputs]
         names = [edge.upstream for edge in edges] or self.requests
         return tuple(dict.fromkeys(name for name in names if name in self.requests))
+
+    def input_names(self, model: Model) -> dict[str, str]:
+        """Upstream -> input of the model, the inputs that take its state last."""
+        step = self.step_by_name[model.operator]
+        return {**model.names.input_by_upstream(step.upstreams), **state_inputs(step.state)}
+
+    @cached_property
+    def stateful(self) -> tuple[str, ...]:
+        """Operators with a state."""
+        return tuple(step.name for step in self.steps if step.state)
+
+    @cached_property
+    def request_before(self) -> Mapping[int, int]:
+        """Request -> the one before it in its stream; none for the first of a stream, and without streams."""
+        last: dict[Any, int] = {}
+        before: dict[int, int] = {}
+        for request, stream in enumerate([] if self.stream_ids is None else self.stream_ids.tolist()):
+            if stream in last:
+                before[request] = last[stream]
+            last[stream] = request
+        return before
 
     def device_of(self, worker_type: str) -> Device:
         """The device on which a worker type's models run."""
@@ -139,6 +172,9 @@ class Workload:
         names = [(model.operator, model.variant, repr(model.names)) for step in self.steps for model in step.models]
         found = hashlib.sha256(repr((wires, self.metric, names)).encode())
         arrays = [*(self.requests[name] for name in sorted(self.requests)), self.labels]
+        if self.stateful:
+            found.update(repr([(step.name, dict(step.state)) for step in self.steps]).encode())
+            arrays.append(self.stream_ids)
         for array in arrays:
             if array is not None:
                 found.update(repr((array.dtype, array.shape)).encode())

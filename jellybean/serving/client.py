@@ -11,6 +11,7 @@ import math
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -43,6 +44,19 @@ _FAULT_AGE_S = 5.0  # for which the calls of an outage share a diagnosis, as it 
 _NOT_CONNECTED = ("failed to connect to all addresses", "errors resolving")  # what gRPC says without a connection
 _NO_METHOD = ("no method ", "Method not found!")  # what servers of ours and of grpc say that have other services
 INFER = "/jellybean.gateway.v1.Gateway/Infer"
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A request's place in a stream, for workflows that keep a state. `begins`, `ends`: the stream's first, its last.
+
+    `number`: of the chunk, from 1: one that is sent again is answered once. 0: the next.
+    """
+
+    stream: str
+    begins: bool = False
+    ends: bool = False
+    number: int = 0
 
 
 class Client:
@@ -101,13 +115,15 @@ class Client:
         request_id: str = "",
         timeout_s: float | None = None,
         headers: Mapping[str, str] | None = None,
+        chunk: Chunk | None = None,
     ) -> dict[str, Array]:
         """Answer one request: a tensor per source in, a tensor per sink out. RequestError when it is refused or fails.
 
         KeptError when there is no answer in time and the source has `deliver: eventually`. Such a request may be sent
         repeatedly under one id: it is answered once. `headers`: W3C trace context.
+        `chunk`: the request's place in a stream, where an operator keeps a state.
         """
-        return self._answer(request_of(inputs, request_id), timeout_s, headers)
+        return self._answer(request_of(inputs, request_id, chunk), timeout_s, headers)
 
     def answer(self, request_id: str, *, timeout_s: float | None = None) -> dict[str, Array]:
         """Wait up to `timeout_s` for the answer of a kept request; KeptError if there is none yet."""
@@ -236,10 +252,14 @@ def served_document(endpoint: Endpoint) -> dict[str, Any]:
     return found
 
 
-def request_of(inputs: Mapping[str, Any], request_id: str = "") -> gateway_pb2.InferRequest:
+def request_of(inputs: Mapping[str, Any], request_id: str = "", chunk: Chunk | None = None) -> gateway_pb2.InferRequest:
     """A request as a message. RequestError when a value cannot be a tensor."""
     try:
         tensors = {name: encode_tensor(np.asarray(value)) for name, value in inputs.items()}
     except AgentError as error:
         raise RequestError(grpc.StatusCode.INVALID_ARGUMENT.name, str(error)) from error
-    return gateway_pb2.InferRequest(request_id=request_id, inputs=tensors)
+    request = gateway_pb2.InferRequest(request_id=request_id, inputs=tensors)
+    if chunk is not None:
+        stream = gateway_pb2.Stream(id=chunk.stream, begins=chunk.begins, ends=chunk.ends, chunk=chunk.number)
+        request.stream.CopyFrom(stream)
+    return request

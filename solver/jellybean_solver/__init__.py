@@ -166,6 +166,10 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "unbatched",
     ),
     "model.route_drawing": ("RouteDrawer",),
+    "model.stream_assignment": (
+        "StreamAssignment",
+        "whole_stream_times",
+    ),
     "model.sites": (
         "link_ends",
         "tier_at",

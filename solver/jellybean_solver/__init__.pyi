@@ -109,6 +109,8 @@ from jellybean_solver.model.route_drawing import RouteDrawer as RouteDrawer
 from jellybean_solver.model.sites import link_ends as link_ends
 from jellybean_solver.model.sites import tier_at as tier_at
 from jellybean_solver.model.sites import worker_at as worker_at
+from jellybean_solver.model.stream_assignment import StreamAssignment as StreamAssignment
+from jellybean_solver.model.stream_assignment import whole_stream_times as whole_stream_times
 from jellybean_solver.model.streams import RequestStream as RequestStream
 from jellybean_solver.model.streams import arrival_times as arrival_times
 from jellybean_solver.model.streams import request_streams as request_streams

@@ -23,14 +23,19 @@ FLOAT = TensorProto.FLOAT
 
 
 def save(
-    path: Path, nodes: Sequence[onnx.NodeProto], inputs: Mapping[str, list], output: tuple[str, list], **constants
+    path: Path,
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Mapping[str, list],
+    output: tuple[str, list],
+    more: Mapping[str, list] | None = None,
+    **constants,
 ):
-    """Write a model of one output; its sha256."""
+    """Write a model of one output and `more`; its sha256."""
     graph = helper.make_graph(
         list(nodes),
         path.stem,
         [helper.make_tensor_value_info(name, FLOAT, shape) for name, shape in inputs.items()],
-        [helper.make_tensor_value_info(output[0], FLOAT, output[1])],
+        [helper.make_tensor_value_info(name, FLOAT, shape) for name, shape in (output, *(more or {}).items())],
         [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
@@ -44,6 +49,18 @@ def scale(path: Path, factor: float, size: int | str = 4) -> str:
     """y = factor * x, [1, size] to [1, size]."""
     node = helper.make_node("Mul", ["x", "factor"], ["y"])
     return save(path, [node], {"x": ["n", size]}, ("y", ["n", size]), factor=np.float32(factor))
+
+
+def recurrent(path: Path, decay: float = 0.9) -> str:
+    """y = tanh(decay * state + x), [n, 4] each; the next state is y. Every answer depends on all chunks before."""
+    nodes = [
+        helper.make_node("Mul", ["state", "decay"], ["kept"]),
+        helper.make_node("Add", ["kept", "x"], ["sum"]),
+        helper.make_node("Tanh", ["sum"], ["y"]),
+        helper.make_node("Identity", ["y"], ["state_next"]),
+    ]
+    inputs = {"x": ["n", 4], "state": ["n", 4]}
+    return save(path, nodes, inputs, ("y", ["n", 4]), more={"state_next": ["n", 4]}, decay=np.float32(decay))
 
 
 def positives(path: Path) -> str:
@@ -111,6 +128,7 @@ class PlanSettings:
     sites: Mapping[str, int] = field(default_factory=dict)
     deliver: Deliver = Deliver.IN_TIME
     slo: Slo = field(default_factory=Slo)
+    states: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)  # by operator
 
 
 def make_plan(
@@ -135,7 +153,9 @@ def make_plan(
         written = model_ref(root, f"models/{name}.onnx", sha256)
         model = ModelRef(f"models/{name}.onnx", sha256, files=written.files if written is not None else ())
         operator = planned_operator(name, edges, "only", rate_per_s, service, sizes, batch=given.batch)
-        planned.append(replace(operator, model=model, batch_delay_s=given.batch_delay_s))
+        planned.append(
+            replace(operator, model=model, batch_delay_s=given.batch_delay_s, state=given.states.get(name, ()))
+        )
     names = dict.fromkeys(worker for _, route in routes for worker in route.values())
     workers = []
     for worker in names:

@@ -280,7 +280,8 @@ class Brain:
                     self._forward(marker, out)
                 return
             number, self._next_item = self._next_item, self._next_item + 1
-            item = WorkItem(number, request, message.route, joined.path, self._join.inputs(operator, joined))
+            inputs = self._join.inputs(operator, joined)
+            item = WorkItem(number, request, message.route, joined.path, inputs, message.position)
             self._queue.add(operator, item, state, self._now)
         elif joined is not None:
             self._fail(request, operator, joined, out)

@@ -17,6 +17,14 @@ GATEWAY = ""  # the downstream of a sink, and the worker name under which the ga
 
 
 @dataclass(frozen=True, slots=True)
+class StreamPosition:
+    """The stream whose state a request needs; `after`: id of the request that made this state, empty: none did yet."""
+
+    stream: str
+    after: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class EdgeMessage:
     """One output of an operator or source on its way along one edge of the DAG.
 
@@ -31,6 +39,7 @@ class EdgeMessage:
     path: FanOutPath = ()
     payload: Payload = None
     until: float = math.inf
+    position: StreamPosition | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +64,7 @@ class WorkItem:
     route: int
     path: FanOutPath
     inputs: tuple[Payload | tuple[Payload, ...], ...]
+    position: StreamPosition | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,14 @@ class OperatorView:
     python: PythonView | None = None
     model_files: tuple[tuple[str, str], ...] = ()  # path and sha256 of each file of the model
     input_names: Mapping[str, str] = field(default_factory=dict)  # upstream -> model input, or "" if it is not named
+    state: Mapping[str, str] = field(
+        default_factory=dict
+    )  # model input -> model output that it takes from the chunk before
+
+    @property
+    def code_sha256(self) -> str | None:
+        """Content hash of what it runs: states made by other code do not fit it."""
+        return self.model_sha256 if self.python is None else f"{self.python.sha256} {self.python.arguments}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +120,11 @@ class PlanView:
     def sinks(self) -> tuple[str, ...]:
         """Operators whose outputs are the answer."""
         return tuple(name for name, operator in self.operators.items() if not operator.wiring.outputs)
+
+    @property
+    def stateful(self) -> tuple[str, ...]:
+        """Operators that keep a state by stream."""
+        return tuple(name for name, operator in self.operators.items() if operator.state)
 
     @property
     def serving(self) -> tuple[WorkerView, ...]:
@@ -296,7 +309,12 @@ def _operators(items: list[Mapping[str, Any]], sources: frozenset[str]) -> dict[
         fed = ports[name].input_by_upstream(upstream for upstream, _ in inputs)
         parts = model.get("files") or ([{"path": path, "sha256": sha256}] if path and sha256 else [])
         files = tuple((str(part["path"]), str(part["sha256"])) for part in parts)
-        found[name] = OperatorView(name, item["variant"], wiring, depths[name], path, sha256, sent, python, files, fed)
+        state = {str(given): str(taken) for given, taken in item.get("state", ())}
+        if state and depths[name]:
+            raise ValueError(f"a state by stream of {name}, which is below a fan-out")
+        found[name] = OperatorView(
+            name, item["variant"], wiring, depths[name], path, sha256, sent, python, files, fed, state
+        )
     return found
 
 

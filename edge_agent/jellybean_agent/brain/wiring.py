@@ -46,7 +46,8 @@ def output_messages(
         else:
             parts = [((*item.path, (0, 0)), None)]
         messages += [
-            EdgeMessage(item.request, item.route, operator, downstream, path, payload, until) for path, payload in parts
+            EdgeMessage(item.request, item.route, operator, downstream, path, payload, until, item.position)
+            for path, payload in parts
         ]
     return messages
 
@@ -66,6 +67,7 @@ def empty_messages(
             downstream,
             (*path, (0, 0)) if kind == "fan_out" else path,
             until=until,
+            position=last_input.position,
         )
         for downstream, kind in wiring.outputs or SINK_OUTPUTS
     ]

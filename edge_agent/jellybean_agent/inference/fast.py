@@ -40,6 +40,8 @@ class FastInfer(ABC):
         request = pb.ModelInferRequest()
         try:
             request.ParseFromString(bytes(data))
+            if any(name.startswith("sequence_") for name in request.parameters):
+                return None
             model, names, timeout_s = resolve_request(self._served, request)
             order = self._checked(model.name, inputs_of(request))
         except (DecodeError, AgentError):

@@ -42,6 +42,15 @@ class ModelCounters:
     last_unix_s: float = 0.0  # time of the last request; 0: none yet, or unknown
 
 
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """A request's place in a sequence of requests (parameters sequence_id, sequence_start and sequence_end)."""
+
+    id: str
+    start: bool = False
+    end: bool = False
+
+
 class InferenceBackend(Protocol):
     """A process that serves models: the gateway its workflow, an agent its operators."""
 
@@ -62,7 +71,11 @@ class InferenceBackend(Protocol):
     def figures(self, model: str) -> ModelCounters: ...
 
     async def infer(
-        self, model: str, inputs: Mapping[str, agent_pb2.Tensor], timeout_s: float | None
+        self,
+        model: str,
+        inputs: Mapping[str, agent_pb2.Tensor],
+        timeout_s: float | None,
+        sequence: Sequence | None = None,
     ) -> Mapping[str, agent_pb2.Tensor]:
         """Answer one request; returns all outputs by name. AgentError if it is refused or fails."""
         ...

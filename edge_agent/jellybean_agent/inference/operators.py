@@ -14,7 +14,7 @@ import grpc
 from jellybean_agent.brain.plan_view import OperatorView, PlanView, WorkerView
 from jellybean_agent.errors import InvalidInputError, StatusError
 from jellybean_agent.execution.executor import Executor
-from jellybean_agent.inference.models import ModelCounters, ServedModel
+from jellybean_agent.inference.models import ModelCounters, Sequence, ServedModel
 from jellybean_agent.tensors.ports import TensorPort
 from jellybean_agent.tensors.tensors import Array, check_tensor_names, decode_tensor, encode_tensor, tensor_mismatch
 from jellybean_agent.worker.driver import Driver
@@ -76,8 +76,9 @@ class Operators:
 
     def _inputs(self, name: str, executor: Executor) -> list[tuple[TensorPort, bool]]:
         """Per input: (port, True if its edge is a gather, which concatenates the tensors of several children)."""
-        wiring = self._agent.view.operators[name].wiring
-        return [(port, kind == "gather") for port, (_, kind) in zip(executor.inputs, wiring.inputs, strict=True)]
+        kinds = [kind for _, kind in self._agent.view.operators[name].wiring.inputs]
+        given = zip(executor.inputs, [*kinds, *["each"] * (len(executor.inputs) - len(kinds))], strict=True)
+        return [(port, kind == "gather") for port, kind in given]  # a direct call gives the state as inputs
 
     def figures(self, model: str) -> ModelCounters:
         driver = self._agent.driver
@@ -92,8 +93,15 @@ class Operators:
         )
 
     async def infer(
-        self, model: str, inputs: Mapping[str, agent_pb2.Tensor], timeout_s: float | None
+        self,
+        model: str,
+        inputs: Mapping[str, agent_pb2.Tensor],
+        timeout_s: float | None,
+        sequence: Sequence | None = None,
     ) -> Mapping[str, agent_pb2.Tensor]:
+        if sequence is not None:
+            reason = "parameter sequence_id: an operator keeps no state between direct calls; ask the gateway"
+            raise StatusError(grpc.StatusCode.UNIMPLEMENTED, reason)
         driver = self._agent.driver
         if driver is None or not self.is_ready:
             reason = f"worker {self._agent.worker.name} is {self._agent.state}: it takes no requests"

@@ -16,7 +16,7 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from jellybean_agent.errors import AgentError, InvalidInputError, StatusError, status_of
-from jellybean_agent.inference.models import InferenceBackend, ServedModel, find_model, ports_of_model
+from jellybean_agent.inference.models import InferenceBackend, Sequence, ServedModel, find_model, ports_of_model
 from jellybean_agent.inference.tensors import DATATYPE_BY_DTYPE, inputs_of, outputs_of
 from jellybean_agent.telemetry.logs import log_fields
 from jellybean_protos.inference.v2 import inference_pb2 as pb
@@ -37,6 +37,7 @@ _NOT_SERVED = {
 }
 _MAX_REASON = 2000  # most characters of a reason, as it is sent in a header
 _UNEXPECTED = (grpc.StatusCode.INTERNAL, "failed unexpectedly: the server's log says why")
+MAX_SEQUENCE_ID_BYTES = 256
 _SEQUENCES = ("sequence_id", "sequence_start", "sequence_end")
 
 Kind = TypeVar("Kind", bound=Message)
@@ -161,12 +162,12 @@ class InferenceService:
         """One request to one model."""
         try:
             model, names, timeout_s = resolve_request(self._served, request)
-            inputs = inputs_of(request)
+            inputs, sequence = inputs_of(request), _sequence(request)
         except AgentError as error:
             self._on_refused(error)
             raise
         limits = [limit_s for limit_s in (left_s, timeout_s) if limit_s is not None]
-        tensors = await self._served.infer(model.name, inputs, min(limits, default=None))
+        tensors = await self._served.infer(model.name, inputs, min(limits, default=None), sequence)
         return outputs_of(request, model.version, names, tensors)
 
     async def model_stream_infer(
@@ -281,14 +282,7 @@ def _wanted(request: pb.ModelInferRequest, known: tuple[str, ...]) -> tuple[str,
 
 
 def _timeout_s(request: pb.ModelInferRequest) -> float | None:
-    """The request's timeout parameter in seconds; None without one.
-
-    Requests of a sequence (`sequence_id`) are refused; other parameters, such as priority, have no effect.
-    """
-    for parameter in _SEQUENCES:
-        if parameter in request.parameters:
-            reason = f"parameter {parameter}: no model here keeps a state between requests; leave it out"
-            raise StatusError(grpc.StatusCode.UNIMPLEMENTED, reason)
+    """The request's timeout parameter in seconds; None without one. Others, such as priority, have no effect."""
     if "timeout" not in request.parameters:
         return None
     timeout = request.parameters["timeout"]
@@ -296,6 +290,24 @@ def _timeout_s(request: pb.ModelInferRequest) -> float | None:
     if kind not in ("int64_param", "uint64_param") or getattr(timeout, kind) < 0:
         raise InvalidInputError("parameter timeout: microseconds, a whole number from 0 (no limit)")
     return getattr(timeout, kind) / 1e6 or None
+
+
+def _sequence(request: pb.ModelInferRequest) -> Sequence | None:
+    """The request's place in a sequence; None if it is of none. InvalidInputError for a parameter of another type."""
+    given = {name: request.parameters[name] for name in _SEQUENCES if name in request.parameters}
+    if not given:
+        return None
+    kinds = {name: parameter.WhichOneof("parameter_choice") or "" for name, parameter in given.items()}
+    for name in _SEQUENCES[1:]:
+        if kinds.get(name, "bool_param") != "bool_param":
+            raise InvalidInputError(f"parameter {name}: true or false")
+    kind = kinds.get("sequence_id", "")
+    name = str(getattr(given["sequence_id"], kind)) if kind in ("string_param", "int64_param", "uint64_param") else ""
+    if not 0 < len(name.encode()) <= MAX_SEQUENCE_ID_BYTES:
+        reason = f"parameter sequence_id: a whole number, or text of 1 to {MAX_SEQUENCE_ID_BYTES} bytes"
+        raise InvalidInputError(reason)
+    start, end = (name in given and given[name].bool_param for name in _SEQUENCES[1:])
+    return Sequence(name, start, end)
 
 
 def _refuse_repository(name: str) -> None:

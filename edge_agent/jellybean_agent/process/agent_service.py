@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from grpc_health.v1 import health
 
-from jellybean_agent.brain.messages import GATEWAY
+from jellybean_agent.brain.messages import GATEWAY, StreamPosition
 from jellybean_agent.brain.plan_view import PlanView, WorkerView
+from jellybean_agent.errors import AgentError, PlanViewError, StateMissingError, status_of
 from jellybean_agent.execution.executor import Executor
 from jellybean_agent.process.health import set_health
 from jellybean_agent.process.machine_message import machine_message
@@ -20,13 +21,14 @@ from jellybean_agent.process.metrics import AgentCollector
 from jellybean_agent.process.model_loading import ModelSettings, load_executors
 from jellybean_agent.rpc.calls import RpcCall, StreamReceiver
 from jellybean_agent.system.protocol_version import PROTOCOL_VERSION
-from jellybean_agent.tensors.tensors import tensor_spec
+from jellybean_agent.tensors.tensors import decode_tensor, encode_tensor, tensor_spec
 from jellybean_agent.transport.channels import Transport
 from jellybean_agent.transport.inboxes import Inboxes, agent_service_handler
 from jellybean_agent.transport.peers import Peer, PeerSettings
 from jellybean_agent.worker.driver import Driver
 from jellybean_agent.worker.emulated_links import EmulatedLinks
 from jellybean_agent.worker.request_tracer import RequestTracer
+from jellybean_agent.worker.stream_states import StreamStates
 from jellybean_protos.agent.v1 import agent_pb2
 
 if TYPE_CHECKING:
@@ -104,7 +106,13 @@ class AgentService:
         metrics = grpc.unary_unary_rpc_method_handler(
             self.Metrics, agent_pb2.MetricsRequest.FromString, agent_pb2.MetricsResponse.SerializeToString
         )
-        return agent_service_handler(Describe=describe, Drain=drain, Metrics=metrics)
+        read, write = (
+            grpc.unary_unary_rpc_method_handler(
+                method, agent_pb2.StreamState.FromString, agent_pb2.StreamState.SerializeToString
+            )
+            for method in (self.ReadState, self.WriteState)
+        )
+        return agent_service_handler(Describe=describe, Drain=drain, Metrics=metrics, ReadState=read, WriteState=write)
 
     def deliver_raw(self, call: RpcCall) -> StreamReceiver | None:
         """Serve a Deliver stream without an asyncio task; for `RpcServer.add_raw_stream`."""
@@ -139,7 +147,7 @@ class AgentService:
         first = executor.outputs[0].name
         downstreams = [downstream for downstream, _ in operator.wiring.outputs] or [GATEWAY]
         outputs = {name: ports[operator.output_names.get(name, first)] for name in downstreams}
-        inputs = dict(zip((up for up, _ in operator.wiring.inputs), executor.inputs, strict=True))
+        inputs = dict(zip((up for up, _ in operator.wiring.inputs), executor.inputs, strict=False))  # states come last
         return agent_pb2.Signature(
             inputs={up: tensor_spec(port.dtype, port.shape) for up, port in inputs.items()},
             outputs={down: tensor_spec(port.dtype, port.shape) for down, port in outputs.items()},
@@ -157,6 +165,31 @@ class AgentService:
 
     async def Metrics(self, _request: agent_pb2.MetricsRequest, _context: Any) -> agent_pb2.MetricsResponse:
         return agent_pb2.MetricsResponse(text=self.metrics.text())
+
+    async def ReadState(self, request: agent_pb2.StreamState, context: Any) -> agent_pb2.StreamState:
+        """The state of a stream after a request; ABORTED if it is not here."""
+        try:
+            state = self._states_for(request).read(request.operator, StreamPosition(request.stream, request.after))
+        except AgentError as error:
+            await context.abort(status_of(error), str(error))
+        request.tensors.extend(map(encode_tensor, state))
+        return request
+
+    async def WriteState(self, request: agent_pb2.StreamState, context: Any) -> agent_pb2.StreamState:
+        """Take over the state of a stream; FAILED_PRECONDITION if it is of another plan."""
+        try:
+            states, state = self._states_for(request), tuple(map(decode_tensor, request.tensors))
+            states.write(request.operator, StreamPosition(request.stream, request.after), state)
+        except AgentError as error:
+            await context.abort(status_of(error), str(error))
+        return agent_pb2.StreamState()
+
+    def _states_for(self, request: agent_pb2.StreamState) -> StreamStates:
+        if request.plan != self.view.hash or request.operator not in self.view.stateful:
+            raise PlanViewError(f"{request.operator[:60]!r} of plan {request.plan[:12]} keeps no state here")
+        if self.driver is None or request.operator not in self.worker.operators:
+            raise StateMissingError(f"{self.worker.name} does not run {request.operator} yet")
+        return self.driver.states
 
     async def Drain(self, request: agent_pb2.DrainRequest, _context: Any) -> agent_pb2.DrainResponse:
         return agent_pb2.DrainResponse(left=await self.drain(request.timeout_s))  # 0: do not wait

@@ -15,6 +15,7 @@ from jellybean_agent.execution.providers import require_provider
 from jellybean_agent.execution.python_code import PythonStep
 from jellybean_agent.execution.session import OpenSession, OperatorCode, open_in_process
 from jellybean_agent.system.private_files import stays_inside_folder
+from jellybean_agent.worker.stream_states import check_state_ports, state_inputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +47,14 @@ def load_executors(view: PlanView, worker: WorkerView, settings: ModelSettings) 
             executor = Executor(
                 code,
                 sha256,
-                operator.input_names,
+                {**operator.input_names, **state_inputs(operator.state)},
                 batch=batch,
                 emulated=emulated,
                 device=worker.device,
                 open_session=open_session,
             )
             _check_outputs(operator, executor)
+            check_state_ports(operator, executor.inputs, executor.outputs)
         except ModelError as error:
             raise ModelError(f"{operator.name}/{operator.variant}: {error}") from error
         executors[operator.name] = executor

@@ -74,6 +74,8 @@ RULES: Mapping[str, frozenset[Role]] = {
     f"{_AGENT}Metrics": frozenset({Role.GATEWAY, Role.ADMIN}),
     f"{_AGENT}Drain": frozenset({Role.GATEWAY, Role.ADMIN}),
     f"{_AGENT}Measure": frozenset({Role.ADMIN}),
+    f"{_AGENT}ReadState": frozenset({Role.GATEWAY}),
+    f"{_AGENT}WriteState": frozenset({Role.GATEWAY}),
     f"{_GATEWAY}Infer": _CLIENTS,
     f"{_GATEWAY}Status": _CLIENTS,
     f"{_GATEWAY}Metrics": frozenset({Role.ADMIN}),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from jellybean_agent.brain.messages import MAX_CHILDREN, EdgeMessage, FanOutPath
+from jellybean_agent.brain.messages import MAX_CHILDREN, EdgeMessage, FanOutPath, StreamPosition
 from jellybean_agent.brain.plan_view import PlanView
 from jellybean_agent.errors import InvalidInputError
 from jellybean_agent.tensors.tensors import RawTensor, decode_tensor, tensor_bytes, tensor_without_data
@@ -31,7 +31,8 @@ def read_message(view: PlanView, operators: Sequence[str], wire: agent_pb2.Messa
     path = read_fan_out_path(wire, view.path_length(wire.upstream, wire.downstream))
     payload = None if any(count == 0 for _, count in path) else decode_tensor(_tensor(wire, data))
     until_s = time.monotonic() + (min(wire.left_s, MAX_LEFT_S) if wire.left_s > 0 else MAX_LEFT_S)  # else: also for NaN
-    return EdgeMessage(wire.request_id, wire.route, wire.upstream, wire.downstream, path, payload, until_s)
+    position = StreamPosition(wire.stream, wire.after) if wire.stream else None
+    return EdgeMessage(wire.request_id, wire.route, wire.upstream, wire.downstream, path, payload, until_s, position)
 
 
 def _tensor(wire: agent_pb2.Message, data: Data) -> agent_pb2.Tensor | RawTensor:
@@ -64,6 +65,8 @@ def write_message(plan: str, message: EdgeMessage) -> tuple[agent_pb2.Message, D
         tensor=None if array is None else tensor_without_data(array),
         plan=plan,
     )
+    if (position := message.position) is not None:
+        wire.stream, wire.after = position.stream, position.after
     return wire, b"" if array is None else tensor_bytes(array)
 
 

@@ -45,6 +45,7 @@ from jellybean_agent.worker.refused_values import blame
 from jellybean_agent.worker.request_tracer import NoTracer, RequestTracer
 from jellybean_agent.worker.run_outputs import RunDone, is_direct_call
 from jellybean_agent.worker.runner import FollowUp, Runner
+from jellybean_agent.worker.stream_states import StreamStates
 from jellybean_protos.agent.v1 import agent_pb2
 
 LOG = logging.getLogger("jellybean.agent")
@@ -77,7 +78,11 @@ class Driver:
         self.counters = WorkerCounters(wiring)
         self.on_capacity: Callable[[], None] = _nothing  # called after runs while the queue is short
         self._outbox = Outbox(view, self._worker, peers, links, self.counters, self._tracer)
-        self._runner = Runner(view.operators, executors, self._calls, self._tracer, self)
+        stateful = {name: view.operators[name].state for name in self._worker.operators if view.operators[name].state}
+        self.states = StreamStates(
+            view.operators, {name: executors[name].inputs[-len(state) :] for name, state in stateful.items()}
+        )
+        self._runner = Runner(view.operators, executors, self._calls, self._tracer, self, self.states)
         self._expiry: asyncio.TimerHandle | None = None
 
     def start(self) -> None:

@@ -53,6 +53,7 @@ class RunDone:
     sizes: Sequence[int]
     busy_s: float
     late_s: float
+    states: Sequence[Mapping[str, Array]] = ()  # of each item, if the operator keeps one: model output -> tensor
 
 
 def is_direct_call(run: RunOperator) -> bool:
@@ -80,12 +81,18 @@ def _one_result_each(operator: OperatorView, items: Sequence[WorkItem], results:
     is_direct = items[0].route == DIRECT_CALL_ROUTE
     outputs = [result.outputs if is_direct else _by_downstream(operator, result.outputs) for result in results]
     busy_s, late_s = sum(result.busy_s for result in results), sum(result.late_s for result in results)
-    return RunDone([*map(TensorOutputs, outputs)], [1] * len(items), busy_s, late_s)
+    states = [] if is_direct else [_states(operator, result.outputs) for result in results]
+    return RunDone([*map(TensorOutputs, outputs)], [1] * len(items), busy_s, late_s, states)
 
 
 def _split_result(operator: OperatorView, items: Sequence[WorkItem], result: RunResult) -> RunDone:
     outputs = split_batch(_by_downstream(operator, result.outputs), len(items))
-    return RunDone([*map(TensorOutputs, outputs)], [len(items)], result.busy_s, result.late_s)
+    states = split_batch(_states(operator, result.outputs), len(items))
+    return RunDone([*map(TensorOutputs, outputs)], [len(items)], result.busy_s, result.late_s, states)
+
+
+def _states(operator: OperatorView, outputs: Mapping[str, Array]) -> dict[str, Array]:
+    return {name: outputs[name] for name in operator.state.values()}
 
 
 def _by_downstream(operator: OperatorView, outputs: Mapping[str, Array]) -> dict[str, Array]:

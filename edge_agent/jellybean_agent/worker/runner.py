@@ -26,6 +26,7 @@ from jellybean_agent.tensors.tensors import Array
 from jellybean_agent.worker.direct_calls import DirectCalls
 from jellybean_agent.worker.request_tracer import RequestTracer
 from jellybean_agent.worker.run_outputs import RunDone, is_direct_call, run_done
+from jellybean_agent.worker.stream_states import StreamStates
 
 LOG = logging.getLogger("jellybean.agent")
 Result = TypeVar("Result")
@@ -61,9 +62,10 @@ class Runner:
         calls: DirectCalls,
         tracer: RequestTracer,
         listener: RunListener,
+        states: StreamStates,
     ) -> None:
         self._operators, self._executors, self._calls = operators, executors, calls
-        self._tracer, self._listener = tracer, listener
+        self._tracer, self._listener, self._states = tracer, listener, states
         self._allows_async = not tracer.needs_blocking_runs
         self._loop = asyncio.get_running_loop()
         self._is_stopping = False
@@ -103,8 +105,9 @@ class Runner:
 
         def begin() -> None:
             is_single = is_direct_call(run) or len(run.items) == 1
-            inputs = None if is_single else stack_requests([item.inputs for item in run.items])
-            requests = [item.inputs for item in run.items] if inputs is None else [inputs]
+            items = self._states.fed(run).items
+            inputs = None if is_single else stack_requests([item.inputs for item in items])
+            requests = [item.inputs for item in items] if inputs is None else [inputs]
             size = 1 if inputs is None else len(run.items)
             executor.run_async(requests, ended, self._timer.call_at, size=size, spin_s=spin_s)
 
@@ -116,7 +119,7 @@ class Runner:
             if isinstance(results, AgentError):
                 done: RunDone | AgentError = results
             else:
-                done = self._attempt(run, partial(run_done, operator, run, results))
+                done = self._attempt(run, lambda: self._kept(run, run_done(operator, run, results)))
             self._current = None
             self._run_ended(run, done)
 
@@ -139,13 +142,21 @@ class Runner:
         run = self._queue.get()
         while run is not None and not self._is_stopping:
             self._current = (run.operator, time.monotonic())
-            operator, executor = self._operators[run.operator], self._executors[run.operator]
-            done = self._attempt(run, partial(self._tracer.run_items, operator, executor, run.items))
+            done = self._attempt(run, partial(self._run_here, run))
             self._current = None
             following = self._thread_run_ended(run, done)
             if following is not None:
                 self._continue_device(run, following)
             run = following or self._queue.get()
+
+    def _run_here(self, run: RunOperator) -> RunDone:
+        operator, executor = self._operators[run.operator], self._executors[run.operator]
+        return self._kept(run, self._tracer.run_items(operator, executor, self._states.fed(run).items))
+
+    def _kept(self, run: RunOperator, done: RunDone) -> RunDone:
+        """Keep the states that a run made before anything is sent: the next chunk comes after this one's answer."""
+        self._states.keep(run, done)
+        return done
 
     def _thread_run_ended(self, run: RunOperator, done: RunDone | AgentError) -> RunOperator | None:
         """Report a run; returns the next one if it is for this thread. Other work goes to the event loop."""

@@ -20,6 +20,7 @@ from jellybean.tensor_files import Array
         "jellybean infer my-digits --input strip=my-digits/samples/strip.png",
         "jellybean infer my-digits --input 'strip=my-digits/data/heldout.npz#strips[3]' --json",
         "jellybean infer my-flow --input rows=batch.npy --rows",
+        "jellybean infer my-listen --input chunk=my-listen/samples/voice.npy --rows --stream me",
         "jellybean infer my-ocr --input picture=bytes:my-ocr/samples/receipt.jpg --text",
         "jellybean infer my-flow --input 'meta=[0.5, 12]' --input 'flags=uint8:[1, 0]'",
     )
@@ -38,6 +39,12 @@ def infer(
     rows: Annotated[
         bool, typer.Option("--rows", help="Send each row of the inputs as a request; an answer a row.")
     ] = False,
+    stream: Annotated[
+        str,
+        typer.Option(
+            metavar="ID", help="Send the requests as a new stream, chunk by chunk: an operator keeps a state."
+        ),
+    ] = "",
     text: Annotated[bool, typer.Option("--text", help="Answers are text, UTF-8 bytes as uint8: print it.")] = False,
     overrides: Overrides = None,
     gateway: GatewayAt = None,
@@ -46,7 +53,7 @@ def infer(
 ) -> None:
     """Send one request, or one for each row of a file, and print the answers."""
     from jellybean.bench.answer_metrics import text_of
-    from jellybean.serving.client import Client
+    from jellybean.serving.client import Chunk, Client
 
     check_project(directory, overrides)
     tensors = parse_inputs(inputs)
@@ -56,7 +63,8 @@ def infer(
     with Client.at(endpoint) if endpoint else Client.of(directory) as client, progress("infer") as advance:
         for number, request in enumerate(requests):
             advance(number, len(requests), f"request {number + 1}")
-            answers.append(client.infer(request))
+            chunk = Chunk(stream, begins=number == 0, ends=number == len(requests) - 1) if stream else None
+            answers.append(client.infer(request, chunk=chunk))
     if json:
         found = [
             {name: text_of(value) if text else value.tolist() for name, value in answer.items()} for answer in answers

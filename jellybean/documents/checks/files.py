@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from jellybean.documents.checks.checked import CheckedWorkflow, as_written
 from jellybean.documents.checks.model_fit import ArrayHeader, Models, check_model_fit
+from jellybean.documents.checks.state_checks import without_state
 from jellybean.documents.checks.tensors import ModelFileError, ModelSignature, Port, Tensor, read_model
 from jellybean.documents.flow import Flow
 from jellybean.documents.python_modules import function_source, where_to_put_it
@@ -112,7 +113,7 @@ def check_files(workflow: CheckedWorkflow, flow: Flow, directory: Path) -> Model
         for variant, files in spec.variants.items():
             model = _model(workflow, directory, ("operators", operator, "variants", variant), files)
             if model is not None:
-                models.setdefault(operator, {})[variant] = model
+                models.setdefault(operator, {})[variant] = without_state(workflow, operator, spec, variant, model)
     for path, files in _valid_variants(workflow):
         _model(workflow, directory, path, files)
     check_model_fit(workflow, flow, models, arrays)
@@ -130,8 +131,8 @@ def _arrays(workflow: CheckedWorkflow, directory: Path) -> Mapping[str, ArrayHea
         if source.inputs is not None
     }
     rows: dict[DocPath, int] = {}
-    if workflow.document.labels is not None:
-        references = {("labels",): workflow.document.labels, **references}
+    per_row = {("labels",): workflow.document.labels, ("stream_ids",): workflow.document.stream_ids}
+    references = {**{path: named for path, named in per_row.items() if named is not None}, **references}
     for path, reference in references.items():
         try:
             header = array_header(directory, reference)

@@ -76,6 +76,11 @@ class SourceSpec(DocumentModel):
         default=None, description="Tiers in which its data may be processed; any by default. For example [edge, hub]."
     )
     inputs: ArrayRef | None = Field(default=None, description="Held-out inputs, one per row: data/heldout.npz#images.")
+    streams: int | None = Field(
+        default=None,
+        ge=1,
+        description="Number of streams that its rate is made of, if an operator has a `state`.",
+    )
 
 
 ANY_VARIANT = "*"
@@ -269,6 +274,16 @@ class VariantSpec(DocumentModel):
         return self.model is not None or self.python is not None
 
 
+class StateSpec(DocumentModel):
+    """A state that an operator's models keep from one chunk of a stream to the next."""
+
+    by: Literal["stream"] = Field(description="What has a state of its own: each stream of requests.")
+    tensors: Annotated[dict[PortName, PortName], NOT_EMPTY] = Field(
+        description="Input of the models -> output that it takes from the chunk before: {state: state_next}; zeros at "
+        "first."
+    )
+
+
 class OperatorSpec(DocumentModel):
     """A node of the workflow graph: one processing step, with alternative variants."""
 
@@ -285,6 +300,10 @@ class OperatorSpec(DocumentModel):
         ge=0.0,
         alias="batch_delay",
         description="Longest time that a request waits for its batch to fill, for example 5 ms; 0 by default.",
+    )
+    state: StateSpec | None = Field(
+        default=None,
+        description="The state that its models keep: {by: stream, tensors: {state: state_next}}; none by default.",
     )
     cuts: CutCount = Field(
         default=0,
@@ -342,6 +361,11 @@ class WorkflowDocument(DocumentModel):
     sources: Annotated[dict[Name, SourceSpec], NOT_EMPTY]
     operators: Annotated[dict[Name, OperatorSpec], NOT_EMPTY]
     labels: ArrayRef | None = Field(default=None, description="Labels of the held-out inputs: data/heldout.npz#labels.")
+    stream_ids: ArrayRef | None = Field(
+        default=None,
+        description="The stream of each row of the held-out inputs, if an operator has a `state`: "
+        "data/heldout.npz#streams.",
+    )
     metric: Literal["exact_match", "top1", "word_accuracy", "character_accuracy"] | None = Field(
         default=None, description="How answers are compared to labels."
     )

@@ -24,7 +24,7 @@ _MIN_VIEW_BYTES = 2**16  # smaller tensors are copied: a view keeps the whole me
 
 
 class FastWorkflow(FastInfer):
-    """Starts requests of known shape without parsing tensors. Those that may be kept on disk take the normal path."""
+    """Starts requests of known shape without parsing tensors; not those of streams, or that may be kept on disk."""
 
     def __init__(self, gateway: Gateway, workflow: Workflow) -> None:
         super().__init__(workflow)
@@ -36,7 +36,7 @@ class FastWorkflow(FastInfer):
         if self._plan != view.hash:
             self._known.clear()
             self._plan = view.hash
-        return not view.eventually and super().__call__(call, data)
+        return not view.eventually and not view.stateful and super().__call__(call, data)
 
     def _checked(self, model: str, inputs: Tensors) -> Sequence[str]:
         check_inputs(self._gateway.view, self._gateway.signature, inputs)

@@ -23,6 +23,7 @@ from jellybean.serving.gateway.requests.hedging import Hedge
 from jellybean.serving.gateway.requests.in_flight import InFlightRequests
 from jellybean.serving.gateway.requests.kept import KeptRequests
 from jellybean.serving.gateway.requests.request import OnFinished, Request, log_failure
+from jellybean.serving.gateway.streams.streams import StreamChunk, Streams, misplaced_chunk
 from jellybean.serving.gateway.tracing import NOT_TRACED, NoTracer, RequestTrace, Tracer
 from jellybean.serving.outcomes import Outcome, OutcomeKind, Result, Tensors
 from jellybean.serving.spool.delivery import Key
@@ -82,6 +83,7 @@ class Gateway:
             on_change=self._on_routes_changed,
             on_worker_lost=self._requests.on_worker_lost,
         )
+        self._streams = Streams(self._requests, lambda: self.plans.served, settings.timeout_s)
         self._kept: KeptRequests | None = None
         if spool is not None:
             is_open, current = lambda: not self.unavailable_reason, lambda: self.plans.served
@@ -113,21 +115,37 @@ class Gateway:
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
-    async def infer(self, inputs: Tensors, time_left_s: float | None, request_id: str = "", caller: str = "") -> Result:
-        """Answer one request within `time_left_s`. `request_id`: unique per `caller` (a URI); empty: no id."""
+    async def infer(
+        self,
+        inputs: Tensors,
+        time_left_s: float | None,
+        request_id: str = "",
+        caller: str = "",
+        chunk: StreamChunk | None = None,
+    ) -> Result:
+        """Answer one request within `time_left_s`. `request_id`: unique per `caller` (a URI); empty: no id.
+
+        `chunk`: the request's place in a stream, for plans with a state.
+        """
         trace = self._tracer.begin("request", self.view, request_id[:MAX_ID_BYTES], has_client=True)
         outcome: Outcome | None = Outcome(grpc.StatusCode.CANCELLED, "the client cancelled")
         try:
-            outcome, outputs = await self._infer(inputs, time_left_s, Key(caller, request_id), trace)
+            outcome, outputs = await self._infer(inputs, time_left_s, Key(caller, request_id), trace, chunk)
         finally:
             trace.end(outcome)
         return outcome, outputs
 
-    async def _infer(self, inputs: Tensors, time_left_s: float | None, key: Key, trace: RequestTrace) -> Result:
+    async def _infer(
+        self, inputs: Tensors, time_left_s: float | None, key: Key, trace: RequestTrace, chunk: StreamChunk | None
+    ) -> Result:
         size = len(key.id.encode())
         if size > MAX_ID_BYTES:
             reason = f"a request's id has {size} bytes; {MAX_ID_BYTES} are the most"
             return self._refuse(Outcome(grpc.StatusCode.INVALID_ARGUMENT, reason), "", trace)
+        if (misplaced := misplaced_chunk(self.view, chunk)) is not None:
+            return self._refuse(misplaced, key.id, trace)
+        if chunk is not None:
+            return await self._infer_chunk(chunk, inputs, time_left_s, key, trace)
         if self._kept is not None and (self.view.eventually or (key.id and not inputs)):
             if self._draining:
                 return self._refuse(Outcome(grpc.StatusCode.UNAVAILABLE, self.unavailable_reason), key.id, trace)
@@ -137,6 +155,33 @@ class Gateway:
         return await self._requests.result_of(
             lambda on_finished: self.submit(inputs, time_left_s, key if key.id else None, on_finished, trace=trace)
         )
+
+    async def _infer_chunk(
+        self, chunk: StreamChunk, inputs: Tensors, time_left_s: float | None, key: Key, trace: RequestTrace
+    ) -> Result:
+        """Answer a chunk of a stream, after those before it."""
+        began, size, own = (
+            time.monotonic(),
+            sum(len(tensor.data) for tensor in inputs.values()),
+            key if key.id else None,
+        )
+        self.counters.received += 1
+        outcome = self._refusal(inputs, own, size, are_checked=False)
+        outputs: Tensors = {}
+        is_admitted = outcome is None
+        if is_admitted:
+            self._admission.add(own, size)
+            outcome = Outcome(grpc.StatusCode.CANCELLED, "the client cancelled")
+        try:
+            if is_admitted:
+                outcome, outputs = await self._streams.infer(chunk, inputs, time_left_s, key.id, trace)
+        finally:
+            if is_admitted:
+                self._admission.remove(own, size, answered=outcome is None)
+            self.counters.count(outcome, time.monotonic() - began)
+        if outcome is not None:
+            log_failure(outcome, key.id, trace)
+        return outcome, outputs
 
     def _refuse(self, outcome: Outcome, request_id: str, trace: RequestTrace) -> Result:
         """The result of a request that is refused before it is submitted, which is logged and counted."""
@@ -180,7 +225,7 @@ class Gateway:
     def _refusal(self, inputs: Inputs, key: Key | None, size: int, *, are_checked: bool) -> Outcome | None:
         if self.state in ("draining", "starting"):
             return Outcome(grpc.StatusCode.UNAVAILABLE, self.unavailable_reason)
-        outcome = self._admission.refusal(key, size, self._requests.count)
+        outcome = self._admission.refusal(key, size, self._requests.count + self._streams.waiting)
         if outcome is not None:
             return outcome
         try:
@@ -246,7 +291,7 @@ class Gateway:
         self._draining = True
         self.changed.set()
         self._drain_until_s = min(self._drain_until_s, time.monotonic() + timeout_s)  # the soonest of several calls
-        while self._requests.count and time.monotonic() < self._drain_until_s:
+        while (self._requests.count or self._streams.waiting) and time.monotonic() < self._drain_until_s:
             await asyncio.sleep(0.01)
         if self._kept is not None:
             self._kept.release()

@@ -15,6 +15,8 @@ import grpc
 from jellybean.serving.enrolment.rollout import PlanOffer, PlanRollout
 from jellybean.serving.gateway.gateway import Gateway
 from jellybean.serving.gateway.metrics import GatewayCollector
+from jellybean.serving.gateway.streams.streams import StreamChunk
+from jellybean.serving.spool.delivery import Key
 from jellybean_agent import (
     GATEWAY,
     AgentError,
@@ -58,7 +60,8 @@ class GatewayService:
         response = gateway_pb2.InferResponse(request_id=request.request_id or uuid.uuid4().hex)
         caller = caller_uri(context)
         time_left_s = context.time_remaining()
-        outcome, outputs = await self._gateway.infer(request.inputs, time_left_s, request.request_id, caller)
+        chunk = _chunk_of(request, caller) if request.HasField("stream") else None
+        outcome, outputs = await self._gateway.infer(request.inputs, time_left_s, request.request_id, caller, chunk)
         if outcome is not None and outcome.kept:
             return gateway_pb2.InferResponse(request_id=outcome.kept, kept=True)
         if outcome is not None:
@@ -117,3 +120,8 @@ class GatewayService:
         except (ValueError, RecursionError) as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the plan is not JSON: {error}")
         return gateway_pb2.ReplaceResponse(before=before.view.hash)
+
+
+def _chunk_of(request: gateway_pb2.InferRequest, caller: str) -> StreamChunk:
+    given = request.stream
+    return StreamChunk(Key(caller, given.id), begins=given.begins, ends=given.ends, number=given.chunk)

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from jellybean.serving.gateway.gateway import Gateway
-from jellybean_agent import GATEWAY, ModelCounters, ServedModel, StatusError, TensorPort
+from jellybean.serving.gateway.streams.streams import StreamChunk
+from jellybean.serving.spool.delivery import Key
+from jellybean_agent import GATEWAY, ModelCounters, Sequence, ServedModel, StatusError, TensorPort
 from jellybean_protos.agent.v1 import agent_pb2
 
 PLATFORM = "jellybean_workflow"
@@ -76,10 +78,17 @@ class Workflow:
         )
 
     async def infer(
-        self, model: str, inputs: Mapping[str, agent_pb2.Tensor], timeout_s: float | None
+        self,
+        model: str,
+        inputs: Mapping[str, agent_pb2.Tensor],
+        timeout_s: float | None,
+        sequence: Sequence | None = None,
     ) -> Mapping[str, agent_pb2.Tensor]:
         """Answer a request. The protocol's ids are the client's own and need not be unique, so they are not used."""
-        outcome, outputs = await self._gateway.infer(inputs, timeout_s)
+        chunk = None
+        if sequence is not None:
+            chunk = StreamChunk(Key("", sequence.id), begins=sequence.start, ends=sequence.end)
+        outcome, outputs = await self._gateway.infer(inputs, timeout_s, chunk=chunk)
         if outcome is not None:
             error = StatusError(outcome.status, outcome.reason)
             error.is_logged = True  # by the gateway

@@ -75,6 +75,7 @@ class PlannedOperator:
     children: tuple[float, ...] = ()  # fraction of outputs with 0, 1, 2, ... rows; empty if not measured
     stage: Stage | None = None  # set if the operator runs one part of a model that is cut in two (cut_models.py)
     batch_delay_s: float = field(default=0.0, metadata={"said": "unless 0"})  # as in `Operator`
+    state: tuple[tuple[str, str], ...] = field(default=(), metadata={"said": "if it keeps one"})  # as in `Operator`
 
     @property
     def label(self) -> str:

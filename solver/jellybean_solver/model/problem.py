@@ -60,6 +60,9 @@ class Source:
     message_bytes: float
     arrivals: Arrivals = Arrivals.POISSON
     deliver: Deliver = field(default=Deliver.IN_TIME, metadata={"said": "where it is not the default"})
+    streams: int = field(
+        default=0, metadata={"said": "unless 0"}
+    )  # that its rate is made of; 0: no operator has a state
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +144,7 @@ class Operator:
     variants: tuple[Variant, ...]
     tiers: tuple[str, ...] | None = None  # where it may run; None: anywhere
     batch_delay_s: float = 0.0  # longest time that a request waits for its batch to fill
+    state: tuple[tuple[str, str], ...] = ()  # (input, output) of the models that a stream's next chunk takes
 
     def variant(self, name: str) -> Variant:
         """The variant called `name`; KeyError when there is none."""

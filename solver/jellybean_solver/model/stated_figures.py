@@ -74,4 +74,5 @@ def _operator(problem: Problem, planned: PlannedOperator, workers: Sequence[Plan
         memory_bytes={pool: variant.memory_bytes[pool] for pool in pools if pool in variant.memory_bytes},
         children=variant.children,
         stage=variant.stage,
+        state=operator.state,
     )

@@ -58,6 +58,7 @@ class SourceMessage:
     path: Path = ()
     payload: None = None
     until: float = math.inf  # no deadline
+    position: None = None  # states have no effect on times
 
 
 @dataclass(slots=True)

@@ -20,6 +20,7 @@ from jellybean_solver.model.plan import Plan, PlannedWorker
 from jellybean_solver.model.problem import Arrivals, EdgeKind
 from jellybean_solver.model.route_drawing import RouteDrawer, own_routes
 from jellybean_solver.model.sites import most_sites, site_of, worker_at
+from jellybean_solver.model.stream_assignment import StreamDrawer
 from jellybean_solver.model.streams import RequestStream, arrival_times, request_streams
 from jellybean_solver.simulation.answers import Answers, Path
 from jellybean_solver.simulation.interfaces import (
@@ -157,14 +158,14 @@ class _Simulation:
             routes, weights = list(ways), list(ways.values())
             if stream.sites == 1:
                 arrivals = times(stream, rng, index * GOLDEN % 1.0)
-                self._next_arrival(_Traffic(stream, arrivals, routes, RouteDrawer(weights), 0))
+                self._next_arrival(_Traffic(stream, arrivals, routes, self._drawer(stream, weights), 0))
                 continue
             own = replace(stream, rate_per_s=stream.rate_per_s / stream.sites, sites=1)
             for site in range(stream.sites):  # with independent arrivals and routes
                 rng = random.Random(f"{self._seed}/arrivals/{index}/{site}")
                 place = site * most_sites(self._plan.sites) // stream.sites
                 arrivals = times(own, rng, rng.random())
-                self._next_arrival(_Traffic(own, arrivals, routes, RouteDrawer(weights, rng), place))
+                self._next_arrival(_Traffic(own, arrivals, routes, self._drawer(own, weights, rng), place))
         events, pop = self._events, heapq.heappop
         if drain_s is not None:
             self._last_s = self._window.end_s + drain_s
@@ -174,6 +175,14 @@ class _Simulation:
                 return
             self._now = now
             handle(first, second)
+
+    def _drawer(
+        self, stream: RequestStream, weights: Sequence[float], phase: random.Random | None = None
+    ) -> RouteDrawer | StreamDrawer:
+        """Whole streams keep their route where an operator has a state; else each request is routed by itself."""
+        if any(self._plan.operator_by_name[name].state for name in stream.operators):
+            return StreamDrawer(weights, stream.sources[0].streams)
+        return RouteDrawer(weights, phase)
 
     def _at(self, time: float, handle: Callable[..., None], first: Any, second: Any = None) -> None:
         heapq.heappush(self._events, (time, next(self._number), handle, first, second))
@@ -287,5 +296,5 @@ class _Traffic:
     stream: RequestStream
     times: Iterator[float]
     routes: Sequence[int]
-    drawer: RouteDrawer
+    drawer: RouteDrawer | StreamDrawer
     place: int

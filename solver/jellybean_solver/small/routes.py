@@ -201,6 +201,7 @@ def _operator(
     served = {route.workers[name] for route in routes}
     pools = dict.fromkeys(worker.pool for worker in workers if worker.name in served)
     batch = {pool: max(network.problem.times(name, variant, pool)) for pool in pools}
+    delay_s, state = operator.batch_delay_s, operator.state
     return PlannedOperator(
-        name, operator.inputs, chosen, batch, 0.0, {}, {}, {}, variant.model, batch_delay_s=operator.batch_delay_s
+        name, operator.inputs, chosen, batch, 0.0, {}, {}, {}, variant.model, batch_delay_s=delay_s, state=state
     )

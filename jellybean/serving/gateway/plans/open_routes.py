@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from jellybean.serving.gateway.plans.route_choice import SiteRouteDrawer
 from jellybean_agent import PlanView
+from jellybean_solver import StreamAssignment
 
 BARRED_S = 1.0  # seconds between probes of a barred route
 
@@ -23,6 +24,7 @@ class OpenRoutes:
         self._view, self._is_away = view, is_away
         self._workers = [frozenset(route.values()) for route in view.routes]
         self._barred: dict[int, float] = {}  # route -> CLOCK_MONOTONIC second of its next probe
+        self._streams: StreamAssignment | None = None  # made for the first stream
         sites = len(view.routes) // len(view.weights)
         self._drawer = SiteRouteDrawer(view.weights, sites, periodic=view.periodic)
 
@@ -56,14 +58,26 @@ class OpenRoutes:
 
     def reweight(self) -> None:
         """Give closed routes weight 0, unless every route of a site is closed."""
-        self._drawer.reweight(
-            [
-                0.0 if self._is_closed(route) else weight
-                for route, weight in zip(
-                    range(len(self._view.routes)), itertools.cycle(self._view.weights), strict=False
-                )
-            ]
-        )
+        weights = [
+            0.0 if self._is_closed(route) else weight
+            for route, weight in zip(range(len(self._view.routes)), itertools.cycle(self._view.weights), strict=False)
+        ]
+        self._drawer.reweight(weights)
+        if self._streams is not None:
+            self._streams.reweight(weights)
+
+    def draw_for(self, stream: str) -> int | None:
+        """The route of a stream, which it keeps while it is open; None when it is closed, and all others are."""
+        if self._streams is None:
+            self._streams = StreamAssignment([*self._view.weights] * (len(self._workers) // len(self._view.weights)))
+            self.reweight()
+        route = self._streams.route_of(stream)
+        return None if self._is_closed(route) else route
+
+    def release_stream(self, stream: str) -> None:
+        """Forget a stream."""
+        if self._streams is not None:
+            self._streams.release(stream)
 
     def _is_closed(self, route: int) -> bool:
         if self._barred.get(route, 0.0) > time.monotonic():

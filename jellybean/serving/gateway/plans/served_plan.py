@@ -22,6 +22,8 @@ from jellybean_agent import (
     Peer,
     PeerSettings,
     PlanView,
+    StatusError,
+    StreamPosition,
     Transport,
     protocol_metadata,
     protocol_mismatch,
@@ -31,6 +33,7 @@ from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
 LOG = logging.getLogger("jellybean.gateway")
 _DESCRIBE_S = 10.0
 _METRICS_S = 2.0
+_STATE_S = 2.0  # longest wait for a stream's state, which is rebuilt where it does not come
 _DESCRIBE_TRIES, _DESCRIBE_PAUSE_S = 5, 0.5
 _AWAY = ("draining", "gone")
 
@@ -69,6 +72,7 @@ class ServedPlan:
         self._attempts: Counter[str] = Counter()  # worker -> attempts in progress over routes with it
         self._describing: dict[str, asyncio.Task[None]] = {}  # by worker
         self._peers: dict[str, Peer] = {}
+        self._channels: dict[str, grpc.aio.Channel] = {}  # to workers whose states were moved
 
     def start(self) -> None:
         """Connect to every worker, and again whenever a stream breaks."""
@@ -83,6 +87,8 @@ class ServedPlan:
             task.cancel()
         for peer in self._peers.values():
             await peer.close()
+        for channel in self._channels.values():
+            await channel.close(None)
 
     @property
     def state(self) -> str:
@@ -135,6 +141,25 @@ class ServedPlan:
         found = await asyncio.gather(*map(metrics_of, ready), return_exceptions=True)
         return [text for text in found if isinstance(text, bytes)]
 
+    async def call_state(self, method: str, name: str, state: agent_pb2.StreamState) -> agent_pb2.StreamState:
+        """Have a worker read or write the state of a stream. StatusError when it does not."""
+        if self.workers[name].state == "gone":
+            raise StatusError(grpc.StatusCode.UNAVAILABLE, f"worker {name} is gone")
+        if name not in self._channels:
+            self._channels[name] = self._transport.channel(self._addresses[name], name)
+        stub = agent_pb2_grpc.AgentStub(self._channels[name])  # type: ignore[no-untyped-call]
+        try:
+            call = getattr(stub, method)(state, timeout=_STATE_S, metadata=protocol_metadata())
+            answer: agent_pb2.StreamState = await call
+        except grpc.aio.AioRpcError as error:
+            raise StatusError(error.code(), error.details() or error.code().name) from error
+        except (grpc.aio.UsageError, asyncio.CancelledError) as error:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+            reason = "its plan was retired"  # which closed the channel under the call
+            raise StatusError(grpc.StatusCode.UNAVAILABLE, reason) from error
+        return answer
+
     # -- attempts -----------------------------------------------------------------------------------------------------
 
     def draw(self) -> int | None:
@@ -143,6 +168,14 @@ class ServedPlan:
         if route is not None and self._routes.is_barred(route):
             self.bar(route)  # this attempt is the probe; others wait for its result
         return route
+
+    def draw_for(self, stream: str) -> int | None:
+        """The route of a stream: always the same one while its workers are there; None when no route is open."""
+        return self._routes.draw_for(stream)
+
+    def release_stream(self, stream: str) -> None:
+        """Forget a stream's route."""
+        self._routes.release_stream(stream)
 
     def alternative(self, route: int) -> int | None:
         """Another open route of the same site for a hedge; None when there is none over other workers."""
@@ -153,7 +186,15 @@ class ServedPlan:
         self._routes.bar(route)
         asyncio.get_running_loop().call_later(BARRED_S * 1.01, self._on_routes_changed)
 
-    def send(self, key: str, route: int, inputs: Inputs, deadline_s: float, trace: RequestTrace) -> None:
+    def send(
+        self,
+        key: str,
+        route: int,
+        inputs: Inputs,
+        deadline_s: float,
+        trace: RequestTrace,
+        position: StreamPosition | None = None,
+    ) -> None:
         """Start an attempt: send the sources' tensors to the first workers of the route."""
         for name in set(self.view.routes[route].values()):
             self._attempts[name] += 1
@@ -170,6 +211,8 @@ class ServedPlan:
                         plan=self.view.hash,
                     )
                     data = tensor.data if tensor is not None else b""
+                    if position is not None:
+                        message.stream, message.after = position.stream, position.after
                     trace.stamp(message)
                     worker = self.view.routes[route][operator]
                     tiers = (self.view.tier_of(source, route), self.view.workers[worker].tier)

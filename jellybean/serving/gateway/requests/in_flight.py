@@ -28,6 +28,7 @@ from jellybean.serving.outcomes import Outcome, Result, Tensors
 from jellybean_agent import (
     AgentError,
     InvalidInputError,
+    StreamPosition,
     describe_error,
     log_fields,
     read_fan_out_path,
@@ -80,20 +81,30 @@ class InFlightRequests:
     # -- a request ----------------------------------------------------------------------------------------------------
 
     def submit(
-        self, inputs: Inputs, time_left_s: float | None, request_id: str, trace: RequestTrace, on_finished: OnFinished
+        self,
+        inputs: Inputs,
+        time_left_s: float | None,
+        request_id: str,
+        trace: RequestTrace,
+        on_finished: OnFinished,
+        position: StreamPosition | None = None,
     ) -> Request:
-        """Start a request that must end within `time_left_s`; `on_finished` may be called before this returns."""
+        """Start a request that must end within `time_left_s`; `on_finished` may be called before this returns.
+
+        `position`: the state of a stream that it continues.
+        """
         loop = asyncio.get_running_loop()
         timeout_s = min(self._timeout_s, time_left_s if time_left_s is not None else self._timeout_s)
         limit_s = answer_limit_s(timeout_s)
         sinks = frozenset(self._current_plan().view.sinks)
         request = Request(inputs, time.monotonic() + limit_s, on_finished, request_id, limit_s, sinks, trace)
+        request.position = position
         self._requests[request] = None
         request.deadline_timer = loop.call_later(limit_s, self._expire, request, timeout_s)
         try:
             self._budget.earn()
             self._attempt(request)
-            if self._hedge is not None and self._hedge.after_s < limit_s:
+            if self._hedge is not None and position is None and self._hedge.after_s < limit_s:
                 request.hedge_timer = loop.call_later(self._hedge.after_s, self._hedge_request, request)
         except AgentError as error:
             self._finish(request, Outcome(status_of(error), str(error)))
@@ -155,7 +166,8 @@ class InFlightRequests:
         except Exception as error:  # a boundary: whatever the answers hold, the request ends with a reason
             LOG.exception("an answer cannot be put together")
             return Outcome(grpc.StatusCode.INTERNAL, f"the answer cannot be put together: {describe_error(error)}"), {}
-        if self._hedge is not None:
+        request.answered_by = found
+        if self._hedge is not None and request.position is None:
             latency_s = time.monotonic() + request.time_limit_s - request.deadline_s
             had_no_loss = request.tries == 1 or (request.tries == 2 and request.hedged is not None)
             if had_no_loss:  # latencies of lost attempts say nothing about slow ones
@@ -182,7 +194,7 @@ class InFlightRequests:
             raise InvalidInputError("the plan that has taken over has other sources")
         if request.sinks != frozenset(plan.view.sinks):
             raise InvalidInputError("the plan that has taken over has other sinks")
-        route = plan.draw()
+        route = plan.draw() if request.position is None else plan.draw_for(request.position.stream)
         if route is None:
             self._waiting[request] = None
             request.trace.event("waits for a route", {})
@@ -196,7 +208,7 @@ class InFlightRequests:
         key = f"{self._key_prefix}-{next(self._numbers)}"
         attempt = Attempt(key, request, plan, route, {sink: SinkAnswer() for sink in sinks}, set(sinks))
         request.attempts[key] = self._attempts[key] = attempt
-        plan.send(key, route, request.inputs, request.deadline_s, request.trace)
+        plan.send(key, route, request.inputs, request.deadline_s, request.trace, request.position)
         request.trace.event("attempt", {"key": key, "route": route})
 
     def _hedge_request(self, request: Request) -> None:

@@ -12,7 +12,7 @@ from jellybean.serving.gateway.plans.source_messages import Inputs
 from jellybean.serving.gateway.requests.sink_answer import SinkAnswer
 from jellybean.serving.gateway.tracing import RequestTrace
 from jellybean.serving.outcomes import Outcome, OutcomeKind, Tensors
-from jellybean_agent import GATEWAY, log_fields
+from jellybean_agent import GATEWAY, StreamPosition, log_fields
 from jellybean_protos.agent.v1 import agent_pb2
 
 LOG = logging.getLogger("jellybean.gateway")
@@ -61,6 +61,8 @@ class Request:
     hedged: Attempt | None = None  # the slow attempt that a second one was started beside
     deadline_timer: asyncio.TimerHandle | None = None
     hedge_timer: asyncio.TimerHandle | None = None
+    position: StreamPosition | None = None  # the state that it continues
+    answered_by: Attempt | None = None
 
 
 def log_failure(outcome: Outcome, request_id: str, trace: RequestTrace, attempts: Iterable[str] | None = None) -> None:

@@ -6,6 +6,20 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class StreamState(_message.Message):
+    __slots__ = ("operator", "stream", "after", "tensors", "plan")
+    OPERATOR_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    TENSORS_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    operator: str
+    stream: str
+    after: str
+    tensors: _containers.RepeatedCompositeFieldContainer[Tensor]
+    plan: str
+    def __init__(self, operator: _Optional[str] = ..., stream: _Optional[str] = ..., after: _Optional[str] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., plan: _Optional[str] = ...) -> None: ...
+
 class Tensor(_message.Message):
     __slots__ = ("dtype", "shape", "data")
     DTYPE_FIELD_NUMBER: _ClassVar[int]
@@ -37,7 +51,7 @@ class Failure(_message.Message):
     def __init__(self, worker: _Optional[str] = ..., operator: _Optional[str] = ..., reason: _Optional[str] = ..., status: _Optional[int] = ...) -> None: ...
 
 class Message(_message.Message):
-    __slots__ = ("request_id", "route", "upstream", "downstream", "path", "tensor", "failure", "plan", "left_s", "trace")
+    __slots__ = ("request_id", "route", "upstream", "downstream", "path", "tensor", "failure", "plan", "left_s", "stream", "after", "trace")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ROUTE_FIELD_NUMBER: _ClassVar[int]
     UPSTREAM_FIELD_NUMBER: _ClassVar[int]
@@ -47,6 +61,8 @@ class Message(_message.Message):
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
     LEFT_S_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
     TRACE_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     route: int
@@ -57,8 +73,10 @@ class Message(_message.Message):
     failure: Failure
     plan: str
     left_s: float
+    stream: str
+    after: str
     trace: Trace
-    def __init__(self, request_id: _Optional[str] = ..., route: _Optional[int] = ..., upstream: _Optional[str] = ..., downstream: _Optional[str] = ..., path: _Optional[_Iterable[_Union[Position, _Mapping]]] = ..., tensor: _Optional[_Union[Tensor, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., plan: _Optional[str] = ..., left_s: _Optional[float] = ..., trace: _Optional[_Union[Trace, _Mapping]] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., route: _Optional[int] = ..., upstream: _Optional[str] = ..., downstream: _Optional[str] = ..., path: _Optional[_Iterable[_Union[Position, _Mapping]]] = ..., tensor: _Optional[_Union[Tensor, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., plan: _Optional[str] = ..., left_s: _Optional[float] = ..., stream: _Optional[str] = ..., after: _Optional[str] = ..., trace: _Optional[_Union[Trace, _Mapping]] = ...) -> None: ...
 
 class Trace(_message.Message):
     __slots__ = ("parent", "state", "request_id", "sent_unix_ns")

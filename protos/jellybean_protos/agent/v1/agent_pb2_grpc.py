@@ -60,6 +60,16 @@ class AgentStub:
                 request_serializer=jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.MeasureRequest.SerializeToString,
                 response_deserializer=jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.MeasureResponse.FromString,
                 _registered_method=True)
+        self.ReadState = channel.unary_unary(
+                '/jellybean.agent.v1.Agent/ReadState',
+                request_serializer=jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.StreamState.SerializeToString,
+                response_deserializer=jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.StreamState.FromString,
+                _registered_method=True)
+        self.WriteState = channel.unary_unary(
+                '/jellybean.agent.v1.Agent/WriteState',
+                request_serializer=jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.StreamState.SerializeToString,
+                response_deserializer=jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.StreamState.FromString,
+                _registered_method=True)
 
 
 class AgentServicer:
@@ -102,6 +112,19 @@ class AgentServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadState(self, request, context):
+        """The state of a stream at one operator, to keep a copy or to move it to another worker.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WriteState(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AgentServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -129,6 +152,16 @@ def add_AgentServicer_to_server(servicer, server):
                     servicer.Measure,
                     request_deserializer=jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.MeasureRequest.FromString,
                     response_serializer=jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.MeasureResponse.SerializeToString,
+            ),
+            'ReadState': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadState,
+                    request_deserializer=jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.StreamState.FromString,
+                    response_serializer=jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.StreamState.SerializeToString,
+            ),
+            'WriteState': grpc.unary_unary_rpc_method_handler(
+                    servicer.WriteState,
+                    request_deserializer=jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.StreamState.FromString,
+                    response_serializer=jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.StreamState.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -267,6 +300,60 @@ class Agent:
             '/jellybean.agent.v1.Agent/Measure',
             jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.MeasureRequest.SerializeToString,
             jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.MeasureResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadState(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jellybean.agent.v1.Agent/ReadState',
+            jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.StreamState.SerializeToString,
+            jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.StreamState.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WriteState(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jellybean.agent.v1.Agent/WriteState',
+            jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.StreamState.SerializeToString,
+            jellybean__protos_dot_agent_dot_v1_dot_agent__pb2.StreamState.FromString,
             options,
             channel_credentials,
             insecure,

@@ -18,7 +18,7 @@ class PlanResponse(_message.Message):
     def __init__(self, plan: _Optional[bytes] = ...) -> None: ...
 
 class InferRequest(_message.Message):
-    __slots__ = ("request_id", "inputs")
+    __slots__ = ("request_id", "inputs", "stream")
     class InputsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -28,9 +28,23 @@ class InferRequest(_message.Message):
         def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_agent_pb2.Tensor, _Mapping]] = ...) -> None: ...
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     inputs: _containers.MessageMap[str, _agent_pb2.Tensor]
-    def __init__(self, request_id: _Optional[str] = ..., inputs: _Optional[_Mapping[str, _agent_pb2.Tensor]] = ...) -> None: ...
+    stream: Stream
+    def __init__(self, request_id: _Optional[str] = ..., inputs: _Optional[_Mapping[str, _agent_pb2.Tensor]] = ..., stream: _Optional[_Union[Stream, _Mapping]] = ...) -> None: ...
+
+class Stream(_message.Message):
+    __slots__ = ("id", "begins", "ends", "chunk")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    BEGINS_FIELD_NUMBER: _ClassVar[int]
+    ENDS_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    begins: bool
+    ends: bool
+    chunk: int
+    def __init__(self, id: _Optional[str] = ..., begins: _Optional[bool] = ..., ends: _Optional[bool] = ..., chunk: _Optional[int] = ...) -> None: ...
 
 class InferResponse(_message.Message):
     __slots__ = ("request_id", "outputs", "kept")

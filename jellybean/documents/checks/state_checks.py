@@ -1,0 +1,91 @@
+"""Check operators with a `state:`: where they stand in the workflow, their tensors, and the streams of the sources."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from jellybean.documents.checks.checked import CheckedWorkflow
+from jellybean.documents.checks.tensors import ModelSignature
+from jellybean.documents.flow import Flow
+from jellybean.documents.schema.workflow import OperatorSpec, WorkflowDocument
+from jellybean.quantities import did_you_mean, quoted
+from jellybean_solver import Deliver, EdgeKind
+
+
+def check_states(workflow: CheckedWorkflow, flow: Flow) -> None:
+    """Check the operators and sources of a workflow with states; without `state:` no source has streams."""
+    document, tree = workflow.document, workflow.tree
+    if document is None:
+        return
+    stateful = [name for name, operator in document.operators.items() if operator.state is not None]
+    if not stateful and not workflow.broken:
+        for name, source in document.sources.items():
+            if source.streams is not None:
+                tree.add(("sources", name, "streams"), "no operator keeps a state by stream", "leave streams out")
+        if document.stream_ids is not None:
+            tree.add(("stream_ids",), "no operator keeps a state by stream", "leave stream_ids out")
+        return
+    for name in stateful:
+        for message, hint in _operator_problems(name, document.operators[name], document, flow):
+            tree.add(("operators", name, "state"), message, hint, key=True)
+    if stateful:
+        _check_sources(workflow, document, stateful[0])
+
+
+def _operator_problems(
+    name: str, operator: OperatorSpec, document: WorkflowDocument, flow: Flow
+) -> Iterator[tuple[str, str]]:
+    if _depth(name, flow) > 0:
+        yield "the operator is below a fan-out: a stream has one state, not one for each child", "gather before it"
+    if any(operator.cuts_of(variant) for variant in operator.variants):
+        yield "a model with a state is not cut in two", "leave cuts out"
+    if functions := [variant for variant, spec in operator.variants.items() if spec.python is not None]:
+        yield f"variant {functions[0]} is a Python function, which keeps no state", "use an ONNX model"
+
+
+def _depth(name: str, flow: Flow) -> int:
+    """Number of fan-outs that are open at an operator."""
+    edges = flow.edges.get(name, ())
+    if not edges:
+        return 0
+    step = {EdgeKind.EACH: 0, EdgeKind.FAN_OUT: 1, EdgeKind.GATHER: -1}[edges[0].kind]
+    return _depth(edges[0].upstream, flow) + step
+
+
+def _check_sources(workflow: CheckedWorkflow, document: WorkflowDocument, operator: str) -> None:
+    tree = workflow.tree
+    streams = {name: source.streams for name, source in document.sources.items()}
+    for name, source in document.sources.items():
+        if source.streams is None:
+            hint = "write streams: 200, the number of streams that its rate is made of"
+            tree.add(("sources", name), f"{operator} keeps a state by stream, and no number of streams", hint, key=True)
+        elif source.streams != next(filter(None, streams.values())):
+            tree.add(("sources", name, "streams"), "a chunk has one message of each source: their streams differ", "")
+        if source.deliver is Deliver.EVENTUALLY:
+            message = f"{operator} keeps a state by stream, whose chunks cannot be answered later, out of their order"
+            tree.add(("sources", name, "deliver"), message, "leave deliver out")
+    if any(source.inputs is not None for source in document.sources.values()) and document.stream_ids is None:
+        hint = "write stream_ids: data/heldout.npz#streams, the stream of each row; a stream's rows are in order"
+        tree.add(("operators", operator, "state"), "the held-out inputs do not say their streams", hint, key=True)
+
+
+def without_state(
+    workflow: CheckedWorkflow, operator: str, spec: OperatorSpec, variant: str, model: ModelSignature
+) -> ModelSignature:
+    """The signature without the inputs that take the state, which no edge feeds. Adds what is wrong with them."""
+    if spec.state is None:
+        return model
+    takes, gives = {port.name: port for port in model.inputs}, {port.name: port for port in model.outputs}
+    for given, made in spec.state.tensors.items():
+        for name, known, what in ((given, takes, "input"), (made, gives, "output")):
+            if name not in known:
+                hint = did_you_mean(name, known) or f"{what}s: {', '.join(known)}"
+                message = f"model {variant} has no {what} {quoted(name)}"
+                workflow.tree.add(("operators", operator, "state", "tensors", given), message, hint, key=True)
+        shape = takes[given].tensor.shape if given in takes else None
+        if shape is not None and (not shape or any(not isinstance(size, int) or size < 0 for size in shape[1:])):
+            message = f"input {quoted(given)} of model {variant} has a shape whose sizes beside the first are not fixed"
+            hint = "export it with fixed sizes: at the begin of a stream it is filled with zeros"
+            workflow.tree.add(("operators", operator, "state", "tensors", given), message, hint, key=True)
+    return replace(model, inputs=tuple(port for port in model.inputs if port.name not in spec.state.tensors))

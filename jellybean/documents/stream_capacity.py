@@ -1,0 +1,44 @@
+"""Planning figures of operators with a state: a worker takes whole streams."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from jellybean.documents.layout import WORKFLOW_FILE
+from jellybean.documents.schema.infrastructure import InfrastructureDocument
+from jellybean.documents.schema.reader import dotted
+from jellybean.documents.schema.workflow import WorkflowDocument
+from jellybean.errors import DocumentError, DocumentProblem
+from jellybean_solver import Variant, whole_stream_times
+
+
+def with_whole_streams(
+    directory: Path,
+    operator: str,
+    variants: Sequence[Variant],
+    workflow: WorkflowDocument,
+    infrastructure: InfrastructureDocument,
+) -> tuple[Variant, ...]:
+    """The variants of an operator with a state, whose workers take whole streams.
+
+    DocumentError if no worker takes even one.
+    """
+    source = next(iter(workflow.sources.values()))
+    stream_rate_per_s, utilisation = source.rate_per_s / (source.streams or 1), infrastructure.limits.utilisation
+    found = []
+    for variant in variants:
+        whole = {
+            pool: whole_stream_times(times, stream_rate_per_s, utilisation) for pool, times in variant.service.items()
+        }
+        found.append(replace(variant, service={pool: times for pool, times in whole.items() if times}))
+    if not any(variant.service for variant in found):
+        message = (
+            f"no worker takes one stream: it sends {stream_rate_per_s:.4g} chunks/s, which must run on one worker that "
+            f"is busy at most {utilisation:g} of the time"
+        )
+        where, file = dotted(("operators", operator, "state")), str(directory / WORKFLOW_FILE)
+        hint = "use a faster worker or variant, or streams of a lower rate"
+        raise DocumentError([DocumentProblem(file, None, None, where, message, hint)])
+    return tuple(found)

@@ -1,0 +1,205 @@
+"""The streams of a gateway: which exist, and the order of their chunks."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+
+import grpc
+
+from jellybean.serving.gateway.plans.served_plan import ServedPlan
+from jellybean.serving.gateway.plans.source_messages import Inputs
+from jellybean.serving.gateway.requests.in_flight import InFlightRequests, answer_limit_s
+from jellybean.serving.gateway.requests.request import OnFinished, Request
+from jellybean.serving.gateway.streams.moves import SentChunk, read_states, settle
+from jellybean.serving.gateway.streams.stream import Place, Stream, state_code
+from jellybean.serving.gateway.tracing import NOT_TRACED, RequestTrace
+from jellybean.serving.outcomes import Outcome, Result
+from jellybean.serving.spool.delivery import Key
+from jellybean_agent import PlanView, StreamPosition
+
+MAX_STREAMS = 4096
+IDLE_S = 300.0  # after which a stream without chunks is forgotten
+MAX_WAITING = 64  # chunks of one stream that wait for their turn
+MAX_TRIES = 8  # of one chunk, each after its stream was rebuilt
+
+
+@dataclass(frozen=True, slots=True)
+class StreamChunk:
+    """What a client says of a request: its stream, and whether the stream begins or ends with it.
+
+    `number`: of the chunk, from 1, so that a repeated one is answered once; 0: the next.
+    """
+
+    stream: Key
+    begins: bool = False
+    ends: bool = False
+    number: int = 0
+
+
+class Streams:
+    """Answers chunks, those of one stream one after another. `current_plan()`: serves new attempts.
+
+    `timeout_s`: longest time limit of a chunk, its wait for the chunks before it included.
+    """
+
+    def __init__(
+        self,
+        requests: InFlightRequests,
+        current_plan: Callable[[], ServedPlan],
+        timeout_s: float,
+        idle_s: float = IDLE_S,
+    ) -> None:
+        self._requests, self._current_plan = requests, current_plan
+        self._timeout_s, self._idle_s = timeout_s, idle_s
+        self._streams: OrderedDict[Key, Stream] = OrderedDict()  # used longest ago first
+        self._prefix, self._numbers = uuid.uuid4().hex[:8], itertools.count()
+        self.waiting = 0  # chunks that wait for their turn
+        self.rebuilt = 0  # times that chunks could not be run with the state of their stream where they were sent
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    async def infer(
+        self, chunk: StreamChunk, inputs: Inputs, time_left_s: float | None, request_id: str, trace: RequestTrace
+    ) -> Result:
+        """Answer one chunk, after those of its stream that came before it."""
+        until_s = time.monotonic() + min(self._timeout_s, self._timeout_s if time_left_s is None else time_left_s)
+        stream = self._stream_of(chunk)
+        if isinstance(stream, Outcome):
+            return stream, {}
+        if not await self._turn(stream, until_s):
+            reason = f"stream {stream.name}: no answer in time, as the chunks before it have none"
+            return Outcome(grpc.StatusCode.DEADLINE_EXCEEDED, reason), {}
+        try:
+            if (refusal := _misnumbered(stream, chunk)) is not None:
+                return refusal
+            return await self._answer(stream, partial(self._send, until_s, request_id), inputs, trace)
+        finally:
+            stream.lock.release()
+            if chunk.ends and self._streams.get(chunk.stream) is stream:
+                self._forget(chunk.stream)
+
+    def _stream_of(self, chunk: StreamChunk) -> Stream | Outcome:
+        """The stream of a chunk that has arrived, or why it is refused."""
+        now_s = time.monotonic()
+        self._forget_idle(now_s)
+        stream = self._streams.get(chunk.stream)
+        if chunk.begins:
+            if stream is not None:
+                self._forget(chunk.stream)
+            elif len(self._streams) >= MAX_STREAMS:
+                reason = f"overloaded: {len(self._streams)} streams are open, the most this gateway takes"
+                return Outcome(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
+            stream = Stream(f"{self._prefix}-{next(self._numbers)}", str(chunk.stream), now_s)
+            self._streams[chunk.stream] = stream
+        elif stream is None:
+            reason = (
+                f"stream {chunk.stream} is not known: it was not begun, has ended, was idle for {self._idle_s:.0f} s, "
+                "or the gateway was started again. What its state was made of is lost: begin it anew"
+            )
+            return Outcome(grpc.StatusCode.NOT_FOUND, reason)
+        if stream.waiting >= MAX_WAITING:
+            reason = f"overloaded: {stream.waiting} chunks of stream {stream.name} wait for their turn"
+            return Outcome(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
+        stream.used_s = now_s
+        self._streams.move_to_end(chunk.stream)
+        return stream
+
+    def _forget_idle(self, now_s: float) -> None:
+        while self._streams:
+            key, stream = next(iter(self._streams.items()))
+            if now_s - stream.used_s <= self._idle_s or stream.lock.locked():
+                return
+            self._forget(key)
+
+    def _forget(self, key: Key) -> None:
+        self._current_plan().release_stream(self._streams.pop(key).key)
+
+    async def _turn(self, stream: Stream, until_s: float) -> bool:
+        """Wait for the chunks before; False if that takes too long."""
+        stream.waiting += 1
+        self.waiting += 1
+        try:
+            async with asyncio.timeout(answer_limit_s(max(0.0, until_s - time.monotonic()))):
+                return await stream.lock.acquire()
+        except TimeoutError:
+            return False
+        finally:
+            stream.waiting -= 1
+            self.waiting -= 1
+
+    async def _answer(
+        self, stream: Stream, send: Callable[..., Awaitable[SentChunk]], inputs: Inputs, trace: RequestTrace
+    ) -> Result:
+        """Answer the stream's next chunk, with its states where it goes; they are rebuilt if they are not there."""
+        outcome: Outcome | None = None
+        for _ in range(MAX_TRIES):
+            outcome = await settle(stream, self._current_plan(), partial(send, NOT_TRACED))
+            if outcome is None:
+                sent = await send(trace, stream, inputs, stream.after)
+                if sent.place is not None:
+                    stream.answered(inputs, sent.outputs, sent.after, sent.place)
+                    if stream.needs_copy and stream.copying is None:
+                        stream.copying = asyncio.create_task(self._copy(stream, sent.place))
+                    return None, sent.outputs
+                outcome = sent.outcome
+            if outcome is None or outcome.status is not grpc.StatusCode.ABORTED:
+                break
+            stream.place = None  # the state is not where it was
+            self.rebuilt += 1
+        return outcome, {}
+
+    async def _send(
+        self, until_s: float, request_id: str, trace: RequestTrace, stream: Stream, inputs: Inputs, after: str
+    ) -> SentChunk:
+        """Send a chunk that continues the state of the attempt `after`."""
+        request: Request | None = None
+
+        def submit(on_finished: OnFinished) -> Request:
+            nonlocal request
+            left_s, position = max(0.0, until_s - time.monotonic()), StreamPosition(stream.key, after)
+            request = self._requests.submit(inputs, left_s, request_id, trace, on_finished, position)
+            return request
+
+        outcome, outputs = await self._requests.result_of(submit)
+        attempt = request.answered_by if request is not None else None
+        if outcome is not None or attempt is None:
+            return SentChunk(outcome, {}, "", None)
+        return SentChunk(None, outputs, attempt.key, Place.of(attempt.plan, attempt.route))
+
+    async def _copy(self, stream: Stream, place: Place) -> None:
+        """Copy the stream's states while it goes on; if that fails, its next answer tries again."""
+        try:
+            copy = await read_states(stream, place)
+            if copy is not None and stream.code == state_code(place.plan.view):
+                stream.keep_copy(copy)
+        finally:
+            stream.copying = None
+
+
+def misplaced_chunk(view: PlanView, chunk: StreamChunk | None) -> Outcome | None:
+    """Why a request that names no stream, or one that does, does not fit the plan; None if it fits."""
+    if chunk is None and view.stateful:
+        reason = f"{view.stateful[0]} keeps a state by stream: say which stream this is, and that it begins"
+        return Outcome(grpc.StatusCode.INVALID_ARGUMENT, reason)
+    if chunk is not None and not view.stateful:
+        reason = "no operator of this plan keeps a state between requests: leave out stream and parameter sequence_id"
+        return Outcome(grpc.StatusCode.UNIMPLEMENTED, reason)
+    return None
+
+
+def _misnumbered(stream: Stream, chunk: StreamChunk) -> Result | None:
+    """The answer to a chunk that is repeated, or the refusal of one that is out of order; None for the next one."""
+    if chunk.number in (0, stream.number + 1):
+        return None
+    if chunk.number == stream.number:
+        return None, stream.answer
+    reason = f"stream {stream.name}: chunk {chunk.number} came, chunk {stream.number + 1} is next: send that first"
+    return Outcome(grpc.StatusCode.INVALID_ARGUMENT, reason), {}

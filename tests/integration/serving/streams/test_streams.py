@@ -1,0 +1,129 @@
+"""Operators with a state: every stream's answers are those of one process, whatever happens to workers and plans."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import grpc.aio
+import numpy as np
+import pytest
+
+from jellybean.serving.client import Chunk, Client, request_of
+from jellybean.serving.errors import NotRunningError
+from jellybean.serving.local import launcher, replace_plan
+from jellybean.serving.local.running import down
+from jellybean.serving.local.settings import LaunchSettings
+from jellybean.serving.run_state import read_state
+from jellybean_agent import decode_tensor, protocol_metadata
+from jellybean_protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
+from jellybean_solver.model.plan_document import Document
+from tests.support.tiny_models import make_plan, recurrent, scale
+from tests.support.waiting import wait_until
+
+REPLICAS = ("cloud-1", "cloud-2", "cloud-3")
+DECAY = 0.9
+STATE = {"remember": (("state", "state_next"),)}
+few_and_many = pytest.mark.parametrize(
+    ("streams", "chunks"), [(20, 60), pytest.param(200, 60, marks=pytest.mark.nightly)]
+)
+
+
+def plan(root: Path, workers: Sequence[str], decay: float = DECAY) -> Document:
+    """A stateless operator, then one with a state on each of some workers."""
+    operators = {
+        "double": (["x"], scale(root / "models/double.onnx", 2.0)),
+        "remember": (["double"], recurrent(root / "models/remember.onnx", decay)),
+    }
+    routes = [(1 / len(workers), {"double": "edge-1", "remember": name}) for name in workers]
+    return make_plan(root, operators, routes, sources={"x": "edge"}, states=STATE, batch=4)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    root = tmp_path_factory.mktemp("streams")
+    launcher.up(root, plan(root, REPLICAS), LaunchSettings(port=0, insecure=True))
+    yield root
+    down(root, timeout_s=1.0)
+    with pytest.raises(NotRunningError):
+        Client.of(root)
+
+
+def pid(directory: Path, name: str) -> int:
+    state = read_state(directory)
+    assert state is not None
+    return next(process.pid for process in state.processes if process.name == name)
+
+
+def inputs_of(stream: int, chunks: int) -> np.ndarray:
+    return np.random.default_rng(stream).normal(size=(chunks, 1, 4)).astype(np.float32)
+
+
+def uninterrupted(inputs: np.ndarray, decay: float = DECAY) -> list[np.ndarray]:
+    """The answers of one process."""
+    state, answers = np.zeros((1, 4), np.float32), []
+    for x in inputs:
+        state = np.tanh(np.float32(decay) * state + 2 * x)
+        answers.append(state)
+    return answers
+
+
+class Load:
+    """Streams that send one chunk after another; `at` lets things happen once all have had that many answers."""
+
+    def __init__(self, address: str, streams: int, chunks: int) -> None:
+        self.address, self.chunks = address, chunks
+        self.answers: list[list[np.ndarray]] = [[] for _ in range(streams)]
+        self._held: dict[int, asyncio.Event] = {}
+
+    async def run(self, *events: object) -> None:
+        """`events`: functions that run in a thread, at even distances; nobody waits for them."""
+        async with grpc.aio.insecure_channel(self.address) as channel:
+            stub = gateway_pb2_grpc.GatewayStub(channel)
+            streams = [asyncio.create_task(self._stream(stub, number)) for number in range(len(self.answers))]
+            for index, event in enumerate(events, 1):
+                due = index * self.chunks // (len(events) + 1)
+                while min(map(len, self.answers)) < due:
+                    await asyncio.sleep(0.01)
+                await asyncio.to_thread(event)
+            await asyncio.gather(*streams)
+
+    async def _stream(self, stub: gateway_pb2_grpc.GatewayStub, number: int) -> None:
+        for index, x in enumerate(inputs_of(number, self.chunks)):
+            chunk = Chunk(f"s{number}", begins=index == 0, ends=index == self.chunks - 1, number=index + 1)
+            request: gateway_pb2.InferRequest = request_of({"x": x}, chunk=chunk)
+            response = await stub.Infer(request, timeout=30.0, metadata=protocol_metadata())
+            self.answers[number].append(decode_tensor(response.outputs["remember"]))
+            await asyncio.sleep(0.01)
+
+    def check(self) -> None:
+        for number, answers in enumerate(self.answers):
+            expected = uninterrupted(inputs_of(number, self.chunks))
+            np.testing.assert_allclose(np.concatenate(answers), np.concatenate(expected), atol=1e-6)
+
+
+@few_and_many
+def test_streams_outlive_a_kill_a_drain_and_another_plan(directory: Path, streams: int, chunks: int) -> None:
+    replace_plan.apply(directory, plan(directory, REPLICAS))
+    with Client.of(directory) as client:
+        wait_until(lambda: client.status().state == "ready")
+        before = client.status()
+
+        def away(name: str, number: signal.Signals) -> None:
+            os.kill(pid(directory, name), number)
+            wait_until(lambda: client.status().workers[name] != "ready")
+
+        load = Load(client.address, streams, chunks)
+        asyncio.run(
+            load.run(
+                lambda: away("cloud-1", signal.SIGKILL),
+                lambda: away("cloud-2", signal.SIGTERM),
+                lambda: replace_plan.apply(directory, plan(directory, ("cloud-3", "cloud-4"))),
+            )
+        )
+        load.check()
+        after = client.status()
+        assert (after.answered - before.answered, after.failed) == (streams * chunks, before.failed)
