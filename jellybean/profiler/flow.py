@@ -84,7 +84,7 @@ class Flow:
         self.traffic = Traffic()
         self.inputs: dict[str, list[Inputs]] = defaultdict(list)  # operator -> sample of the inputs of its runs
         self.input_rows: dict[str, list[int]] = defaultdict(list)  # operator -> the request of each sample input
-        self._states: dict[tuple[tuple[str, ...], int], tuple[Array, ...]] = {}  # by choice of variants, after a request
+        self._states: dict[tuple[tuple[str, ...], int], tuple[Array, ...]] = {}  # by variants, after a request
         self._inputs_seen: Counter[str] = Counter()  # operator -> number of runs from which the sample is drawn
         self._random = random.Random(0)
 

@@ -37,11 +37,14 @@ def refusal(
     if row is None or not _is_refusal(model, error):
         return ProfileError(f"{named}: {error}")
     found = refused_value(executor, inputs)
-    upstreams = workload.step_by_name[model.operator].upstreams
+    step = workload.step_by_name[model.operator]
     origins, value = workload.sources_of(model.operator), ""
     if found is not None:
-        upstream, value = upstreams[found.edge], f", value {found.value} at {_index(found.position)}"
-        if upstream in workload.requests:
+        fed = (*step.upstreams, *step.state)
+        upstream, value = fed[found.edge], f", value {found.value} at {_index(found.position)}"
+        if found.edge >= len(step.upstreams):
+            value += f" of its state {upstream}"
+        elif upstream in workload.requests:
             origins = (upstream,)
         else:
             value += f" of what {upstream} makes of it"

@@ -104,7 +104,7 @@ class WorkerPart:
 
     def _subject(self, model: Model, points: Sequence[Point]) -> tuple[agent_pb2.Subject, dict[str, Content]]:
         """What the worker is to measure, and the files that it may lack, by sha256."""
-        step, device = self.workload.step_by_name[model.operator], points[0].device
+        device = points[0].device
         sample = sample_file(_limited(self.inputs[model.operator]))
         digest = hashlib.sha256(sample).hexdigest()
         subject = agent_pb2.Subject(
@@ -114,7 +114,7 @@ class WorkerPart:
             device_options=dict(device.options),
             sample=agent_pb2.ContentFile(sha256=digest, size=len(sample)),
         )
-        for upstream, port in model.names.input_by_upstream(step.upstreams).items():
+        for upstream, port in self.workload.input_names(model).items():
             subject.inputs.add(upstream=upstream, port=port)
         contents: dict[str, Content] = {digest: sample}
         if model.step is not None:
