@@ -143,6 +143,8 @@ def _arrays(workflow: CheckedWorkflow, directory: Path) -> Mapping[str, ArrayHea
         if reason := unserved_reason(header.dtype):
             advice = "answers are numbers" if path == ("labels",) else "convert the array"
             workflow.tree.add(path, f"{reference} {reason}", advice)
+        elif path == ("stream_ids",) and len(header.shape) != 1:
+            workflow.tree.add(path, f"{reference} has {len(header.shape)} dimensions", "save one stream id per row")
         elif path[0] == "sources":
             headers[str(path[1])] = header
         if header.shape[0] == 0:

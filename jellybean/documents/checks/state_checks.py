@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from jellybean.documents.checks.checked import CheckedWorkflow
-from jellybean.documents.checks.tensors import ModelSignature
+from jellybean.documents.checks.tensors import ModelSignature, Port, misfits
 from jellybean.documents.flow import Flow
 from jellybean.documents.schema.workflow import OperatorSpec, WorkflowDocument
 from jellybean.quantities import did_you_mean, quoted
@@ -76,16 +76,40 @@ def without_state(
     """The signature without the inputs that take the state, which no edge feeds. Adds what is wrong with them."""
     if spec.state is None:
         return model
-    takes, gives = {port.name: port for port in model.inputs}, {port.name: port for port in model.outputs}
+    edge_inputs = tuple(port for port in model.inputs if port.name not in spec.state.tensors)
     for given, made in spec.state.tensors.items():
-        for name, known, what in ((given, takes, "input"), (made, gives, "output")):
-            if name not in known:
-                hint = did_you_mean(name, known) or f"{what}s: {', '.join(known)}"
-                message = f"model {variant} has no {what} {quoted(name)}"
-                workflow.tree.add(("operators", operator, "state", "tensors", given), message, hint, key=True)
-        shape = takes[given].tensor.shape if given in takes else None
-        if shape is not None and (not shape or any(not isinstance(size, int) or size < 0 for size in shape[1:])):
-            message = f"input {quoted(given)} of model {variant} has a shape whose sizes beside the first are not fixed"
-            hint = "export it with fixed sizes: at the begin of a stream it is filled with zeros"
-            workflow.tree.add(("operators", operator, "state", "tensors", given), message, hint, key=True)
-    return replace(model, inputs=tuple(port for port in model.inputs if port.name not in spec.state.tensors))
+        path = ("operators", operator, "state", "tensors", given)
+        for message, hint in _tensor_problems(variant, model, edge_inputs, given, made):
+            workflow.tree.add(path, message, hint, key=True)
+    return replace(model, inputs=edge_inputs)
+
+
+def _tensor_problems(
+    variant: str, model: ModelSignature, edge_inputs: Sequence[Port], given: str, made: str
+) -> Iterator[tuple[str, str]]:
+    """What is wrong with the input `given` and the output `made` of a state, and hints."""
+    takes, gives = {port.name: port for port in model.inputs}, {port.name: port for port in model.outputs}
+    for name, known, what in ((given, takes, "input"), (made, gives, "output")):
+        if name not in known:
+            hint = did_you_mean(name, known) or f"{what}s: {', '.join(known)}"
+            yield f"model {variant} has no {what} {quoted(name)}", hint
+    if given not in takes:
+        return
+    shape = takes[given].tensor.shape
+    subject = f"input {quoted(given)} of model {variant}"
+    if shape is not None and (not shape or None in shape[1:]):
+        hint = "export it with fixed sizes: at the begin of a stream it is filled with zeros"
+        yield f"{subject} has a shape whose sizes beside the first are not fixed", hint
+    elif shape is not None and shape[0] not in (None, 1):
+        hint = "export it with the rows of the batch first: states of several streams are stacked along it"
+        yield f"{subject} has {shape[0]} rows, a stream's state has 1", hint
+    elif shape is not None and shape[0] == 1 and (port := _of_any_rows(edge_inputs)) is not None:
+        hint = "export both with a dynamic leading dimension, or both with 1"
+        yield f"{subject} takes exactly 1 row, input {quoted(port.name)} a batch", hint
+    elif made in gives and (why := misfits(gives[made].tensor, takes[given], EdgeKind.EACH)):
+        yield f"output {quoted(made)} of model {variant} does not fit input {quoted(given)}: {why}", "change the model"
+
+
+def _of_any_rows(ports: Sequence[Port]) -> Port | None:
+    """An input whose number of rows is not fixed, if there is one."""
+    return next((port for port in ports if port.tensor.shape and port.tensor.shape[0] is None), None)

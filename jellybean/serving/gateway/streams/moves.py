@@ -79,11 +79,14 @@ async def settle(stream: Stream, plan: ServedPlan, send: SendChunk) -> Outcome |
             stream.place = target
             stream.keep_copy(copy)
             return None
-    return await _rebuild(stream, target, send, is_same_code=is_same_code)
+    return await _rebuild(stream, plan, route, send, is_same_code=is_same_code)
 
 
-async def _rebuild(stream: Stream, target: Place, send: SendChunk, *, is_same_code: bool) -> Outcome | None:
-    """Write the copy to the place, and send the chunks after it again."""
+async def _rebuild(
+    stream: Stream, plan: ServedPlan, route: int, send: SendChunk, *, is_same_code: bool
+) -> Outcome | None:
+    """Write the copy to the place that a route leads to, and send the chunks after it again."""
+    target = Place.of(plan, route)
     copy = stream.copy if is_same_code else StateCopy()
     chunks = [chunk for chunk in stream.recent if chunk.number > copy.number]
     first = chunks[0].number if chunks else stream.number + 1
@@ -91,6 +94,7 @@ async def _rebuild(stream: Stream, target: Place, send: SendChunk, *, is_same_co
         copy, chunks, first = StateCopy(), list(stream.recent), stream.recent[0].number
     stream.place = None
     if (failed := await write_states(stream, target, copy)) is not None:
+        plan.bar(route)  # a worker that died a moment ago: its streams go elsewhere until the route is probed
         return failed
     after, place = copy.after, target
     for chunk in chunks:

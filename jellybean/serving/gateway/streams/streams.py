@@ -15,6 +15,7 @@ import grpc
 
 from jellybean.serving.gateway.plans.served_plan import ServedPlan
 from jellybean.serving.gateway.plans.source_messages import Inputs
+from jellybean.serving.gateway.requests.admission import MAX_ID_BYTES
 from jellybean.serving.gateway.requests.in_flight import InFlightRequests, answer_limit_s
 from jellybean.serving.gateway.requests.request import OnFinished, Request
 from jellybean.serving.gateway.streams.moves import SentChunk, read_states, settle
@@ -28,6 +29,7 @@ MAX_STREAMS = 4096
 IDLE_S = 300.0  # after which a stream without chunks is forgotten
 MAX_WAITING = 64  # chunks of one stream that wait for their turn
 MAX_TRIES = 8  # of one chunk, each after its stream was rebuilt
+PAUSE_S = 0.1  # after the first rebuilt try, longer by as much after each: workers are started again meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +142,7 @@ class Streams:
     ) -> Result:
         """Answer the stream's next chunk, with its states where it goes; they are rebuilt if they are not there."""
         outcome: Outcome | None = None
-        for _ in range(MAX_TRIES):
+        for tries in range(MAX_TRIES):
             outcome = await settle(stream, self._current_plan(), partial(send, NOT_TRACED))
             if outcome is None:
                 sent = await send(trace, stream, inputs, stream.after)
@@ -154,6 +156,7 @@ class Streams:
                 break
             stream.place = None  # the state is not where it was
             self.rebuilt += 1
+            await asyncio.sleep(tries * PAUSE_S)
         return outcome, {}
 
     async def _send(
@@ -188,6 +191,9 @@ def misplaced_chunk(view: PlanView, chunk: StreamChunk | None) -> Outcome | None
     """Why a request that names no stream, or one that does, does not fit the plan; None if it fits."""
     if chunk is None and view.stateful:
         reason = f"{view.stateful[0]} keeps a state by stream: say which stream this is, and that it begins"
+        return Outcome(grpc.StatusCode.INVALID_ARGUMENT, reason)
+    if chunk is not None and not 0 < (size := len(chunk.stream.id.encode())) <= MAX_ID_BYTES:
+        reason = f"a stream's id has 1 to {MAX_ID_BYTES} bytes, not {size}"
         return Outcome(grpc.StatusCode.INVALID_ARGUMENT, reason)
     if chunk is not None and not view.stateful:
         reason = "no operator of this plan keeps a state between requests: leave out stream and parameter sequence_id"

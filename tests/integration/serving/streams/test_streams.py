@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from jellybean.serving.client import Chunk, Client, request_of
-from jellybean.serving.errors import NotRunningError
+from jellybean.serving.errors import NotRunningError, RequestError
 from jellybean.serving.local import launcher, replace_plan
 from jellybean.serving.local.running import down
 from jellybean.serving.local.settings import LaunchSettings
@@ -21,6 +21,7 @@ from jellybean.serving.run_state import read_state
 from jellybean_agent import decode_tensor, protocol_metadata
 from jellybean_protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 from jellybean_solver.model.plan_document import Document
+from tests.support.streams_project import uninterrupted
 from tests.support.tiny_models import make_plan, recurrent, scale
 from tests.support.waiting import wait_until
 
@@ -62,15 +63,6 @@ def inputs_of(stream: int, chunks: int) -> np.ndarray:
     return np.random.default_rng(stream).normal(size=(chunks, 1, 4)).astype(np.float32)
 
 
-def uninterrupted(inputs: np.ndarray, decay: float = DECAY) -> list[np.ndarray]:
-    """The answers of one process."""
-    state, answers = np.zeros((1, 4), np.float32), []
-    for x in inputs:
-        state = np.tanh(np.float32(decay) * state + 2 * x)
-        answers.append(state)
-    return answers
-
-
 class Load:
     """Streams that send one chunk after another; `at` lets things happen once all have had that many answers."""
 
@@ -102,7 +94,7 @@ class Load:
     def check(self) -> None:
         for number, answers in enumerate(self.answers):
             expected = uninterrupted(inputs_of(number, self.chunks))
-            np.testing.assert_allclose(np.concatenate(answers), np.concatenate(expected), atol=1e-6)
+            np.testing.assert_allclose(np.concatenate(answers), expected, atol=1e-6)
 
 
 @few_and_many
@@ -127,3 +119,53 @@ def test_streams_outlive_a_kill_a_drain_and_another_plan(directory: Path, stream
         load.check()
         after = client.status()
         assert (after.answered - before.answered, after.failed) == (streams * chunks, before.failed)
+
+
+def test_what_a_request_says_of_its_stream_is_checked(directory: Path) -> None:
+    x = np.ones((1, 4), np.float32)
+
+    def refusal(chunk: Chunk | None) -> str:
+        with pytest.raises(RequestError) as error:
+            client.infer({"x": x}, chunk=chunk)
+        return f"{error.value.status} {error.value.reason}"
+
+    with Client.of(directory) as client:
+        wait_until(lambda: client.status().state == "ready")
+        assert refusal(None) == (
+            "INVALID_ARGUMENT remember keeps a state by stream: say which stream this is, and that it begins"
+        )
+        assert refusal(Chunk("", begins=True)) == "INVALID_ARGUMENT a stream's id has 1 to 256 bytes, not 0"
+        assert refusal(Chunk("s" * 257, begins=True)) == "INVALID_ARGUMENT a stream's id has 1 to 256 bytes, not 257"
+        assert "NOT_FOUND stream 'unknown' is not known: it was not begun, has ended," in refusal(Chunk("unknown"))
+        (first,) = client.infer({"x": x}, chunk=Chunk("numbered", begins=True, number=1)).values()
+        (again,) = client.infer({"x": 5 * x}, chunk=Chunk("numbered", number=1)).values()
+        assert again.tolist() == first.tolist()
+        assert refusal(Chunk("numbered", number=3)) == (
+            "INVALID_ARGUMENT stream 'numbered': chunk 3 came, chunk 2 is next: send that first"
+        )
+        (second,) = client.infer({"x": x}, chunk=Chunk("numbered", ends=True)).values()
+        np.testing.assert_allclose(second, uninterrupted(np.stack([x, x]))[1:], atol=1e-6)
+        assert "NOT_FOUND" in refusal(Chunk("numbered"))
+
+
+@pytest.mark.parametrize("chunks", [10, 40])
+def test_a_plan_with_another_model_names_the_chunks_that_are_lost(directory: Path, chunks: int) -> None:
+    """At least the stream's last 16 chunks are run anew by the other model; a stream of no more loses nothing."""
+    replace_plan.apply(directory, plan(directory, ("cloud-1",)))
+    inputs, other, first = inputs_of(7, chunks + 2), 0.5, 1
+    with Client.of(directory) as client:
+        for index, x in enumerate(inputs[:chunks]):
+            client.infer({"x": x}, chunk=Chunk("one", begins=index == 0))
+        replace_plan.apply(directory, plan(directory, ("cloud-1",), other))
+        if chunks > 16:
+            with pytest.raises(RequestError) as error:
+                client.infer({"x": inputs[-2]}, chunk=Chunk("one"))
+            first = int(error.value.reason.partition("anew from chunks ")[2].partition(" ")[0])
+            assert (error.value.status, error.value.reason) == (
+                "DATA_LOSS",
+                f"stream 'one': its state was made anew from chunks {first} to {chunks}; chunks 1 to {first - 1} are "
+                f"lost to it. Chunk {chunks + 1} was not run: send it again, or begin the stream anew",
+            )
+            assert 1 < first <= chunks - 15
+        answers = [client.infer({"x": x}, chunk=Chunk("one"))["remember"] for x in inputs[-2:]]
+    np.testing.assert_allclose(np.concatenate(answers), uninterrupted(inputs[first - 1 :], other)[-2:], atol=1e-6)
