@@ -138,7 +138,8 @@ class Target:
         rows = _rows(self.data.rows, len(warming), seed + 1) + _rows(self.data.rows, len(counted), seed)
         places: list[bytes] = []
         if self._streams is not None:
-            rows, places = self._streams.draw(len(due))
+            live = max(1, round(self.plan.sources[0].streams * rate_per_s / self.planned_per_s))
+            rows, places = self._streams.draw(len(due), live)
         window = Window(self.meters, settings.warmup_s, settings.end_s, progress)
         settle_s = max(grace, settings.settle_s)
         offered = self.offer(due, rows, settle_s=settle_s, end_s=settings.end_s, tick=window.tick, places=places)
@@ -373,7 +374,7 @@ def _stream_rows(plan: Plan, data: HeldOut) -> StreamRows | None:
         return None
     if data.stream_ids is None:
         raise ServingError("an operator keeps a state by stream: write stream_ids: data/heldout.npz#streams")
-    return StreamRows(data.stream_ids[: data.rows], plan.sources[0].streams)
+    return StreamRows(data.stream_ids[: data.rows])
 
 
 def _rows(rows: int, count: int, seed: int) -> list[int]:

@@ -26,6 +26,7 @@ from jellybean_agent.security.identity import Identity, Role
 from jellybean_protos.agent.v1 import agent_pb2
 from tests.support.command_line import jellybean
 from tests.support.measured_project import MODULE, STEPS, make_project
+from tests.support.streams_project import make_streams_project
 from tests.support.tiny_models import chain, save
 from tests.support.tls_run import TlsRun, tls_run
 
@@ -277,3 +278,21 @@ def test_nothing_listens_where_a_worker_should_be(run: TlsRun, folder: Path, tmp
 def test_types_of_workers_are_the_scope(run: TlsRun, folder: Path) -> None:
     scope = scope_on(agents(run, folder, "cloud-1"), Scope(fresh=True))
     assert (scope.types, scope.fresh, set(scope.machines)) == (("t4",), True, {"t4"})
+
+
+def test_a_model_with_a_state_is_measured_on_workers_with_the_states_of_its_streams(run: TlsRun) -> None:
+    """Its row is measured by the worker, and the rows' memory too, as those of other models are."""
+    folder = make_streams_project(run.root / "streams")
+    document = folder / "infrastructure.yaml"
+    text = document.read_text(encoding="utf-8").replace("box:", "edge:").replace("server:", "cloud:")
+    document.write_text(text, encoding="utf-8")
+    no_rows = NO_ROWS.replace("prepare: {double:", "double: {two:")
+    (folder / "profiles.yaml").write_text(no_rows, encoding="utf-8")
+    jellybean(*command(run, folder, *TYPES))
+    found = read_profiles(folder)
+    assert found is not None
+    for variant in ("long", "short"):
+        origin = found.operators["remember"][variant].provenance.latency["cloud"]
+        assert origin.run is not None and found.runs[origin.run].worker == "cloud-1"
+        assert all(row.memory_bytes for row in found.operators["remember"][variant].latency["cloud"].values())
+    build_problem(load_project(folder))

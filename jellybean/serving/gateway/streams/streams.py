@@ -85,7 +85,9 @@ class Streams:
             return await self._answer(stream, partial(self._send, until_s, request_id), inputs, trace)
         finally:
             stream.lock.release()
-            if chunk.ends and self._streams.get(chunk.stream) is stream:
+            if self._streams.get(chunk.stream) is not stream:  # it was begun anew meanwhile
+                self._current_plan().release_stream(stream.key)
+            elif chunk.ends:
                 self._forget(chunk.stream)
 
     def _stream_of(self, chunk: StreamChunk) -> Stream | Outcome:
