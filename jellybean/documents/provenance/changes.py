@@ -159,7 +159,8 @@ class _Run:
         self.rows = covering_rows({name: tuple(models) for name, models in self.record.models.items() if models})
 
     def sample(self, operator: str, row: Mapping[str, str]) -> Iterator[Change]:
-        """Changes of what an operator's sample inputs came from: edges, held-out data, and upstream models of `row`."""
+        """Changes of what an operator's sample inputs came from: edges, data, streams, upstream models of `row`."""
+        yield from self._value("stream_ids")
         todo, visited = [operator], {operator}
         while todo:
             name = todo.pop()
@@ -192,12 +193,8 @@ class _Run:
             yield from self._edges(operator)
         for source in self.record.inputs:
             yield from self._digest(f"held-out inputs of {source}", "inputs", source)
-        for name, before, after in (
-            ("labels", self.record.labels, self.today.labels),
-            ("metric", self.record.metric, self.today.metric),
-        ):
-            if before is not None and after is not None and before != after:
-                yield Change(name, before, after, (*self.path, name))
+        for name in ("stream_ids", "labels", "metric"):
+            yield from self._value(name)
 
     def _model(self, operator: str, variant: str) -> Iterator[Change]:
         if (operator, variant) in self.content.names:
@@ -225,6 +222,11 @@ class _Run:
         if not same:
             path: DocPath = (*self.path, "edges", operator)
             yield Change(f"the inputs of {operator}", f"[{', '.join(before)}]", f"[{', '.join(after)}]", path)
+
+    def _value(self, name: Literal["stream_ids", "labels", "metric"]) -> Iterator[Change]:
+        before, after = getattr(self.record, name), getattr(self.today, name)
+        if before is not None and after is not None and before != after:
+            yield Change(name, before, after, (*self.path, name))
 
     def _digest(self, subject: str, section: str, name: str) -> Iterator[Change]:
         before, after = getattr(self.record, section).get(name), getattr(self.today, section).get(name)

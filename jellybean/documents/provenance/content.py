@@ -66,7 +66,7 @@ def read_content(
         if (digest := _model_digest(directory, spec)) is not None:
             models.setdefault(operator, {})[variant] = short(digest)
     arrays = {f"sources.{name}.inputs": source.inputs for name, source in workflow.sources.items()}
-    digests = _array_digests(directory, {**arrays, "labels": workflow.labels})
+    digests = _array_digests(directory, {**arrays, "labels": workflow.labels, "stream_ids": workflow.stream_ids})
     return Content(
         MeasuredContent(
             models=models,
@@ -78,6 +78,7 @@ def read_content(
             input_names=_by_variant(signatures, partial(_input_names, edges)),
             output_names=_by_variant(signatures, partial(_output_names, edges)),
             inputs={name: digests[path] for name in workflow.sources if (path := f"sources.{name}.inputs") in digests},
+            stream_ids=digests.get("stream_ids"),
             labels=digests.get("labels"),
             metric=(workflow.metric or DEFAULT_METRIC) if workflow.labels is not None else None,
         ),

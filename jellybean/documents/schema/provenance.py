@@ -46,6 +46,7 @@ class MeasuredContent(DocumentModel):
         default={}, description="Operator -> variant -> the model outputs that it names, where not the default."
     )
     inputs: dict[Name, Digest] = Field(default={}, description="Source -> digest of its held-out inputs.")
+    stream_ids: Digest | None = Field(default=None, description="Digest of the streams of the held-out inputs.")
     labels: Digest | None = Field(default=None, description="Digest of the labels.")
     metric: str | None = Field(default=None, description="How answers were compared to the labels.")
 

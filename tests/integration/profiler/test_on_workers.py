@@ -16,7 +16,7 @@ from onnx import helper
 
 from jellybean.documents import build_cuts, build_problem, load_project, read_profiles, write_profiles
 from jellybean.documents.provenance.changes import Part
-from jellybean.errors import InputError
+from jellybean.errors import InputError, StaleProfilesError
 from jellybean.profiler import Scope, WorkerAgent, measurements, profile, remote_workers, scope_on
 from jellybean.profiler.remote.measure import WorkersError
 from jellybean.profiler.remote.worker_agent import WorkerRefusedError
@@ -281,7 +281,7 @@ def test_types_of_workers_are_the_scope(run: TlsRun, folder: Path) -> None:
 
 
 def test_a_model_with_a_state_is_measured_on_workers_with_the_states_of_its_streams(run: TlsRun) -> None:
-    """Its row is measured by the worker, and the rows' memory too, as those of other models are."""
+    """As those of other models; figures of other streams are stale."""
     folder = make_streams_project(run.root / "streams")
     document = folder / "infrastructure.yaml"
     text = document.read_text(encoding="utf-8").replace("box:", "edge:").replace("server:", "cloud:")
@@ -296,3 +296,7 @@ def test_a_model_with_a_state_is_measured_on_workers_with_the_states_of_its_stre
         assert origin.run is not None and found.runs[origin.run].worker == "cloud-1"
         assert all(row.memory_bytes for row in found.operators["remember"][variant].latency["cloud"].values())
     build_problem(load_project(folder))
+    data = dict(np.load(folder / "data/heldout.npz"))
+    np.savez(folder / "data/heldout.npz", **{**data, "streams": data["streams"][::-1]})
+    with pytest.raises(StaleProfilesError, match="stream_ids"):
+        build_problem(load_project(folder))
