@@ -36,6 +36,7 @@ class Example(StrEnum):
     TWO_WORKFLOWS = "two-workflows"
     PIPELINE = "pipeline"
     OCR = "ocr"
+    LISTEN = "listen"
 
 
 _OCR_STEPS = " ".join(
@@ -80,6 +81,13 @@ _STEPS = {
         ("report", "compare predictions with measurements"),
         ("down", "stop it"),
     ),
+    Example.LISTEN: (
+        ("profile", "measure its models on this machine"),
+        ("plan", "choose a model, and the boxes that hear the streams"),
+        ("up --detach", "serve the plan on this machine"),
+        ("bench", "send as many streams as were planned, and measure"),
+        ("down", "stop it"),
+    ),
 }
 _NEEDED_MODULES = {Example.OCR: ("rapidocr", "rapidocr_onnxruntime", "cv2", "pyclipper")}
 _MAKE = "make.py"  # the script of an example that makes what is not shipped with it
@@ -99,8 +107,8 @@ def init(
         typer.Argument(
             metavar="[EXAMPLE] DIR",
             show_default=False,
-            help="An example (digits, split and ocr can be served on this machine, vqa and two-workflows are for "
-            "planning only, pipeline for training only) and the folder to create; with --from or --blank only the "
+            help="An example (digits, split, ocr and listen can be served on this machine, vqa and two-workflows are "
+            "for planning only, pipeline for training only) and the folder to create; with --from or --blank only the "
             "folder.",
         ),
     ],

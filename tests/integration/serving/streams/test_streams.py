@@ -8,19 +8,17 @@ import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import grpc.aio
 import numpy as np
 import pytest
 
-from jellybean.serving.client import Chunk, Client, request_of
+from jellybean.serving.client import Chunk, Client
 from jellybean.serving.errors import NotRunningError, RequestError
 from jellybean.serving.local import launcher, replace_plan
 from jellybean.serving.local.running import down
 from jellybean.serving.local.settings import LaunchSettings
 from jellybean.serving.run_state import read_state
-from jellybean_agent import decode_tensor, protocol_metadata
-from jellybean_protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 from jellybean_solver.model.plan_document import Document
+from tests.support.stream_load import StreamLoad
 from tests.support.streams_project import uninterrupted
 from tests.support.tiny_models import make_plan, recurrent, scale
 from tests.support.waiting import wait_until
@@ -63,40 +61,6 @@ def inputs_of(stream: int, chunks: int) -> np.ndarray:
     return np.random.default_rng(stream).normal(size=(chunks, 1, 4)).astype(np.float32)
 
 
-class Load:
-    """Streams that send one chunk after another; `at` lets things happen once all have had that many answers."""
-
-    def __init__(self, address: str, streams: int, chunks: int) -> None:
-        self.address, self.chunks = address, chunks
-        self.answers: list[list[np.ndarray]] = [[] for _ in range(streams)]
-        self._held: dict[int, asyncio.Event] = {}
-
-    async def run(self, *events: object) -> None:
-        """`events`: functions that run in a thread, at even distances; nobody waits for them."""
-        async with grpc.aio.insecure_channel(self.address) as channel:
-            stub = gateway_pb2_grpc.GatewayStub(channel)
-            streams = [asyncio.create_task(self._stream(stub, number)) for number in range(len(self.answers))]
-            for index, event in enumerate(events, 1):
-                due = index * self.chunks // (len(events) + 1)
-                while min(map(len, self.answers)) < due:
-                    await asyncio.sleep(0.01)
-                await asyncio.to_thread(event)
-            await asyncio.gather(*streams)
-
-    async def _stream(self, stub: gateway_pb2_grpc.GatewayStub, number: int) -> None:
-        for index, x in enumerate(inputs_of(number, self.chunks)):
-            chunk = Chunk(f"s{number}", begins=index == 0, ends=index == self.chunks - 1, number=index + 1)
-            request: gateway_pb2.InferRequest = request_of({"x": x}, chunk=chunk)
-            response = await stub.Infer(request, timeout=30.0, metadata=protocol_metadata())
-            self.answers[number].append(decode_tensor(response.outputs["remember"]))
-            await asyncio.sleep(0.01)
-
-    def check(self) -> None:
-        for number, answers in enumerate(self.answers):
-            expected = uninterrupted(inputs_of(number, self.chunks))
-            np.testing.assert_allclose(np.concatenate(answers), expected, atol=1e-6)
-
-
 @few_and_many
 def test_streams_outlive_a_kill_a_drain_and_another_plan(directory: Path, streams: int, chunks: int) -> None:
     replace_plan.apply(directory, plan(directory, REPLICAS))
@@ -108,7 +72,8 @@ def test_streams_outlive_a_kill_a_drain_and_another_plan(directory: Path, stream
             os.kill(pid(directory, name), number)
             wait_until(lambda: client.status().workers[name] != "ready")
 
-        load = Load(client.address, streams, chunks)
+        inputs = [inputs_of(number, chunks) for number in range(streams)]
+        load = StreamLoad(client.address, "x", "remember", inputs)
         asyncio.run(
             load.run(
                 lambda: away("cloud-1", signal.SIGKILL),
@@ -116,7 +81,8 @@ def test_streams_outlive_a_kill_a_drain_and_another_plan(directory: Path, stream
                 lambda: replace_plan.apply(directory, plan(directory, ("cloud-3", "cloud-4"))),
             )
         )
-        load.check()
+        for sent, answers in zip(inputs, load.answers, strict=True):
+            np.testing.assert_allclose(np.concatenate(answers), uninterrupted(sent), atol=1e-6)
         after = client.status()
         assert (after.answered - before.answered, after.failed) == (streams * chunks, before.failed)
 
