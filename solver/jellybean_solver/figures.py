@@ -27,6 +27,7 @@ SIZE_UNITS: tuple[Unit, ...] = (
     ("KiB", 2.0**10, 2.0**10),
     ("MiB", 2.0**20, 2.0**20),
     ("GiB", 2.0**30, 2.0**30),
+    ("TiB", 2.0**40, 2.0**40),
 )
 
 
@@ -78,7 +79,20 @@ def distinct_durations(one_s: float, other_s: float) -> tuple[str, str]:
 
 def size_text(size_bytes: float) -> str:
     """A size in binary units with at most three significant digits: 700 MiB, 1.5 GiB."""
-    text, unit = unit_text(size_bytes, SIZE_UNITS)
+    return _size_text(size_bytes, 3)
+
+
+def distinct_sizes(one_bytes: float, other_bytes: float) -> tuple[str, str]:
+    """Two sizes with three to eight significant digits, as show their difference: 1.0004 GiB and 1 GiB."""
+    for digits in range(3, 9):
+        texts = _size_text(one_bytes, digits), _size_text(other_bytes, digits)
+        if texts[0] != texts[1]:
+            return texts
+    return size_text(one_bytes), size_text(other_bytes)
+
+
+def _size_text(size_bytes: float, digits: int) -> str:
+    text, unit = unit_text(size_bytes, SIZE_UNITS, digits)
     return f"{without_zeros(text)} {unit}"
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from jellybean_solver.figures import size_text
 from jellybean_solver.model.multi_workflow import with_targets
 from jellybean_solver.model.problem import Operator, Pool, Problem, Sharing, request_s
 from jellybean_solver.model.variant_ratios import plain
@@ -115,7 +116,7 @@ def _of_places(problem: Problem) -> Iterator[Requirement]:
 def _of_pools(problem: Problem) -> Iterator[Requirement]:
     for pool in problem.pools:
         if pool.memory_bytes is not None:
-            words = f"the {pool.memory_bytes / 2**20:g} MiB of each worker of {pool.name}"
+            words = f"the {size_text(pool.memory_bytes)} of each worker of {pool.name}"
             yield Requirement(RequirementKind.MEMORY, (pool.name,), pool.memory_bytes, words)
         workers = "worker" if pool.count == 1 else "workers"
         words = f"the {pool.count} {workers} of {pool.name}{problem.in_each(pool.tier)}"

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from jellybean_solver.figures import distinct_usd, usd_text
+from jellybean_solver.figures import distinct_sizes, distinct_usd, size_text, usd_text
 from jellybean_solver.model.flows import Weights, edge_weights, traffic_usd_per_h, worker_shares
 from jellybean_solver.model.multi_workflow import Margins
 from jellybean_solver.model.plan import Cost, Plan, PlannedWorker, PlannedWorkflow, Route
@@ -262,9 +262,10 @@ class _Scorer:
             hosted = [name for name in self.hosted.get(worker.name, ()) if (name, worker.name) in self.shares]
             needed = sum(self._memory(name, worker.pool) for name in hosted)
             if limit is not None and needed > limit * (1 + LIMIT_TOLERANCE):
+                held, allowed = distinct_sizes(needed, limit)
                 yield (
-                    f"memory: {worker.name} would hold {', '.join(hosted)} in {needed / 2**20:.1f} MiB, "
-                    f"{(needed - limit) / 2**20:.1f} MiB more than its {limit / 2**20:.1f} MiB"
+                    f"memory: {worker.name} would hold {', '.join(hosted)} in {held}, "
+                    f"{size_text(needed - limit)} more than its {allowed}"
                 )
 
     def _memory(self, name: str, pool: str) -> float:

@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from jellybean_solver.demand.demand import Network
-from jellybean_solver.demand.model_sets import fits
-from jellybean_solver.figures import size_text, usd_text
+from jellybean_solver.figures import usd_text
 from jellybean_solver.fleet.rate_scale import RateScale
-from jellybean_solver.model.problem import Pool, Problem, Sharing
+from jellybean_solver.model.problem import Problem, Sharing
 from jellybean_solver.outcome import Outcome, Selection
+from jellybean_solver.planning.memory_shortage import memory_may_bind, shortage_in_pool, without_memory_limits
 
 RAISED = 1e-4  # relative: a limit without which the rates rise by less is not named
-MOST_MODELS = 6  # models listed per pool, largest first
 
 LargestScale = Callable[[Problem, float], Outcome[RateScale]]  # of a changed problem, within a budget in USD per hour
 
@@ -62,14 +61,13 @@ class _Change:
 
 def _changes(network: Network, budget: float) -> Iterator[_Change]:
     problem = network.problem
-    if limited := [pool for pool in network.pools if _memory_may_bind(network, pool)]:
-        roomy = replace(problem, pools=tuple(replace(pool, memory_bytes=None) for pool in problem.pools))
+    if limited := [pool for pool in network.pools if memory_may_bind(problem, pool)]:
 
         def memory(selection: Selection, share: str) -> str:
-            needs = "; ".join(filter(None, (_models(network, pool, selection) for pool in limited)))
+            needs = "; ".join(filter(None, (shortage_in_pool(problem, pool, selection) for pool in limited)))
             return f"with enough memory {share} would fit: {needs}"
 
-        yield _Change("memory", roomy, budget, memory)
+        yield _Change("memory", without_memory_limits(problem), budget, memory)
     if exclusive := ", ".join(pool.name for pool in network.pools if pool.sharing is Sharing.EXCLUSIVE):
         shared = replace(problem, pools=tuple(replace(pool, sharing=Sharing.SHARED) for pool in problem.pools))
         whole = f"if exclusive pools ({exclusive}), which give each operator whole workers, were shared"
@@ -77,29 +75,3 @@ def _changes(network: Network, budget: float) -> Iterator[_Change]:
     if math.isfinite(budget):
         above = f"without the budget of {usd_text(budget)} USD/h"
         yield _Change("budget", problem, math.inf, lambda selection, share: f"{above} {share} would fit")
-
-
-def _memory_may_bind(network: Network, pool: Pool) -> bool:
-    """True if the models of all operators that can share a worker of the pool may exceed its memory together."""
-    if pool.memory_bytes is None or pool.sharing is Sharing.EXCLUSIVE:
-        return False
-    largest = (
-        max((v.memory_bytes.get(pool.name, 0.0) for v in operator.variants if pool.name in v.service), default=0.0)
-        for operator in network.problem.operators
-    )
-    return not fits(sum(largest), pool.memory_bytes)
-
-
-def _models(network: Network, pool: Pool, selection: Selection) -> str:
-    """The memory of a worker of a pool, and what each model of a selection needs there; empty if all models fit."""
-    needed = {
-        f"{name} {selection[name]}": sizes[pool.name]
-        for name, sizes in network.demand(selection).memory.items()
-        if pool.name in sizes
-    }
-    if fits(sum(needed.values()), pool.memory_bytes):
-        return ""
-    largest = sorted(needed, key=lambda model: -needed[model])[:MOST_MODELS]
-    listed = ", ".join(f"{model} {size_text(needed[model])}" for model in largest)
-    more = f" and {len(needed) - MOST_MODELS} more" if len(needed) > MOST_MODELS else ""
-    return f"a worker of {pool.name} has {size_text(pool.memory_bytes or 0.0)}, its models need {listed}{more}"

@@ -22,6 +22,7 @@ from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem, Workflow
 from jellybean_solver.outcome import ACCURACY_SLACK, Clock, Outcome, Selection
 from jellybean_solver.planning.capacity_limits import binding_limits, share_text
+from jellybean_solver.planning.memory_shortage import too_large_for_all, without_memory_limits
 from jellybean_solver.planning.structure import structural_reasons
 
 SHAVE = 1e-6  # relative: the reported rate scale is this much below its supremum, so that it is feasible as printed
@@ -135,6 +136,18 @@ def _accuracies(network: Network) -> list[tuple[float, Selection]]:
     return sorted(found.items(), key=itemgetter(0))
 
 
+def _with_enough_memory(problem: Problem, target: float) -> str:
+    """The end of a sentence: the least accuracy that meets the target with models too large for all workers.
+
+    Empty if memory is not what keeps the target from being met.
+    """
+    reachable = _accuracies(Network(without_memory_limits(problem)))
+    enough = [(value, selection) for value, selection in reachable if value >= target - ACCURACY_SLACK]
+    if not enough or not (models := "; ".join(too_large_for_all(problem, enough[0][1]))):
+        return ""
+    return f"; with enough memory {enough[0][0]:.6g} would be reached: {models}"
+
+
 class _Explainer:
     """Reasons and nearest feasible targets of a problem without a plan; each search is run at most once."""
 
@@ -212,10 +225,12 @@ class _Explainer:
         if self.target is None or self.scaled is not None:
             return
         if not self.accuracies:
-            yield "accuracy: the profile knows no complete selection of variants that can run on this infrastructure"
+            unknown = "the profile knows no complete selection of variants that can run on this infrastructure"
+            yield f"accuracy: {unknown}{_with_enough_memory(self.problem, self.target)}"
             return
         if not self.problem.workflows:
-            yield self._too_low("", self.target, *self.accuracies[-1])
+            memory = _with_enough_memory(self.problem, self.target)
+            yield self._too_low("", self.target, *self.accuracies[-1]) + memory
         for workflow in self.problem.workflows:
             yield from self._too_low_for(workflow)
 
@@ -226,7 +241,8 @@ class _Explainer:
             return
         known = _accuracies(Network(problem))
         if known and known[-1][0] < target - ACCURACY_SLACK:
-            yield self._too_low(f"{workflow.name}: ", target, *known[-1])
+            memory = _with_enough_memory(problem, target)
+            yield self._too_low(f"{workflow.name}: ", target, *known[-1]) + memory
 
     def _too_low(self, of: str, target: float, reached: float, selection: Selection) -> str:
         best, asked, words = f"{reached:.6g}", f"{target:.6g}", self._words(selection)

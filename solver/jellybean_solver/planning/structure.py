@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import TypeVar
 
 from jellybean_solver.demand.demand import Network
-from jellybean_solver.figures import size_text
 from jellybean_solver.model.missing_links import Ends, missing_link_text
 from jellybean_solver.model.problem import Edge, Link, Operator, Problem
+from jellybean_solver.planning.memory_shortage import nearest_worker
 from jellybean_solver.small.tree_bounds import can_flow
 
 Item = TypeVar("Item")
@@ -53,11 +53,7 @@ def _placement_obstacle(network: Network, operator: Operator) -> str:
         if away:
             none = f"the pools with a profile of {of} have no workers: {away}"
         return f"it may run in {', '.join(operator.tiers or ())} only, where {none}" if known else none
-    least, pool = min(allowed, key=lambda one: one[0].memory_bytes.get(one[1].name, 0.0) - (one[1].memory_bytes or 0.0))
-    return (
-        f"memory: even {least.name} needs {size_text(least.memory_bytes.get(pool.name, 0.0))}, "
-        f"a worker of {pool.name} has {size_text(pool.memory_bytes or 0.0)}"
-    )
+    return f"memory: even {nearest_worker(allowed)}"
 
 
 def _without_workers(network: Network, operator: Operator) -> str:

@@ -134,7 +134,7 @@ def test_limits_of_memory_bandwidth_and_budget() -> None:
     plan = _plan(case)
     small = replace(case, pools=(case.pools[0], replace(case.pools[1], memory_bytes=200.0)))
     narrow = replace(case, links=(Link("edge", "cloud", 0.1, bandwidth_bytes_per_s=1e5),))
-    assert "memory: gpu-1 would hold label" in _violations(small, plan)
+    assert "memory: gpu-1 would hold label in 300 B, 100 B more than its 200 B" in _violations(small, plan)
     assert "the link edge -> cloud would carry 2.386 Mbit/s" in _violations(narrow, plan)
     (breach,) = evaluate(replace(case, slo=Slo(budget_usd_per_h=4.0)), plan).breaches
     assert breach == "budget: 4.10 USD/h is 0.10 USD/h more than the 4.00 USD/h allowed"

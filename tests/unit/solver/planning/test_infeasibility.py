@@ -149,6 +149,46 @@ def test_memory_is_not_blamed_for_a_lack_of_workers() -> None:
     assert not any("memory" in reason for reason in why.reasons)
 
 
+@pytest.mark.parametrize("sharing", list(Sharing))
+def test_memory_is_named_with_its_figures_where_it_keeps_the_accuracy_down(sharing: Sharing) -> None:
+    why = _why(_with_large_variant(1.0, [box(2, memory=2**29, sharing=sharing)]))
+    assert why.reasons[0] == (
+        "accuracy: the target is 80, but the best selection reaches 50 (a small); with enough memory 90 would be "
+        "reached: a big needs 800 MiB, a worker of box has 512 MiB"
+    )
+    assert why.nearest_accuracy == 50.0
+
+
+@pytest.mark.parametrize("sharing", list(Sharing))
+def test_memory_is_named_where_the_accurate_variant_fits_on_too_few_workers(sharing: Sharing) -> None:
+    why = _why(_with_large_variant(300.0, [box(20, memory=2**29, sharing=sharing), gpu(1)]))
+    assert why.reasons[0].startswith("memory: at most 0.3333 of the rates fits")
+    assert why.reasons[0].endswith("would fit: a worker of box has 512 MiB, its models need a big 800 MiB")
+
+
+def test_memory_is_not_named_for_an_accuracy_that_no_variant_reaches() -> None:
+    case = _with_large_variant(1.0, [box(2, memory=2**29)])
+    why = _why(replace(case, slo=Slo(accuracy=95.0)))
+    assert why.reasons[0] == "accuracy: the target is 95, but the best selection reaches 50 (a small)"
+
+
+def _with_large_variant(rate_per_s: float, pools: list[Pool]) -> Problem:
+    """Accuracy 80 is asked for: variant small has 50 and 1 MiB, big 90 and 800 MiB; both take 0.01 s anywhere."""
+    times, mib = {"box": 0.01, "gpu": 0.01}, 2.0**20
+    return problem(
+        operator(
+            "a",
+            ["camera"],
+            variant("small", times, {}, dict.fromkeys(times, mib)),
+            variant("big", times, {}, dict.fromkeys(times, 800 * mib)),
+        ),
+        pools=pools,
+        rate_per_s=rate_per_s,
+        accuracy=EndToEnd(("a",), {("small",): 50.0, ("big",): 90.0}),
+        slo=Slo(accuracy=80.0),
+    )
+
+
 def test_a_budget_is_named_only_where_there_is_one() -> None:
     asked = _two_models(rate_per_s=1.0, pool=box(1, sharing=Sharing.EXCLUSIVE))
     why = _why(replace(asked, slo=Slo(budget_usd_per_h=0.5)))  # neither sharing nor more money suffices on its own
