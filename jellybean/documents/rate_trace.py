@@ -14,7 +14,7 @@ from pathlib import Path
 from jellybean.errors import DocumentError, DocumentProblem
 from jellybean.quantities import did_you_mean, quoted
 from jellybean_agent import describe_error
-from jellybean_solver import Plan, Problem, RateTrace, Source, rate_trace, request_streams
+from jellybean_solver import Plan, Problem, RateTrace, Source, rate_trace, request_streams, size_text
 
 HEADER = ("time_s", "source", "rate_per_s")
 MAX_BYTES = 64 * 2**20
@@ -87,7 +87,7 @@ def _lines(path: Path, reading: _Reading) -> list[str]:
     try:
         size = path.stat().st_size
         if size > MAX_BYTES:
-            reading.problem(1, 1, f"the file has {size / 2**20:,.0f} MiB; at most {MAX_BYTES // 2**20} MiB are read")
+            reading.problem(1, 1, f"the file has {size_text(size)}; at most {size_text(MAX_BYTES)} are read")
             return []
         return path.read_text(encoding="utf-8-sig").splitlines()
     except OSError as error:

@@ -33,6 +33,7 @@ from jellybean.documents.schema.todos import PLACEHOLDER, todo_comments
 from jellybean.errors import DocumentProblem
 from jellybean.quantities import quoted
 from jellybean_agent import describe_error
+from jellybean_solver import size_text
 
 MAX_BYTES = 2 * 2**20
 MAX_DEPTH = 24
@@ -120,7 +121,7 @@ def read_file(path: Path) -> Tree:
         tree.add((), reason, _missing_hint(path))
         return tree
     if len(raw) > MAX_BYTES:
-        tree.add((), f"the file is larger than {MAX_BYTES // 2**20} MiB", "split the document")
+        tree.add((), f"the file is larger than {size_text(MAX_BYTES)}", "split the document")
         return tree
     try:
         text = raw.decode("utf-8-sig")

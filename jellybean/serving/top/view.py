@@ -123,7 +123,7 @@ def _operators(top: Top, *, narrow: bool) -> Table:
 def _links(top: Top, *, narrow: bool) -> Table:
     table = _table("link", ">rate", ">so far", ">USD/h", narrow=narrow)
     for row in top.links:
-        sizes = f"{_size(row.bytes_per_s)}/s", _size(row.bytes)
+        sizes = f"{formats.size(row.bytes_per_s)}/s", formats.size(row.bytes)
         table.add_row(f"{row.tier} → {row.to_tier}", *sizes, f"{row.usd_per_h:.4f}")
     return table
 
@@ -141,11 +141,3 @@ def _table(*columns: str, narrow: bool) -> Table:
 
 def _ms(seconds: float | None) -> str:
     return "-" if seconds is None else formats.duration(seconds)
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"

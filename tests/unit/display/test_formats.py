@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from jellybean.display import formats
-from jellybean_solver import distinct_durations, distinct_usd, usd_text
+from jellybean_solver import distinct_durations, distinct_usd, size_text, usd_text
 
 FACTORS = {"": 1.0, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 FACTORS |= {"kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
@@ -29,6 +29,7 @@ FACTORS |= {"kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
         (formats.duration(10.3325), "10.3 s"),
         (formats.axis_duration(0.99999), "1 s"),
         (formats.size(1023.9 * 1024), "1 MiB"),
+        (size_text(3 * 2**40), "3 TiB"),
         (formats.decimal_size(999_999), "1.00 MB"),
         (formats.axis_size(9.9999e6), "10 MB"),
         (formats.usd(0.09999), "0.10"),
