@@ -59,7 +59,8 @@ def _measured_elsewhere(snapshot: Snapshot, store: Store) -> Iterator[str]:
 def known_plans(store: Store) -> str:
     """The newest plans of a store, one a line, as the end of an error message."""
     lines = [
-        f"  {stored.plan_hash[:HASH_DIGITS]}  {formats.moment(stored.planned_s)}  {stored.measurements} measurements"
+        f"  {stored.plan_hash[:HASH_DIGITS]}  {formats.moment(stored.planned_s)}  "
+        f"{formats.count(stored.measurements, 'measurement')}"
         for stored in store.plans()[:MAX_KNOWN_PLANS]
     ]
     return "; the newest plans there:\n" + "\n".join(lines) if lines else ""

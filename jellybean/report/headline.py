@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from jellybean.display import formats
 from jellybean.report.comparison import (
     ACCURACY_MARGIN,
     METRIC_BY_KEY,
@@ -44,7 +45,7 @@ class Headline:
 class Judgement:
     """What a headline is made of. `targets`: (prefix of a workflow's name, target); `bench`: the shown measurement."""
 
-    project: str
+    project: str  # with the options that the plan was made with, as arguments of a command
     comparisons: Sequence[Comparison]
     targets: Sequence[tuple[str, SloVerdict]]
     workers: Sequence[WorkerUse]
@@ -119,7 +120,7 @@ def _utilisations(workers: Sequence[WorkerUse]) -> Iterator[str]:
     for worker in deviating[:MAX_WORKERS]:
         yield f"Utilisation of {worker.name} {worker.shown_deviation}"
     if (more := len(deviating) - MAX_WORKERS) > 0:
-        yield f"Utilisation of {more} more worker{'s' * (more > 1)} not as predicted"
+        yield f"Utilisation of {more} more {formats.plural('worker', more)} not as predicted"
 
 
 def _within(judgement: Judgement) -> str:

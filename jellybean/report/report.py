@@ -6,6 +6,7 @@ A pure value computed from the store's rows; terminal tables, JSON and the HTML 
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,6 +14,7 @@ from typing import Any
 
 from jellybean.bench.caveats import recorded_caveats
 from jellybean.bench.shown_answers import ShownAnswer
+from jellybean.planning.plan_file import plan_options
 from jellybean.report.advice import find_advice, known_plans
 from jellybean.report.breakdown import Breakdown, break_down
 from jellybean.report.comparison import (
@@ -158,7 +160,7 @@ def build_report(store: Store, plan_hash: str | None = None) -> Report:
     workers = worker_uses(plan, snapshot)
     headline = make_headline(
         Judgement(
-            project=store.project,
+            project=f"{shlex.quote(store.project)}{plan_options(plan)}",
             comparisons=comparisons,
             targets=[("", slo) for slo in slos] + [(f"{w.name}: ", slo) for w in workflows for slo in w.slos],
             workers=workers,

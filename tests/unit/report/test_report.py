@@ -135,8 +135,20 @@ def test_nothing_to_report_says_to_plan(tmp_path: Path) -> None:
     with pytest.raises(JellyBeanError, match="run: jellybean plan"):
         build_report(store)
     store.add_plan(plans.document(plans.vqa()))
-    with pytest.raises(JellyBeanError, match="no plan 1234"):
+    with pytest.raises(JellyBeanError, match=r"no plan 1234.*\n.*  0 measurements$"):
         build_report(store, "1234")
+    store.add_measurement(store.add_plan(plans.document(plans.vqa())), plans.measurement(plans.vqa()))
+    with pytest.raises(JellyBeanError, match=r"  1 measurement$"):
+        build_report(store, "1234")
+
+
+def test_the_command_that_predicts_has_the_options_of_the_plan(tmp_path: Path) -> None:
+    plan, store = replace(plans.digits(), overrides=("slo.accuracy=90",)), Store.of(tmp_path)
+    store.add_measurement(store.add_plan(plans.document(plan)), plans.measurement(plan))
+    command = f"jellybean simulate {tmp_path} --set slo.accuracy=90"
+    report = build_report(store)
+    assert f"(run `{command}`)" in report.headline.reasons[-1]
+    assert any(line.startswith(f"{command}  ") for line in report.advice)
 
 
 def test_figures_that_were_not_predicted_or_not_measured_are_named(tmp_path: Path) -> None:
