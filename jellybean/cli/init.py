@@ -17,6 +17,7 @@ import typer
 
 from jellybean.cli.app import Json, app, example
 from jellybean.cli.console import out, print_json, progress
+from jellybean.display import formats
 from jellybean.errors import JellyBeanError
 from jellybean.quantities import did_you_mean
 
@@ -223,7 +224,7 @@ def _drafted_text(written: Drafted) -> str:
         for operator in draft.operators
     )
     sources = ", ".join(source.name for source in draft.sources)
-    return f"{models} model{'s' * (models != 1)}, operators {operators}, from {sources}"
+    return f"{formats.count(models, 'model')}, operators {operators}, from {sources}"
 
 
 def _only_folder(names: Sequence[str], option: str) -> Path:

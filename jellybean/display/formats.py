@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from jellybean_solver import duration_text, number_text, size_text, unit_text, usd_text, without_zeros
 
 MISSING = "–"
+SMALL_LOAD, LEAST_LOAD = 0.005, 0.0001  # below them a load has more than two decimals, or only this bound
 
 # Units in which a value is shown: name, factor, least value.
 _DECIMAL_SIZES = (
@@ -109,6 +110,13 @@ def plural(noun: str, number: int) -> str:
     if number == 1:
         return noun
     return noun + ("es" if noun.endswith(("s", "x", "ch")) else "s")
+
+
+def load(share: float) -> str:
+    """A worker's load with two decimals, below 0.005 with the first digit that is not zero: 0.73, 0.004, < 0.0001."""
+    if 0 < share < LEAST_LOAD:
+        return f"< {LEAST_LOAD:.4f}"
+    return number(share, 1) if 0 < share < SMALL_LOAD else f"{share:.2f}"
 
 
 def accuracy(value: float | None) -> str:

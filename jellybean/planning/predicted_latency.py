@@ -266,7 +266,7 @@ def _breach_text(judged: Judged) -> str:
     prefix = f"{worst}: " if worst else ""
     whole = formats.interval(p99.p99_s, p99.low_s, p99.high_s)
     stated = whole if p99.complete else f"about {formats.duration(p99.p99_s)}"
-    made = f"{p99.simulations} simulation{'s' * (p99.simulations != 1)}"
+    made = formats.count(p99.simulations, "simulation")
     return (
         f"{prefix}p99 latency would be {stated}, above the SLO of {formats.duration(targets_s[worst])} "
         f"({made} of {p99.requests:,} requests; "

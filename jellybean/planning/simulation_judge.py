@@ -103,4 +103,4 @@ def with_targets_of(problem: Problem, plan: Plan) -> Plan:
 
 def plans(count: int) -> str:
     """`1 plan`, `9 plans`."""
-    return f"{count} plan{'s' * (count != 1)}"
+    return formats.count(count, "plan")

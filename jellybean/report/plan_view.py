@@ -63,7 +63,7 @@ def p99_lines(judged: Judged) -> Iterator[str]:
     closed, (low, high) = p99_by_workflow(judged.plan), CLOSED_FORM_RATIO
     for name, p99 in judged.p99.items():
         of, target = f" of {name}" if name else "", formats.duration(judged.targets_s[name])
-        made = f"{p99.simulations} simulation{'s' * (p99.simulations != 1)}"
+        made = formats.count(p99.simulations, "simulation")
         made += "" if p99.complete else ", no more for lack of time"
         estimate = f"closed form {formats.duration(closed[name])}, known to be {low:g} to {high:g} times the simulated"
         yield (
@@ -216,7 +216,7 @@ def _placements(plan: Plan) -> Table:
                 Text(where(plan, placement)),
                 *([f"{placement.batch}"] if batches else []),
                 f"{placement.rate_per_s:.1f}",
-                f"{placement.load:.2f}",
+                formats.load(placement.load),
             )
     return table
 

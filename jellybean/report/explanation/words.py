@@ -25,7 +25,7 @@ def more_time(explained: Explained) -> str:
 
 
 def count_of(problems: int) -> str:
-    return f"{problems} problem{'s' * (problems != 1)}"
+    return formats.count(problems, "problem")
 
 
 def section(title: str, table: RenderableType) -> list[RenderableType]:
