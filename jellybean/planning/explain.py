@@ -12,7 +12,7 @@ from jellybean.documents import AnyProject, MultiWorkflowProject, build_cuts, bu
 from jellybean.documents.locations import DocumentLocations, Location, document_locations
 from jellybean.errors import DocumentError, DocumentProblem
 from jellybean.planning.predicted_latency import Judged, judged_so_far, simulated_figures
-from jellybean.planning.project_plan import more_accurate, plan_project, settle
+from jellybean.planning.project_plan import best_of_equal_cost, plan_project, settle
 from jellybean.planning.simulation import SEEDS
 from jellybean.quantities import (
     BANDWIDTH,
@@ -184,10 +184,10 @@ class _Steps:
         """Implements `ResolveSettings.keep_deadline`.
 
         If the cheapest plan misses the p99 target (`late`), returns a plan that meets it. Otherwise, without a time
-        limit, returns the most accurate plan of the same cost.
+        limit, returns the best plan of the same cost, as `plan` does.
         """
         if not late:
-            return DeadlineResult(cheapest if time_limit_s is not None else more_accurate(problem, {}, cheapest))
+            return DeadlineResult(cheapest if time_limit_s is not None else best_of_equal_cost(problem, {}, cheapest))
         searched = self._searched if thorough else _ignore
         settled = settle(problem, {}, cheapest, DEFAULT_GAP, time_limit_s, thorough=thorough, progress=searched)
         if settled.solution.plan is None or settled.reasons:

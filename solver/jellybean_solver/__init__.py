@@ -200,6 +200,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
     "planning.infeasibility": ("Infeasibility",),
     "planning.solve": (
         "SolveOptions",
+        "fastest_of_equal_cost",
         "solve",
     ),
     "planning.solver": (

@@ -129,6 +129,7 @@ from jellybean_solver.planning.cut_models import qualified_cuts as qualified_cut
 from jellybean_solver.planning.cut_models import solve_cut as solve_cut
 from jellybean_solver.planning.infeasibility import Infeasibility as Infeasibility
 from jellybean_solver.planning.solve import SolveOptions as SolveOptions
+from jellybean_solver.planning.solve import fastest_of_equal_cost as fastest_of_equal_cost
 from jellybean_solver.planning.solve import solve as solve
 from jellybean_solver.planning.solver import Solution as Solution
 from jellybean_solver.planning.solver import limited as limited
