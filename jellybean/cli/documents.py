@@ -109,7 +109,7 @@ def _remove_settled(directory: Path) -> Sequence[Todo]:
     """Remove the comments of a draft that are settled, and say which."""
     removed = remove_todos(read_todos(directory))
     for todo in removed:
-        say(f"removed the TODO {todo} ({todo.settled})")
+        say(f"removed the TODO {todo} ({todo.resolved_reason})")
     return removed
 
 
@@ -122,12 +122,12 @@ def _todos_beside(directory: Path, problems: Sequence[DocumentProblem]) -> Seque
 def _print_todos(todos: Sequence[Todo]) -> None:
     """Print the TODO comments, which do not keep a plan from being made, in order, then those that are settled."""
     for todo in todos:
-        if not todo.settled:
+        if not todo.resolved_reason:
             warn(f"TODO {todo}")
     for todo in todos:
-        if todo.settled:
+        if todo.resolved_reason:
             other_way = "" if todo.beside_value else ", or have `validate --fix` do it"
-            say(f"settled: {todo} ({todo.settled}): remove this comment{other_way}")
+            say(f"settled: {todo} ({todo.resolved_reason}): remove this comment{other_way}")
 
 
 def _json_lists(todos: Sequence[Todo], fixed: Sequence[HashFix], removed: Sequence[Todo]) -> dict[str, Any]:

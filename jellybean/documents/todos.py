@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jellybean.documents.draft.settled import settled
+from jellybean.documents.draft.settled import resolved_reason
 from jellybean.documents.edits import Edit, read_exactly, write_edits
 from jellybean.documents.layout import WORKFLOW_FILE, document_files, workflow_folders
 from jellybean.documents.schema.reader import read_file
@@ -18,7 +18,7 @@ from jellybean.documents.schema.todos import todo_comments
 class Todo:
     """A `# TODO` comment: what is still to be written or checked. Lines count from 1.
 
-    `settled`: why nothing is left to do, as what the comment of a draft is about was changed since; otherwise empty.
+    `resolved_reason`: why nothing is left to do, as what a draft's comment is about was changed since; otherwise empty.
     `beside_value`: the comment stands behind a value on its line, so that it is not removed.
     """
 
@@ -26,7 +26,7 @@ class Todo:
     line: int
     text: str
     last_line: int = 0
-    settled: str = ""
+    resolved_reason: str = ""
     beside_value: bool = False
 
     def __str__(self) -> str:
@@ -34,8 +34,8 @@ class Todo:
 
     def to_dict(self) -> dict[str, Any]:
         """The TODO as JSON values."""
-        keys = ("file", "line", "text", *(["settled"] if self.settled else []))
-        return {key: value for key, value in asdict(self).items() if key in keys}
+        resolved = {"settled": self.resolved_reason} if self.resolved_reason else {}
+        return {"file": self.file, "line": self.line, "text": self.text, **resolved}
 
 
 def read_todos(directory: Path) -> tuple[Todo, ...]:
@@ -59,7 +59,7 @@ def _todos(file: Path) -> list[Todo]:
             comment.line,
             comment.text,
             comment.last_line,
-            settled(comment.text, document) if isinstance(document, dict) else "",
+            resolved_reason(comment.text, document) if isinstance(document, dict) else "",
             not lines[comment.line - 1].lstrip().startswith("#"),
         )
         for comment in comments
@@ -71,7 +71,7 @@ def remove_todos(todos: Sequence[Todo]) -> tuple[Todo, ...]:
 
     OSError as in `write_edits`.
     """
-    removed = tuple(todo for todo in todos if todo.settled and not todo.beside_value)
+    removed = tuple(todo for todo in todos if todo.resolved_reason and not todo.beside_value)
     for file in dict.fromkeys(todo.file for todo in removed):
         starts = [0]
         for line in read_exactly(Path(file)).split("\n"):

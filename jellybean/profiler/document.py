@@ -35,8 +35,8 @@ from jellybean.documents.schema.provenance import (
 from jellybean.profiler.accuracy import Measured
 from jellybean.profiler.cuts import CutModel, CutModels
 from jellybean.profiler.latency import Latency, Point
+from jellybean.profiler.measurement_plan import MeasurementPlan
 from jellybean.profiler.survey import Survey
-from jellybean.profiler.todo import Todo
 from jellybean.profiler.workload import Model, Workload
 from jellybean_agent import CPU, Device, Machine, driver_of, installed_version, this_machine
 
@@ -88,7 +88,7 @@ class ProfilesMerge:
 
     findings: Findings
     known: ProfilesDocument | None
-    todo: Todo
+    todo: MeasurementPlan
     content: Content
     allowed_cuts: Mapping[tuple[str, str], int]
     batch_sizes: Collection[int]
@@ -283,7 +283,7 @@ def _noise(noises: Sequence[float] | None) -> str | None:
     return f"block medians differ by {middle} %, at worst by {worst} %"
 
 
-def stage_types(todo: Todo, cut: CutModel, known: ProfilesDocument | None) -> frozenset[str]:
+def stage_types(todo: MeasurementPlan, cut: CutModel, known: ProfilesDocument | None) -> frozenset[str]:
     """Worker types on which the stages of a cut are measured: all that can be, if it is not among the known cuts."""
     whole = cut.whole
     old = known.operators.get(whole.operator, {}).get(whole.variant) if known is not None else None

@@ -25,6 +25,7 @@ from jellybean.profiler.document import (
 )
 from jellybean.profiler.flow import Flow
 from jellybean.profiler.latency import BLOCKS, Latency, LatencyMeter, Point
+from jellybean.profiler.measurement_plan import MeasurementPlan, Scope, content_of, require_types, todo_of
 from jellybean.profiler.memory import memory_bytes
 from jellybean.profiler.project import devices_of, require_devices, speeds_of, workload_of
 from jellybean.profiler.remote.measure import measure_on_workers
@@ -32,7 +33,6 @@ from jellybean.profiler.remote.rows import Rows
 from jellybean.profiler.remote.worker_agent import WorkerAgent
 from jellybean.profiler.remote.worker_part import WorkerPart
 from jellybean.profiler.survey import Survey, ratio_warnings, survey
-from jellybean.profiler.todo import Scope, Todo, content_of, require_types, todo_of
 from jellybean.profiler.workload import Model, Workload
 from jellybean_agent import Device, batched, installed_version
 from jellybean_solver import EdgeKind
@@ -51,7 +51,7 @@ class Profiled:
 
     document: ProfilesDocument
     notes: tuple[str, ...]
-    todo: Todo
+    todo: MeasurementPlan
     written: bool = True  # False: the file was complete and current
 
     def to_dict(self) -> dict[str, Any]:
@@ -172,7 +172,7 @@ def known_profiles(project: Project, *, fresh: bool) -> ProfilesDocument | None:
         raise
 
 
-def measurements(project: Project, scope: Scope = Scope(), batch_sizes: Sequence[int] = BATCH_SIZES) -> Todo:
+def measurements(project: Project, scope: Scope = Scope(), batch_sizes: Sequence[int] = BATCH_SIZES) -> MeasurementPlan:
     """What `profile` would measure and keep; arguments and DocumentError as there."""
     require_types(project, scope.types)
     speeds_of(project)
@@ -205,7 +205,7 @@ class _Run:
     def __init__(
         self,
         project: Project,
-        todo: Todo,
+        todo: MeasurementPlan,
         cache: Cache,
         progress: Progress,
         allow_python: frozenset[str],
@@ -263,7 +263,7 @@ class _Run:
 def _points(
     meter: LatencyMeter,
     cuts: CutModels,
-    todo: Todo,
+    todo: MeasurementPlan,
     known: ProfilesDocument | None,
     batch_sizes: Collection[int],
 ) -> list[Point]:

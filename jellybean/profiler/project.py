@@ -12,7 +12,7 @@ from jellybean.documents.layout import document_files
 from jellybean.documents.schema.workflow import VariantSpec
 from jellybean.errors import DocumentError, DocumentProblem
 from jellybean.profiler.errors import ProfileError
-from jellybean.profiler.todo import Todo
+from jellybean.profiler.measurement_plan import MeasurementPlan
 from jellybean.profiler.workload import Model, Step, Workload
 from jellybean.user_modules import open_project_folder
 from jellybean_agent import AgentError, Device, PythonStep, step_folders, try_device
@@ -105,7 +105,7 @@ def devices_of(project: Project) -> dict[str, Device]:
     return found
 
 
-def require_devices(project: Project, todo: Todo) -> None:
+def require_devices(project: Project, todo: MeasurementPlan) -> None:
     """DocumentError if models cannot run here on the device of a worker type that is to be measured."""
     types = {entry.worker_type for entry in todo.measure if entry.worker_type}
     file = str(document_files(project.directory)["infrastructure"])

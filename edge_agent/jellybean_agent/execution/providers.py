@@ -47,7 +47,7 @@ def open_on_device(model: bytes, options: ort.SessionOptions, device: Device, mo
     try:
         session = _session(model, options, device)
     except _OPEN_ERRORS as error:
-        raise ModelError(_why_not(error, device, model_name)) from error
+        raise ModelError(_load_failure(error, device, model_name)) from error
     if session.get_providers()[0] != device.provider:
         raise ModelError(_does_not_start(device))
     return session
@@ -59,7 +59,7 @@ def _session(model: bytes, options: ort.SessionOptions, device: Device) -> ort.I
     return ort.InferenceSession(model, options, providers=providers, enable_fallback=0)
 
 
-def _why_not(error: Exception, device: Device, model_name: str) -> str:
+def _load_failure(error: Exception, device: Device, model_name: str) -> str:
     """Why a session could not be opened, for a person."""
     text = describe_error(error)[:_MAX_TEXT]
     if device.is_cpu:

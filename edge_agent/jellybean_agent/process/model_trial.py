@@ -54,7 +54,7 @@ class ModelTrial:
             LOG.info("not tried before the switch, as they run functions of this machine: %s", ", ".join(left_out))
         tried = replace(worker, operators=names, device_s=None)
         size_bytes = sum(path.stat().st_size for path in files.values())
-        if (reason := self._why_not(tried, size_bytes)) is not None:
+        if (reason := self._skip_reason(tried, size_bytes)) is not None:
             LOG.warning("the models of plan %s are not tried before the switch: %s", view.hash[:12], reason)
         elif self.pool is not None and names:
             await self._try(self.pool, view, tried, files)
@@ -64,7 +64,7 @@ class ModelTrial:
         for folder in self.folder.glob(f"{_FOLDER}*"):  # earlier versions gave each trial a name
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _why_not(self, worker: WorkerView, size_bytes: int) -> str | None:
+    def _skip_reason(self, worker: WorkerView, size_bytes: int) -> str | None:
         """Why the models cannot be tried; None if they can."""
         if self.pool is None:
             return "models run in the agent's process (--in-process), which a crash would end"

@@ -41,7 +41,7 @@ from jellybean_agent.worker.counters import WorkerCounters
 from jellybean_agent.worker.direct_calls import MAX_DIRECT_CALLS, DirectCalls, OnOutputs
 from jellybean_agent.worker.emulated_links import EmulatedLinks
 from jellybean_agent.worker.outbox import Outbox
-from jellybean_agent.worker.refused_values import blame
+from jellybean_agent.worker.refused_values import attribute_error
 from jellybean_agent.worker.request_tracer import NoTracer, RequestTracer
 from jellybean_agent.worker.run_outputs import RunDone, is_direct_call
 from jellybean_agent.worker.runner import FollowUp, Runner
@@ -218,7 +218,7 @@ class Driver:
         with self._lock:
             if isinstance(done, AgentError):
                 if isinstance(done, RefusedValuesError):
-                    done = blame(self._view, run, done)
+                    done = attribute_error(self._view, run, done)
                 status = status_of(done)
                 self._log_failed_run(run, done)
                 instructions = self._brain.failed(run.run, str(done), time.monotonic())

@@ -9,7 +9,7 @@ from jellybean_agent.execution.python_code import is_builtin
 from jellybean_agent.worker.run_outputs import is_direct_call
 
 
-def blame(view: PlanView, run: RunOperator, error: RefusedValuesError) -> AgentError:
+def attribute_error(view: PlanView, run: RunOperator, error: RefusedValuesError) -> AgentError:
     """The error to report for a run, with the variant.
 
     InvalidInputError (a client error) if the values are those of the request; PermanentError (a server error) if

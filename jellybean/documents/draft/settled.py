@@ -1,7 +1,7 @@
 """TODO comments of drafts whose subject was changed by hand since, so that they have nothing left to ask.
 
 Only comments that `init` wrote, word for word, are judged: a comment that a person wrote or changed is left alone. So
-are three of its own whose answer is not in the documents: a ZipMap, random held-out inputs, and the metric.
+are two of its own whose answer is not in the documents: random held-out inputs, and the metric.
 
 Documents are judged before they are validated: any value may stand in any place.
 """
@@ -28,7 +28,7 @@ class _Rule:
     why: Callable[[re.Match[str], Data], str]
 
 
-def settled(text: str, document: Data) -> str:
+def resolved_reason(text: str, document: Data) -> str:
     """Why a TODO comment is settled; empty if it is not, or if `init` did not write it."""
     for rule in _RULES:
         if match := rule.form.fullmatch(text):
@@ -59,6 +59,15 @@ def _array_changed(match: re.Match[str], document: Data) -> str:
     if not isinstance(source, Mapping):
         return f"there is no source {match['source']} any more"
     return f"{match['source']} sends another array" if source.get("inputs") != match["array"] else ""
+
+
+def _exported_anew(match: re.Match[str], document: Data) -> str:
+    operator = _section(document, "operators").get(match["operator"])
+    if not isinstance(operator, Mapping):
+        return f"there is no operator {match['operator']} any more"
+    variants = [variant for variant in _section(operator, "variants").values() if isinstance(variant, Mapping)]
+    is_there = any(str(variant.get("sha256")).startswith(match["sha256"]) for variant in variants)
+    return "" if is_there else f"{match['operator']} has no model of that SHA-256 any more"
 
 
 def _edge_changed(match: re.Match[str], document: Data) -> str:
@@ -128,6 +137,8 @@ def _exactly(text: str) -> re.Pattern[str]:
 
 _INPUTS = r"held-out inputs of (?P<source>\S+), one request a row.*; then write it as its inputs"
 _ARRAY = r"check that source (?P<source>\S+) sends array (?P<array>\S+): none has its name, and only this one fits"
+_MISFIT = r"array (?P<array>\S+) of source (?P<source>\S+) does not fit .*"
+_ZIPMAP = r"output \S+ of (?P<operator>\S+)(?: \S+)? \(sha256 (?P<sha256>[0-9a-f]+)\) is a list of maps .*"
 _QUOTED = r"""'(?:[^']|'')*'|"[^"]*\""""
 _EDGE = (
     rf"check that (?P<operator>\S+) reads (?P<edge>\{{(?:{_QUOTED}|[^}}'\"])*\}}|{_QUOTED}|[^:{{'\"]+): .*; "
@@ -142,6 +153,8 @@ _RULES = (
     _Rule(_exactly(SOURCES_TODO), _sources_changed),
     _Rule(re.compile(_INPUTS), _inputs_written),
     _Rule(re.compile(_ARRAY), _array_changed),
+    _Rule(re.compile(_MISFIT), _array_changed),
+    _Rule(re.compile(_ZIPMAP), _exported_anew),
     _Rule(re.compile(_EDGE), _edge_changed),
     _Rule(re.compile(_ANSWER), _answer_changed),
     _Rule(re.compile(_SINKS), _sinks_changed),

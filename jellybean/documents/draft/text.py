@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from jellybean.documents.checks.files import sha256_of
-from jellybean.documents.checks.tensors import Port
+from jellybean.documents.checks.tensors import Port, Tensor, misfits, step_between
 from jellybean.documents.draft.blank import DRAFT_INFRASTRUCTURE
 from jellybean.documents.draft.heldout import LABELS, OPEN_SIZE, Array, HeldOutDraft, open_sizes, request_bytes
 from jellybean.documents.draft.models import DraftModel, DraftOperator
@@ -24,7 +24,7 @@ _HEADER = """\
 # docs/documents.md describes every key.
 """
 _WIDTH = 116
-# Comments of drafts. `settled` has a rule for each; those written inline below (a ZipMap, random inputs, the metric)
+# Comments of drafts. `settled` has a rule for each; those on random inputs and the metric, written inline below,
 # have none: whether they are settled is not in the documents.
 SOURCES_TODO = (
     "tier, rate and message of each source: where the data originates, requests per second, size of one request's data"
@@ -92,7 +92,23 @@ def _source(source: DraftSource, draft: Draft, data: HeldOutDraft) -> Iterator[s
         yield from _todo(
             f"check that source {source.name} sends array {reference}: none has its name, and only this one fits"
         )
+    if not data.is_random and (misfit := _misfit(source, data.arrays[data.array_of[source.name]])):
+        yield from _todo(f"array {reference} of source {source.name} does not fit {misfit}")
     yield f"  {name}: {{tier: edge, rate: 1/s, message: {message}, inputs: {_quoted_reference(reference)}}}"
+
+
+def _misfit(source: DraftSource, array: Array) -> str:
+    """The input that a row of the array does not fit, why, and what to save instead; empty if it fits.
+
+    Pictures may have their channels first or last: only the model's input says which.
+    """
+    rows, port = Tensor(array.dtype.name, (1, *array.shape[1:])), Port(source.name, source.tensor)
+    reason = misfits(rows, port, EdgeKind.EACH)
+    if not reason:
+        return ""
+    step = step_between(rows, source.tensor)
+    way = "" if step is None else f"; save {step.on_array}, or add an operator before it: {step.code}"
+    return f"{_port_text(port)}: {reason}{way}"
 
 
 def _missing_inputs(source: DraftSource, draft: Draft, data: HeldOutDraft) -> str:
@@ -122,7 +138,7 @@ def _operator(operator: DraftOperator, draft: Draft, directory: Path, places: Ma
             yield from _todo(f"check that {operator.name} reads {_edge(edge)}: {edge.guess}; if not, change it")
     for variant, model in operator.variants.items():
         name = operator.name if len(operator.variants) == 1 else f"{operator.name} {variant}"
-        for text in _output_todos(name, model):
+        for text in _output_todos(name, model, sha256_of(directory / places[model.name])):
             yield from _todo(text)
     yield f"  {flow_style(operator.name)}:  # {_ports(operator.inputs)} -> {_ports(operator.outputs)}"
     yield f"    inputs: [{', '.join(map(_edge, edges))}]"
@@ -134,7 +150,7 @@ def _operator(operator: DraftOperator, draft: Draft, directory: Path, places: Ma
         yield f"      {flow_style(name)}: {{model: {flow_style(place)}, sha256: {sha256_of(directory / place)}{named}}}"
 
 
-def _output_todos(name: str, model: DraftModel) -> Iterator[str]:
+def _output_todos(name: str, model: DraftModel, sha256: str) -> Iterator[str]:
     """What to check about a classifier's outputs: whether it answers with scores or the class, and maps of scores."""
     answer, *others = model.signature.outputs
     label = next((port for port in others if port.name == model.label), None)
@@ -145,7 +161,7 @@ def _output_todos(name: str, model: DraftModel) -> Iterator[str]:
         )
     for port in model.signature.outputs:
         if is_zipmap(port.tensor.dtype):
-            yield f"output {port.name} of {name} {unserved_reason(port.tensor.dtype)}"
+            yield f"output {port.name} of {name} (sha256 {sha256[:12]}) {unserved_reason(port.tensor.dtype)}"
 
 
 def _other_names(operator: DraftOperator, model: DraftModel, draft: Draft) -> dict[str, str]:

@@ -16,7 +16,7 @@ from jellybean.documents.schema.profiles import ProfilesDocument
 from jellybean.documents.writer import profiles_text
 from jellybean.errors import DocumentError
 from jellybean.profiler import Scope, measurements, profile
-from jellybean.profiler.todo import Todo
+from jellybean.profiler.measurement_plan import MeasurementPlan
 from jellybean.report import Store, build_report
 from jellybean_agent import this_machine
 from tests.support.command_line import jellybean_process
@@ -60,7 +60,7 @@ def edit(folder: Path, file: str, old: str, new: str) -> None:
     (folder / file).write_text(text.replace(old, new), encoding="utf-8")
 
 
-def todo(folder: Path, *, fresh: bool = False, here: tuple[str, ...] = ()) -> Todo:
+def todo(folder: Path, *, fresh: bool = False, here: tuple[str, ...] = ()) -> MeasurementPlan:
     return measurements(load_project(folder, profiles=False), Scope(fresh=fresh, types=here))
 
 

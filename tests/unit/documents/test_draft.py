@@ -13,6 +13,7 @@ from jellybean.documents import load_project
 from jellybean.documents.draft.models import group_variants, model_name, read_models
 from jellybean.documents.draft.project_files import write_blank, write_draft
 from jellybean.documents.draft.wiring import Draft, wire
+from jellybean.documents.hashes import write_hashes, wrong_hashes
 from jellybean.documents.todos import read_todos
 from jellybean.errors import DocumentError, InputError
 from tests.support.exported_models import keep_weights_outside, sklearn_classifier
@@ -240,6 +241,22 @@ def test_data_without_an_array_for_an_ambiguous_input_drafts_that_source_as_a_to
     assert "blur or sharpen" in doubt
 
 
+@pytest.mark.parametrize(("rows", "axes"), [((3, 8, 6), None), ((8, 6, 3), "array.transpose(0, 3, 1, 2)")])
+def test_pictures_in_another_layout_than_the_models_are_said(
+    tmp_path: Path, rows: tuple[int, ...], axes: str | None
+) -> None:
+    net = model(tmp_path / "net.onnx", {"picture": ["n", 3, "h", "w"]}, {"scores": ["n", 2]})
+    np.savez(tmp_path / "data.npz", picture=np.ones((5, *rows), np.float32))
+    write_draft(tmp_path / "p", [net], tmp_path / "data.npz")
+    said = todos_about(tmp_path / "p", "does not fit")
+    assert [axes in text and "channels_first" in text for text in said] == ([True] if axes else [])
+    edit = (
+        (tmp_path / "p/workflow.yaml").read_text(encoding="utf-8").replace("heldout.npz#picture}", "other.npz#picture}")
+    )
+    (tmp_path / "p/workflow.yaml").write_text(edit, encoding="utf-8")
+    assert [todo.text for todo in read_todos(tmp_path / "p") if todo.resolved_reason] == said
+
+
 def test_a_classifier_whose_first_output_is_the_label(tmp_path: Path) -> None:
     """As skl2onnx writes them: the draft sends the probabilities, and says what became of the label and of maps."""
     for name, how in {"ints": {}, "words": {"labels": "abc"}}.items():
@@ -257,7 +274,12 @@ def test_a_classifier_whose_first_output_is_the_label(tmp_path: Path) -> None:
         load_project(tmp_path / "p-maps", profiles=False).workflow.operators["forest"].variants["forest"].output is None
     )
     (zipmap,) = todos_about(tmp_path / "p-maps", "ZipMap")
-    assert "output probabilities of forest" in zipmap and "options={'zipmap': False}" in zipmap
+    assert "output probabilities of forest" in zipmap
+    sklearn_classifier(tmp_path / "p-maps/models/forest.onnx")
+    assert not any(todo.resolved_reason for todo in read_todos(tmp_path / "p-maps"))
+    write_hashes(wrong_hashes(tmp_path / "p-maps"))
+    assert [todo.text for todo in read_todos(tmp_path / "p-maps") if todo.resolved_reason] == [zipmap]
+    assert "options={'zipmap': False}" in zipmap
 
 
 def test_data_that_lies_in_the_folder_is_neither_overwritten_nor_copied(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jellybean.documents.draft.project_files import write_blank, write_draft
-from jellybean.documents.draft.settled import settled as settled_why
+from jellybean.documents.draft.settled import resolved_reason
 from jellybean.documents.schema.flow_style import flow_style
 from jellybean.documents.todos import read_todos, remove_todos
 from tests.support.paths import EXAMPLES
@@ -43,7 +43,7 @@ def edit(folder: Path, file: str, old: str, new: str) -> None:
 
 
 def settled(folder: Path) -> list[str]:
-    return [todo.text for todo in read_todos(folder) if todo.settled]
+    return [todo.text for todo in read_todos(folder) if todo.resolved_reason]
 
 
 @pytest.mark.parametrize("begins", EDITS)
@@ -62,9 +62,11 @@ def test_settled_comments_are_removed_and_all_other_lines_stay(drafted: Path, tm
     files = ("workflow.yaml", "infrastructure.yaml")
     before = {name: (folder / name).read_text(encoding="utf-8").splitlines() for name in files}
     todos = read_todos(folder)
-    gone = {(todo.file, line) for todo in todos if todo.settled for line in range(todo.line, todo.last_line + 1)}
+    gone = {
+        (todo.file, line) for todo in todos if todo.resolved_reason for line in range(todo.line, todo.last_line + 1)
+    }
     assert len({file for file, _ in gone}) == 2
-    assert [todo.text for todo in remove_todos(todos)] == [todo.text for todo in todos if todo.settled]
+    assert [todo.text for todo in remove_todos(todos)] == [todo.text for todo in todos if todo.resolved_reason]
     for name, lines in before.items():
         kept = [line for number, line in enumerate(lines, 1) if (str(folder / name), number) not in gone]
         assert (folder / name).read_text(encoding="utf-8").splitlines() == kept
@@ -100,7 +102,7 @@ def test_a_settled_comment_beside_a_value_stays_and_is_not_said_to_be_removed(dr
     (line,) = (line for line in text.splitlines() if line.startswith("# TODO: the targets"))
     text = text.replace(f"{line}\n", "").replace("kind: Workflow", f"kind: Workflow  {line}")
     (folder / "workflow.yaml").write_text(text, encoding="utf-8")
-    (todo,) = (todo for todo in read_todos(folder) if todo.settled)
+    (todo,) = (todo for todo in read_todos(folder) if todo.resolved_reason)
     assert todo.beside_value
     assert remove_todos(read_todos(folder)) == ()
     assert (folder / "workflow.yaml").read_text(encoding="utf-8") == text
@@ -112,9 +114,9 @@ def test_a_name_with_a_colon_is_settled_too(name: str) -> None:
         f"check that op answers with {name}: the first output of the file, label, is the class; to send that, remove "
         f"output: {name}"
     )
-    assert settled_why(text, {"operators": {"op": {"variants": {"v": {"output": name}}}}}) == ""
-    assert "no longer has" in settled_why(text, {"operators": {"op": {"variants": {"v": {"output": [name]}}}}})
+    assert resolved_reason(text, {"operators": {"op": {"variants": {"v": {"output": name}}}}}) == ""
+    assert "no longer has" in resolved_reason(text, {"operators": {"op": {"variants": {"v": {"output": [name]}}}}})
     edge = {"from": "a", "output": name}
     text = f"check that op reads {flow_style(edge)}: its only fit; if not, change it"
-    assert settled_why(text, {"operators": {"op": {"inputs": [edge]}}}) == ""
-    assert "no longer reads" in settled_why(text, {"operators": {"op": {"inputs": ["a"]}}})
+    assert resolved_reason(text, {"operators": {"op": {"inputs": [edge]}}}) == ""
+    assert "no longer reads" in resolved_reason(text, {"operators": {"op": {"inputs": ["a"]}}})

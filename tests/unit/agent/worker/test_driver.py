@@ -33,7 +33,7 @@ from jellybean_agent.worker.counters import WorkerCounters
 from jellybean_agent.worker.direct_calls import MAX_DIRECT_CALLS
 from jellybean_agent.worker.driver import Driver
 from jellybean_agent.worker.emulated_links import EmulatedLinks
-from jellybean_agent.worker.refused_values import blame
+from jellybean_agent.worker.refused_values import attribute_error
 from jellybean_protos.agent.v1 import agent_pb2
 from tests.support.tiny_models import make_plan, save, scale
 from tests.unit.agent.worker.one_operator import Gated, view_of
@@ -250,7 +250,7 @@ def test_values_that_another_operator_computed_are_no_error_of_the_client(
     python = None if step is None else PythonView(step, "{}", "0" * 64)
     view = replace(view, operators={**view.operators, "number": replace(number, python=python)})
     run = RunOperator(0, "double", (WorkItem(0, "r", 0, (), ()),))
-    error = blame(view, run, RefusedValuesError("Gather: out of range"))
+    error = attribute_error(view, run, RefusedValuesError("Gather: out of range"))
     assert status_of(error) is status
     assert reason in str(error)
 

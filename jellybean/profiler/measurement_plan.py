@@ -42,7 +42,7 @@ class Scope:
 
 
 @dataclass(frozen=True)
-class Todo:
+class MeasurementPlan:
     """What a run measures and what it keeps.
 
     `measure`: entry -> why. `kept`: entries that stay because they are current. `by_hand`: entries that stay because no
@@ -67,7 +67,7 @@ class Todo:
         own = (e for e in self.measure if (e.part, e.operator, e.variant) == (part, operator, variant))
         return frozenset(entry.worker_type for entry in own if entry.worker_type)
 
-    def of_types(self, types: Collection[str]) -> Todo:
+    def of_types(self, types: Collection[str]) -> MeasurementPlan:
         """The part of it that is about these worker types, or about none."""
         kept = {"", *types}
         measure = {entry: why for entry, why in self.measure.items() if entry.worker_type in kept}
@@ -114,7 +114,7 @@ def todo_of(
     known: ProfilesDocument | None,
     scope: Scope = Scope(),
     batch_sizes: Collection[int] = (),
-) -> Todo:
+) -> MeasurementPlan:
     """Compare the profiles of a project (`known`) with what they should have.
 
     `scope`: its types that have no speed are devices that this machine, or the one that it names, is one of. Without
@@ -156,7 +156,7 @@ class _Decision:
                 if entry.worker_type == name:
                     yield entry, changes
 
-    def todo(self) -> Todo:
+    def todo(self) -> MeasurementPlan:
         measure: dict[Entry, str] = {}
         elsewhere: dict[Entry, str] = {}
         by_hand: dict[Entry, str] = {}
@@ -180,7 +180,7 @@ class _Decision:
         measure = self._with_whole_cuts(measure)
         if not self.here:
             self._refuse(elsewhere)
-        return Todo(measure, tuple(kept), by_hand, elsewhere, self.measurable, self.fresh)
+        return MeasurementPlan(measure, tuple(kept), by_hand, elsewhere, self.measurable, self.fresh)
 
     def _why(self, entry: Entry, present: bool, *, hand: bool) -> str:
         """Why an entry should be measured; empty if it need not. `--fresh` leaves what cannot be measured here."""
