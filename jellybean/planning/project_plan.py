@@ -25,6 +25,7 @@ from jellybean.planning.simulated_deadline import InTime, cost_of, in_time
 from jellybean.planning.simulation_judge import SAME
 from jellybean_solver import (
     DEFAULT_GAP,
+    NO_ASSIGNMENT,
     VALUE_TOLERANCE,
     Baseline,
     Cuts,
@@ -81,8 +82,12 @@ class Planned:
 
     @property
     def comparison(self) -> tuple[tuple[str, float | None, str], ...]:
-        """The baselines as (name, USD/h or None if infeasible, note)."""
-        return tuple((baseline.name, baseline.cost_usd_per_h, baseline.note) for baseline in self.baselines)
+        """The baselines as (name, USD/h or None if infeasible, note), but for a rule that found nothing to compare."""
+        return tuple(
+            (baseline.name, baseline.cost_usd_per_h, baseline.note)
+            for baseline in self.baselines
+            if baseline.status != NO_ASSIGNMENT
+        )
 
 
 def plan_project(

@@ -11,6 +11,7 @@ from jellybean_protos.lazy_surface import lazy_surface
 
 _NAMES: dict[str, tuple[str, ...]] = {  # by module
     "baseline.rules": (
+        "NO_ASSIGNMENT",
         "Baseline",
         "baselines",
     ),

@@ -1,3 +1,4 @@
+from jellybean_solver.baseline.rules import NO_ASSIGNMENT as NO_ASSIGNMENT
 from jellybean_solver.baseline.rules import Baseline as Baseline
 from jellybean_solver.baseline.rules import baselines as baselines
 from jellybean_solver.deadline.lower_bound import least_latency_s as least_latency_s

@@ -23,6 +23,7 @@ from jellybean_solver.planning.solver import cheapest, finish, limited
 from jellybean_solver.small.objectives import Fleet
 from jellybean_solver.small.routes import build_plan
 
+NO_ASSIGNMENT = "no_assignment"  # status of a rule that finds no plan where there may be one
 OUT_OF_TIME = "time ended before a plan was found"
 
 
@@ -31,8 +32,9 @@ class Baseline:
     """A plan made by a simple rule.
 
     `status`: optimal, gap or time_limit (termination of the solve under the rule; after time_limit there may be no
-    plan), found (by a rule without a bound), accuracy_missed, limit_broken, violated (the plan contradicts the problem)
-    or infeasible. `note`: the target missed, limit broken, violation, or gap left by the time limit.
+    plan), found (by a rule without a bound), accuracy_missed, limit_broken, violated (the plan contradicts the
+    problem), no_assignment (of a rule that finds none where there may be one) or infeasible. `note`: the target missed,
+    limit broken, violation, or gap left by the time limit.
     """
 
     name: str
@@ -238,7 +240,7 @@ def _solved(
 def _greedy(problem: Problem, name: str) -> Baseline:
     found = greedy(problem)
     if isinstance(found, str):
-        return Baseline(name, "infeasible", note=f"the rule finds no assignment: {found}")
+        return Baseline(name, NO_ASSIGNMENT, note=f"the rule finds no assignment: {found}")
     network, selection, assignment = found
     unproven = Certificate.of(assignment.cost, 0.0, Termination.GAP)
     plan = build_plan(network, selection, assignment, unproven)
