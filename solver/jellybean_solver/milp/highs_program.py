@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jellybean_solver.errors import SolverError
+from jellybean_solver.milp.interruptible_run import run_interruptibly
 from jellybean_solver.milp.pulp_program import ENDED, FEASIBILITY_TOLERANCE, PRESOLVE_FAILURES
 
 Floats = npt.NDArray[np.float64]
@@ -93,11 +94,11 @@ def above(bound: float, cutoff: float) -> float:
 
 def run(model: highspy.Highs) -> None:
     """Solve; if HiGHS fails, once more without presolve."""
-    model.run()
+    run_interruptibly(model)
     if model.getModelStatus() in PRESOLVE_FAILURES:
         model.clearSolver()
         model.setOptionValue("presolve", "off")
-        model.run()
+        run_interruptibly(model)
 
 
 @dataclass

@@ -11,6 +11,7 @@ import highspy
 import pulp
 
 from jellybean_solver.errors import SolverError
+from jellybean_solver.milp.interruptible_run import run_interruptibly
 
 FEASIBILITY_TOLERANCE = 1e-7  # of rows and integers. 1e-6 rounds small operators away; at 1e-9 HiGHS cuts optima off
 PRESOLVE_FAILURES = (  # texts of HiGHS' failures in presolve: one small program in thousands, with nearly tight rows
@@ -105,7 +106,11 @@ def summed(*parts: LinearTerms) -> list[tuple[Any, float]]:
 
 
 class _Highs(pulp.HiGHS):  # type: ignore[misc]
-    """PuLP's HiGHS interface, extended by the status for a search that ends at its node limit."""
+    """PuLP's HiGHS interface, with interrupts, and the status of a search that ends at its node limit."""
+
+    def callSolver(self, lp: Any) -> None:
+        """Run HiGHS; a signal stops it."""
+        run_interruptibly(lp.solverModel)
 
     def findSolutionValues(self, lp: Any) -> tuple[int, int]:
         """Status and solution status; variables get their values in every case."""

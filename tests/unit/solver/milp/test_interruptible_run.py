@@ -1,0 +1,65 @@
+"""A signal stops HiGHS inside a program that it would not solve for days."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+STARTS = """
+import random, signal, sys, threading, time
+import numpy as np
+from jellybean_solver.milp.highs_program import Program
+from jellybean_solver.milp.pulp_program import PulpProgram
+
+signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
+draw = random.Random(1)
+rows = [[draw.randrange(100) for _ in range(50)] for _ in range(6)]  # market split (Cornuejols, Dawande 1998)
+
+
+def arrays():
+    program = Program()
+    columns = program.add_columns([0.0] * 50, 1.0, integer=True)
+    slack = program.add_columns([1.0] * 12)
+    for number, row in enumerate(rows):
+        (at,) = program.add_rows(sum(row) // 2, sum(row) // 2, 1)
+        program.fill([at] * 52, [*columns, *slack[2 * number : 2 * number + 2]], [*map(float, row), 1.0, -1.0])
+    program.solve()
+
+
+def pulp():
+    program = PulpProgram("market split")
+    columns = [program.variable(f"x{i}", 1, "Integer") for i in range(50)]
+    slack = [program.variable(f"s{i}") for i in range(12)]
+    for number, row in enumerate(rows):
+        pair = [(slack[2 * number], 1.0), (slack[2 * number + 1], -1.0)]
+        program.add([*zip(columns, row), *pair], 0, sum(row) // 2)
+    program.problem.setObjective(sum(slack))
+    program.solve(integer=True, time_limit_s=None)
+
+
+def announce():
+    time.sleep(1.0)  # past presolve
+    print("running", flush=True)
+
+
+threading.Thread(target=announce, daemon=True).start()
+try:
+    {solve}()
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+@pytest.mark.parametrize(("solve", "number", "status"), [("arrays", "SIGINT", 130), ("pulp", "SIGTERM", 143)])
+def test_a_signal_stops_a_solve(solve: str, number: str, status: int) -> None:
+    code = STARTS.replace("{solve}", solve)
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline() == "running\n"
+            process.send_signal(getattr(signal, number))
+            assert process.wait(timeout=30) == status
+        finally:
+            process.kill()
