@@ -138,7 +138,8 @@ class Target:
         rows = _rows(self.data.rows, len(warming), seed + 1) + _rows(self.data.rows, len(counted), seed)
         places: list[bytes] = []
         if self._streams is not None:
-            live = max(1, round(self.plan.sources[0].streams * rate_per_s / self.planned_per_s))
+            planned = self.plan.sources[0].streams * self.plan.sites.get(self.plan.sources[0].tier, 1)
+            live = max(1, round(planned * rate_per_s / self.planned_per_s))
             rows, places = self._streams.draw(len(due), live)
         window = Window(self.meters, settings.warmup_s, settings.end_s, progress)
         settle_s = max(grace, settings.settle_s)

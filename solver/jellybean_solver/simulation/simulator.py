@@ -11,6 +11,7 @@ import heapq
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -104,7 +105,7 @@ def simulate(
         return arrival_times([(window.end_s, rate_per_s)], settings.arrivals or stream.arrivals, rng, phase)
 
     with contextlib.suppress(StopSimulationError):
-        simulation.run(times or steady, settings.drain_s)
+        simulation.run(times or steady, settings)
     return simulation.result()
 
 
@@ -150,22 +151,23 @@ class _Simulation:
             }
         return _Station(planned.name, planned.tier, site, worker, self._samplers[planned.pool])
 
-    def run(self, times: MakeTimes, drain_s: float | None) -> None:
+    def run(self, times: MakeTimes, settings: SimulationSettings) -> None:
         """Process all events, or those until `drain_s` after the window."""
+        drain_s, drawer = settings.drain_s, partial(self._drawer, settings.rate_scale)
         for index, stream in enumerate(request_streams(self._plan)):
             rng = random.Random(f"{self._seed}/arrivals/{index}")
             ways = own_routes(self._plan.routes, stream.operators)
             routes, weights = list(ways), list(ways.values())
             if stream.sites == 1:
                 arrivals = times(stream, rng, index * GOLDEN % 1.0)
-                self._next_arrival(_Traffic(stream, arrivals, routes, self._drawer(stream, weights), 0))
+                self._next_arrival(_Traffic(stream, arrivals, routes, drawer(stream, weights), 0))
                 continue
             own = replace(stream, rate_per_s=stream.rate_per_s / stream.sites, sites=1)
             for site in range(stream.sites):  # with independent arrivals and routes
                 rng = random.Random(f"{self._seed}/arrivals/{index}/{site}")
                 place = site * most_sites(self._plan.sites) // stream.sites
                 arrivals = times(own, rng, rng.random())
-                self._next_arrival(_Traffic(own, arrivals, routes, self._drawer(own, weights, rng), place))
+                self._next_arrival(_Traffic(own, arrivals, routes, drawer(own, weights, rng), place))
         events, pop = self._events, heapq.heappop
         if drain_s is not None:
             self._last_s = self._window.end_s + drain_s
@@ -177,11 +179,14 @@ class _Simulation:
             handle(first, second)
 
     def _drawer(
-        self, stream: RequestStream, weights: Sequence[float], phase: random.Random | None = None
+        self, rate_scale: float, stream: RequestStream, weights: Sequence[float], phase: random.Random | None = None
     ) -> RouteDrawer | StreamDrawer:
-        """Whole streams keep their route where an operator has a state; else each request is routed by itself."""
+        """Whole streams keep their route where an operator has a state; else each request is routed by itself.
+
+        At another rate there are more or fewer of them, as of `bench`.
+        """
         if any(self._plan.operator_by_name[name].state for name in stream.operators):
-            return StreamDrawer(weights, stream.sources[0].streams)
+            return StreamDrawer(weights, max(1, round(stream.sources[0].streams * rate_scale)))
         return RouteDrawer(weights, phase)
 
     def _at(self, time: float, handle: Callable[..., None], first: Any, second: Any = None) -> None:

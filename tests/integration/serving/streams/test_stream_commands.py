@@ -34,6 +34,13 @@ def test_the_rows_of_a_file_are_sent_as_a_stream(project: Path) -> None:
     assert "remember keeps a state by stream: say which stream this is, and that it begins" in refused
 
 
+def test_another_rate_is_another_number_of_streams(project: Path) -> None:
+    found = json.loads(
+        jellybean("plan", str(project), "--set", "slo.accuracy=90", "--rate-scale", "2", "--dry-run", "--json").stdout
+    )
+    assert found["overrides"] == ["slo.accuracy=90", "sources.x.rate=40/s", "sources.x.streams=8"], found
+
+
 def test_bench_sends_the_streams_of_the_plan(project: Path) -> None:
     """As many as the plan has, each chunk in its place: else requests fail."""
     found = json.loads(jellybean("bench", str(project), "--duration", "2", "--json").stdout)
