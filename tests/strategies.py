@@ -184,6 +184,23 @@ def with_ratios(draw: st.DrawFn, problem: Problem) -> Problem:
 
 
 @st.composite
+def with_device_memory(draw: st.DrawFn, problem: Problem) -> Problem:
+    """The problem with devices of their own memory in some pools, whose models take other sizes of the two memories."""
+    pools = tuple(
+        replace(pool, device="cuda", device_memory_bytes=draw(st.sampled_from(WORKER_BYTES)))
+        if draw(st.booleans())
+        else pool
+        for pool in problem.pools
+    )
+
+    def variant(one: Variant) -> Variant:
+        return replace(one, device_memory_bytes={pool: draw(st.sampled_from(MODEL_BYTES)) for pool in one.service})
+
+    operators = (replace(one, variants=tuple(map(variant, one.variants))) for one in problem.operators)
+    return replace(problem, pools=pools, operators=tuple(operators))
+
+
+@st.composite
 def mixed_problems(draw: st.DrawFn) -> Problem:
     """Everything at once: batches, memory, sharing, caps of links, residency, sites, ratios, accuracy, budget."""
     problem = draw(with_ratios(draw(with_sites(draw(problems(limited=True, fanned=True))))))

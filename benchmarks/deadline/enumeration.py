@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from jellybean.planning.predicted_latency import quick_judgement
 from jellybean_solver import Pool, Problem, Sharing, evaluate
 from jellybean_solver.demand.demand import Network
-from jellybean_solver.demand.model_sets import fits
+from jellybean_solver.demand.memory import fits
 from jellybean_solver.latency.estimate import latency
 from jellybean_solver.model.plan import Certificate
 from jellybean_solver.outcome import Termination

@@ -286,6 +286,7 @@ class _RequirementLocator:
             RequirementKind.RESIDENCY: lambda: self._residency(*subjects),
             RequirementKind.BANDWIDTH: lambda: [("infrastructure", "links", self._link(subjects), "bandwidth")],
             RequirementKind.MEMORY: lambda: [("infrastructure", "workers", subjects[0], "memory")],
+            RequirementKind.DEVICE_MEMORY: lambda: [("infrastructure", "workers", subjects[0], "device_memory")],
             RequirementKind.COUNT: lambda: [("infrastructure", "workers", subjects[0], "count")],
         }
         return paths[kind]()
@@ -341,6 +342,7 @@ _UNITS = {
     RequirementKind.LATENCY_P99: DURATION,
     RequirementKind.BANDWIDTH: BANDWIDTH,
     RequirementKind.MEMORY: SIZE,
+    RequirementKind.DEVICE_MEMORY: SIZE,
 }
 
 

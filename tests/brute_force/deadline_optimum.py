@@ -97,9 +97,8 @@ def _in_order(workers: tuple[Worker, ...]) -> bool:
 def _holds(places: Places, chosen: Mapping[str, Variant], worker: Worker) -> bool:
     pool = worker[0]
     here = [name for name, place in places.items() if place == worker]
-    needed = sum(chosen[name].memory_bytes.get(pool.name, 0.0) for name in here)
     alone = pool.sharing.value == "exclusive" and len(here) > 1
-    return not alone and (pool.memory_bytes is None or needed <= pool.memory_bytes * (1 + 1e-9))
+    return not alone and optimum.fits_in(pool, [chosen[name] for name in here])
 
 
 def _ways(problem: Problem, places: Places) -> Iterator[tuple[Edge, str, str]]:

@@ -223,7 +223,8 @@ class _Single:
                 self.moving[held] = replica(self.problem, self.prices, self.selection, name, pool.name, tier)
         if pool.sharing.value == "exclusive":
             self._row({self.z + self.y + i: 1.0 for i, _ in own}, -np.inf, 1.0)
-        if pool.memory_bytes is not None:
-            size = {i: _variant(self.problem, self.selection, o).memory_bytes.get(pool.name, 0.0) for i, o in own}
-            needed = {self.z + self.y + i: size[i] for i in size}
-            self._row(needed, -np.inf, pool.memory_bytes * (1 + 1e-9))
+        variants = {i: _variant(self.problem, self.selection, o) for i, o in own}
+        for limit, which in ((pool.memory_bytes, "memory_bytes"), (pool.device_memory_bytes, "device_memory_bytes")):
+            if limit is not None:
+                needed = {self.z + self.y + i: getattr(v, which).get(pool.name, 0.0) for i, v in variants.items()}
+                self._row(needed, -np.inf, limit * (1 + 1e-9))

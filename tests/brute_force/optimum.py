@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import LinearConstraint, linprog, milp
 
 from jellybean_solver.model.accuracy import EndToEnd, Independent, PerOperator
-from jellybean_solver.model.problem import Link, Pool, Problem, ServiceTime
+from jellybean_solver.model.problem import Link, Pool, Problem, ServiceTime, Variant
 from tests.brute_force import rates as reference_rates
 
 GIB = 1024.0**3
@@ -175,15 +175,25 @@ def _counts(program: Program, *, largest: bool) -> Iterator[Counts]:
         yield {key: n for part in parts for key, n in part.items()}
 
 
-def _sets(problem: Problem, pool: Pool, needed: Mapping[str, float], largest: bool) -> list[Hosted]:
+def fits_in(pool: Pool, models: Sequence[Variant]) -> bool:
+    """True if a worker of the pool can hold these models, in its own memory and in that of its device."""
+    for limit, held in (
+        (pool.memory_bytes, sum(model.memory_bytes.get(pool.name, 0.0) for model in models)),
+        (pool.device_memory_bytes, sum(model.device_memory_bytes.get(pool.name, 0.0) for model in models)),
+    ):
+        if limit is not None and held > limit * (1 + 1e-9):
+            return False
+    return True
+
+
+def _sets(pool: Pool, able: Mapping[str, Variant], largest: bool) -> list[Hosted]:
     """What a worker of the pool can hold: sets that fit, `largest` without those inside another; one if exclusive."""
-    limit = float("inf") if pool.memory_bytes is None else pool.memory_bytes
-    sizes = range(1, 2 if pool.sharing.value == "exclusive" else len(needed) + 1)
+    sizes = range(1, 2 if pool.sharing.value == "exclusive" else len(able) + 1)
     fitting = [
         frozenset(names)
         for size in sizes
-        for names in itertools.combinations(sorted(needed), size)
-        if sum(needed[name] for name in names) <= limit * (1 + 1e-9)
+        for names in itertools.combinations(sorted(able), size)
+        if fits_in(pool, [able[name] for name in names])
     ]
     return [one for one in fitting if not (largest and any(one < other for other in fitting))]
 
@@ -219,14 +229,13 @@ class Program:
                 self.carried.append(carried)
         self.sets: dict[str, list[Hosted]] = {}
         for pool in problem.pools:
-            able = [
-                operator.name
+            able = {
+                operator.name: variant[operator.name]
                 for operator in problem.operators
                 if pool.name in variant[operator.name].service
                 and (operator.tiers is None or pool.tier in operator.tiers)
-            ]
-            needed = {name: variant[name].memory_bytes.get(pool.name, 0.0) for name in able}
-            self.sets[pool.name] = _sets(problem, pool, needed, largest)
+            }
+            self.sets[pool.name] = _sets(pool, able, largest)
         self.y = [
             (name, p, hosted) for name in names for p in problem.pools for hosted in self.sets[p.name] if name in hosted
         ]

@@ -196,6 +196,7 @@ TITLES = {
     RequirementKind.SHARING: "exclusive",
     RequirementKind.BANDWIDTH: "bandwidth",
     RequirementKind.MEMORY: "memory",
+    RequirementKind.DEVICE_MEMORY: "device memory",
     RequirementKind.RESIDENCY: "residency",
     RequirementKind.COUNT: "workers",
 }
@@ -205,7 +206,7 @@ def _loose(explained: Explained, limit: LimitAnalysis) -> str:
     requirement = limit.requirement
     name = (
         requirement.subjects[0]
-        if requirement.kind in (RequirementKind.MEMORY, RequirementKind.COUNT)
+        if requirement.kind in (RequirementKind.MEMORY, RequirementKind.DEVICE_MEMORY, RequirementKind.COUNT)
         else " -> ".join(requirement.subjects)
     )
     used, of = amount(requirement.kind, limit.used), amount(requirement.kind, requirement.value)

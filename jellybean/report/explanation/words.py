@@ -57,6 +57,7 @@ def amount(kind: RequirementKind, value: float | None) -> str:
         RequirementKind.LATENCY_P99: lambda: formats.duration(value),
         RequirementKind.BANDWIDTH: lambda: f"{formats.number(value * 8e-6)} Mbit/s",
         RequirementKind.MEMORY: lambda: formats.size(value),
+        RequirementKind.DEVICE_MEMORY: lambda: formats.size(value),
         RequirementKind.COUNT: lambda: f"{value:.0f}",
     }
     return texts[kind]() if kind in texts else f"{value:.3g}"

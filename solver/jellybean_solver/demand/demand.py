@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from jellybean_solver.demand.model_sets import fits
+from jellybean_solver.demand.memory import Memory, MemoryLimits, is_device_scarcer, limits_of, memory_of
 from jellybean_solver.demand.tree_decomposition import Bag, tree_decomposition
 from jellybean_solver.model.flows import traffic_usd_per_h
 from jellybean_solver.model.problem import Edge, Problem, Variant, request_s
@@ -35,7 +35,8 @@ class Demand:
     """Coefficients of a selection; `workers` and `traffic` as in the module's docstring, with o, p, t, e as there.
 
     `entry[o][t]`: USD per hour of the traffic from sources to o if o runs in tier t. `sent[e]`: bytes per second on
-    edge e. `memory[o][p]`: bytes of o's model on a worker of p.
+    edge e. `memory[o][p]`: bytes of o's model in the scarcer memory of a worker of p; `other_memory[o][p]`: in the
+    other (memory.py).
     """
 
     workers: Mapping[str, Mapping[str, float]]
@@ -43,6 +44,11 @@ class Demand:
     traffic: Mapping[EdgeKey, Mapping[Tiers, float]]
     sent: Mapping[EdgeKey, float]
     memory: Mapping[str, Mapping[str, float]]
+    other_memory: Mapping[str, Mapping[str, float]]
+
+    def memory_of(self, name: str, pool: str) -> Memory:
+        """What an operator's model takes of a worker of a pool."""
+        return Memory(self.memory[name][pool], self.other_memory[name][pool])
 
 
 def restricted(demand: Demand, pairs: Collection[tuple[str, str]]) -> Demand:
@@ -54,7 +60,9 @@ def restricted(demand: Demand, pairs: Collection[tuple[str, str]]) -> Demand:
             for name, figures in table.items()
         }
 
-    return replace(demand, workers=kept(demand.workers), memory=kept(demand.memory))
+    return replace(
+        demand, workers=kept(demand.workers), memory=kept(demand.memory), other_memory=kept(demand.other_memory)
+    )
 
 
 class Network:
@@ -72,6 +80,10 @@ class Network:
         self.names = tuple(operator.name for operator in problem.operators)
         self.pools = tuple(pool for pool in problem.pools if pool.count > 0)
         self.tier_of = {pool.name: pool.tier for pool in self.pools}
+        self.device_is_scarcer = {pool.name: is_device_scarcer(pool, problem.operators) for pool in self.pools}
+        self.memory_limits: Mapping[str, MemoryLimits] = {
+            pool.name: limits_of(pool, device_is_scarcer=self.device_is_scarcer[pool.name]) for pool in self.pools
+        }
         # Price of one worker in every site.
         self.usd_per_h = {pool.name: problem.unit_usd_per_h(pool) for pool in self.pools}
         inner: dict[EdgeKey, tuple[Edge, ...]] = {}
@@ -130,10 +142,12 @@ class Network:
     def _demand(self, partial: Mapping[str, str]) -> Demand:
         workers: dict[str, Mapping[str, float]] = {}
         memory: dict[str, Mapping[str, float]] = {}
+        other: dict[str, Mapping[str, float]] = {}
         for name in self.names:
             own = (name, partial[name]) if name in partial else None
             workers[name] = self._workers[own] if own else self._least(name, self._workers)
             memory[name] = self._memory[own] if own else self._least(name, self._memory)
+            other[name] = self._other_memory[own] if own else self._least(name, self._other_memory)
         traffic: dict[EdgeKey, Mapping[Tiers, float]] = {}
         sent: dict[EdgeKey, float] = {}
         for key in self.inner:
@@ -144,7 +158,7 @@ class Network:
             sent[key] = (
                 sizes[partial[upstream]] if known else min((sizes[v] for v in self.runnable[upstream]), default=0.0)
             )
-        return Demand(workers, self._entry, traffic, sent, memory)
+        return Demand(workers, self._entry, traffic, sent, memory, other)
 
     def entry_bytes_per_s(self, name: str, tier: str) -> Mapping[Tiers, float]:
         """Tiers of a link -> bytes per second from sources to the operator if it runs in `tier`."""
@@ -174,19 +188,29 @@ class Network:
         }
 
     @cached_property
+    def _memories(self) -> Mapping[tuple[str, str], Mapping[str, Memory]]:
+        """(operator, variant) -> pool -> what it takes, for pools of whose workers one can run the variant."""
+        found: dict[tuple[str, str], dict[str, Memory]] = {}
+        for operator in self.problem.operators:
+            pools = [pool for pool in self.pools if operator.tiers is None or pool.tier in operator.tiers]
+            for variant in operator.variants:
+                needed = (
+                    (pool.name, memory_of(variant, pool, device_is_scarcer=self.device_is_scarcer[pool.name]))
+                    for pool in pools
+                    if 1 in variant.service.get(pool.name, ())
+                )
+                found[operator.name, variant.name] = {
+                    pool: memory for pool, memory in needed if memory.fits(self.memory_limits[pool])
+                }
+        return found
+
+    @cached_property
     def _memory(self) -> Mapping[tuple[str, str], Mapping[str, float]]:
-        """(operator, variant) -> pool -> bytes, for pools that can run the variant in the memory of one worker."""
-        return {
-            (operator.name, variant.name): {
-                pool.name: variant.memory_bytes.get(pool.name, 0.0)
-                for pool in self.pools
-                if 1 in variant.service.get(pool.name, ())
-                and (operator.tiers is None or pool.tier in operator.tiers)
-                and fits(variant.memory_bytes.get(pool.name, 0.0), pool.memory_bytes)
-            }
-            for operator in self.problem.operators
-            for variant in operator.variants
-        }
+        return {key: {p: memory.scarcer for p, memory in by.items()} for key, by in self._memories.items()}
+
+    @cached_property
+    def _other_memory(self) -> Mapping[tuple[str, str], Mapping[str, float]]:
+        return {key: {p: memory.other for p, memory in by.items()} for key, by in self._memories.items()}
 
     def request_s(self, operator: str, variant: Variant, pool: str) -> float:
         """Seconds of a worker's time per request of a variant in a pool, at the batch size that plans use."""

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from jellybean_solver.demand.memory import NONE, Memory, PoolMemory
 from jellybean_solver.demand.settings import DEFAULT_ASSIGNMENT, AssignmentSettings
-
-_SPARE = 1e-9  # relative tolerance for rounding in sums of memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +21,8 @@ class ModelSets:
     all_largest: bool
 
 
-def fits(needed_bytes: float, limit_bytes: float | None) -> bool:
-    """True if models that need `needed_bytes` fit into `limit_bytes` (None: unlimited)."""
-    return limit_bytes is None or needed_bytes <= limit_bytes * (1 + _SPARE)
-
-
 def largest_model_sets(
-    memory_bytes: Mapping[str, float],
-    limit_bytes: float | None,
+    memory: PoolMemory,
     apart: Collection[frozenset[str]] = (),
     settings: AssignmentSettings = DEFAULT_ASSIGNMENT,
 ) -> ModelSets:
@@ -37,34 +30,35 @@ def largest_model_sets(
 
     `apart`: pairs of operators that must not share a worker.
     """
-    names = sorted(memory_bytes, key=lambda name: (-memory_bytes[name], name))
+    names = sorted(memory.needs, key=lambda name: (-memory.needs[name].scarcer, name))
     parted = {name: frozenset().union(*(pair for pair in apart if name in pair)) - {name} for name in names}
-    if fits(sum(memory_bytes.values()), limit_bytes) and not any(parted[name] & set(names) for name in names):
+    if memory.takes(names) and not any(parted[name] & set(names) for name in names):
         return ModelSets((tuple(names),) if names else (), True)
     found: list[frozenset[str]] = []
-    room = _Room(memory_bytes, limit_bytes, parted)
+    room = _Room(memory, parted)
     complete = _extend(names, room, found, settings)
     if not complete:
         found = _family(names, room)
-    position = {name: index for index, name in enumerate(memory_bytes)}
+    position = {name: index for index, name in enumerate(memory.needs)}
     ordered = (tuple(sorted(one, key=position.__getitem__)) for one in found)
     return ModelSets(tuple(sorted(ordered, key=lambda one: [position[name] for name in one])), complete)
 
 
 @dataclass(frozen=True, slots=True)
 class _Room:
-    memory_bytes: Mapping[str, float]
-    limit_bytes: float | None
+    memory: PoolMemory
     parted: Mapping[str, frozenset[str]]
 
-    def takes(self, name: str, held: Collection[str], used: float) -> bool:
-        """True if the model of `name` may join the models `held`, which use `used` bytes."""
-        return fits(used + self.memory_bytes[name], self.limit_bytes) and not self.parted[name].intersection(held)
+    def takes(self, name: str, held: Collection[str], used: Memory) -> bool:
+        """True if the model of `name` may join the models `held`, which take `used`."""
+        return used.beside(self.memory.needs[name]).fits(self.memory.limits) and not self.parted[name].intersection(
+            held
+        )
 
 
 def _extend(names: list[str], room: _Room, found: list[frozenset[str]], settings: AssignmentSettings) -> bool:
     """Append all maximal sets to `found`, by depth-first enumeration; False if the settings' limits are exceeded."""
-    stack: list[tuple[int, tuple[str, ...], float]] = [(0, (), 0.0)]
+    stack: list[tuple[int, tuple[str, ...], Memory]] = [(0, (), NONE)]
     steps = 0
     while stack:
         index, held, used = stack.pop()
@@ -80,7 +74,7 @@ def _extend(names: list[str], room: _Room, found: list[frozenset[str]], settings
         name = names[index]
         stack.append((index + 1, held, used))
         if room.takes(name, held, used):
-            stack.append((index + 1, (*held, name), used + room.memory_bytes[name]))
+            stack.append((index + 1, (*held, name), used.beside(room.memory.needs[name])))
     return True
 
 
@@ -89,27 +83,25 @@ def _family(names: list[str], room: _Room) -> list[frozenset[str]]:
     found: dict[frozenset[str], None] = {}
     for seed in names:
         for order in (names, names[::-1]):
-            held, used = {seed}, room.memory_bytes[seed]
+            held, used = {seed}, room.memory.needs[seed]
             for name in order:
                 if name not in held and room.takes(name, held, used):
                     held.add(name)
-                    used += room.memory_bytes[name]
+                    used = used.beside(room.memory.needs[name])
             found[frozenset(held)] = None
     return list(found)
 
 
-def all_model_sets(
-    memory_bytes: Mapping[str, float], limit_bytes: float | None, most: int
-) -> tuple[tuple[str, ...], ...] | None:
+def all_model_sets(memory: PoolMemory, most: int) -> tuple[tuple[str, ...], ...] | None:
     """All sets of operators that fit on one worker, not only maximal ones; None if there are more than `most`.
 
     For objectives in which every model held on a worker costs something (migration).
     """
-    names = tuple(memory_bytes)
+    names = tuple(memory.needs)
     found: list[tuple[int, ...]] = [(index,) for index in range(len(names))]
     for held in found:  # grows during the loop: each set plus one operator later in the order
         for index in range(held[-1] + 1, len(names)):
-            if fits(sum(memory_bytes[names[i]] for i in (*held, index)), limit_bytes):
+            if memory.takes(names[i] for i in (*held, index)):
                 found.append((*held, index))
                 if len(found) > most:
                     return None

@@ -75,10 +75,19 @@ def _measured(plan: Plan) -> dict[tuple[str, ...], Any]:
             found[*name, "inputs", edge.upstream, choice] = _rest(json_values(edge), "upstream", "downstream")
         for pool, times in item.service.items():
             found[*name, "service", pool, f"{choice} x {item.batch[pool]}"] = json_values(times)
-        for pool, size in item.memory_bytes.items():
-            found[*name, "memory_bytes", pool, f"{choice} x {item.batch[pool]}"] = size
+        for key in ("memory_bytes", "device_memory_bytes"):
+            for pool, size in getattr(item, key).items():
+                found[*name, key, pool, f"{choice} x {item.batch[pool]}"] = size
     for worker in plan.workers:
-        keys = ("price_usd_per_h", "sharing", "memory_bytes", "speed", "device", "device_options")
+        keys = (
+            "price_usd_per_h",
+            "sharing",
+            "memory_bytes",
+            "speed",
+            "device",
+            "device_options",
+            "device_memory_bytes",
+        )
         figures = {key: json_values(getattr(worker, key)) for key in keys}
         found["workers", worker.pool, f"={worker.tier}"] = figures
     return found

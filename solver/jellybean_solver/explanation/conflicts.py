@@ -26,7 +26,7 @@ from jellybean_solver.explanation.relaxations import (
 )
 from jellybean_solver.model.evaluate import evaluate
 from jellybean_solver.model.flows import link_uses
-from jellybean_solver.model.plan import Plan
+from jellybean_solver.model.plan import Plan, PlannedWorker
 from jellybean_solver.model.plan_document import json_values
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.outcome import ACCURACY_TOLERANCE, COST_TOLERANCE
@@ -158,6 +158,7 @@ def _breaks(problem: Problem, plan: Plan, requirement: Requirement, resolver: Re
         RequirementKind.LATENCY_P99,
         RequirementKind.BANDWIDTH,
         RequirementKind.MEMORY,
+        RequirementKind.DEVICE_MEMORY,
     ):
         return False
     used, limit = usage(problem, plan, requirement, resolver), requirement.value
@@ -312,13 +313,17 @@ def usage(problem: Problem, plan: Plan, requirement: Requirement, resolver: Reso
             if (use.upstream_tier, use.downstream_tier) == subjects
         ),
         RequirementKind.MEMORY: lambda: max(
-            (_held_bytes(plan, w.name) for w in plan.workers if w.pool in subjects), default=0.0
+            (_held_bytes(plan, w, on_device=False) for w in plan.workers if w.pool in subjects), default=0.0
+        ),
+        RequirementKind.DEVICE_MEMORY: lambda: max(
+            (_held_bytes(plan, w, on_device=True) for w in plan.workers if w.pool in subjects), default=0.0
         ),
         RequirementKind.COUNT: lambda: float(sum(worker.pool in subjects for worker in plan.workers)),
     }
     return uses.get(requirement.kind, lambda: None)()  # sharing and residency have no value
 
 
-def _held_bytes(plan: Plan, name: str) -> float:
-    worker = plan.worker_by_name[name]
-    return sum(plan.operator_by_name[o].memory_bytes.get(worker.pool, 0.0) for o in worker.rates_per_s)
+def _held_bytes(plan: Plan, worker: PlannedWorker, *, on_device: bool) -> float:
+    held = [plan.operator_by_name[name] for name in worker.rates_per_s]
+    tables = [operator.device_memory_bytes if on_device else operator.memory_bytes for operator in held]
+    return sum(table.get(worker.pool, 0.0) for table in tables)

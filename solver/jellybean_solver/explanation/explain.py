@@ -36,6 +36,7 @@ ACCURACY_POINT = 1.0  # change of the accuracy target in percentage points, up a
 Changed = tuple[Problem, str, str, str]  # a changed problem; kind, subject and words of the change
 
 NEXT = 1e-6  # percentage points added to the plan's accuracy, so that the next higher reachable accuracy is required
+_SIZES = (RequirementKind.BANDWIDTH, RequirementKind.MEMORY, RequirementKind.DEVICE_MEMORY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +226,7 @@ class _Explainer:
         value, subject = requirement.value or 0.0, " ".join(requirement.subjects)
         if requirement.kind is RequirementKind.COUNT:
             more, words = value + 1, f"one more worker in {subject}"
-        elif requirement.kind in (RequirementKind.BANDWIDTH, RequirementKind.MEMORY):
+        elif requirement.kind in _SIZES:
             more, words = value * (1 + MORE), f"{MORE * 100:g} % more than {requirement.words}"
         elif requirement.kind is RequirementKind.UTILISATION:
             more, words = min(1.0, value + BUSIER), f"a utilisation cap of {min(1.0, value + BUSIER):g}"

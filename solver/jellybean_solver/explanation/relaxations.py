@@ -31,6 +31,7 @@ class RequirementKind(StrEnum):
     BANDWIDTH = "bandwidth"  # bytes per second of a link, at most
     RESIDENCY = "residency"  # no value; tiers where an operator may run, or where an edge's data may be
     MEMORY = "memory"  # bytes of a worker, at most
+    DEVICE_MEMORY = "device_memory"  # bytes of a worker's device, at most
     COUNT = "count"  # workers of a pool, at most
 
 
@@ -118,6 +119,9 @@ def _of_pools(problem: Problem) -> Iterator[Requirement]:
         if pool.memory_bytes is not None:
             words = f"the {size_text(pool.memory_bytes)} of each worker of {pool.name}"
             yield Requirement(RequirementKind.MEMORY, (pool.name,), pool.memory_bytes, words)
+        if pool.device_memory_bytes is not None:
+            words = f"the {pool.device_memory_bytes / 2**20:g} MiB of the device of each worker of {pool.name}"
+            yield Requirement(RequirementKind.DEVICE_MEMORY, (pool.name,), pool.device_memory_bytes, words)
         workers = "worker" if pool.count == 1 else "workers"
         words = f"the {pool.count} {workers} of {pool.name}{problem.in_each(pool.tier)}"
         yield Requirement(RequirementKind.COUNT, (pool.name,), pool.count, words)
@@ -200,6 +204,9 @@ _CHANGES: dict[RequirementKind, Callable[[Problem, tuple[str, ...], float], Prob
     RequirementKind.BANDWIDTH: _link,
     RequirementKind.MEMORY: _pool(
         lambda pool, value: replace(pool, memory_bytes=value if math.isfinite(value) else None)
+    ),
+    RequirementKind.DEVICE_MEMORY: _pool(
+        lambda pool, value: replace(pool, device_memory_bytes=value if math.isfinite(value) else None)
     ),
     RequirementKind.RESIDENCY: _anywhere,
     RequirementKind.COUNT: _pool(lambda pool, value: replace(pool, count=int(value))),

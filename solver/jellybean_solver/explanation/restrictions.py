@@ -71,6 +71,7 @@ def with_price_paid(problem: Problem, pool: Pool, plan: Plan) -> Plan:
             batch=_renamed(operator.batch, paid, pool.name),
             service=_renamed(operator.service, paid, pool.name),
             memory_bytes=_renamed(operator.memory_bytes, paid, pool.name),
+            device_memory_bytes=_renamed(operator.device_memory_bytes, paid, pool.name),
         )
         for operator in plan.operators
     )
@@ -91,12 +92,16 @@ def _paid(pool: Pool) -> str:
 
 def _twice(variant: Variant, pool: Pool) -> Variant:
     """The variant with the same profile on the prepaid worker as on its pool."""
-    service, memory = dict(variant.service), dict(variant.memory_bytes)
-    if pool.name in service:
-        service[_paid(pool)] = service[pool.name]
-    if pool.name in memory:
-        memory[_paid(pool)] = memory[pool.name]
-    return replace(variant, service=service, memory_bytes=memory)
+
+    def both(by_pool: Mapping[str, T]) -> dict[str, T]:
+        return {**by_pool, **({_paid(pool): by_pool[pool.name]} if pool.name in by_pool else {})}
+
+    return replace(
+        variant,
+        service=both(variant.service),
+        memory_bytes=both(variant.memory_bytes),
+        device_memory_bytes=both(variant.device_memory_bytes),
+    )
 
 
 def _with_operator(problem: Problem, name: str, kept: Callable[[Variant], Variant | None]) -> Problem:

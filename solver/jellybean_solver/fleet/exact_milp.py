@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jellybean_solver.demand.model_sets import fits
+from jellybean_solver.demand.memory import NONE, Memory, together
 from jellybean_solver.errors import SolverError
 from jellybean_solver.fleet.joint_lp import JointLp
 from jellybean_solver.fleet.packing.worker_counts import Staff
@@ -157,11 +157,12 @@ class ExactMilp:
                 self._hold(self._add_group(kind, operator, choices, leader=operator), choices, operators)
 
     def _fit_together(self, kind: int, choices: Sequence[int]) -> bool:
-        largest: dict[int, float] = {}
+        largest: dict[int, Memory] = {}
         for choice in choices:
             operator = int(self.kinds.owner[choice])
-            largest[operator] = max(largest.get(operator, 0.0), float(self.kinds.memory_bytes[choice, kind]))
-        return fits(sum(largest.values()), self.kinds.kinds[kind].memory_bytes)
+            pairs = zip(largest.get(operator, NONE), self.kinds.memory(choice, kind), strict=True)
+            largest[operator] = Memory(*(max(pair) for pair in pairs))
+        return together(largest.values()).fits(self.kinds.kinds[kind].limits)
 
     def _add_group(
         self, kind: int, number: int, choices: Sequence[int], *, most: float = math.inf, leader: int | None = None
@@ -202,13 +203,14 @@ class ExactMilp:
     def _hold(self, group: _Group, choices: Sequence[int], operators: Sequence[int]) -> None:
         """Add columns h of a group: the models that it holds fit into a worker's memory; it serves no others."""
         kinds, program, kind = self.kinds, self.program, group.kind
-        limit = max(self.kinds.kinds[kind].memory_bytes or 0.0, LEAST_BYTES)
+        limits = [math.inf if limit is None else max(limit, LEAST_BYTES) for limit in kinds.kinds[kind].limits]
         held = dict(
             zip(operators, program.add_columns(np.zeros(len(operators)), 1.0, integer=True).tolist(), strict=True)
         )
         active = group.count if group.leader is None else held[group.leader]
-        full, filled = (int(row) for row in program.add_rows(-math.inf, 0.0, 2))
-        program.fill([full, filled], [active, group.count], -1.0)
+        full, filled = (program.add_rows(-math.inf, 0.0, len(limits)).tolist() for _ in range(2))  # one per memory
+        for rows, column in ((full, active), (filled, group.count)):
+            program.fill(rows, [column] * len(limits), -1.0)
         sums = dict(zip(operators, program.add_rows(0.0, 0.0, len(operators)).tolist(), strict=True))
         for operator, column in held.items():
             program.fill([sums[operator]], [column], -1.0)
@@ -217,12 +219,13 @@ class ExactMilp:
                 row = int(program.add_rows(-math.inf, 0.0, 1)[0])
                 program.fill([row, row], [column, end], [1.0, -1.0])
         for choice in choices:
-            needed = float(kinds.memory_bytes[choice, kind]) / limit
+            needed = [size / limit for size, limit in zip(kinds.memory(choice, kind), limits, strict=True)]
             model = int(program.add_columns([0.0], 1.0)[0])
             served = self.served[choice, kind, group.number]
-            program.fill([sums[int(kinds.owner[choice])], full], [model, model], [1.0, needed])
+            program.fill([sums[int(kinds.owner[choice])], *full], [model] * (1 + len(full)), [1.0, *needed])
             # Valid cut, which tightens the relaxation: each worker that an operator keeps busy holds its whole model.
-            program.fill([filled], [served], needed * max(1.0, float(kinds.workers[choice, kind])))
+            busy = max(1.0, float(kinds.workers[choice, kind]))
+            program.fill(filled, [served] * len(filled), [share * busy for share in needed])
             below, made = (int(row) for row in program.add_rows(-math.inf, 0.0, 2))
             program.fill([below, below], [served, model], [1.0, -1.0])
             program.fill([made, made], [model, int(self.joint_lp.chosen[choice])], [1.0, -1.0])

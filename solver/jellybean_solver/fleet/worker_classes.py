@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jellybean_solver.demand.demand import Demand, Network
+from jellybean_solver.demand.memory import Memory, MemoryLimits, limits_of
 from jellybean_solver.milp.highs_program import Floats, Indices
 from jellybean_solver.model.problem import Pool, Sharing
 
@@ -27,10 +28,14 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class WorkerClass:
-    """Pools of one tier with identical workers, cheapest first."""
+    """Pools of one tier with identical workers, cheapest first.
+
+    Of a worker's two memories (`demand/memory.py`) the scarcer is called `memory`, here and in `WorkerClasses`.
+    """
 
     pools: tuple[Pool, ...]
     usd_per_h: float  # price of a worker of the cheapest pool, summed over the tier's sites
+    device_is_scarcer: bool = False
 
     @property
     def exclusive(self) -> bool:
@@ -39,7 +44,12 @@ class WorkerClass:
     @property
     def memory_bytes(self) -> float | None:
         """Memory of one worker; None without a limit."""
-        return self.pools[0].memory_bytes
+        return self.limits.scarcer
+
+    @property
+    def limits(self) -> MemoryLimits:
+        """Both memories of one worker."""
+        return limits_of(self.pools[0], device_is_scarcer=self.device_is_scarcer)
 
     @property
     def count(self) -> int:
@@ -60,6 +70,11 @@ class WorkerClasses:
     tier: Indices
     workers: Floats
     memory_bytes: Floats
+    other_bytes: Floats  # in the less scarce memory
+
+    def memory(self, choice: int, kind: int) -> Memory:
+        """What a choice's model takes of a worker of a class."""
+        return Memory(float(self.memory_bytes[choice, kind]), float(self.other_bytes[choice, kind]))
 
     @cached_property
     def runs(self) -> Mask:
@@ -102,16 +117,18 @@ def worker_classes(network: Network, choices: Sequence[Choice], demands: Sequenc
     """
     at = {pool.name: index for index, pool in enumerate(network.pools)}
     workers = np.full((len(choices), len(at)), np.inf)
-    memory = np.zeros_like(workers)
+    memory, other = np.zeros_like(workers), np.zeros_like(workers)
     for row, ((name, _), demand) in enumerate(zip(choices, demands, strict=True)):
         busy, held = demand.workers[name], demand.memory[name]
         columns = [at[pool] for pool in busy]
         workers[row, columns] = list(busy.values())
         memory[row, columns] = [held[pool] for pool in busy]
+        other[row, columns] = [demand.other_memory[name][pool] for pool in busy]
     alike: dict[object, list[int]] = {}
     for index, pool in enumerate(network.pools):
-        figures = workers[:, index].tobytes(), memory[:, index].tobytes()
-        alike.setdefault((pool.tier, pool.sharing, pool.memory_bytes, figures), []).append(index)
+        figures = tuple(table[:, index].tobytes() for table in (workers, memory, other))
+        limits = pool.memory_bytes, pool.device_memory_bytes, network.device_is_scarcer[pool.name]
+        alike.setdefault((pool.tier, pool.sharing, limits, figures), []).append(index)
     first = [indices[0] for indices in alike.values()]
     place = {name: index for index, name in enumerate(network.names)}
     tiers = {tier: index for index, tier in enumerate(network.problem.tiers)}
@@ -122,9 +139,10 @@ def worker_classes(network: Network, choices: Sequence[Choice], demands: Sequenc
         np.array([tiers[network.pools[i].tier] for i in first], np.int64),
         workers[:, first],
         memory[:, first],
+        other[:, first],
     )
 
 
 def _kind(network: Network, indices: Sequence[int]) -> WorkerClass:
     pools = tuple(sorted((network.pools[i] for i in indices), key=lambda pool: pool.price_usd_per_h))
-    return WorkerClass(pools, network.usd_per_h[pools[0].name])
+    return WorkerClass(pools, network.usd_per_h[pools[0].name], network.device_is_scarcer[pools[0].name])

@@ -21,7 +21,8 @@ from typing import Any
 import pulp
 
 from jellybean_solver.demand.demand import Demand
-from jellybean_solver.demand.model_sets import all_model_sets, fits
+from jellybean_solver.demand.memory import PoolMemory, fits, together
+from jellybean_solver.demand.model_sets import all_model_sets
 from jellybean_solver.demand.settings import AssignmentSettings
 from jellybean_solver.migration.running_plan import HeldModels, LoadCosts
 from jellybean_solver.milp.pulp_program import PulpProgram
@@ -71,7 +72,7 @@ def add_shared_groups(
     model: WorkerGroups,
     index: int,
     pool: Pool,
-    memory_bytes: Mapping[str, float],
+    memory: PoolMemory,
     busy: Mapping[str, float],
     moves: LoadCosts,
     settings: AssignmentSettings,
@@ -79,20 +80,20 @@ def add_shared_groups(
     """Add the workers of a shared pool with their migration cost. False, and nothing added, if that is too large.
 
     Too large: both formulations exceed the column limits of `settings`. `busy`: operator -> workers that all its
-    requests keep busy. `memory_bytes`: operator -> memory of its model.
+    requests keep busy. `memory`: of the operators' models.
     """
-    sets = all_model_sets(memory_bytes, pool.memory_bytes, settings.matching_sets)
+    sets = all_model_sets(memory, settings.matching_sets)
     workers = _workers(pool, busy, moves)
-    columns = len(workers) * (1 + len(memory_bytes))
+    columns = len(workers) * (1 + len(memory.needs))
     if columns <= settings.matching_columns and (sets is None or columns < len(sets)):
-        _by_workers(model, index, pool, memory_bytes, moves, workers)
+        _by_workers(model, index, pool, memory, moves, workers)
         return True
     if sets is None:
         return False
     for number, hosted in enumerate(sets):
         model.group(index, number, pool, hosted, pool.count)
     add_moves_by_set(model, index, pool, sets, moves)
-    for o, name in enumerate(memory_bytes):
+    for o, name in enumerate(memory.needs):
         having = [model.counts[pool.name, number] for number, hosted in enumerate(sets) if name in hosted]
         _total(model, f"h_{index}_{o}", pool.count, having)
     return True
@@ -135,27 +136,29 @@ def _by_workers(
     model: WorkerGroups,
     index: int,
     pool: Pool,
-    memory_bytes: Mapping[str, float],
+    memory: PoolMemory,
     moves: LoadCosts,
     workers: Sequence[HeldModels],
 ) -> None:
-    names, terms = tuple(memory_bytes), model.moving.setdefault(pool.name, [])
-    limited = not fits(sum(memory_bytes.values()), pool.memory_bytes)
+    names, terms = tuple(memory.needs), model.moving.setdefault(pool.name, [])
+    all_needed, limits = together(memory.needs.values()), memory.limits
+    scarce = [at for at, limit in enumerate(limits) if not fits(all_needed[at], limit)]
     replicas: dict[str, list[Any]] = {name: [] for name in names}
     before: Any = None
     for number, held in enumerate(workers):
         count = model.group(index, number, pool, names, 1)
-        used: TermList = [(count, -(pool.memory_bytes or 0.0))]
+        used: dict[int, TermList] = {at: [(count, -(limits[at] or 0.0))] for at in scarce}
         for o, name in enumerate(names):
             holds = model.variable(f"x_{index}_{number}_{o}", 1, pulp.LpInteger)
             model.add([(model.shares[name, pool.name, number], 1.0), (holds, -1.0)], pulp.LpConstraintLE, 0.0)
             model.add([(holds, 1.0), (count, -1.0)], pulp.LpConstraintLE, 0.0)
-            used.append((holds, memory_bytes[name]))
+            for at, terms_of in used.items():
+                terms_of.append((holds, memory.needs[name][at]))
             replicas[name].append(holds)
             if name not in held:
                 terms.append((holds, moves.load_usd_per_h[name, pool.name]))
-        if limited:
-            model.add(used, pulp.LpConstraintLE, 0.0)
+        for terms_of in used.values():
+            model.add(terms_of, pulp.LpConstraintLE, 0.0)
         if number > 0 and workers[number - 1] == held:  # symmetry breaking: the first of identical workers serve
             model.add([(count, 1.0), (before, -1.0)], pulp.LpConstraintLE, 0.0)
         before = count

@@ -258,19 +258,21 @@ class _Scorer:
     def over_memory(self) -> Iterator[str]:
         for worker in self.plan.workers:
             pool = self.problem.pool_by_name.get(worker.pool)  # none: `_wrong_worker` says so
-            limit = pool.memory_bytes if pool is not None and not self.unknown else None
+            if pool is None or self.unknown:
+                continue
             hosted = [name for name in self.hosted.get(worker.name, ()) if (name, worker.name) in self.shares]
-            needed = sum(self._memory(name, worker.pool) for name in hosted)
-            if limit is not None and needed > limit * (1 + LIMIT_TOLERANCE):
-                held, allowed = distinct_sizes(needed, limit)
-                yield (
-                    f"memory: {worker.name} would hold {', '.join(hosted)} in {held}, "
-                    f"{size_text(needed - limit)} more than its {allowed}"
-                )
-
-    def _memory(self, name: str, pool: str) -> float:
-        variant = self.problem.operator_by_name[name].variant(self.plan.selection[name])
-        return variant.memory_bytes.get(pool, 0.0)
+            variants = [self.problem.operator_by_name[name].variant(self.plan.selection[name]) for name in hosted]
+            for which, limit, tables in (
+                ("memory", pool.memory_bytes, [variant.memory_bytes for variant in variants]),
+                ("device memory", pool.device_memory_bytes, [variant.device_memory_bytes for variant in variants]),
+            ):
+                needed = sum(table.get(pool.name, 0.0) for table in tables)
+                if limit is not None and needed > limit * (1 + LIMIT_TOLERANCE):
+                    held, allowed = distinct_sizes(needed, limit)
+                    yield (
+                        f"{which}: {worker.name} would hold {', '.join(hosted)} in {held}, "
+                        f"{size_text(needed - limit)} more than its {allowed}"
+                    )
 
     def over_bandwidth(self) -> Iterator[str]:
         for tiers, carries in carried_bytes_per_s(self.crossings).items():

@@ -75,6 +75,9 @@ class PlannedOperator:
     children: tuple[float, ...] = ()  # fraction of outputs with 0, 1, 2, ... rows; empty if not measured
     stage: Stage | None = None  # set if the operator runs one part of a model that is cut in two (cut_models.py)
     batch_delay_s: float = field(default=0.0, metadata={"said": "unless 0"})  # as in `Operator`
+    device_memory_bytes: Mapping[str, float] = field(  # pool -> bytes of the device's own memory
+        default_factory=dict, metadata={"said": "if there are any"}
+    )
     state: tuple[tuple[str, str], ...] = field(default=(), metadata={"said": "if it keeps one"})  # as in `Operator`
 
     @property
@@ -107,6 +110,7 @@ class PlannedWorker:
     speed: float = 1.0
     device: str = field(default=CPU, metadata={"said": "unless cpu"})  # as in `Pool`, like its options
     device_options: tuple[tuple[str, str], ...] = field(default=(), metadata={"said": "if there are any"})
+    device_memory_bytes: float | None = field(default=None, metadata={"said": "if it is stated"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,8 @@ def _omitted(field: dataclasses.Field[Any], value: Any) -> bool:
 
     So plans that were written before the field existed keep their hash.
     """
-    return "said" in field.metadata and bool(getattr(value, field.name) == field.default)
+    default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    return "said" in field.metadata and bool(getattr(value, field.name) == default)
 
 
 def _from_json(kind: Any, value: Any) -> Any:

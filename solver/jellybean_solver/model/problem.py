@@ -133,6 +133,7 @@ class Variant:
     children: tuple[float, ...] = ()  # fraction of outputs with 0, 1, 2, ... rows; empty if not measured
     ratios: Mapping[str, float] = field(default_factory=dict)  # downstream operator -> this variant's fan-out ratio
     stage: Stage | None = None  # set if the variant is one part of a model that is cut in two (cut_models.py)
+    device_memory_bytes: Mapping[str, float] = field(default_factory=dict)  # pool -> bytes of the device's own memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +160,7 @@ class Pool:
     """`count` identical workers in each site of a tier. `speed` < 1: the local launcher emulates a slower device.
 
     `device`, `device_options`: the execution provider on which models run, and its options, as (name, value).
+    `memory_bytes`, `device_memory_bytes`: of one worker's host and of its device; None: unlimited.
     """
 
     name: str
@@ -170,6 +172,7 @@ class Pool:
     speed: float = 1.0
     device: str = CPU
     device_options: tuple[tuple[str, str], ...] = ()
+    device_memory_bytes: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

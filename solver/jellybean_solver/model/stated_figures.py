@@ -53,6 +53,7 @@ def _worker(problem: Problem, worker: PlannedWorker, shares: WorkerShares) -> Pl
         speed=pool.speed,
         device=pool.device,
         device_options=pool.device_options,
+        device_memory_bytes=pool.device_memory_bytes,
     )
 
 
@@ -72,6 +73,9 @@ def _operator(problem: Problem, planned: PlannedOperator, workers: Sequence[Plan
         service=service,
         message_bytes=dict(variant.message_bytes),
         memory_bytes={pool: variant.memory_bytes[pool] for pool in pools if pool in variant.memory_bytes},
+        device_memory_bytes={
+            pool: variant.device_memory_bytes[pool] for pool in pools if pool in variant.device_memory_bytes
+        },
         children=variant.children,
         stage=variant.stage,
         state=operator.state,

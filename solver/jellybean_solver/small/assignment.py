@@ -29,6 +29,7 @@ from typing import Any
 import pulp
 
 from jellybean_solver.demand.demand import Demand, EdgeKey, Network, Tiers
+from jellybean_solver.demand.memory import MemoryLimits, PoolMemory
 from jellybean_solver.demand.model_sets import ModelSets, largest_model_sets
 from jellybean_solver.demand.settings import DEFAULT_ASSIGNMENT, AssignmentSettings
 from jellybean_solver.demand.tree_decomposition import Bag
@@ -344,7 +345,8 @@ class _Model(WorkerGroups):
         names = [name for name in self.network.names if pool.name in self.demand.workers[name]]
         if not names:
             return
-        memory = {name: self.demand.memory[name][pool.name] for name in names}
+        limits = self.network.memory_limits[pool.name]
+        memory = PoolMemory({name: self.demand.memory_of(name, pool.name) for name in names}, limits)
         busy = {name: self.demand.workers[name][pool.name] for name in names}
         moves = self.moves if self.moves is not None and self.moves.paid_in(pool.name, names) else None
         exclusive = pool.sharing is Sharing.EXCLUSIVE
@@ -353,10 +355,10 @@ class _Model(WorkerGroups):
             self.all_largest = is_exact and self.all_largest
         else:
             singles = ModelSets(tuple((name,) for name in names), True)
-            limit_bytes = pool.memory_bytes if self.packed else None
             hosts = singles
             if not exclusive:
-                hosts = largest_model_sets(memory, limit_bytes, self.network.apart, self.settings)
+                packed = memory if self.packed else replace(memory, limits=MemoryLimits(None))
+                hosts = largest_model_sets(packed, self.network.apart, self.settings)
             self.all_largest = self.all_largest and hosts.all_largest
             for number, hosted in enumerate(hosts.sets):
                 self.group(index, number, pool, hosted, pool.count)

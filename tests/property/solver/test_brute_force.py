@@ -27,7 +27,7 @@ from jellybean_solver.model.plan_document import from_document, to_document
 from jellybean_solver.planning.infeasibility import scaled
 from tests.brute_force import optimum
 from tests.plan_check import complaints
-from tests.strategies import more_workers, problems, with_ratios
+from tests.strategies import more_workers, problems, with_device_memory, with_ratios
 from tests.vqa_medium import vqa_problem
 
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
@@ -36,6 +36,12 @@ NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 @settings(max_examples=2000 if NIGHTLY else 60)
 @given(problems(limited=True))
 def test_with_memory_bandwidth_and_residency_too(problem: Problem) -> None:
+    test_solver_equals_brute_force.hypothesis.inner_test(problem)  # type: ignore[attr-defined]
+
+
+@settings(max_examples=2000 if NIGHTLY else 40)
+@given(problems(limited=True).flatmap(with_device_memory))
+def test_with_two_memories_too(problem: Problem) -> None:
     test_solver_equals_brute_force.hypothesis.inner_test(problem)  # type: ignore[attr-defined]
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from jellybean_solver import Pool, Problem
 from jellybean_solver.demand.demand import Network
+from jellybean_solver.demand.memory import Memory
 from jellybean_solver.fleet.ancestor_closure import AncestorClosure
 from jellybean_solver.fleet.integer_counts import Box
 from jellybean_solver.fleet.joint_lp import JointLp
@@ -121,6 +122,9 @@ def test_ways_serve_the_share_with_whole_workers(share: float, needed: list[floa
     assert len(np.unique(ways, axis=0)) == len(ways)
 
 
+LIMITS = st.sampled_from((None, 2.0, 3.0))
+
+
 @st.composite
 def _loads(draw: st.DrawFn) -> list[Load]:
     times = (0.0, 0.01, 0.3, 0.5, 1.0, 1.7, 2.5, 12.25)
@@ -129,32 +133,38 @@ def _loads(draw: st.DrawFn) -> list[Load]:
             f"o{i}",
             draw(st.floats(0.01, 1.0)),
             draw(st.sampled_from(times)),
-            draw(st.sampled_from((0.0, 1.0, 1.0, 2.0))),
+            Memory(draw(st.sampled_from((0.0, 1.0, 1.0, 2.0))), draw(st.sampled_from((0.0, 0.0, 1.0, 2.0)))),
         )
         for i in range(draw(st.integers(1, 5)))
     ]
 
 
 @settings(max_examples=1000 if NIGHTLY else 150)
-@given(_loads(), st.lists(st.integers(1, 12), min_size=1, max_size=3), st.sampled_from((None, 2.0, 3.0)))
-def test_seats_hold_what_they_are_given(loads: list[Load], counts: list[int], memory: float | None) -> None:
-    pools = [Pool(f"p{i}", "edge", count, 0.1 * i, memory_bytes=memory) for i, count in enumerate(counts)]
+@given(_loads(), st.lists(st.integers(1, 12), min_size=1, max_size=3), st.tuples(LIMITS, LIMITS))
+def test_seats_hold_what_they_are_given(
+    loads: list[Load], counts: list[int], limits: tuple[float | None, float | None]
+) -> None:
+    memory, device = limits
+    pools = [
+        Pool(f"p{i}", "edge", count, 0.1 * i, memory_bytes=memory, device_memory_bytes=device)
+        for i, count in enumerate(counts)
+    ]
     kind = WorkerClass(tuple(pools), pools[0].price_usd_per_h)
     least = max(1, math.ceil(sum(load.workers for load in loads) - 1e-7))
     if least > kind.count:
         return
     groups = seat_together(kind, loads, least)
     if groups is None:
-        assert memory is not None
+        assert limits != (None, None)
         return
-    if memory is None:
+    if limits == (None, None):
         assert sum(group.count for group in groups) == least
     for load in loads:
         assert sum(group.shares.get(load.name, 0.0) for group in groups) == pytest.approx(load.share)
     by_name = {load.name: load for load in loads}
     for group in groups:
-        held = sum(by_name[name].memory_bytes for name in group.shares)
-        assert memory is None or held <= memory
+        for part, limit in enumerate(limits):
+            assert limit is None or sum(by_name[name].memory[part] for name in group.shares) <= limit
         busy = sum(share / by_name[name].share * by_name[name].workers for name, share in group.shares.items())
         assert busy <= group.count * (1 + 1e-6)
     for pool in pools:
@@ -179,14 +189,14 @@ def test_chains_hold_every_operator_once_beside_ones_that_fit_with_it(
     both = memory | others
     for chain in chains:
         assert all(both[a] + both[b] <= 1.0 + 1e-6 for a, b in itertools.pairwise(chain))
-        own = [Load(f"o{o}", 1.0, loads.get(o, 0.0), both[o]) for o in chain]
+        own = [Load(f"o{o}", 1.0, loads.get(o, 0.0), Memory(both[o])) for o in chain]
         least = max(1, math.ceil(sum(load.workers for load in own) - 1e-7))
-        seats = seated_in(own, least, 1.0)
+        seats = seated_in(own, least, kind.limits)
         if all(load.workers >= 1.0 for load in own):
             assert seats is not None, "only loads of less than a worker bring three models together"
         for count, shares in seats or ():
             held = [load for load in own if load.name in shares]
-            assert sum(load.memory_bytes for load in held) <= 1.0 + 1e-6
+            assert sum(load.memory.scarcer for load in held) <= 1.0 + 1e-6
             assert sum(load.workers * shares[load.name] for load in held) <= count * (1.0 + 1e-6)
         if seats is not None:
             for load in own:

@@ -19,7 +19,7 @@ from jellybean_solver.planning.solver import finish
 from jellybean_solver.small.assignment import Assignment
 from tests.brute_force import optimum
 from tests.plan_check import complaints
-from tests.strategies import problems
+from tests.strategies import problems, with_device_memory
 
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 
@@ -91,6 +91,12 @@ def _is_exact(problem: Problem) -> None:
     assert evaluation.complaints == ()
     assert complaints(problem, plan) == []
     assert plan.cost.total_usd_per_h == pytest.approx(expected, rel=1e-6, abs=1e-6)
+
+
+@settings(max_examples=800 if NIGHTLY else 15)
+@given(problems(limited=True).flatmap(with_device_memory))
+def test_with_two_memories_the_bound_holds_too(problem: Problem) -> None:
+    test_the_bound_holds_and_the_plan_too.hypothesis.inner_test(problem)  # type: ignore[attr-defined]
 
 
 @settings(max_examples=800 if NIGHTLY else 25)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from jellybean_solver.demand.model_sets import fits
+from jellybean_solver.demand.memory import NONE, Memory, MemoryLimits
 from jellybean_solver.fleet.worker_classes import WorkerClass
 from jellybean_solver.small.assignment import SPARE, Group
 
@@ -25,24 +25,24 @@ class Load:
     name: str
     share: float
     workers: float  # number of workers kept busy
-    memory_bytes: float  # of one model
+    memory: Memory  # of one model
 
 
 @dataclass(slots=True)
 class _Seat:
-    """One worker: the share of its time that is free, the model bytes it holds, and each operator's share of time."""
+    """One worker: the free share of its time, the memory that its models take, each operator's share of time."""
 
     time: float
-    held_bytes: float = 0.0
+    held: Memory = NONE
     parts: dict[str, float] = field(default_factory=dict)
 
-    def has_room(self, load: Load, limit_bytes: float | None) -> bool:
-        return (self.time > LITTLE or load.workers <= LITTLE) and fits(self.held_bytes + load.memory_bytes, limit_bytes)
+    def has_room(self, load: Load, limits: MemoryLimits) -> bool:
+        return (self.time > LITTLE or load.workers <= LITTLE) and self.held.beside(load.memory).fits(limits)
 
     def take(self, load: Load, time: float) -> None:
         self.parts[load.name] = time
         self.time -= time
-        self.held_bytes += load.memory_bytes
+        self.held = self.held.beside(load.memory)
 
 
 def seat_alone(kind: WorkerClass, shares: Mapping[str, float], counts: Mapping[str, int]) -> list[Group]:
@@ -78,11 +78,11 @@ def _seated(
     taken = {load.name: min(load.workers, own.get(load.name, 0) * time) for load in loads}
     left = {load.name: load.workers - taken[load.name] for load in loads}
     rests = [load for load in loads if left[load.name] > LITTLE or not own.get(load.name)]
-    large = sorted(rests, key=lambda load: (-load.memory_bytes, load.name))
+    large = sorted(rests, key=lambda load: (-load.memory.scarcer, load.name))
     for order in (rests, _in_turn(large), large):
         for fill in (_end_to_end, _best_fit):
             seats = [_Seat(time) for _ in range(count - sum(own.values()))]
-            if fill(order, left, seats, kind.memory_bytes):
+            if fill(order, left, seats, kind.limits):
                 by_name = {load.name: load for load in loads}
                 whole = [(own[name], {name: share_of(by_name[name], taken[name])}) for name in own if own[name]]
                 rest = [{name: share_of(by_name[name], part) for name, part in seat.parts.items()} for seat in seats]
@@ -102,9 +102,7 @@ def share_of(load: Load, time: float) -> float:
     return load.share * time / load.workers if load.workers > LITTLE else load.share
 
 
-def _end_to_end(
-    order: Sequence[Load], left: Mapping[str, float], seats: Sequence[_Seat], limit_bytes: float | None
-) -> bool:
+def _end_to_end(order: Sequence[Load], left: Mapping[str, float], seats: Sequence[_Seat], limits: MemoryLimits) -> bool:
     """Fill the seats in order, cutting a load where a worker is full (McNaughton's wrap-around rule, 1959).
 
     `left`: per operator, workers still to be kept busy. False if memory or time does not suffice.
@@ -115,7 +113,7 @@ def _end_to_end(
         while True:
             while at < len(seats) - 1 and seats[at].time <= LITTLE and rest > LITTLE:
                 at += 1
-            if at >= len(seats) or not fits(seats[at].held_bytes + load.memory_bytes, limit_bytes):
+            if at >= len(seats) or not seats[at].held.beside(load.memory).fits(limits):
                 return False
             time = min(rest, seats[at].time) if at < len(seats) - 1 else rest
             if time > seats[at].time + len(seats) * LITTLE:
@@ -127,9 +125,7 @@ def _end_to_end(
     return True
 
 
-def _best_fit(
-    order: Sequence[Load], left: Mapping[str, float], seats: Sequence[_Seat], limit_bytes: float | None
-) -> bool:
+def _best_fit(order: Sequence[Load], left: Mapping[str, float], seats: Sequence[_Seat], limits: MemoryLimits) -> bool:
     """Best fit: each load goes to the fullest worker with room for it; it is cut only if it fits on none.
 
     `left`: per operator, workers still to be kept busy. False if memory or time does not suffice.
@@ -137,7 +133,7 @@ def _best_fit(
     for load in order:
         rest = left[load.name]
         while load.name not in _names(seats) or rest > LITTLE:
-            room = [seat for seat in seats if load.name not in seat.parts and seat.has_room(load, limit_bytes)]
+            room = [seat for seat in seats if load.name not in seat.parts and seat.has_room(load, limits)]
             if not room:
                 return False
             enough = [seat for seat in room if seat.time >= rest - LITTLE]

@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from jellybean_solver.demand.model_sets import fits
+from jellybean_solver.demand.memory import MemoryLimits, together
 from jellybean_solver.fleet.joint_lp import JointLp
 from jellybean_solver.fleet.packing.bin_packing import Load, in_pools, seat_alone, seat_together
 from jellybean_solver.fleet.packing.wrap_around_packing import Chain, Seats, seated_in
@@ -107,7 +107,7 @@ class Staff:
             needed = {names[o]: self._workers(o, index) for o in own}
             return seat_alone(kinds.kinds[index], shares, needed)
         loads, known = self._loads(index, own), [own for own in self.known.get(index, ()) if own[1]]
-        if known and all(_fit(shares, loads, kinds.kinds[index].memory_bytes) for _, shares in known):
+        if known and all(_fit(shares, loads, kinds.kinds[index].limits) for _, shares in known):
             return in_pools(kinds.kinds[index], known)
         if index in self.chains:
             return self._chained(index)
@@ -134,7 +134,7 @@ class Staff:
                 names[o],
                 float(self.served[o, index]),
                 float(self.served[o, index] * kinds.workers[self.choices[o], index]),
-                float(kinds.memory_bytes[self.choices[o], index]),
+                kinds.memory(int(self.choices[o]), index),
             )
             for o in operators
             if self.served[o, index] > FEASIBILITY_TOLERANCE
@@ -142,8 +142,8 @@ class Staff:
 
     def _in_chain(self, index: int, loads: Sequence[Load]) -> Seats | None:
         """Pack a chain, on up to `MOST_MORE` more workers if models do not fit together; None if that is too few."""
-        asked, limit_bytes = _asked(loads), self.joint_lp.kinds.kinds[index].memory_bytes
-        tried = (seated_in(loads, asked + more, limit_bytes) for more in range(MOST_MORE + 1 if loads else 0))
+        asked, limits = _asked(loads), self.joint_lp.kinds.kinds[index].limits
+        tried = (seated_in(loads, asked + more, limits) for more in range(MOST_MORE + 1 if loads else 0))
         return next((seats for seats in tried if seats is not None), None)
 
     def _chained(self, index: int) -> list[Group] | None:
@@ -162,8 +162,8 @@ class Staff:
         return min(int(self.counts[operator, kind]), max(1, math.ceil(needed - SPARE)))
 
 
-def _fit(shares: Mapping[str, float], loads: Sequence[Load], limit_bytes: float | None) -> bool:
-    return fits(sum(load.memory_bytes for load in loads if load.name in shares), limit_bytes)
+def _fit(shares: Mapping[str, float], loads: Sequence[Load], limits: MemoryLimits) -> bool:
+    return together(load.memory for load in loads if load.name in shares).fits(limits)
 
 
 def _asked(loads: Sequence[Load]) -> int:

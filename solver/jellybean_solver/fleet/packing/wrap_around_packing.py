@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from jellybean_solver.demand.model_sets import fits
+from jellybean_solver.demand.memory import NONE, MemoryLimits, fits
 from jellybean_solver.fleet.packing.bin_packing import LITTLE, Load, share_of
 from jellybean_solver.fleet.worker_classes import WorkerClass
 
@@ -81,35 +81,35 @@ def _in_turn(links: Sequence[int], rest: Sequence[int]) -> list[int]:
     return found + left
 
 
-def seated_in(loads: Sequence[Load], count: int, limit_bytes: float | None) -> Seats | None:
+def seated_in(loads: Sequence[Load], count: int, limits: MemoryLimits) -> Seats | None:
     """Pack a chain on at most `count` workers, equally busy or else full; None if memory is too small."""
     even = max(sum(load.workers for load in loads) / count, LITTLE)
     for time in (even, 1.0):
-        seats = _end_to_end(loads, time, limit_bytes)
+        seats = _end_to_end(loads, time, limits)
         if seats is not None and sum(number for number, _ in seats) <= count:
             return seats
     return None
 
 
-def _end_to_end(loads: Sequence[Load], time: float, limit_bytes: float | None) -> Seats | None:
+def _end_to_end(loads: Sequence[Load], time: float, limits: MemoryLimits) -> Seats | None:
     seats: Seats = []
-    left, held, parts = time, 0.0, dict[str, float]()
+    left, held, parts = time, NONE, dict[str, float]()
 
     def close() -> None:
         nonlocal left, held, parts
         if parts:
             seats.append((1, parts))
-        left, held, parts = time, 0.0, {}
+        left, held, parts = time, NONE, {}
 
     for load in loads:
         rest = load.workers
         if left <= LITTLE:
             close()
-        if parts and not fits(held + load.memory_bytes, limit_bytes):
+        if parts and not held.beside(load.memory).fits(limits):
             return None
         first = min(rest, left)
         parts[load.name] = share_of(load, first)
-        held += load.memory_bytes
+        held = held.beside(load.memory)
         left -= first
         rest -= first
         if rest <= LITTLE:
@@ -120,6 +120,6 @@ def _end_to_end(loads: Sequence[Load], time: float, limit_bytes: float | None) -
             seats.append((whole, {load.name: share_of(load, whole * time)}))
             rest -= whole * time
         if rest > LITTLE:
-            parts, held, left = {load.name: share_of(load, rest)}, load.memory_bytes, time - rest
+            parts, held, left = {load.name: share_of(load, rest)}, load.memory, time - rest
     close()
     return seats

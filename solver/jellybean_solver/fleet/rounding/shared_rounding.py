@@ -159,7 +159,8 @@ class _Near:
         """Add columns for the fraction that each worker of a class of few serves, within its time and memory."""
         kinds, paid = self.kinds, int(self.paid[index])
         own = {operator: self.program.add_columns(np.zeros(paid), 1.0) for operator in operators}
-        time, memory = (self.program.add_rows(-math.inf, 1.0, paid) for _ in range(2))
+        limits = [(at, limit) for at, limit in enumerate(kind.limits) if limit is not None]
+        time, *memory = (self.program.add_rows(-math.inf, 1.0, paid) for _ in range(1 + len(limits)))
         for operator, columns in own.items():
             choice = self.choices[operator]
             held = self.program.add_columns(np.zeros(paid), 1.0, integer=True)
@@ -170,9 +171,8 @@ class _Near:
             self.program.fill(there, columns, 1.0)
             self.program.fill(there, held, -1.0)
             self.program.fill(time, columns, float(kinds.workers[choice, index]))
-            if kind.memory_bytes is not None:
-                share = float(kinds.memory_bytes[choice, index]) / max(kind.memory_bytes, LEAST_BYTES)
-                self.program.fill(memory, held, share)
+            for rows, (at, limit) in zip(memory, limits, strict=True):
+                self.program.fill(rows, held, kinds.memory(choice, index)[at] / max(limit, LEAST_BYTES))
         self.workers[index] = tuple(
             {operator: int(columns[number]) for operator, columns in own.items()} for number in range(paid)
         )

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from jellybean_solver import Link, Plan, Problem, evaluate, solve
+from jellybean_solver.demand.memory import Memory, MemoryLimits, PoolMemory
 from jellybean_solver.demand.model_sets import largest_model_sets
 from jellybean_solver.demand.settings import AssignmentSettings
 from tests.support.small_problems import box, gpu, operator, problem, variant
@@ -87,23 +88,36 @@ def test_evaluation_names_data_where_it_may_not_be() -> None:
     assert "camera -> a would have its data in tier cloud, but may be in edge only" in text
 
 
+def pool_memory(needs: dict[str, float], limit_bytes: float | None) -> PoolMemory:
+    return PoolMemory({name: Memory(size) for name, size in needs.items()}, MemoryLimits(limit_bytes))
+
+
 def test_largest_sets() -> None:
-    found = largest_model_sets({"a": 3.0, "b": 2.0, "c": 1.0, "d": 0.0}, 3.0)
+    found = largest_model_sets(pool_memory({"a": 3.0, "b": 2.0, "c": 1.0, "d": 0.0}, 3.0))
     assert found.all_largest
     assert found.sets == (("a", "d"), ("b", "c", "d"))
-    assert largest_model_sets({"a": 3.0, "b": 2.0}, None).sets == (("a", "b"),)
-    assert largest_model_sets({}, 1.0).sets == ()
+    assert largest_model_sets(pool_memory({"a": 3.0, "b": 2.0}, None)).sets == (("a", "b"),)
+    assert largest_model_sets(pool_memory({}, 1.0)).sets == ()
 
 
 def test_operators_kept_apart_share_no_worker() -> None:
     apart = [frozenset("ab"), frozenset("cx")]
-    assert set(largest_model_sets({"a": 0.0, "b": 0.0, "c": 0.0}, None, apart).sets) == {("a", "c"), ("b", "c")}
-    assert set(largest_model_sets({"a": 3.0, "b": 2.0, "c": 1.0}, 3.0, apart).sets) == {("a",), ("b", "c")}
+    assert set(largest_model_sets(pool_memory({"a": 0.0, "b": 0.0, "c": 0.0}, None), apart).sets) == {
+        ("a", "c"),
+        ("b", "c"),
+    }
+    assert set(largest_model_sets(pool_memory({"a": 3.0, "b": 2.0, "c": 1.0}, 3.0), apart).sets) == {("a",), ("b", "c")}
+
+
+def test_sets_fit_into_both_memories() -> None:
+    needs = {"a": Memory(1.0, 3.0), "b": Memory(1.0, 2.0), "c": Memory(1.0, 1.0), "d": Memory(2.0, 0.0)}
+    found = largest_model_sets(PoolMemory(needs, MemoryLimits(3.0, 3.0)))
+    assert found.sets == (("a", "d"), ("b", "c"), ("b", "d"), ("c", "d"))
 
 
 def test_too_many_sets_are_not_all_listed_but_cover_every_operator() -> None:
     memory = {f"o{index}": 1.0 + index % 3 for index in range(9)}
-    found = largest_model_sets(memory, 6.0, settings=AssignmentSettings(largest_sets=5))
+    found = largest_model_sets(pool_memory(memory, 6.0), settings=AssignmentSettings(largest_sets=5))
     assert not found.all_largest
     assert {name for one in found.sets for name in one} == set(memory)
     assert all(sum(memory[name] for name in one) <= 6.0 for one in found.sets)
