@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from jellybean.documents.build import build_problem, require_current
-from jellybean.documents.cuts import build_cuts
 from jellybean.documents.heldout import HeldOut, load_heldout
 from jellybean.documents.multi_workflow import AnyProject, MultiWorkflowProject, load_any_project
 from jellybean.documents.overrides import override_options
+from jellybean.documents.planning_problem.build import build_problem, require_current
+from jellybean.documents.planning_problem.cuts import build_cuts
 from jellybean.documents.project import Project, load_project, machine_notes, read_profiles, require_folder
 from jellybean.documents.schema.infrastructure import InfrastructureDocument
 from jellybean.documents.schema.profiles import ProfilesDocument

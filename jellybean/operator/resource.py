@@ -22,9 +22,9 @@ from jellybean.documents import (
     load_project,
     require_current,
 )
-from jellybean.documents.build import model_ref, python_ref
 from jellybean.documents.kubernetes import KUBERNETES_FILE, KubernetesDocument, load_settings
 from jellybean.documents.layout import INFRASTRUCTURE_FILE, PROFILES_FILE, WORKFLOW_FILE
+from jellybean.documents.planning_problem.model_files import model_ref, python_ref
 from jellybean.documents.schema.fields import FROM_DOCUMENT, DocumentModel, Duration, Name, PricePerHour, Tiers
 from jellybean.documents.schema.infrastructure import LimitsSpec, LinkSpec, MigrationSpec
 from jellybean.documents.schema.profiles import without_provenance

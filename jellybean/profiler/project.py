@@ -6,9 +6,9 @@ from pathlib import Path
 
 from jellybean.bench.heldout import held_out
 from jellybean.documents import Project
-from jellybean.documents.build import python_ref
 from jellybean.documents.flow import follow_requests
 from jellybean.documents.layout import document_files
+from jellybean.documents.planning_problem.model_files import python_ref
 from jellybean.documents.schema.workflow import VariantSpec
 from jellybean.errors import DocumentError, DocumentProblem
 from jellybean.profiler.errors import ProfileError

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from jellybean.documents.build import model_ref
+from jellybean.documents.planning_problem.model_files import model_ref
 from jellybean_solver.model.model_ref import ModelRef
 from jellybean_solver.model.plan import Certificate, Cost, Plan, PlannedWorker, Route
 from jellybean_solver.model.plan_document import Document, to_document

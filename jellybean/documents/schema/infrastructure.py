@@ -54,6 +54,11 @@ class WorkerPoolSpec(DocumentModel):
         "tensorrt, openvino, rocm, or another by its full name; with options: {provider: openvino, options: "
         "{num_of_threads: 2}}.",
     )
+    device_memory_bytes: Size | None = Field(
+        default=None,
+        alias="device_memory",
+        description="Memory of the device of one worker, beside `memory`, which is the host's; for example 16 GiB.",
+    )
 
     @model_validator(mode="after")
     def _check_emulation(self) -> Self:
@@ -61,6 +66,11 @@ class WorkerPoolSpec(DocumentModel):
             raise InvalidValueError(
                 f"speed {self.speed:g} emulates a slower CPU, but the device is {self.device}",
                 "remove speed (profile it on such a machine with --type), or write speed: 1 if this machine is one",
+            )
+        if self.device_memory_bytes is not None and self.device.is_cpu:
+            raise InvalidValueError(
+                "device_memory is the memory of a GPU or another device, but the device is the CPU",
+                "write memory instead, or the device",
             )
         return self
 

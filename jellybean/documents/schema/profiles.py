@@ -50,6 +50,9 @@ class BatchProfile(DocumentModel):
     memory_bytes: Size | None = Field(
         default=None, alias="memory", description="Memory while loaded, for example 40 MiB."
     )
+    device_memory_bytes: Size | None = Field(
+        default=None, alias="device_memory", description="Memory of the device while loaded, for example 300 MiB."
+    )
     noise: PercentShare | None = Field(
         default=None, description="Relative spread of repeated measurements, for example 3 %."
     )

@@ -8,11 +8,11 @@ scarce memory: that of a GPU, or the host's if there is no other.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from jellybean_solver.model.problem import Operator, Pool, Variant
+from jellybean_solver.model.problem import Operator, Pool, Problem, Variant
 
 _SPARE = 1e-9  # relative tolerance for rounding in sums of memory
 
@@ -62,6 +62,34 @@ class PoolMemory:
     def takes(self, held: Iterable[str]) -> bool:
         """True if the models of these operators fit on one worker."""
         return together(self.needs[name] for name in held).fits(self.limits)
+
+
+class StatedMemory(NamedTuple):
+    """A memory of a pool's workers whose size is stated. `taken`: variant -> bytes that it takes of one worker's."""
+
+    on_device: bool
+    limit: float
+    taken: Callable[[Variant], float]
+
+
+def stated_memories(pool: Pool) -> Iterator[StatedMemory]:
+    """The memories that limit what a worker of a pool can hold."""
+    if pool.memory_bytes is not None:
+        yield StatedMemory(
+            on_device=False, limit=pool.memory_bytes, taken=lambda variant: variant.memory_bytes.get(pool.name, 0.0)
+        )
+    if pool.device_memory_bytes is not None:
+        yield StatedMemory(
+            on_device=True,
+            limit=pool.device_memory_bytes,
+            taken=lambda variant: variant.device_memory_bytes.get(pool.name, 0.0),
+        )
+
+
+def without_memory_limits(problem: Problem) -> Problem:
+    """The problem with enough memory on every worker and its device."""
+    pools = (replace(pool, memory_bytes=None, device_memory_bytes=None) for pool in problem.pools)
+    return replace(problem, pools=tuple(pools))
 
 
 def is_device_scarcer(pool: Pool, operators: Sequence[Operator]) -> bool:

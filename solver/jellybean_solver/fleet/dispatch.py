@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from jellybean_solver.demand.demand import Network, restricted
+from jellybean_solver.demand.memory import stated_memories, without_memory_limits
 from jellybean_solver.fleet.proposal import Proposal, propose
 from jellybean_solver.fleet.search import FleetSearch
 from jellybean_solver.fleet.settings import DEFAULT_SETTINGS, SearchLimits
@@ -107,9 +108,8 @@ def reasons_large(problem: Problem, clock: Clock) -> Iterator[str]:
         ("with unlimited bandwidth on the links", roomy, target),
         (f"with {MANY_TIMES:,} times as many workers", many, target),
     ]
-    if any(pool.memory_bytes is not None for pool in problem.pools):
-        ample = replace(problem, pools=tuple(replace(pool, memory_bytes=None) for pool in problem.pools))
-        changes.append(("with enough memory on every worker", ample, target))
+    if any(tuple(stated_memories(pool)) for pool in problem.pools):
+        changes.append(("with enough memory on every worker", without_memory_limits(problem), target))
     if target is not None:
         changes.insert(0, (f"without the accuracy target of {target:g}", problem, None))
     alone = []

@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from jellybean_solver.demand.demand import Network
+from jellybean_solver.demand.memory import without_memory_limits
 from jellybean_solver.figures import usd_text
 from jellybean_solver.fleet.rate_scale import RateScale
 from jellybean_solver.model.problem import Problem, Sharing
 from jellybean_solver.outcome import Outcome, Selection
-from jellybean_solver.planning.memory_shortage import memory_may_bind, shortage_in_pool, without_memory_limits
+from jellybean_solver.planning.memory_shortage import memory_may_bind, shortage_in_pool
 
 RAISED = 1e-4  # relative: a limit without which the rates rise by less is not named
 

@@ -11,6 +11,7 @@ from functools import cached_property
 from operator import itemgetter
 
 from jellybean_solver.demand.demand import Network
+from jellybean_solver.demand.memory import without_memory_limits
 from jellybean_solver.figures import usd_text
 from jellybean_solver.fleet.dispatch import is_large, reasons_large
 from jellybean_solver.fleet.proposal import propose
@@ -22,7 +23,7 @@ from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem, Workflow
 from jellybean_solver.outcome import ACCURACY_SLACK, Clock, Outcome, Selection
 from jellybean_solver.planning.capacity_limits import binding_limits, share_text
-from jellybean_solver.planning.memory_shortage import too_large_for_all, without_memory_limits
+from jellybean_solver.planning.memory_shortage import too_large_for_all
 from jellybean_solver.planning.structure import structural_reasons
 
 SHAVE = 1e-6  # relative: the reported rate scale is this much below its supremum, so that it is feasible as printed

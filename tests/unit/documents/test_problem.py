@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper, save_model
 
 from jellybean.documents import ProfilesDocument, Project, build_problem, load_project, write_profiles
-from jellybean.documents.build import model_ref, service_time
+from jellybean.documents.planning_problem.model_files import model_ref
+from jellybean.documents.planning_problem.variants import service_time
 from jellybean.documents.schema.profiles import (
     AccuracyPoint,
     AccuracyProfile,

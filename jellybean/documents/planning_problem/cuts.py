@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
-from jellybean.documents.build import (
-    build_variant,
-    fan_out_ratios,
-    max_batch_size,
-    model_ref,
-    readers_by_upstream,
-    with_model_path,
-)
 from jellybean.documents.flow import follow_requests
 from jellybean.documents.multi_workflow import AnyProject, MultiWorkflowProject
+from jellybean.documents.planning_problem.build import max_batch_size, readers_by_upstream
+from jellybean.documents.planning_problem.model_files import model_ref, with_model_path
+from jellybean.documents.planning_problem.variants import build_variant, fan_out_ratios
 from jellybean.documents.project import Project
 from jellybean.documents.schema.profiles import ANY_DOWNSTREAM, VariantProfile
 from jellybean_agent import PortNames

@@ -1,0 +1,1 @@
+"""The planning problem, built from validated documents and profiles."""

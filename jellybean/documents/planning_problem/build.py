@@ -1,0 +1,182 @@
+"""Build the planning problem from validated documents."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from jellybean.documents.flow import Flow, follow_requests
+from jellybean.documents.layout import PROFILES_FILE, WORKFLOW_FILE, profile_command
+from jellybean.documents.multi_workflow import AnyProject, MultiWorkflowProject
+from jellybean.documents.planning_problem.accuracy import accuracy_model
+from jellybean.documents.planning_problem.device_memory import require_device_memory
+from jellybean.documents.planning_problem.model_files import model_ref, python_ref, with_model_path
+from jellybean.documents.planning_problem.stream_capacity import with_whole_streams
+from jellybean.documents.planning_problem.variants import build_variant, fan_out_ratios
+from jellybean.documents.schema.infrastructure import InfrastructureDocument
+from jellybean.documents.schema.profiles import (
+    ProfilesDocument,
+)
+from jellybean.documents.schema.reader import dotted
+from jellybean.documents.schema.workflow import WorkflowDocument
+from jellybean.errors import DocumentError, DocumentProblem, StaleProfilesError
+from jellybean_solver import (
+    Link,
+    Operator,
+    Pool,
+    Problem,
+    Slo,
+    Source,
+    combine_workflows,
+    unbatched,
+)
+
+
+def build_problem(project: AnyProject) -> Problem:
+    """Build the solver's problem. DocumentError if profiles are missing or the request rates are inconsistent.
+
+    StaleProfilesError if profiles no longer match the files, unless the project was loaded to accept them.
+    """
+    require_current(project)
+    if isinstance(project, MultiWorkflowProject):
+        parts = {name: _with_model_paths(build_problem(part), name) for name, part in project.workflows.items()}
+        return combine_workflows(project.name, parts, project.infrastructure.limits.budget_usd_per_h)
+    workflow, infrastructure = project.workflow, project.infrastructure
+    if project.profiles is None:
+        path = project.directory / PROFILES_FILE
+        hint = f"run: {profile_command(path)}"
+        raise DocumentError([DocumentProblem(str(path), 1, 1, "", "planning needs profiles", hint)])
+    require_device_memory(project, project.profiles)
+    flow = follow_requests(workflow, infrastructure.sites)
+    if flow.problems:
+        file = str(project.directory / WORKFLOW_FILE)
+        raise DocumentError(
+            DocumentProblem(file, None, None, dotted(where), text, hint) for where, text, hint in flow.problems
+        )
+    return Problem(
+        name=workflow.name,
+        tiers=infrastructure.tiers,
+        sources=tuple(
+            Source(
+                name,
+                source.tier,
+                source.rate_per_s,
+                source.message_bytes,
+                source.arrivals,
+                source.deliver,
+                source.streams or 0,
+            )
+            for name, source in workflow.sources.items()
+        ),
+        operators=_operators(project.directory, workflow, infrastructure, project.profiles, flow),
+        pools=_pools(infrastructure),
+        links=tuple(
+            Link(
+                link.upstream_tier,
+                link.downstream_tier,
+                link.price_usd_per_gib,
+                link.bandwidth_bytes_per_s,
+                link.latency_s,
+            )
+            for link in infrastructure.links
+        ),
+        accuracy=accuracy_model(project.profiles.accuracy, workflow),
+        slo=Slo(workflow.slo.accuracy, workflow.slo.latency_p99_s, workflow.slo.budget_usd_per_h),
+        utilisation=infrastructure.limits.utilisation,
+        hop_s=project.profiles.hop_s or 0.0,
+        sites={tier: count for tier, count in infrastructure.sites.items() if count > 1},
+        stale_profiles=tuple(str(entry) for entry in project.stale),
+    )
+
+
+def require_current(project: AnyProject) -> None:
+    """StaleProfilesError with all stale entries of the project's workflows, unless they are accepted."""
+    parts = project.workflows.values() if isinstance(project, MultiWorkflowProject) else [project]
+    stale = [entry for part in parts if not part.accept_stale for entry in part.stale]
+    if stale:
+        command = f"jellybean profile {shlex.quote(str(project.directory))}"
+        step = f"run `{command}` to measure what changed, or go on with these figures: --stale"
+        raise StaleProfilesError([entry.problem for entry in stale], step, [entry.to_dict() for entry in stale])
+
+
+def _with_model_paths(problem: Problem, workflow: str) -> Problem:
+    """The problem with model paths relative to the folder that holds all workflows."""
+    operators = (
+        replace(operator, variants=tuple(with_model_path(variant, workflow) for variant in operator.variants))
+        for operator in problem.operators
+    )
+    return replace(problem, operators=tuple(operators))
+
+
+def _pools(infrastructure: InfrastructureDocument) -> tuple[Pool, ...]:
+    """The pools that have workers; `count: 0` disables a pool."""
+    return tuple(
+        Pool(
+            name,
+            pool.tier,
+            pool.count,
+            pool.price_usd_per_h,
+            pool.sharing or infrastructure.limits.sharing,
+            pool.memory_bytes,
+            pool.emulated_speed,
+            pool.device.name,
+            pool.device.options,
+            pool.device_memory_bytes,
+        )
+        for name, pool in infrastructure.workers.items()
+        if pool.count > 0
+    )
+
+
+def _operators(
+    directory: Path,
+    workflow: WorkflowDocument,
+    infrastructure: InfrastructureDocument,
+    profiles: ProfilesDocument,
+    flow: Flow,
+) -> tuple[Operator, ...]:
+    readers = readers_by_upstream(flow)
+    result: list[Operator] = []
+    for name in flow.order:
+        operator = workflow.operators[name]
+        max_batch = max_batch_size(name, workflow, infrastructure, flow)
+        variants = tuple(
+            build_variant(
+                variant,
+                python_ref(directory, name, variant, spec)
+                or model_ref(directory, spec.model, spec.sha256, spec.port_names, spec.files),
+                profiles.operators[name][variant],
+                infrastructure,
+                readers.get(name, ()),
+                max_batch,
+                fan_out_ratios(workflow, name, variant, profiles.operators[name][variant]),
+            )
+            for variant, spec in operator.variants.items()
+        )
+        state: tuple[tuple[str, str], ...] = ()
+        if operator.state is not None:
+            state = tuple(operator.state.tensors.items())
+            variants = with_whole_streams(directory, name, variants, workflow, infrastructure)
+        result.append(Operator(name, flow.edges[name], variants, operator.tiers, operator.batch_delay_s, state))
+    return tuple(result)
+
+
+def readers_by_upstream(flow: Flow) -> Mapping[str, list[str]]:
+    """Source or operator -> the operators that read it."""
+    readers: dict[str, list[str]] = {}
+    for edges in flow.edges.values():
+        for edge in edges:
+            readers.setdefault(edge.upstream, []).append(edge.downstream)
+    return readers
+
+
+def max_batch_size(
+    operator: str, workflow: WorkflowDocument, infrastructure: InfrastructureDocument, flow: Flow
+) -> int:
+    """Largest batch of an operator, in requests; 1 for operators that gather or fan out."""
+    if operator in unbatched([edge for edges in flow.edges.values() for edge in edges]):
+        return 1
+    limit = infrastructure.limits.batch
+    return min(limit, workflow.operators[operator].batch or limit)
