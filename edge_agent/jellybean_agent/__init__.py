@@ -99,7 +99,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "dtype_of_datatype",
         "tensor_from_values",
     ),
-    "measuring.memory_growth": ("memory_growth",),
+    "measuring.memory_growth": ("ModelMemory", "memory_growth"),
     "measuring.sample_file": ("sample_file",),
     "measuring.timed_runs": (
         "PAUSE_S",

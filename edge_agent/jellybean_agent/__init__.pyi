@@ -61,6 +61,7 @@ from jellybean_agent.inference.service import log_refusal as log_refusal
 from jellybean_agent.inference.tensors import DTYPE_BY_DATATYPE as DTYPE_BY_DATATYPE
 from jellybean_agent.inference.tensors import dtype_of_datatype as dtype_of_datatype
 from jellybean_agent.inference.tensors import tensor_from_values as tensor_from_values
+from jellybean_agent.measuring.memory_growth import ModelMemory as ModelMemory
 from jellybean_agent.measuring.memory_growth import memory_growth as memory_growth
 from jellybean_agent.measuring.sample_file import sample_file as sample_file
 from jellybean_agent.measuring.timed_runs import PAUSE_S as PAUSE_S

@@ -38,7 +38,7 @@ from jellybean.profiler.latency import Latency, Point
 from jellybean.profiler.measurement_plan import MeasurementPlan
 from jellybean.profiler.survey import Survey
 from jellybean.profiler.workload import Model, Workload
-from jellybean_agent import CPU, Device, Machine, driver_of, installed_version, this_machine
+from jellybean_agent import CPU, Device, Machine, ModelMemory, driver_of, installed_version, this_machine
 
 NOISY = 0.10  # relative spread of repeated latency measurements above which a note is printed
 MIN_NOISE_S = 1e-3  # no note on the spread of shorter latencies: it comes from clocks and sleeps, not from the model
@@ -55,7 +55,7 @@ class Findings:
     workload: Workload
     survey: Survey
     latency: Mapping[Point, Latency]
-    memory_bytes: Mapping[tuple[Model, Device], float]
+    memory: Mapping[tuple[Model, Device], ModelMemory]
     hop: HopTime | None
     accuracy: Measured | dict[str, dict[str, float]] | None
     cut_models: CutModels
@@ -193,8 +193,8 @@ class ProfilesMerge:
             if name in types:
                 kind = model, self.findings.workload.speeds[name], self.findings.workload.device_of(name)
                 points = [p for p in self.findings.latency if (p.model, p.speed, p.device) == kind]
-                memory_bytes = self.findings.memory_bytes[model, kind[2]]
-                latency[name] = {point.batch: _figures(self.findings.latency[point], memory_bytes) for point in points}
+                memory = self.findings.memory[model, kind[2]]
+                latency[name] = {point.batch: _figures(self.findings.latency[point], memory) for point in points}
                 origins[name] = self._origin(name, None if stage else short(model.sha256), kind[2])
             elif name in old:
                 latency[name], origins[name] = old[name], was.get(name, Origin(source=BY_HAND))
@@ -334,13 +334,14 @@ def _hand_or(origin: Origin | None, present: Any) -> Origin | None:
     return origin or (Origin(source=BY_HAND) if present else None)
 
 
-def _figures(latency: Latency, memory_bytes: float) -> BatchProfile:
+def _figures(latency: Latency, memory: ModelMemory) -> BatchProfile:
     return BatchProfile(
         mean=latency.mean_s,
         p50=latency.p50_s,
         p90=latency.p90_s,
         p99=latency.p99_s,
-        memory=memory_bytes,
+        memory=memory.host_bytes,
+        device_memory=memory.device_bytes,
         noise=latency.noise,
     )
 

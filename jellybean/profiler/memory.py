@@ -12,20 +12,22 @@ from concurrent.futures.process import BrokenProcessPool
 
 from jellybean.profiler.errors import ProfileError
 from jellybean.profiler.workload import Model
-from jellybean_agent import CPU, AgentError, Device, OperatorInput, memory_growth
+from jellybean_agent import CPU, AgentError, Device, ModelMemory, OperatorInput, memory_growth
 
 
-def memory_bytes(
+def model_memory(
     model: Model, names: Mapping[str, str], batches: Sequence[tuple[OperatorInput, ...]], device: Device = CPU
-) -> float:
-    """Bytes by which a fresh process grows when it loads `model` and runs `batches`. ProfileError if it dies.
+) -> ModelMemory:
+    """Growth of a fresh process and of the device's used memory when it loads `model` and runs `batches`.
+
+    ProfileError if it dies.
 
     `names`: upstream -> input of the model.
     """
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         try:
-            return float(pool.submit(memory_growth, *model.code, names, tuple(batches), device).result())
+            return pool.submit(memory_growth, *model.code, names, tuple(batches), device).result()
         except AgentError as error:
             raise ProfileError(f"operator {model.operator}, variant {model.variant}: {error}") from error
         except BrokenProcessPool as error:

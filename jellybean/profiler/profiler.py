@@ -26,7 +26,7 @@ from jellybean.profiler.document import (
 from jellybean.profiler.flow import Flow
 from jellybean.profiler.latency import BLOCKS, Latency, LatencyMeter, Point
 from jellybean.profiler.measurement_plan import MeasurementPlan, Scope, content_of, require_types, todo_of
-from jellybean.profiler.memory import memory_bytes
+from jellybean.profiler.memory import model_memory
 from jellybean.profiler.project import devices_of, require_devices, speeds_of, workload_of
 from jellybean.profiler.remote.measure import measure_on_workers
 from jellybean.profiler.remote.rows import Rows
@@ -34,7 +34,7 @@ from jellybean.profiler.remote.worker_agent import WorkerAgent
 from jellybean.profiler.remote.worker_part import WorkerPart
 from jellybean.profiler.survey import Survey, ratio_warnings, survey
 from jellybean.profiler.workload import Model, Workload
-from jellybean_agent import Device, batched, installed_version
+from jellybean_agent import Device, ModelMemory, batched, installed_version
 from jellybean_solver import EdgeKind
 
 Progress = Callable[[float, float, str], None]
@@ -300,18 +300,18 @@ def _latency(meter: LatencyMeter, points: Sequence[Point], clock: _ProgressClock
 
 def _memory(
     workload: Workload, found: Survey, points: Sequence[Point], cache: Cache, clock: _ProgressClock
-) -> dict[tuple[Model, Device], float]:
-    measured: dict[tuple[Model, Device], float] = {}
+) -> dict[tuple[Model, Device], ModelMemory]:
+    measured: dict[tuple[Model, Device], ModelMemory] = {}
     models = list(dict.fromkeys((point.model, point.device) for point in points))
     for index, (model, device) in enumerate(models):
         clock.now("memory", _MEMORY_S * (len(models) - index), f"memory of {model.operator} {model.variant}")
         sizes = sorted({point.batch for point in points if (point.model, point.device) == (model, device)})
         settings = {"model": model.sha256, "operator": model.operator, "sizes": sizes, "work": workload.digest}
-        key = key_of(kind="memory", **settings, **key_of_device(device))
+        key = key_of(kind="memories", **settings, **key_of_device(device))
         if key not in cache:
             inputs = [batched(found.inputs[model.operator][:8], size)[0] for size in sizes]
-            cache.put(key, memory_bytes(model, workload.input_names(model), inputs, device))
-        measured[model, device] = cache[key]
+            cache.put(key, model_memory(model, workload.input_names(model), inputs, device))
+        measured[model, device] = ModelMemory(*cache[key])
         clock.spent("memory", _MEMORY_S)
     return measured
 

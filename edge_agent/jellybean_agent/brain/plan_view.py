@@ -80,7 +80,8 @@ class WorkerView:
 
     `device_s`: operator -> batch size -> mean seconds of a run on the emulated device; None without emulation.
     `loads`: operator -> planned fraction of the worker's time. `delays`: operator -> longest time that a request waits
-    for others to share its run, in seconds. `device`: on which its models run.
+    for others to share its run, in seconds. `device`: on which its models run. `device_memory_bytes`: operator -> most
+    of the device's memory that its model may take; empty if the plan does not state it.
     """
 
     name: str
@@ -92,6 +93,7 @@ class WorkerView:
     price_usd_per_h: float = 0.0
     delays: Mapping[str, float] = field(default_factory=dict)
     device: Device = CPU
+    device_memory_bytes: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +181,10 @@ def _parse(document: Mapping[str, Any]) -> PlanView:
     batches = {item["name"]: item["batch"] for item in document["operators"]}
     service = {item["name"]: item["service"] for item in document["operators"]}
     delays = {item["name"]: float(item.get("batch_delay_s", 0.0)) for item in document["operators"]}
-    workers = {item["name"]: _worker(item, operators, batches, service, routes, delays) for item in document["workers"]}
+    taken = {item["name"]: item.get("device_memory_bytes", {}) for item in document["operators"]}
+    workers = {
+        item["name"]: _worker(item, operators, batches, service, routes, delays, taken) for item in document["workers"]
+    }
     outputs = {
         source: tuple((op.name, kind) for op in operators.values() for up, kind in op.wiring.inputs if up == source)
         for source in sources
@@ -245,6 +250,7 @@ def _worker(
     service: Mapping[str, Mapping[str, Any]],
     routes: tuple[Mapping[str, str], ...],
     delays: Mapping[str, float],
+    device_memory: Mapping[str, Mapping[str, float]],
 ) -> WorkerView:
     own = tuple(op for op in operators if any(route.get(op) == item["name"] for route in routes))
     sizes = {op: int(batches[op][item["pool"]]) for op in own}
@@ -260,7 +266,21 @@ def _worker(
     times_s = {op: _device_s(op, service[op][item["pool"]]) for op in own} if emulated else None
     loads = {op: _load(float(item["rates_per_s"].get(op, 0.0)), service[op][item["pool"]], sizes[op]) for op in own}
     price = float(item["price_usd_per_h"])
-    return WorkerView(item["name"], item["tier"], own, sizes, times_s, loads, price, waits, _device(item))
+    memory = _device_memory(item, {op: float(device_memory[op].get(item["pool"], 0.0)) for op in own})
+    return WorkerView(item["name"], item["tier"], own, sizes, times_s, loads, price, waits, _device(item), memory)
+
+
+def _device_memory(item: Mapping[str, Any], taken: Mapping[str, float]) -> dict[str, float]:
+    """Operator -> its share of the memory of the worker's device, in proportion to what its model takes (`taken`).
+
+    All shares together are the device's memory, and each is at least what the model took when it was measured.
+    """
+    limit, total = item.get("device_memory_bytes"), sum(taken.values())
+    if limit is None or not total:
+        return {}
+    if not all(0 <= size < math.inf for size in (float(limit), *taken.values())):
+        raise ValueError(f"device memory of {limit}, of which models take {taken}")
+    return {name: float(limit) * size / total for name, size in taken.items() if size}
 
 
 def _device(item: Mapping[str, Any]) -> Device:

@@ -1,7 +1,7 @@
 """A measuring process: reads its job (JSON) from stdin, and prints a line of JSON per measurement.
 
 A fresh process, so that memory can be measured, and a model that crashes harms nobody. A line is
-{"batch", "block", "seconds"}, {"memory_bytes"}, or {"fault", "reason"} as the last one.
+{"batch", "block", "seconds"}, {"memory_bytes", "device_memory_bytes"}, or {"fault", "reason"} as the last one.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _measure_memory(job: Job, answers: TextIO) -> None:
     sample = read_sample_file(Path(job.sample))[:_MEMORY_SAMPLE]
     batches = [batched(sample, batch)[0] for batch, _, _ in job.points]
     grown = memory_growth(job.code, job.sha256, job.upstreams, batches, job.on_device)
-    _answer(answers, memory_bytes=grown)
+    _answer(answers, memory_bytes=grown.host_bytes, device_memory_bytes=grown.device_bytes)
 
 
 def _time(job: Job, answers: TextIO) -> None:

@@ -226,7 +226,8 @@ def _device(subject: agent_pb2.Subject) -> Device:
 
 def _response(line: Mapping[str, Any]) -> agent_pb2.MeasureResponse:
     if "memory_bytes" in line:
-        return agent_pb2.MeasureResponse(memory_bytes=line["memory_bytes"])
+        device = line["device_memory_bytes"]
+        return agent_pb2.MeasureResponse(memory_bytes=line["memory_bytes"], device_memory_bytes=device)
     return agent_pb2.MeasureResponse(timed=agent_pb2.TimedBlock(**line))
 
 

@@ -43,6 +43,7 @@ def load_executors(view: PlanView, worker: WorkerView, settings: ModelSettings) 
         try:
             code, sha256 = _code(operator, settings)
             batch = worker.batches[operator.name]
+            device, limit_bytes = worker.device, worker.device_memory_bytes.get(operator.name)
             emulated = None if worker.device_s is None else EmulatedDevice(worker.device_s[operator.name])
             executor = Executor(
                 code,
@@ -50,7 +51,7 @@ def load_executors(view: PlanView, worker: WorkerView, settings: ModelSettings) 
                 {**operator.input_names, **state_inputs(operator.state)},
                 batch=batch,
                 emulated=emulated,
-                device=worker.device,
+                device=device if limit_bytes is None else device.with_memory_limit(limit_bytes),
                 open_session=open_session,
             )
             _check_outputs(operator, executor)

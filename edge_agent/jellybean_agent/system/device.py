@@ -23,6 +23,9 @@ _NUMBERED = frozenset({"cuda", "tensorrt", "rocm", "migraphx", "directml"})  # p
 _NAME = re.compile(r"(?P<provider>[A-Za-z0-9]+)(?::(?P<number>[0-9]{1,3}))?")
 _SESSION_PREFIX = "session."
 _CPU_NODES = "session.disable_cpu_ep_fallback"
+_NVIDIA = frozenset({"cuda", "tensorrt"})
+_LIMITED = frozenset({"cuda", "rocm"})  # providers with an option gpu_mem_limit: bytes of a session's arena
+_MEMORY_OPTION = "gpu_mem_limit"
 _EXTRAS = {"cuda": "agent-gpu", "tensorrt": "agent-gpu", "openvino": "agent-openvino"}
 _ONE_THREAD = {"openvino": (("device_type", "CPU"), ("num_of_threads", "1"))}  # a model has one thread on any provider
 
@@ -59,6 +62,25 @@ class Device:
     @property
     def _kind(self) -> str:
         return self.name.partition(":")[0]
+
+    @property
+    def is_nvidia(self) -> bool:
+        """True for devices whose driver is NVIDIA's."""
+        return self._kind in _NVIDIA
+
+    @property
+    def number(self) -> int:
+        """Number of the device among those of its provider. ValueError if its options have another than a number."""
+        return int(self.provider_options.get("device_id", "0"))
+
+    def with_memory_limit(self, limit_bytes: float) -> Device:
+        """The device for a model that may take so much of its memory.
+
+        Its options go first if they state a limit; the device itself for providers without such a limit.
+        """
+        if self._kind not in _LIMITED or any(name == _MEMORY_OPTION for name, _ in self.options):
+            return self
+        return Device(self.name, tuple(sorted((*self.options, (_MEMORY_OPTION, str(int(limit_bytes)))))))
 
     @property
     def provider(self) -> str:

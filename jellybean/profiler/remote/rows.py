@@ -89,8 +89,8 @@ class Rows:
     ) -> ProfilesMerge:
         """The rows of one worker, merged into the profiles so far."""
         agent, found = part.agent, self._merge.findings
-        latency, memory_bytes = dict(part.latency), dict(part.memory_bytes)  # its thread adds to them
-        findings = replace(found, latency=latency, memory_bytes=memory_bytes, hop=None, accuracy=None)
+        latency, memory = dict(part.latency), dict(part.memory)  # its thread adds to them
+        findings = replace(found, latency=latency, memory=memory, hop=None, accuracy=None)
         by = MeasuredBy(agent.machine, agent.jellybean, agent.worker.name, agent.driver)
         todo = replace(self._merge.todo, measure=rows, here=frozenset([worker_type]))
         return replace(self._merge, findings=findings, known=known, todo=todo, by=by)

@@ -12,7 +12,7 @@ from jellybean.profiler.errors import ProfileError
 from jellybean.profiler.latency import BLOCKS, Latency, LatencyMeter, Point
 from jellybean.profiler.remote.worker_agent import Content, WorkerAgent, WorkerLostError
 from jellybean.profiler.workload import Inputs, Model, Workload
-from jellybean_agent import Device, data_path, hash_model, sample_file
+from jellybean_agent import Device, ModelMemory, data_path, hash_model, sample_file
 from jellybean_protos.agent.v1 import agent_pb2
 
 MAX_SAMPLE_BYTES = 256 * 2**20  # sample inputs of an operator that are sent; of larger ones the first
@@ -35,7 +35,7 @@ class WorkerPart:
     meter: LatencyMeter
     cache: Cache
     latency: dict[Point, Latency] = field(default_factory=dict)
-    memory_bytes: dict[tuple[Model, Device], float] = field(default_factory=dict)
+    memory: dict[tuple[Model, Device], ModelMemory] = field(default_factory=dict)
     served: int = 0
 
     @property
@@ -57,7 +57,7 @@ class WorkerPart:
             self._measure(model, points, advance)
             for point in points:
                 self.latency[point] = self.meter.result(point)
-            self.memory_bytes[model, points[0].device] = float(self.cache[self._memory_key(model, points)])
+            self.memory[model, points[0].device] = ModelMemory(*self.cache[self._memory_key(model, points)])
             yield model
 
     def _measure(self, model: Model, points: Sequence[Point], advance: Advance) -> None:
@@ -91,7 +91,8 @@ class WorkerPart:
         for response in self.agent.measure(subject, contents):
             self.served = max(self.served, response.served)
             if response.WhichOneof("part") == "memory_bytes":
-                self.cache.put(memory_key, response.memory_bytes)
+                device = response.device_memory_bytes if response.HasField("device_memory_bytes") else None
+                self.cache.put(memory_key, ModelMemory(response.memory_bytes, device))
                 advance(label, MEMORY_S)
             else:
                 point = by_batch[response.timed.batch]
@@ -100,7 +101,7 @@ class WorkerPart:
 
     def _memory_key(self, model: Model, points: Sequence[Point]) -> str:
         settings = {"model": model.sha256, "operator": model.operator, "sizes": sorted(p.batch for p in points)}
-        return key_of(kind="memory", **settings, work=self.workload.digest, **key_of_device(points[0].device))
+        return key_of(kind="memories", **settings, work=self.workload.digest, **key_of_device(points[0].device))
 
     def _subject(self, model: Model, points: Sequence[Point]) -> tuple[agent_pb2.Subject, dict[str, Content]]:
         """What the worker is to measure, and the files that it may lack, by sha256."""

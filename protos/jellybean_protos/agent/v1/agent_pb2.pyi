@@ -319,16 +319,18 @@ class FilePart(_message.Message):
     def __init__(self, sha256: _Optional[str] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class MeasureResponse(_message.Message):
-    __slots__ = ("accepted", "timed", "memory_bytes", "served")
+    __slots__ = ("accepted", "timed", "memory_bytes", "device_memory_bytes", "served")
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     TIMED_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     SERVED_FIELD_NUMBER: _ClassVar[int]
     accepted: Accepted
     timed: TimedBlock
     memory_bytes: float
+    device_memory_bytes: float
     served: int
-    def __init__(self, accepted: _Optional[_Union[Accepted, _Mapping]] = ..., timed: _Optional[_Union[TimedBlock, _Mapping]] = ..., memory_bytes: _Optional[float] = ..., served: _Optional[int] = ...) -> None: ...
+    def __init__(self, accepted: _Optional[_Union[Accepted, _Mapping]] = ..., timed: _Optional[_Union[TimedBlock, _Mapping]] = ..., memory_bytes: _Optional[float] = ..., device_memory_bytes: _Optional[float] = ..., served: _Optional[int] = ...) -> None: ...
 
 class Accepted(_message.Message):
     __slots__ = ("lacking", "machine")
