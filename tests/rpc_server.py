@@ -154,6 +154,27 @@ async def read_until(reader: asyncio.StreamReader, what: bytes) -> bytes:
     return found
 
 
+async def send_in_two(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, data: bytes, cut: int, *, half_close: bool
+) -> None:
+    """Send bytes in two pieces; the connection is closed at once, or a moment after what the server says."""
+    writer.write(data[:cut])
+    await asyncio.sleep(0)
+    writer.write(data[cut:])
+    if half_close:
+        writer.write_eof()
+    with contextlib.suppress(OSError, TimeoutError):
+        async with asyncio.timeout(0.02):
+            await reader.read(2**16)
+    writer.close()
+
+
+async def assert_echoes(link: Link) -> None:
+    """A call on a new connection is answered."""
+    async with link.channel() as to:
+        assert await to.unary_unary(ECHO)(b"on") == b"on"
+
+
 @contextlib.asynccontextmanager
 async def raw_connection(link: Link, data: bytes) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     reader, writer = await link.connect()

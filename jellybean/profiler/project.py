@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from jellybean.bench.heldout import held_out
 from jellybean.documents import Project
 from jellybean.documents.flow import follow_requests
 from jellybean.documents.layout import document_files
 from jellybean.documents.planning_problem.model_files import python_ref
+from jellybean.documents.schema.infrastructure import WorkerPoolSpec
 from jellybean.documents.schema.workflow import VariantSpec
 from jellybean.errors import DocumentError, DocumentProblem
 from jellybean.profiler.errors import ProfileError
@@ -16,6 +19,8 @@ from jellybean.profiler.measurement_plan import MeasurementPlan
 from jellybean.profiler.workload import Model, Step, Workload
 from jellybean.user_modules import open_project_folder
 from jellybean_agent import AgentError, Device, PythonStep, step_folders, try_device
+
+Value = TypeVar("Value")
 
 
 def workload_of(project: Project, allow_python: frozenset[str] = frozenset()) -> Workload:
@@ -81,28 +86,25 @@ def speeds_of(project: Project) -> dict[str, float]:
 
     ProfileError if pools of one worker type have different speeds, because they share a profile.
     """
-    found: dict[str, float] = {}
-    for pool, spec in project.infrastructure.workers.items():
-        name = spec.type or pool
-        if found.setdefault(name, spec.emulated_speed) != spec.emulated_speed:
-            raise ProfileError(
-                f"worker type {name} has pools of different speed ({found[name]:g} and {spec.emulated_speed:g}); "
-                f"give pool {pool} a `type` of its own in infrastructure.yaml"
-            )
-    return found
+    return _by_type(project, lambda spec: spec.emulated_speed, "of different speed ({:g} and {:g})")
 
 
 def devices_of(project: Project) -> dict[str, Device]:
     """Worker type -> device. ProfileError if pools of one worker type have different devices."""
-    found: dict[str, Device] = {}
+    return _by_type(project, lambda spec: spec.device, "with different devices ({} and {})")
+
+
+def _by_type(project: Project, value_of: Callable[[WorkerPoolSpec], Value], difference: str) -> dict[str, Value]:
+    """Worker type -> value of its pools. ProfileError if they differ; `difference` says how, with both values."""
+    values: dict[str, Value] = {}
     for pool, spec in project.infrastructure.workers.items():
-        name = spec.type or pool
-        if found.setdefault(name, spec.device) != spec.device:
+        worker_type, value = spec.type or pool, value_of(spec)
+        if values.setdefault(worker_type, value) != value:
             raise ProfileError(
-                f"worker type {name} has pools with different devices ({found[name]} and {spec.device}); "
+                f"worker type {worker_type} has pools {difference.format(values[worker_type], value)}; "
                 f"give pool {pool} a `type` of its own in infrastructure.yaml"
             )
-    return found
+    return values
 
 
 def require_devices(project: Project, todo: MeasurementPlan) -> None:

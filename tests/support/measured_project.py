@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pytest
 from onnx import helper
 
 from jellybean.documents import load_project, write_profiles
@@ -117,6 +119,20 @@ def make_project(folder: Path) -> Path:
     (folder / "infrastructure.yaml").write_text(INFRASTRUCTURE, encoding="utf-8")
     write_profiles(folder / "profiles.yaml", measured_profiles(folder, [{"split": name} for name in ("few", "many")]))
     return folder
+
+
+def make_project_beside_steps(folder: Path) -> Path:
+    """The project in `folder`/gate, with the module of its step in `folder`, which is importable only meanwhile."""
+    (folder / f"{MODULE}.py").write_text(STEPS, encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        return make_project(folder / "gate")
+
+
+def copied_project(project: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the project in `folder`; the module of its step is importable during the test."""
+    monkeypatch.syspath_prepend(str(project.parent))
+    return Path(shutil.copytree(project, folder / project.name))
 
 
 def measured_profiles(folder: Path, selections: Sequence[dict[str, str]]) -> ProfilesDocument:

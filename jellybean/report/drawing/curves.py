@@ -91,14 +91,15 @@ def draw_lines(
     edges = {(edge.upstream, edge.downstream): edge for operator in plan.operators for edge in operator.inputs}
     busiest = max((flow.bytes_per_s for flow in flows), default=0.0) or 1.0
     row_of, labelled = rows.row_of(), set(labelled_flows(flows))
-    end_xs = _end_positions(flows, row_of, frames, passages)
+    layout = _Layout(flows, row_of, frames, passages)
+    end_xs = layout.end_positions()
     curves: list[Curve] = []
     labels_by_tier: dict[int, list[tuple[Curve, str]]] = {}
     pills: list[Pill] = []
     for index, flow in enumerate(flows):
         _, downstream = ends(flow)
         kind = _kind(edges[flow.upstream, flow.downstream])
-        points = tuple(_points(index, flow, row_of, frames, passages, end_xs))
+        points = tuple(layout.points(index, end_xs))
         width = THIN + (THICK - THIN) * sqrt(flow.bytes_per_s / busiest)
         curve = Curve(points, width, flow.crosses, _hint(flow, kind))
         curves.append(curve)
@@ -119,60 +120,48 @@ def labelled_flows(flows: Sequence[Flow]) -> tuple[Flow, ...]:
     return tuple(flow for flow in crossing if flow.bytes_per_s >= least)
 
 
-def _points(
-    index: int,
-    flow: Flow,
-    row_of: Mapping[BoxKey, int],
-    frames: Mapping[BoxKey, Frame],
-    passages: Mapping[tuple[int, int], tuple[float, float, float]],
-    end_xs: Mapping[tuple[int, int], float],
-) -> list[Point]:
-    """Points of a curve: from the bottom of the upstream box through its passages to the top of the downstream box."""
-    upstream, downstream = ends(flow)
-    above, below = frames[upstream], frames[downstream]
-    points = [(end_xs[index, 0], above.y + above.height)]
-    for row in range(row_of[upstream] + 1, row_of[downstream]):
-        x, top, bottom = passages[row, index]
-        points += [(x, top), (x, bottom)]
-    points.append((end_xs[index, 1], below.y))
-    return points
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Where boxes are and flows pass; `row_of`, `frames` by box, `passages` by (row, flow index) as of `draw_lines`."""
 
+    flows: Sequence[Flow]
+    row_of: Mapping[BoxKey, int]
+    frames: Mapping[BoxKey, Frame]
+    passages: Mapping[tuple[int, int], tuple[float, float, float]]
 
-def _end_positions(
-    flows: Sequence[Flow],
-    row_of: Mapping[BoxKey, int],
-    frames: Mapping[BoxKey, Frame],
-    passages: Mapping[tuple[int, int], tuple[float, float, float]],
-) -> dict[tuple[int, int], float]:
-    """(flow index, 0) -> x at the upstream box, (flow index, 1) -> x at the downstream box.
+    def end_positions(self) -> dict[tuple[int, int], float]:
+        """(flow index, 0) -> x at the upstream box, (flow index, 1) -> x at the downstream box.
 
-    The ends of the curves of one box are spread over the box's width.
-    """
-    xs: dict[tuple[int, int], float] = {}
-    for key, frame in frames.items():
-        for side in (0, 1):
-            members = [index for index, flow in enumerate(flows) if ends(flow)[side] == key]
-            towards = {i: _next_x(i, flows[i], side, row_of, frames, passages) for i in members}
-            ordered = sorted(members, key=lambda i: towards[i])
-            for position, index in enumerate(ordered):
-                offset = (position + 0.5) / len(ordered) - 0.5
-                xs[index, side] = frame.x + frame.width * (0.5 + SPREAD * offset)
-    return xs
+        The ends of the curves of one box are spread over the box's width.
+        """
+        xs: dict[tuple[int, int], float] = {}
+        for key, frame in self.frames.items():
+            for side in (0, 1):
+                members = [index for index, flow in enumerate(self.flows) if ends(flow)[side] == key]
+                towards = {index: self._next_x(index, side) for index in members}
+                ordered = sorted(members, key=towards.__getitem__)
+                for position, index in enumerate(ordered):
+                    offset = (position + 0.5) / len(ordered) - 0.5
+                    xs[index, side] = frame.x + frame.width * (0.5 + SPREAD * offset)
+        return xs
 
+    def _next_x(self, index: int, side: int) -> float:
+        """x of the passage or box that follows one end of a curve; `side`: 0 for the upstream end, 1 for the other."""
+        here, there = ends(self.flows[index])[side], ends(self.flows[index])[1 - side]
+        step = 1 if side == 0 else -1
+        passage = self.passages.get((self.row_of[here] + step, index))
+        return passage[0] if passage is not None else self.frames[there].x + self.frames[there].width / 2
 
-def _next_x(
-    index: int,
-    flow: Flow,
-    side: int,
-    row_of: Mapping[BoxKey, int],
-    frames: Mapping[BoxKey, Frame],
-    passages: Mapping[tuple[int, int], tuple[float, float, float]],
-) -> float:
-    """x of the passage or box that follows one end of a curve. `side`: 0 for the upstream end, 1 for the downstream."""
-    here, there = ends(flow)[side], ends(flow)[1 - side]
-    step = 1 if side == 0 else -1
-    passage = passages.get((row_of[here] + step, index))
-    return passage[0] if passage is not None else frames[there].x + frames[there].width / 2
+    def points(self, index: int, end_xs: Mapping[tuple[int, int], float]) -> list[Point]:
+        """Points of a curve: from the bottom of the upstream box through its passages to the top of the next box."""
+        upstream, downstream = ends(self.flows[index])
+        above, below = self.frames[upstream], self.frames[downstream]
+        points = [(end_xs[index, 0], above.y + above.height)]
+        for row in range(self.row_of[upstream] + 1, self.row_of[downstream]):
+            x, top, bottom = self.passages[row, index]
+            points += [(x, top), (x, bottom)]
+        points.append((end_xs[index, 1], below.y))
+        return points
 
 
 def _place_labels(

@@ -20,7 +20,7 @@ from jellybean.profiler.measurement_plan import MeasurementPlan
 from jellybean.report import Store, build_report
 from jellybean_agent import this_machine
 from tests.support.command_line import jellybean_process
-from tests.support.measured_project import MODULE, STEPS, make_project
+from tests.support.measured_project import copied_project, make_project_beside_steps
 from tests.support.tiny_models import scale
 
 SECONDS = 0.02
@@ -38,20 +38,14 @@ ALL_TYPES = {"box", "t4"}
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project with made-up figures of a run on this machine, and nothing to cut."""
-    folder = tmp_path_factory.mktemp("again")
-    (folder / f"{MODULE}.py").write_text(STEPS, encoding="utf-8")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(folder))
-        make_project(folder / "gate")
-    return folder / "gate"
+    return make_project_beside_steps(tmp_path_factory.mktemp("again"))
 
 
 @pytest.fixture
 def folder(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.syspath_prepend(str(base.parent))
-    shutil.copytree(base, tmp_path / "gate")
-    edit(tmp_path / "gate", "workflow.yaml", "    cuts: 1\n", "")
-    return tmp_path / "gate"
+    project = copied_project(base, tmp_path, monkeypatch)
+    edit(project, "workflow.yaml", "    cuts: 1\n", "")
+    return project
 
 
 def edit(folder: Path, file: str, old: str, new: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +18,7 @@ from jellybean.profiler import measurements
 from jellybean.profiler.errors import ProfileError
 from jellybean_agent import CPU, Device, plan_view, this_machine
 from jellybean_solver import Plan, plan_diff, solve, to_document
-from tests.support.measured_project import MODULE, STEPS, make_project
+from tests.support.measured_project import copied_project, make_project_beside_steps
 
 BOX, SERVER = "price: 0.05 USD/h, speed: 0.5", "price: 0.50 USD/h, type: t4, speed: 1"
 AT_T4 = "t4: 1 ms"
@@ -32,19 +31,12 @@ REASON = r"device cuda: onnxruntime\S* \S+ has no CUDAExecutionProvider, only .*
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project with made-up figures of a run on this machine."""
-    folder = tmp_path_factory.mktemp("devices")
-    (folder / f"{MODULE}.py").write_text(STEPS, encoding="utf-8")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(folder))
-        make_project(folder / "gate")
-    return folder / "gate"
+    return make_project_beside_steps(tmp_path_factory.mktemp("devices"))
 
 
 @pytest.fixture
 def folder(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.syspath_prepend(str(base.parent))
-    shutil.copytree(base, tmp_path / "gate")
-    return tmp_path / "gate"
+    return copied_project(base, tmp_path, monkeypatch)
 
 
 def write(folder: Path, pool: str, device: str) -> None:

@@ -29,11 +29,13 @@ from tests.rpc_server import (
     LARGE,
     SLOW,
     Link,
+    assert_echoes,
     call_of,
     headers_of,
     raw_connection,
     read_until,
     reset_of,
+    send_in_two,
     served,
     slow_call,
     status,
@@ -251,18 +253,10 @@ def test_mutated_bytes(tmp_path: Path, tls: bool, count: int) -> None:
             reader, writer = await link.connect()
             data = _mutated(draw, right[number % len(right)])
             cut = draw.randrange(len(data) + 1)
-            writer.write(data[:cut])
-            await asyncio.sleep(0)
-            writer.write(data[cut:])
-            if number % 3 and not tls:  # asyncio's TLS cannot half-close
-                writer.write_eof()
-            with contextlib.suppress(OSError, TimeoutError):
-                async with asyncio.timeout(0.02):
-                    await reader.read(2**16)
-            writer.close()
+            half_close = number % 3 > 0 and not tls  # asyncio's TLS cannot half-close
+            await send_in_two(reader, writer, data, cut, half_close=half_close)
             if number % 50 == 49:
-                async with link.channel() as to:
-                    assert await to.unary_unary(ECHO)(b"on") == b"on"
+                await assert_echoes(link)
         await wait_until_async(lambda: not server._calls and not server._connections)
 
     served(tmp_path, ask, 60 + count / 30, tls=tls)

@@ -28,7 +28,19 @@ from jellybean_agent.security.identity import SENDER_KEY, Identity, Role, identi
 from jellybean_agent.transport import channels
 from jellybean_agent.transport.inboxes import Inboxes, agent_service_handler
 from jellybean_agent.transport.streams import DELIVER_METHOD
-from tests.rpc_server import BIDI, ECHO, LARGE, SLOW, Link, call_of, read_until, served, status
+from tests.rpc_server import (
+    BIDI,
+    ECHO,
+    LARGE,
+    SLOW,
+    Link,
+    assert_echoes,
+    call_of,
+    read_until,
+    send_in_two,
+    served,
+    status,
+)
 
 FUZZ = int(os.environ.get("RPC_FUZZ", "300"))
 SERVER_NAME = Identity("w", Role.GATEWAY).tls_name
@@ -43,6 +55,25 @@ async def connected(link: Link, context: ssl.SSLContext | None) -> tuple[asyncio
     host, port = link.address.split(":")
     name = None if context is None else SERVER_NAME
     return await asyncio.open_connection(host, int(port), ssl=context, server_hostname=name)
+
+
+async def handshake(
+    context: ssl.SSLContext, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> tuple[ssl.SSLObject, ssl.MemoryBIO, ssl.MemoryBIO]:
+    """TLS over a plain connection, after the server's part of the handshake, and what it reads from and writes to.
+
+    The client's last records may still be in the latter.
+    """
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = context.wrap_bio(incoming, outgoing, server_hostname=SERVER_NAME)
+    while True:
+        try:
+            tls.do_handshake()
+        except ssl.SSLWantReadError:
+            writer.write(outgoing.read())
+            incoming.write(await reader.read(2**16))
+        else:
+            return tls, incoming, outgoing
 
 
 async def received(link: Link, context: ssl.SSLContext | None, data: bytes = b"") -> bytes:
@@ -247,16 +278,8 @@ def test_close_notify_is_answered_and_calls_are_cancelled(tmp_path: Path) -> Non
     """Half of a connection is no connection: as when a plain one is closed."""
 
     async def ask(server: RpcServer, link: Link) -> None:
-        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        tls = link.tls_context(HTTP2_ALPN).wrap_bio(incoming, outgoing, server_hostname=SERVER_NAME)
         reader, writer = await connected(link, None)
-        while True:
-            try:
-                tls.do_handshake()
-                break
-            except ssl.SSLWantReadError:
-                writer.write(outgoing.read())
-                incoming.write(await reader.read(2**16))
+        tls, incoming, outgoing = await handshake(link.tls_context(HTTP2_ALPN), reader, writer)
         tls.write(PREFACE + frame(SETTINGS, 0, 0, b"") + call_of(1, b"x").replace(ECHO.encode(), SLOW.encode()))
         writer.write(outgoing.read())
         async with asyncio.timeout(10):
@@ -370,18 +393,9 @@ def test_mutated_records(tmp_path: Path, count: int) -> None:
             else:
                 data = mutated(draw, await _records_after_handshake(context, reader, writer))
             cut = draw.randrange(len(data) + 1)
-            writer.write(data[:cut])
-            await asyncio.sleep(0)
-            writer.write(data[cut:])
-            if number % 3:
-                writer.write_eof()
-            with contextlib.suppress(OSError, TimeoutError):
-                async with asyncio.timeout(0.02):
-                    await reader.read(2**16)
-            writer.close()
+            await send_in_two(reader, writer, data, cut, half_close=number % 3 > 0)
             if number % 50 == 49:
-                async with link.channel() as to:
-                    assert await to.unary_unary(ECHO)(b"on") == b"on"
+                await assert_echoes(link)
         handshakes = handshakes_of(server)
         async with asyncio.timeout(30):
             while server._calls or server._connections or handshakes:
@@ -394,15 +408,7 @@ async def _records_after_handshake(
     context: ssl.SSLContext, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> bytes:
     """Complete a handshake; returns the records of a call, which are not sent yet."""
-    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    tls = context.wrap_bio(incoming, outgoing, server_hostname=SERVER_NAME)
-    while True:
-        try:
-            tls.do_handshake()
-            break
-        except ssl.SSLWantReadError:
-            writer.write(outgoing.read())
-            incoming.write(await reader.read(2**16))
+    tls, _incoming, outgoing = await handshake(context, reader, writer)
     writer.write(outgoing.read())
     for data in (PREFACE + frame(SETTINGS, 0, 0, b""), call_of(1, b"x" * 100), call_of(3, b"y")):
         tls.write(data)
