@@ -20,7 +20,7 @@ from jellybean.profiler.measurement_plan import MeasurementPlan
 from jellybean.report import Store, build_report
 from jellybean_agent import this_machine
 from tests.support.command_line import jellybean_process
-from tests.support.measured_project import copied_project, make_project_beside_steps
+from tests.support.measured_project import MODULE, copied_project, make_project_beside_steps
 from tests.support.tiny_models import scale
 
 SECONDS = 0.02
