@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
@@ -34,8 +36,18 @@ def test_runs_resume_with_another_number_of_processes_a_layer(tmp_path):
         _close(own["weights"], expected)
 
 
+def _same_stages(folder):
+    """A plan's file: without a flush a layer's stage sets the age of its weights, and measured times vary."""
+    layers = [["0", "1", "3"], ["6", "8", "10"]]
+    stages = [{"layers": own, "devices": [device]} for device, own in enumerate(layers)]
+    path = folder / "plan.json"
+    path.write_text(json.dumps({"stages": stages}))
+    return str(path)
+
+
 def test_stale_weights_and_refused_settings(tmp_path):
-    stale = {"schedule": "pipedream", "microbatches": 4, "batch": 8, "epochs": 1}
+    plan = _same_stages(tmp_path)
+    stale = {"schedule": "pipedream", "microbatches": 4, "batch": 8, "epochs": 1, "plan": plan}
     plain, split = (
         Split(str(tmp_path / str(spec.ways)), spec, model=pictures_net, devices=2, more=stale) for spec in (ONE, TWO)
     )
