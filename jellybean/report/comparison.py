@@ -49,12 +49,13 @@ class Metric:
     show: Callable[[float | None], str]
     absolute: bool = False
 
-    def shown_tolerance(self) -> str:
-        return (
-            f"± {formats.plain(self.tolerance)} point{'' if self.tolerance == 1 else 's'}"
-            if self.absolute
-            else f"± {self.tolerance * 100:.0f} %"
-        )
+    def shown_tolerance(self, sampling_error: float = 0.0) -> str:
+        """The tolerance as text. `sampling_error`: of the measured figure, which counts where it is larger."""
+        if self.absolute and sampling_error > self.tolerance:
+            return f"± {sampling_error:.1f} points, sampling error"
+        if self.absolute:
+            return f"± {formats.plain(self.tolerance)} point{'' if self.tolerance == 1 else 's'}"
+        return f"± {self.tolerance * 100:.0f} %"
 
 
 METRICS = (
@@ -72,7 +73,10 @@ INTERVAL_KEYS: Mapping[str, tuple[str, str]] = {"latency_p99_s": ("latency_p99_l
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One metric, predicted and measured. `difference` = measured - predicted, `ratio` = measured / predicted."""
+    """One metric, predicted and measured. `difference` = measured - predicted, `ratio` = measured / predicted.
+
+    `tolerance`: the metric's; of an accuracy of few inputs its sampling error, which says nothing against a prediction.
+    """
 
     metric: str
     predicted: float | None
@@ -89,6 +93,11 @@ class Comparison:
         if self.predicted_between is not None:
             return formats.interval(self.predicted, *self.predicted_between)
         return METRIC_BY_KEY[self.metric].show(self.predicted)
+
+    @property
+    def shown_tolerance(self) -> str:
+        """The tolerance as text; names the sampling error where that is larger than the metric's tolerance."""
+        return METRIC_BY_KEY[self.metric].shown_tolerance(self.tolerance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +138,12 @@ def compare(predicted: Mapping[str, Any], measured: Mapping[str, Any]) -> tuple[
         known = before is not None and after is not None
         difference = after - before if before is not None and after is not None else None
         ratio = after / before if before is not None and after is not None and before != 0 else None
-        verdict = _verdict(metric, difference, before) if known else ComparisonVerdict.UNKNOWN
+        margin = _sampling_error(metric, measured)
+        verdict = _verdict(metric, difference, before, margin) if known else ComparisonVerdict.UNKNOWN
         low, high = (figure(predicted, key) for key in INTERVAL_KEYS.get(metric.key, ("", "")))
         between = (low, high) if low is not None and high is not None else None
-        comparison = Comparison(metric.key, before, after, difference, ratio, metric.tolerance, verdict, between)
-        comparisons.append(comparison)
+        tolerance = max(metric.tolerance, margin)
+        comparisons.append(Comparison(metric.key, before, after, difference, ratio, tolerance, verdict, between))
     return tuple(comparisons)
 
 
@@ -149,7 +159,7 @@ def judge(slo: Slo, predicted: Mapping[str, Any], measured: Mapping[str, Any]) -
         if target is not None:
             before, after = figure(predicted, key), figure(measured, key)
             metric = METRIC_BY_KEY[key]
-            margin = (figure(measured, ACCURACY_MARGIN) or 0.0) if key == "accuracy" else 0.0
+            margin = _sampling_error(metric, measured)
             states = _state(metric, target, before), _state(metric, target, after, margin)
             verdicts.append(SloVerdict(key, target, before, states[0], after, states[1]))
     return tuple(verdicts)
@@ -166,15 +176,24 @@ def drift(benches: Sequence[StoreRow]) -> tuple[Drift, ...]:
         if latest is not None and earlier:
             baseline = median(earlier)
             ratio = latest / baseline if baseline else None
-            verdict = _verdict(metric, latest - baseline, baseline)
+            margin = max(_sampling_error(metric, row.record) for row in benches)
+            verdict = _verdict(metric, latest - baseline, baseline, margin)
             drifts.append(Drift(metric.key, baseline, len(earlier), latest, ratio, verdict))
     return tuple(drifts)
 
 
-def _verdict(metric: Metric, difference: float | None, expected: float | None) -> ComparisonVerdict:
+def _sampling_error(metric: Metric, measured: Mapping[str, Any]) -> float:
+    """Sampling error of a measured accuracy, in points; 0 for other metrics and where all inputs were measured."""
+    return (figure(measured, ACCURACY_MARGIN) or 0.0) if metric.key == "accuracy" else 0.0
+
+
+def _verdict(
+    metric: Metric, difference: float | None, expected: float | None, margin: float = 0.0
+) -> ComparisonVerdict:
+    """`margin`: sampling error of the difference, in the metric's unit."""
     if difference is None or expected is None:
         return ComparisonVerdict.UNKNOWN
-    allowed = metric.tolerance if metric.absolute else metric.tolerance * abs(expected)
+    allowed = max(metric.tolerance, margin) if metric.absolute else metric.tolerance * abs(expected)
     if abs(difference) <= allowed + ROUNDING:
         return ComparisonVerdict.WITHIN
     return ComparisonVerdict.HIGHER if difference > 0 else ComparisonVerdict.LOWER

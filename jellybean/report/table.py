@@ -103,7 +103,7 @@ def _figures(report: Report, *, intervals: bool) -> Table:
             item.shown_prediction if intervals else metric.show(item.predicted),
             metric.show(item.measured),
             formats.MISSING if item.ratio is None else f"{item.ratio:.2f}",
-            metric.shown_tolerance(),
+            item.shown_tolerance,
             _verdict(item),
             Text(target, BAD if target.endswith("broken") else ""),
         )

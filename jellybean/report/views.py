@@ -64,7 +64,7 @@ def _ratio_row(item: Comparison) -> BarRow:
     ratio = item.ratio or 0.0
     relative = item.tolerance / item.predicted if metric.absolute and item.predicted else item.tolerance
     low, high = _log_position(1 - relative), _log_position(1 + relative)
-    band = Part(low, high - low, "tolerance", f"tolerance {metric.shown_tolerance()}")
+    band = Part(low, high - low, "tolerance", f"tolerance {item.shown_tolerance}")
     style = "good" if item.verdict is ComparisonVerdict.WITHIN else "warn"
     dot = Dot(_log_position(ratio), style, 1 if ratio > 2 else -1 if ratio < 0.5 else 0)
     return BarRow(metric.label, "", f"× {ratio:.2f}", (band,), ((50.0, "axis"),), dot)

@@ -113,6 +113,22 @@ def test_an_accuracy_within_its_sampling_error_misses_no_target(tmp_path: Path) 
     assert missed.headline.level is HeadlineLevel.BAD
 
 
+def test_an_accuracy_of_few_inputs_deviates_from_no_prediction_within_its_sampling_error(tmp_path: Path) -> None:
+    plan = plans.digits()
+    few, many = (
+        [plans.measurement(plan, accuracy=plan.accuracy - away, **more) for away in (0.0, 3.5)]
+        for more in ({"accuracy_margin": 15.3}, {})
+    )
+    unsure, surely = _report(tmp_path / "few", plan, *few), _report(tmp_path / "many", plan, *many)
+    comparison = unsure.comparison("accuracy")
+    assert (comparison.verdict, comparison.tolerance) == (ComparisonVerdict.WITHIN, 15.3)
+    assert comparison.shown_tolerance == "± 15.3 points, sampling error"
+    assert surely.comparison("accuracy").verdict is ComparisonVerdict.LOWER
+    assert surely.comparison("accuracy").shown_tolerance == "± 1 point"
+    drifts = [{item.metric: item.verdict for item in report.drift}["accuracy"] for report in (unsure, surely)]
+    assert drifts == [ComparisonVerdict.WITHIN, ComparisonVerdict.LOWER]
+
+
 def test_not_measured_says_how_to_measure(tmp_path: Path) -> None:
     report = _report(tmp_path, plans.digits())
     assert report.headline.level is HeadlineLevel.OPEN
