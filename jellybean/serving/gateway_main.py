@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,33 +96,30 @@ async def serve(options: argparse.Namespace) -> None:
         _add_deliver(workers, gateway)
         for server in (workers, clients):
             _add_client_services(server, gateway, service, workflow, healthy, traced=spans is not None)
-        gateway.start()
         http_at, inference = (options.host, options.http_port), _inference(gateway, workflow)
-        async with _http(inference, http_at, transport, policy, traced=spans is not None):
+        async with _http(inference, http_at, transport, policy, traced=spans is not None), AsyncExitStack() as started:
+            started.push_async_callback(workers.stop, 0.1)
+            started.push_async_callback(clients.stop, 1.0)
             await set_health(healthy, serving=False)
-            stop_health = await serve_health(options.health_port, healthy)
+            started.push_async_callback(await serve_health(options.health_port, healthy))
+            started.push_async_callback(_close_spans, spans)
+            gateway.start()
+            started.push_async_callback(gateway.close)
             health_task = asyncio.create_task(_update_health(gateway, healthy))
+            started.callback(health_task.cancel)
+            enrolment = await _enrolment(options, rollout, transport, workers)
+            if enrolment is not None:
+                started.push_async_callback(enrolment.stop, 0.5)
             collector = GatewayCollector(gateway, _worker_metrics(options, gateway))
             stop_metrics = serve_metrics(("127.0.0.1", options.metrics_port), collector)
-            enrolment = await _enrolment(options, rollout, transport, workers)
+            if stop_metrics is not None:
+                started.callback(stop_metrics)
             await workers.start()
             await clients.start()
             _announce(options.address_file, address)
-            try:
-                await stop.wait()
-                left = await gateway.drain(options.drain_s)
-                LOG.info("drained, %d requests left", left)
-            finally:
-                health_task.cancel()
-                if stop_metrics is not None:
-                    stop_metrics()
-                if enrolment is not None:
-                    await enrolment.stop(0.5)
-                await gateway.close()
-                await _close_spans(spans)
-                await stop_health()
-                await clients.stop(1.0)
-                await workers.stop(0.1)
+            await stop.wait()
+            left = await gateway.drain(options.drain_s)
+            LOG.info("drained, %d requests left", left)
 
 
 def _bind_clients(options: argparse.Namespace, transport: Transport, clients: RpcServer) -> str:

@@ -13,6 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from jellybean_agent.brain.plan_view import PlanView, WorkerView
+from jellybean_agent.errors import PlanViewError, describe_error
 from jellybean_agent.worker.driver import Driver
 
 _LABELS = ("operator", "variant", "worker")
@@ -119,13 +120,19 @@ def metrics_text(collector: Collector) -> bytes:
 
 
 def serve_metrics(at: tuple[str, int], collector: Collector) -> Callable[[], None] | None:
-    """Serve /metrics `at` host and port; returns a function that stops it. Port 0: serve nothing, and return None."""
+    """Serve /metrics `at` host and port; returns a function that stops it. Port 0: serve nothing, and return None.
+
+    PlanViewError if the port is in use or not allowed.
+    """
     host, port = at
     if port == 0:
         return None
     registry = CollectorRegistry()
     registry.register(collector)
-    server, thread = start_http_server(port, addr=host, registry=registry)
+    try:
+        server, thread = start_http_server(port, addr=host, registry=registry)
+    except OSError as error:
+        raise PlanViewError(f"cannot serve metrics on {host}:{port}: {describe_error(error)}") from error
 
     def stop() -> None:
         server.shutdown()

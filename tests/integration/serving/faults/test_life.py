@@ -59,13 +59,15 @@ def test_a_plan_changed_by_hand_is_refused(tmp_path: Path, start) -> None:
         start(tmp_path, document)
 
 
-def test_a_port_in_use_is_said(tmp_path: Path, start) -> None:
+@pytest.mark.parametrize("key", ["port", "metrics_port", "http_port"])
+def test_a_port_in_use_is_said(tmp_path: Path, start, key: str) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(LaunchError, match=rf"(?s)gateway ended with status 2.*127.0.0.1:{port}.*in use"):
-            start(tmp_path, chain(tmp_path), port=port)
+        with pytest.raises(LaunchError, match=rf"(?s)gateway ended with status 2.*127.0.0.1:{port}.*(in use|taken)"):
+            start(tmp_path, chain(tmp_path), **{key: port})
+    assert "Traceback" not in (tmp_path / ".jellybean/logs/gateway.log").read_text(encoding="utf-8")
 
 
 def test_a_killed_worker_is_named_and_started_again_and_down_elsewhere_leaves_nothing(tmp_path: Path, start) -> None:
