@@ -61,6 +61,8 @@ class GatewayCollector(Collector):
         cost.add_metric(("workers",), plans.costs.workers_usd)
         cost.add_metric(("links",), plans.costs.links_usd)
         yield cost
+        text, price = "Of the workers of all plans that are served.", plans.costs.price_usd_per_h
+        yield GaugeMetricFamily("jellybean_gateway_price_usd_per_h", text, value=price)
         yield from merged(texts)
 
     def _latency(self) -> Metric:

@@ -181,7 +181,7 @@ def top_of(before: Scrape, now: Scrape) -> Top:
         outcomes_per_s={kind: per_s.get(kind, 0.0) for kind in OutcomeKind},
         outcomes={kind: int(counted.get(kind, 0)) for kind in OutcomeKind},
         **totals,
-        usd_per_h=now.total("jellybean_price_usd_per_h") + network_usd_per_h,
+        usd_per_h=now.total("jellybean_gateway_price_usd_per_h") + network_usd_per_h,
         network_usd_per_h=network_usd_per_h,
         so_far_usd=now.total("jellybean_gateway_cost_usd_total"),
         workers=tuple(_workers(now, increase, span_s)),

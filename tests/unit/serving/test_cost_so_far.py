@@ -37,8 +37,10 @@ def test_each_plan_costs_its_own_price_while_it_is_served() -> None:
     now_s = 10.0
     assert spent.workers_usd == pytest.approx(10.0)
     spent.begin(new)  # both are there
+    assert spent.price_usd_per_h == pytest.approx(3600.0 + 7200.0)
     now_s = 12.0
     spent.end(old)
+    assert spent.price_usd_per_h == pytest.approx(7200.0)
     now_s = 15.0
     assert spent.workers_usd == pytest.approx(12.0 + 5.0 * 2.0)
 

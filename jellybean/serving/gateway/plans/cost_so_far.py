@@ -76,6 +76,11 @@ class CostAccount:
             bill.counters[labels] = value
 
     @property
+    def price_usd_per_h(self) -> float:
+        """Price of the workers that are billed now, also of those that have not joined or are gone."""
+        return 3600 * sum(bill.usd_per_s for bill in list(self._bills.values()))
+
+    @property
     def workers_usd(self) -> float:
         """Cost of workers so far."""
         now_s = self._clock()
