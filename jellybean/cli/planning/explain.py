@@ -10,6 +10,7 @@ from jellybean.cli.app import Directory, Json, Overrides, Stale, app, example
 from jellybean.cli.console import EXIT_INFEASIBLE, print_json, print_texts, progress, warn
 from jellybean.cli.failures import failure
 from jellybean.cli.projects import open_any_project
+from jellybean.cli.times import seconds_within
 from jellybean.errors import InfeasibleError
 from jellybean.planning.explain import Explained, explain_project
 from jellybean_solver import Part
@@ -37,7 +38,12 @@ def explain(
     json: Json = False,
     stale: Stale = False,
     time_limit: Annotated[
-        float | None, typer.Option(min=0.1, help="Total seconds; questions that are not answered in time are listed.")
+        float | None,
+        typer.Option(
+            parser=seconds_within(0.1),
+            metavar="TIME",
+            help="Total seconds, or a time such as 2min; questions that are not answered in time are listed.",
+        ),
     ] = None,
 ) -> None:
     """Explain the plan: binding requirements, alternatives, and the value of relaxing each requirement.

@@ -13,6 +13,7 @@ from jellybean.cli.app import Directory, Json, Overrides, Stale, app, checked_fo
 from jellybean.cli.console import EXIT_INFEASIBLE, errors, out, print_json, progress, say
 from jellybean.cli.failures import failure
 from jellybean.cli.projects import open_project
+from jellybean.cli.times import seconds_within
 from jellybean.display.terminal import BAD
 from jellybean.errors import InfeasibleError
 from jellybean.quantities import RATE, InvalidValueError, parse_quantity
@@ -58,7 +59,12 @@ def frontier(
         float, typer.Option(min=0, help="Smallest increase in accuracy between two points, in percentage points.")
     ] = 0.0,
     time_limit: Annotated[
-        float | None, typer.Option(min=0.01, help="Seconds per plan; the best plan found is kept, with its gap.")
+        float | None,
+        typer.Option(
+            parser=seconds_within(0.01),
+            metavar="TIME",
+            help="Seconds per plan, or a time such as 2min; the best plan found is kept, with its gap.",
+        ),
     ] = None,
 ) -> None:
     """Compute the Pareto frontier of cost and accuracy, with the cheapest plan of each point; writes a picture."""

@@ -7,11 +7,19 @@ from typing import Annotated
 
 import typer
 
+from jellybean.cli.times import seconds_within
 from jellybean_solver import DEFAULT_GAP
 
 DEFAULT_HORIZON = "24h"
 
-TimeLimit = Annotated[float | None, typer.Option(min=0.01, help="Seconds; the best plan found is kept.")]
+TimeLimit = Annotated[
+    float | None,
+    typer.Option(
+        parser=seconds_within(0.01),
+        metavar="TIME",
+        help="Seconds, or a time such as 2min; the best plan found is kept.",
+    ),
+]
 Gap = Annotated[
     float | None,
     typer.Option(

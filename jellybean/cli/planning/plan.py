@@ -33,6 +33,7 @@ from jellybean.cli.planning.plan_output import PlanOutput
 from jellybean.cli.planning.rate_scale import with_scaled_rates
 from jellybean.cli.planning.replan import horizon_hours, run_replan
 from jellybean.cli.projects import open_any_project, planned_options
+from jellybean.cli.times import seconds_within
 from jellybean.display import formats
 from jellybean.display.terminal import BAD
 from jellybean.errors import InfeasibleError, OutOfTimeError
@@ -126,7 +127,11 @@ def simulate(
     rate_scale: Annotated[float, typer.Option(min=0.001, max=1000, help="Multiply all sources' rates.")] = 1.0,
     duration: Annotated[
         float | None,
-        typer.Option(min=1, max=86_400, help="Simulated seconds of each simulation; chosen automatically by default."),
+        typer.Option(
+            parser=seconds_within(1, 86_400),
+            metavar="TIME",
+            help="Simulated time of each simulation, in seconds or with a unit; chosen automatically by default.",
+        ),
     ] = None,
 ) -> None:
     """Predict latency, throughput and the highest sustained rate of the plan by simulation."""

@@ -30,6 +30,7 @@ from jellybean.cli.documents import check_project
 from jellybean.cli.init import Example, copy_example
 from jellybean.cli.projects import open_project, options_of_plan
 from jellybean.cli.serving.gateway_options import AdminTls, GatewayAt, given_endpoint
+from jellybean.cli.times import seconds_within
 from jellybean.display import formats
 from jellybean.display.terminal import BAD, GOOD, WARN
 from jellybean.documents import Project, load_project
@@ -61,9 +62,9 @@ def bench(
         float | None,
         typer.Option(
             *("--duration", "--seconds"),
-            min=1,
-            max=86_400,
-            help="Seconds of load; 30 by default, 15 per window with --saturate.",
+            parser=seconds_within(1, 86_400),
+            metavar="TIME",
+            help="Time of load, in seconds or with a unit; 30 s by default, 15 per window with --saturate.",
         ),
     ] = None,
     rate_scale: Annotated[float, typer.Option(min=0.001, max=1000, help="Multiply all sources' rates.")] = 1.0,
