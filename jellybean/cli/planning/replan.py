@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import typer
 
 from jellybean.cli.console import EXIT_INFEASIBLE, errors, out, print_json, progress, say, warn
@@ -11,7 +13,7 @@ from jellybean.cli.planning.plan_output import PlanOutput
 from jellybean.display.terminal import BAD
 from jellybean.documents import AnyProject
 from jellybean.errors import InfeasibleError
-from jellybean.planning.plan_file import PLAN_FILE, kept_plan
+from jellybean.planning.plan_file import PLAN_FILE, current_hash, kept_plan
 from jellybean.quantities import DURATION, InvalidValueError, parse_quantity
 from jellybean_solver import Verdict
 
@@ -36,7 +38,7 @@ def run_replan(
             project, named, horizon_h=horizon_h, gap=gap, time_limit_s=time_limit_s, progress=advance
         )
     document, planned = change.result, change.planned
-    is_new, served = change.decision.verdict is Verdict.REPLACE, ""
+    is_new, served, before = change.decision.verdict is Verdict.REPLACE, "", current_hash(directory)
     if document is not None:
         served = output.save(document, planned if is_new else None, lambda: save_change(project, change))
     if json:
@@ -52,9 +54,17 @@ def run_replan(
         errors.print(f"{planned.problem.name}: {text_of(infeasible)}", style=BAD, soft_wrap=True)
         raise typer.Exit(EXIT_INFEASIBLE)
     if not is_new and not output.is_what_if:
-        say(f"{directory / PLAN_FILE} is unchanged")
+        say(_kept_text(directory / PLAN_FILE, before, document["hash"]))
     elif planned.plan is not None:
         output.say_written(planned.plan)
+
+
+def _kept_text(path: Path, before: str | None, kept: str) -> str:
+    """What keeping a plan did to the plan file. `before`: the hash of the plan that it had; None: of none."""
+    if before == kept:
+        return f"{path} is unchanged"
+    other = "" if before is None else f"; it had another one, {before[:12]}"
+    return f"wrote {path}: the plan that is kept, {kept[:12]}{other}"
 
 
 def horizon_hours(text: str) -> float:

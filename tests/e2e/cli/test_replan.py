@@ -47,6 +47,12 @@ def test_nothing_changed_nothing_changes(vqa: Path) -> None:
     said = jellybean("plan", str(vqa), "--from", str(vqa / "plan.json"))
     assert "keep the running plan: no change was found that reduces the cost over 24 h" in words(said.stdout)
     assert "plan.json is unchanged" in said.stderr
+    (vqa / "running.json").write_text(before, encoding="utf-8")
+    for other, had in (({**json.loads(before), "hash": "5" * 64}, "; it had another one, 555555555555"), (None, "")):
+        (vqa / "plan.json").write_text(json.dumps(other) if other is not None else before[:99], encoding="utf-8")
+        said = jellybean("plan", str(vqa), "--from", str(vqa / "running.json"))
+        assert words(said.stderr).endswith(f"plan.json: the plan that is kept, {answer['hash'][:12]}{had}")
+    assert json.loads((vqa / "plan.json").read_text(encoding="utf-8"))["hash"] == answer["hash"]
 
 
 @pytest.mark.nightly
