@@ -33,6 +33,8 @@ class JoinToken:
 
 def parse_token(text: str) -> JoinToken:
     """Parse a token. PlanViewError if it is damaged or of an unknown version."""
+    if not text.strip():
+        raise PlanViewError("the token is empty: make one with `jellybean token`")
     kind, *parts = text.strip()[:_MAX_CHARACTERS].split(".")
     if kind != _KIND or len(parts) != 3:
         raise PlanViewError(f"not a token of this version ({_KIND}...): make one with `jellybean token`")
