@@ -90,6 +90,7 @@ _STEPS = {
         ("down", "stop it"),
     ),
 }
+_NOT_COPIED = frozenset({"__pycache__", ".jellybean", "plan.json", "training"})  # what running an example leaves there
 _NEEDED_MODULES = {Example.OCR: ("rapidocr", "rapidocr_onnxruntime", "cv2", "pyclipper")}
 _MAKE = "make.py"  # the script of an example that makes what is not shipped with it
 
@@ -247,11 +248,24 @@ def _print_next(commands: Mapping[str, str]) -> None:
 
 
 def copy_example(name: Example, directory: Path) -> None:
-    """Copy an example project to `directory`. JellyBeanError if that is not empty."""
+    """Copy an example project to `directory`. JellyBeanError if that is not empty.
+
+    A copy that fails leaves nothing there, so that the command can be run again.
+    """
     if directory.exists() and any(directory.iterdir() if directory.is_dir() else [directory]):
         raise JellyBeanError(f"{directory} exists and is not empty; choose another folder")
-    ignored = shutil.ignore_patterns("__pycache__", ".jellybean", "plan.json", "training")
-    shutil.copytree(_examples() / name.value, directory, dirs_exist_ok=True, ignore=ignored)
+    source, is_new = _examples() / name.value, not directory.exists()
+    files = [path.relative_to(source) for path in sorted(source.rglob("*")) if path.is_file()]
+    try:
+        for file in (file for file in files if not _NOT_COPIED.intersection(file.parts)):
+            (directory / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source / file, directory / file)
+    except OSError:
+        for path in directory.iterdir() if directory.is_dir() else ():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if is_new and directory.is_dir():
+            directory.rmdir()
+        raise
 
 
 def _check_needed(name: Example) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import resource
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,24 @@ def test_the_next_commands_are_not_padded_to_the_longest(tmp_path: Path, capsys:
         "command": f"jellybean profile {tmp_path}/d",
         "purpose": "measure its models on this machine",
     }
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_an_example_that_cannot_be_copied_whole_leaves_nothing(
+    exists: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project = tmp_path / "d"
+    if exists:
+        project.mkdir()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))  # smaller than some of its models
+    try:
+        assert run(["init", "digits", str(project)]) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "Errno" not in capsys.readouterr().err
+    assert not list(tmp_path.rglob("*") if not exists else project.rglob("*"))
+    assert run(["init", "digits", str(project)]) == 0
 
 
 def test_a_draft_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
