@@ -41,7 +41,7 @@ def _same_stages(folder):
     layers = [["0", "1", "3"], ["6", "8", "10"]]
     stages = [{"layers": own, "devices": [device]} for device, own in enumerate(layers)]
     path = folder / "plan.json"
-    path.write_text(json.dumps({"stages": stages}))
+    path.write_text(json.dumps({"stages": stages}), encoding="utf-8")
     return str(path)
 
 
