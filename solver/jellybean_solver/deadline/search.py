@@ -39,7 +39,8 @@ class Deadline:
     p99_s: float
     judge: Judge | None = None
     settings: DeadlineSettings = DEFAULT_SETTINGS
-    advance: Callable[[float, float], None] = lambda done, most: None  # proposals made, and at most to be made
+    # Called before each proposal: proposals made, and at most to be made in all, which the first plan in time changes.
+    advance: Callable[[float, float], None] = lambda done, most: None
 
 
 class Proposals(Protocol):
@@ -111,16 +112,16 @@ class DeadlineSearch:
         """
         if self.first_slowness > 1.0:
             self._branch(proposals, self.first, self.first_slowness, Restriction(), 0.0)
-        left = float(most)
+        made, left = 0.0, float(most)
         while self.open and left > 0 and self.clock.left() != 0.0 and not self._is_done():
             node = min(self.open, key=self._priority)
             self.open.remove(node)
-            allowed = most if self.incumbent is None else improvements
-            self.deadline.advance(allowed - left, allowed)
+            self.deadline.advance(made, made + left)
             if node.cost >= self.cutoff() * (1.0 - self.least_saving):
                 continue
             had_plan = self.incumbent is not None
-            left -= 1.0 if self._try(proposals, node) else 1.0 / self.deadline.settings.empty_proposals
+            effort = 1.0 if self._try(proposals, node) else 1.0 / self.deadline.settings.empty_proposals
+            made, left = made + effort, left - effort
             left = left if had_plan or self.incumbent is None else improvements
         if self.incumbent is None and self.deadline.judge is not None:
             self.least_slowness = self._judged(self.fastest, self.deadline.judge)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from threading import Lock, Thread
+from threading import Event, Lock, Thread
 from typing import Any
 
 import highspy
@@ -32,7 +32,7 @@ class ConcurrentSolve:
         self._model.stopCallback(INTERRUPT)
         self._model.cbMipImprovingSolution.subscribe(self._improve)
         self._thread = Thread(target=self._run, name="milp")  # no daemon: HiGHS aborts the process if it ends first
-        self._lock = Lock()
+        self._lock, self._ended = Lock(), Event()
         self._incumbents: list[Floats] = []
         self._bound, self._stopped, self._polls = -math.inf, False, 0
         self._answer: ProgramSolution | None = None
@@ -68,11 +68,11 @@ class ConcurrentSolve:
         self._stopped = True
         self._model.startCallback(INTERRUPT)
         if self._thread.ident is not None:
-            self._thread.join(PATIENCE_S)
+            self._ended.wait(PATIENCE_S)
 
     def wait(self, timeout_s: float) -> None:
         """Wait until the run has ended, at most `timeout_s` seconds."""
-        self._thread.join(timeout_s)
+        self._ended.wait(timeout_s)
 
     def _run(self) -> None:
         try:
@@ -82,6 +82,7 @@ class ConcurrentSolve:
             self._answer = answer
         except BaseException as error:  # noqa: BLE001  (raised again by who asks for the answer)
             self._failed = error
+        self._ended.set()
         self._done()
 
     def _look(self, event: Any) -> None:

@@ -256,6 +256,19 @@ def test_the_judge_decides_and_the_estimate_only_says_what_is_worth_judging() ->
     assert len(judged) <= 1  # only the fastest, to say how near it comes
 
 
+def test_the_progress_of_a_search_never_falls() -> None:
+    asked = _two_boxes_late()
+    cheapest = solve(asked).plan
+    assert cheapest is not None
+    said: list[tuple[float, float]] = []
+    deadline = Deadline(0.9 * latency(cheapest).p99_s, advance=lambda done, most: said.append((done, most)))
+    found = solve(asked, gap=0.0, deadline=deadline).plan
+    assert found is not None
+    assert len({most for _, most in said}) > 1  # the first plan in time changed how many are made at most
+    assert [done for done, _ in said] == sorted(done for done, _ in said)
+    assert all(done < most for done, most in said)
+
+
 def test_a_refused_answer_of_a_fleet_is_planned_again_for_less_and_proves_nothing_more() -> None:
     asked = fleet(3, Size(operators=8, variants=3, pools=60, workers=600, batches=(1, 2, 4)))
     cheapest = solve(asked, gap=0.01, explained=False).plan
