@@ -13,13 +13,13 @@ from jellybean.cli.console import (
     EXIT_FAILURE,
     EXIT_INTERRUPTED,
     EXIT_TERMINATED,
-    TerminatedError,
     errors,
     print_json,
 )
 from jellybean.cli.failures import error_json, failure, interrupt_behind, status_of, text_of
 from jellybean.display.terminal import BAD, WARN
 from jellybean.errors import JellyBeanError
+from jellybean.termination import TerminatedError
 from jellybean_agent import AgentError
 
 # Base class of all usage errors; Typer exports only its subclass BadParameter.

@@ -6,15 +6,12 @@ import json
 import math
 import os
 import re
-import signal
 import sys
 import textwrap
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from signal import SIG_DFL
 from typing import Any, Protocol, TextIO
 
 from rich.console import Console, RenderableType
@@ -22,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from jellybean.display.terminal import WARN
+from jellybean.termination import terminated_as_interrupted
 
 EXIT_FAILURE = 1
 EXIT_BAD_INPUT = 2
@@ -132,28 +130,6 @@ def collected_warnings() -> Iterator[list[str]]:
         _collected.reset(token)
 
 
-class TerminatedError(KeyboardInterrupt):
-    """SIGTERM while a command works: ends it as Ctrl-C does, with another exit status."""
-
-
-@contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
-    """Raise TerminatedError on SIGTERM, unless the command has a handler for it."""
-    is_free = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == SIG_DFL
-    if not is_free:
-        yield
-        return
-
-    def end(number: int, frame: object) -> None:
-        raise TerminatedError
-
-    signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, SIG_DFL)
-
-
 @contextmanager
 def progress(title: str, *, shows_time_left: bool = True) -> Iterator[Advance]:
     """A progress bar with remaining time on stderr; without a terminal, one line every `_HEARTBEAT_S` seconds.
@@ -162,7 +138,7 @@ def progress(title: str, *, shows_time_left: bool = True) -> Iterator[Advance]:
     The bar is removed if the work fails, so that it does not precede the error message. Work that is interrupted says
     how far it came, with its last label, which has what is known.
     """
-    with _terminated_as_interrupted(), _progress(title, shows_time_left) as advance:
+    with terminated_as_interrupted(), _progress(title, shows_time_left) as advance:
         reached = _Reached(advance)
         try:
             yield reached

@@ -180,7 +180,7 @@ class Keeper:
                 child.wait()
                 raise
         self._children[name] = child
-        LOG.warning("%s is started again, for the %d. time", death, found.restarts)
+        LOG.warning("%s is started again (restart %d): %s", name, found.restarts, death)
 
 
 def _recover(directory: Path) -> None:

@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import signal
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +46,7 @@ from jellybean.serving.run_state import (
     read_state,
     write_state,
 )
+from jellybean.termination import terminated_as_interrupted
 from jellybean_agent import GATEWAY, AgentError, PlanView, Role, make_transport, plan_view
 
 _STATUS_S = 5.0
@@ -126,7 +125,7 @@ def _launched(
 ) -> Running:
     """Start a run; returns once it is ready. `begin` spawns all its processes but the keeper."""
     with contextlib.ExitStack() as signals:
-        signals.enter_context(_sigterm_as_interrupt())
+        signals.enter_context(terminated_as_interrupted(replaces=True))
         with launch_lock(directory):
             _require_down(directory)
             launch = _Launch(directory, view, settings, _run_folder())
@@ -287,20 +286,3 @@ def _require_down(directory: Path) -> None:
         how = f"`jellybean apply {directory}` has it serve another plan, `jellybean down {directory}` stops it"
         raise AlreadyRunningError(f"{directory} is up already{where} ({names}); {how}")
     clear_state(directory, state)
-
-
-@contextlib.contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
-    """SIGTERM raises KeyboardInterrupt, so that it drains like Ctrl-C. No effect outside the main thread."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(_number: int, _frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -40,7 +40,7 @@ class Running:
     def __init__(
         self, directory: Path, state: RunState, children: Mapping[str, Child], signals: contextlib.ExitStack
     ) -> None:
-        """`signals`: has SIGTERM raise KeyboardInterrupt; closed when the run is down."""
+        """`signals`: has SIGTERM raise TerminatedError; closed when the run is down."""
         self.directory = directory
         self.state = state
         self._children = dict(children)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import grpc
 import numpy as np
+import psutil
 import pytest
 
 from jellybean.serving.client import Client, request_of
@@ -176,13 +177,33 @@ def up_in_front(directory: Path) -> Iterator[subprocess.Popen[str]]:
             process.wait()
 
 
-def test_up_in_front_drains_on_ctrl_c(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_up_in_front_drains_when_it_is_told_to_end(tmp_path: Path, number: int) -> None:
     with up_in_front(tmp_path / "digits") as process:
-        os.kill(process.pid, signal.SIGINT)
+        state = json.loads((tmp_path / "digits" / ".jellybean" / "run.json").read_text(encoding="utf-8"))
+        os.kill(process.pid, number)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     assert "Traceback" not in err
+    assert state["processes"] and not any(psutil.pid_exists(child["pid"]) for child in state["processes"])
     jellybean_process("down", str(tmp_path / "digits"), status=1)
+
+
+def test_up_that_is_terminated_while_it_starts_leaves_nothing(tmp_path: Path) -> None:
+    directory = tmp_path / "digits"
+    jellybean_process("init", "digits", str(directory))
+    command = [sys.executable, "-m", "jellybean", "up", str(directory)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        path = directory / ".jellybean" / "run.json"
+        while process.poll() is None and not path.exists():
+            time.sleep(0.01)
+        children = psutil.Process(process.pid).children(recursive=True)
+        process.terminate()
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 143, err
+    assert "Traceback" not in err
+    assert children and not any(child.is_running() for child in children)
+    assert not path.exists()
 
 
 def test_a_killed_agent_is_named(tmp_path: Path) -> None:
