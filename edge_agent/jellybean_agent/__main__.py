@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if joining["join"] is None and missing:
         parser.error(f"the following arguments are required: {', '.join(missing)} (or --join)")
     name = given["worker"] or "jellybean-agent"
-    configure_logging(name, given.pop("log_format"), given.pop("log_level"))
+    log_format = configure_logging(name, given.pop("log_format"), given.pop("log_level"))
     try:
         given["allow_python"] = parse_allow_list(given["allow_python"])
         folders = [str(folder.resolve()) for folder in given.pop("python_path")]
@@ -68,14 +68,22 @@ def main(argv: Sequence[str] | None = None) -> int:
             else:
                 is_new = asyncio.run(_joined(joining, given, pool))
     except AgentError as error:
-        print(f"{name}: {error}", file=sys.stderr)
+        _tell_end(name, str(error), log_format)
         return 2 if isinstance(error, PlanViewError | ModelError) else 1
     except OSError as error:
-        print(f"{name}: {describe_error(error, name=True)}", file=sys.stderr)
+        _tell_end(name, describe_error(error, name=True), log_format)
         return 1
     if is_new:  # a fresh start with the new plan; the process id stays, for its supervisor
         os.execv(sys.executable, [sys.executable, "-P", "-m", "jellybean_agent", *(argv or sys.argv[1:])])
     return 0
+
+
+def _tell_end(name: str, reason: str, log_format: str) -> None:
+    """Say why the agent ends: in logs for machines each line is a JSON object, this one too."""
+    if log_format == "json":
+        LOG.error("%s", reason)
+    else:
+        print(f"{name}: {reason}", file=sys.stderr)
 
 
 async def _joined(joining: dict[str, object], given: dict[str, object], pool: ModelProcessPool | None) -> bool:

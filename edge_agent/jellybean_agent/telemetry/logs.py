@@ -35,8 +35,8 @@ def add_log_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def configure_logging(process: str, log_format: str | None = None, level: str | None = None) -> None:
-    """Log to stderr. An argument of None is taken from its environment variable; without that, text and info."""
+def configure_logging(process: str, log_format: str | None = None, level: str | None = None) -> str:
+    """Log to stderr; returns the format. None is taken from its environment variable; without that, text and info."""
     found_format = _chosen(log_format, LOG_VARIABLES[0], FORMATS, "text")
     found_level = _chosen(level, LOG_VARIABLES[1], LEVELS, "info")
     handler = logging.StreamHandler()
@@ -46,6 +46,7 @@ def configure_logging(process: str, log_format: str | None = None, level: str | 
         given = os.environ.get(name)
         if used is None and given and given not in known:
             logging.getLogger("jellybean.log").warning("%s=%s is none of %s", name, given[:40], ", ".join(known))
+    return found_format
 
 
 def _chosen(given: str | None, variable: str, known: tuple[str, ...], default: str) -> str:

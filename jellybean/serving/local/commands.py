@@ -33,7 +33,10 @@ def local_addresses(folder: Path, view: PlanView, gateway: str) -> dict[str, str
 
 
 def remote_addresses(peers: Path, view: PlanView, transport: Transport) -> dict[str, str]:
-    """Process name -> address, of a file. InputError if it is invalid, or has not the gateway and all the workers."""
+    """Process name -> address, of a file, which names the gateway and all workers of the plan, each at its own address.
+
+    InputError if it does not.
+    """
     try:
         addresses = read_peer_addresses(peers, transport)
     except AgentError as error:
@@ -42,6 +45,10 @@ def remote_addresses(peers: Path, view: PlanView, transport: Transport) -> dict[
         if name not in addresses:
             which = f"worker {name!r} of the plan" if name else 'the gateway, under the empty name ""'
             raise InputError(f"{peers}: no address of {which}")
+    first_at: dict[str, str] = {}
+    for worker in view.serving:
+        if (other := first_at.setdefault(addresses[worker.name], worker.name)) != worker.name:
+            raise InputError(f"{peers}: {other!r} and {worker.name!r} have the same address {addresses[worker.name]!r}")
     return addresses
 
 

@@ -375,6 +375,9 @@ def test_certificates_that_are_missing_or_expired_are_named_with_the_command_tha
     jellybean("certs", str(folder))
     peers.write_text(json.dumps({"": "127.0.0.1:1", "box-1": "127.0.0.1:2"}), encoding="utf-8")
     assert "no address of worker 'server-1'" in refusal("gateway", str(folder), *gateway, status=2)
+    peers.write_text(json.dumps({"": "127.0.0.1:1"} | dict.fromkeys(WORKERS, "127.0.0.1:2")), encoding="utf-8")
+    same = "'box-1' and 'server-1' have the same address '127.0.0.1:2'"
+    assert same in refusal("gateway", str(folder), *gateway, status=2)
     assert "HOST:PORT" in refusal("top", str(folder), "--gateway", "nowhere", status=2)
     assert "--gateway" in refusal("top", str(folder), "--tls", str(folder), status=2)
 

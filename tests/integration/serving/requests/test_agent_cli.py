@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -56,6 +57,17 @@ def test_what_is_refused(tmp_path: Path, changes: dict[str, str], told: str) -> 
     assert done.returncode == 2
     assert told in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("by_variable", [False, True])
+def test_why_an_agent_ends_is_a_json_object_in_logs_for_machines(tmp_path: Path, by_variable: bool) -> None:
+    command = agent(tmp_path, worker="moon-1", **({} if by_variable else {"log_format": "json"}))
+    environment = os.environ | ({"JELLYBEAN_LOG": "json"} if by_variable else {})
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert lines[-1]["level"] == "error"
+    assert "gives worker 'moon-1' nothing to do" in lines[-1]["message"]
 
 
 def test_a_device_that_is_not_here_ends_the_agent_before_it_serves(tmp_path: Path) -> None:
