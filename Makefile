@@ -28,14 +28,16 @@ demo: $(VENV)/.plan  ## profile, plan, serve, measure and report examples/digits
 	$(BIN)/python -m jellybean demo $(DEMO)
 
 # Without reordering, long tests (e2e, integration) come first, so that both workers end at about the same time.
+# A worker that crashes fails its test and is not started again: with files as units, xdist would then wait for ever.
+IN_PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 # Both parts run even if the first fails, so that one run names every failing test.
 test: $(VENV)/.test lint types  ## lint, type-check and run the tests
-	$(BIN)/python -m pytest -m 'not nightly and not alone' -n 2 --dist loadfile --no-loadscope-reorder; status=$$?; \
+	$(BIN)/python -m pytest -m 'not nightly and not alone' $(IN_PARALLEL); status=$$?; \
 	$(BIN)/python -m pytest -m 'not nightly and alone' && exit $$status
 
 nightly: $(VENV)/.test  ## the long runs too
-	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m 'not alone' -n 2 --dist loadfile --no-loadscope-reorder --timeout 3600
-	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m alone --timeout 3600
+	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m 'not alone' $(IN_PARALLEL) --timeout 3600 -o faulthandler_timeout=0
+	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m alone --timeout 3600 -o faulthandler_timeout=0
 	$(MAKE) devices
 
 # Only one build of onnxruntime can be installed: each further one gets an environment of its own over $(VENV).
