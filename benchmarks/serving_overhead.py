@@ -17,7 +17,8 @@ from benchmarks.harness.registry import benchmark
 from benchmarks.harness.result import Result, Table, Topic
 from benchmarks.overhead.load import Connect, LoadError, LoadResult, SlowError, measure
 from benchmarks.overhead.models import Case, cases, raw_s
-from benchmarks.overhead.servers import SERVERS, UnavailableError
+from benchmarks.overhead.processes import UnavailableError
+from benchmarks.overhead.servers import SERVERS
 
 CLIENTS = (1, 8, 32)
 ROUNDS, SLICE_S, WARMUP_S = 10, 0.5, 0.1
