@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol
 import grpc.aio
 import psutil
 
+from jellybean.display import formats
 from jellybean.serving.endpoint import Endpoint
 from jellybean.serving.errors import ServingError
 from jellybean.serving.run_state import GATEWAY_NAME, RunState, read_state
@@ -127,10 +128,13 @@ class RunMeters:
         now = read_state(self.directory)
         for before in self.state.processes:
             after = next((process for process in now.processes if process.name == before.name), None) if now else None
+            times = 0 if after is None else after.restarts - before.restarts
+            again = f", {formats.count(times, 'time')}" if times > 1 else ""
             if after is None or after.process() is None:
-                yield f"{before.name} is gone: the plan is served without it"
-            elif after.restarts > before.restarts:
-                yield f"{before.name} died and was started again, {after.restarts - before.restarts} times"
+                reason = f" after it was started again{again}: {after.reason}" if after is not None and times else ""
+                yield f"{before.name} is gone{reason or ': the plan is served without it'}"
+            elif times > 0:
+                yield f"{before.name} died and was started again{again}: {after.reason}"
 
 
 @dataclass(slots=True)

@@ -26,6 +26,7 @@ from jellybean.bench.result import BenchResult, Counts, verdict_of
 from jellybean.bench.shown_answers import JudgedAnswer, accuracy_of, shown_answers
 from jellybean.bench.stream_rows import StreamRows
 from jellybean.bench.window import Progress, Window
+from jellybean.display import formats
 from jellybean.planning.simulation import slow_latency_s
 from jellybean.serving.client import Client, request_of, served_document
 from jellybean.serving.endpoint import Endpoint, owner_endpoint
@@ -50,6 +51,7 @@ from jellybean_solver import (
 DURATION_S = 30.0
 WARMUP_S = 2.0
 _SETTLE_S = 10.0
+_SHOWN_REASONS = 3
 _QUIET_S = 30.0  # longest wait for in-flight requests to finish between two probes of a bisection
 _MIN_PART = 20  # a bisection gives up at rates below the first guess / _MIN_PART
 _BRACKET = (0.85, 1.15)  # first interval of a bisection, as multiples of the first guess
@@ -145,6 +147,8 @@ class Target:
         settle_s = max(grace, settings.settle_s)
         offered = self.offer(due, rows, settle_s=settle_s, end_s=settings.end_s, tick=window.tick, places=places)
         samples = [sample for sample in asyncio.run(offered) if sample.due_s >= settings.warmup_s]
+        if window.fault is not None:
+            raise ServingError(f"{window.fault}; {_outcomes_text(samples)}") from window.fault
         rest = self._rest(samples, rate_per_s, settings.duration_s, progress) if settings.all_rows else []
         result = self._result(rate_per_s, settings, grace, samples, rest, window)
         return dataclasses.replace(result, uncounted=len(warming) + len(rest))
@@ -310,6 +314,14 @@ class Target:
         with Client.at(self.meters.endpoint) as client:
             while client.status().requests_in_hand and time.monotonic() < until:
                 time.sleep(0.05)
+
+
+def _outcomes_text(samples: Sequence[Sample]) -> str:
+    """How many requests were answered, and how the others ended."""
+    counts = Counter("answered" if s.status == OK else f"{s.status}: {s.reason}" for s in samples)
+    answered = counts.pop("answered", 0)
+    others = "".join(f", {number} ended with {text}" for text, number in counts.most_common(_SHOWN_REASONS))
+    return f"of {formats.count(len(samples), 'request')} that were sent meanwhile {answered} were answered{others}"
 
 
 def _require_started(endpoint: Endpoint) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from statistics import fmean
 
 from jellybean.bench.meters import Busy, Meters, Reading
+from jellybean.serving.errors import ServingError
 from jellybean_solver import GIB, Plan, link_ends
 
 Progress = Callable[[float, float, str], None]
@@ -18,13 +19,28 @@ class Window:
     def __init__(self, meters: Meters, begin_s: float, end_s: float, progress: Progress) -> None:
         self._meters, self._begin_s, self._end_s, self._progress = meters, begin_s, end_s, progress
         self._readings: list[Reading] = []
+        self.fault: ServingError | None = None
 
     async def tick(self, elapsed_s: float) -> None:
-        """Called regularly during the load, and once after its end."""
+        """Called regularly during the load, and once after its end.
+
+        `fault` is why the counters at the end could not be read: the requests that were sent are still awaited, as
+        their outcomes are worth knowing.
+        """
         label = "warm-up" if elapsed_s < self._begin_s else "offering load"
         self._progress(min(elapsed_s, self._end_s), self._end_s, label if elapsed_s < self._end_s else "settling")
         if len(self._readings) < 2 and elapsed_s >= (self._begin_s, self._end_s)[len(self._readings)]:
+            await self._read()
+
+    async def _read(self) -> None:
+        if self.fault is not None:
+            return
+        try:
             self._readings.append(await self._meters.read())
+        except ServingError as error:
+            if not self._readings:
+                raise
+            self.fault = error
 
     def utilisation(self) -> dict[str, float]:
         """Worker of the plan -> busy fraction of the window, as the mean over sites; empty before the window's end."""

@@ -10,10 +10,13 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from jellybean.bench.caveats import recorded_caveats
 from jellybean.bench.shown_answers import ShownAnswer
+from jellybean.errors import InputError
+from jellybean.planning.altered_models import altered_models_text
 from jellybean.planning.plan_file import plan_options
 from jellybean.report.advice import find_advice, known_plans
 from jellybean.report.breakdown import Breakdown, break_down
@@ -140,13 +143,13 @@ class Report:
 def build_report(store: Store, plan_hash: str | None = None) -> Report:
     """The report of the plan whose hash begins with `plan_hash`; by default of the newest plan.
 
-    Figures that were not measured yet are missing; `advice` has the commands that measure them. JellyBeanError if the
-    store has no such plan.
+    Figures that were not measured yet are missing; `advice` has the commands that measure them. InputError if the
+    store has no such plan, JellyBeanError if it has none.
     """
     snapshot = store.latest(plan_hash)
     if snapshot is None:
         if plan_hash is not None:
-            raise JellyBeanError(f"no plan {plan_hash} in {store.path}{known_plans(store)}")
+            raise InputError(f"no plan {plan_hash} in {store.path}{known_plans(store)}")
         raise JellyBeanError(f"{store.project} has no plan to report yet; run: jellybean plan {store.project}")
     plan = from_document(snapshot.document)
     predicted = _predicted(plan, snapshot)
@@ -184,7 +187,7 @@ def build_report(store: Store, plan_hash: str | None = None) -> Report:
         baselines=_baselines(snapshot.planning.record),
         planning=snapshot.planning.record,
         advice=advice,
-        caveats=tuple(_caveats(snapshot)),
+        caveats=tuple(_caveats(snapshot, plan, store)),
         workflows=workflows,
         answers=tuple(ShownAnswer(**answer) for answer in _bench_record(snapshot).get("answers") or ()),
     )
@@ -269,8 +272,10 @@ def _run(row: StoreRow) -> MeasurementRun:
     )
 
 
-def _caveats(snapshot: Snapshot) -> Iterator[str]:
+def _caveats(snapshot: Snapshot, plan: Plan, store: Store) -> Iterator[str]:
     """What limits the predicted and measured figures that the report shows."""
+    if altered := altered_models_text(Path(store.project), plan):
+        yield altered
     yield from (f"profiles: {text}" for text in snapshot.planning.record.get("profile_notes") or ())
     for row in (snapshot.bench, snapshot.saturate):
         for text in recorded_caveats(row.record) if row is not None else ():

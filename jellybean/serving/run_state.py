@@ -11,6 +11,7 @@ import dataclasses
 import fcntl
 import json
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,12 +20,13 @@ from typing import Any
 import psutil
 
 from jellybean.folders import STATE_FOLDER, state_folder
-from jellybean.serving.errors import AlreadyRunningError, NotRunningError, OtherVersionError
+from jellybean.serving.errors import AlreadyRunningError, NotRunningError, OtherVersionError, RequestError
 
 STATE_VERSION = 3
 _FOLDERLESS_VERSION = 2  # earlier format, which is read too: without the folder and the boot that it belongs to
 GATEWAY_NAME = "gateway"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # of Linux
+_FAILING_RESTARTS, _FAILING_S = 2, 30.0  # a process keeps failing: restarts, and seconds since the last one
 _START_TOLERANCE_S = 2.0  # psutil derives start times from the boot time, which varies between reads
 
 
@@ -40,6 +42,11 @@ class ProcessState:
     command: tuple[str, ...] = ()
     restarts: int = 0
     death: str = ""  # how the process that it replaced ended
+
+    @property
+    def reason(self) -> str:
+        """Why the process that it replaced ended: the last line of its log, or else how it ended."""
+        return self.death.rsplit("\n", 1)[-1].strip()
 
     def process(self) -> psutil.Process | None:
         """The process, None when it has ended."""
@@ -88,6 +95,28 @@ class RunState:
             (state, state.process()) for state in (*self.processes, *self.others, self.keeper) if state is not None
         )
         return [(state, process) for state, process in found if process is not None]
+
+
+def failing(state: RunState) -> tuple[str, ...]:
+    """A sentence for each process that is started again and again, with the reason why it ended last."""
+    since = time.time() - _FAILING_S
+    return tuple(
+        f"{one.name} was started again {one.restarts} times and ended each time: {one.reason} (log: {one.log})"
+        for one in state.processes
+        if one.restarts >= _FAILING_RESTARTS and (one.started > since or one.process() is None)
+    )
+
+
+@contextlib.contextmanager
+def naming_failing(directory: Path) -> Iterator[None]:
+    """Add to the error of a failed request why processes of the project's run are started again and again."""
+    try:
+        yield
+    except RequestError as error:
+        state = read_state(directory.resolve())
+        if state is None or type(error) is not RequestError or not (sentences := failing(state)):
+            raise
+        raise RequestError(error.status, "; ".join((error.reason, *sentences))) from error
 
 
 def state_path(directory: Path) -> Path:

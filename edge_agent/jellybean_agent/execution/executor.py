@@ -89,15 +89,14 @@ class Executor:
         """
         began_s = self._start_s()
         outputs = self._session.run(self._feed(inputs))
-        late_s = 0.0
+        ended_s, late_s = time.perf_counter(), 0.0
         if self._emulated is not None:
             due_s = began_s + self._emulated.run_s(requests)
-            left_s = due_s - time.perf_counter()
-            late_s = max(0.0, -left_s)
-            time.sleep(max(0.0, left_s))
-            self.due_s = due_s + late_s
+            late_s = max(0.0, ended_s - due_s)
+            time.sleep(max(0.0, due_s - ended_s))
+            self.due_s = ended_s = due_s + late_s  # the device's time, not that of a sleep that was longer
         by_name = dict(zip(self._output_names, outputs, strict=True))
-        return RunResult(by_name, time.perf_counter() - began_s, late_s)
+        return RunResult(by_name, ended_s - began_s, late_s)
 
     def check_output(self, name: str | None) -> None:
         """ModelError unless the model has this output (None: a first one), and it is served."""
@@ -137,11 +136,14 @@ class Executor:
             if isinstance(results, AgentError):
                 done(results)
                 return
-            now_s, late_s = time.perf_counter(), 0.0
+            ended_s, late_s = time.perf_counter(), 0.0
             if finish is not None:
-                late_s = max(0.0, now_s - finish.due_s) / len(results) if finish.is_late else 0.0
-                self.due_s = now_s if finish.is_late else finish.due_s
-            each_s = (now_s - began_s) / len(results)
+                late_s = max(0.0, ended_s - finish.due_s) / len(results) if finish.is_late else 0.0
+                ended_s = (
+                    ended_s if finish.is_late else finish.due_s
+                )  # a late timer is not the device
+                self.due_s = ended_s
+            each_s = (ended_s - began_s) / len(results)
             names = self._output_names
             done([RunResult(dict(zip(names, outputs, strict=True)), each_s, late_s) for outputs in results])
 

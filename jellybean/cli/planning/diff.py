@@ -8,11 +8,13 @@ from typing import Annotated
 import typer
 
 from jellybean.cli.app import Json, app, example
-from jellybean.cli.console import EXIT_BAD_INPUT, EXIT_FAILURE, errors, print_json, print_texts
+from jellybean.cli.console import EXIT_BAD_INPUT, EXIT_FAILURE, errors, print_json, print_texts, warn
 from jellybean.cli.failures import failure, text_of
 from jellybean.cli.kubernetes.cluster import Context, Kubeconfig, Namespace, show_changes
 from jellybean.display.terminal import BAD
 from jellybean.errors import JellyBeanError
+from jellybean.planning.altered_models import altered_models_text
+from jellybean.planning.plan_file import RUNNING
 from jellybean.planning.replan import named_plan
 from jellybean.report.plan_diff_view import diff_json, diff_text, latency_changes
 from jellybean_solver import Plan, plan_diff
@@ -62,6 +64,7 @@ def diff(
     try:
         one, two = _plan(before, after), _plan(after, before)
         difference = plan_diff(one, two)
+        notes = dict.fromkeys(filter(None, (_altered(before, after, one), _altered(after, before, two))))
     except JellyBeanError as error:
         if json:
             print_json(failure(error))
@@ -72,8 +75,16 @@ def diff(
     else:
         latencies = tuple(latency_changes(one, two))
         print_texts(diff_text(difference, str(before), str(after), latencies, every_figure=every_figure))
+    for note in notes:
+        warn(note)
     if not difference.is_empty:
         raise typer.Exit(EXIT_DIFFERENT)
+
+
+def _altered(path: Path, other: Path, plan: Plan) -> str:
+    """The models of a plan that are other files in its project by now, as a sentence; empty if none is."""
+    folder = other if str(path) == RUNNING else path
+    return altered_models_text(folder, plan) if folder.is_dir() else ""
 
 
 def _plan(path: Path, other: Path) -> Plan:

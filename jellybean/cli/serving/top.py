@@ -19,7 +19,7 @@ from jellybean.errors import JellyBeanError
 from jellybean.serving.top.alerts import alert_groups, alert_rules
 from jellybean.serving.top.dashboard import dashboard as grafana
 
-_ONCE_WINDOW_S = 1.0  # time between the two samples that --once compares
+_WINDOW_S, _ONCE_WINDOW_S = 10.0, 1.0  # over which rates are averaged: on a screen, and of one measurement
 
 
 @app.command(
@@ -27,8 +27,16 @@ _ONCE_WINDOW_S = 1.0  # time between the two samples that --once compares
 )
 def top(
     directory: Directory,
-    once: Annotated[bool, typer.Option("--once", help="Print one measurement of one second and exit.")] = False,
-    window: Annotated[float, typer.Option(min=0.2, max=3600.0, help="Seconds over which rates are averaged.")] = 10.0,
+    once: Annotated[bool, typer.Option("--once", help="Print one measurement and exit.")] = False,
+    window: Annotated[
+        float | None,
+        typer.Option(
+            min=0.2,
+            max=3600.0,
+            help=f"Seconds over which rates are averaged; default: {_WINDOW_S:g}, or {_ONCE_WINDOW_S:g} for one "
+            "measurement (--once, --json).",
+        ),
+    ] = None,
     interval: Annotated[float, typer.Option(min=0.2, max=60.0, help="Seconds between updates.")] = 1.0,
     gateway: GatewayAt = None,
     tls: AdminTls = None,
@@ -41,7 +49,7 @@ def top(
     watcher = Watcher(directory, given_endpoint(directory, gateway, tls))
     scrapes: deque[Scrape] = deque([watcher.scrape()])
     if once or json or not out.is_terminal:
-        time.sleep(min(window, _ONCE_WINDOW_S))
+        time.sleep(window or _ONCE_WINDOW_S)
         found = top_of(scrapes[0], watcher.scrape())
         if json:
             print_json(dataclasses.asdict(found))
@@ -57,7 +65,7 @@ def top(
                 except JellyBeanError as error:  # the gateway is restarting or was stopped
                     live.update(Text(str(error), BAD), refresh=True)
                     continue
-                while len(scrapes) > 2 and scrapes[-1].at_s - scrapes[1].at_s >= window:
+                while len(scrapes) > 2 and scrapes[-1].at_s - scrapes[1].at_s >= (window or _WINDOW_S):
                     scrapes.popleft()
                 live.update(render(top_of(scrapes[0], scrapes[-1])), refresh=True)
     except KeyboardInterrupt:

@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from jellybean.serving.client import Client
 from jellybean.serving.endpoint import Endpoint, owner_endpoint
 from jellybean.serving.outcomes import OutcomeKind
+from jellybean.serving.run_state import failing, read_state
 from jellybean.serving.top.overload import Load, Overload, find_overload
 from jellybean_agent import PlanFigures, PlanView, WorkerView, plan_view
 
@@ -35,6 +36,7 @@ class Scrape:
     plans: Mapping[str, WorkerView] = field(default_factory=dict)  # worker -> its part of the plan
     figures: PlanFigures | None = None
     directory: Path | None = None
+    failing: tuple[str, ...] = ()  # processes that are started again and again, with the reason
 
     def of(self, name: str) -> Iterator[tuple[dict[str, str], float]]:
         """Samples of a metric, as (labels, value)."""
@@ -100,6 +102,7 @@ class Top:
     latency_p99_s: float | None
     target_p99_s: float | None
     overload: Overload | None
+    failing: tuple[str, ...]
     in_hand: int
     waiting: int
     outcomes_per_s: Mapping[OutcomeKind, float]
@@ -128,6 +131,7 @@ class Watcher:
             samples = parse(client.metrics())
             if self._view is None or self._view.hash != status.plan:
                 self._view = plan_view(json.loads(client.plan()))
+        run = read_state(self._directory) if self._endpoint is None else None
         return Scrape(
             time.monotonic(),
             samples,
@@ -138,6 +142,7 @@ class Watcher:
             plans=self._view.workers,
             figures=self._view.figures,
             directory=self._named if self._endpoint is None else None,  # the command for overload re-plans a run here
+            failing=() if run is None else failing(run),
         )
 
 
@@ -177,6 +182,7 @@ def top_of(before: Scrape, now: Scrape) -> Top:
         latency_p99_s=load.p99_s,
         target_p99_s=load.target_p99_s,
         overload=find_overload(load, now.figures, now.directory),
+        failing=now.failing,
         **gateway,
         outcomes_per_s={kind: per_s.get(kind, 0.0) for kind in OutcomeKind},
         outcomes={kind: int(counted.get(kind, 0)) for kind in OutcomeKind},

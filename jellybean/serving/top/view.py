@@ -28,6 +28,7 @@ def render(top: Top, *, fold: bool = True) -> RenderableType:
     """All tables, as rich prints them. `fold`: break a long command at the screen's edge, where it cannot be copied."""
     parts: list[RenderableType] = [_header(top), _requests(top)]
     parts += _overload(top.overload, fold=fold) if top.overload is not None else []
+    parts += [Text(sentence, f"bold {BAD}") for sentence in top.failing]
     return Group(*parts, _Tables(top))
 
 

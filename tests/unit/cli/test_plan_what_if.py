@@ -109,7 +109,7 @@ def test_earlier_plans_are_reported_by_hash(vqa: Path, capsys: pytest.CaptureFix
     assert json.loads(report("--plan", str(vqa / "plan.json"), "--json"))["plan_hash"] == second
     assert json.loads(report("--json"))["plan_hash"] == second
 
-    missing = report("--plan", "0123", status=1)
+    missing = report("--plan", "0123", status=2)
     assert "no plan 0123" in missing
     assert [line.split()[0] for line in missing.splitlines()[1:]] == [second[:12], first[:12]]
     assert "nothing is up" in report("--plan", "running", status=1)

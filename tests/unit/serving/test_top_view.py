@@ -20,9 +20,10 @@ OPERATORS = (OperatorRow("classify_vehicle_make", "cnn-large-int8", 3, 34.9, 0.0
 TOP = Top(
     workflow="digits", plan="f3bc607f3b6a77", state="ready", window_s=10.0, offered_per_s=10.0, planned_per_s=10.0,
     answered_per_s=10.0, failed_per_s=0.0, latency_p50_s=0.095, latency_p99_s=0.757, target_p99_s=3.0, overload=None,
-    in_hand=4, waiting=0, outcomes_per_s=dict.fromkeys(OutcomeKind, 0.0), outcomes=dict.fromkeys(OutcomeKind, 0),
-    retries=0, left_out=0, usd_per_h=0.6143, network_usd_per_h=0.2343, so_far_usd=0.0078, workers=WORKERS,
-    operators=OPERATORS, links=(LinkRow("edge", "cloud", 8700.0, 155_000.0, 0.2343),),
+    failing=(), in_hand=4, waiting=0, outcomes_per_s=dict.fromkeys(OutcomeKind, 0.0),
+    outcomes=dict.fromkeys(OutcomeKind, 0), retries=0, left_out=0, usd_per_h=0.6143, network_usd_per_h=0.2343,
+    so_far_usd=0.0078, workers=WORKERS, operators=OPERATORS,
+    links=(LinkRow("edge", "cloud", 8700.0, 155_000.0, 0.2343),),
 )  # fmt: skip
 
 

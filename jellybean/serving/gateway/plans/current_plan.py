@@ -153,5 +153,5 @@ async def _ready(plan: ServedPlan, timeout_s: float, names: Collection[str]) -> 
     except TimeoutError as error:
         waiting = {name: worker.reason for name, worker in plan.workers.items() if name in names}
         reasons = [f"{name} ({reason})" for name, reason in waiting.items() if reason]
-        late = f"not ready within {timeout_s:.3g} s: {', '.join(reasons) or plan.starting_workers}"
+        late = f"not ready within {round(timeout_s, 1):g} s: {', '.join(reasons) or plan.starting_workers}"
         raise StatusError(grpc.StatusCode.DEADLINE_EXCEEDED, late) from error

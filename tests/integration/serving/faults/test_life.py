@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -22,7 +23,16 @@ from jellybean.serving.client import Client
 from jellybean.serving.errors import AlreadyRunningError, LaunchError, NotRunningError, RequestError, ServingError
 from jellybean.serving.local import launcher
 from jellybean.serving.local.running import Running, StopLimits, down, stopped_on_failure
-from jellybean.serving.run_state import ProcessState, RunState, read_state, state_path, write_state
+from jellybean.serving.run_state import (
+    ProcessState,
+    RunState,
+    failing,
+    naming_failing,
+    read_state,
+    state_path,
+    write_state,
+)
+from jellybean.serving.top.top import Watcher, top_of
 from jellybean_solver.model.problem import Link
 from tests.support.stopped_process import stopped
 from tests.support.tiny_models import chain, make_plan, scale
@@ -50,6 +60,26 @@ def test_an_altered_model_is_refused_by_name(tmp_path: Path, start) -> None:
     with pytest.raises(LaunchError, match=r"(?s)cloud-1 ended with status 2.*triple/only.*sha256.*altered"):
         start(tmp_path, document)
     assert not state_path(tmp_path).exists()
+
+
+def test_a_worker_that_cannot_start_again_is_named_with_the_reason(tmp_path: Path, start) -> None:
+    running = start(tmp_path, chain(tmp_path))
+    model = tmp_path / "models/triple.onnx"
+    model.write_bytes(model.read_bytes() + b"\0")
+    os.kill(pid(running, "cloud-1"), signal.SIGKILL)
+    wait_until(lambda: failing(read_state(tmp_path)), timeout_s=60.0)
+    watcher = Watcher(tmp_path)
+    (said,) = top_of(watcher.scrape(), watcher.scrape()).failing
+    assert re.search(
+        r"cloud-1 was started again \d+ times and ended each time: .*triple.*the plan says .*altered", said
+    )
+    with (
+        pytest.raises(RequestError, match=r"cloud-1.*triple.*altered") as refusal,
+        Client.of(tmp_path) as client,
+        naming_failing(tmp_path),
+    ):
+        client.infer(ONES, timeout_s=3.0)
+    assert refusal.value.status in {"UNAVAILABLE", "DEADLINE_EXCEEDED"}
 
 
 def test_a_plan_changed_by_hand_is_refused(tmp_path: Path, start) -> None:

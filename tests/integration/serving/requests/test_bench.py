@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import re
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +19,7 @@ from jellybean.bench.heldout import HeldOut
 from jellybean.bench.hop import measure_hop
 from jellybean.bench.target import LoadSettings, Target
 from jellybean.cli.serving.measure import bench_table
-from jellybean.serving.errors import ServingError
+from jellybean.serving.errors import NotRunningError, ServingError
 from jellybean.serving.local import launcher, replace_plan
 from jellybean.serving.outcomes import OutcomeKind
 from jellybean_solver.model.problem import Arrivals, Link
@@ -134,6 +138,31 @@ def test_hop_is_a_small_positive_time() -> None:
     hop = measure_hop(duration_s=1.0)
     assert 0 < hop.seconds < 1.0
     assert hop.noise >= 0.0
+
+
+def test_a_plan_that_is_stopped_meanwhile_is_not_measured_but_its_outcomes_are_told(tmp_path: Path) -> None:
+    running = launcher.up(tmp_path, chain(tmp_path, links=[Link("edge", "cloud", 2.0, None, 0.001)]))
+    target = Target.of(tmp_path, HeldOut({"x": INPUTS}, Arrivals.PERIODIC, None))
+    begun = threading.Event()
+
+    def progress(done_s: float, _: float, label: str) -> None:
+        if label == "offering load" and done_s > 0.3:
+            begun.set()
+
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            measured = pool.submit(target.measure, 20.0, LoadSettings(4.0, 0.1), progress)
+            assert begun.wait(60.0)
+            running.down()
+            with pytest.raises(ServingError, match=r"served no more: it was stopped.*nothing was stored") as refusal:
+                measured.result()
+    finally:
+        with contextlib.suppress(NotRunningError):
+            running.down()
+    told = re.search(r"of 80 requests that were sent meanwhile (\d+) were answered, (\d+) ended", str(refusal.value))
+    assert told is not None
+    assert 0 < int(told[1]) < 80
+    assert int(told[2]) > 0
 
 
 def test_a_plan_that_is_replaced_or_stopped_meanwhile_is_not_measured(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""An emulated device whose runs the event loop begins: busy as long as its profile says, never shorter."""
+"""An emulated device whose runs the event loop begins: busy as long as its profile says, even if a timer is late."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ def test_runs_on_an_emulated_device_in_the_event_loop(tmp_path: Path) -> None:
     found = json.loads(done.stdout)
     assert found["took_s"] >= 0.5
     runs = list(zip(found["busy_s"], found["late_s"], (0.1, 0.1, 0.1, 0.2), strict=True))
-    assert all(busy_s >= least_s for busy_s, _, least_s in runs)
-    assert all(late_s in (0.0, pytest.approx(busy_s - least_s, abs=1e-6)) for busy_s, late_s, least_s in runs)
+    assert all(busy_s - late_s == pytest.approx(least_s, abs=1e-9) for busy_s, late_s, least_s in runs)
     assert found["output"] == [[-1, -1]]
     assert found["goes_on_s"] == pytest.approx(found["goes_on_late_s"], abs=1e-9)  # as if it had begun at once
     free_s, late_s, left_s = found["one_after_another_s"]
