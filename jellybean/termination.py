@@ -6,35 +6,23 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from types import FrameType
 
 
 class TerminatedError(KeyboardInterrupt):
     """SIGTERM while a command works: ends it as Ctrl-C does, with another exit status."""
 
 
-class _Handling:
-    """The process's handler of SIGTERM while blocks are open, which may end in any order.
+@dataclass(eq=False, slots=True)
+class _Handler:
+    """A handler of SIGTERM for open blocks, which may end in any order; the last one restores the handler `before`."""
 
-    `users`: open blocks. `before`: the handler before the first one, which the last one restores.
-    """
+    before: Callable[[int, FrameType | None], object] | int | None
+    blocks: int = 0
 
-    def __init__(self) -> None:
-        self.users = 0
-        self.before: Callable[[int, Any], Any] | int | None = signal.SIG_DFL
-
-    def begin(self) -> None:
-        if self.users == 0:
-            self.before = signal.signal(signal.SIGTERM, _terminate)
-        self.users += 1
-
-    def end(self) -> None:
-        self.users -= 1
-        if self.users == 0:
-            signal.signal(signal.SIGTERM, self.before)
-
-
-_HANDLING = _Handling()
+    def __call__(self, _number: int, _frame: FrameType | None) -> None:
+        raise TerminatedError
 
 
 @contextmanager
@@ -45,16 +33,16 @@ def terminated_as_interrupted(*, replaces: bool = False) -> Iterator[None]:
     outlives it. `replaces`: also where the process has a handler of its own for SIGTERM.
     """
     here = signal.getsignal(signal.SIGTERM)
-    is_free = replaces or here == signal.SIG_DFL or here is _terminate
+    is_free = replaces or here == signal.SIG_DFL or isinstance(here, _Handler)
     if threading.current_thread() is not threading.main_thread() or not is_free:
         yield
         return
-    _HANDLING.begin()
+    handler: _Handler = here if isinstance(here, _Handler) else _Handler(here)
+    signal.signal(signal.SIGTERM, handler)
+    handler.blocks += 1
     try:
         yield
     finally:
-        _HANDLING.end()
-
-
-def _terminate(_number: int, _frame: object) -> None:
-    raise TerminatedError
+        handler.blocks -= 1
+        if handler.blocks == 0 and signal.getsignal(signal.SIGTERM) is handler:
+            signal.signal(signal.SIGTERM, handler.before)

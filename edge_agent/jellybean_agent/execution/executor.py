@@ -139,9 +139,7 @@ class Executor:
             ended_s, late_s = time.perf_counter(), 0.0
             if finish is not None:
                 late_s = max(0.0, ended_s - finish.due_s) / len(results) if finish.is_late else 0.0
-                ended_s = (
-                    ended_s if finish.is_late else finish.due_s
-                )  # a late timer is not the device
+                ended_s = ended_s if finish.is_late else finish.due_s  # a late timer is not the device
                 self.due_s = ended_s
             each_s = (ended_s - began_s) / len(results)
             names = self._output_names
