@@ -44,5 +44,6 @@ def terminated_as_interrupted(*, replaces: bool = False) -> Iterator[None]:
         yield
     finally:
         handler.blocks -= 1
-        if handler.blocks == 0 and signal.getsignal(signal.SIGTERM) is handler:
+        is_installed = signal.getsignal(signal.SIGTERM) is handler
+        if is_installed and handler.blocks == 0:
             signal.signal(signal.SIGTERM, handler.before)
