@@ -131,12 +131,12 @@ def collected_warnings() -> Iterator[list[str]]:
 
 
 @contextmanager
-def progress(title: str, *, shows_time_left: bool = True) -> Iterator[Advance]:
+def progress(title: str, *, shows_time_left: bool = True, kept: str = "") -> Iterator[Advance]:
     """A progress bar with remaining time on stderr; without a terminal, one line every `_HEARTBEAT_S` seconds.
 
     `shows_time_left=False`: for steps that take unlike times, or whose number is not known before.
     The bar is removed if the work fails, so that it does not precede the error message. Work that is interrupted says
-    how far it came, with its last label, which has what is known.
+    how far it came, with its last label, which has what is known, and what of it is `kept`.
     """
     with terminated_as_interrupted(), _progress(title, shows_time_left) as advance:
         reached = _Reached(advance)
@@ -144,7 +144,8 @@ def progress(title: str, *, shows_time_left: bool = True) -> Iterator[Advance]:
             yield reached
         except KeyboardInterrupt:
             if reached.label:
-                warn(f"{title}: interrupted at {round(reached.done)} of {round(reached.total)}: {reached.label}")
+                how_far = f"interrupted at {round(reached.done)} of {round(reached.total)}: {reached.label}"
+                warn("; ".join(filter(None, (f"{title}: {how_far}", kept))))
             raise
 
 

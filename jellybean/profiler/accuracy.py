@@ -18,7 +18,7 @@ from jellybean.profiler.flow import Flow
 from jellybean.profiler.workload import Selection, Workload
 
 LIMIT = 512
-CHUNK = 25  # requests per cache entry and progress report
+CHUNK = 5  # requests per cache entry and progress report; each is answered by every selection
 
 Step = Callable[[int], None]  # progress callback: its argument is the number of requests done
 
@@ -63,7 +63,8 @@ def measure_accuracy(
     models = [(model.operator, model.variant, model.sha256) for one in workload.steps for model in one.models]
     for first in range(0, total, CHUNK):
         chunk = range(first, min(total, first + CHUNK))
-        key = key_of(kind="accuracy", work=workload.digest, models=models, selections=list(selections), first=first)
+        asked = {"models": models, "selections": list(selections), "requests": [first, chunk.stop]}
+        key = key_of(kind="accuracy", work=workload.digest, **asked)
         if key not in cache:
             cache.put(key, _correct_in(workload, flow, selections, chunk))
         correct = [count + more for count, more in zip(correct, cache[key], strict=True)]

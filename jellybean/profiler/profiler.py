@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from typing import Any
@@ -334,11 +335,13 @@ def _accuracy(
     if workload.labels is None:
         return None
     total = workload.request_count
-    piece_s = _ACCURACY_S * accuracy.CHUNK / total
+    times_s = [time.monotonic()]  # of the start and of each step
 
     def step(done: int) -> None:
-        clock.spent("accuracy", piece_s)
-        clock.now("accuracy", _ACCURACY_S * (total - done) / total, f"accuracy, {done} of {total} requests")
+        times_s.append(time.monotonic())
+        each_s = (times_s[-1] - times_s[0]) / (len(times_s) - 1) / accuracy.CHUNK
+        clock.spent("accuracy", times_s[-1] - times_s[-2])
+        clock.now("accuracy", each_s * (total - done), f"accuracy, {done} of {total} requests")
 
     if accuracy.selection_count(workload) > accuracy.LIMIT:
         return accuracy.independent(workload, flow, cache, step)

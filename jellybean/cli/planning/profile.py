@@ -84,7 +84,9 @@ def profile(
     for name, part in parts.items():
         for line in todos[name].lines():
             say(line if len(parts) == 1 else f"{name}: {line}")
-        with progress(name) as advance:
+        without = ", without --fresh," if scope.fresh else ""
+        kept = f"finished measurements are kept: the same command{without} goes on from there"
+        with progress(name, kept=kept) as advance:
             measured = measure(
                 part,
                 progress=advance,

@@ -17,6 +17,7 @@ from jellybean.cli.failures import error_json, interrupt_behind
 from jellybean.cli.init import Example, copy_example
 from jellybean.errors import JellyBeanError
 from jellybean.planning import project_plan
+from jellybean.profiler import profiler
 
 INTERRUPTED = """\
 try:
@@ -90,3 +91,19 @@ def test_an_interrupted_plan_says_what_it_knows(
     assert "plan: interrupted at 30 of 100: least p99 so far 73.0 ms for 1.31 USD/h (9 plans simulated)" in shown
     assert shown.endswith("interrupted\n") and "Traceback" not in shown
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_an_interrupted_profile_says_that_the_same_command_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project = tmp_path / "digits"
+    copy_example(Example.DIGITS, project)
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(profiler, "survey", interrupted)
+    assert run(["profile", str(project), "--fresh"]) == 130
+    shown = " ".join(capsys.readouterr().err.split())
+    assert "profile: interrupted at" in shown
+    assert "finished measurements are kept: the same command, without --fresh, goes on from there" in shown
