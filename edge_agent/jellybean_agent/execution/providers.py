@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import io
 from typing import Any
 
 import numpy as np
@@ -44,6 +47,8 @@ def open_on_device(model: bytes, options: ort.SessionOptions, device: Device, mo
     ModelError if there is no such provider, if it does not start, or if it cannot run the model.
     """
     require_provider(device)
+    if device.is_nvidia:
+        _load_cuda()
     try:
         session = _session(model, options, device)
     except _OPEN_ERRORS as error:
@@ -51,6 +56,16 @@ def open_on_device(model: bytes, options: ort.SessionOptions, device: Device, mo
     if session.get_providers()[0] != device.provider:
         raise ModelError(_does_not_start(device))
     return session
+
+
+@functools.cache
+def _load_cuda() -> None:
+    """Load CUDA and cuDNN from NVIDIA's wheels (extra agent-cuda), if they are there: no library path has them.
+
+    onnxruntime prints what it does not find; whether that is needed shows when a session opens.
+    """
+    with contextlib.redirect_stdout(io.StringIO()):
+        ort.preload_dlls(directory="")
 
 
 def _session(model: bytes, options: ort.SessionOptions, device: Device) -> ort.InferenceSession:

@@ -32,7 +32,7 @@ _ONE_THREAD = {"openvino": (("device_type", "CPU"), ("num_of_threads", "1"))}  #
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """`name`: `cpu`, `cuda`, `cuda:1`, ..., or a provider's full name (XnnpackExecutionProvider).
+    """`name`: `cpu`, `cuda`, `cuda:1`, ..., or the full name of another provider (XnnpackExecutionProvider).
 
     ValueError for other names; the message says what is wrong with it.
     """
@@ -41,7 +41,9 @@ class Device:
     options: tuple[tuple[str, str], ...] = ()  # sorted by name
 
     def __post_init__(self) -> None:
-        """Refuse unknown names, and numbers of devices that have none."""
+        """Refuse unknown names, second names of a provider, and numbers of devices that have none."""
+        if short := next((name for name, provider in _PROVIDERS.items() if provider == self.name), None):
+            raise ValueError(f"{self.name!r} is called {short}")
         match = _NAME.fullmatch(self.name)
         kind = match["provider"] if match else ""
         if kind not in _PROVIDERS and not kind.endswith("ExecutionProvider"):

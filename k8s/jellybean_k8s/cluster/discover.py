@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from jellybean_k8s.cluster.preflight import parse_quantity
 from jellybean_k8s.errors import DeployError
+from jellybean_k8s.manifests.devices import VENDOR_DEVICES
 from jellybean_k8s.manifests.settings import GPU_RESOURCES, MIB
 from jellybean_k8s.names import OWN_PREFIX, SITE_LABEL, TIER_LABEL
 from jellybean_k8s.objects import KubeObjectView
@@ -39,6 +40,11 @@ class NodePool:
     gpus: int
     price_usd_per_h: float | None
     nodes: tuple[str, ...]
+
+    @property
+    def device(self) -> str | None:
+        """Device of its workers as documents name it; None for the CPU, also beside GPUs of an unknown vendor."""
+        return VENDOR_DEVICES.get(self.gpu) if self.gpu is not None else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -203,7 +203,7 @@ def test_a_project_is_a_resource_and_plans_alike(example: str, tmp_path: Path) -
     (tmp_path / "laid").mkdir()
     laid = lay_out(made, made["spec"]["infrastructure"], stated_profiles(made["spec"]), tmp_path / "laid")
     assert _without_sizes(build_problem(laid.project)) == _without_sizes(build_problem(project))
-    assert laid.settings.agent_image == "registry.example/agent:1"
+    assert laid.settings.agent_images == {"cpu": "registry.example/agent:1"}
 
 
 def test_stale_profiles_are_refused_unless_accepted(tmp_path: Path) -> None:

@@ -1,0 +1,85 @@
+"""What the planned device of a worker needs of its pod: an image that has the execution provider, and a GPU.
+
+A pod that holds a GPU and computes on the CPU, or the other way round, is refused, as it would cost or fail unnoticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from jellybean_k8s.errors import DeployError
+from jellybean_k8s.manifests.settings import GPU_RESOURCES, DeploymentSettings
+from jellybean_k8s.manifests.worker_groups import WorkerGroup
+from jellybean_solver import CPU
+
+GPU_VENDORS = {  # execution provider that computes on a GPU -> vendor of the GPU, as in `GPU_RESOURCES`
+    "cuda": "nvidia",
+    "tensorrt": "nvidia",
+    "rocm": "amd",
+    "migraphx": "amd",
+}
+VENDOR_DEVICES = {"nvidia": "cuda", "amd": "rocm"}  # vendor -> device of workers on its GPUs
+_EXAMPLE_DEVICES = {**VENDOR_DEVICES, "intel": "{provider: openvino, options: {device_type: GPU}}"}
+_OTHER_DEVICE = "PROVIDER (the execution provider of that hardware)"
+
+
+def provider_of(device: str) -> str:
+    """The execution provider of a planned device, without the device's number: `cuda` of `cuda:1`."""
+    return device.partition(":")[0]
+
+
+def agent_image(settings: DeploymentSettings, group: WorkerGroup) -> str:
+    """The image of a group's agents: the one that has the execution provider of its device. KeyError without one."""
+    return settings.agent_images[provider_of(group.device)]
+
+
+def gpu_resource(settings: DeploymentSettings, group: WorkerGroup) -> str | None:
+    """The resource of which a group's pods hold some, such as `nvidia.com/gpu`; None without a GPU.
+
+    It is the one of the pool's settings, else that of the vendor whose GPUs the planned device is one of.
+    """
+    vendor = settings.of_pool(group.pool).gpu or GPU_VENDORS.get(provider_of(group.device))
+    return GPU_RESOURCES.get(vendor, vendor) if vendor is not None else None
+
+
+def require_devices(settings: DeploymentSettings, groups: Sequence[WorkerGroup]) -> None:
+    """DeployError with every pool whose pods would not compute on the planned device."""
+    pools = {group.pool: group for group in groups}
+    problems = [*_missing_images(settings, pools.values()), *_wrong_gpus(settings, pools.values())]
+    if problems:
+        raise DeployError("\n".join(problems))
+
+
+def _missing_images(settings: DeploymentSettings, groups: Iterable[WorkerGroup]) -> Iterator[str]:
+    by_provider: dict[str, list[str]] = {}
+    for group in groups:
+        by_provider.setdefault(provider_of(group.device), []).append(group.pool)
+    for provider, pools in by_provider.items():
+        if provider not in settings.agent_images:
+            wanted = {**settings.agent_images, provider: "IMAGE"}
+            images = ", ".join(f"{key}: {image}" for key, image in wanted.items())
+            yield (
+                f"no agent image for device {provider}, on which the plan has {', '.join(pools)}: write into "
+                f"kubernetes.yaml images: {{agent: {{{images}}}}}, with the image of an agent whose "
+                "onnxruntime has this provider (docs/kubernetes.md, Images)"
+            )
+
+
+def _wrong_gpus(settings: DeploymentSettings, groups: Iterable[WorkerGroup]) -> Iterator[str]:
+    for group in groups:
+        gpu, provider = settings.of_pool(group.pool).gpu, provider_of(group.device)
+        if gpu is None:
+            continue
+        own = GPU_VENDORS.get(provider)
+        if provider == CPU:
+            yield (
+                f"pools.{group.pool}.gpu: {gpu}: the plan has {group.pool} on the CPU, so its pods would hold a GPU "
+                f"and compute on the CPU: write device: {_EXAMPLE_DEVICES.get(gpu, _OTHER_DEVICE)} into "
+                f"workers.{group.pool} of infrastructure.yaml, profile it there and plan again, or remove gpu from "
+                "kubernetes.yaml"
+            )
+        elif own is not None and gpu in GPU_RESOURCES and gpu != own:
+            yield (
+                f"pools.{group.pool}.gpu: {gpu}: the plan has {group.pool} on {group.device}, which runs on GPUs of "
+                f"{own}: remove gpu from kubernetes.yaml"
+            )
