@@ -54,7 +54,7 @@ def random_deployment(rng: random.Random) -> tuple[Plan, DeploymentSettings]:
             cpu=rng.choice((0.25, 1.0, 3.0)),
             memory_bytes=rng.choice((None, 3e9)),
             gpu=_gpu_of(devices[name], rng),
-            gpus=rng.randint(1, 4),
+            gpus=rng.randint(1, 4) if devices[name] == "openvino" else 1,
             node_labels=rng.choice(({}, {"example.com/kind": "box"})),
             one_per_node=rng.choice((None, True, False)),
         )

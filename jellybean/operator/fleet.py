@@ -80,6 +80,7 @@ def _worker(pool: NodePool) -> dict[str, Any]:
         "price": format_quantity(PRICE_PER_H, pool.price_usd_per_h or 0.0),
         "memory": format_quantity(SIZE, pool.memory_bytes),
         **({"device": {"provider": pool.device}} if pool.device is not None else {}),
+        **({"device_memory": format_quantity(SIZE, memory)} if (memory := pool.device_memory_bytes) else {}),
     }
 
 

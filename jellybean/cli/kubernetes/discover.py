@@ -95,8 +95,10 @@ def infrastructure_text(fleet: NodeFleet, tiers: list[str]) -> str:
 def _worker(pool: NodePool) -> str:
     price = format_quantity(PRICE_PER_H, pool.price_usd_per_h or 0.0, _DIGITS)
     memory = format_quantity(SIZE, pool.memory_bytes, _DIGITS)
-    about = f"{pool.cpu:g} cores" + (f", {pool.gpus} GPUs of {pool.gpu}" if pool.gpu else "")
+    about = f"{pool.cpu:g} cores" + (f", {pool.gpus} GPUs of {pool.gpu} on each node" if pool.gpu else "")
     device = f", device: {pool.device}" if pool.device is not None else ""
+    if pool.device_memory_bytes is not None:
+        device += f", device_memory: {format_quantity(SIZE, pool.device_memory_bytes, _DIGITS)}"
     return f"{{tier: {pool.tier}, count: {pool.count}, price: {price}, memory: {memory}{device}}} # {about}"
 
 

@@ -1,5 +1,8 @@
 """Derives worker pools from a cluster's nodes: nodes equal in tier, site, type and size form a pool. Pure.
 
+A node is a worker, or as many as it has GPUs, since the models of a worker run on one; they share its cores, memory
+and price equally.
+
 Not derived: how fast nodes are (profile on them) and what links cost.
 """
 
@@ -8,7 +11,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jellybean_k8s.cluster.preflight import parse_quantity
 from jellybean_k8s.errors import DeployError
@@ -20,6 +23,7 @@ from jellybean_k8s.objects import KubeObjectView
 POOL_LABEL = f"{OWN_PREFIX}/pool"
 PRICE_LABEL = f"{OWN_PREFIX}/price-usd-per-h"
 INSTANCE_LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
+_GPU_MEMORY_LABEL = "nvidia.com/gpu.memory"  # of gpu-feature-discovery: MiB of each GPU
 _MODEL_LABELS = ("nvidia.com/gpu.product", "amd.com/gpu.product-name", "gpu.intel.com/product")
 _MEMORY_TOLERANCE = 0.1  # nodes whose memory differs by less, relatively, are in one pool
 _NOT_A_NAME = re.compile(r"[^A-Za-z0-9_.-]+")
@@ -29,7 +33,10 @@ _REFUSED = ("NoSchedule", "NoExecute")
 
 @dataclass(frozen=True, slots=True)
 class NodePool:
-    """Equal nodes of a tier, `count` in each of its sites. `gpu`: a vendor, or the name of a resource."""
+    """Workers of a tier on equal nodes, `count` in each of its sites. Memory, cores and price are those of a worker.
+
+    `gpu`: a vendor, or the name of a resource. `gpus`: of a node. `device_memory_bytes`: of a GPU; None if unknown.
+    """
 
     name: str
     tier: str
@@ -40,11 +47,12 @@ class NodePool:
     gpus: int
     price_usd_per_h: float | None
     nodes: tuple[str, ...]
+    device_memory_bytes: float | None
 
     @property
     def device(self) -> str | None:
         """Device of its workers as documents name it; None for the CPU, also beside GPUs of an unknown vendor."""
-        return VENDOR_DEVICES.get(self.gpu) if self.gpu is not None else None
+        return _device(self.gpu)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +64,10 @@ class NodeFleet:
     left_out: tuple[str, ...]
 
 
+def _device(gpu: str | None) -> str | None:
+    return VENDOR_DEVICES.get(gpu) if gpu is not None else None
+
+
 def discover_pools(
     nodes: Sequence[KubeObjectView],
     tiers: Sequence[str],
@@ -64,7 +76,7 @@ def discover_pools(
     tier_label: str = TIER_LABEL,
     site_label: str = SITE_LABEL,
 ) -> NodeFleet:
-    """The pools of a cluster's nodes. `prices`: USD per hour by pool, instance type or node; node labels override them.
+    """The pools of a cluster's nodes. `prices`: USD per hour of a node by pool, instance type or node; labels override.
 
     DeployError if a tier is unknown or its sites differ.
     """
@@ -84,7 +96,8 @@ def discover_pools(
     pools = [
         _pool(tier, kind, group, sites.get(tier, 1), site_label, prices)
         for (tier, kind), alike in sorted(chosen.items(), key=lambda item: (tiers.index(item[0][0]), item[0][1]))
-        for group in _by_memory(alike)
+        for same_gpus in _by_gpus(alike)
+        for group in _by_memory(same_gpus)
     ]
     return NodeFleet(_with_unique_names(pools), sites, tuple(left_out))
 
@@ -134,6 +147,20 @@ def _sites(chosen: Mapping[tuple[str, str], Sequence[KubeObjectView]], tier: str
     return {found for node in nodes if (found := (node["metadata"].get("labels") or {}).get(label))}
 
 
+def _by_gpus(nodes: Sequence[KubeObjectView]) -> list[list[KubeObjectView]]:
+    """Nodes grouped by vendor, number and memory of their GPUs: nodes with the same pool label may differ in them."""
+    groups: dict[object, list[KubeObjectView]] = {}
+    for node in nodes:
+        groups.setdefault((_gpu(node), _gpu_memory_bytes(node)), []).append(node)
+    return list(groups.values())
+
+
+def _gpu_memory_bytes(node: KubeObjectView) -> float | None:
+    """Memory of each of a node's GPUs, as gpu-feature-discovery labels it; None without the label."""
+    text = str((node["metadata"].get("labels") or {}).get(_GPU_MEMORY_LABEL, ""))
+    return float(text) * MIB if text.isdecimal() and int(text) > 0 else None
+
+
 def _by_memory(nodes: Sequence[KubeObjectView]) -> list[list[KubeObjectView]]:
     """Nodes grouped by memory: one with a tenth less than the largest of a group starts the next group."""
     groups: list[list[KubeObjectView]] = []
@@ -151,7 +178,8 @@ def _pool(
 ) -> NodePool:
     gpu, gpus = _gpu(nodes[0])
     name = _NOT_A_NAME.sub("-", kind).strip("-.")[:_MAX_NAME_LENGTH] or "pool"
-    count = len(nodes)
+    count, each_node = len(nodes), gpus if _device(gpu) is not None else 1
+    price = _price(name, nodes, prices)
     if sites > 1:
         each = Counter((node["metadata"].get("labels") or {}).get(site_label, "") for node in nodes)
         if len(each) != sites or len(set(each.values())) > 1:
@@ -164,18 +192,19 @@ def _pool(
     return NodePool(
         name=name,
         tier=tier,
-        count=count,
-        memory_bytes=min(_capacity(node, "memory") for node in nodes) // MIB * MIB,
-        cpu=min(_capacity(node, "cpu") for node in nodes),
+        count=count * each_node,
+        memory_bytes=min(_capacity(node, "memory") for node in nodes) / each_node // MIB * MIB,
+        cpu=min(_capacity(node, "cpu") for node in nodes) / each_node,
         gpu=gpu,
         gpus=gpus,
-        price_usd_per_h=_price(name, nodes, prices),
+        price_usd_per_h=price / each_node if price is not None else None,
         nodes=tuple(str(node["metadata"]["name"]) for node in nodes),
+        device_memory_bytes=_gpu_memory_bytes(nodes[0]) if _device(gpu) is not None else None,
     )
 
 
 def _price(pool: str, nodes: Sequence[KubeObjectView], prices: Mapping[str, float]) -> float | None:
-    """The highest price of the nodes, so that costs are never underestimated; None if one is unknown."""
+    """The highest price of a node, so that costs are never underestimated; None if one is unknown."""
     found: list[float | None] = []
     for node in nodes:
         own = node["metadata"].get("labels") or {}
@@ -207,5 +236,5 @@ def _with_unique_names(pools: Iterable[NodePool]) -> tuple[NodePool, ...]:
         seen[pool.name] += 1
         number = seen[pool.name]
         name = pool.name if number == 1 else f"{pool.name}-size{number}"
-        found.append(NodePool(name, *(getattr(pool, field) for field in NodePool.__slots__[1:])))
+        found.append(replace(pool, name=name))
     return tuple(found)

@@ -46,6 +46,7 @@ def require_devices(settings: DeploymentSettings, groups: Sequence[WorkerGroup])
     """DeployError with every pool whose pods would not compute on the planned device."""
     pools = {group.pool: group for group in groups}
     problems = [*_missing_images(settings, pools.values()), *_wrong_gpus(settings, pools.values())]
+    problems += _idle_gpus(settings, pools.values())
     if problems:
         raise DeployError("\n".join(problems))
 
@@ -82,4 +83,16 @@ def _wrong_gpus(settings: DeploymentSettings, groups: Iterable[WorkerGroup]) -> 
             yield (
                 f"pools.{group.pool}.gpu: {gpu}: the plan has {group.pool} on {group.device}, which runs on GPUs of "
                 f"{own}: remove gpu from kubernetes.yaml"
+            )
+
+
+def _idle_gpus(settings: DeploymentSettings, groups: Iterable[WorkerGroup]) -> Iterator[str]:
+    for group in groups:
+        gpus = settings.of_pool(group.pool).gpus
+        if gpus > 1 and provider_of(group.device) in GPU_VENDORS:
+            yield (
+                f"pools.{group.pool}.gpus: {gpus}: the models of a worker run on one GPU, so each of its pods "
+                f"would hold {gpus - 1} idle: remove gpus from kubernetes.yaml; a machine with {gpus} GPUs is {gpus} "
+                f"workers: write count: {gpus} for each machine into workers.{group.pool} of infrastructure.yaml, with "
+                "the price and the memory of one, and plan again"
             )

@@ -13,15 +13,16 @@ from jellybean_k8s.manifests.deployed_plan import DeployedPlan
 from tests.k8s_plans import on_device
 from tests.k8s_target import OTHER, PLAN, QUICK, SETTINGS, Target, only_mock, with_pools
 
-ON_GPU = on_device(PLAN, "cloud", "cuda")
-GPU_SETTINGS = dataclasses.replace(SETTINGS, agent_images={"cpu": "agent:1", "cuda": "agent-cuda:1"})
+OWN = "TwoGpuExecutionProvider"  # a provider of which it is not known that it takes one GPU
+ON_GPU = on_device(PLAN, "cloud", OWN)
+GPU_SETTINGS = dataclasses.replace(SETTINGS, agent_images={"cpu": "agent:1", OWN: "agent-gpu:1"})
 
 
 @only_mock
 def test_what_a_cluster_lacks_is_told_before_anything_is_applied(target: Target) -> None:
     assert target.server is not None
     costly = dataclasses.replace(ON_GPU, slo=dataclasses.replace(PLAN.slo, budget_usd_per_h=0.1))
-    gpus = with_pools(GPU_SETTINGS, cloud=PoolSettings(gpus=3))
+    gpus = with_pools(GPU_SETTINGS, cloud=PoolSettings(gpu="nvidia", gpus=3))
     del target.server.api.store["nodes", "", "box-a"]
     with pytest.raises(PreflightError) as caught:
         deploy(target.cluster, DeployedPlan(costly, gpus), render(costly, gpus), QUICK)
@@ -40,12 +41,12 @@ def test_what_a_cluster_lacks_is_told_before_anything_is_applied(target: Target)
 @only_mock
 def test_gpus_that_others_hold_are_counted(target: Target) -> None:
     assert target.server is not None
-    gpus = with_pools(GPU_SETTINGS, cloud=PoolSettings(gpus=2))
+    gpus = with_pools(GPU_SETTINGS, cloud=PoolSettings(gpu="nvidia", gpus=2))
     target.deploy(ON_GPU, gpus)
     for name, pod in target.server.api.of("pods").items():
         if "-cloud-" in name:
             pod["spec"]["nodeName"] = "big"
-    other = dataclasses.replace(gpus, agent_images={"cpu": "agent:2", "cuda": "agent-cuda:2"})
+    other = dataclasses.replace(gpus, agent_images={"cpu": "agent:2", OWN: "agent-gpu:2"})
     target.deploy(ON_GPU, other)  # the same pods again
     for name, pod in target.server.api.of("pods").items():
         if "-cloud-" in name:

@@ -23,6 +23,7 @@ def node(
 ) -> dict[str, Any]:
     known = {"instance": "node.kubernetes.io/instance-type", "site": "jellybean.dev/site", "pool": "jellybean.dev/pool"}
     known |= {"price": "jellybean.dev/price-usd-per-h", "product": "nvidia.com/gpu.product"}
+    known |= {"gpu_memory": "nvidia.com/gpu.memory"}
     own = {known[key]: value for key, value in labels.items()} | ({"jellybean.dev/tier": tier} if tier else {})
     spec = {"taints": list(taints), **({"unschedulable": True} if cordoned else {})}
     status = {"allocatable": {"cpu": "4", "memory": memory, **(more or {})}}
@@ -43,10 +44,28 @@ def test_alike_nodes_make_a_pool() -> None:
         "pi5": ("edge", 2, None, 0, 0.04),
         "pi5-size2": ("edge", 1, None, 0, 0.04),
         "Tesla-T4-g4dn.xlarge": ("cloud", 1, "nvidia", 1, 0.526),
-        "t4": ("cloud", 1, "amd", 2, 1.0),
+        "t4": ("cloud", 2, "amd", 2, 0.5),
     }
     assert fleet.pools[0].memory_bytes == 3900 * 2**20  # what the smallest of them has
     assert fleet.sites == {}
+
+
+def test_a_node_with_four_gpus_is_four_workers() -> None:
+    four, label = {"nvidia.com/gpu": "4"}, {"product": "Tesla-T4", "gpu_memory": "15360"}
+    nodes = [node(name, "cloud", instance="g4dn.12xlarge", memory="180Gi", more=four, **label) for name in "ab"]
+    (pool,) = discover_pools(nodes, ["cloud"], {"g4dn.12xlarge": 4.0}).pools
+    assert (pool.name, pool.count, pool.nodes) == ("4x-Tesla-T4-g4dn.12xlarge", 8, ("a", "b"))
+    assert (pool.device, pool.device_memory_bytes) == ("cuda", 15 * 2**30)
+    assert (pool.memory_bytes, pool.cpu, pool.price_usd_per_h) == (45 * 2**30, 1.0, 1.0)
+    mixed = [node(str(count), pool="p", price="4", more={"nvidia.com/gpu": str(count)}) for count in (1, 4)]
+    pools = discover_pools(mixed, ["edge"], {}).pools
+    assert [(pool.name, pool.count, pool.price_usd_per_h) for pool in pools] == [("p", 1, 4.0), ("p-size2", 4, 1.0)]
+    assert {pool.device_memory_bytes for pool in pools} == {None}  # no label says it
+
+
+def test_gpus_of_an_unknown_vendor_make_no_workers() -> None:
+    (pool,) = discover_pools([node("a", pool="p", more={"gpu.intel.com/i915": "2"})], ["edge"], {"p": 1.0}).pools
+    assert (pool.count, pool.device, pool.gpu, pool.gpus, pool.price_usd_per_h) == (1, None, "intel", 2, 1.0)
 
 
 def test_what_serves_nothing_is_left_out_with_the_reason() -> None:

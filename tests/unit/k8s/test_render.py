@@ -184,6 +184,26 @@ def test_a_pod_has_the_image_and_the_gpu_of_its_device(
     assert (edge["image"], list(edge["resources"]["limits"])) == (images["cpu"], ["memory"])
 
 
+def test_four_gpus_of_a_machine_are_four_workers_with_one_each(plan: Plan) -> None:
+    four = on_device(wide(plan, "cloud", 4), "cloud", "cuda")
+    objects = render(four, IMAGES)
+    golden("digits-four-gpus.yaml", objects, four, IMAGES)
+    assert complaints(objects) == schema_complaints(objects) == []
+    assert find(objects, "StatefulSet", "cloud")["spec"]["replicas"] == 4
+    settings = dataclasses.replace(IMAGES, pools={"cloud": PoolSettings(gpus=4)})
+    with pytest.raises(DeployError, match=r"cloud.gpus: 4: .* hold 3 idle: remove gpus .* write count: 4 for each"):
+        render(four, settings)
+
+
+def test_a_pod_has_its_gpu_as_number_0(plan: Plan) -> None:
+    """The device plugin chooses the GPU, and the pod sees no other."""
+    third = on_device(plan, "cloud", "cuda:3")
+    data = yaml.safe_load(find(render(third, IMAGES), "ConfigMap")["data"]["plan.json"])
+    assert {worker["name"]: worker.get("device", "cpu") for worker in data["workers"]} == {
+        worker.name: "cuda" if worker.pool == "cloud" else "cpu" for worker in plan.workers
+    }
+
+
 def test_a_device_without_an_image_is_refused_with_the_key_to_write(plan: Plan) -> None:
     with pytest.raises(DeployError) as caught:
         render(on_device(plan, "cloud", "cuda:1"), SETTINGS)
