@@ -75,9 +75,10 @@ def random_deployment(rng: random.Random) -> tuple[Plan, DeploymentSettings]:
     return plan, settings
 
 
-def on_device(plan: Plan, pool: str, device: str) -> Plan:
+def on_device(plan: Plan, pool: str, device: str, **options: str) -> Plan:
     """The plan with the pool's workers on the device."""
-    workers = (replace(worker, device=device) if worker.pool == pool else worker for worker in plan.workers)
+    changed = {"device": device, "device_options": tuple(sorted(options.items()))}
+    workers = (replace(worker, **changed) if worker.pool == pool else worker for worker in plan.workers)
     return replace(plan, workers=tuple(workers))
 
 

@@ -155,6 +155,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
     "system.driver": ("driver_of",),
     "system.machine": ("Machine", "installed_version", "this_machine"),
     "system.onnxruntime_package": ("onnxruntime_package",),
+    "system.share": ("SHARE_KINDS", "Share"),
     "system.malloc": ("keep_freed_memory",),
     "system.protocol_version": (
         "protocol_metadata",

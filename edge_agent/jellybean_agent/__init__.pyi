@@ -110,6 +110,8 @@ from jellybean_agent.system.private_files import stays_inside_folder as stays_in
 from jellybean_agent.system.private_files import write_private_file as write_private_file
 from jellybean_agent.system.protocol_version import protocol_metadata as protocol_metadata
 from jellybean_agent.system.protocol_version import protocol_mismatch as protocol_mismatch
+from jellybean_agent.system.share import SHARE_KINDS as SHARE_KINDS
+from jellybean_agent.system.share import Share as Share
 from jellybean_agent.telemetry.logs import LOG_VARIABLES as LOG_VARIABLES
 from jellybean_agent.telemetry.logs import add_log_options as add_log_options
 from jellybean_agent.telemetry.logs import configure_logging as configure_logging

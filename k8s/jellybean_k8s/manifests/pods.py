@@ -14,7 +14,7 @@ from jellybean_k8s.manifests.deployed_plan import (
     METRICS_PORT,
     DeployedPlan,
 )
-from jellybean_k8s.manifests.devices import agent_image, gpu_resource
+from jellybean_k8s.manifests.devices import agent_image, gpu_resource, gpu_taints
 from jellybean_k8s.manifests.settings import MIB
 from jellybean_k8s.manifests.worker_groups import WorkerGroup
 from jellybean_k8s.names import APP_PREFIX, FIELD_MANAGER, OWN_PREFIX, label_value
@@ -83,8 +83,10 @@ def agent_template(deployed: DeployedPlan, group: WorkerGroup) -> KubeObject:
     prepare["volumeMounts"] = _mounts("models", written=settings.models.url is not None)
     spec = _pod(deployed, [prepare], [agent], group.tier)
     spec["affinity"] = _affinity(deployed, group.tier, group)
-    gpu_taints = [_tolerate_any(gpu)] if gpu is not None else []
-    spec["tolerations"] = [*_tolerations(deployed, group.tier), *gpu_taints]
+    spec["tolerations"] = [
+        *_tolerations(deployed, group.tier),
+        *(_tolerate_any(taint) for taint in gpu_taints(settings, group)),
+    ]
     spec[_SPREAD] = _spread(selector(deployed, "agent", group))
     spec["volumes"] = [*_volumes(deployed, commands.tls_secret(deployed, group)), _models(deployed, group)]
     return _template(deployed, labels(deployed, "agent", group), spec)

@@ -22,7 +22,7 @@ class WorkerGroup:
     """Workers `prefix``first`, `prefix``first + 1`, ...; with `first` None, the single worker `prefix`.
 
     `site`: None if the tier has one site. `needs_bytes`: the most memory that the models of one worker need.
-    `device`: on which its models run, as in the plan (`cpu`, `cuda:1`).
+    `device`, `device_options`: on which its models run, as in the plan (`cpu`, `cuda:1`).
     """
 
     pool: str
@@ -37,6 +37,7 @@ class WorkerGroup:
     memory_bytes: float | None  # memory of a worker
     load: float  # mean utilisation
     device: str
+    device_options: tuple[tuple[str, str], ...]
 
     @property
     def workers(self) -> tuple[str, ...]:
@@ -103,6 +104,7 @@ def _group(plan: Plan, pool: str, first: int | None, run: list[PlannedWorker]) -
         memory_bytes=run[0].memory_bytes,
         load=sum(worker.load for worker in run) / len(run),
         device=run[0].device,
+        device_options=run[0].device_options,
     )
 
 

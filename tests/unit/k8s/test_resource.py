@@ -138,6 +138,7 @@ HOLDS = {
     "a model is named by": ({"model": "m.onnx"}, {"model": "m.onnx", "sha256": "0"}),
     "model and python": ({"model": "m.onnx", "python": "a:b"}, {"python": "a:b"}),
     "accuracy has one form": ({"end_to_end": [], "independent": {}}, {"independent": {}}),
+    "a share has one form": ({"mps": 0.5, "slots": 2}, {"slots": 2}),
     "one of url, image or claim": ({"url": "https://x", "claim": "y"}, {"claim": "y"}),
     "only https:// keeps": ({"url": "http://x", "secret": "s"}, {"url": "https://x", "secret": "s"}),
     "a pool's tier": (
