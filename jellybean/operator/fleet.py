@@ -81,6 +81,7 @@ def _worker(pool: NodePool) -> dict[str, Any]:
         "memory": format_quantity(SIZE, pool.memory_bytes),
         **({"device": {"provider": pool.device}} if pool.device is not None else {}),
         **({"device_memory": format_quantity(SIZE, memory)} if (memory := pool.device_memory_bytes) else {}),
+        **({"share": {"mig": pool.mig}} if pool.mig is not None else {}),
     }
 
 

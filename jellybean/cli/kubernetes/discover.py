@@ -99,6 +99,8 @@ def _worker(pool: NodePool) -> str:
     device = f", device: {pool.device}" if pool.device is not None else ""
     if pool.device_memory_bytes is not None:
         device += f", device_memory: {format_quantity(SIZE, pool.device_memory_bytes, _DIGITS)}"
+    if pool.mig is not None:
+        device += f", share: {{mig: {pool.mig}}}"
     return f"{{tier: {pool.tier}, count: {pool.count}, price: {price}, memory: {memory}{device}}} # {about}"
 
 
