@@ -101,6 +101,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
     ),
     "measuring.memory_growth": ("ModelMemory", "memory_growth"),
     "measuring.sample_file": ("sample_file",),
+    "measuring.neighbours": ("busy_neighbours", "neighbour_count"),
     "measuring.timed_runs": (
         "PAUSE_S",
         "WARM_UP_BELOW_S",

@@ -63,6 +63,8 @@ from jellybean_agent.inference.tensors import dtype_of_datatype as dtype_of_data
 from jellybean_agent.inference.tensors import tensor_from_values as tensor_from_values
 from jellybean_agent.measuring.memory_growth import ModelMemory as ModelMemory
 from jellybean_agent.measuring.memory_growth import memory_growth as memory_growth
+from jellybean_agent.measuring.neighbours import busy_neighbours as busy_neighbours
+from jellybean_agent.measuring.neighbours import neighbour_count as neighbour_count
 from jellybean_agent.measuring.sample_file import sample_file as sample_file
 from jellybean_agent.measuring.timed_runs import PAUSE_S as PAUSE_S
 from jellybean_agent.measuring.timed_runs import WARM_UP_BELOW_S as WARM_UP_BELOW_S

@@ -14,6 +14,7 @@ _SIZES = {  # kind -> what its sizes look like, and an example
 SHARE_KINDS = tuple(_SIZES)
 _MIG_SLICES = 7  # compute slices of a GPU that MIG divides
 _BYTES_PER_GB = 1e9
+_ROUNDING = 1e-9  # of the number of parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,11 @@ class Share:
             return float(self.size) / 100
         match = _MIG.fullmatch(self.size) if self.kind == "mig" else None
         return int(match["slices"]) / _MIG_SLICES if match else 1 / int(self.size)
+
+    @property
+    def neighbours(self) -> int:
+        """Number of other parts of the device that slow it down when they are busy; MIG keeps parts apart."""
+        return 0 if self.kind == "mig" else int(1 / self.fraction + _ROUNDING) - 1
 
     def memory_bytes(self, whole: float) -> float:
         """Its part of a device's memory: as a MIG profile states it, else in proportion."""
