@@ -15,7 +15,7 @@ from jellybean_k8s.cluster.compare import compare_objects, object_key, with_hash
 from jellybean_solver import Plan
 
 SITES = (1, 100, 1000, 2500)
-SETTINGS = DeploymentSettings("agent:1", "gateway:1", ModelSource(url="https://models.example/digits"))
+SETTINGS = DeploymentSettings({"cpu": "agent:1"}, "gateway:1", ModelSource(url="https://models.example/digits"))
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import random
 import re
+from dataclasses import replace
 
 from jellybean_k8s.manifests.settings import DeploymentSettings, ModelSource, PoolSettings
 from jellybean_solver.model.model_ref import ModelRef
@@ -13,17 +13,15 @@ from jellybean_solver.model.plan import Plan, PlannedWorker, Route
 from tests.property.simulator.plans import random_plan
 
 SETTINGS = DeploymentSettings(
-    "registry.example/agent:1", "registry.example/gateway:1", ModelSource(url="https://models.example/x")
+    {"cpu": "registry.example/agent:1"}, "registry.example/gateway:1", ModelSource(url="https://models.example/x")
 )
 _ODD = ("Camera_Box", "x" * 60, "_pool.1", "9-lives", "a", "t4-gpu", "Pool-1.b")
 
 
 def with_models(plan: Plan) -> Plan:
     """The plan with a model file for every operator that names none."""
-    operators = [
-        dataclasses.replace(operator, model=operator.model or model_of(operator.name)) for operator in plan.operators
-    ]
-    return dataclasses.replace(plan, operators=tuple(operators))
+    operators = [replace(operator, model=operator.model or model_of(operator.name)) for operator in plan.operators]
+    return replace(plan, operators=tuple(operators))
 
 
 def model_of(operator: str) -> ModelRef:
@@ -39,8 +37,11 @@ def random_deployment(rng: random.Random) -> tuple[Plan, DeploymentSettings]:
     offset = rng.choice((0, 0, 1, 7))
     renamed = {w.name: f"{names[w.pool]}-{int(w.name.rsplit('-')[1]) + offset}" for w in plan.workers}
     plan = _renamed(plan, names, renamed)
+    devices = {name: rng.choice(("cpu", "cuda", "rocm", "openvino")) for name in names.values()}
+    for name, device in devices.items():
+        plan = on_device(plan, name, device)
     if rng.random() < 0.3:
-        plan = dataclasses.replace(plan, sites={plan.tiers[0]: rng.randint(2, 12)})
+        plan = replace(plan, sites={plan.tiers[0]: rng.randint(2, 12)})
     models = rng.choice(
         (
             ModelSource(url="https://models.example/x", secret="token"),
@@ -52,16 +53,17 @@ def random_deployment(rng: random.Random) -> tuple[Plan, DeploymentSettings]:
         name: PoolSettings(
             cpu=rng.choice((0.25, 1.0, 3.0)),
             memory_bytes=rng.choice((None, 3e9)),
-            gpu=rng.choice((None, "nvidia", "amd", "vendor.example/gpu")),
-            gpus=rng.randint(1, 4),
+            gpu=_gpu_of(devices[name], rng),
+            gpus=rng.randint(1, 4) if devices[name] == "openvino" else 1,
             node_labels=rng.choice(({}, {"example.com/kind": "box"})),
             one_per_node=rng.choice((None, True, False)),
         )
         for name in names.values()
         if rng.random() < 0.7
     }
-    settings = dataclasses.replace(
+    settings = replace(
         SETTINGS,
+        agent_images={device: f"registry.example/agent:{device}" for device in ("cpu", "cuda", "rocm", "openvino")},
         models=models,
         pools=chosen,
         name=rng.choice((None, "Some Name", "shop")),
@@ -73,11 +75,18 @@ def random_deployment(rng: random.Random) -> tuple[Plan, DeploymentSettings]:
     return plan, settings
 
 
+def on_device(plan: Plan, pool: str, device: str, **options: str) -> Plan:
+    """The plan with the pool's workers on the device."""
+    changed = {"device": device, "device_options": tuple(sorted(options.items()))}
+    workers = (replace(worker, **changed) if worker.pool == pool else worker for worker in plan.workers)
+    return replace(plan, workers=tuple(workers))
+
+
 def wide(plan: Plan, pool: str, count: int) -> Plan:
     """The plan with the pool's first worker `count` times, each on an equal share of its routes."""
     first = next(worker for worker in plan.workers if worker.pool == pool)
     stem = re.sub(r"[0-9]+$", "", first.name)
-    copies = [dataclasses.replace(first, name=f"{stem}{i + 1}") for i in range(count)]
+    copies = [replace(first, name=f"{stem}{i + 1}") for i in range(count)]
     others = [worker for worker in plan.workers if worker.pool != pool]
     routes = [
         Route(
@@ -87,17 +96,23 @@ def wide(plan: Plan, pool: str, count: int) -> Plan:
         for route in plan.routes
         for copy in copies
     ]
-    return dataclasses.replace(plan, workers=(*others, *copies), routes=tuple(routes))
+    return replace(plan, workers=(*others, *copies), routes=tuple(routes))
+
+
+def _gpu_of(device: str, rng: random.Random) -> str | None:
+    """A resource that a worker on the device may hold."""
+    others = {"cpu": (), "cuda": ("nvidia", "nvidia.com/gpu"), "rocm": ("amd",), "openvino": ("vendor.example/gpu",)}
+    return rng.choice((None, *others[device]))
 
 
 def _renamed(plan: Plan, pools: dict[str, str], workers: dict[str, str]) -> Plan:
     def worker(old: PlannedWorker) -> PlannedWorker:
-        return dataclasses.replace(old, name=workers[old.name], pool=pools[old.pool])
+        return replace(old, name=workers[old.name], pool=pools[old.pool])
 
-    return dataclasses.replace(
+    return replace(
         plan,
         operators=tuple(
-            dataclasses.replace(
+            replace(
                 o,
                 batch={pools[pool]: size for pool, size in o.batch.items()},
                 service={pools[pool]: times for pool, times in o.service.items()},

@@ -43,7 +43,7 @@ def resource(name: str = "digits", *, count: int = 2, **spec: Any) -> dict[str, 
                 "accuracy": {"independent": {"read": {"small": 85, "large": 95}}},
             },
             "kubernetes": {
-                "images": {"agent": "registry.example/agent:1", "gateway": "registry.example/gateway:1"},
+                "images": {"agent": {"cpu": "registry.example/agent:1"}, "gateway": "registry.example/gateway:1"},
                 "models": {"url": "https://models.example/digits"},
                 "pools": {"box": {"one_per_node": False}},
             },

@@ -101,6 +101,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
     ),
     "measuring.memory_growth": ("ModelMemory", "memory_growth"),
     "measuring.sample_file": ("sample_file",),
+    "measuring.neighbours": ("busy_neighbours", "neighbour_count"),
     "measuring.timed_runs": (
         "PAUSE_S",
         "WARM_UP_BELOW_S",
@@ -155,6 +156,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
     "system.driver": ("driver_of",),
     "system.machine": ("Machine", "installed_version", "this_machine"),
     "system.onnxruntime_package": ("onnxruntime_package",),
+    "system.share": ("SHARE_KINDS", "Share"),
     "system.malloc": ("keep_freed_memory",),
     "system.protocol_version": (
         "protocol_metadata",

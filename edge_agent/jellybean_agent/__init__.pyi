@@ -63,6 +63,8 @@ from jellybean_agent.inference.tensors import dtype_of_datatype as dtype_of_data
 from jellybean_agent.inference.tensors import tensor_from_values as tensor_from_values
 from jellybean_agent.measuring.memory_growth import ModelMemory as ModelMemory
 from jellybean_agent.measuring.memory_growth import memory_growth as memory_growth
+from jellybean_agent.measuring.neighbours import busy_neighbours as busy_neighbours
+from jellybean_agent.measuring.neighbours import neighbour_count as neighbour_count
 from jellybean_agent.measuring.sample_file import sample_file as sample_file
 from jellybean_agent.measuring.timed_runs import PAUSE_S as PAUSE_S
 from jellybean_agent.measuring.timed_runs import WARM_UP_BELOW_S as WARM_UP_BELOW_S
@@ -110,6 +112,8 @@ from jellybean_agent.system.private_files import stays_inside_folder as stays_in
 from jellybean_agent.system.private_files import write_private_file as write_private_file
 from jellybean_agent.system.protocol_version import protocol_metadata as protocol_metadata
 from jellybean_agent.system.protocol_version import protocol_mismatch as protocol_mismatch
+from jellybean_agent.system.share import SHARE_KINDS as SHARE_KINDS
+from jellybean_agent.system.share import Share as Share
 from jellybean_agent.telemetry.logs import LOG_VARIABLES as LOG_VARIABLES
 from jellybean_agent.telemetry.logs import add_log_options as add_log_options
 from jellybean_agent.telemetry.logs import configure_logging as configure_logging

@@ -5,16 +5,17 @@ from __future__ import annotations
 import re
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, SerializationInfo, model_validator
 
-from jellybean.documents.schema.fields import DocumentModel, Duration, Name, Size
+from jellybean.documents.schema.fields import NOT_EMPTY, DocumentModel, Duration, Name, Size, is_long
 from jellybean.documents.schema.reader import read_file
 from jellybean.documents.schema.validation import validate_tree
 from jellybean.documents.schema.workflow import FunctionRef
 from jellybean.errors import DocumentError, DocumentProblem
 from jellybean.quantities import InvalidValueError, quoted
+from jellybean_agent import CPU, DEVICE_NAMES, Device
 from jellybean_k8s import (
     GPU_RESOURCES,
     MIB,
@@ -47,6 +48,25 @@ def _reference(text: str) -> str:
     return text
 
 
+def _provider(name: str) -> str:
+    hint = f"write {', '.join(DEVICE_NAMES)}, or the full name of an execution provider"
+    try:
+        numbered = Device(name).name != name.partition(":")[0]
+    except ValueError as error:
+        raise InvalidValueError(str(error), hint) from error
+    if numbered:
+        raise InvalidValueError(f"{quoted(name)} has a number, but all devices of a provider have one image", hint)
+    return name
+
+
+def _by_provider(value: Any) -> Any:
+    return {CPU.name: value} if isinstance(value, str) else value
+
+
+def _short_if_cpu(value: dict[str, str], info: SerializationInfo) -> Any:
+    return value if is_long(info) or set(value) != {CPU.name} else value[CPU.name]
+
+
 def _url(text: str) -> str:
     if not re.fullmatch(r"https?://[^\s]+", text):
         raise InvalidValueError(f"{quoted(text)} is not a URL", "for example https://models.example/digits")
@@ -64,13 +84,22 @@ def _gpu(text: str) -> str:
 
 Label = Annotated[str, AfterValidator(_label)]
 Image = Annotated[str, AfterValidator(_reference)]
+AgentImages = Annotated[
+    dict[Annotated[str, AfterValidator(_provider)], Image],
+    NOT_EMPTY,
+    BeforeValidator(_by_provider, json_schema_input_type=str | dict[str, Image]),
+    PlainSerializer(_short_if_cpu),
+]
 Cores = Annotated[float, Field(strict=False, gt=0, le=1024)]
 
 
 class ImagesSpec(DocumentModel):
     """Container images of agent and gateway."""
 
-    agent: Image
+    agent: AgentImages = Field(
+        description="By execution provider of the workers, as in their `device`: {cpu: IMAGE, cuda: IMAGE}; a text is "
+        "the image of workers on the CPU."
+    )
     gateway: Image
     pull_secrets: Annotated[tuple[Name, ...], Field(strict=False)] = ()
 
@@ -106,7 +135,8 @@ class PoolSpec(DocumentModel):
         default=None, alias="memory", description="Memory request; by default the memory of its models plus 256 MiB."
     )
     gpu: Annotated[str, AfterValidator(_gpu)] | None = Field(
-        default=None, description="nvidia, amd, intel, or the name of an extended resource."
+        default=None,
+        description="nvidia, amd, intel, or the name of an extended resource; by default that of the planned device.",
     )
     gpus: int = Field(default=1, ge=1, le=64)
     nodes: dict[Label, str] = Field(
@@ -180,7 +210,7 @@ def deployment_settings(document: KubernetesDocument) -> DeploymentSettings:
     """Convert the document to the settings that manifest rendering takes."""
     models, gateway = document.models, document.gateway
     return DeploymentSettings(
-        agent_image=document.images.agent,
+        agent_images=document.images.agent,
         gateway_image=document.images.gateway,
         models=ModelSource(models.url, models.image, models.claim, models.folder, models.secret),
         name=document.name,

@@ -69,8 +69,7 @@ def with_pools(settings: DeploymentSettings, found: ResourceFleet) -> Deployment
     pools = dict(settings.pools)
     for name, known in found.pools.items():
         own = pools.get(name, known)
-        gpu, gpus = (own.gpu, own.gpus) if own.gpu is not None else (known.gpu, known.gpus)
-        pools[name] = replace(own, gpu=gpu, gpus=gpus, node_labels=own.node_labels or known.node_labels)
+        pools[name] = replace(own, node_labels=own.node_labels or known.node_labels)
     return replace(settings, pools=pools)
 
 
@@ -80,18 +79,21 @@ def _worker(pool: NodePool) -> dict[str, Any]:
         "count": pool.count,
         "price": format_quantity(PRICE_PER_H, pool.price_usd_per_h or 0.0),
         "memory": format_quantity(SIZE, pool.memory_bytes),
+        **({"device": {"provider": pool.device}} if pool.device is not None else {}),
+        **({"device_memory": format_quantity(SIZE, memory)} if (memory := pool.device_memory_bytes) else {}),
+        **({"share": {"mig": pool.mig}} if pool.mig is not None else {}),
     }
 
 
 def _pod_settings(pool: NodePool, nodes: Mapping[str, Object]) -> PoolSettings:
-    """Pod settings of a pool: a label that all its nodes share, and their GPUs."""
+    """Pod settings of a pool: a label that all its nodes share. Their GPUs follow from the device."""
     shared: dict[str, str] = {}
     for label in (POOL_LABEL, *INSTANCE_LABELS):
         values = {(nodes[name]["metadata"].get("labels") or {}).get(label) for name in pool.nodes}
         if len(values) == 1 and (value := values.pop()) is not None:
             shared = {label: str(value)}
             break
-    return PoolSettings(gpu=pool.gpu, gpus=max(1, pool.gpus), node_labels=shared)
+    return PoolSettings(node_labels=shared)
 
 
 def _describe(fleet: NodeFleet) -> str:

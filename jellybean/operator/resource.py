@@ -113,6 +113,12 @@ RULES: SchemaRules = {
             "accuracy has one form: end_to_end, per_operator or independent",
         )
     ],
+    "ShareSpec": [
+        (
+            "[has(self.mig), has(self.mps), has(self.slots)].exists_one(given, given)",
+            "a share has one form: mig, mps or slots",
+        )
+    ],
     "ModelsSpec": [
         (
             "[has(self.url), has(self.image), has(self.claim)].exists_one(given, given)",

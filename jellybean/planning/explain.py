@@ -26,6 +26,7 @@ from jellybean.quantities import (
     quoted,
 )
 from jellybean.quantities import QuantityKind as Unit
+from jellybean_agent import Device
 from jellybean_solver import (
     DEFAULT_GAP,
     WORKFLOW_SEPARATOR,
@@ -352,6 +353,12 @@ def _setting_text(problem: Problem, requirement: Requirement, index: int, value:
         return "shared" if kind is RequirementKind.SHARING else "null"
     if kind is RequirementKind.RATE:
         return _rounded(RATE, problem.source_by_name[requirement.subjects[index]].rate_per_s * value, up=False)
+    if kind is RequirementKind.DEVICE_MEMORY:
+        pool = problem.pool_by_name[requirement.subjects[index]]
+        share = Device(pool.device, pool.device_options).share
+        if share is not None and share.kind == "mig":
+            return "null"  # its profile states its memory, whatever the whole device has
+        value /= share.fraction if share is not None else 1.0
     if kind in _UNITS:
         return _rounded(_UNITS[kind], value, up=True)
     if kind is RequirementKind.ACCURACY:

@@ -38,7 +38,16 @@ from jellybean.profiler.latency import Latency, Point
 from jellybean.profiler.measurement_plan import MeasurementPlan
 from jellybean.profiler.survey import Survey
 from jellybean.profiler.workload import Model, Workload
-from jellybean_agent import CPU, Device, Machine, ModelMemory, driver_of, installed_version, this_machine
+from jellybean_agent import (
+    CPU,
+    Device,
+    Machine,
+    ModelMemory,
+    driver_of,
+    installed_version,
+    neighbour_count,
+    this_machine,
+)
 
 NOISY = 0.10  # relative spread of repeated latency measurements above which a note is printed
 MIN_NOISE_S = 1e-3  # no note on the spread of shorter latencies: it comes from clocks and sleeps, not from the model
@@ -195,12 +204,14 @@ class ProfilesMerge:
                 points = [p for p in self.findings.latency if (p.model, p.speed, p.device) == kind]
                 memory = self.findings.memory[model, kind[2]]
                 latency[name] = {point.batch: _figures(self.findings.latency[point], memory) for point in points}
-                origins[name] = self._origin(name, None if stage else short(model.sha256), kind[2])
+                origins[name] = self._origin(
+                    name, None if stage else short(model.sha256), kind[2], neighbour_count(model.code[0], kind[2])
+                )
             elif name in old:
                 latency[name], origins[name] = old[name], was.get(name, Origin(source=BY_HAND))
         return latency, origins
 
-    def _origin(self, worker_type: str, digest: str | None, device: Device) -> Origin:
+    def _origin(self, worker_type: str, digest: str | None, device: Device, beside: int) -> Origin:
         """The origin of a row that this run measured."""
         return Origin(
             model=digest,
@@ -208,6 +219,7 @@ class ProfilesMerge:
             device=str(device) if device != CPU else None,
             provider=device.provider if not device.is_cpu else None,
             driver=self._by.driver_of(device),
+            beside=beside or None,
             run=self.number,
         )
 

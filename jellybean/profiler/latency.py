@@ -37,6 +37,8 @@ from jellybean_agent import (
     Device,
     Executor,
     batched,
+    busy_neighbours,
+    neighbour_count,
     stack_requests,
     timed_runs,
 )
@@ -105,6 +107,7 @@ class LatencyMeter:
             seconds=self.block_s(point),
             work=self._workload.digest,
             inputs=(COMPUTE_INPUTS, VARIED_INPUTS),
+            **({"beside": beside} if (beside := neighbour_count(model.code[0], point.device)) else {}),
             **key_of_device(point.device),
         )
 
@@ -136,7 +139,9 @@ class LatencyMeter:
     def _samples(self, point: Point, inputs: Sequence[Inputs], block: int) -> list[float]:
         warm_up_runs = WARM_UP_RUNS if self._is_fast(point) else int(block == 0)
         executor = self._executor(point.model, point.device)
-        return timed_runs(executor, inputs, Block(block, self.block_s(point), warm_up_runs))
+        names = self._workload.input_names(point.model)
+        with busy_neighbours(*point.model.code, names, point.device, inputs):
+            return timed_runs(executor, inputs, Block(block, self.block_s(point), warm_up_runs))
 
     def _compute(self, point: Point, inputs: Sequence[Inputs]) -> list[tuple[float, float]]:
         """CPU seconds of some inputs of the sample: least back to back, after a pause."""

@@ -91,7 +91,7 @@ def speeds_of(project: Project) -> dict[str, float]:
 
 def devices_of(project: Project) -> dict[str, Device]:
     """Worker type -> device. ProfileError if pools of one worker type have different devices."""
-    return _by_type(project, lambda spec: spec.device, "with different devices ({} and {})")
+    return _by_type(project, lambda spec: spec.worker_device, "with different devices ({} and {})")
 
 
 def _by_type(project: Project, value_of: Callable[[WorkerPoolSpec], Value], difference: str) -> dict[str, Value]:
@@ -116,7 +116,7 @@ def require_devices(project: Project, todo: MeasurementPlan) -> None:
         if (spec.type or pool) not in types:
             continue
         try:
-            try_device(spec.device)
+            try_device(spec.worker_device)
         except AgentError as error:
             problems.append(DocumentProblem(file, None, None, f"workers.{pool}.device", str(error)))
     if problems:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import io
+import os
 from typing import Any
 
 import numpy as np
@@ -20,6 +24,7 @@ ORT_ERRORS: tuple[type[Exception], ...] = (
 _OPEN_ERRORS: tuple[type[Exception], ...] = (*ORT_ERRORS, ValueError, RuntimeError)  # ValueError: unknown options
 _MAX_TEXT = 300  # characters of onnxruntime's message
 _CPU_NODES_TEXT = "assigned to the default CPU EP"
+_MPS_THREADS = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"  # read by CUDA when a process first uses the GPU
 _TRIAL_MODEL = bytes.fromhex(
     "080712003a350a0e0a01780a017812017922034164641201745a0f0a0178120a0a08080112040a020801620f0a0179120a0a"
     "08080112040a02080142040a00100d"
@@ -44,6 +49,10 @@ def open_on_device(model: bytes, options: ort.SessionOptions, device: Device, mo
     ModelError if there is no such provider, if it does not start, or if it cannot run the model.
     """
     require_provider(device)
+    if device.is_nvidia:
+        _load_cuda()
+    if device.share is not None and device.share.kind == "mps":
+        os.environ[_MPS_THREADS] = device.share.size
     try:
         session = _session(model, options, device)
     except _OPEN_ERRORS as error:
@@ -51,6 +60,16 @@ def open_on_device(model: bytes, options: ort.SessionOptions, device: Device, mo
     if session.get_providers()[0] != device.provider:
         raise ModelError(_does_not_start(device))
     return session
+
+
+@functools.cache
+def _load_cuda() -> None:
+    """Load CUDA and cuDNN from NVIDIA's wheels (extra agent-cuda), if they are there: no library path has them.
+
+    onnxruntime prints what it does not find; whether that is needed shows when a session opens.
+    """
+    with contextlib.redirect_stdout(io.StringIO()):
+        ort.preload_dlls(directory="")
 
 
 def _session(model: bytes, options: ort.SessionOptions, device: Device) -> ort.InferenceSession:

@@ -19,6 +19,7 @@ from jellybean_agent.execution.executor import Executor
 from jellybean_agent.execution.process_main import limit_memory
 from jellybean_agent.measuring.job import Job, read_job
 from jellybean_agent.measuring.memory_growth import memory_growth
+from jellybean_agent.measuring.neighbours import busy_neighbours
 from jellybean_agent.measuring.sample_file import read_sample_file
 from jellybean_agent.measuring.timed_runs import WARM_UP_BELOW_S, WARM_UP_RUNS, Block, batched, timed_runs
 
@@ -69,7 +70,8 @@ def _time(job: Job, answers: TextIO) -> None:
         for batch, seconds, blocks in job.points:
             if number not in blocks:
                 continue
-            samples = timed_runs(executor, inputs[batch], Block(number, seconds, warm_up_runs[batch]))
+            with busy_neighbours(job.code, job.sha256, job.upstreams, job.on_device, inputs[batch]):
+                samples = timed_runs(executor, inputs[batch], Block(number, seconds, warm_up_runs[batch]))
             warm_up_runs[batch] = WARM_UP_RUNS if median(samples) < WARM_UP_BELOW_S else 0
             _answer(answers, batch=batch, block=number, seconds=samples)
 

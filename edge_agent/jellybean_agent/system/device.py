@@ -1,13 +1,15 @@
 """The device of a worker: the execution provider of onnxruntime on which its models run, with the provider's options.
 
-Options whose names begin with `session.` are entries of onnxruntime's session configuration; the others are passed to
-the provider.
+Options whose names begin with `session.` are entries of onnxruntime's session configuration; one that begins with
+`share.` says which part of a device it is; the others are passed to the provider.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+
+from jellybean_agent.system.share import Share
 
 _PROVIDERS = {
     "cpu": "CPUExecutionProvider",
@@ -22,6 +24,7 @@ DEVICE_NAMES = tuple(_PROVIDERS)
 _NUMBERED = frozenset({"cuda", "tensorrt", "rocm", "migraphx", "directml"})  # providers with an option device_id
 _NAME = re.compile(r"(?P<provider>[A-Za-z0-9]+)(?::(?P<number>[0-9]{1,3}))?")
 _SESSION_PREFIX = "session."
+_SHARE_PREFIX = "share."
 _CPU_NODES = "session.disable_cpu_ep_fallback"
 _NVIDIA = frozenset({"cuda", "tensorrt"})
 _LIMITED = frozenset({"cuda", "rocm"})  # providers with an option gpu_mem_limit: bytes of a session's arena
@@ -32,7 +35,7 @@ _ONE_THREAD = {"openvino": (("device_type", "CPU"), ("num_of_threads", "1"))}  #
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """`name`: `cpu`, `cuda`, `cuda:1`, ..., or a provider's full name (XnnpackExecutionProvider).
+    """`name`: `cpu`, `cuda`, `cuda:1`, ..., or the full name of another provider (XnnpackExecutionProvider).
 
     ValueError for other names; the message says what is wrong with it.
     """
@@ -41,13 +44,17 @@ class Device:
     options: tuple[tuple[str, str], ...] = ()  # sorted by name
 
     def __post_init__(self) -> None:
-        """Refuse unknown names, and numbers of devices that have none."""
+        """Refuse unknown names, second names of a provider, and numbers of devices that have none."""
+        if short := next((name for name, provider in _PROVIDERS.items() if provider == self.name), None):
+            raise ValueError(f"{self.name!r} is called {short}")
         match = _NAME.fullmatch(self.name)
         kind = match["provider"] if match else ""
         if kind not in _PROVIDERS and not kind.endswith("ExecutionProvider"):
             raise ValueError(f"{self.name!r} is no device")
         if match and match["number"] and kind not in _NUMBERED:
             raise ValueError(f"{kind} devices have no number")
+        if len(shares := self._shares) > 1:
+            raise ValueError(f"{' and '.join(share.kind for share in shares)}: a device has one share")
 
     def __str__(self) -> str:
         """The device in words: its name, and its options if it has any."""
@@ -73,6 +80,23 @@ class Device:
         """Number of the device among those of its provider. ValueError if its options have another than a number."""
         return int(self.provider_options.get("device_id", "0"))
 
+    @property
+    def share(self) -> Share | None:
+        """The part of a device that it is; None for a whole one."""
+        return next(iter(self._shares), None)
+
+    @property
+    def _shares(self) -> list[Share]:
+        return [
+            Share(name.removeprefix(_SHARE_PREFIX), size)
+            for name, size in self.options
+            if name.startswith(_SHARE_PREFIX)
+        ]
+
+    def part(self, share: Share) -> Device:
+        """A part of this device."""
+        return Device(self.name, tuple(sorted((*self.options, (f"{_SHARE_PREFIX}{share.kind}", share.size)))))
+
     def with_memory_limit(self, limit_bytes: float) -> Device:
         """The device for a model that may take so much of its memory.
 
@@ -97,7 +121,7 @@ class Device:
         """Options of the provider: the number of the device, one thread per model, and what `options` says."""
         number = self.name.partition(":")[2]
         numbered = {"device_id": number or "0"} if self._kind in _NUMBERED else {}
-        given = {name: value for name, value in self.options if not name.startswith(_SESSION_PREFIX)}
+        given = {name: value for name, value in self.options if not name.startswith((_SESSION_PREFIX, _SHARE_PREFIX))}
         return {**dict(_ONE_THREAD.get(self._kind, ())), **numbered, **given}
 
     @property

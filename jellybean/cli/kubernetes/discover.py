@@ -95,16 +95,21 @@ def infrastructure_text(fleet: NodeFleet, tiers: list[str]) -> str:
 def _worker(pool: NodePool) -> str:
     price = format_quantity(PRICE_PER_H, pool.price_usd_per_h or 0.0, _DIGITS)
     memory = format_quantity(SIZE, pool.memory_bytes, _DIGITS)
-    about = f"{pool.cpu:g} cores" + (f", {pool.gpus} GPUs of {pool.gpu}" if pool.gpu else "")
-    return f"{{tier: {pool.tier}, count: {pool.count}, price: {price}, memory: {memory}}} # {about}"
+    about = f"{pool.cpu:g} cores" + (f", {pool.gpus} GPUs of {pool.gpu} on each node" if pool.gpu else "")
+    device = f", device: {pool.device}" if pool.device is not None else ""
+    if pool.device_memory_bytes is not None:
+        device += f", device_memory: {format_quantity(SIZE, pool.device_memory_bytes, _DIGITS)}"
+    if pool.mig is not None:
+        device += f", share: {{mig: {pool.mig}}}"
+    return f"{{tier: {pool.tier}, count: {pool.count}, price: {price}, memory: {memory}{device}}} # {about}"
 
 
 def _hint(fleet: NodeFleet) -> str:
-    """Advice to the user: the settings of kubernetes.yaml that the fleet's pools need; empty if they need none."""
-    pools = {pool.name: f"{{gpu: {pool.gpu}, gpus: {pool.gpus}}}" for pool in fleet.pools if pool.gpu}
-    if not pools:
+    """Advice to the user: the images of agents that the fleet's devices need; empty if the CPU's is enough."""
+    devices = dict.fromkeys(pool.device or "cpu" for pool in fleet.pools)
+    if set(devices) == {"cpu"}:
         return ""
-    return "kubernetes.yaml needs: pools: {" + ", ".join(f"{name}: {text}" for name, text in pools.items()) + "}"
+    return "kubernetes.yaml needs: images: {agent: {" + ", ".join(f"{device}: IMAGE" for device in devices) + "}}"
 
 
 def _prices(path: Path) -> dict[str, float]:

@@ -117,13 +117,13 @@ def _pools(infrastructure: InfrastructureDocument) -> tuple[Pool, ...]:
             name,
             pool.tier,
             pool.count,
-            pool.price_usd_per_h,
+            pool.worker_price_usd_per_h,
             pool.sharing or infrastructure.limits.sharing,
             pool.memory_bytes,
             pool.emulated_speed,
-            pool.device.name,
-            pool.device.options,
-            pool.device_memory_bytes,
+            pool.worker_device.name,
+            pool.worker_device.options,
+            pool.worker_device_memory_bytes,
         )
         for name, pool in infrastructure.workers.items()
         if pool.count > 0

@@ -73,7 +73,7 @@ def _fits(measured: BatchProfile, size: int, worker: WorkerPoolSpec) -> bool:
     """True if a batch fits into an empty worker's memories. Size 1 always passes: the solver reports missing memory."""
     pairs = (
         (measured.memory_bytes, worker.memory_bytes),
-        (measured.device_memory_bytes, worker.device_memory_bytes),
+        (measured.device_memory_bytes, worker.worker_device_memory_bytes),
     )
     return size == 1 or all(loaded is None or limit is None or loaded <= limit for loaded, limit in pairs)
 

@@ -87,7 +87,7 @@ def read_content(
         {pool.type or name: pool.speed for name, pool in infrastructure.workers.items()},
         {(operator, variant): workflow.operators[operator].cuts_of(variant) for operator, variant in variants},
         frozenset((operator, variant) for operator, found in signatures.items() for variant in found),
-        {pool.type or name: pool.device for name, pool in infrastructure.workers.items()},
+        {pool.type or name: pool.worker_device for name, pool in infrastructure.workers.items()},
     )
 
 

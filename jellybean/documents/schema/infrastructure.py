@@ -20,8 +20,9 @@ from jellybean.documents.schema.fields import (
     Size,
     Speed,
 )
+from jellybean.documents.schema.share import ShareSpec
 from jellybean.quantities import InvalidValueError, quoted
-from jellybean_agent import CPU
+from jellybean_agent import CPU, Device
 from jellybean_solver import LEAST_SAVED_SHARE, Sharing
 
 MAX_SITES = 100_000  # maximum number of sites of a tier
@@ -32,7 +33,10 @@ class WorkerPoolSpec(DocumentModel):
 
     tier: Name
     count: int = Field(default=1, ge=0, le=100_000, description="Number of workers; 0 disables the pool.")
-    price_usd_per_h: PricePerHour = Field(alias="price", description="Price of one worker, for example 0.096 USD/h.")
+    price_usd_per_h: PricePerHour = Field(
+        alias="price",
+        description="Price of one worker, for example 0.096 USD/h; with `share` that of the whole device.",
+    )
     memory_bytes: Size | None = Field(
         default=None, alias="memory", description="Memory of one worker, for example 4 GiB."
     )
@@ -57,7 +61,13 @@ class WorkerPoolSpec(DocumentModel):
     device_memory_bytes: Size | None = Field(
         default=None,
         alias="device_memory",
-        description="Memory of the device of one worker, beside `memory`, which is the host's; for example 16 GiB.",
+        description="Memory of the device of one worker, beside `memory`, which is the host's; for example 16 GiB. "
+        "With `share` that of the whole device.",
+    )
+    share: ShareSpec | None = Field(
+        default=None,
+        description="A worker is a part of the device: {mig: 1g.10gb}, {mps: 25 %} or {slots: 4}. It costs that part "
+        "of the price.",
     )
 
     @model_validator(mode="after")
@@ -72,7 +82,27 @@ class WorkerPoolSpec(DocumentModel):
                 "device_memory is the memory of a GPU or another device, but the device is the CPU",
                 "write memory instead, or the device",
             )
+        if self.device.share is not None:
+            raise InvalidValueError("share is no option of the device", "write share beside device")
+        if self.share is not None and (reason := self.share.refusal(self.device)):
+            raise InvalidValueError(reason, "remove share, or write another device")
         return self
+
+    @property
+    def worker_device(self) -> Device:
+        """The device on which the models of a worker run: `device`, or its part."""
+        return self.device if self.share is None else self.device.part(self.share.share)
+
+    @property
+    def worker_price_usd_per_h(self) -> float:
+        """Price of a worker: `price`, or its part."""
+        return self.price_usd_per_h * (1.0 if self.share is None else self.share.share.fraction)
+
+    @property
+    def worker_device_memory_bytes(self) -> float | None:
+        """Memory of a worker's device: `device_memory`, or its part; None if it is not stated."""
+        whole = self.device_memory_bytes
+        return whole if whole is None or self.share is None else self.share.share.memory_bytes(whole)
 
     @property
     def emulated_speed(self) -> float:

@@ -76,6 +76,9 @@ class Origin(DocumentModel):
     device: str | None = Field(default=None, description="Device it was measured on, in words; none for the CPU.")
     provider: str | None = Field(default=None, description="Execution provider of the device; none for the CPU's.")
     driver: str | None = Field(default=None, description="Driver of the device, with its version.")
+    beside: int | None = Field(
+        default=None, ge=1, description="Number of other parts of the device that ran the same model meanwhile."
+    )
     run: RunNumber | None = Field(default=None, description="Number of the profiling run, in `runs`.")
 
     @model_validator(mode="after")

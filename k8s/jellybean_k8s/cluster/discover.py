@@ -1,5 +1,8 @@
 """Derives worker pools from a cluster's nodes: nodes equal in tier, site, type and size form a pool. Pure.
 
+A node is a worker, or as many as it has GPUs and parts of GPUs by MIG, since the models of a worker run on one; they
+share its cores and memory equally, and its price by their parts of a GPU.
+
 Not derived: how fast nodes are (profile on them) and what links cost.
 """
 
@@ -7,9 +10,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from jellybean_k8s.cluster.node_gpus import gpu_memory_bytes, node_gpu, node_workers
 from jellybean_k8s.cluster.preflight import parse_quantity
 from jellybean_k8s.errors import DeployError
 from jellybean_k8s.manifests.settings import GPU_RESOURCES, MIB
@@ -28,7 +32,12 @@ _REFUSED = ("NoSchedule", "NoExecute")
 
 @dataclass(frozen=True, slots=True)
 class NodePool:
-    """Equal nodes of a tier, `count` in each of its sites. `gpu`: a vendor, or the name of a resource."""
+    """Workers of a tier on equal nodes, `count` in each of its sites. Memory and cores are those of a worker.
+
+    `gpu`: a vendor, or the name of a resource. `gpus`: whole ones of a node. `device`: of a worker as documents name
+    it; None for the CPU. `mig`: MIG profile of the part of a GPU that a worker is; None for a whole one. Price and
+    `device_memory_bytes` (None if unknown) are those of the whole GPU.
+    """
 
     name: str
     tier: str
@@ -39,6 +48,9 @@ class NodePool:
     gpus: int
     price_usd_per_h: float | None
     nodes: tuple[str, ...]
+    device: str | None
+    device_memory_bytes: float | None
+    mig: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +70,7 @@ def discover_pools(
     tier_label: str = TIER_LABEL,
     site_label: str = SITE_LABEL,
 ) -> NodeFleet:
-    """The pools of a cluster's nodes. `prices`: USD per hour by pool, instance type or node; node labels override them.
+    """The pools of a cluster's nodes. `prices`: USD per hour of a node by pool, instance type or node; labels override.
 
     DeployError if a tier is unknown or its sites differ.
     """
@@ -76,9 +88,11 @@ def discover_pools(
         chosen.setdefault((own[tier_label], _node_type(node)), []).append(node)
     sites = {tier: count for tier in tiers if (count := len(_sites(chosen, tier, site_label))) > 1}
     pools = [
-        _pool(tier, kind, group, sites.get(tier, 1), site_label, prices)
+        pool
         for (tier, kind), alike in sorted(chosen.items(), key=lambda item: (tiers.index(item[0][0]), item[0][1]))
-        for group in _by_memory(alike)
+        for same_gpus in _by_gpus(alike)
+        for group in _by_memory(same_gpus)
+        for pool in _pools(tier, kind, group, sites.get(tier, 1), site_label, prices)
     ]
     return NodeFleet(_with_unique_names(pools), sites, tuple(left_out))
 
@@ -102,21 +116,13 @@ def _node_type(node: KubeObjectView) -> str:
     own = node["metadata"].get("labels") or {}
     if POOL_LABEL in own:
         return str(own[POOL_LABEL])
-    gpu, count = _gpu(node)
+    gpu, count = node_gpu(node)
     model = next((own[label] for label in _MODEL_LABELS if label in own), gpu)
     instance = next((own[label] for label in INSTANCE_LABELS if label in own), None)
     size = f"{_capacity(node, 'cpu'):g}-cpu"
     many = f"{count}x-" if count > 1 else ""
     parts = [f"{many}{model}" if model else "", instance or size]
     return "-".join(part for part in parts if part)
-
-
-def _gpu(node: KubeObjectView) -> tuple[str | None, int]:
-    vendors = {resource: vendor for vendor, resource in GPU_RESOURCES.items()}
-    for resource, count in sorted((node["status"].get("allocatable") or {}).items()):
-        if "/" in resource and int(parse_quantity(count)) > 0 and (resource in vendors or resource.endswith("/gpu")):
-            return vendors.get(resource, resource), int(parse_quantity(count))
-    return None, 0
 
 
 def _capacity(node: KubeObjectView, resource: str) -> float:
@@ -126,6 +132,14 @@ def _capacity(node: KubeObjectView, resource: str) -> float:
 def _sites(chosen: Mapping[tuple[str, str], Sequence[KubeObjectView]], tier: str, label: str) -> set[str]:
     nodes = [node for (of, _), alike in chosen.items() if of == tier for node in alike]
     return {found for node in nodes if (found := (node["metadata"].get("labels") or {}).get(label))}
+
+
+def _by_gpus(nodes: Sequence[KubeObjectView]) -> list[list[KubeObjectView]]:
+    """Nodes grouped by vendor, number and memory of their GPUs: nodes with the same pool label may differ in them."""
+    groups: dict[object, list[KubeObjectView]] = {}
+    for node in nodes:
+        groups.setdefault((node_gpu(node), node_workers(node), gpu_memory_bytes(node)), []).append(node)
+    return list(groups.values())
 
 
 def _by_memory(nodes: Sequence[KubeObjectView]) -> list[list[KubeObjectView]]:
@@ -140,36 +154,46 @@ def _by_memory(nodes: Sequence[KubeObjectView]) -> list[list[KubeObjectView]]:
     return groups
 
 
-def _pool(
+def _pools(
     tier: str, kind: str, nodes: Sequence[KubeObjectView], sites: int, site_label: str, prices: Mapping[str, float]
-) -> NodePool:
-    gpu, gpus = _gpu(nodes[0])
+) -> Iterator[NodePool]:
+    """A pool of each kind of workers on equal nodes. Together the workers of a node cost what the node does."""
+    (gpu, gpus), workers = node_gpu(nodes[0]), node_workers(nodes[0])
     name = _NOT_A_NAME.sub("-", kind).strip("-.")[:_MAX_NAME_LENGTH] or "pool"
-    count = len(nodes)
-    if sites > 1:
-        each = Counter((node["metadata"].get("labels") or {}).get(site_label, "") for node in nodes)
-        if len(each) != sites or len(set(each.values())) > 1:
-            told = ", ".join(f"{site or 'none'}: {number}" for site, number in sorted(each.items())[:4])
-            raise DeployError(
-                f"sites of tier {tier} are not alike: {name} is in {len(each)} of {sites} ({told}); plan them "
-                f"apart, or label nodes {POOL_LABEL}"
-            )
-        count = next(iter(each.values()))
-    return NodePool(
-        name=name,
-        tier=tier,
-        count=count,
-        memory_bytes=min(_capacity(node, "memory") for node in nodes) // MIB * MIB,
-        cpu=min(_capacity(node, "cpu") for node in nodes),
-        gpu=gpu,
-        gpus=gpus,
-        price_usd_per_h=_price(name, nodes, prices),
-        nodes=tuple(str(node["metadata"]["name"]) for node in nodes),
-    )
+    count = len(nodes) if sites == 1 else _nodes_per_site(name, tier, nodes, sites, site_label)
+    price, devices = _price(name, nodes, prices), sum(part.count * part.fraction for part in workers)
+    each = sum(part.count for part in workers)
+    for part in workers:
+        yield NodePool(
+            name=name if part.mig is None else f"{name}-mig-{part.mig}",
+            tier=tier,
+            count=count * part.count,
+            memory_bytes=min(_capacity(node, "memory") for node in nodes) / each // MIB * MIB,
+            cpu=min(_capacity(node, "cpu") for node in nodes) / each,
+            gpu=gpu,
+            gpus=gpus,
+            price_usd_per_h=price / devices if price is not None else None,
+            nodes=tuple(str(node["metadata"]["name"]) for node in nodes),
+            device=part.device,
+            device_memory_bytes=gpu_memory_bytes(nodes[0]) if part.device is not None else None,
+            mig=part.mig,
+        )
+
+
+def _nodes_per_site(pool: str, tier: str, nodes: Sequence[KubeObjectView], sites: int, site_label: str) -> int:
+    """Number of a pool's nodes in each site. DeployError if sites differ."""
+    each = Counter((node["metadata"].get("labels") or {}).get(site_label, "") for node in nodes)
+    if len(each) != sites or len(set(each.values())) > 1:
+        told = ", ".join(f"{site or 'none'}: {number}" for site, number in sorted(each.items())[:4])
+        raise DeployError(
+            f"sites of tier {tier} are not alike: {pool} is in {len(each)} of {sites} ({told}); plan them "
+            f"apart, or label nodes {POOL_LABEL}"
+        )
+    return next(iter(each.values()))
 
 
 def _price(pool: str, nodes: Sequence[KubeObjectView], prices: Mapping[str, float]) -> float | None:
-    """The highest price of the nodes, so that costs are never underestimated; None if one is unknown."""
+    """The highest price of a node, so that costs are never underestimated; None if one is unknown."""
     found: list[float | None] = []
     for node in nodes:
         own = node["metadata"].get("labels") or {}
@@ -201,5 +225,5 @@ def _with_unique_names(pools: Iterable[NodePool]) -> tuple[NodePool, ...]:
         seen[pool.name] += 1
         number = seen[pool.name]
         name = pool.name if number == 1 else f"{pool.name}-size{number}"
-        found.append(NodePool(name, *(getattr(pool, field) for field in NodePool.__slots__[1:])))
+        found.append(replace(pool, name=name))
     return tuple(found)

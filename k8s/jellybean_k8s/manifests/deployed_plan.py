@@ -13,6 +13,7 @@ from importlib import resources
 from typing import Any
 
 from jellybean_k8s.errors import DeployError
+from jellybean_k8s.manifests.devices import provider_of
 from jellybean_k8s.manifests.settings import OWN_STEPS, DeploymentSettings
 from jellybean_k8s.manifests.worker_groups import WorkerGroup, worker_groups
 from jellybean_k8s.names import MAX_SET_NAME_LENGTH, dns_name
@@ -43,9 +44,11 @@ class DeployedPlan:
 
     @cached_property
     def document(self) -> Mapping[str, Any]:
-        """The plan as served: links and devices are real, so nothing is emulated."""
+        """The plan as served: links and devices are real, so nothing is emulated, and a pod's GPU is its number 0."""
         links = tuple(dataclasses.replace(link, bandwidth_bytes_per_s=None, latency_s=0.0) for link in self.plan.links)
-        workers = tuple(dataclasses.replace(worker, speed=1.0) for worker in self.plan.workers)
+        workers = tuple(
+            dataclasses.replace(worker, speed=1.0, device=provider_of(worker.device)) for worker in self.plan.workers
+        )
         return to_document(dataclasses.replace(self.plan, links=links, workers=workers))
 
     @cached_property

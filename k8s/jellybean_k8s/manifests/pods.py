@@ -14,6 +14,7 @@ from jellybean_k8s.manifests.deployed_plan import (
     METRICS_PORT,
     DeployedPlan,
 )
+from jellybean_k8s.manifests.devices import agent_image, gpu_resource, gpu_taints
 from jellybean_k8s.manifests.settings import MIB
 from jellybean_k8s.manifests.worker_groups import WorkerGroup
 from jellybean_k8s.names import APP_PREFIX, FIELD_MANAGER, OWN_PREFIX, label_value
@@ -65,25 +66,27 @@ def agent_template(deployed: DeployedPlan, group: WorkerGroup) -> KubeObject:
     needs = math.ceil(pool.memory_bytes or group.needs_bytes + AGENT_BASE_BYTES)
     most = max(needs, math.ceil(group.memory_bytes or 1.5 * needs))
     resources = _resources(pool.cpu, needs, most)
-    if pool.gpu_resource is not None:
-        resources["limits"][pool.gpu_resource] = str(pool.gpus)  # a GPU's request is its limit
+    gpu = gpu_resource(settings, group)
+    if gpu is not None:
+        resources["limits"][gpu] = str(pool.gpus)  # a GPU's request is its limit
+    image = agent_image(settings, group)
     ports = {"agent": AGENT_PORT, "health": HEALTH_PORT, "metrics": METRICS_PORT}
-    agent = _container(
-        "agent", settings.agent_image, commands.agent(deployed, group, most - AGENT_BASE_BYTES), ports, resources
-    )
+    agent = _container("agent", image, commands.agent(deployed, group, most - AGENT_BASE_BYTES), ports, resources)
     agent |= {
         "env": _worker_number_env(group),
         "volumeMounts": _mounts("models"),
         **_probes(settings.start_s, loads=True),
     }
     agent["lifecycle"] = _pre_stop(settings.pre_stop_s)
-    prepare = _prepare(deployed, commands.prepare(deployed, group))
+    prepare = _prepare(image, commands.prepare(deployed, group))
     prepare |= {"env": [*_worker_number_env(group), *_authorization(deployed)]}
     prepare["volumeMounts"] = _mounts("models", written=settings.models.url is not None)
     spec = _pod(deployed, [prepare], [agent], group.tier)
     spec["affinity"] = _affinity(deployed, group.tier, group)
-    gpu_taints = [_tolerate_any(pool.gpu_resource)] if pool.gpu_resource is not None else []
-    spec["tolerations"] = [*_tolerations(deployed, group.tier), *gpu_taints]
+    spec["tolerations"] = [
+        *_tolerations(deployed, group.tier),
+        *(_tolerate_any(taint) for taint in gpu_taints(settings, group)),
+    ]
     spec[_SPREAD] = _spread(selector(deployed, "agent", group))
     spec["volumes"] = [*_volumes(deployed, commands.tls_secret(deployed, group)), _models(deployed, group)]
     return _template(deployed, labels(deployed, "agent", group), spec)
@@ -98,7 +101,7 @@ def gateway_template(deployed: DeployedPlan) -> KubeObject:
     gateway = _container("gateway", settings.gateway_image, commands.gateway(deployed), ports, resources)
     gateway |= {"volumeMounts": _mounts(), **_probes(settings.start_s, loads=False)}
     gateway["lifecycle"] = _pre_stop(settings.pre_stop_s)
-    prepare = _prepare(deployed, commands.prepare(deployed, None)) | {"volumeMounts": _mounts()}
+    prepare = _prepare(settings.gateway_image, commands.prepare(deployed, None)) | {"volumeMounts": _mounts()}
     spec = _pod(deployed, [prepare], [gateway], tier)
     spec["affinity"] = _affinity(deployed, tier, None)
     spec["tolerations"] = _tolerations(deployed, tier)
@@ -158,8 +161,9 @@ def _container(
     return found
 
 
-def _prepare(deployed: DeployedPlan, command: tuple[Sequence[str], Sequence[str]]) -> KubeObject:
-    return _container("prepare", deployed.settings.agent_image, command, {}, _resources(0.1, 64 * MIB, 256 * MIB))
+def _prepare(image: str, command: tuple[Sequence[str], Sequence[str]]) -> KubeObject:
+    """The init container. It has the pod's own image, so that a node pulls no second one."""
+    return _container("prepare", image, command, {}, _resources(0.1, 64 * MIB, 256 * MIB))
 
 
 def _worker_number_env(group: WorkerGroup) -> list[KubeObject]:

@@ -12,6 +12,7 @@ from typing import Any
 from jellybean_k8s.errors import DeployError
 from jellybean_k8s.manifests.autoscaling import min_workers
 from jellybean_k8s.manifests.deployed_plan import AGENT_PORT, CLIENT_PORT, METRICS_PORT, DeployedPlan
+from jellybean_k8s.manifests.devices import gpu_resource, require_devices
 from jellybean_k8s.manifests.pods import agent_template, gateway_template, labels, selector
 from jellybean_k8s.manifests.settings import DeploymentSettings
 from jellybean_k8s.manifests.worker_groups import WorkerGroup
@@ -50,6 +51,7 @@ def _check(deployed: DeployedPlan) -> None:
             f"{plan.name} keeps requests on disk (`deliver: eventually`): name a PersistentVolumeClaim for them in "
             "kubernetes.yaml, gateway: {spool: CLAIM}"
         )
+    require_devices(deployed.settings, deployed.groups)
     names = [deployed.set_name(group) for group in deployed.groups]
     if twice := {name for name in names if names.count(name) > 1} if len(set(names)) < len(names) else set():
         raise DeployError(f"two pools become one name: {', '.join(sorted(twice))}; rename one of them")
@@ -65,7 +67,7 @@ def _min_workers_of(deployed: DeployedPlan) -> dict[str, int]:
         beside = [other for other in deployed.groups if other.pool == group.pool]
         if len(beside) > 1 or group.count == 1:
             raise DeployError(f"autoscale: {group.pool} cannot shrink: its workers are not numbered without gaps")
-        if pool.gpu is not None:
+        if gpu_resource(deployed.settings, group) is not None:
             raise DeployError(f"autoscale: {group.pool} uses GPUs, and the autoscaler measures CPU load only")
         shrinking[group.pool] = group
     minimum = min_workers(deployed.plan, shrinking)

@@ -47,8 +47,9 @@ class PoolSettings:
     """Pod settings of a pool's workers.
 
     `memory_bytes`: request; by default what the plan's models and the agent need. `gpu`: a vendor of `GPU_RESOURCES` or
-    the name of a resource. `one_per_node`: no two workers on a node, for workers that are devices. `autoscale`: an
-    autoscaler may remove workers while the load is lower than planned, as far as the plan allows.
+    the name of a resource; by default the vendor of the planned device, if that is a GPU. `one_per_node`: no two
+    workers on a node, for workers that are devices. `autoscale`: an autoscaler may remove workers while the load is
+    lower than planned, as far as the plan allows.
     """
 
     cpu: float = 1.0
@@ -59,23 +60,19 @@ class PoolSettings:
     one_per_node: bool | None = None
     autoscale: bool = False
 
-    @property
-    def gpu_resource(self) -> str | None:
-        """Resource name such as `nvidia.com/gpu`; None without a GPU."""
-        return GPU_RESOURCES.get(self.gpu, self.gpu) if self.gpu else None
-
 
 @dataclass(frozen=True, slots=True)
 class DeploymentSettings:
     """Settings of a deployment.
 
+    `agent_images`: execution provider of workers (`cpu`, `cuda`, ...) -> image of their agents, with that provider.
     `edge_tiers`: tiers whose nodes may be unreachable for long and run one worker each; by default the plan's first.
     `gateway_tier`: by default that of the first source, or the last tier of a plan with sites. `unreachable_s`: how
     long pods of edge tiers stay bound to an unreachable node. `version`: of JellyBean, for a label. `allow_python`:
     functions in the agent image that its pods may run, besides the agent's own steps.
     """
 
-    agent_image: str
+    agent_images: Mapping[str, str]
     gateway_image: str
     models: ModelSource
     name: str | None = None  # of the deployment; by default the workflow's

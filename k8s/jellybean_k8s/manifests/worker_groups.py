@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jellybean_solver import ModelRef, Plan, PlannedOperator, PlannedWorker, tier_at
 
@@ -22,6 +22,7 @@ class WorkerGroup:
     """Workers `prefix``first`, `prefix``first + 1`, ...; with `first` None, the single worker `prefix`.
 
     `site`: None if the tier has one site. `needs_bytes`: the most memory that the models of one worker need.
+    `device`, `device_options`: on which its models run, as in the plan (`cpu`, `cuda:1`).
     """
 
     pool: str
@@ -35,6 +36,8 @@ class WorkerGroup:
     needs_bytes: float
     memory_bytes: float | None  # memory of a worker
     load: float  # mean utilisation
+    device: str
+    device_options: tuple[tuple[str, str], ...]
 
     @property
     def workers(self) -> tuple[str, ...]:
@@ -100,6 +103,8 @@ def _group(plan: Plan, pool: str, first: int | None, run: list[PlannedWorker]) -
         needs_bytes=max(needs),
         memory_bytes=run[0].memory_bytes,
         load=sum(worker.load for worker in run) / len(run),
+        device=run[0].device,
+        device_options=run[0].device_options,
     )
 
 
@@ -109,16 +114,4 @@ def _model(operator: PlannedOperator) -> ModelRef | None:
 
 
 def _in_site(group: WorkerGroup, site: str) -> WorkerGroup:
-    return WorkerGroup(
-        group.pool,
-        group.tier,
-        site,
-        f"{site}/{group.prefix}",  # the naming of `worker_at`
-        group.first,
-        group.count,
-        group.operators,
-        group.models,
-        group.needs_bytes,
-        group.memory_bytes,
-        group.load,
-    )
+    return replace(group, site=site, prefix=f"{site}/{group.prefix}")  # the naming of `worker_at`

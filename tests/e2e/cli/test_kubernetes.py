@@ -220,7 +220,7 @@ def test_nodes_become_a_document_that_plans(
     file.unlink()
     capsys.readouterr()
     assert run([*command, "--out", str(file)]) == 0
-    assert "pools: {cloud: {gpu: nvidia, gpus: 1}}" in capsys.readouterr().err
+    assert "kubernetes.yaml needs: images: {agent: {cpu: IMAGE, cuda: IMAGE}}" in capsys.readouterr().err
     assert "camera-box: {tier: edge, count: 2, price: 0.04 USD/h, memory: 8 GiB}" in file.read_text(encoding="utf-8")
     assert run(["validate", str(directory)]) == 2  # the profiles are of emulated devices, and these nodes are real ones
     assert "speed of cloud was 0.5, is now 1" in capsys.readouterr().err

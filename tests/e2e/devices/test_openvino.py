@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import grpc
 import numpy as np
 import onnxruntime as ort
 import pytest
+import yaml
 
 from jellybean.serving.client import Client
 from jellybean.serving.run_state import running_state
@@ -87,3 +89,23 @@ def test_the_report_names_it_beside_what_was_measured(served: Path) -> None:
     assert report["workers"][0]["measured"] > 0
     assert "other-1 on openvino" in jellybean("report", str(served)).stdout
     assert "other-1 on openvino" in (served / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_part_of_it_is_profiled_beside_its_neighbour_and_served(folder: Path, tmp_path: Path) -> None:
+    half = make_device_project(tmp_path / "rows", "openvino, share: {slots: 2}")
+    shutil.copy(folder / "profiles.yaml", half)
+    done = jellybean("plan", str(half), "--dry-run", status=2)
+    assert "device of other was openvino, is now openvino (share.slots=2)" in done.stderr
+    jellybean_process("profile", str(half), "--seconds", "0.1")
+    provenance = yaml.safe_load((half / "profiles.yaml").read_text(encoding="utf-8"))["operators"]["net"]["dense"]
+    origin = provenance["provenance"]["latency"]["other"]
+    assert (origin["device"], origin["beside"]) == ("openvino (share.slots=2)", 1)
+    jellybean("plan", str(half))
+    (worker,) = json.loads((half / "plan.json").read_text(encoding="utf-8"))["workers"]
+    assert (worker["name"], worker["price_usd_per_h"]) == ("other-1", 0.05)
+    jellybean_process("up", str(half), "--detach")
+    try:
+        with np.load(half / "data/heldout.npz") as data, Client.of(half) as client:
+            assert client.infer({"x": data["x"][:1]})["net"].shape == (1, 8)
+    finally:
+        jellybean_process("down", str(half))

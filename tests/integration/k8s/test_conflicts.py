@@ -15,6 +15,7 @@ from jellybean_k8s.cluster.cluster import Cluster
 from jellybean_k8s.cluster.lock import HOLD_S, DeployLock, LockedError
 from jellybean_k8s.manifests.deployed_plan import DeployedPlan
 from jellybean_solver.model.plan import Plan
+from tests.k8s_plans import on_device
 from tests.k8s_target import OTHER, PLAN, QUICK, SETTINGS, Target, with_pools
 
 
@@ -42,18 +43,20 @@ def _merge_as(cluster: Cluster, manager: str, name: str, body: Any) -> None:
 
 
 def test_a_field_that_is_no_longer_wanted_goes(target: Target) -> None:
-    gpu = with_pools(cloud=PoolSettings(gpu="nvidia"))
+    plan = on_device(PLAN, "cloud", "openvino")
+    settings = dataclasses.replace(SETTINGS, agent_images={"cpu": "agent:1", "openvino": "agent-openvino:1"})
+    gpu = with_pools(settings, cloud=PoolSettings(gpu="intel"))
     target.wire.fault = lambda _method, path: 403 if path == "/api/v1/nodes" else None  # whether GPUs are there or not
-    target.deploy(settings=gpu)
-    name = f"{DeployedPlan(PLAN, SETTINGS).prefix}-cloud"
+    target.deploy(plan, gpu)
+    name = f"{DeployedPlan(plan, gpu).prefix}-cloud"
 
     def limits() -> Any:
         found = target.cluster.get("StatefulSet", name)
         assert found is not None
         return found["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]
 
-    assert limits()["nvidia.com/gpu"] == "1"
-    assert set(target.deploy().applied) == {("StatefulSet", name)}
+    assert limits()["gpu.intel.com/i915"] == "1"
+    assert set(target.deploy(plan, settings).applied) == {("StatefulSet", name)}
     assert set(limits()) == {"memory"}
 
 

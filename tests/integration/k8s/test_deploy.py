@@ -126,7 +126,7 @@ def test_an_autoscaled_pool_starts_whole_and_keeps_what_it_was_scaled_to(target:
 
     assert replicas() == 4
     target.cluster.merge("StatefulSet", name, {"spec": {"replicas": 2}}, "scale")
-    target.deploy(plan, dataclasses.replace(settings, agent_image="other:2"))
+    target.deploy(plan, dataclasses.replace(settings, agent_images={"cpu": "other:2"}))
     assert replicas() == 2
 
 

@@ -286,11 +286,11 @@ def test_certificates_stay_until_they_are_late(
 
     before = secrets()
     assert {"digits-authority", "digits-client-tls", "digits-gateway-tls", "digits-tls-box"} <= set(before)
-    found.look(set_to("kubernetes", "images", "agent", to="registry.example/agent:2"))
+    found.look(set_to("kubernetes", "images", "agent", "cpu", to="registry.example/agent:2"))
     assert secrets() == before
     monkeypatch.setattr(certificates, "_RENEW", 1.1)
     monkeypatch.setattr(certificates, "_authority_needs_renewal", lambda bundle: False)
-    found.look(set_to("kubernetes", "images", "agent", to="registry.example/agent:3"))
+    found.look(set_to("kubernetes", "images", "agent", "cpu", to="registry.example/agent:3"))
     after = secrets()
     assert after["digits-authority"] == before["digits-authority"]
     for name in ("digits-client-tls", "digits-gateway-tls", "digits-tls-box"):

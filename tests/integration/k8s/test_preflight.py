@@ -10,14 +10,19 @@ from jellybean_k8s import PoolSettings, render
 from jellybean_k8s.cluster.deploy import deploy
 from jellybean_k8s.cluster.preflight import PreflightError
 from jellybean_k8s.manifests.deployed_plan import DeployedPlan
-from tests.k8s_target import OTHER, PLAN, QUICK, Target, only_mock, with_pools
+from tests.k8s_plans import on_device
+from tests.k8s_target import OTHER, PLAN, QUICK, SETTINGS, Target, only_mock, with_pools
+
+OWN = "TwoGpuExecutionProvider"  # a provider of which it is not known that it takes one GPU
+ON_GPU = on_device(PLAN, "cloud", OWN)
+GPU_SETTINGS = dataclasses.replace(SETTINGS, agent_images={"cpu": "agent:1", OWN: "agent-gpu:1"})
 
 
 @only_mock
 def test_what_a_cluster_lacks_is_told_before_anything_is_applied(target: Target) -> None:
     assert target.server is not None
-    costly = dataclasses.replace(PLAN, slo=dataclasses.replace(PLAN.slo, budget_usd_per_h=0.1))
-    gpus = with_pools(cloud=PoolSettings(gpu="nvidia", gpus=3))
+    costly = dataclasses.replace(ON_GPU, slo=dataclasses.replace(PLAN.slo, budget_usd_per_h=0.1))
+    gpus = with_pools(GPU_SETTINGS, cloud=PoolSettings(gpu="nvidia", gpus=3))
     del target.server.api.store["nodes", "", "box-a"]
     with pytest.raises(PreflightError) as caught:
         deploy(target.cluster, DeployedPlan(costly, gpus), render(costly, gpus), QUICK)
@@ -36,18 +41,20 @@ def test_what_a_cluster_lacks_is_told_before_anything_is_applied(target: Target)
 @only_mock
 def test_gpus_that_others_hold_are_counted(target: Target) -> None:
     assert target.server is not None
-    gpus = with_pools(cloud=PoolSettings(gpu="nvidia", gpus=2))
-    target.deploy(settings=gpus)
+    gpus = with_pools(GPU_SETTINGS, cloud=PoolSettings(gpu="nvidia", gpus=2))
+    target.deploy(ON_GPU, gpus)
     for name, pod in target.server.api.of("pods").items():
         if "-cloud-" in name:
             pod["spec"]["nodeName"] = "big"
-    target.deploy(settings=dataclasses.replace(gpus, agent_image="agent:2"))  # the same pods again
+    other = dataclasses.replace(gpus, agent_images={"cpu": "agent:2", OWN: "agent-gpu:2"})
+    target.deploy(ON_GPU, other)  # the same pods again
     for name, pod in target.server.api.of("pods").items():
         if "-cloud-" in name:
             pod["spec"]["nodeName"] = "big"
+    changed = dataclasses.replace(ON_GPU, hop_s=OTHER.hop_s)
     with pytest.raises(PreflightError, match=r"2 in use. If the running plan uses them: --in-place"):
-        target.deploy(OTHER, gpus)
-    target.deploy(OTHER, gpus, dataclasses.replace(QUICK, in_place=True))
+        target.deploy(changed, gpus)
+    target.deploy(changed, gpus, dataclasses.replace(QUICK, in_place=True))
 
 
 def test_rights_that_are_missing_are_told_and_do_not_stop_it(target: Target) -> None:

@@ -163,7 +163,7 @@ def test_the_role_allows_what_deploying_takes_and_nothing_else(target: Target) -
 
     bring(many, scaled)
     bring(OTHER, SETTINGS)
-    bring(OTHER, dataclasses.replace(SETTINGS, agent_image="agent:2"))
+    bring(OTHER, dataclasses.replace(SETTINGS, agent_images={"cpu": "agent:2"}))
     rollback(target.cluster, "digits", 1, QUICK)
     target.broken.add(DeployedPlan(OTHER, SETTINGS).prefix)
     with pytest.raises(DeployError):

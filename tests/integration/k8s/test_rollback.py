@@ -30,7 +30,7 @@ def test_rollback_serves_the_revision_before_again(target: Target) -> None:
 
 def test_only_the_last_revisions_are_kept(target: Target) -> None:
     for number in range(7):
-        target.deploy(settings=dataclasses.replace(SETTINGS, agent_image=f"agent:{number}"))
+        target.deploy(settings=dataclasses.replace(SETTINGS, agent_images={"cpu": f"agent:{number}"}))
     numbers = [revision.number for revision in read_inventory(target.cluster, "digits").revisions]
     assert numbers == [3, 4, 5, 6, 7]
     kept = {name for name in target.names("ConfigMap") if "-revision-" in name}

@@ -5,8 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import yaml
 
-from jellybean_k8s import DeployError
+from jellybean.cli.kubernetes.discover import infrastructure_text
+from jellybean.documents import InfrastructureDocument
+from jellybean.documents.schema.fields import FROM_DOCUMENT
+from jellybean_k8s import DeployError, NodeFleet
 from jellybean_k8s.cluster.discover import discover_pools
 from jellybean_k8s.cluster.preflight import parse_quantity
 
@@ -23,6 +27,7 @@ def node(
 ) -> dict[str, Any]:
     known = {"instance": "node.kubernetes.io/instance-type", "site": "jellybean.dev/site", "pool": "jellybean.dev/pool"}
     known |= {"price": "jellybean.dev/price-usd-per-h", "product": "nvidia.com/gpu.product"}
+    known |= {"gpu_memory": "nvidia.com/gpu.memory"}
     own = {known[key]: value for key, value in labels.items()} | ({"jellybean.dev/tier": tier} if tier else {})
     spec = {"taints": list(taints), **({"unschedulable": True} if cordoned else {})}
     status = {"allocatable": {"cpu": "4", "memory": memory, **(more or {})}}
@@ -43,10 +48,52 @@ def test_alike_nodes_make_a_pool() -> None:
         "pi5": ("edge", 2, None, 0, 0.04),
         "pi5-size2": ("edge", 1, None, 0, 0.04),
         "Tesla-T4-g4dn.xlarge": ("cloud", 1, "nvidia", 1, 0.526),
-        "t4": ("cloud", 1, "amd", 2, 1.0),
+        "t4": ("cloud", 2, "amd", 2, 0.5),
     }
     assert fleet.pools[0].memory_bytes == 3900 * 2**20  # what the smallest of them has
     assert fleet.sites == {}
+
+
+def test_a_node_with_four_gpus_is_four_workers() -> None:
+    four, label = {"nvidia.com/gpu": "4"}, {"product": "Tesla-T4", "gpu_memory": "15360"}
+    nodes = [node(name, "cloud", instance="g4dn.12xlarge", memory="180Gi", more=four, **label) for name in "ab"]
+    (pool,) = discover_pools(nodes, ["cloud"], {"g4dn.12xlarge": 4.0}).pools
+    assert (pool.name, pool.count, pool.nodes) == ("4x-Tesla-T4-g4dn.12xlarge", 8, ("a", "b"))
+    assert (pool.device, pool.device_memory_bytes) == ("cuda", 15 * 2**30)
+    assert (pool.memory_bytes, pool.cpu, pool.price_usd_per_h) == (45 * 2**30, 1.0, 1.0)
+    mixed = [node(str(count), pool="p", price="4", more={"nvidia.com/gpu": str(count)}) for count in (1, 4)]
+    pools = discover_pools(mixed, ["edge"], {}).pools
+    assert [(pool.name, pool.count, pool.price_usd_per_h) for pool in pools] == [("p", 1, 4.0), ("p-size2", 4, 1.0)]
+    assert {pool.device_memory_bytes for pool in pools} == {None}  # no label says it
+
+
+def test_parts_of_gpus_by_mig_are_pools_of_their_own() -> None:
+    """Two GPUs: one whole, one divided into three slices and two (four of seven are used)."""
+    parts = {"nvidia.com/gpu": "1", "nvidia.com/mig-3g.40gb": "1", "nvidia.com/mig-2g.20gb": "2", "x.example/a": "4"}
+    nodes = [node("a", pool="h100", memory="160Gi", price="8", gpu_memory="81559", more=parts)]
+    pools = discover_pools(nodes, ["edge"], {}).pools
+    assert [(pool.name, pool.count, pool.mig) for pool in pools] == [
+        ("h100", 1, None),
+        ("h100-mig-2g.20gb", 2, "2g.20gb"),
+        ("h100-mig-3g.40gb", 1, "3g.40gb"),
+    ]
+    assert {(pool.device, pool.device_memory_bytes, pool.memory_bytes, pool.cpu) for pool in pools} == {
+        ("cuda", 81559 * 2**20, 40 * 2**30, 1.0)
+    }
+    fractions = {None: 1.0, "2g.20gb": 2 / 7, "3g.40gb": 3 / 7}
+    costs = sum(pool.count * (pool.price_usd_per_h or 0.0) * fractions[pool.mig] for pool in pools)
+    assert costs == pytest.approx(8.0)  # the workers of a node cost what it does
+    text = infrastructure_text(NodeFleet(pools, {}, ()), ["edge"])
+    document = InfrastructureDocument.model_validate(yaml.safe_load(text), context=FROM_DOCUMENT)
+    assert {name: spec.share and spec.share.mig for name, spec in document.workers.items()} == {
+        pool.name: pool.mig for pool in pools
+    }
+    assert sum(spec.count * spec.worker_price_usd_per_h for spec in document.workers.values()) == pytest.approx(8.0)
+
+
+def test_gpus_of_an_unknown_vendor_make_no_workers() -> None:
+    (pool,) = discover_pools([node("a", pool="p", more={"gpu.intel.com/i915": "2"})], ["edge"], {"p": 1.0}).pools
+    assert (pool.count, pool.device, pool.gpu, pool.gpus, pool.price_usd_per_h) == (1, None, "intel", 2, 1.0)
 
 
 def test_what_serves_nothing_is_left_out_with_the_reason() -> None:

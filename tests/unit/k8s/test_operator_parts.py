@@ -85,11 +85,13 @@ def test_nodes_are_a_fleet_whose_pods_go_to_them() -> None:
     spec = operator_spec(resource(discover=written))
     assert spec.discover is not None
     found = discovered([node("a"), node("b")], spec.discover, written, {})
-    pool = {"tier": "edge", "count": 2, "price": "0.2 USD/h", "memory": "8 GiB"}
+    pool = {"tier": "edge", "count": 2, "price": "0.2 USD/h", "memory": "8 GiB", "device": {"provider": "cuda"}}
     assert found.infrastructure == {"tiers": ["edge"], "workers": {"nvidia-nano": pool}, "limits": {"utilisation": 0.5}}
-    settings = DeploymentSettings("a", "g", ModelSource(claim="m"), pools={"nvidia-nano": PoolSettings(cpu=2.0)})
+    settings = DeploymentSettings(
+        {"cuda": "a"}, "g", ModelSource(claim="m"), pools={"nvidia-nano": PoolSettings(cpu=2.0)}
+    )
     merged = with_pools(settings, found).pools["nvidia-nano"]
-    assert (merged.cpu, merged.gpu, merged.gpus) == (2.0, "nvidia", 1)
+    assert (merged.cpu, merged.gpu) == (2.0, None)  # the GPU follows from the device
     assert merged.node_labels == {"node.kubernetes.io/instance-type": "nano"}
     with pytest.raises(JellyBeanError, match=r"no node has a tier: kubectl label node NODE own\.example/tier=edge"):
         discovered([node("a")], spec.discover, written, {"tier_label": "own.example/tier"})

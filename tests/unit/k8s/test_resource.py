@@ -138,6 +138,7 @@ HOLDS = {
     "a model is named by": ({"model": "m.onnx"}, {"model": "m.onnx", "sha256": "0"}),
     "model and python": ({"model": "m.onnx", "python": "a:b"}, {"python": "a:b"}),
     "accuracy has one form": ({"end_to_end": [], "independent": {}}, {"independent": {}}),
+    "a share has one form": ({"mps": 0.5, "slots": 2}, {"slots": 2}),
     "one of url, image or claim": ({"url": "https://x", "claim": "y"}, {"claim": "y"}),
     "only https:// keeps": ({"url": "http://x", "secret": "s"}, {"url": "https://x", "secret": "s"}),
     "a pool's tier": (
@@ -203,7 +204,7 @@ def test_a_project_is_a_resource_and_plans_alike(example: str, tmp_path: Path) -
     (tmp_path / "laid").mkdir()
     laid = lay_out(made, made["spec"]["infrastructure"], stated_profiles(made["spec"]), tmp_path / "laid")
     assert _without_sizes(build_problem(laid.project)) == _without_sizes(build_problem(project))
-    assert laid.settings.agent_image == "registry.example/agent:1"
+    assert laid.settings.agent_images == {"cpu": "registry.example/agent:1"}
 
 
 def test_stale_profiles_are_refused_unless_accepted(tmp_path: Path) -> None:

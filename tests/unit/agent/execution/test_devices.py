@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from jellybean_agent import ModelError, PlanViewError, plan_view, try_device
+from jellybean_agent.execution import providers
 from jellybean_agent.execution.executor import Executor
 from jellybean_agent.execution.model_files import file_sha256
 from jellybean_agent.execution.model_process import ModelProcess
@@ -18,6 +20,7 @@ from jellybean_agent.execution.process_pool import ModelProcessPool
 from jellybean_agent.execution.providers import open_on_device, session_options
 from jellybean_agent.process.model_loading import ModelSettings, load_executors
 from jellybean_agent.system.device import CPU, Device
+from jellybean_agent.system.share import Share
 from jellybean_protos import plan_format
 from tests.support.tiny_models import chain, scale
 
@@ -48,6 +51,37 @@ OPENVINO = Device("openvino")
 )
 def test_provider_and_options(device: Device, provider: str, options: dict[str, str]) -> None:
     assert (device.provider, device.provider_options) == (provider, options)
+
+
+def test_a_part_of_a_device_limits_the_threads_of_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA reads the variable in the process that runs models; another provider is not concerned by it."""
+    variable = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+    monkeypatch.delenv(variable, raising=False)
+    for share, percentage in ((Share("slots", "4"), None), (Share("mps", "12.5"), "12.5")):
+        part = CPU.part(share)
+        assert (str(part), part.provider_options) == (f"cpu (share.{share.kind}={share.size})", {})
+        open_on_device(providers._TRIAL_MODEL, session_options(part), part, "of one node")
+        assert os.environ.get(variable) == percentage
+
+
+@pytest.mark.parametrize(
+    ("share", "fraction", "memory"),
+    [(("mig", "2g.20gb"), 2 / 7, 20e9), (("mps", "12.5"), 0.125, 10.0), (("slots", "4"), 0.25, 20.0)],
+)
+def test_a_share_is_a_part_of_power_and_memory(share: tuple[str, str], fraction: float, memory: float) -> None:
+    found = Share(*share)
+    assert (found.fraction, found.memory_bytes(80.0)) == (pytest.approx(fraction), memory)
+
+
+@pytest.mark.parametrize(
+    "share", [("mig", "8g.80gb"), ("mps", "0"), ("mps", "101"), ("mps", "x"), ("slots", "0"), ("half", "1")]
+)
+def test_what_is_no_share_is_refused(share: tuple[str, str]) -> None:
+    with pytest.raises(ValueError, match="is no share"):
+        Share(*share)
+    options = tuple((f"share.{kind}", "2") for kind in ("mps", "slots"))
+    with pytest.raises(ValueError, match="mps and slots: a device has one share"):
+        Device("cuda", options)
 
 
 def test_nodes_may_run_on_the_cpu_only_where_the_device_says_so() -> None:

@@ -1,0 +1,49 @@
+"""`images.agent` in kubernetes.yaml: one image for the CPU, or one for each execution provider."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jellybean.documents.kubernetes import load_kubernetes, load_settings
+from jellybean.errors import DocumentError
+
+
+def written(folder: Path, agent: str) -> Path:
+    text = f"kind: Kubernetes\nimages: {{agent: {agent}, gateway: g:1}}\nmodels: {{claim: models}}\n"
+    (folder / "kubernetes.yaml").write_text(text, encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("text", "images"),
+    [
+        ("a:1", {"cpu": "a:1"}),
+        ("{cpu: a:1, cuda: b:1}", {"cpu": "a:1", "cuda": "b:1"}),
+        ("{XnnpackExecutionProvider: c:1}", {"XnnpackExecutionProvider": "c:1"}),
+    ],
+)
+def test_images_are_read_by_provider_and_written_in_their_short_form(
+    tmp_path: Path, text: str, images: dict[str, str]
+) -> None:
+    assert load_settings(written(tmp_path, text)).agent_images == images
+    document = load_kubernetes(tmp_path)
+    short, long = (document.model_dump(context={"long": long})["images"]["agent"] for long in (False, True))
+    assert (short, long) == ("a:1" if images == {"cpu": "a:1"} else images, images)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("{gpu: a:1}", "images.agent.*'gpu' is no device; write cpu, cuda, "),
+        ("{'cuda:1': a:1}", "'cuda:1' has a number, but all devices of a provider have one image"),
+        ("{CUDAExecutionProvider: a:1}", "'CUDAExecutionProvider' is called cuda"),
+        ("{cuda: 'a 1'}", "images.agent.cuda: 'a 1' does not name an image"),
+        ("{}", "images.agent: is empty"),
+        ("[a]", "images.agent"),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, text: str, problem: str) -> None:
+    with pytest.raises(DocumentError, match=problem):
+        load_kubernetes(written(tmp_path, text))
