@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from jellybean.documents.checks.conversions import on_array, steps_between
 from jellybean.documents.checks.files import sha256_of
-from jellybean.documents.checks.tensors import Port, Tensor, misfits, step_between
+from jellybean.documents.checks.tensors import Port, Tensor, misfits
 from jellybean.documents.draft.blank import DRAFT_INFRASTRUCTURE
 from jellybean.documents.draft.heldout import LABELS, OPEN_SIZE, Array, HeldOutDraft, open_sizes, request_bytes
 from jellybean.documents.draft.models import DraftModel, DraftOperator
@@ -106,8 +107,10 @@ def _misfit(source: DraftSource, array: Array) -> str:
     reason = misfits(rows, port, EdgeKind.EACH)
     if not reason:
         return ""
-    step = step_between(rows, source.tensor)
-    way = "" if step is None else f"; save {step.on_array}, or add an operator before it: {step.code}"
+    steps = steps_between(rows, source.tensor)
+    operators = "an operator" if len(steps) == 1 else "operators"
+    codes = ", then ".join(step.code for step in steps)
+    way = f"; save {on_array(steps)}, or add {operators} before it: {codes}" if steps else ""
     return f"{_port_text(port)}: {reason}{way}"
 
 

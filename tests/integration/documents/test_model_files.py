@@ -171,7 +171,10 @@ def test_batches_of_a_model_that_takes_one_row_are_refused(problems: Project) ->
 
 def test_another_output_can_be_named(problems: Project) -> None:
     found = problems(replace=("ratio: 4}", "ratio: 4, output: count}"))
-    assert [problem.message[-31:] for problem in found] == [": int64 given, float32 expected"] * 2
+    reason = "int64 given, float32 expected; 1 dimension given, 3 expected ([1] given, [n, 16, 16] expected)"
+    assert [problem.message.partition(": ")[2] for problem in found] == [reason] * 2
+    first = "write {from: find, ratio: 4, output: crops} in place of {from: find, ratio: 4, output: count}, or change"
+    assert all(problem.hint.startswith(first) for problem in found)
 
 
 def test_a_changed_model_is_told_with_both_hashes(problems: Project, tmp_path: Path) -> None:
