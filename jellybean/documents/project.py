@@ -9,6 +9,7 @@ from pathlib import Path
 
 from jellybean.documents.checks.cuts_checks import check_cuts
 from jellybean.documents.checks.files import check_files
+from jellybean.documents.checks.label_checks import check_labels
 from jellybean.documents.checks.model_fit import Models
 from jellybean.documents.checks.profile_checks import check_batches, check_profiles, check_types
 from jellybean.documents.checks.state_checks import check_states
@@ -234,6 +235,8 @@ def check_one_workflow(
     check_states(workflow, flow)
     check_tiers(workflow, infrastructure)
     models = check_files(workflow, flow, directory) if directory is not None else {}
+    if directory is not None:
+        check_labels(workflow, flow, models, directory)
     runs_on = check_profiles(workflow, infrastructure, profiles, flow) if profiles is not None else {}
     if profiles is not None:
         check_batches(profiles, models)

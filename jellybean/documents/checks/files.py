@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from jellybean.documents.checks.checked import CheckedWorkflow, as_written
-from jellybean.documents.checks.model_fit import ArrayHeader, Models, check_model_fit
+from jellybean.documents.checks.model_fit import ArrayHeader, Models, check_model_fit, with_step_shapes
 from jellybean.documents.checks.state_checks import without_state
 from jellybean.documents.checks.tensors import ModelFileError, ModelSignature, Port, Tensor, read_model
 from jellybean.documents.flow import Flow
@@ -103,7 +103,7 @@ def array_header(directory: Path, reference: str) -> ArrayHeader:
 def check_files(workflow: CheckedWorkflow, flow: Flow, directory: Path) -> Models:
     """Check that models and held-out arrays exist, have the right hashes, and fit each other along the edges.
 
-    Returns the signatures of the models.
+    Returns the signatures of the models, with the shapes that reach them where they are built-in steps.
     """
     models: dict[str, dict[str, ModelSignature]] = {}
     if workflow.document is None:
@@ -116,8 +116,9 @@ def check_files(workflow: CheckedWorkflow, flow: Flow, directory: Path) -> Model
                 models.setdefault(operator, {})[variant] = without_state(workflow, operator, spec, variant, model)
     for path, files in _valid_variants(workflow):
         _model(workflow, directory, path, files)
-    check_model_fit(workflow, flow, models, arrays)
-    return models
+    known = with_step_shapes(workflow, flow, models, arrays)
+    check_model_fit(workflow, flow, known, arrays)
+    return known
 
 
 def _arrays(workflow: CheckedWorkflow, directory: Path) -> Mapping[str, ArrayHeader]:

@@ -46,7 +46,6 @@ def check_model_fit(workflow: CheckedWorkflow, flow: Flow, models: Models, array
     The variants of an operator whose output is the answer must give alike answers.
     """
     upstreams = {edge.upstream for edges in flow.edges.values() for edge in edges}
-    models = _with_step_shapes(workflow, flow, models, arrays)
     for operator, edges in flow.edges.items():
         for variant, model in models.get(operator, {}).items():
             _check_names(workflow, operator, variant, model, edges)
@@ -55,7 +54,7 @@ def check_model_fit(workflow: CheckedWorkflow, flow: Flow, models: Models, array
             _check_answers(workflow, operator, models.get(operator, {}))
 
 
-def _with_step_shapes(workflow: CheckedWorkflow, flow: Flow, models: Models, arrays: Arrays) -> Models:
+def with_step_shapes(workflow: CheckedWorkflow, flow: Flow, models: Models, arrays: Arrays) -> Models:
     """The models with the sizes that built-in steps give for what reaches them, followed from the sources on."""
     if workflow.document is None:
         return models
@@ -69,7 +68,7 @@ def _with_step_shapes(workflow: CheckedWorkflow, flow: Flow, models: Models, arr
             )
             for variant, one in models.get(operator, {}).items()
         }
-    return known
+    return {operator: known.get(operator, variants) for operator, variants in models.items()}
 
 
 def _given(edge: Edge, models: Models, arrays: Arrays) -> list[Tensor]:
