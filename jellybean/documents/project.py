@@ -19,6 +19,8 @@ from jellybean.documents.checks.workflow_checks import (
     check_tiers,
     check_workflow,
 )
+from jellybean.documents.figure_notes import message_notes, ratio_notes
+from jellybean.documents.flow import follow_requests
 from jellybean.documents.layout import (
     WORKFLOW_FILE,
     document_files,
@@ -48,6 +50,7 @@ class Project:
 
     `content`: the content of its files. `stale`: entries of the profiles that no longer match it. `accept_stale`: the
     problem may be built from them. `overrides`: the `--set` options that the documents were changed by.
+    `figure_notes`: figures of the workflow that its models or profiles contradict.
     """
 
     directory: Path
@@ -58,6 +61,7 @@ class Project:
     stale: tuple[StaleProfile, ...] = ()
     accept_stale: bool = False
     overrides: tuple[str, ...] = ()
+    figure_notes: tuple[str, ...] = ()
 
 
 def load_project(
@@ -206,7 +210,11 @@ def checked_project(
     content = read_content(directory if files else None, workflow, infrastructure, models)
     document = profiles.document if profiles is not None else None
     stale = stale_profiles(document, content, profiles.tree) if profiles is not None and document is not None else ()
-    return Project(directory, workflow, infrastructure, document, content, stale)
+    edges = follow_requests(workflow, infrastructure.sites).edges
+    notes = list(message_notes(workflow, edges, models))
+    if document is not None:
+        notes += ratio_notes(workflow, edges, document)
+    return Project(directory, workflow, infrastructure, document, content, stale, figure_notes=tuple(notes))
 
 
 def _check_unshared_fleet(
