@@ -51,11 +51,24 @@ def inside(directory: Path, text: str) -> Path:
     except (OSError, RuntimeError) as error:
         raise InvalidValueError(f"{quoted(text)} cannot be resolved: {describe_error(error)}") from error
     if not within:
-        raise InvalidValueError(f"{quoted(text)} is outside the project folder", "copy the file into it")
+        raise _outside(directory, text)
     if not path.is_file():
         near = did_you_mean(path.name, [item.name for item in path.parent.iterdir()]) if path.parent.is_dir() else ""
         raise InvalidValueError(f"there is no file {quoted(text)}", near or f"looked in {path.parent}")
     return path
+
+
+def _outside(directory: Path, text: str) -> InvalidValueError:
+    """The error of a path that leads out of the project: of a link, with where it leads."""
+    message = f"{quoted(text)} is outside the project folder"
+    parts = PurePosixPath(text).parts
+    for count in range(1, len(parts) + 1):
+        path = directory.joinpath(*parts[:count])
+        if path.is_symlink() and not path.resolve().is_relative_to(directory.resolve()):
+            what = "it" if count == len(parts) else quoted("/".join(parts[:count]))
+            hint = "put a copy there in place of the link"
+            return InvalidValueError(f"{message}: {what} is a link to {path.resolve()}", hint)
+    return InvalidValueError(message, "copy the file into it")
 
 
 def sha256_of(path: Path) -> str:

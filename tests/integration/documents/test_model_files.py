@@ -196,7 +196,15 @@ def test_links_out_of_the_project_are_refused(problems: Project, tmp_path: Path)
     outside = tmp_path.parent / f"{tmp_path.name}-outside.onnx"
     (tmp_path / "models" / "find.onnx").rename(outside)
     (tmp_path / "models" / "find.onnx").symlink_to(outside)
-    with pytest.raises(DocumentError, match="is outside the project folder"):
+    with pytest.raises(DocumentError) as raised:
+        load_project(tmp_path, profiles=False)
+    (problem,) = raised.value.problems
+    said = f"'models/find.onnx' is outside the project folder: it is a link to {outside.resolve()}"
+    assert (problem.message, problem.hint) == (said, "put a copy there in place of the link")
+    folder = tmp_path.parent / f"{tmp_path.name}-models"
+    (tmp_path / "models").rename(folder)
+    (tmp_path / "models").symlink_to(folder)
+    with pytest.raises(DocumentError, match=f"'models' is a link to {folder.resolve()}"):
         load_project(tmp_path, profiles=False)
 
 
