@@ -16,7 +16,7 @@ import numpy.typing as npt
 from jellybean.documents.checks.checked import CheckedWorkflow
 from jellybean.documents.checks.files import array_header, inside
 from jellybean.documents.checks.model_fit import ArrayHeader, Models
-from jellybean.documents.checks.tensors import Port, Sizes, shape_text
+from jellybean.documents.checks.tensors import ModelSignature, Port, Sizes, shape_text
 from jellybean.documents.flow import Flow
 from jellybean.quantities import InvalidValueError
 from jellybean_agent import unserved_reason
@@ -30,12 +30,14 @@ Problem = tuple[str, str]  # message and hint
 class _Answer:
     """What a variant of the operator at the end answers with. `name`: operator and variant.
 
-    `one_row`: a request has one row of the tensor, as no fan-out is open and nothing is gathered.
+    `one_row`: a request has one row of the tensor, as no fan-out is open and nothing is gathered. `score_output`:
+    another output of the model that has scores; NAME if none has.
     """
 
     name: str
     port: Port
     one_row: bool
+    score_output: str
 
     @property
     def text(self) -> str:
@@ -85,12 +87,20 @@ def _answers(workflow: CheckedWorkflow, flow: Flow, models: Models) -> list[_Ans
         return []
     (sink,) = sinks
     one_row = not flow.streams[sink].level and all(edge.kind is EdgeKind.EACH for edge in flow.edges[sink])
-    ports = {variant: model.output(None) for variant, model in models.get(sink, {}).items()}
     return [
-        _Answer(f"{sink} {variant}", port, one_row)
-        for variant, port in ports.items()
-        if port is not None and not unserved_reason(port.tensor.dtype)  # which is reported elsewhere
+        _Answer(f"{sink} {variant}", port, one_row, _score_output(model))
+        for variant, model in models.get(sink, {}).items()
+        if (port := model.output(None)) is not None
+        and not unserved_reason(port.tensor.dtype)  # which is reported elsewhere
     ]
+
+
+def _score_output(model: ModelSignature) -> str:
+    """The first output with a row of scores for a request; NAME if there is none."""
+    for port in model.outputs:
+        if port.tensor.dtype.startswith("float") and len(port.tensor.shape or ()) == 2:
+            return port.name
+    return "NAME"
 
 
 def _text_problem(metric: str, header: ArrayHeader, answers: Sequence[_Answer]) -> Problem | None:
@@ -130,7 +140,8 @@ def _index_problem(labels: npt.NDArray[np.generic] | None, answers: Sequence[_An
             continue
         if count == 1:
             message = f"top1 needs an answer with a score for each class, but {answer.name} answers with {answer.text}"
-            return message, "write metric: exact_match, or send the scores: output: NAME in the variant"
+            hint = f"write metric: exact_match, or send the scores: output: {answer.score_output} in the variant"
+            return message, hint
         message = f"row {row} is {values[row]:g}, but {answer.name} answers with {count} scores ({answer.text})"
         return message, f"save class indices from 0 to {count - 1}"
     return None

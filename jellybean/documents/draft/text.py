@@ -129,8 +129,15 @@ def _missing_inputs(source: DraftSource, draft: Draft, data: HeldOutDraft) -> st
     doubtful = [
         name for name, edges in draft.edges.items() if any(e.upstream == source.name and e.guess for e in edges)
     ]
-    if doubtful and not data.is_random:
-        readers = " and ".join(doubtful)
+    readers = " and ".join(doubtful)
+    given = [edge for edges in draft.edges.values() for edge in edges if edge.upstream == source.name]
+    maps = next((edge.zipmap_of for edge in given if edge.zipmap_of), "")
+    if maps:
+        text += (
+            f". It is probably operator {maps} once its ZipMap is exported as a tensor: then write {maps} in the "
+            f"inputs of {readers}, and remove {source.name}"
+        )
+    elif doubtful and not data.is_random:
         text += f". If {readers} should read an operator's output instead, write that, and remove {source.name}"
     return f"{text}; then write it as its inputs"
 

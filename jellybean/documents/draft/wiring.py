@@ -34,6 +34,7 @@ class DraftEdge:
     kind: EdgeKind = EdgeKind.EACH
     ratio: int | None = None  # of a fan-out; None: it is measured
     guess: str = ""
+    zipmap_of: str = ""  # the operator that probably feeds the input once its scores are a tensor
 
 
 @dataclass(frozen=True)
@@ -209,6 +210,7 @@ def _plain_edge(
                 f"it is probably operator {maps}, whose scores are a list of maps (ZipMap) so far: once it is exported "
                 f"with a tensor, write {maps} in place of {source}, and remove source {source}"
             )
+            return DraftEdge(source, guess=guess, zipmap_of=maps)
         return DraftEdge(source, guess=guess)
     guess = "" if feed.evidence is Evidence.NAME else "follows from types and shapes only"
     return DraftEdge(feed.upstream, feed.output, guess=guess)

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from jellybean.documents import load_project
 from jellybean.documents.draft.project_files import write_draft
 from jellybean.errors import DocumentError
-from tests.support.exported_models import tensor, write
+from tests.support.exported_models import replace, sklearn_classifier, tensor, write
 from tests.support.paths import EXAMPLES
 
 FLOAT, UINT8 = TensorProto.FLOAT, TensorProto.UINT8
@@ -85,6 +85,16 @@ def test_labels_that_do_not_fit(
 ) -> None:
     (problem,) = said(tmp_path, labels, metric, made)
     assert message in problem
+
+
+def test_a_classifier_that_answers_with_the_class_is_told_its_scores(tmp_path: Path) -> None:
+    sklearn_classifier(tmp_path / "net.onnx")
+    np.savez(tmp_path / "data.npz", X=np.ones((6, 4), np.float32), labels=np.arange(6) % 3)
+    write_draft(tmp_path / "p", [tmp_path / "net.onnx"], tmp_path / "data.npz")
+    load_project(tmp_path / "p", profiles=False)
+    replace(tmp_path / "p", ", output: probabilities}", "}")
+    with pytest.raises(DocumentError, match="or send the scores: output: probabilities in the variant"):
+        load_project(tmp_path / "p", profiles=False)
 
 
 @pytest.mark.parametrize("name", ["digits", "split"])

@@ -295,6 +295,13 @@ def test_a_zipmap_that_was_exported_anew_leaves_no_false_comment_and_asks_for_th
         "far: once it is exported with a tensor, write risk in place of risk_input, and remove source risk_input; if "
         "not, change it"
     )
+    np.savez(tmp_path / "data.npz", X=np.ones((6, 4), np.float32), note=np.ones((6, 2), np.float32))
+    write_draft(tmp_path / "p-data", [tmp_path / "nets"], tmp_path / "data.npz")
+    (source,) = todos_about(tmp_path / "p-data", "held-out inputs of risk_input")
+    assert (
+        "It is probably operator risk once its ZipMap is exported as a tensor: then write risk in the inputs of "
+        "decide, and remove risk_input; then write it"
+    ) in source
     assert outdated_port_comments(folder) == ()
     sklearn_classifier(folder / "models/risk.onnx")
     write_hashes(wrong_hashes(folder))
