@@ -12,7 +12,7 @@ import typer
 from jellybean.cli.app import Directory, Json, Overrides, Stale, app, example
 from jellybean.cli.console import EXIT_BAD_INPUT, errors, out, print_json, say, warn
 from jellybean.cli.failures import failure
-from jellybean.cli.projects import warn_about_hop, warn_about_stale_profiles
+from jellybean.cli.projects import warn_about_figures, warn_about_hop, warn_about_stale_profiles
 from jellybean.display.terminal import BAD
 from jellybean.documents import MultiWorkflowProject, build_problem, json_schemas, load_any_project, require_folder
 from jellybean.documents.layout import workflow_folders
@@ -20,6 +20,7 @@ from jellybean.documents.todos import Todo, read_todos, remove_todos
 from jellybean.errors import DocumentError, DocumentProblem
 
 if TYPE_CHECKING:
+    from jellybean.documents.draft.port_comments import OutdatedComment
     from jellybean.documents.hashes import HashFix
 
 
@@ -48,13 +49,14 @@ def validate(
         bool,
         typer.Option(
             "--fix",
-            help="First write SHA-256 of models, and remove settled TODO comments.",
+            help="First write SHA-256 of models, and remove settled TODO comments; rewrite false ones on tensors.",
         ),
     ] = False,
 ) -> None:
     """Check all documents and print every problem with its file and line, then the TODOs in their comments."""
     fixed = _fix_hashes(directory) if fix else ()
     removed = _remove_settled(directory) if fix else ()
+    comments = _port_comments(directory, fix=fix)
     try:
         unprofiled = _unprofiled(directory)
         project = load_any_project(directory, overrides or (), profiles=not unprofiled, accept_stale=stale)
@@ -64,17 +66,18 @@ def validate(
         todos = _todos_beside(directory, error.problems)
         if json:
             found = {"valid": False, "problems": [problem.to_dict() for problem in error.problems]}
-            print_json({**found, **_json_lists(todos, fixed, removed), **failure(error)})
+            print_json({**found, **_json_lists(todos, fixed, removed, comments), **failure(error)})
         errors.print(str(error), style=BAD, soft_wrap=True)
         _print_todos(todos)
         raise typer.Exit(EXIT_BAD_INPUT) from error
     todos = read_todos(directory)
     warn_about_stale_profiles(project)
     warn_about_hop(project)
+    warn_about_figures(project)
     parts = project.workflows if isinstance(project, MultiWorkflowProject) else {project.workflow.name: project}
     if json:
         outdated = [entry.to_dict() for part in parts.values() for entry in part.stale]
-        lists = _json_lists(todos, fixed, removed)
+        lists = _json_lists(todos, fixed, removed, comments)
         print_json({"valid": True, "problems": [], **lists, **({"stale": outdated} if outdated else {})})
         return
     fleet = project.infrastructure
@@ -109,8 +112,21 @@ def _remove_settled(directory: Path) -> Sequence[Todo]:
     """Remove the comments of a draft that are settled, and say which."""
     removed = remove_todos(read_todos(directory))
     for todo in removed:
-        say(f"removed the TODO {todo} ({todo.resolved_reason})")
+        left = f"; the TODO in its place: {todo.follow_up}" if todo.follow_up else ""
+        say(f"removed the TODO {todo} ({todo.resolved_reason}){left}")
     return removed
+
+
+def _port_comments(directory: Path, *, fix: bool) -> Sequence[OutdatedComment]:
+    """Say which comments of a draft name other tensors than the models have, and rewrite them with `fix`."""
+    from jellybean.documents.draft.port_comments import outdated_port_comments, rewrite_port_comments
+
+    comments = outdated_port_comments(directory)
+    for comment in comments:
+        say(f"rewrote the comment {comment}" if fix else f"false comment: {comment}; `validate --fix` rewrites it")
+    if fix:
+        rewrite_port_comments(comments)
+    return comments
 
 
 def _todos_beside(directory: Path, problems: Sequence[DocumentProblem]) -> Sequence[Todo]:
@@ -127,15 +143,19 @@ def _print_todos(todos: Sequence[Todo]) -> None:
     for todo in todos:
         if todo.resolved_reason:
             other_way = "" if todo.beside_value else ", or have `validate --fix` do it"
-            say(f"settled: {todo} ({todo.resolved_reason}): remove this comment{other_way}")
+            left = f"; left to do: {todo.follow_up}" if todo.follow_up else ""
+            say(f"settled: {todo} ({todo.resolved_reason}): remove this comment{other_way}{left}")
 
 
-def _json_lists(todos: Sequence[Todo], fixed: Sequence[HashFix], removed: Sequence[Todo]) -> dict[str, Any]:
-    """TODO comments, written hashes and removed comments as JSON; left out where there are none."""
+def _json_lists(
+    todos: Sequence[Todo], fixed: Sequence[HashFix], removed: Sequence[Todo], comments: Sequence[OutdatedComment]
+) -> dict[str, Any]:
+    """TODO comments, written hashes, removed and false comments as JSON; left out where there are none."""
     lists = {
         "todos": [todo.to_dict() for todo in todos],
         "fixed": [fix.to_dict() for fix in fixed],
         "removed": [todo.to_dict() for todo in removed],
+        "comments": [comment.to_dict() for comment in comments],
     }
     return {name: entries for name, entries in lists.items() if entries}
 

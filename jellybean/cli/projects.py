@@ -20,6 +20,7 @@ from jellybean.documents import (
     override_options,
     require_current,
 )
+from jellybean.documents.layout import WORKFLOW_FILE
 from jellybean.documents.overrides import option_text
 from jellybean.documents.provenance.noise import hop_noise
 from jellybean.errors import DocumentError
@@ -87,6 +88,7 @@ def _warn(project: AnyProject, *, shows_times: bool) -> None:
     warn_about_stale_profiles(project)
     if shows_times:
         warn_about_times(project)
+        warn_about_figures(project)
 
 
 def warn_about_stale_profiles(project: AnyProject) -> None:
@@ -103,6 +105,13 @@ def warn_about_times(project: AnyProject) -> None:
         if notes := machine_notes(part):
             file, command = part.directory / "profiles.yaml", f"jellybean profile {project.directory}"
             warn(f"{file}: {'; '.join(notes)}; to measure them here: {command}")
+
+
+def warn_about_figures(project: AnyProject) -> None:
+    """Warn about figures of a workflow that its models or its profiles contradict."""
+    for part in _parts(project):
+        for note in part.figure_notes:
+            warn(f"{part.directory / WORKFLOW_FILE}: {note}")
 
 
 def warn_about_hop(project: AnyProject) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from jellybean.documents.checks.cuts_checks import check_cuts
 from jellybean.documents.checks.files import check_files
+from jellybean.documents.checks.label_checks import check_labels
 from jellybean.documents.checks.model_fit import Models
 from jellybean.documents.checks.profile_checks import check_batches, check_profiles, check_types
 from jellybean.documents.checks.state_checks import check_states
@@ -18,6 +19,8 @@ from jellybean.documents.checks.workflow_checks import (
     check_tiers,
     check_workflow,
 )
+from jellybean.documents.figure_notes import message_notes, ratio_notes
+from jellybean.documents.flow import follow_requests
 from jellybean.documents.layout import (
     WORKFLOW_FILE,
     document_files,
@@ -47,6 +50,7 @@ class Project:
 
     `content`: the content of its files. `stale`: entries of the profiles that no longer match it. `accept_stale`: the
     problem may be built from them. `overrides`: the `--set` options that the documents were changed by.
+    `figure_notes`: figures of the workflow that its models or profiles contradict.
     """
 
     directory: Path
@@ -57,6 +61,7 @@ class Project:
     stale: tuple[StaleProfile, ...] = ()
     accept_stale: bool = False
     overrides: tuple[str, ...] = ()
+    figure_notes: tuple[str, ...] = ()
 
 
 def load_project(
@@ -205,7 +210,11 @@ def checked_project(
     content = read_content(directory if files else None, workflow, infrastructure, models)
     document = profiles.document if profiles is not None else None
     stale = stale_profiles(document, content, profiles.tree) if profiles is not None and document is not None else ()
-    return Project(directory, workflow, infrastructure, document, content, stale)
+    edges = follow_requests(workflow, infrastructure.sites).edges
+    notes = list(message_notes(workflow, edges, models))
+    if document is not None:
+        notes += ratio_notes(workflow, edges, document)
+    return Project(directory, workflow, infrastructure, document, content, stale, figure_notes=tuple(notes))
 
 
 def _check_unshared_fleet(
@@ -234,6 +243,8 @@ def check_one_workflow(
     check_states(workflow, flow)
     check_tiers(workflow, infrastructure)
     models = check_files(workflow, flow, directory) if directory is not None else {}
+    if directory is not None:
+        check_labels(workflow, flow, models, directory)
     runs_on = check_profiles(workflow, infrastructure, profiles, flow) if profiles is not None else {}
     if profiles is not None:
         check_batches(profiles, models)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jellybean.documents.draft.settled import resolved_reason
+from jellybean.documents.draft.settled import follow_up, resolved_reason
+from jellybean.documents.draft.text import todo_lines
 from jellybean.documents.edits import Edit, read_exactly, write_edits
 from jellybean.documents.layout import WORKFLOW_FILE, document_files, workflow_folders
 from jellybean.documents.schema.reader import read_file
@@ -19,7 +20,8 @@ class Todo:
     """A `# TODO` comment: what is still to be written or checked. Lines count from 1.
 
     `resolved_reason`: why nothing is left to do, as what a draft's comment is about was changed since; otherwise empty.
-    `beside_value`: the comment stands behind a value on its line, so that it is not removed.
+    `beside_value`: the comment stands behind a value on its line, so that it is not removed. `follow_up`: the TODO that
+    takes its place once it is settled, if one is left.
     """
 
     file: str
@@ -28,14 +30,16 @@ class Todo:
     last_line: int = 0
     resolved_reason: str = ""
     beside_value: bool = False
+    follow_up: str = ""
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}: {self.text}"
 
     def to_dict(self) -> dict[str, Any]:
         """The TODO as JSON values."""
-        resolved = {"settled": self.resolved_reason} if self.resolved_reason else {}
-        return {"file": self.file, "line": self.line, "text": self.text, **resolved}
+        more = {"settled": self.resolved_reason, "follow_up": self.follow_up}
+        given = {name: text for name, text in more.items() if text}
+        return {"file": self.file, "line": self.line, "text": self.text, **given}
 
 
 def read_todos(directory: Path) -> tuple[Todo, ...]:
@@ -53,22 +57,19 @@ def _todos(file: Path) -> list[Todo]:
         return []  # reported when the document is read
     document = read_file(file).data if comments else None
     lines = text.split("\n")
-    return [
-        Todo(
-            str(file),
-            comment.line,
-            comment.text,
-            comment.last_line,
-            resolved_reason(comment.text, document) if isinstance(document, dict) else "",
-            not lines[comment.line - 1].lstrip().startswith("#"),
-        )
-        for comment in comments
-    ]
+    todos: list[Todo] = []
+    for comment in comments:
+        reason = resolved_reason(comment.text, document) if isinstance(document, dict) else ""
+        left = follow_up(comment.text, document, file.parent) if reason and isinstance(document, dict) else ""
+        beside_value = not lines[comment.line - 1].lstrip().startswith("#")
+        todos.append(Todo(str(file), comment.line, comment.text, comment.last_line, reason, beside_value, left))
+    return todos
 
 
 def remove_todos(todos: Sequence[Todo]) -> tuple[Todo, ...]:
     """Remove settled comments from their files, and return those. One that stands beside a value stays.
 
+    One that leaves something to check is replaced by a comment on that.
     OSError as in `write_edits`.
     """
     removed = tuple(todo for todo in todos if todo.resolved_reason and not todo.beside_value)
@@ -76,6 +77,15 @@ def remove_todos(todos: Sequence[Todo]) -> tuple[Todo, ...]:
         starts = [0]
         for line in read_exactly(Path(file)).split("\n"):
             starts.append(starts[-1] + len(line) + 1)
-        edits = [Edit(starts[todo.line - 1], starts[todo.last_line], "") for todo in removed if todo.file == file]
+        edits = [
+            Edit(starts[todo.line - 1], starts[todo.last_line], _written(todo.follow_up))
+            for todo in removed
+            if todo.file == file
+        ]
         write_edits(Path(file), edits)
     return removed
+
+
+def _written(text: str) -> str:
+    """The lines of a TODO comment on an operator; empty without text."""
+    return "".join(f"{line}\n" for line in todo_lines(text)) if text else ""

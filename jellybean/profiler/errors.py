@@ -11,3 +11,7 @@ class ProfileError(JellyBeanError):
 
 class RefusedRowError(ProfileError, InputError):
     """A model refuses a row of the held-out data; the text names operator, variant, source, row, and the value."""
+
+
+class MisfittingEdgeError(ProfileError, InputError):
+    """The output of one operator does not fit the model that takes it, which only its run showed; the text says how."""

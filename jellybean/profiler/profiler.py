@@ -10,6 +10,8 @@ from typing import Any
 from jellybean.bench.hop import ROUNDS, HopTime, measure_hop
 from jellybean.display import formats
 from jellybean.documents import ProfilesDocument, Project, read_profiles, write_profiles
+from jellybean.documents.figure_notes import ratio_notes
+from jellybean.documents.flow import follow_requests
 from jellybean.documents.provenance.changes import Part
 from jellybean.documents.provenance.noise import NOISY_HOP
 from jellybean.errors import DocumentError
@@ -33,7 +35,7 @@ from jellybean.profiler.remote.measure import measure_on_workers
 from jellybean.profiler.remote.rows import Rows
 from jellybean.profiler.remote.worker_agent import WorkerAgent
 from jellybean.profiler.remote.worker_part import WorkerPart
-from jellybean.profiler.survey import Survey, ratio_warnings, survey
+from jellybean.profiler.survey import Survey, survey
 from jellybean.profiler.workload import Model, Workload
 from jellybean_agent import Device, ModelMemory, batched, installed_version
 from jellybean_solver import EdgeKind
@@ -104,21 +106,21 @@ def profile(
         document = by_hand_marked(known)
         if document != known:
             write_profiles(project.directory / PROFILES_FILE, document)
-        return Profiled(document, (), todo, written=document != known)
+        return Profiled(document, tuple(_ratio_notes(project, document)), todo, written=document != known)
     types_here = todo.here - scope.machines.keys()
     require_devices(project, todo.of_types(types_here))
     cache = Cache.open(project.directory, resume=not scope.fresh)
     run = _Run(project, todo, cache, progress, allow_python, types_here)
     findings = run.measure(known, seconds_per_point, {1, *batch_sizes})
     merge = ProfilesMerge(findings, known, todo, content_of(project), allowed_cuts(project), {1, *batch_sizes}, 1)
-    notes = list(_notes(project, findings))
+    notes = list(_notes(findings))
     if workers:
         document, more_notes = _measured_on(workers, merge, run, seconds_per_point)
         notes += more_notes
     else:
         document = merged_profiles(merge)
         write_profiles(project.directory / PROFILES_FILE, document)
-    return Profiled(document, tuple(notes), todo)
+    return Profiled(document, (*_ratio_notes(project, document), *notes), todo)
 
 
 def scope_on(workers: Sequence[WorkerAgent], scope: Scope = Scope()) -> Scope:
@@ -182,9 +184,14 @@ def measurements(project: Project, scope: Scope = Scope(), batch_sizes: Sequence
     return todo_of(project, known, scope, {1, *batch_sizes})
 
 
-def _notes(project: Project, findings: Findings) -> Iterator[str]:
+def _ratio_notes(project: Project, document: ProfilesDocument) -> Iterator[str]:
+    """Notes on ratios of the workflow that are not those of the profiles."""
+    edges = follow_requests(project.workflow, project.infrastructure.sites).edges
+    return ratio_notes(project.workflow, edges, document)
+
+
+def _notes(findings: Findings) -> Iterator[str]:
     """Notes on how precise the measurements are."""
-    yield from ratio_warnings(project.workflow, findings.survey)
     yield from noise_notes(findings.latency, findings.workload.speeds, findings.workload.devices)
     yield from findings.cut_models.notes
     if findings.hop is not None and findings.hop.noise > NOISY_HOP:

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from jellybean.profiler.errors import ProfileError, RefusedRowError
-from jellybean.profiler.workload import Array, Inputs, Model, Workload
-from jellybean_agent import AgentError, Executor, InvalidInputError, ModelError
+from jellybean.profiler.errors import MisfittingEdgeError, ProfileError, RefusedRowError
+from jellybean.profiler.workload import Array, Inputs, Model, Step, Workload
+from jellybean_agent import AgentError, Executor, InvalidInputError, ModelError, tensor_mismatch
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,19 @@ def refusal(
 ) -> ProfileError:
     """The error of a run that failed. If the data is the reason, it names source, row and, where it is found, value.
 
-    `row`: index of the held-out request that the inputs came from; None if it is not known.
+    If a tensor from another operator has the wrong type or shape, it names that edge instead. `row`: index of the
+    held-out request that the inputs came from; None if it is not known.
     """
     named = f"operator {model.operator}, variant {model.variant}"
     if row is None or not _is_refusal(model, error):
         return ProfileError(f"{named}: {error}")
-    found = refused_value(executor, inputs)
     step = workload.step_by_name[model.operator]
+    if (misfit := _edge_misfit(workload, executor, step, inputs)) is not None:
+        return MisfittingEdgeError(
+            f"{named}: what {misfit[0]} gives does not fit, as held-out row {row} (counted from 0) shows: {misfit[1]}; "
+            f"name another output of {misfit[0]}, put a step between them, or change one of the models"
+        )
+    found = refused_value(executor, inputs)
     origins, value = workload.sources_of(model.operator), ""
     if found is not None:
         fed = (*step.upstreams, *step.state)
@@ -50,6 +56,22 @@ def refusal(
             value += f" of what {upstream} makes of it"
     data = " and ".join(f"{name}{_reference(workload, name)}" for name in origins)
     return RefusedRowError(f"{named} refuses row {row} (counted from 0) of {data}{value}: {error}")
+
+
+def _edge_misfit(workload: Workload, executor: Executor, step: Step, inputs: Inputs) -> tuple[str, str] | None:
+    """The upstream operator whose tensor has another type or shape than the model's input, and how; None if all fit.
+
+    Held-out inputs themselves are compared with the models when the documents are read.
+    """
+    for upstream, value, port in zip(step.upstreams, inputs, executor.inputs, strict=False):
+        if upstream in workload.requests or (isinstance(value, tuple) and not value):
+            continue
+        array = value[0] if isinstance(value, tuple) else value
+        rows = array.shape[0] if not isinstance(value, tuple) else sum(len(child) for child in value)
+        shape = (rows, *array.shape[1:]) if array.ndim else ()
+        if (mismatch := tensor_mismatch(array.dtype.name, shape, port.dtype, port.shape)) is not None:
+            return upstream, mismatch
+    return None
 
 
 def refused_value(executor: Executor, inputs: Inputs) -> RefusedValue | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from jellybean.documents.schema.workflow import WorkflowDocument
 from jellybean.profiler.accuracy import covering_selections
 from jellybean.profiler.errors import ProfileError
 from jellybean.profiler.flow import Flow
@@ -62,18 +61,3 @@ def survey(workload: Workload, flow: Flow, limits: SurveyLimits = SurveyLimits()
     }
     children = {key: flow.traffic.messages[key] / flow.traffic.runs[key] for key in flow.traffic.fan_outs}
     return Survey(inputs, sizes, children, shares, rows)
-
-
-def ratio_warnings(workflow: WorkflowDocument, found: Survey, tolerance: float = 0.05) -> list[str]:
-    """Notes on edges whose ratio in workflow.yaml differs from the measured one by more than `tolerance`."""
-    notes = []
-    for (upstream, variant, downstream), mean in found.children.items():
-        edge = next(edge for edge in workflow.operators[downstream].inputs if edge.upstream == upstream)
-        said = edge.by_variant.get(variant, edge.ratio)
-        if said is not None and abs(said - mean) > tolerance * max(mean, 1e-9):
-            of = f" {variant}" if len(workflow.operators[upstream].variants) > 1 else ""
-            notes.append(
-                f"{downstream}: workflow.yaml says ratio {said:g} from {upstream}{of}, held-out data show {mean:.3g}; "
-                "rates and loads of the plan will be off by that much (ratio: measured takes what was measured)"
-            )
-    return notes

@@ -10,7 +10,7 @@ import typer
 from jellybean.cli.app import checked_picture
 from jellybean.cli.console import EXIT_WOULD_BREAK, out, print_json, progress, say, warn
 from jellybean.cli.current_plan import warn_if_replanned
-from jellybean.cli.projects import planned_options, warn_about_stale_profiles, warn_about_times
+from jellybean.cli.projects import planned_options, warn_about_figures, warn_about_stale_profiles, warn_about_times
 from jellybean.planning.project_plan import unproven
 
 
@@ -29,6 +29,7 @@ def run_check(
         )
     warn_about_stale_profiles(checked.project)
     warn_about_times(checked.project)
+    warn_about_figures(checked.project)
     warn_if_replanned(checked.project, checked.plan, checked.renewed, what_if=what_if)
     if (warning := unproven(checked.plan)) is not None:
         warn(warning)

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from jellybean.documents.checks.checked import CheckedWorkflow, as_written
-from jellybean.documents.checks.model_fit import ArrayHeader, Models, check_model_fit
+from jellybean.documents.checks.model_fit import ArrayHeader, Models, check_model_fit, with_step_shapes
 from jellybean.documents.checks.state_checks import without_state
 from jellybean.documents.checks.tensors import ModelFileError, ModelSignature, Port, Tensor, read_model
 from jellybean.documents.flow import Flow
@@ -51,11 +51,24 @@ def inside(directory: Path, text: str) -> Path:
     except (OSError, RuntimeError) as error:
         raise InvalidValueError(f"{quoted(text)} cannot be resolved: {describe_error(error)}") from error
     if not within:
-        raise InvalidValueError(f"{quoted(text)} is outside the project folder", "copy the file into it")
+        raise _outside(directory, text)
     if not path.is_file():
         near = did_you_mean(path.name, [item.name for item in path.parent.iterdir()]) if path.parent.is_dir() else ""
         raise InvalidValueError(f"there is no file {quoted(text)}", near or f"looked in {path.parent}")
     return path
+
+
+def _outside(directory: Path, text: str) -> InvalidValueError:
+    """The error of a path that leads out of the project: of a link, with where it leads."""
+    message = f"{quoted(text)} is outside the project folder"
+    parts = PurePosixPath(text).parts
+    for count in range(1, len(parts) + 1):
+        path = directory.joinpath(*parts[:count])
+        if path.is_symlink() and not path.resolve().is_relative_to(directory.resolve()):
+            what = "it" if count == len(parts) else quoted("/".join(parts[:count]))
+            hint = "put a copy there in place of the link"
+            return InvalidValueError(f"{message}: {what} is a link to {path.resolve()}", hint)
+    return InvalidValueError(message, "copy the file into it")
 
 
 def sha256_of(path: Path) -> str:
@@ -103,7 +116,7 @@ def array_header(directory: Path, reference: str) -> ArrayHeader:
 def check_files(workflow: CheckedWorkflow, flow: Flow, directory: Path) -> Models:
     """Check that models and held-out arrays exist, have the right hashes, and fit each other along the edges.
 
-    Returns the signatures of the models.
+    Returns the signatures of the models, with the shapes that reach them where they are built-in steps.
     """
     models: dict[str, dict[str, ModelSignature]] = {}
     if workflow.document is None:
@@ -116,8 +129,9 @@ def check_files(workflow: CheckedWorkflow, flow: Flow, directory: Path) -> Model
                 models.setdefault(operator, {})[variant] = without_state(workflow, operator, spec, variant, model)
     for path, files in _valid_variants(workflow):
         _model(workflow, directory, path, files)
-    check_model_fit(workflow, flow, models, arrays)
-    return models
+    known = with_step_shapes(workflow, flow, models, arrays)
+    check_model_fit(workflow, flow, known, arrays)
+    return known
 
 
 def _arrays(workflow: CheckedWorkflow, directory: Path) -> Mapping[str, ArrayHeader]:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jellybean.documents.checks.checked import CheckedWorkflow
+from jellybean.documents.checks.conversions import Conversion, on_array, steps_between
+from jellybean.documents.checks.step_shapes import with_given_shapes
 from jellybean.documents.checks.tensors import (
     ModelSignature,
     Port,
@@ -15,7 +17,6 @@ from jellybean.documents.checks.tensors import (
     batch_problem,
     half_precision_hint,
     misfits,
-    step_between,
 )
 from jellybean.documents.flow import Flow
 from jellybean.documents.schema.flow_style import flow_style
@@ -51,6 +52,36 @@ def check_model_fit(workflow: CheckedWorkflow, flow: Flow, models: Models, array
             _check_fit(workflow, operator, variant, model, edges, models, arrays)
         if operator not in upstreams:
             _check_answers(workflow, operator, models.get(operator, {}))
+
+
+def with_step_shapes(workflow: CheckedWorkflow, flow: Flow, models: Models, arrays: Arrays) -> Models:
+    """The models with the sizes that built-in steps give for what reaches them, followed from the sources on."""
+    if workflow.document is None:
+        return models
+    known: dict[str, Mapping[str, ModelSignature]] = {}
+    for operator in flow.order:
+        edges, spec = flow.edges.get(operator, ()), workflow.document.operators[operator]
+        given = _given(edges[0], known, arrays) if len(edges) == 1 else []
+        known[operator] = {
+            variant: with_given_shapes(
+                spec.variants[variant].python or "", spec.variants[variant].arguments, one, given
+            )
+            for variant, one in models.get(operator, {}).items()
+        }
+    return {operator: known.get(operator, variants) for operator, variants in models.items()}
+
+
+def _given(edge: Edge, models: Models, arrays: Arrays) -> list[Tensor]:
+    """The tensors that an edge may bring: of each upstream variant, or of the held-out inputs."""
+    if edge.upstream in arrays:
+        return [_row_of(arrays[edge.upstream])]
+    outputs = [model.output(edge.output) for model in models.get(edge.upstream, {}).values()]
+    return [output.tensor for output in outputs if output is not None]
+
+
+def _row_of(header: ArrayHeader) -> Tensor:
+    """The tensor that one row of held-out inputs is sent as."""
+    return Tensor(header.dtype, (1, *header.shape[1:]))
 
 
 def _check_answers(workflow: CheckedWorkflow, operator: str, variants: Mapping[str, ModelSignature]) -> None:
@@ -138,15 +169,17 @@ def _check_fit(
         taken[port.name] = edge.upstream
         found = _edge_problems(workflow, (*base, index), edge, port, models.get(edge.upstream, {}))
         if edge.upstream in arrays:
-            header = arrays[edge.upstream]
-            found.compare(Tensor(header.dtype, (1, *header.shape[1:])), port, edge.kind, HELD_OUT)
+            found.compare(_row_of(arrays[edge.upstream]), port, edge.kind, HELD_OUT)
         if why := batch_problem(port, edge.kind):
             found.by_reason.setdefault(why, [])
         for message, upstreams in found.by_reason.items():
             origin = f"{edge.upstream} ({', '.join(upstreams)})" if upstreams else edge.upstream
             text = f"{origin} does not fit input {port.name!r} of {operator} {variant}: {message}"
-            conversions = _conversions(workflow, (*base, index), edge, found, message)
-            workflow.tree.add((*base, index), text, f"change one of the models, or name another output{conversions}")
+            written = _written(workflow, (*base, index))
+            other_output = _other_output(written, edge, port, models.get(edge.upstream, {}))
+            change = "change the model" if upstreams == [HELD_OUT] else "change one of the models"
+            conversions = _conversions(workflow, written, edge, found, message)
+            workflow.tree.add((*base, index), text, ", or ".join([*other_output, change, *conversions]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,28 +196,76 @@ class _Misfits:
             self.tensors[why] = given, port.tensor
 
 
-def _conversions(workflow: CheckedWorkflow, path: DocPath, edge: Edge, found: _Misfits, reason: str) -> str:
-    """What would make the tensors of an edge fit, as the end of a sentence: a step in YAML, another array or export."""
-    if reason not in found.tensors:
-        return ""
-    given, wanted = found.tensors[reason]
-    conversion = step_between(given, wanted)
-    if conversion is None:
-        return half_precision_hint(given, wanted)
-    written: Any = workflow.tree.data
+def _written(workflow: CheckedWorkflow, path: DocPath) -> Any:
+    """The value of the document at a path, as it is written there."""
+    value: Any = workflow.tree.data
     for key in path:
-        written = written[key]
-    name, taken, read = f"{edge.upstream}_{conversion.step}", written, f"{edge.upstream}_{conversion.step}"
+        value = value[key]
+    return value
+
+
+def _other_output(written: Any, edge: Edge, port: Port, upstreams: Mapping[str, ModelSignature]) -> list[str]:
+    """The edge to write where another output of all upstream variants fits; one of known type and shape comes first.
+
+    Empty if none fits, or if the tensors that do not fit are those of a source.
+    """
+    outputs = [one for model in upstreams.values() for one in model.outputs]
+    names = [name for name in dict.fromkeys(one.name for one in outputs) if name != edge.output]
+    found: list[tuple[bool, str]] = []
+    for name in names:
+        given = [model.output(name) for model in upstreams.values()]
+        if all(one is not None and not _refusal(one.tensor, port, edge.kind) for one in given):
+            is_open = any(one is None or one.tensor.shape is None or None in one.tensor.shape[1:] for one in given)
+            found.append((is_open, name))
+    if not found:
+        return []
+    edge_as_written = written if isinstance(written, Mapping) else {"from": edge.upstream}
+    name = min(found, key=lambda item: item[0])[1]
+    return [f"write {flow_style({**edge_as_written, 'output': name})} in place of {flow_style(written)}"]
+
+
+def _refusal(tensor: Tensor, port: Port, kind: EdgeKind) -> str:
+    """Why an output cannot be sent to an input; empty if it can."""
+    return unserved_reason(tensor.dtype) or misfits(tensor, port, kind)
+
+
+def _conversions(workflow: CheckedWorkflow, written: Any, edge: Edge, found: _Misfits, reason: str) -> list[str]:
+    """What would make the tensors of an edge fit: steps in YAML, another array, or another export."""
+    if reason not in found.tensors:
+        return []
+    given, wanted = found.tensors[reason]
+    ways: list[str] = []
+    if steps := steps_between(given, wanted):
+        ways.append(_as_operators(workflow, written, edge, steps))
+        if HELD_OUT in found.by_reason[reason]:
+            ways.append(f"save the held-out inputs as {on_array(steps)}, and send that")
+    return [*ways, *filter(None, [half_precision_hint(given, wanted)])]
+
+
+def _as_operators(workflow: CheckedWorkflow, written: Any, edge: Edge, steps: tuple[Conversion, ...]) -> str:
+    """The YAML of an operator for each step, one after the other, and of the edge to the last one."""
+    operators: list[str] = []
+    taken, others = written, {}
     if edge.kind is EdgeKind.GATHER and isinstance(written, Mapping):  # each child is converted, then they are gathered
         taken = {key: value for key, value in written.items() if key in ("from", "output")}
-        read = flow_style({"from": name, **{key: value for key, value in written.items() if key not in taken}})
-    text = (
-        f", or put a step between them: under operators {name}: {{inputs: [{flow_style(taken)}], "
-        f"variants: {{{conversion.step}: {{{conversion.code}}}}}}}, and {read} in place of {flow_style(written)}"
-    )
-    if HELD_OUT in found.by_reason[reason]:
-        text += f", or save the held-out inputs as {conversion.on_array}, and send that"
-    return text + half_precision_hint(given, wanted)
+        others = {key: value for key, value in written.items() if key not in taken}
+    name = edge.upstream
+    for step in steps:
+        name = _unused_name(workflow, f"{name}_{step.step}")
+        variants = f"{{{step.step}: {{{step.code}}}}}"
+        operators.append(f"{name}: {{inputs: [{flow_style(taken)}], variants: {variants}}}")
+        taken = name
+    read = flow_style({"from": name, **others}) if others else name
+    what = "a step" if len(steps) == 1 else "steps"
+    listed = " and ".join(operators)
+    return f"put {what} between them: under operators {listed}, and {read} in place of {flow_style(written)}"
+
+
+def _unused_name(workflow: CheckedWorkflow, name: str) -> str:
+    """The name, with a number after it if a source or operator has it."""
+    taken = {*workflow.names("sources"), *workflow.names("operators")}
+    numbered = (f"{name}_{number}" for number in range(2, len(taken) + 3))
+    return next(one for one in (name, *numbered) if one not in taken)
 
 
 def _free(model: ModelSignature, edges: tuple[Edge, ...]) -> str:

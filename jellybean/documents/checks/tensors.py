@@ -6,7 +6,6 @@ tensor with leading dimension 1; a gather receives any number of rows. Symbolic 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 from jellybean_agent import PortNames, unserved_reason
 from jellybean_solver import EdgeKind, JellyBeanError
 
-_PICTURE_SIZES = 3  # height, width and channels
+Sizes = tuple[int | None, ...]  # of a tensor's dimensions; None: unknown
 
 
 class ModelFileError(JellyBeanError):
@@ -26,7 +25,7 @@ class Tensor:
     """NumPy dtype name and shape of a tensor; None stands for an unknown shape or dimension."""
 
     dtype: str
-    shape: tuple[int | None, ...] | None
+    shape: Sizes | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,81 +113,39 @@ def _type_text(kind: Any) -> str:
 
 
 def misfits(upstream: Tensor, port: Port, kind: EdgeKind) -> str:
-    """Why a tensor does not fit a model input; empty if it fits."""
+    """Why a tensor does not fit a model input, in type and in shape; empty if it fits."""
     wanted = port.tensor
-    if upstream.dtype != wanted.dtype:
-        return f"{upstream.dtype} given, {wanted.dtype} expected"
+    dtypes = f"{upstream.dtype} given, {wanted.dtype} expected" if upstream.dtype != wanted.dtype else ""
+    return "; ".join(filter(None, (dtypes, _shape_misfit(upstream, wanted, kind))))
+
+
+def _shape_misfit(upstream: Tensor, wanted: Tensor, kind: EdgeKind) -> str:
+    """Why the shape of a tensor is not the wanted one; empty if it is, or may be."""
     if upstream.shape is None or wanted.shape is None:
         return ""
-    figures = f"{_text(upstream.shape)} given, {_text(wanted.shape)} expected"
+    figures = f"{shape_text(upstream.shape)} given, {shape_text(wanted.shape)} expected"
     if len(upstream.shape) != len(wanted.shape):
-        return f"{len(upstream.shape)} dimensions given, {len(wanted.shape)} expected ({figures})"
+        given = len(upstream.shape)
+        return f"{given} dimension{'s' * (given != 1)} given, {len(wanted.shape)} expected ({figures})"
     # The leading dimension is not compared here: it counts rows, and `batch_problem` checks it.
-    for given, want in zip(upstream.shape[1:], wanted.shape[1:], strict=True):
-        if given is not None and want is not None and given != want:
-            return f"shapes differ ({figures})"
+    if not sizes_agree(upstream.shape[1:], wanted.shape[1:]):
+        return f"shapes differ ({figures})"
     if kind is EdgeKind.EACH and upstream.shape and upstream.shape[0] not in (None, 1):
         return f"a request's tensor has 1 row, {upstream.shape[0]} given ({figures}); a ratio fans rows out"
     return ""
 
 
-@dataclass(frozen=True, slots=True)
-class Conversion:
-    """A built-in step that makes a tensor fit. `arguments`: in YAML. `on_array`: what does the same to an array."""
-
-    step: str
-    arguments: str
-    on_array: str
-
-    @property
-    def code(self) -> str:
-        """The keys of a variant that runs the step."""
-        return f"python: jellybean_agent.steps:{self.step}, with: {{{self.arguments}}}"
-
-
-def step_between(given: Tensor, wanted: Tensor) -> Conversion | None:
-    """The built-in step that makes a tensor fit; None if there is none."""
-    rows, shape = _sizes(given.shape), _sizes(wanted.shape)
-    if unserved_reason(given.dtype) or unserved_reason(wanted.dtype) or rows is None:
-        return None
-    kind = f"dtype: {given.dtype}"
-    if given.dtype != wanted.dtype:
-        return Conversion("cast", f"to: {wanted.dtype}, {kind}, shape: {rows}", f"array.astype('{wanted.dtype}')")
-    if shape is None:
-        return None
-    if len(rows) != len(shape):
-        step, to = ("flatten", "") if len(shape) == 1 else ("reshape", f"to: {shape}, ")
-        sizes = ", ".join(map(str, ("len(array)", *shape)))
-        return Conversion(step, f"{to}{kind}, shape: {rows}", f"array.reshape({sizes})")
-    return _moved_channels(rows, shape, kind)
-
-
-def _moved_channels(rows: Sequence[int], shape: Sequence[int], kind: str) -> Conversion | None:
-    """The step between pictures with the channels first and last, if that makes the sizes `rows` those of `shape`."""
-    if len(rows) != _PICTURE_SIZES:
-        return None
-    for step, order, names in (
-        ("channels_first", (2, 0, 1), ("height", "width", "channels")),
-        ("channels_last", (1, 2, 0), ("channels", "height", "width")),
-    ):
-        moved = [rows[index] for index in order]
-        if all(-1 in pair or pair[0] == pair[1] for pair in zip(moved, shape, strict=True)):
-            sizes = ", ".join(f"{name}: {size}" for name, size in zip(names, rows, strict=True))
-            axes = ", ".join(str(index + 1) for index in order)
-            return Conversion(step, f"{sizes}, {kind}", f"array.transpose(0, {axes})")
-    return None
+def sizes_agree(given: Sizes, wanted: Sizes) -> bool:
+    """True if two shapes without the batch have equally many sizes, and no two known ones differ."""
+    pairs = zip(given, wanted, strict=False)
+    return len(given) == len(wanted) and all(one is None or other is None or one == other for one, other in pairs)
 
 
 def half_precision_hint(one: Tensor, other: Tensor) -> str:
-    """How a model in half precision keeps float32 inputs and outputs, as the end of a sentence; else empty."""
+    """How a model in half precision keeps float32 inputs and outputs; empty for tensors of other types."""
     if {one.dtype, other.dtype} != {"float16", "float32"}:
         return ""
-    return ", or convert the model with float32 inputs and outputs (keep_io_types=True of onnxconverter-common)"
-
-
-def _sizes(shape: tuple[int | None, ...] | None) -> list[int] | None:
-    """A shape without the batch, as steps take it; -1 is any size."""
-    return None if shape is None else [-1 if size is None else size for size in shape[1:]]
+    return "convert the model with float32 inputs and outputs (keep_io_types=True of onnxconverter-common)"
 
 
 def answers_differ(one: Port, other: Port) -> str:
@@ -197,8 +154,8 @@ def answers_differ(one: Port, other: Port) -> str:
     unknown = left.shape is None or right.shape is None
     if left.dtype == right.dtype and (unknown or len(left.shape or ()) == len(right.shape or ())):
         return ""
-    texts = [f"{port.name!r} is {port.tensor.dtype} {_text(port.tensor.shape or ())}" for port in (one, other)]
-    return ", ".join(texts) + half_precision_hint(left, right)
+    texts = [f"{port.name!r} is {port.tensor.dtype} {shape_text(port.tensor.shape or ())}" for port in (one, other)]
+    return ", or ".join(filter(None, (", ".join(texts), half_precision_hint(left, right))))
 
 
 def batch_problem(port: Port, kind: EdgeKind) -> str:
@@ -215,5 +172,6 @@ def batch_problem(port: Port, kind: EdgeKind) -> str:
     return f"exactly {shape[0]} rows expected, but a request has 1" if shape[0] != 1 else ""
 
 
-def _text(shape: tuple[int | None, ...]) -> str:
+def shape_text(shape: Sizes) -> str:
+    """A shape as messages write it; n is any size."""
     return "[" + ", ".join("n" if dim is None else str(dim) for dim in shape) + "]"

@@ -94,7 +94,7 @@ def read_models(files: Sequence[Path]) -> tuple[DraftModel, ...]:
             other = models[name].path
             raise InputError(f"{other} and {file} would both be called {name}: rename one of them")
         try:
-            models[name] = _read(name, file)
+            models[name] = read_model_file(name, file)
         except OSError as error:
             raise InputError(f"{file} cannot be read: {describe_error(error)}") from error
         except JellyBeanError as error:
@@ -102,7 +102,8 @@ def read_models(files: Sequence[Path]) -> tuple[DraftModel, ...]:
     return tuple(models[name] for name in sorted(models))
 
 
-def _read(name: str, file: Path) -> DraftModel:
+def read_model_file(name: str, file: Path) -> DraftModel:
+    """Read one ONNX file. ModelFileError if it is invalid, OSError if it cannot be read."""
     signature = read_model(file)
     index = _answer(signature.outputs)
     outputs = list(signature.outputs)

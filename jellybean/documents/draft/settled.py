@@ -11,11 +11,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from jellybean.documents.draft.blank import BLANK_INPUTS_TODO, BLANK_MODELS_TODO, DRAFT_INFRASTRUCTURE
+from jellybean.documents.draft.port_comments import variant_models
 from jellybean.documents.draft.text import LABELS_TODO, SLO_TODO, SOURCES_TODO
 from jellybean.documents.schema.reader import read_text
+from jellybean_agent import unserved_reason
 
 Data = Mapping[str, Any]  # a document as written
 
@@ -68,6 +71,40 @@ def _exported_anew(match: re.Match[str], document: Data) -> str:
     variants = [variant for variant in _section(operator, "variants").values() if isinstance(variant, Mapping)]
     is_there = any(str(variant.get("sha256")).startswith(match["sha256"]) for variant in variants)
     return "" if is_there else f"{match['operator']} has no model of that SHA-256 any more"
+
+
+def _variant_has_output(match: re.Match[str], document: Data) -> str:
+    operator = _section(document, "operators").get(match["operator"])
+    variant = _section(operator, "variants").get(match["variant"]) if isinstance(operator, Mapping) else None
+    if not isinstance(variant, Mapping):
+        return f"there is no variant {match['variant']} of {match['operator']} any more"
+    return f"{match['variant']} of {match['operator']} has an output" if variant.get("output") is not None else ""
+
+
+def follow_up(text: str, document: Data, folder: Path) -> str:
+    """What is left to check once a TODO is settled, as the text of a new TODO; empty if nothing is.
+
+    A classifier whose ZipMap gave way to a tensor still answers with the class: `init` would have drafted the scores.
+    """
+    match = re.fullmatch(_ZIPMAP, text)
+    operators = _section(document, "operators")
+    if match is None or match["operator"] in _upstreams(operators):
+        return ""
+    operator = _section(operators, match["operator"])
+    for variant, model in variant_models(operator, folder).items():
+        label = next((port for port in model.signature.outputs if port.name == model.label), None)
+        has_output = _section(_section(operator, "variants"), variant).get("output") is not None
+        if (
+            label is not None
+            and model.answer is not None
+            and not has_output
+            and not unserved_reason(label.tensor.dtype)
+        ):
+            return (
+                f"check that {match['operator']} answers with {label.name}, the class: to answer with the scores, "
+                f"write output: {model.answer} in variant {variant}"
+            )
+    return ""
 
 
 def _edge_changed(match: re.Match[str], document: Data) -> str:
@@ -148,6 +185,10 @@ _ANSWER = (
     r"check that (?P<operator>\S+)(?: \S+)? answers with (?P<output>.+): the first output of the file, .*, is the "
     r"class; to send that, remove output: (?P=output)"
 )
+_CLASS = (
+    r"check that (?P<operator>\S+) answers with .+, the class: to answer with the scores, write output: .+ in variant "
+    r"(?P<variant>\S+)"
+)
 _SINKS = r"\d+ operators answer \((?P<sinks>.*)\); accuracy is measured for one: .* workflows of their own"
 _RULES = (
     _Rule(_exactly(SOURCES_TODO), _sources_changed),
@@ -157,6 +198,7 @@ _RULES = (
     _Rule(re.compile(_ZIPMAP), _exported_anew),
     _Rule(re.compile(_EDGE), _edge_changed),
     _Rule(re.compile(_ANSWER), _answer_changed),
+    _Rule(re.compile(_CLASS), _variant_has_output),
     _Rule(re.compile(_SINKS), _sinks_changed),
     _Rule(re.compile(f"without labels .*{re.escape(LABELS_TODO)}"), _written("labels")),
     _Rule(_exactly(SLO_TODO), _written("slo")),

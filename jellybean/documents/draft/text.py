@@ -7,11 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
+from jellybean.documents.checks.conversions import on_array, steps_between
 from jellybean.documents.checks.files import sha256_of
-from jellybean.documents.checks.tensors import Port, Tensor, misfits, step_between
+from jellybean.documents.checks.tensors import Port, Tensor, misfits
 from jellybean.documents.draft.blank import DRAFT_INFRASTRUCTURE
 from jellybean.documents.draft.heldout import LABELS, OPEN_SIZE, Array, HeldOutDraft, open_sizes, request_bytes
 from jellybean.documents.draft.models import DraftModel, DraftOperator
+from jellybean.documents.draft.port_comments import port_text, ports_text
 from jellybean.documents.draft.wiring import Draft, DraftEdge, DraftSource
 from jellybean.documents.schema.flow_style import flow_style
 from jellybean.quantities import SIZE, format_quantity
@@ -51,18 +53,18 @@ def draft_workflow(
         "kind: Workflow",
         f"name: {flow_style(name)}",
         "sources:",
-        *_todo(SOURCES_TODO),
+        *todo_lines(SOURCES_TODO),
         *(line for source in draft.sources for line in _source(source, draft, data)),
         "operators:",
         *(line for operator in draft.operators for line in _operator(operator, draft, directory, places)),
         *_labels(draft, data),
-        *_todo(SLO_TODO, indent=""),
+        *todo_lines(SLO_TODO, indent=""),
         "# slo: {accuracy: 90, latency_p99: 500 ms, budget: 1 USD/h}",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _todo(text: str, indent: str = "  ") -> Iterator[str]:
+def todo_lines(text: str, indent: str = "  ") -> Iterator[str]:
     """A TODO comment, wrapped; the lines below the first are indented, so that they belong to it."""
     line = f"{indent}# TODO:"
     for word in text.split():
@@ -78,22 +80,22 @@ def _source(source: DraftSource, draft: Draft, data: HeldOutDraft) -> Iterator[s
     message = "1 KiB" if size is None else format_quantity(SIZE, size, 3)
     name = flow_style(source.name)
     if size is None:
-        yield from _todo(_missing_inputs(source, draft, data))
+        yield from todo_lines(_missing_inputs(source, draft, data))
         yield f"  {name}: {{tier: edge, rate: 1/s, message: {message}, inputs: TODO}}"
         return
     reference = f"{HELD_OUT_FILE}#{data.array_of[source.name]}"
     if data.is_random:
         sizes = f"; sizes that the models leave open are {OPEN_SIZE}" if open_sizes(source.tensor) else ""
-        yield from _todo(
+        yield from todo_lines(
             f"the held-out inputs of {source.name} are random numbers, which is enough for latencies, but not for "
             f"accuracy and numbers of children{sizes}: replace array {source.name} of {HELD_OUT_FILE} by real requests"
         )
     if source.name in data.guesses:
-        yield from _todo(
+        yield from todo_lines(
             f"check that source {source.name} sends array {reference}: none has its name, and only this one fits"
         )
     if not data.is_random and (misfit := _misfit(source, data.arrays[data.array_of[source.name]])):
-        yield from _todo(f"array {reference} of source {source.name} does not fit {misfit}")
+        yield from todo_lines(f"array {reference} of source {source.name} does not fit {misfit}")
     yield f"  {name}: {{tier: edge, rate: 1/s, message: {message}, inputs: {_quoted_reference(reference)}}}"
 
 
@@ -106,14 +108,16 @@ def _misfit(source: DraftSource, array: Array) -> str:
     reason = misfits(rows, port, EdgeKind.EACH)
     if not reason:
         return ""
-    step = step_between(rows, source.tensor)
-    way = "" if step is None else f"; save {step.on_array}, or add an operator before it: {step.code}"
-    return f"{_port_text(port)}: {reason}{way}"
+    steps = steps_between(rows, source.tensor)
+    operators = "an operator" if len(steps) == 1 else "operators"
+    codes = ", then ".join(step.code for step in steps)
+    way = f"; save {on_array(steps)}, or add {operators} before it: {codes}" if steps else ""
+    return f"{port_text(port)}: {reason}{way}"
 
 
 def _missing_inputs(source: DraftSource, draft: Draft, data: HeldOutDraft) -> str:
     """What to write for a source without held-out inputs: the arrays that fit it, and whether it may be no source."""
-    wanted = _port_text(Port(source.name, source.tensor))
+    wanted = port_text(Port(source.name, source.tensor))
     text = f"held-out inputs of {source.name}, one request a row"
     candidates = data.candidates.get(source.name)
     if candidates:
@@ -125,8 +129,15 @@ def _missing_inputs(source: DraftSource, draft: Draft, data: HeldOutDraft) -> st
     doubtful = [
         name for name, edges in draft.edges.items() if any(e.upstream == source.name and e.guess for e in edges)
     ]
-    if doubtful and not data.is_random:
-        readers = " and ".join(doubtful)
+    readers = " and ".join(doubtful)
+    given = [edge for edges in draft.edges.values() for edge in edges if edge.upstream == source.name]
+    maps = next((edge.zipmap_of for edge in given if edge.zipmap_of), "")
+    if maps:
+        text += (
+            f". It is probably operator {maps} once its ZipMap is exported as a tensor: then write {maps} in the "
+            f"inputs of {readers}, and remove {source.name}"
+        )
+    elif doubtful and not data.is_random:
         text += f". If {readers} should read an operator's output instead, write that, and remove {source.name}"
     return f"{text}; then write it as its inputs"
 
@@ -135,12 +146,12 @@ def _operator(operator: DraftOperator, draft: Draft, directory: Path, places: Ma
     edges = draft.edges[operator.name]
     for edge in edges:
         if edge.guess:
-            yield from _todo(f"check that {operator.name} reads {_edge(edge)}: {edge.guess}; if not, change it")
+            yield from todo_lines(f"check that {operator.name} reads {_edge(edge)}: {edge.guess}; if not, change it")
     for variant, model in operator.variants.items():
         name = operator.name if len(operator.variants) == 1 else f"{operator.name} {variant}"
         for text in _output_todos(name, model, sha256_of(directory / places[model.name])):
-            yield from _todo(text)
-    yield f"  {flow_style(operator.name)}:  # {_ports(operator.inputs)} -> {_ports(operator.outputs)}"
+            yield from todo_lines(text)
+    yield f"  {flow_style(operator.name)}:  # {ports_text(operator.inputs, operator.outputs)}"
     yield f"    inputs: [{', '.join(map(_edge, edges))}]"
     yield "    variants:"
     for name, model in operator.variants.items():
@@ -181,36 +192,23 @@ def _edge(edge: DraftEdge) -> str:
     return f"{{from: {flow_style(edge.upstream)}{given}}}" if given else flow_style(edge.upstream)
 
 
-def _ports(ports: tuple[Port, ...]) -> str:
-    return ", ".join(map(_port_text, ports))
-
-
-def _port_text(port: Port) -> str:
-    return f"{port.name} {port.tensor.dtype}{_shape(port)}"
-
-
-def _shape(port: Port) -> str:
-    sizes = port.tensor.shape
-    return "" if sizes is None else f"[{', '.join('?' if size is None else str(size) for size in sizes)}]"
-
-
 def _labels(draft: Draft, data: HeldOutDraft) -> Iterator[str]:
     sinks = draft.sinks
     if len(sinks) > 1:
-        yield from _todo(
+        yield from todo_lines(
             f"{len(sinks)} operators answer ({', '.join(sinks)}); accuracy is measured for one: join them in one "
             "operator, or make them workflows of their own",
             indent="",
         )
     if LABELS in data.arrays:
         yield f"labels: {HELD_OUT_FILE}#{LABELS}"
-        yield from _todo(
+        yield from todo_lines(
             "metric: exact_match compares the answer with the label, top1 the index of its highest score", ""
         )
         yield f"metric: {_metric(draft, data.arrays[LABELS])}"
         return
     real = "real inputs and " if data.is_random else ""
-    yield from _todo(
+    yield from todo_lines(
         f"without labels all variants count as equally accurate, and plans take the cheapest: save {real}an array of "
         f"{LABELS_TODO}",
         indent="",

@@ -9,6 +9,7 @@ from enum import IntEnum
 
 from jellybean.documents.checks.tensors import Port, Tensor, misfits
 from jellybean.documents.draft.models import DraftOperator, valid_name
+from jellybean_agent import is_zipmap
 from jellybean_solver import EdgeKind
 
 _SOURCE = "input"
@@ -33,6 +34,7 @@ class DraftEdge:
     kind: EdgeKind = EdgeKind.EACH
     ratio: int | None = None  # of a fan-out; None: it is measured
     guess: str = ""
+    zipmap_of: str = ""  # the operator that probably feeds the input once its scores are a tensor
 
 
 @dataclass(frozen=True)
@@ -176,16 +178,23 @@ def _evidence(operator: str, output: Port, port: Port) -> Evidence | None:
     given, wanted = output.tensor.shape, port.tensor.shape
     if misfits(output.tensor, port, EdgeKind.FAN_OUT):  # a fan-out, so that numbers of rows are not compared
         return None
-    if port.name == operator or (port.name == output.name and not _is_exporters(port.name)):
-        return Evidence.NAME
-    if re.search(rf"(?:^|[^a-z0-9]){re.escape(operator.lower())}(?:[^a-z0-9]|$)", port.name.lower()):
-        return Evidence.NAME_CONTAINS
+    if (evidence := _name_evidence(operator, output, port)) is not None:
+        return evidence
     if given is None or wanted is None:
         return None
     pairs = list(zip(given[1:], wanted[1:], strict=True))
     if not pairs or all(left is None or right is None for left, right in pairs):
         return None
     return Evidence.SOME_SIZES if any(None in pair for pair in pairs) else Evidence.ALL_SIZES
+
+
+def _name_evidence(operator: str, output: Port, port: Port) -> Evidence | None:
+    """What the name of an input says about an operator's output feeding it; None if it says nothing."""
+    if port.name == operator or (port.name == output.name and not _is_exporters(port.name)):
+        return Evidence.NAME
+    if re.search(rf"(?:^|[^a-z0-9]){re.escape(operator.lower())}(?:[^a-z0-9]|$)", port.name.lower()):
+        return Evidence.NAME_CONTAINS
+    return None
 
 
 def _plain_edge(
@@ -195,9 +204,26 @@ def _plain_edge(
     if feed is None:
         doubts = wiring.doubts.get((operator.name, index), ())
         guess = f"could also be the output of {' or '.join(doubts)}" if doubts else ""
-        return DraftEdge(sources[operator.name, index].name, guess=guess)
+        source = sources[operator.name, index].name
+        if (maps := _maps_named(operator, index, wiring)) and not doubts:
+            guess = (
+                f"it is probably operator {maps}, whose scores are a list of maps (ZipMap) so far: once it is exported "
+                f"with a tensor, write {maps} in place of {source}, and remove source {source}"
+            )
+            return DraftEdge(source, guess=guess, zipmap_of=maps)
+        return DraftEdge(source, guess=guess)
     guess = "" if feed.evidence is Evidence.NAME else "follows from types and shapes only"
     return DraftEdge(feed.upstream, feed.output, guess=guess)
+
+
+def _maps_named(operator: DraftOperator, index: int, wiring: _Wiring) -> str:
+    """The operator that an input is named after whose scores no input can take, as they are a ZipMap; empty if none."""
+    port = operator.inputs[index]
+    for name, upstream in wiring.operators.items():
+        maps = [output for output in upstream.outputs if is_zipmap(output.tensor.dtype)]
+        if name != operator.name and maps and any(_name_evidence(name, output, port) for output in maps):
+            return name
+    return ""
 
 
 def _with_kinds(

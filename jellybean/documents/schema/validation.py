@@ -6,6 +6,7 @@ all problems are reported at once. Broken entries are kept by path and never rep
 
 from __future__ import annotations
 
+import math
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -240,6 +241,9 @@ def _describe_error(kind: str, value: Any, context: Mapping[str, Any]) -> tuple[
         return f"{describe_value(value)} is not text", f"quote it: {str(value)!r}"
     if kind in {"tuple_type", "list_type"} and isinstance(value, str):
         return f"{describe_value(value)} is not a list", f"write [{value}]"
+    if kind in _INTEGER_KINDS and isinstance(value, float) and abs(value) < _LARGEST_EXACT:
+        nearest = dict.fromkeys((math.floor(value), math.ceil(value)))
+        return f"{describe_value(value)} is {_INTEGER[0]}", f"write {' or '.join(map(str, nearest))}"
     wanted, hint = _WANTED.get(kind, (kind.replace("_", " "), ""))
     return f"{describe_value(value)} is {wanted}", hint
 
@@ -253,6 +257,8 @@ _BOUNDS = {
 _MAP = ("not a map", "write `key: value` pairs")
 _LIST = ("not a list", "write [a, b]")
 _INTEGER = ("not an integer", "write for example 4")
+_INTEGER_KINDS = ("int_type", "int_from_float", "int_parsing")
+_LARGEST_EXACT = 2**53  # above, a float has no fraction
 _NUMBER = ("not a finite number", "write for example 0.5")
 _SHORT = ("empty", "add at least one entry")
 _WANTED = {
@@ -262,9 +268,7 @@ _WANTED = {
     "tuple_type": _LIST,
     "list_type": _LIST,
     "bool_type": ("neither true nor false", "write true or false"),
-    "int_type": _INTEGER,
-    "int_from_float": _INTEGER,
-    "int_parsing": _INTEGER,
+    **dict.fromkeys(_INTEGER_KINDS, _INTEGER),
     "float_type": _NUMBER,
     "float_parsing": _NUMBER,
     "finite_number": _NUMBER,

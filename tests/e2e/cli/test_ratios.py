@@ -114,3 +114,16 @@ def test_a_strange_variant_is_refused_at_its_line(parcels: Path, capsys: pytest.
     assert "operators.read.inputs.0.ratio.lerge: detect has no variant 'lerge'; did you mean 'large'?" in " ".join(
         told.split()
     )
+
+
+def test_a_ratio_that_the_profiles_contradict_is_said_without_measuring(
+    parcels: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """large: 4.5 is written, and its children are 4.2 in the mean."""
+    note = "read: workflow.yaml says ratio 4.5 from detect large, profiles.yaml has 4.2 children; rates and loads"
+    for command in ("validate", "plan"):
+        run([command, str(parcels)])
+        printed = capsys.readouterr().err
+        assert note in printed and "detect small" not in printed
+        run([command, str(parcels), "--set", "operators.read.inputs.0.ratio=measured"])
+        assert "says ratio" not in capsys.readouterr().err

@@ -171,7 +171,10 @@ def test_batches_of_a_model_that_takes_one_row_are_refused(problems: Project) ->
 
 def test_another_output_can_be_named(problems: Project) -> None:
     found = problems(replace=("ratio: 4}", "ratio: 4, output: count}"))
-    assert [problem.message[-31:] for problem in found] == [": int64 given, float32 expected"] * 2
+    reason = "int64 given, float32 expected; 1 dimension given, 3 expected ([1] given, [n, 16, 16] expected)"
+    assert [problem.message.partition(": ")[2] for problem in found] == [reason] * 2
+    first = "write {from: find, ratio: 4, output: crops} in place of {from: find, ratio: 4, output: count}, or change"
+    assert all(problem.hint.startswith(first) for problem in found)
 
 
 def test_a_changed_model_is_told_with_both_hashes(problems: Project, tmp_path: Path) -> None:
@@ -193,7 +196,15 @@ def test_links_out_of_the_project_are_refused(problems: Project, tmp_path: Path)
     outside = tmp_path.parent / f"{tmp_path.name}-outside.onnx"
     (tmp_path / "models" / "find.onnx").rename(outside)
     (tmp_path / "models" / "find.onnx").symlink_to(outside)
-    with pytest.raises(DocumentError, match="is outside the project folder"):
+    with pytest.raises(DocumentError) as raised:
+        load_project(tmp_path, profiles=False)
+    (problem,) = raised.value.problems
+    said = f"'models/find.onnx' is outside the project folder: it is a link to {outside.resolve()}"
+    assert (problem.message, problem.hint) == (said, "put a copy there in place of the link")
+    folder = tmp_path.parent / f"{tmp_path.name}-models"
+    (tmp_path / "models").rename(folder)
+    (tmp_path / "models").symlink_to(folder)
+    with pytest.raises(DocumentError, match=f"'models' is a link to {folder.resolve()}"):
         load_project(tmp_path, profiles=False)
 
 

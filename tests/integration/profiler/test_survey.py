@@ -7,6 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from jellybean.documents import load_project
+from jellybean.documents.figure_notes import ratio_notes
+from jellybean.documents.flow import follow_requests
+from jellybean.documents.schema.profiles import BatchProfile, ProfilesDocument, VariantProfile
+from jellybean.documents.schema.workflow import WorkflowDocument
 from jellybean.profiler import survey
 from jellybean.profiler.flow import Flow
 from jellybean.profiler.project import workload_of
@@ -43,13 +47,24 @@ def test_children_are_counted_for_each_variant_and_held_against_its_ratio(
     assert len(set(means.values())) == 1  # one model under two names
     assert found.child_shares["find", "find"] == found.child_shares["find", "again"]
     assert flow.traffic.runs["find", "again", "shape"] == REQUESTS
-    notes = survey.ratio_warnings(project.workflow, found)
+
+    box = {"box": {1: BatchProfile(mean_s=1.0)}}
+
+    def notes_on(workflow: WorkflowDocument) -> list[str]:
+        shares = {
+            variant: VariantProfile(latency=box, children=found.child_shares["find", variant])
+            for variant in ("find", "again")
+        }
+        edges = follow_requests(workflow, {}).edges
+        return list(ratio_notes(workflow, edges, ProfilesDocument(operators={"find": shares})))
+
+    notes = notes_on(project.workflow)
     assert len(notes) == 4
     assert (
-        f"shape: workflow.yaml says ratio 2 from find again, held-out data show {means['again', 'shape']:.3g}"
+        f"shape: workflow.yaml says ratio 2 from find again, profiles.yaml has {means['again', 'shape']:.3g} children"
         in " ".join(notes)
     )
     said = load_project(
         project_folder, [f"operators.{name}.inputs.0.ratio=measured" for name in ("shape", "strokes")], profiles=False
     )
-    assert survey.ratio_warnings(said.workflow, found) == []
+    assert notes_on(said.workflow) == []

@@ -67,7 +67,7 @@ CASES = [
     Broken("number for text", W, "variants: [cnn]", "variants: [7]", 12, "operators.read.variants", "the number 7"),
     Broken("text for a list", W, "inputs: [camera]", "inputs: camera", 8, "operators.detect.inputs", "is not a list", "write [camera]"),
     Broken("text for a map", W, "slo: {accuracy: 90, latency_p99: 800 ms, budget: 10 USD/h}", "slo: fast", 16, "slo", "is not a map"),
-    Broken("fraction of a worker", I, "count: 4", "count: 4.5", 4, "workers.box.count", "not an integer"),
+    Broken("fraction of a worker", I, "count: 4", "count: 4.5", 4, "workers.box.count", "not an integer", "write 4 or 5"),
     Broken("negative count", I, "count: 4", "count: -4", 4, "workers.box.count", "at least 0"),
     Broken("unknown sharing", I, "sharing: shared", "sharing: share", 8, "limits.sharing", "not one of", "did you mean 'shared'"),
     Broken("unknown arrivals", W, "64 B}", "64 B, arrivals: poison}", 5, "sources.scale.arrivals", "not one of", "'poisson'"),

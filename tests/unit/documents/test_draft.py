@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -11,10 +12,11 @@ from onnx import TensorProto, helper, numpy_helper, save_model
 
 from jellybean.documents import load_project
 from jellybean.documents.draft.models import group_variants, model_name, read_models
+from jellybean.documents.draft.port_comments import outdated_port_comments, rewrite_port_comments
 from jellybean.documents.draft.project_files import write_blank, write_draft
 from jellybean.documents.draft.wiring import Draft, wire
 from jellybean.documents.hashes import write_hashes, wrong_hashes
-from jellybean.documents.todos import read_todos
+from jellybean.documents.todos import read_todos, remove_todos
 from jellybean.errors import DocumentError, InputError
 from tests.support.exported_models import keep_weights_outside, sklearn_classifier
 from tests.support.paths import EXAMPLES
@@ -280,6 +282,58 @@ def test_a_classifier_whose_first_output_is_the_label(tmp_path: Path) -> None:
     write_hashes(wrong_hashes(tmp_path / "p-maps"))
     assert [todo.text for todo in read_todos(tmp_path / "p-maps") if todo.resolved_reason] == [zipmap]
     assert "options={'zipmap': False}" in zipmap
+
+
+def test_a_zipmap_that_was_exported_anew_leaves_no_false_comment_and_asks_for_the_scores(tmp_path: Path) -> None:
+    folder = tmp_path / "p"
+    sklearn_classifier(tmp_path / "nets/risk.onnx", zipmap=True)
+    model(tmp_path / "nets/decide.onnx", {"risk": ["n", 3], "note": ["n", 2]}, {"y": ["n", 3]})
+    write_draft(folder, [tmp_path / "nets"])
+    (doubt,) = todos_about(folder, "probably")
+    assert doubt == (
+        "check that decide reads risk_input: it is probably operator risk, whose scores are a list of maps (ZipMap) so "
+        "far: once it is exported with a tensor, write risk in place of risk_input, and remove source risk_input; if "
+        "not, change it"
+    )
+    np.savez(tmp_path / "data.npz", X=np.ones((6, 4), np.float32), note=np.ones((6, 2), np.float32))
+    write_draft(tmp_path / "p-data", [tmp_path / "nets"], tmp_path / "data.npz")
+    (source,) = todos_about(tmp_path / "p-data", "held-out inputs of risk_input")
+    assert (
+        "It is probably operator risk once its ZipMap is exported as a tensor: then write risk in the inputs of "
+        "decide, and remove risk_input; then write it"
+    ) in source
+    assert outdated_port_comments(folder) == ()
+    sklearn_classifier(folder / "models/risk.onnx")
+    write_hashes(wrong_hashes(folder))
+    (comment,) = outdated_port_comments(folder)
+    assert (comment.operator, comment.before.partition(" -> ")[2]) == (
+        "risk",
+        "label int64[?], probabilities seq(map(int64,tensor(float)))",
+    )
+    rewrite_port_comments([comment])
+    assert outdated_port_comments(folder) == ()
+    text = (folder / "workflow.yaml").read_text(encoding="utf-8")
+    assert "  risk:  # X float32[?, 4] -> probabilities float32[?, 3], label int64[?]\n" in text
+    left = "check that risk answers with label, the class: to answer with the scores, write output: probabilities"
+    (removed,) = remove_todos(read_todos(folder))
+    assert removed.follow_up == f"{left} in variant risk"
+    (todo,) = (todo for todo in read_todos(folder) if todo.text == removed.follow_up)
+    assert not todo.resolved_reason
+    text = (folder / "workflow.yaml").read_text(encoding="utf-8")
+    (folder / "workflow.yaml").write_text(
+        re.sub(r"(models/risk.onnx, sha256: \w+)", r"\1, output: probabilities", text), encoding="utf-8"
+    )
+    assert [todo.text for todo in read_todos(folder) if todo.resolved_reason] == [removed.follow_up]
+    load_project(folder, profiles=False)
+
+
+def test_comments_that_a_person_wrote_on_an_operator_are_left_alone(tmp_path: Path) -> None:
+    write_draft(tmp_path / "p", [model(tmp_path / "net.onnx", {"x": ["n", 4]}, {"y": ["n", 3]})])
+    file = tmp_path / "p/workflow.yaml"
+    for comment in ("pictures -> classes", "x float32[?, 4] -> what it is", "my own net", "x float32[?, 9]"):
+        text = file.read_text(encoding="utf-8")
+        file.write_text(re.sub(r"(?m)^  net:  # .*$", f"  net:  # {comment}", text), encoding="utf-8")
+        assert outdated_port_comments(tmp_path / "p") == ()
 
 
 def test_data_that_lies_in_the_folder_is_neither_overwritten_nor_copied(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from jellybean.cli.failures import status_of
 from jellybean.profiler.accuracy import all_selections
 from jellybean.profiler.cache import Cache
-from jellybean.profiler.errors import ProfileError, RefusedRowError
+from jellybean.profiler.errors import MisfittingEdgeError, ProfileError, RefusedRowError
 from jellybean.profiler.flow import Flow, load
 from jellybean.profiler.latency import LatencyMeter, Point
 from jellybean.profiler.refusals import refused_value
@@ -125,3 +125,21 @@ def test_a_model_that_cannot_run_here_is_not_the_datas_fault(tag: Model) -> None
         Flow(work).answer(0, all_selections(work)[0])
     assert not isinstance(error.value, RefusedRowError)
     assert status_of(error.value) == 1
+
+
+def test_a_shape_that_an_operator_gives_is_the_edges_fault(tag: Model, tmp_path: Path) -> None:
+    """The model declares no sizes, so that only its run shows that they are not those of the next model."""
+    mask = Model("mask", "net", tmp_path / "mask.onnx", scale(tmp_path / "mask.onnx", 2.0))
+    steps = (
+        Step("mask", (Edge("x", "mask"),), (mask,)),
+        Step("tag", (Edge("ids", "tag"), Edge("mask", "tag")), (tag,)),
+    )
+    work = Workload(steps, {"ids": ids(), "x": np.ones((20, 4), np.float32)}, None, "top1", {})
+    with pytest.raises(MisfittingEdgeError) as error:
+        survey(work, Flow(work))
+    assert str(error.value) == (
+        "operator tag, variant small: what mask gives does not fit, as held-out row 0 (counted from 0) shows: expected "
+        "float32 [any, 6], got float32 [1, 4]; name another output of mask, put a step between them, or change one of "
+        "the models"
+    )
+    assert status_of(error.value) == 2

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from jellybean.quantities import did_you_mean
+from jellybean.serving.gateway.plans.input_advice import what_to_send
 from jellybean_agent import (
     InvalidInputError,
     PlanView,
@@ -21,7 +23,7 @@ Signatures = Callable[[str], agent_pb2.Signature | None]  # operator -> its mode
 
 def check_inputs(view: PlanView, signature: Signatures, inputs: Inputs) -> None:
     """InvalidInputError, naming the source, unless there is one tensor per source that fits every model taking it."""
-    check_tensor_names("source", tuple(view.source_outputs), inputs)
+    _check_names(tuple(view.source_outputs), inputs)
     for source, outputs in view.source_outputs.items():
         tensor = inputs[source]
         try:
@@ -33,10 +35,24 @@ def check_inputs(view: PlanView, signature: Signatures, inputs: Inputs) -> None:
             spec = found.inputs[source] if found else agent_pb2.TensorSpec(dtype=tensor.dtype, shape=shape)
             row = (1, *shape[1:]) if edge_kind == "fan_out" and shape else shape
             problem = tensor_mismatch(tensor.dtype, row, spec.dtype, tuple(spec.shape))
+            advice = what_to_send(tensor.dtype, shape, spec.dtype, spec.shape) if edge_kind == "each" else ""
             if problem is None and (not shape or (edge_kind == "each" and shape[0] != 1)):
                 problem = f"one request has a leading dimension of 1, got shape {list(shape)}"
+                advice = "; send array[:1], or each row as a request (`infer --rows`)" if shape else ""
             if problem is not None:
-                raise InvalidInputError(f"source {source}: {problem} (for {operator})")
+                raise InvalidInputError(f"source {source}: {problem} (for {operator}){advice}")
+
+
+def _check_names(sources: tuple[str, ...], inputs: Inputs) -> None:
+    """InvalidInputError, with the source that was probably meant, unless there is one tensor per source."""
+    try:
+        check_tensor_names("source", sources, inputs)
+    except InvalidInputError as error:
+        missing = [source for source in sources if source not in inputs]
+        meant = next((hint for name in inputs if name not in sources and (hint := did_you_mean(name, missing))), "")
+        if not meant:
+            raise
+        raise InvalidInputError(f"{error}; {meant}") from error
 
 
 def source_messages(tensor: Tensor, edge_kind: str) -> list[tuple[list[agent_pb2.Position], Tensor | None]]:
