@@ -88,6 +88,8 @@ from jellybean_agent.security.certificates import CA_FILE as CA_FILE
 from jellybean_agent.security.certificates import CERTIFICATE_FILE as CERTIFICATE_FILE
 from jellybean_agent.security.certificates import PRIVATE_KEY_FILE as PRIVATE_KEY_FILE
 from jellybean_agent.security.certificates import CertificateFolder as CertificateFolder
+from jellybean_agent.security.certificates import Credentials as Credentials
+from jellybean_agent.security.certificates import read_credentials as read_credentials
 from jellybean_agent.security.connection_fault import ConnectionFault as ConnectionFault
 from jellybean_agent.security.connection_fault import connection_fault as connection_fault
 from jellybean_agent.security.identity import Identity as Identity
@@ -95,7 +97,12 @@ from jellybean_agent.security.identity import OpenPolicy as OpenPolicy
 from jellybean_agent.security.identity import Policy as Policy
 from jellybean_agent.security.identity import Role as Role
 from jellybean_agent.security.identity import caller_uri as caller_uri
+from jellybean_agent.security.identity import is_tls_name as is_tls_name
 from jellybean_agent.security.identity import tls_auth_context as tls_auth_context
+from jellybean_agent.security.renewal import ExpiredCertificateError as ExpiredCertificateError
+from jellybean_agent.security.renewal import renewal_advice as renewal_advice
+from jellybean_agent.security.renewal import renewal_command as renewal_command
+from jellybean_agent.security.renewal import utc_minute as utc_minute
 from jellybean_agent.security.tls_context import TlsConnection as TlsConnection
 from jellybean_agent.system.device import CPU as CPU
 from jellybean_agent.system.device import DEVICE_NAMES as DEVICE_NAMES

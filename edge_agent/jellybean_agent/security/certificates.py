@@ -13,6 +13,7 @@ from pathlib import Path
 
 from jellybean_agent.errors import PlanViewError, describe_error
 from jellybean_agent.security.identity import Identity, parse_identity
+from jellybean_agent.security.renewal import ExpiredCertificateError
 
 LOG = logging.getLogger("jellybean.tls")
 CREDENTIAL_FILES = CA_FILE, CERTIFICATE_FILE, PRIVATE_KEY_FILE = "ca.crt", "tls.crt", "tls.key"
@@ -39,7 +40,7 @@ class CertificateFolder:
         self._seen = self._stamp()
         self._current = read_credentials(path)
         if self._current.expires_unix_s < time.time():
-            raise PlanViewError(f"{path / CERTIFICATE_FILE}: the certificate has expired; renew it (`jellybean certs`)")
+            raise ExpiredCertificateError(path, path / CERTIFICATE_FILE, self._current.identity)
 
     def current(self) -> Credentials:
         """The newest valid credentials."""

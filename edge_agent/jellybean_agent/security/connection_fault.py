@@ -7,7 +7,6 @@ each step (address, TLS or plain text, server's certificate, caller's certificat
 from __future__ import annotations
 
 import contextlib
-import datetime
 import socket
 import ssl
 import time
@@ -19,6 +18,7 @@ from typing import Any
 from jellybean_agent.errors import describe_error
 from jellybean_agent.security.certificates import CertificateFolder, Credentials
 from jellybean_agent.security.identity import Identity, Role
+from jellybean_agent.security.renewal import renewal_advice, utc_minute
 from jellybean_agent.security.tls_context import anonymous_client_context, client_context
 
 _CONNECT_S = 3.0
@@ -165,7 +165,8 @@ class _Handshake:
         except (ssl.SSLError, ConnectionError) as error:
             why = (getattr(error, "reason", None) or why).lower().replace("_", " ")
         if caller.credentials.expires_unix_s < time.time():
-            return f"the certificate in {caller.folder} expired on {_day(caller.credentials.expires_unix_s)}; {_COPY}"
+            when, advice = caller.credentials.expires_unix_s, renewal_advice(caller.folder, caller.credentials.identity)
+            return f"the certificate in {caller.folder} expired on {utc_minute(when)}; {advice}"
         signer = _issuer(_first_certificate(caller.credentials.chain))
         return (
             f"{self.server} refuses the certificate in {caller.folder}, which the authority {signer!r} "
@@ -177,7 +178,7 @@ class _Handshake:
         if shown is None:
             return f"{self.address}: its certificate is not valid: {error.verify_message}"
         if error.verify_code == _EXPIRED:
-            until = _day(shown.not_valid_after_utc.timestamp())
+            until = utc_minute(shown.not_valid_after_utc.timestamp())
             return f"the certificate of {self.server} expired on {until}: run `jellybean certs DIR` there"
         if error.verify_code == _NOT_YET_VALID:
             return f"the certificate of {self.server} is not valid yet: compare both machines' clocks"
@@ -247,7 +248,3 @@ def _names(certificate: Any) -> list[str]:
             names.get_values_for_type(x509.UniformResourceIdentifier) or names.get_values_for_type(x509.DNSName)
         )
     return []
-
-
-def _day(unix_s: float) -> str:
-    return f"{datetime.datetime.fromtimestamp(unix_s, datetime.UTC):%Y-%m-%d %H:%M} UTC"

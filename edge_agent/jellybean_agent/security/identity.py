@@ -21,6 +21,7 @@ from jellybean_agent.system.protocol_version import PROTOCOL_VERSION_KEY, protoc
 
 SCHEME = "jellybean://"
 SENDER_KEY = "jellybean-sender"
+_TLS_DOMAIN = ".jellybean.internal"
 _SAN, _SECURITY = "x509_subject_alternative_name", "transport_security_type"
 
 
@@ -49,10 +50,15 @@ class Identity:
     @property
     def tls_name(self) -> str:
         """The DNS name in its certificate: a hash, as names may contain any characters."""
-        return f"{hashlib.sha256(self.uri.encode()).hexdigest()[:32]}.jellybean.internal"
+        return f"{hashlib.sha256(self.uri.encode()).hexdigest()[:32]}{_TLS_DOMAIN}"
 
     def __str__(self) -> str:
         return f"{self.role.value} {self.name}".strip()
+
+
+def is_tls_name(name: str) -> bool:
+    """True if a DNS name is that of an identity (`Identity.tls_name`), not of a host."""
+    return name.endswith(_TLS_DOMAIN)
 
 
 def parse_identity(uri: str) -> Identity | None:
