@@ -115,6 +115,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
     ),
     "process.metrics": (
         "BYTES_PER_GIB",
+        "certificate_metrics",
         "link_byte_metrics",
         "serve_metrics",
         "metrics_text",
@@ -123,6 +124,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
     "process.server": (
         "DEFAULT_DRAIN_S",
         "add_reflection",
+        "running_task",
         "termination_event",
     ),
     "rpc.calls": ("RpcCall",),
@@ -141,6 +143,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
     ),
     "security.renewal": ("ExpiredCertificateError", "renewal_advice", "renewal_command", "utc_minute"),
     "security.connection_fault": ("ConnectionFault", "connection_fault"),
+    "security.expiry": ("EXPIRING_SHARE", "watch_expiry"),
     "security.identity": (
         "Identity",
         "OpenPolicy",

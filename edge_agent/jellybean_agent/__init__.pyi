@@ -73,12 +73,14 @@ from jellybean_agent.measuring.timed_runs import timed_runs as timed_runs
 from jellybean_agent.process.health import serve_health as serve_health
 from jellybean_agent.process.health import set_health as set_health
 from jellybean_agent.process.metrics import BYTES_PER_GIB as BYTES_PER_GIB
+from jellybean_agent.process.metrics import certificate_metrics as certificate_metrics
 from jellybean_agent.process.metrics import link_byte_metrics as link_byte_metrics
 from jellybean_agent.process.metrics import metrics_text as metrics_text
 from jellybean_agent.process.metrics import serve_metrics as serve_metrics
 from jellybean_agent.process.peer_addresses import read_peer_addresses as read_peer_addresses
 from jellybean_agent.process.server import DEFAULT_DRAIN_S as DEFAULT_DRAIN_S
 from jellybean_agent.process.server import add_reflection as add_reflection
+from jellybean_agent.process.server import running_task as running_task
 from jellybean_agent.process.server import termination_event as termination_event
 from jellybean_agent.rpc.calls import RpcCall as RpcCall
 from jellybean_agent.rpc.server import RpcServer as RpcServer
@@ -92,6 +94,8 @@ from jellybean_agent.security.certificates import Credentials as Credentials
 from jellybean_agent.security.certificates import read_credentials as read_credentials
 from jellybean_agent.security.connection_fault import ConnectionFault as ConnectionFault
 from jellybean_agent.security.connection_fault import connection_fault as connection_fault
+from jellybean_agent.security.expiry import EXPIRING_SHARE as EXPIRING_SHARE
+from jellybean_agent.security.expiry import watch_expiry as watch_expiry
 from jellybean_agent.security.identity import Identity as Identity
 from jellybean_agent.security.identity import OpenPolicy as OpenPolicy
 from jellybean_agent.security.identity import Policy as Policy

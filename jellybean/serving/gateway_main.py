@@ -53,11 +53,13 @@ from jellybean_agent import (
     make_transport,
     read_peer_addresses,
     read_plan,
+    running_task,
     serve_health,
     serve_metrics,
     set_health,
     status_of,
     termination_event,
+    watch_expiry,
 )
 from jellybean_protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 
@@ -110,14 +112,15 @@ async def serve(options: argparse.Namespace) -> None:
             enrolment = await _enrolment(options, rollout, transport, workers)
             if enrolment is not None:
                 started.push_async_callback(enrolment.stop, 0.5)
-            collector = GatewayCollector(gateway, _worker_metrics(options, gateway))
+            collector = GatewayCollector(gateway, _worker_metrics(options, gateway), transport.certificate)
             stop_metrics = serve_metrics(("127.0.0.1", options.metrics_port), collector)
             if stop_metrics is not None:
                 started.callback(stop_metrics)
             await workers.start()
             await clients.start()
             _announce(options.address_file, address)
-            await stop.wait()
+            async with running_task(watch_expiry(transport.certificate)):
+                await stop.wait()
             left = await gateway.drain(options.drain_s)
             LOG.info("drained, %d requests left", left)
 

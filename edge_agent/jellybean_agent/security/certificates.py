@@ -23,13 +23,14 @@ _READABLE_BY_OTHERS = 0o077
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """CA certificates, own certificate chain and key (PEM), with the identity and expiry of the certificate."""
+    """CA certificates, own certificate chain and key (PEM), with identity, expiry and lifetime of the certificate."""
 
     ca: bytes
     chain: bytes
     key: bytes
     identity: Identity
     expires_unix_s: float
+    lifetime_s: float
 
 
 class CertificateFolder:
@@ -89,7 +90,8 @@ def read_credentials(folder: Path) -> Credentials:
         raise PlanViewError(
             f"{folder / CERTIFICATE_FILE}: states no identity of JellyBean; make one with `jellybean certs`"
         )
-    return Credentials(ca, chain, key, found[0], certificate.not_valid_after_utc.timestamp())
+    lifetime_s = (certificate.not_valid_after_utc - certificate.not_valid_before_utc).total_seconds()
+    return Credentials(ca, chain, key, found[0], certificate.not_valid_after_utc.timestamp(), lifetime_s)
 
 
 def _read(path: Path) -> bytes:

@@ -163,6 +163,7 @@ class _Handshake:
     def fault(self, connection: socket.socket) -> ConnectionFault | None:
         """Why the handshake fails; None if it succeeds and the server accepts the certificate."""
         context = self._context()
+        reason: str | None
         try:
             with context.wrap_socket(connection, server_hostname=self.wanted.tls_name) as secured:
                 if secured.selected_alpn_protocol() is None:

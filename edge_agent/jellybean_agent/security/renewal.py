@@ -12,6 +12,7 @@ from jellybean_agent.security.identity import Identity, Role
 _PRIVATE_KEY_FILE = "tls.key"
 _AUTHORITY_FOLDER = "ca"
 _STATE_FOLDER, _CERTIFICATES_FOLDER = ".jellybean", "certs"  # of a project, in which `jellybean certs` writes
+_JOINED_FILE = "gateway"  # in the state folder of a box that joined: the gateway's address
 _NAMED = {Role.CLIENT: "client", Role.ADMIN: "admin"}  # made under these names where `certs` gets no other one
 
 
@@ -30,6 +31,11 @@ def renewal_advice(folder: Path, identity: Identity, directory: Path | None = No
     A folder that its authority does not stand beside was copied: it is renewed where it was made.
     """
     root = _root(folder, identity)
+    if identity.role is Role.AGENT and (folder.parent / _JOINED_FILE).is_file():
+        return (
+            "a box that joined renews it while it reaches the gateway, and its log says why that fails; once it has "
+            "expired, join with a new token (`jellybean token`)"
+        )
     if (root / _AUTHORITY_FOLDER / _PRIVATE_KEY_FILE).exists():
         return f"run `{renewal_command(root, identity, directory)}`"
     return f"run `jellybean certs DIR{_name_option(identity)}` in the project that made it, and copy its folder here"

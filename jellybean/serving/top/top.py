@@ -15,7 +15,7 @@ from jellybean.serving.client import Client
 from jellybean.serving.endpoint import Endpoint, owner_endpoint
 from jellybean.serving.outcomes import OutcomeKind
 from jellybean.serving.top.overload import Load, Overload, find_overload
-from jellybean_agent import PlanFigures, PlanView, WorkerView, plan_view
+from jellybean_agent import EXPIRING_SHARE, PlanFigures, PlanView, WorkerView, plan_view
 
 _ASK_S = 5.0
 _REQUESTS = "jellybean_gateway_requests_total"  # by outcome
@@ -35,6 +35,7 @@ class Scrape:
     plans: Mapping[str, WorkerView] = field(default_factory=dict)  # worker -> its part of the plan
     figures: PlanFigures | None = None
     directory: Path | None = None
+    at_unix_s: float = field(default_factory=time.time)
 
     def of(self, name: str) -> Iterator[tuple[dict[str, str], float]]:
         """Samples of a metric, as (labels, value)."""
@@ -85,6 +86,15 @@ class LinkRow:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpiringCertificate:
+    """A certificate that is about to expire, or has expired. `process`: gateway, or a worker's name."""
+
+    process: str
+    expires_unix_s: float
+    left_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Top:
     """Rates over the last `window_s` seconds, and totals since the start. Latencies are None without an answer."""
 
@@ -112,6 +122,7 @@ class Top:
     workers: tuple[WorkerRow, ...]
     operators: tuple[OperatorRow, ...]
     links: tuple[LinkRow, ...]
+    expiring: tuple[ExpiringCertificate, ...] = ()
 
 
 class Watcher:
@@ -187,6 +198,7 @@ def top_of(before: Scrape, now: Scrape) -> Top:
         workers=tuple(_workers(now, increase, span_s)),
         operators=tuple(_operators(now, increase, span_s)),
         links=tuple(_links(now, increase, span_s)),
+        expiring=tuple(_expiring(now)),
     )
 
 
@@ -266,6 +278,15 @@ def _operators(now: Scrape, increase: _Increase, span_s: float) -> Iterator[Oper
         share = busy[name] / span_s / len(workers[name])
         rates = done[name] / span_s, failed[name] / span_s
         yield OperatorRow(name, variant, len(workers[name]), *rates, batch, share, int(queues.get(name, 0)))
+
+
+def _expiring(now: Scrape) -> Iterator[ExpiringCertificate]:
+    lifetimes_s = _by("process", now.of("jellybean_certificate_lifetime_seconds"))
+    expiries = _by("process", now.of("jellybean_certificate_expires_timestamp_seconds"))
+    for process, expires_unix_s in sorted(expiries.items(), key=lambda item: item[1]):
+        left_s = expires_unix_s - now.at_unix_s
+        if left_s < EXPIRING_SHARE * lifetimes_s.get(process, 0.0):
+            yield ExpiringCertificate(process, expires_unix_s, left_s)
 
 
 def _links(now: Scrape, increase: _Increase, span_s: float) -> Iterator[LinkRow]:
