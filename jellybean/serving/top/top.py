@@ -32,6 +32,7 @@ class Scrape:
     plan: str = ""
     state: str = ""
     workers: Mapping[str, str] = field(default_factory=dict)  # worker -> state
+    reasons: Mapping[str, str] = field(default_factory=dict)  # worker -> why it is not ready
     plans: Mapping[str, WorkerView] = field(default_factory=dict)  # worker -> its part of the plan
     figures: PlanFigures | None = None
     directory: Path | None = None
@@ -58,6 +59,7 @@ class WorkerRow:
     busy: float | None
     queue: int
     device: str = ""
+    reason: str = ""  # why it is not ready
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,7 @@ class Watcher:
             status.plan,
             status.state,
             workers=dict(status.workers),
+            reasons=dict(status.reasons),
             plans=self._view.workers,
             figures=self._view.figures,
             directory=self._named if self._endpoint is None else None,  # the command for overload re-plans a run here
@@ -260,7 +263,7 @@ def _workers(now: Scrape, increase: _Increase, span_s: float) -> Iterator[Worker
         planned = sum(plan.loads.values()) if plan else 0.0
         share = busy[name] / span_s if name in queues else None
         tier, device = (plan.tier, str(plan.device)) if plan else ("", "")
-        yield WorkerRow(name, tier, state, planned, share, int(queues.get(name, 0)), device)
+        yield WorkerRow(name, tier, state, planned, share, int(queues.get(name, 0)), device, now.reasons.get(name, ""))
 
 
 def _operators(now: Scrape, increase: _Increase, span_s: float) -> Iterator[OperatorRow]:

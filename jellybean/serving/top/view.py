@@ -29,6 +29,7 @@ def render(top: Top, *, fold: bool = True) -> RenderableType:
     parts: list[RenderableType] = [_header(top), _requests(top)]
     parts += _overload(top.overload, fold=fold) if top.overload is not None else []
     parts += map(_expiring, top.expiring)
+    parts += [Text(f"{row.worker} is {row.state}: {row.reason}", WARN) for row in top.workers if row.reason]
     return Group(*parts, _Tables(top))
 
 

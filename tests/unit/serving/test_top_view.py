@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -50,6 +51,13 @@ def test_load_is_cyan_above_the_plan_yellow_and_no_load_is_green() -> None:
     assert "\x1b[36m━" in as_planned
     assert "\x1b[33m━" in above
     assert all("\x1b[32m━" not in line for line in lines), "green is a verdict"
+
+
+def test_why_a_worker_is_missing_is_said() -> None:
+    output = io.StringIO()
+    rows = (WorkerRow("cloud-1", "cloud", "starting", 0.25, None, 0, reason="model file m.onnx was overwritten"),)
+    Console(file=output, width=100).print(render(replace(TOP, workers=rows)))
+    assert "cloud-1 is starting: model file m.onnx was overwritten" in output.getvalue()
 
 
 def test_a_certificate_that_is_about_to_expire_is_a_sentence() -> None:

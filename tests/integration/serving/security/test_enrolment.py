@@ -30,6 +30,7 @@ from jellybean.serving.gateway.service import GatewayService
 from jellybean_agent.brain.plan_view import plan_view
 from jellybean_agent.enrolment import join, model_download
 from jellybean_agent.enrolment.join_token import JoinToken
+from jellybean_agent.errors import StatusError
 from jellybean_agent.execution.model_files import file_sha256
 from jellybean_agent.security.certificates import CertificateFolder, read_credentials
 from jellybean_agent.security.identity import Identity, Policy, Role
@@ -176,6 +177,49 @@ def test_boxes_get_the_plan_that_took_over_and_no_more_downloads_than_fit(tmp_pa
             assert not enrolment.downloads
 
     asyncio.run(ask())
+
+
+def test_a_model_file_that_was_overwritten_is_refused_with_both_hashes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    document = chain(tmp_path)
+    view = plan_view(document)
+    told: list[tuple[str, str]] = []
+    rollout = PlanRollout(PlanOffer(view, b"", {"": "127.0.0.1:1"}))
+    enrolment = Enrolment(rollout, EnrolmentFiles(*[tmp_path] * 3), on_download=lambda *said: told.append(said))
+    (name,) = view.workers["edge-1"].operators
+    ((path, sha256),) = view.operators[name].model_files
+    model = tmp_path / path
+    content = model.read_bytes()
+
+    async def ask() -> str:
+        try:
+            assert await enrolment._model(EDGE, sha256) == model
+        except StatusError as error:
+            assert error.status is grpc.StatusCode.FAILED_PRECONDITION
+            return str(error)
+        return ""
+
+    async def overwrite() -> None:
+        assert await ask() == ""
+        for change in (b"new", b"newer"):
+            model.write_bytes(change)
+            other = file_sha256(model)
+            problem = await ask()
+            assert (
+                f"{path} at the gateway has sha256 {other[:12]}..., the plan says {sha256[:12]}...: it was" in problem
+            )
+            assert await ask() == problem
+            assert told[-1] == ("edge-1", problem)
+            assert caplog.messages == [f"boxes cannot download: {problem}"]
+            caplog.clear()
+        model.unlink()
+        assert "there is no such file" in await ask()
+        model.write_bytes(content)
+        assert await ask() == ""
+        assert told[-1] == ("edge-1", "")
+
+    asyncio.run(overwrite())
 
 
 @pytest.mark.parametrize("workflow", ["tiny", "other"])
