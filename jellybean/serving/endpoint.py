@@ -11,7 +11,14 @@ from jellybean.errors import InputError
 from jellybean.folders import STATE_FOLDER
 from jellybean.serving.errors import CertificateError, ServingError
 from jellybean.serving.run_state import GATEWAY_NAME, running_state
-from jellybean_agent import PRIVATE_KEY_FILE, AgentError, CertificateFolder, Transport
+from jellybean_agent import (
+    PRIVATE_KEY_FILE,
+    AgentError,
+    CertificateFolder,
+    ExpiredCertificateError,
+    Transport,
+    renewal_advice,
+)
 
 _ADMINS = Path("certs", "admin")
 
@@ -67,6 +74,8 @@ def usable_certificates(directory: Path, *, elsewhere: bool = False) -> Iterator
     """
     try:
         yield
+    except ExpiredCertificateError as error:
+        raise CertificateError(f"{error.what}; {renewal_advice(error.folder, error.identity, directory)}") from error
     except (AgentError, ServingError) as error:
         advice = f"run `jellybean certs {directory}`"
         if elsewhere:

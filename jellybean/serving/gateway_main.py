@@ -53,11 +53,13 @@ from jellybean_agent import (
     make_transport,
     read_peer_addresses,
     read_plan,
+    running_task,
     serve_health,
     serve_metrics,
     set_health,
     status_of,
     termination_event,
+    watch_expiry,
 )
 from jellybean_protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 
@@ -107,17 +109,18 @@ async def serve(options: argparse.Namespace) -> None:
             started.push_async_callback(gateway.close)
             health_task = asyncio.create_task(_update_health(gateway, healthy))
             started.callback(health_task.cancel)
-            enrolment = await _enrolment(options, rollout, transport, workers)
+            enrolment = await _enrolment(options, rollout, transport, workers, gateway)
             if enrolment is not None:
                 started.push_async_callback(enrolment.stop, 0.5)
-            collector = GatewayCollector(gateway, _worker_metrics(options, gateway))
+            collector = GatewayCollector(gateway, _worker_metrics(options, gateway), transport.certificate)
             stop_metrics = serve_metrics(("127.0.0.1", options.metrics_port), collector)
             if stop_metrics is not None:
                 started.callback(stop_metrics)
             await workers.start()
             await clients.start()
             _announce(options.address_file, address)
-            await stop.wait()
+            async with running_task(watch_expiry(transport.certificate)):
+                await stop.wait()
             left = await gateway.drain(options.drain_s)
             LOG.info("drained, %d requests left", left)
 
@@ -207,7 +210,7 @@ def open_spool(path: Path | None, view: PlanView) -> Spool | None:
 
 
 async def _enrolment(
-    options: argparse.Namespace, rollout: PlanRollout, transport: Transport, workers: RpcServer
+    options: argparse.Namespace, rollout: PlanRollout, transport: Transport, workers: RpcServer, gateway: Gateway
 ) -> RpcServer | None:
     """Serve enrolment at `--enrol`: tokens at a port of its own, everything else on the workers' server."""
     if options.enrol is None:
@@ -217,7 +220,8 @@ async def _enrolment(
     from jellybean.serving.enrolment.enrolment import Enrolment, EnrolmentFiles, add_enrolment, serve_enrolment
 
     files = EnrolmentFiles(options.ca, options.tokens, options.root)
-    enrolment = Enrolment(rollout, files, options.certificate_hours * 3600.0)
+    life_s = options.certificate_hours * 3600.0
+    enrolment = Enrolment(rollout, files, life_s, gateway.plans.block)
     add_enrolment(workers, enrolment)
     return await serve_enrolment(enrolment, transport, options.enrol)
 

@@ -23,7 +23,7 @@ import grpc.aio
 from jellybean_agent.brain.plan_view import PlanView, WorkerView, plan_view
 from jellybean_agent.enrolment.join_token import JoinToken, parse_token
 from jellybean_agent.enrolment.model_download import download, fetch_beside, partial_file, remove_partial_files
-from jellybean_agent.enrolment.retries import RETRY_S, retried
+from jellybean_agent.enrolment.retries import RETRY_S, describe_call_error, is_refusal, retried
 from jellybean_agent.errors import AgentError, ModelError, PlanViewError, describe_error
 from jellybean_agent.execution.python_code import python_refusal, require_source
 from jellybean_agent.security.certificates import (
@@ -113,8 +113,7 @@ async def keep_renewed(folder: Path) -> None:
                 born = time.time()
                 left_s = read_credentials(tls).expires_unix_s - born
         except (AgentError, grpc.aio.AioRpcError, OSError) as error:
-            reason = error.details() if isinstance(error, grpc.aio.AioRpcError) else describe_error(error)
-            LOG.warning("the certificate could not be renewed, which is tried again: %s", reason)
+            LOG.warning("the certificate could not be renewed, which is tried again: %s", describe_call_error(error))
         await asyncio.sleep(min(_CHECK_EVERY_S, max(1.0, left_s / 10)))
 
 
@@ -131,6 +130,7 @@ async def wait_for_new_plan(
     """
     name, have = found.worker.name, found.view.hash
     fetched, offered = "", found.view.hash  # hashes of the plan that was downloaded, and of the one that was offered
+    refusal = ""  # the last one that was logged
     while True:
         asked_s, pause_s = time.monotonic(), every_s
         try:
@@ -140,7 +140,7 @@ async def wait_for_new_plan(
                 if problem:
                     request.problem, request.problem_plan = problem, offered
                 given = await stub.Plan(request, timeout=every_s + _CALL_S, metadata=protocol_metadata())
-                problem = offered = ""
+                problem = offered = refusal = ""
                 if given.plan:
                     document = json.loads(given.plan)
                     offered = _stated_hash(document)
@@ -165,9 +165,22 @@ async def wait_for_new_plan(
             problem, pause_s = describe_error(error), min(every_s, _ASK_AGAIN_S)
             LOG.warning("another plan of the gateway cannot be served here: %s", problem)
         except (AgentError, grpc.aio.AioRpcError, ValueError, RecursionError) as error:
-            pause_s = min(every_s, _ASK_AGAIN_S)
-            LOG.debug("the gateway was not asked for another plan: %s", describe_error(error))
+            refusal, pause_s = _log_failure(error, refusal, every_s)
         await asyncio.sleep(max(0.0, asked_s + pause_s - time.monotonic()))
+
+
+def _log_failure(error: Exception, refusal: str, every_s: float) -> tuple[str, float]:
+    """Log why a question for the plan failed; a refusal only if it differs from the last one, `refusal`.
+
+    Returns the last refusal, and the seconds from this question to the next.
+    """
+    reason = describe_call_error(error)
+    if not is_refusal(error):
+        LOG.debug("the gateway was not asked for another plan: %s", reason)
+        return refusal, min(every_s, _ASK_AGAIN_S)
+    if reason != refusal:
+        LOG.warning("the gateway gives no other plan: %s; asked again every %g s", reason, every_s)
+    return reason, every_s
 
 
 async def _prepare(stub: Any, folder: Path, view: PlanView, worker: WorkerView, trial: Trial | None) -> None:

@@ -60,7 +60,7 @@ class AgentService:
         self._inboxes: Inboxes | None = None
         self._began = time.monotonic()
         self._machine = machine_message(worker.device)
-        self.metrics = AgentCollector(view, worker, lambda: self.driver)
+        self.metrics = AgentCollector(view, worker, lambda: self.driver, transport.certificate)
         self.health: Any = health.aio.HealthServicer()  # type: ignore[attr-defined]
 
     async def load(self) -> None:

@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from jellybean_agent.brain.plan_view import PlanView, WorkerView
 from jellybean_agent.errors import PlanViewError, describe_error
+from jellybean_agent.security.certificates import CertificateFolder
 from jellybean_agent.worker.driver import Driver
 
 _LABELS = ("operator", "variant", "worker")
@@ -24,8 +25,14 @@ BYTES_PER_GIB = 2**30
 class AgentCollector(Collector):
     """Requests, runs, failures, busy seconds, queue, bytes and cost by operator, variant and worker."""
 
-    def __init__(self, view: PlanView, worker: WorkerView, driver: Callable[[], Driver | None]) -> None:
-        self._view, self._worker, self._driver = view, worker, driver
+    def __init__(
+        self,
+        view: PlanView,
+        worker: WorkerView,
+        driver: Callable[[], Driver | None],
+        certificate: CertificateFolder | None = None,
+    ) -> None:
+        self._view, self._worker, self._driver, self._certificate = view, worker, driver, certificate
         self._began_s = time.monotonic()
         self._busy_s: dict[str, float] = {}  # operator -> what was reported last; a counter never decreases
 
@@ -38,6 +45,7 @@ class AgentCollector(Collector):
             device.add_metric((self._worker.name, str(self._worker.device)), 1)
             yield device
         yield from self._of_the_plan()
+        yield from certificate_metrics(self._worker.name, self._certificate)
 
     def text(self) -> bytes:
         """All metrics in Prometheus' text format."""
@@ -98,6 +106,20 @@ class AgentCollector(Collector):
             price.add_metric(self._labels(name), share * self._worker.price_usd_per_h)
             cost.add_metric(self._labels(name), share * self._worker.price_usd_per_h * hours)
         yield from (planned, price, cost)
+
+
+def certificate_metrics(process: str, certificate: CertificateFolder | None) -> Iterator[Metric]:
+    """When the certificate of a process expires, and its lifetime; nothing without a certificate."""
+    if certificate is None:
+        return
+    found = certificate.current()
+    for name, text, value in (
+        ("expires_timestamp_seconds", "When the process's own certificate expires.", found.expires_unix_s),
+        ("lifetime_seconds", "From the begin of its validity to its end.", found.lifetime_s),
+    ):
+        metric = GaugeMetricFamily(f"jellybean_certificate_{name}", text, labels=("process",))
+        metric.add_metric((process,), value)
+        yield metric
 
 
 def link_byte_metrics(

@@ -8,9 +8,10 @@ import gc
 import logging
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
@@ -29,6 +30,7 @@ from jellybean_agent.process.metrics import serve_metrics
 from jellybean_agent.process.model_loading import ModelSettings
 from jellybean_agent.process.peer_addresses import read_peer_addresses
 from jellybean_agent.rpc.server import RpcServer
+from jellybean_agent.security.expiry import watch_expiry
 from jellybean_agent.security.identity import Policy, Role
 from jellybean_agent.system.malloc import keep_freed_memory
 from jellybean_agent.telemetry.tracing import make_span_factory
@@ -106,7 +108,8 @@ async def serve(options: Options, pool: ModelProcessPool | None = None, stop: as
             at = (options.metrics_host, options.metrics_port)
             stop_metrics = serve_metrics(at, service.metrics)
             LOG.info("%s ready: %s", worker.name, ", ".join(worker.operators))
-            await stop.wait()
+            async with running_task(watch_expiry(transport.certificate)):
+                await stop.wait()
             left = await service.drain(options.drain_s)
             LOG.info("%s drained, %d requests left", worker.name, left)
         finally:
@@ -155,6 +158,17 @@ def add_reflection(server: RpcServer, own: str) -> None:
     names = (own, INFERENCE_SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME)
     servicer = reflection.aio.ReflectionServicer(names)  # type: ignore[attr-defined]
     reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, server)
+
+
+@contextlib.asynccontextmanager
+async def running_task(coroutine: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run a task in this context; it is cancelled at the end."""
+    task = asyncio.create_task(coroutine)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 def termination_event() -> asyncio.Event:

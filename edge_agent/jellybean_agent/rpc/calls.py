@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -130,7 +131,16 @@ class RpcCall:
     """One call: the context that its handler gets."""
 
     __slots__ = (
-        *("_callbacks", "_deserialise", "_has_all_requests", "_receiver", "_requests", "_timer", "_waiter"),
+        *(
+            "_callbacks",
+            "_deserialise",
+            "_has_all_requests",
+            "_receiver",
+            "_requests",
+            "_rounding_s",
+            "_timer",
+            "_waiter",
+        ),
         *("connection", "headers", "is_over", "method", "number", "on_cancel", "task", "until_s", "wire_state"),
     )
 
@@ -139,6 +149,7 @@ class RpcCall:
     ) -> None:
         self.connection, self.number, self.headers, self.method = connection, number, headers, method
         self.until_s = None if timeout_s is None else time.monotonic() + timeout_s
+        self._rounding_s = 0.0 if timeout_s is None else timeout_rounding_s(timeout_s)
         self.task: asyncio.Task[None] | None = None
         self.wire_state: Any = None  # the connection's state of this call
         self.is_over = False
@@ -236,7 +247,8 @@ class RpcCall:
         return self.connection.peer
 
     def time_remaining(self) -> float | None:
-        return None if self.until_s is None else max(0.0, self.until_s - time.monotonic())
+        """The least number of seconds until the client's deadline; None if it has none."""
+        return None if self.until_s is None else max(0.0, self.until_s - self._rounding_s - time.monotonic())
 
     def done(self) -> bool:
         return self.is_over
@@ -303,6 +315,15 @@ class RpcCall:
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback(self)
+
+
+def timeout_rounding_s(timeout_s: float) -> float:
+    """The most by which a client's deadline may come before the end of the timeout that it states, in seconds.
+
+    gRPC's C core, which Python clients use, rounds timeouts up to three digits (`timeout_encoding.cc`): 10.01 s is
+    sent as 10.1 s.
+    """
+    return 10.0 ** (math.floor(math.log10(timeout_s)) - 2) if timeout_s > 0.0 else 0.0
 
 
 class _RequestIterator:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from jellybean_agent.errors import PlanViewError, describe_error
 from jellybean_agent.security.identity import Identity, parse_identity
+from jellybean_agent.security.renewal import ExpiredCertificateError
 
 LOG = logging.getLogger("jellybean.tls")
 CREDENTIAL_FILES = CA_FILE, CERTIFICATE_FILE, PRIVATE_KEY_FILE = "ca.crt", "tls.crt", "tls.key"
@@ -22,13 +23,14 @@ _READABLE_BY_OTHERS = 0o077
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """CA certificates, own certificate chain and key (PEM), with the identity and expiry of the certificate."""
+    """CA certificates, own certificate chain and key (PEM), with identity, expiry and lifetime of the certificate."""
 
     ca: bytes
     chain: bytes
     key: bytes
     identity: Identity
     expires_unix_s: float
+    lifetime_s: float
 
 
 class CertificateFolder:
@@ -39,7 +41,7 @@ class CertificateFolder:
         self._seen = self._stamp()
         self._current = read_credentials(path)
         if self._current.expires_unix_s < time.time():
-            raise PlanViewError(f"{path / CERTIFICATE_FILE}: the certificate has expired; renew it (`jellybean certs`)")
+            raise ExpiredCertificateError(path, path / CERTIFICATE_FILE, self._current.identity)
 
     def current(self) -> Credentials:
         """The newest valid credentials."""
@@ -88,7 +90,8 @@ def read_credentials(folder: Path) -> Credentials:
         raise PlanViewError(
             f"{folder / CERTIFICATE_FILE}: states no identity of JellyBean; make one with `jellybean certs`"
         )
-    return Credentials(ca, chain, key, found[0], certificate.not_valid_after_utc.timestamp())
+    lifetime_s = (certificate.not_valid_after_utc - certificate.not_valid_before_utc).total_seconds()
+    return Credentials(ca, chain, key, found[0], certificate.not_valid_after_utc.timestamp(), lifetime_s)
 
 
 def _read(path: Path) -> bytes:

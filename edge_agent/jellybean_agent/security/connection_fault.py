@@ -7,7 +7,6 @@ each step (address, TLS or plain text, server's certificate, caller's certificat
 from __future__ import annotations
 
 import contextlib
-import datetime
 import socket
 import ssl
 import time
@@ -19,11 +18,14 @@ from typing import Any
 from jellybean_agent.errors import describe_error
 from jellybean_agent.security.certificates import CertificateFolder, Credentials
 from jellybean_agent.security.identity import Identity, Role
+from jellybean_agent.security.renewal import renewal_advice, utc_minute
 from jellybean_agent.security.tls_context import anonymous_client_context, client_context
 
 _CONNECT_S = 3.0
 _ANSWER_S = 2.0  # for the server's first bytes after the handshake: its settings, or why it refuses the certificate
 _HTTP2_BEGIN = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # preface, empty SETTINGS
+_HTTP_REQUEST = b"GET /favicon.ico HTTP/1.0\r\nHost: localhost\r\n\r\n"  # costs a metrics server no metrics
+_MAX_HTTP_BYTES = 2**12  # that are read of the answer: an unread one would be an error in the server's log
 _EXPIRED, _NOT_YET_VALID, _OTHER_NAME = 10, 9, 62  # OpenSSL's X509_V_ERR_ codes; others: of an unknown authority
 _ENROL_PORT = "port for boxes that join (--enrol)"
 _COPY = "copy the folder .jellybean/certs/admin/admin from the project on the gateway's machine, and give it as --tls"
@@ -31,7 +33,10 @@ _COPY = "copy the folder .jellybean/certs/admin/admin from the project on the ga
 
 @dataclass(frozen=True, slots=True)
 class ConnectionFault:
-    """Why a connection fails. `of_certificate`: a certificate is the reason, or that TLS is missing on one side."""
+    """Why a connection fails.
+
+    `of_certificate`: a certificate is the reason, that TLS is missing on one side, or that the port is for HTTP.
+    """
 
     reason: str
     of_certificate: bool
@@ -106,9 +111,26 @@ def _fault_of_plain_text(connection: socket.socket, address: str) -> ConnectionF
     except TimeoutError:
         raise
     except OSError:
-        return None
+        return _fault_of_http(address)
     reason = f"{address} takes TLS only: give the folder of a certificate (--tls FOLDER)"
     return ConnectionFault(reason, of_certificate=True)
+
+
+def _fault_of_http(address: str) -> ConnectionFault | None:
+    """The fault if the server answers HTTP without TLS; None if it does not."""
+    host, _, port = address.rpartition(":")
+    with (
+        contextlib.suppress(OSError),
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S) as connection,
+    ):
+        connection.sendall(_HTTP_REQUEST)
+        if connection.recv(_MAX_HTTP_BYTES).startswith(b"HTTP/"):
+            reason = (
+                f"{address} speaks HTTP, not gRPC: this may be the gateway's port for metrics (--metrics-port) or "
+                "HTTP (--http-port); use its port for clients (--port)"
+            )
+            return ConnectionFault(reason, of_certificate=True)
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,15 +154,27 @@ class _Handshake:
         """The process that should answer, and its address, in words."""
         return f"{_who(self.wanted)} at {self.address}"
 
+    @property
+    def _other_port(self) -> str:
+        """What to do where the port is that for HTTPS."""
+        needed = f"{_ENROL_PORT}" if isinstance(self.caller, bytes) else "port for clients (--port)"
+        return f"this may be the gateway's --http-port; use its {needed}"
+
     def fault(self, connection: socket.socket) -> ConnectionFault | None:
         """Why the handshake fails; None if it succeeds and the server accepts the certificate."""
         context = self._context()
+        reason: str | None
         try:
             with context.wrap_socket(connection, server_hostname=self.wanted.tls_name) as secured:
-                reason = None if isinstance(self.caller, bytes) else self._refusal(secured, self.caller)
+                if secured.selected_alpn_protocol() is None:
+                    reason = f"{self.address} speaks HTTPS, not gRPC: {self._other_port}"
+                else:
+                    reason = None if isinstance(self.caller, bytes) else self._refusal(secured, self.caller)
         except ssl.SSLCertVerificationError as error:
             reason = self._wrong_server(error)
         except (ssl.SSLError, ConnectionError):  # before there is a certificate: bytes that are no TLS, or an end
+            if (fault := _fault_of_http(self.address)) is not None:
+                return fault
             who = f"what listens at {self.address} speaks no TLS"
             if isinstance(self.caller, bytes):
                 return ConnectionFault(f"{who}: is this the gateway's {_ENROL_PORT}?", of_certificate=False)
@@ -165,7 +199,8 @@ class _Handshake:
         except (ssl.SSLError, ConnectionError) as error:
             why = (getattr(error, "reason", None) or why).lower().replace("_", " ")
         if caller.credentials.expires_unix_s < time.time():
-            return f"the certificate in {caller.folder} expired on {_day(caller.credentials.expires_unix_s)}; {_COPY}"
+            when, advice = caller.credentials.expires_unix_s, renewal_advice(caller.folder, caller.credentials.identity)
+            return f"the certificate in {caller.folder} expired on {utc_minute(when)}; {advice}"
         signer = _issuer(_first_certificate(caller.credentials.chain))
         return (
             f"{self.server} refuses the certificate in {caller.folder}, which the authority {signer!r} "
@@ -177,7 +212,7 @@ class _Handshake:
         if shown is None:
             return f"{self.address}: its certificate is not valid: {error.verify_message}"
         if error.verify_code == _EXPIRED:
-            until = _day(shown.not_valid_after_utc.timestamp())
+            until = utc_minute(shown.not_valid_after_utc.timestamp())
             return f"the certificate of {self.server} expired on {until}: run `jellybean certs DIR` there"
         if error.verify_code == _NOT_YET_VALID:
             return f"the certificate of {self.server} is not valid yet: compare both machines' clocks"
@@ -247,7 +282,3 @@ def _names(certificate: Any) -> list[str]:
             names.get_values_for_type(x509.UniformResourceIdentifier) or names.get_values_for_type(x509.DNSName)
         )
     return []
-
-
-def _day(unix_s: float) -> str:
-    return f"{datetime.datetime.fromtimestamp(unix_s, datetime.UTC):%Y-%m-%d %H:%M} UTC"

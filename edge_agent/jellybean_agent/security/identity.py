@@ -21,6 +21,7 @@ from jellybean_agent.system.protocol_version import PROTOCOL_VERSION_KEY, protoc
 
 SCHEME = "jellybean://"
 SENDER_KEY = "jellybean-sender"
+_TLS_DOMAIN = ".jellybean.internal"
 _SAN, _SECURITY = "x509_subject_alternative_name", "transport_security_type"
 
 
@@ -49,10 +50,15 @@ class Identity:
     @property
     def tls_name(self) -> str:
         """The DNS name in its certificate: a hash, as names may contain any characters."""
-        return f"{hashlib.sha256(self.uri.encode()).hexdigest()[:32]}.jellybean.internal"
+        return f"{hashlib.sha256(self.uri.encode()).hexdigest()[:32]}{_TLS_DOMAIN}"
 
     def __str__(self) -> str:
         return f"{self.role.value} {self.name}".strip()
+
+
+def is_tls_name(name: str) -> bool:
+    """True if a DNS name is that of an identity (`Identity.tls_name`), not of a host."""
+    return name.endswith(_TLS_DOMAIN)
 
 
 def parse_identity(uri: str) -> Identity | None:
@@ -68,6 +74,10 @@ _ANYONE = frozenset(Role)
 _AGENTS = frozenset({Role.AGENT})
 _CLIENTS = frozenset({Role.CLIENT, Role.ADMIN})
 _AGENT, _GATEWAY = "/jellybean.agent.v1.Agent/", "/jellybean.gateway.v1.Gateway/"
+_ENROLMENT = "/jellybean.enrol.v1.Enrolment/"
+# Methods of agents that the plan does not use: they wait for a plan that does. Which workers earlier plans had is not
+# known after a restart; the certificate shows that the owner admitted the agent.
+_WAITING = frozenset({f"{_ENROLMENT}Plan", f"{_ENROLMENT}Renew"})
 RULES: Mapping[str, frozenset[Role]] = {
     f"{_AGENT}Deliver": frozenset({Role.AGENT, Role.GATEWAY}),
     f"{_AGENT}Describe": frozenset({Role.GATEWAY, Role.ADMIN}),
@@ -84,7 +94,7 @@ RULES: Mapping[str, frozenset[Role]] = {
     f"{_GATEWAY}Plan": frozenset({Role.ADMIN}),
     f"{_GATEWAY}Replace": frozenset({Role.ADMIN}),
     "/inference.GRPCInferenceService/": _CLIENTS,  # all methods of a service
-    **dict.fromkeys((f"/jellybean.enrol.v1.Enrolment/{name}" for name in ("Renew", "Plan", "Model")), _AGENTS),
+    **dict.fromkeys((f"{_ENROLMENT}{name}" for name in ("Renew", "Plan", "Model")), _AGENTS),
     "/grpc.health.v1.Health/": _ANYONE,
     "/grpc.reflection.v1alpha.ServerReflection/": _ANYONE,
     "/grpc.reflection.v1.ServerReflection/": _ANYONE,
@@ -152,7 +162,7 @@ class Policy:
         if caller.workflow != self.workflow:
             raise _denied(f"{caller} is of workflow {caller.workflow}, this is {self.workflow}")
         self._check_role(method, caller)
-        if caller.role is Role.AGENT and caller.name not in self.workers:
+        if caller.role is Role.AGENT and caller.name not in self.workers and method not in _WAITING:
             raise _denied(f"{caller} is no worker of the plan")
         if caller.role in (Role.AGENT, Role.GATEWAY):
             said = next((value for key, value in context.invocation_metadata() or () if key == SENDER_KEY), caller.name)

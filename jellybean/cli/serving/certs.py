@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
+from collections.abc import Collection
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,8 +17,19 @@ from jellybean.cli.projects import open_project, planned_options
 from jellybean.display.terminal import GOOD
 from jellybean.errors import JellyBeanError
 from jellybean.folders import state_folder
-from jellybean_agent import PRIVATE_KEY_FILE, plan_view, stays_inside_folder
+from jellybean_agent import (
+    PRIVATE_KEY_FILE,
+    AgentError,
+    plan_view,
+    read_credentials,
+    renewal_command,
+    stays_inside_folder,
+    utc_minute,
+)
 from jellybean_solver import to_document
+
+if TYPE_CHECKING:
+    from jellybean_agent import Credentials
 
 
 @app.command(
@@ -30,7 +44,7 @@ def certs(
     ] = None,
     hosts: Annotated[
         list[str] | None,
-        typer.Option("--host", help="DNS name or IP address of the gateway. May be repeated."),
+        typer.Option("--host", help="DNS name or IP address of the gateway; by default as before. May be repeated."),
     ] = None,
     clients: Annotated[
         list[str] | None, typer.Option("--client", help="Client that may send requests. May be repeated.")
@@ -50,7 +64,7 @@ def certs(
     Running processes reload them.
     """
     try:
-        from jellybean.serving.enrolment.authority import open_authority
+        from jellybean.serving.enrolment.authority import certificate_hosts, open_authority
     except ImportError as error:
         raise JellyBeanError("certificates need cryptography: pip install 'jellybean-serving[agent]'") from error
     from jellybean_agent import Identity, Role
@@ -72,8 +86,9 @@ def certs(
     named += [(Role.AGENT, worker.name) for worker in view.serving]
     made = {f"{role.value}/{name}": Identity(view.name, role, name) for role, name in named}
     made["gateway"] = Identity(view.name, Role.GATEWAY)
+    gateway_hosts = dict.fromkeys(("localhost", "127.0.0.1", *(hosts or certificate_hosts(folder / "gateway"))))
     for path, identity in made.items():
-        at = ("localhost", "127.0.0.1", *(hosts or ())) if identity.role is Role.GATEWAY else ()
+        at = gateway_hosts if identity.role is Role.GATEWAY else ()
         authority.equip(_inside(folder, path), identity, hosts=at, life_s=hours * 3600.0)
     if new_ca:
         say(
@@ -81,14 +96,34 @@ def certs(
             "when all processes "
             "have the new files and all joined boxes have renewed (after a third of their certificates' validity)"
         )
+    kept = _left_alone(folder, made)
     if json:
-        print_json({"folder": str(folder), "identities": {path: identity.uri for path, identity in made.items()}})
+        found: dict[str, object] = {"folder": str(folder)}
+        found["identities"] = {path: identity.uri for path, identity in made.items()}
+        found["not_renewed"] = {path: credentials.expires_unix_s for path, credentials in kept.items()}
+        print_json(found)
         return
     out.print(
         f"{len(made)} certificates in {folder}, valid for {hours:g} hours; run the same command to renew them",
         style=GOOD,
     )
+    for path, credentials in kept.items():
+        until_s = credentials.expires_unix_s
+        when = f"{'expired on' if until_s < time.time() else 'valid until'} {utc_minute(until_s)}"
+        command = renewal_command(folder, credentials.identity, directory)
+        say(f"{path} is not renewed ({when}); `{command}` renews it")
     out.print(f"{folder / 'ca'} has the CA's private key: do not copy it to other machines", style="bold")
+
+
+def _left_alone(folder: Path, made: Collection[str]) -> dict[str, Credentials]:
+    """Path in the folder -> credentials, of clients and admins of earlier calls that were not made this time."""
+    found = {}
+    for role in ("client", "admin"):
+        for path in sorted((folder / role).glob("*")):
+            if f"{role}/{path.name}" not in made:
+                with contextlib.suppress(AgentError):  # no certificate, or a damaged one
+                    found[f"{role}/{path.name}"] = read_credentials(path)
+    return found
 
 
 def _inside(folder: Path, path: str) -> Path:

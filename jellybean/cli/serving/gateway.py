@@ -68,6 +68,9 @@ def gateway(
         str | None, typer.Option(help="HOST:PORT to listen on; its address in the peers file by default.")
     ] = None,
     enrol: Annotated[str | None, typer.Option(help="HOST:PORT for enrolment with a token.")] = None,
+    certificate_hours: Annotated[
+        float, typer.Option(min=0.01, max=8760.0, help="Validity of the certificates of boxes that join.")
+    ] = 168.0,
     host: Annotated[str, typer.Option(help="Address for clients, with --port and --http-port.")] = "127.0.0.1",
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port for clients with a certificate.")] = None,
     http_port: Annotated[
@@ -100,6 +103,7 @@ def gateway(
         state_folder(project.directory.resolve()),
         listen=listen,
         enrol=enrol,
+        certificate_hours=certificate_hours,
         host=host,
         port=port,
         http_port=http_port,

@@ -20,7 +20,15 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from jellybean.serving.errors import ServingError
-from jellybean_agent import CA_FILE, CERTIFICATE_FILE, PRIVATE_KEY_FILE, Identity, describe_error, write_private_file
+from jellybean_agent import (
+    CA_FILE,
+    CERTIFICATE_FILE,
+    PRIVATE_KEY_FILE,
+    Identity,
+    describe_error,
+    is_tls_name,
+    write_private_file,
+)
 
 LIFE_S = 7 * 86400.0
 _NEXT = "next.key"  # key of an authority that is trusted already but does not sign yet
@@ -64,6 +72,16 @@ class Authority:
             (CERTIFICATE_FILE, certificate),
         ):
             write_private_file(folder / name, data)
+
+
+def certificate_hosts(folder: Path) -> tuple[str, ...]:
+    """The hosts (`Authority.sign`) of the certificate in a process's folder; none if there is no valid certificate."""
+    with contextlib.suppress(OSError, ValueError, x509.ExtensionNotFound):
+        certificate = x509.load_pem_x509_certificate((folder / CERTIFICATE_FILE).read_bytes())
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        hosts = [name for name in names.get_values_for_type(x509.DNSName) if not is_tls_name(name)]
+        return (*hosts, *map(str, names.get_values_for_type(x509.IPAddress)))
+    return ()
 
 
 def open_authority(folder: Path, *, renew: bool = False) -> Authority:

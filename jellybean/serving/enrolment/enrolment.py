@@ -15,7 +15,7 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ from jellybean_agent import (
     Transport,
     caller_identity,
     describe_error,
+    file_sha256,
     make_server,
     status_of,
     stays_inside_folder,
@@ -53,6 +54,7 @@ _REFUSED = "the token is unknown, was used, or its time is over: make another"
 _CHUNK_BYTES = 2**20
 _MAX_REQUEST_BYTES = 16 * 2**10
 MAX_DOWNLOADS = 16  # concurrent model downloads
+_Stamp = tuple[int, int, int]  # size, time of the last change, inode
 _MAX_CALLS = 32  # exchanges of tokens at once; of one connection half as many
 
 
@@ -124,13 +126,17 @@ class EnrolmentFiles:
 class Enrolment:
     """The Enrolment service of a gateway.
 
-    `rollout`: the plan of the boxes. `life_s`: lifetime of issued certificates, in seconds.
+    `rollout`: the plan of the boxes. `life_s`: lifetime of issued certificates, in seconds. `on_download(worker,
+    problem)`: a box asked for a model of the plan that is served; `problem`: why it does not get it, empty if it does.
     """
 
     rollout: PlanRollout
     files: EnrolmentFiles
     life_s: float = LIFE_S
+    on_download: Callable[[str, str], None] = lambda worker, problem: None
     downloads: set[object] = field(default_factory=set)  # one marker per download in progress
+    digests: dict[Path, tuple[_Stamp, str]] = field(default_factory=dict)  # of model files, while they do not change
+    problems: dict[Path, str] = field(default_factory=dict)  # model file -> what was logged last; none if it is fine
 
     async def Enrol(self, request: enrol_pb2.EnrolRequest, context: Any) -> enrol_pb2.Certificate:
         """Exchange a token for a certificate.
@@ -172,7 +178,7 @@ class Enrolment:
             if len(self.downloads) >= MAX_DOWNLOADS:
                 reason = f"{MAX_DOWNLOADS} downloads are under way, the most at once: ask again later"
                 raise StatusError(grpc.StatusCode.UNAVAILABLE, reason)  # boxes retry it
-            path = self._model(_agent_of(context), request.sha256)
+            path = await self._model(_agent_of(context), request.sha256)
             size = path.stat().st_size
             if request.offset > size:
                 raise InvalidInputError(f"offset {request.offset}: the model has {size} bytes")
@@ -193,16 +199,51 @@ class Enrolment:
         for offer in self.rollout.offers:
             yield from (Identity(offer.view.name, Role.AGENT, worker) for worker in offer.view.workers)
 
-    def _model(self, identity: Identity, sha256: str) -> Path:
-        """The file of a model that a plan assigns to this worker; no other file is sent."""
-        for view in (offer.view for offer in self.rollout.offers):
-            worker = view.workers.get(identity.name)
-            for operator in (view.operators[name] for name in (worker.operators if worker else ())):
+    async def _model(self, identity: Identity, sha256: str) -> Path:
+        """The file of a model that a plan assigns to this worker; no other file is sent.
+
+        StatusError if the file here is no longer the plan's: its download would be for nothing.
+        """
+        for offer in self.rollout.offers:
+            worker = offer.view.workers.get(identity.name)
+            for operator in (offer.view.operators[name] for name in (worker.operators if worker else ())):
                 for path, digest in operator.model_files:
                     if digest == sha256 and stays_inside_folder(path):
+                        problem = await self._problem_of(path, sha256)
+                        if offer is self.rollout.served:
+                            self.on_download(identity.name, problem)
+                        if problem:
+                            raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, problem)
                         return self.files.root / path
         reason = f"the plan gives {identity} no model of sha256 {sha256[:12]}"
         raise StatusError(grpc.StatusCode.NOT_FOUND, reason)
+
+    async def _problem_of(self, name: str, sha256: str) -> str:
+        """Why a model file of the plan cannot be sent, which is logged once until it changes; empty if it can."""
+        path, problem = self.files.root / name, ""
+        try:
+            found = await self._digest(path)
+            if found != sha256:
+                problem = (
+                    f"model file {name} at the gateway has sha256 {found[:12]}..., the plan says {sha256[:12]}...: it "
+                    "was overwritten after the plan was made; put that file back, or plan with the new one, and then "
+                    "`jellybean apply`"
+                )
+        except OSError as error:
+            problem = f"model file {name} at the gateway: {describe_error(error)}; put the plan's file back"
+        if problem and self.problems.get(path) != problem:
+            LOG.warning("boxes cannot download: %s", problem)
+        self.problems[path] = problem
+        return problem
+
+    async def _digest(self, path: Path) -> str:
+        """sha256 of a file, computed again only after a change."""
+        stat = path.stat()
+        stamp = (stat.st_size, stat.st_mtime_ns, stat.st_ino)
+        known = self.digests.get(path)
+        if known is None or known[0] != stamp:
+            known = self.digests[path] = (stamp, await asyncio.to_thread(file_sha256, path))
+        return known[1]
 
     def _authority(self) -> Authority:
         try:

@@ -272,7 +272,7 @@ class Gateway:
             plan=self.view.hash,
             state=self.state,
             workers={name: worker.state for name, worker in workers.items()},
-            reasons={name: worker.reason for name, worker in workers.items() if worker.reason},
+            reasons={name: worker.why for name, worker in workers.items() if worker.why},
             requests_in_hand=self._requests.count,
             answered=counters.answered,
             failed=counters.failed,

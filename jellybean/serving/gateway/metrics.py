@@ -12,17 +12,23 @@ from prometheus_client.registry import Collector
 
 from jellybean.serving.gateway.gateway import Gateway
 from jellybean.serving.gateway.requests.counters import LATENCY_BOUNDS_S
-from jellybean_agent import PlanView, link_byte_metrics
+from jellybean_agent import CertificateFolder, PlanView, certificate_metrics, link_byte_metrics, metrics_text
 
 
 class GatewayCollector(Collector):
     """Requests by outcome, latencies, retries, requests in flight, worker states, cost; and the workers' own metrics.
 
     `workers()`: metrics of each worker in Prometheus' text format; none where workers are scraped themselves.
+    `certificate`: the gateway's own, None: it has none.
     """
 
-    def __init__(self, gateway: Gateway, workers: Callable[[], Sequence[bytes]] = tuple) -> None:
-        self._gateway, self._workers = gateway, workers
+    def __init__(
+        self,
+        gateway: Gateway,
+        workers: Callable[[], Sequence[bytes]] = tuple,
+        certificate: CertificateFolder | None = None,
+    ) -> None:
+        self._gateway, self._workers, self._certificate = gateway, workers, certificate
 
     def collect(self) -> Iterator[Metric]:
         status, counters = self._gateway.status(), self._gateway.counters
@@ -63,7 +69,8 @@ class GatewayCollector(Collector):
         yield cost
         text, price = "Of the workers of all plans that are served.", plans.costs.price_usd_per_h
         yield GaugeMetricFamily("jellybean_gateway_price_usd_per_h", text, value=price)
-        yield from merged(texts)
+        own = metrics_text(_Certificate(self._certificate))  # the workers have the same metrics
+        yield from merged([own, *texts])
 
     def _latency(self) -> Metric:
         counters = self._gateway.counters
@@ -71,6 +78,16 @@ class GatewayCollector(Collector):
         buckets = list(zip(bounds, itertools.accumulate(counters.latencies), strict=True))
         text = "From the call to its answer."
         return HistogramMetricFamily("jellybean_gateway_latency_seconds", text, buckets, counters.answered_s)
+
+
+class _Certificate(Collector):
+    """The expiry of the gateway's own certificate."""
+
+    def __init__(self, certificate: CertificateFolder | None) -> None:
+        self._certificate = certificate
+
+    def collect(self) -> Iterator[Metric]:
+        return certificate_metrics("gateway", self._certificate)
 
 
 def plan_metrics(view: PlanView) -> Iterator[Metric]:

@@ -79,7 +79,8 @@ class GatewayService:
 
     async def Metrics(self, _request: agent_pb2.MetricsRequest, _context: Any) -> agent_pb2.MetricsResponse:
         workers = await self._gateway.plans.worker_metrics()
-        return agent_pb2.MetricsResponse(text=metrics_text(GatewayCollector(self._gateway, lambda: workers)))
+        collector = GatewayCollector(self._gateway, lambda: workers, self._transport.certificate)
+        return agent_pb2.MetricsResponse(text=metrics_text(collector))
 
     async def Drain(self, request: agent_pb2.DrainRequest, _context: Any) -> agent_pb2.DrainResponse:
         return agent_pb2.DrainResponse(left=await self._gateway.drain(request.timeout_s))

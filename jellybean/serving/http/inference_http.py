@@ -16,6 +16,7 @@ from typing import Any
 
 import grpc
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from jellybean.serving.http.inference_json import plain, read_request, write_response
 from jellybean_agent import (
@@ -40,6 +41,8 @@ from jellybean_protos.inference.v2 import inference_pb2 as pb
 LOG = logging.getLogger("jellybean.gateway")
 JSON_LENGTH = "Inference-Header-Content-Length"
 _HOSTS = ("127.0.0.1", "localhost")
+_HTTP2_PREFACE = "PRI"  # how a connection of gRPC begins
+_MAX_REASON = 200  # characters of aiohttp's reason in the log
 _IDLE_S = 75.0  # keep-alive of a connection
 _STATUS = {
     grpc.StatusCode.INVALID_ARGUMENT: 400,
@@ -69,7 +72,12 @@ async def serve_http(
         app.middlewares.append(web.middleware(_read_trace_headers))
     idle_s = _IDLE_S if context is None else min(_IDLE_S, transport.renew_s)
     runner = web.AppRunner(
-        app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0, keepalive_timeout=idle_s
+        app,
+        access_log=None,
+        handler_cancellation=True,
+        shutdown_timeout=1.0,
+        keepalive_timeout=idle_s,
+        logger=_server_logger(),
     )
     await runner.setup()
     try:
@@ -82,6 +90,25 @@ async def serve_http(
         yield
     finally:
         await runner.cleanup()
+
+
+def _server_logger() -> logging.Logger:
+    """The logger of aiohttp's server, which reports bytes that are no HTTP request in one line, without a traceback."""
+    logger = logging.getLogger("jellybean.http")
+    logger.addFilter(_shorten_protocol_error)
+    return logger
+
+
+def _shorten_protocol_error(record: logging.LogRecord) -> bool:
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, HttpProcessingError):
+        record.levelno, record.levelname = logging.INFO, logging.getLevelName(logging.INFO)
+        caller = record.args[0] if isinstance(record.args, tuple) and record.args else "a caller"
+        reason = " ".join(error.message.split())[:_MAX_REASON]
+        is_grpc = _HTTP2_PREFACE in reason
+        why = "it speaks gRPC, whose port is --port" if is_grpc else f"no HTTP/1.1 request: {reason}"
+        record.msg, record.args, record.exc_info = "refused: a call of %s at --http-port: %s", (caller, why), None
+    return True
 
 
 def application(service: InferenceService, guard: _Guard) -> web.Application:

@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 
 from jellybean.serving.errors import AlreadyRunningError, ServingError
-from jellybean.serving.local.processes import Child, describe_end, process_state, spawn
+from jellybean.serving.local.processes import Child, describe_end, exit_code, process_state, spawn
 from jellybean.serving.run_state import (
     ProcessState,
     RunState,
@@ -44,17 +44,22 @@ class DeathWatch:
 
     def __init__(self) -> None:
         self._descriptors: dict[tuple[int, float], int] = {}  # (process id, start time) -> pidfd
+        self._codes: dict[tuple[int, float], int | None] = {}  # of processes that have died
 
     def keep_only(self, processes: Sequence[ProcessState]) -> None:
         """Close the descriptors of all processes except these."""
-        for key in self._descriptors.keys() - {(process.pid, process.started) for process in processes}:
+        kept = {(process.pid, process.started) for process in processes}
+        for key in self._descriptors.keys() - kept:
             os.close(self._descriptors.pop(key))
+        self._codes = {key: code for key, code in self._codes.items() if key in kept}
 
     def has_died(self, process: ProcessState) -> bool:
         """True if the process has ended, whether or not its parent has reaped it."""
         if sys.platform != "linux":
             return process.process() is None
         key = (process.pid, process.started)
+        if key in self._codes:
+            return True
         if key not in self._descriptors:
             try:
                 self._descriptors[key] = os.pidfd_open(process.pid)
@@ -66,8 +71,13 @@ class DeathWatch:
         descriptor = self._descriptors[key]
         if not select.select([descriptor], [], [], 0)[0]:
             return False
+        self._codes[key] = exit_code(process.pid, descriptor)
         os.close(self._descriptors.pop(key))
         return True
+
+    def exit_code(self, process: ProcessState) -> int | None:
+        """Exit status of a process that has died; negative: its signal. None if it is not known."""
+        return self._codes.get((process.pid, process.started))
 
 
 class Keeper:
@@ -78,6 +88,7 @@ class Keeper:
         self._watch = DeathWatch()
         self._children: dict[str, Child] = {}  # started by this process, by name
         self._pause_s: dict[str, float] = {}  # before the next restart, by name
+        self._died_unix_s: dict[str, float] = {}  # when it was seen that a process is dead, by name
         self._due_s: dict[str, float] = {}  # name of a dead process -> CLOCK_MONOTONIC second of its restart
         self._state: RunState | None = None
         self._modified_ns = 0  # of the state file when it was read last
@@ -138,6 +149,7 @@ class Keeper:
         """True if a dead process is to be restarted now. The first call schedules its restart."""
         now_s = time.monotonic()
         if process.name not in self._due_s:
+            self._died_unix_s[process.name] = time.time()
             steady = time.time() - process.started > _STEADY_S
             pause_s = MIN_PAUSE_S if steady else self._pause_s.get(process.name, MIN_PAUSE_S)
             self._pause_s[process.name] = min(2 * pause_s, MAX_PAUSE_S)
@@ -165,7 +177,9 @@ class Keeper:
             if dead is None or dead.process() is not None:  # the plan was replaced
                 return
             child = self._children.pop(name, None)
-            death = describe_end(name, None if child is None or child.pid != dead.pid else child.poll(), Path(dead.log))
+            own_code = None if child is None or child.pid != dead.pid else child.poll()
+            code = self._watch.exit_code(dead) if own_code is None else own_code
+            death = describe_end(name, code, Path(dead.log), self._died_unix_s.get(name))
             child = spawn(dead.command, self._directory, Path(dead.log), append=True)
             try:
                 found = process_state(name, child, dead.command, dead.address, Path(dead.log))

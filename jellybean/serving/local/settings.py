@@ -12,6 +12,7 @@ from jellybean.serving.gateway.gateway import MAX_IN_FLIGHT, TIMEOUT_S
 
 START_S = 120.0
 DRAIN_S = 30.0
+CERTIFICATE_HOURS = 168.0  # validity of certificates, unless another one is given: a week
 
 Progress = Callable[[float, float, str], None]  # done, total, label
 
@@ -66,13 +67,15 @@ class JoinedSettings:
 
     `peers`: file with the addresses of gateway and workers. `state`: the project's state folder, with the certificates.
     `listen`: address for workers (None: the gateway's in `peers`); `enrol`: address where boxes join with a token.
-    `port`, `http_port`: for clients, on `host`; the other settings as of `LaunchSettings`.
+    `certificate_hours`: validity of the certificates of boxes that join. `port`, `http_port`: for clients, on `host`;
+    the other settings as of `LaunchSettings`.
     """
 
     peers: Path
     state: Path
     listen: str | None = None
     enrol: str | None = None
+    certificate_hours: float = CERTIFICATE_HOURS
     host: str = "127.0.0.1"
     port: int | None = None
     http_port: int = 0
@@ -102,6 +105,7 @@ class JoinedSettings:
     def gateway_arguments(self) -> list[str]:
         """The settings as arguments of the gateway's command line."""
         given: dict[str, object] = {"listen": self.listen, "enrol": self.enrol, "host": self.host, "port": self.port}
+        given |= {"certificate-hours": self.certificate_hours}
         given |= {"http-port": self.http_port, "metrics-port": self.metrics_port, "tls": self.tls}
         given |= {"ca": self.authority, "tokens": self.state / "tokens", "root": self.state.parent}
         given |= {"replaced": self.replaced, "hedge-after": self.hedge_after or None}

@@ -15,6 +15,7 @@ from ruamel.yaml import YAML
 
 from jellybean.serving.outcomes import OutcomeKind
 from jellybean.serving.top.overload import ABOVE_PLAN, FAILED_SHARE, NOISE
+from jellybean_agent import EXPIRING_SHARE
 
 WINDOW_S = 300
 WINDOW = f"{WINDOW_S}s"  # rates are averaged over this time: long enough for a burst of random arrivals to even out
@@ -101,6 +102,15 @@ RULES = (
         "critical",
         "{{ $value }} workers gone",
         "The plan is served without them: jellybean top DIR names them.",
+    ),
+    Rule(
+        "JellyBeanCertificateExpires",
+        "jellybean_certificate_expires_timestamp_seconds - time()"
+        f" < {EXPIRING_SHARE} * jellybean_certificate_lifetime_seconds",
+        "1m",
+        "critical",
+        "the certificate of {{ $labels.process }} expires in {{ $value | humanizeDuration }}",
+        "jellybean certs DIR renews it, or the box itself if it joined: the process's log says what to do.",
     ),
     Rule(
         "JellyBeanOverBudget",

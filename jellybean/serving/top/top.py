@@ -16,7 +16,7 @@ from jellybean.serving.endpoint import Endpoint, owner_endpoint
 from jellybean.serving.outcomes import OutcomeKind
 from jellybean.serving.run_state import failing, read_state
 from jellybean.serving.top.overload import Load, Overload, find_overload
-from jellybean_agent import PlanFigures, PlanView, WorkerView, plan_view
+from jellybean_agent import EXPIRING_SHARE, PlanFigures, PlanView, WorkerView, plan_view
 
 _ASK_S = 5.0
 _REQUESTS = "jellybean_gateway_requests_total"  # by outcome
@@ -33,10 +33,12 @@ class Scrape:
     plan: str = ""
     state: str = ""
     workers: Mapping[str, str] = field(default_factory=dict)  # worker -> state
+    reasons: Mapping[str, str] = field(default_factory=dict)  # worker -> why it is not ready
     plans: Mapping[str, WorkerView] = field(default_factory=dict)  # worker -> its part of the plan
     figures: PlanFigures | None = None
     directory: Path | None = None
     failing: tuple[str, ...] = ()  # processes that are started again and again, with the reason
+    at_unix_s: float = field(default_factory=time.time)
 
     def of(self, name: str) -> Iterator[tuple[dict[str, str], float]]:
         """Samples of a metric, as (labels, value)."""
@@ -59,6 +61,7 @@ class WorkerRow:
     busy: float | None
     queue: int
     device: str = ""
+    reason: str = ""  # why it is not ready
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,15 @@ class LinkRow:
     bytes_per_s: float
     bytes: float
     usd_per_h: float
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiringCertificate:
+    """A certificate that is about to expire, or has expired. `process`: gateway, or a worker's name."""
+
+    process: str
+    expires_unix_s: float
+    left_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +127,7 @@ class Top:
     workers: tuple[WorkerRow, ...]
     operators: tuple[OperatorRow, ...]
     links: tuple[LinkRow, ...]
+    expiring: tuple[ExpiringCertificate, ...] = ()
 
 
 class Watcher:
@@ -139,6 +152,7 @@ class Watcher:
             status.plan,
             status.state,
             workers=dict(status.workers),
+            reasons=dict(status.reasons),
             plans=self._view.workers,
             figures=self._view.figures,
             directory=self._named if self._endpoint is None else None,  # the command for overload re-plans a run here
@@ -193,6 +207,7 @@ def top_of(before: Scrape, now: Scrape) -> Top:
         workers=tuple(_workers(now, increase, span_s)),
         operators=tuple(_operators(now, increase, span_s)),
         links=tuple(_links(now, increase, span_s)),
+        expiring=tuple(_expiring(now)),
     )
 
 
@@ -254,7 +269,7 @@ def _workers(now: Scrape, increase: _Increase, span_s: float) -> Iterator[Worker
         planned = sum(plan.loads.values()) if plan else 0.0
         share = busy[name] / span_s if name in queues else None
         tier, device = (plan.tier, str(plan.device)) if plan else ("", "")
-        yield WorkerRow(name, tier, state, planned, share, int(queues.get(name, 0)), device)
+        yield WorkerRow(name, tier, state, planned, share, int(queues.get(name, 0)), device, now.reasons.get(name, ""))
 
 
 def _operators(now: Scrape, increase: _Increase, span_s: float) -> Iterator[OperatorRow]:
@@ -272,6 +287,15 @@ def _operators(now: Scrape, increase: _Increase, span_s: float) -> Iterator[Oper
         share = busy[name] / span_s / len(workers[name])
         rates = done[name] / span_s, failed[name] / span_s
         yield OperatorRow(name, variant, len(workers[name]), *rates, batch, share, int(queues.get(name, 0)))
+
+
+def _expiring(now: Scrape) -> Iterator[ExpiringCertificate]:
+    lifetimes_s = _by("process", now.of("jellybean_certificate_lifetime_seconds"))
+    expiries = _by("process", now.of("jellybean_certificate_expires_timestamp_seconds"))
+    for process, expires_unix_s in sorted(expiries.items(), key=lambda item: item[1]):
+        left_s = expires_unix_s - now.at_unix_s
+        if left_s < EXPIRING_SHARE * lifetimes_s.get(process, 0.0):
+            yield ExpiringCertificate(process, expires_unix_s, left_s)
 
 
 def _links(now: Scrape, increase: _Increase, span_s: float) -> Iterator[LinkRow]:

@@ -14,8 +14,8 @@ from jellybean.display import formats
 from jellybean.display.terminal import BAD, GOOD, LOAD, WARN
 from jellybean.serving.outcomes import OUTCOME_WORDS, OutcomeKind
 from jellybean.serving.top.overload import Overload, seconds
-from jellybean.serving.top.top import Top, WorkerRow
-from jellybean_agent import CPU
+from jellybean.serving.top.top import ExpiringCertificate, Top, WorkerRow
+from jellybean_agent import CPU, utc_minute
 
 _ENDLESS = 10_000  # columns, to measure how many a table needs
 _BAR, _SHORT_BAR = 20, 10
@@ -29,6 +29,8 @@ def render(top: Top, *, fold: bool = True) -> RenderableType:
     parts: list[RenderableType] = [_header(top), _requests(top)]
     parts += _overload(top.overload, fold=fold) if top.overload is not None else []
     parts += [Text(sentence, f"bold {BAD}") for sentence in top.failing]
+    parts += map(_expiring, top.expiring)
+    parts += [Text(f"{row.worker} is {row.state}: {row.reason}", WARN) for row in top.workers if row.reason]
     return Group(*parts, _Tables(top))
 
 
@@ -76,6 +78,14 @@ def _overload(overload: Overload, *, fold: bool) -> list[Text]:
         return [reasons, Text("`jellybean top DIR` on the gateway's machine names the command that plans for more")]
     command = Text(overload.command, no_wrap=not fold, overflow="fold" if fold else "ignore")
     return [reasons.append(", so plan for more, then `jellybean apply`:"), command]
+
+
+def _expiring(certificate: ExpiringCertificate) -> Text:
+    """What a certificate that is about to expire needs, as a sentence."""
+    at = utc_minute(certificate.expires_unix_s)
+    when = f"expires in {_ms(certificate.left_s)} ({at})" if certificate.left_s > 0.0 else f"has expired ({at})"
+    what = "its log names the command that renews it"
+    return Text(f"the certificate of {certificate.process} {when}: {what}", f"bold {BAD}")
 
 
 def _workers(top: Top, *, narrow: bool) -> Table:

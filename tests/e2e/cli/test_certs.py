@@ -6,10 +6,12 @@ import json
 import stat
 from pathlib import Path
 
+from jellybean.serving.enrolment.authority import certificate_hosts, open_authority
 from jellybean_agent.enrolment.join_token import parse_token
 from jellybean_agent.security.certificates import CA_FILE, CERTIFICATE_FILE, PRIVATE_KEY_FILE, read_credentials
 from jellybean_agent.security.identity import parse_identity
 from tests.support.command_line import jellybean
+from tests.support.scales_project import make_scales_project
 
 
 def test_certificates_for_every_part_and_renewed(tmp_path: Path) -> None:
@@ -43,3 +45,18 @@ def test_certificates_for_every_part_and_renewed(tmp_path: Path) -> None:
     (folder / "ca" / PRIVATE_KEY_FILE).write_text("no key", encoding="utf-8")
     done = jellybean("certs", str(project), status=1)
     assert "remove it, and a new one is made" in done.stderr
+
+
+def test_what_is_left_alone_is_said_and_the_gateway_keeps_its_hosts(tmp_path: Path) -> None:
+    project, folder = make_scales_project(tmp_path / "scales"), tmp_path / "certs"
+    at = ("certs", str(project), "--out", str(folder))
+    jellybean(*at, "--admin", "shortlived", "--client", "alice", "--host", "gateway.example", "--host", "10.0.0.1")
+    authority, identity = open_authority(folder / "ca"), read_credentials(folder / "admin/shortlived").identity
+    authority.equip(folder / "admin/shortlived", identity, life_s=-1.0)
+    told = " ".join(jellybean(*at).stderr.split())
+    assert "admin/shortlived is not renewed (expired on " in told
+    assert f"`jellybean certs {project} --out {folder} --admin shortlived` renews it" in told
+    assert "client/alice is not renewed (valid until " in told
+    assert certificate_hosts(folder / "gateway") == ("localhost", "gateway.example", "127.0.0.1", "10.0.0.1")
+    made = json.loads(jellybean(*at, "--admin", "shortlived", "--json").stdout)
+    assert set(made["not_renewed"]) == {"admin/admin", "client/alice"}

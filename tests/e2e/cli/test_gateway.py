@@ -297,7 +297,9 @@ def test_a_plan_whose_model_is_damaged_at_the_gateway_changes_nothing(site: Site
     with Load(site) as load:
         error = refusal("apply", str(copy), *site.elsewhere, *ACCURATE, "--timeout", str(LIMIT_S))
     shutil.copy(copy / "models/five.onnx", model)
-    assert "keeps its plan: worker box-1: model five.onnx came with sha256" in error
+    assert (
+        "keeps its plan: worker box-1: downloading five.onnx: model file models/five.onnx at the gateway has" in error
+    )
     assert (set(load.answers), load.failures) == ({6.0}, [])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import re
 import shutil
 import socket
@@ -11,16 +12,19 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
+from prometheus_client import CollectorRegistry
 
 from jellybean.serving.client import Client
 from jellybean.serving.enrolment.authority import open_authority
 from jellybean.serving.errors import HandshakeError, RequestError
-from jellybean_agent import CertificateFolder, Identity, Policy, Role, Transport, connection_fault
+from jellybean_agent import CertificateFolder, Identity, Policy, Role, Transport, connection_fault, serve_metrics
 from jellybean_agent.security import connection_fault as connection_faults
 from jellybean_agent.security.connection_fault import enrolment_fault
+from jellybean_agent.security.tls_context import client_context
 from tests.support.ports import free_port
 
 GATEWAY, ADMIN = Identity("scales", Role.GATEWAY), Identity("scales", Role.ADMIN, "admin")
@@ -139,6 +143,74 @@ def test_tls_against_plain_text(certificates: Certificates) -> None:
     with serving(None) as address:
         reason = handshake_refusal(address, certificates.admin)
     assert f"what listens at {address} speaks no TLS" in reason
+
+
+@contextmanager
+def serving_http(tls: Path | None) -> Iterator[str]:
+    """A server as the gateway's `--http-port`; yields its address."""
+    from jellybean.serving.http.inference_http import serve_http
+
+    transport = Transport("scales", None if tls is None else CertificateFolder(tls), insecure=tls is None)
+    port = free_port()
+    loop, is_up, stop = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
+
+    async def serve() -> None:
+        service: Any = None  # no request gets that far
+        async with serve_http(service, ("127.0.0.1", port), transport, Policy("scales", set())):
+            is_up.set()
+            await stop.wait()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+    thread.start()
+    try:
+        assert is_up.wait(30)
+        yield f"127.0.0.1:{port}"
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(30)
+        loop.close()
+
+
+def test_a_port_for_https(certificates: Certificates, caplog: pytest.LogCaptureFixture) -> None:
+    """By a command, and by a client that does not ask for the protocol in its handshake."""
+    pytest.importorskip("aiohttp")
+    caplog.set_level(logging.INFO)
+    with serving_http(certificates.gateway) as address:
+        reason = handshake_refusal(address, certificates.admin)
+        fault = enrolment_fault(address, GATEWAY, (certificates.admin / "ca.crt").read_bytes())
+        context = client_context(CertificateFolder(certificates.admin).current(), ())
+        host, _, port = address.partition(":")
+        with (
+            socket.create_connection((host, int(port)), 10.0) as connection,
+            context.wrap_socket(connection, server_hostname=GATEWAY.tls_name) as secured,
+        ):
+            secured.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+            while secured.recv(2**12):
+                pass
+    assert (
+        reason
+        == f"{address} speaks HTTPS, not gRPC: this may be the gateway's --http-port; use its port for clients (--port)"
+    )
+    assert fault is not None
+    assert "use its port for boxes that join (--enrol)" in fault.reason
+    (record,) = [record for record in caplog.records if record.name == "jellybean.http"]
+    assert (record.levelname, record.exc_info) == ("INFO", None)
+    assert record.getMessage() == "refused: a call of 127.0.0.1 at --http-port: it speaks gRPC, whose port is --port"
+
+
+@pytest.mark.parametrize("has_certificate", [True, False])
+def test_a_port_for_metrics(
+    certificates: Certificates, has_certificate: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    port = free_port()
+    stop = serve_metrics(("127.0.0.1", port), CollectorRegistry())
+    assert stop is not None
+    try:
+        reason = handshake_refusal(f"127.0.0.1:{port}", certificates.admin if has_certificate else None)
+    finally:
+        stop()
+    assert f"127.0.0.1:{port} speaks HTTP, not gRPC: this may be the gateway's port for metrics" in reason
+    assert "Traceback" not in capfd.readouterr().err
 
 
 @contextmanager

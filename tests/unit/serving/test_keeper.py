@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import platform
+import select
 import signal
 import sys
 import time
@@ -16,7 +18,7 @@ from jellybean.folders import state_folder
 from jellybean.serving.errors import NotRunningError
 from jellybean.serving.local import keeper
 from jellybean.serving.local.keeper import Keeper
-from jellybean.serving.local.processes import process_state, spawn
+from jellybean.serving.local.processes import describe_end, exit_code, process_state, spawn
 from jellybean.serving.run_state import (
     GATEWAY_NAME,
     ProcessState,
@@ -69,3 +71,41 @@ def test_a_run_whose_gateway_was_told_to_end_ends_as_a_whole(tmp_path: Path) -> 
     Keeper(tmp_path, str(tmp_path / "run")).run()
     assert child.wait(10) == -signal.SIGTERM
     assert not state_path(tmp_path).exists()
+
+
+@pytest.mark.parametrize("is_reaped", [False, True])
+def test_a_process_that_another_one_started_is_said_to_be_killed_by_its_signal(tmp_path: Path, is_reaped: bool) -> None:
+    child = spawn([sys.executable, "-S", "-c", "import time; time.sleep(60)"], tmp_path, tmp_path / "log")
+    process = process_state("edge-1", child, (), "", tmp_path / "log")
+    descriptor = os.pidfd_open(child.pid)
+    try:
+        child.kill()
+        select.select([descriptor], [], [], 10.0)
+        if is_reaped:
+            child.wait(10)
+        if is_reaped and tuple(map(int, platform.release().split(".")[:2])) < (6, 15):
+            pytest.skip("Linux tells it of zombies only")
+        assert exit_code(process.pid, descriptor) == -signal.SIGKILL
+    finally:
+        os.close(descriptor)
+        child.wait(10)
+
+
+@pytest.mark.parametrize(
+    ("code", "age_s", "told"),
+    [
+        (-signal.SIGKILL, 0.0, "gateway was killed by SIGKILL; {log} does not say why"),
+        (-signal.SIGKILL, 600.0, "gateway was killed by SIGKILL; {log} does not say why"),
+        (-signal.SIGSEGV, 0.0, "gateway was killed by SIGSEGV; the end of {log}:\n    Traceback"),
+        (1, 600.0, "gateway ended with status 1; the end of {log}:\n    Traceback"),
+        (None, 0.0, "gateway has died, it is not known how; the end of {log}:\n    Traceback"),
+        (None, 600.0, "gateway has died, it is not known how; {log} does not say why"),
+    ],
+)
+def test_the_end_of_a_log_is_quoted_only_where_it_may_be_about_the_death(
+    tmp_path: Path, code: int | None, age_s: float, told: str
+) -> None:
+    log = tmp_path / "log"
+    log.write_text("Traceback", encoding="utf-8")
+    os.utime(log, (time.time() - age_s,) * 2)
+    assert describe_end("gateway", code, log) == told.format(log=log)

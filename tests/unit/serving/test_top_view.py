@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from jellybean.serving.outcomes import OutcomeKind
-from jellybean.serving.top.top import LinkRow, OperatorRow, Top, WorkerRow
+from jellybean.serving.top.top import LinkRow, OperatorRow, Scrape, Top, WorkerRow, parse, top_of
 from jellybean.serving.top.view import render
 
 WORKERS = (
@@ -51,3 +52,28 @@ def test_load_is_cyan_above_the_plan_yellow_and_no_load_is_green() -> None:
     assert "\x1b[36m━" in as_planned
     assert "\x1b[33m━" in above
     assert all("\x1b[32m━" not in line for line in lines), "green is a verdict"
+
+
+def test_why_a_worker_is_missing_is_said() -> None:
+    output = io.StringIO()
+    rows = (WorkerRow("cloud-1", "cloud", "starting", 0.25, None, 0, reason="model file m.onnx was overwritten"),)
+    Console(file=output, width=100).print(render(replace(TOP, workers=rows)))
+    assert "cloud-1 is starting: model file m.onnx was overwritten" in output.getvalue()
+
+
+def test_a_certificate_that_is_about_to_expire_is_a_sentence() -> None:
+    text = "\n".join(
+        f'jellybean_certificate_{name}{{process="{process}"}} {value}'
+        for process, left_s in (("gateway", 1800.0), ("box-1", -5.0), ("box-2", 300_000.0))
+        for name, value in (("expires_timestamp_seconds", 1_000_000.0 + left_s), ("lifetime_seconds", 604_800.0))
+    )
+    now = Scrape(1.0, parse(text), at_unix_s=1_000_000.0)
+    top = top_of(Scrape(0.0, {}), now)
+    output = io.StringIO()
+    Console(file=output, width=200).print(render(top))
+    told = [line.rstrip() for line in output.getvalue().splitlines() if "certificate" in line]
+    end = "its log names the command that renews it"
+    assert told == [
+        f"the certificate of box-1 has expired (1970-01-12 13:46 UTC): {end}",
+        f"the certificate of gateway expires in 30.0 min (1970-01-12 14:16 UTC): {end}",
+    ]

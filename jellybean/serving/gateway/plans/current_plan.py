@@ -69,6 +69,10 @@ class CurrentPlan:
             await plan.close()
         await self.served.close()
 
+    def block(self, worker: str, reason: str) -> None:
+        """Note why the box of a worker of the plan that is served cannot become ready; empty: no such reason."""
+        self.served.block(worker, reason)
+
     async def worker_metrics(self) -> list[bytes]:
         """Metrics of every worker that answers, each in Prometheus' text format; their link costs are billed."""
         return await self._metrics_of(self.served)
@@ -151,7 +155,7 @@ async def _ready(plan: ServedPlan, timeout_s: float, names: Collection[str]) -> 
             while any(plan.workers[name].state != "ready" for name in names):
                 await asyncio.sleep(_POLL_S)
     except TimeoutError as error:
-        waiting = {name: worker.reason for name, worker in plan.workers.items() if name in names}
+        waiting = {name: worker.why for name, worker in plan.workers.items() if name in names}
         reasons = [f"{name} ({reason})" for name, reason in waiting.items() if reason]
         late = f"not ready within {round(timeout_s, 1):g} s: {', '.join(reasons) or plan.starting_workers}"
         raise StatusError(grpc.StatusCode.DEADLINE_EXCEEDED, late) from error

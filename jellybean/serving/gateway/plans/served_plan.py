@@ -43,8 +43,14 @@ class Worker:
     """The gateway's state of one worker."""
 
     state: str = "starting"  # starting, ready, draining, gone
-    reason: str = ""  # why it is not ready
+    reason: str = ""  # why it is not ready, by its last connection
+    blocked: str = ""  # why its box cannot become ready; empty if the gateway knows no such reason
     signatures: Mapping[str, agent_pb2.Signature] = field(default_factory=dict)  # by operator
+
+    @property
+    def why(self) -> str:
+        """Why it is not ready, for a person; empty if it is, or if that is not known."""
+        return self.blocked or self.reason
 
 
 class ServedPlan:
@@ -105,13 +111,14 @@ class ServedPlan:
         if not all(away & set(route.values()) for route in self.view.routes):
             return ""
         return "no route is left: " + ", ".join(
-            f"worker {name} is {self.workers[name].state} ({self.workers[name].reason})" for name in sorted(away)
+            f"worker {name} is {self.workers[name].state} ({self.workers[name].why})" for name in sorted(away)
         )
 
     @property
     def starting_workers(self) -> str:
-        """Names of the workers that have not been ready yet, for messages."""
-        return ", ".join(name for name, worker in self.workers.items() if worker.state == "starting")
+        """The workers that have not been ready yet, with what keeps them from it if it is known; for messages."""
+        starting = ((name, worker) for name, worker in self.workers.items() if worker.state == "starting")
+        return ", ".join(f"{name} ({worker.blocked})" if worker.blocked else name for name, worker in starting)
 
     @property
     def starting_reason(self) -> str:
@@ -123,6 +130,11 @@ class ServedPlan:
     def has_attempts(self) -> bool:
         """True if an attempt over some route of this plan is in progress."""
         return self._attempts.total() > 0
+
+    def block(self, name: str, reason: str) -> None:
+        """Note why the box of a worker cannot become ready; empty: nothing keeps it from it any more."""
+        if (worker := self.workers.get(name)) is not None and worker.state != "ready":
+            worker.blocked = reason
 
     def signature(self, operator: str) -> agent_pb2.Signature | None:
         """Inputs and outputs of an operator's model, from any worker that runs it; None before one has said so."""
@@ -265,7 +277,7 @@ class ServedPlan:
             LOG.warning("%s: %s", name, reason)
             return
         worker.signatures = dict(status.signatures)
-        worker.state, worker.reason = "ready", ""
+        worker.state, worker.reason, worker.blocked = "ready", "", ""
         LOG.info("%s is ready", name)
         self._on_routes_changed()
 

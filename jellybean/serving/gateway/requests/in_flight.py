@@ -40,7 +40,9 @@ from jellybean_protos.agent.v1 import agent_pb2
 LOG = logging.getLogger("jellybean.gateway")
 MAX_ATTEMPTS = 8  # per request
 RETRY_SHARE = 0.2  # retries per request in the long run
-_REPLY_MARGIN_S = 0.05  # at most, kept of a client's deadline so that the reason for a failure still reaches it
+# Kept of a client's deadline so that the reason for a failure still reaches it: a round trip over a wide-area network.
+# Short time limits keep a tenth of themselves. `RpcCall.time_remaining` allows for the client's rounding.
+_REPLY_MARGIN_S = 0.05
 
 
 class InFlightRequests:

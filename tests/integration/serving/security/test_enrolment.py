@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from jellybean.serving.gateway.service import GatewayService
 from jellybean_agent.brain.plan_view import plan_view
 from jellybean_agent.enrolment import join, model_download
 from jellybean_agent.enrolment.join_token import JoinToken
+from jellybean_agent.errors import StatusError
 from jellybean_agent.execution.model_files import file_sha256
 from jellybean_agent.security.certificates import CertificateFolder, read_credentials
 from jellybean_agent.security.identity import Identity, Policy, Role
@@ -177,6 +179,89 @@ def test_boxes_get_the_plan_that_took_over_and_no_more_downloads_than_fit(tmp_pa
     asyncio.run(ask())
 
 
+def test_a_model_file_that_was_overwritten_is_refused_with_both_hashes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    document = chain(tmp_path)
+    view = plan_view(document)
+    told: list[tuple[str, str]] = []
+    rollout = PlanRollout(PlanOffer(view, b"", {"": "127.0.0.1:1"}))
+    enrolment = Enrolment(rollout, EnrolmentFiles(*[tmp_path] * 3), on_download=lambda *said: told.append(said))
+    (name,) = view.workers["edge-1"].operators
+    ((path, sha256),) = view.operators[name].model_files
+    model = tmp_path / path
+    content = model.read_bytes()
+
+    async def ask() -> str:
+        try:
+            assert await enrolment._model(EDGE, sha256) == model
+        except StatusError as error:
+            assert error.status is grpc.StatusCode.FAILED_PRECONDITION
+            return str(error)
+        return ""
+
+    async def overwrite() -> None:
+        assert await ask() == ""
+        for change in (b"new", b"newer"):
+            model.write_bytes(change)
+            other = file_sha256(model)
+            problem = await ask()
+            assert (
+                f"{path} at the gateway has sha256 {other[:12]}..., the plan says {sha256[:12]}...: it was" in problem
+            )
+            assert await ask() == problem
+            assert told[-1] == ("edge-1", problem)
+            assert caplog.messages == [f"boxes cannot download: {problem}"]
+            caplog.clear()
+        model.unlink()
+        assert "there is no such file" in await ask()
+        model.write_bytes(content)
+        assert await ask() == ""
+        assert told[-1] == ("edge-1", "")
+
+    asyncio.run(overwrite())
+
+
+@pytest.mark.parametrize("workflow", ["tiny", "other"])
+def test_a_box_without_work_waits_and_one_that_is_refused_says_so_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, workflow: str
+) -> None:
+    """A gateway that has just started knows the workers of its own plan only."""
+    document = chain(tmp_path)
+    view = plan_view(document)
+    certs, box, moon = open_authority(tmp_path / "ca"), tmp_path / "box", Identity("tiny", Role.AGENT, "moon-1")
+    certs.equip(tmp_path / "gateway", GATEWAY)
+    certs.equip(box / "tls", moon)
+    transport = Transport("tiny", CertificateFolder(tmp_path / "gateway"))
+    rollout = PlanRollout(PlanOffer(view, json.dumps(document).encode(), {"": "127.0.0.1:1"}))
+    found = join.Joined(box, view, replace(view.workers["edge-1"], name="moon-1"))
+
+    async def tried(*_: object) -> None:
+        raise AssertionError("there is nothing to try")
+
+    async def wait() -> None:
+        server = transport.server(Policy(workflow, set(view.workers)))
+        port = transport.bind(server, "127.0.0.1:0")
+        (box / "gateway").write_text(f"127.0.0.1:{port}", encoding="utf-8")
+        add_enrolment(server, Enrolment(rollout, EnrolmentFiles(*[tmp_path] * 3)))
+        await server.start()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(join.wait_for_new_plan(found, 0.1, tried), 0.6)
+        await server.stop(None)
+
+    asyncio.run(wait())
+    refusals = [record.getMessage() for record in caplog.records if record.name == "jellybean.channels"]
+    told = [record.getMessage() for record in caplog.records if record.name == "jellybean.agent"]
+    if workflow == "tiny":
+        assert (refusals, told) == ([], [])
+    else:
+        assert len(refusals) > 1
+        assert told == [
+            "the gateway gives no other plan: agent moon-1 is of workflow tiny, this is other (PERMISSION_DENIED); "
+            "asked again every 0.1 s"
+        ]
+
+
 @pytest.mark.parametrize(
     ("address", "emulate", "made"), [("tcp", True, False), ("unix", False, False), ("unix", True, True)]
 )
@@ -189,7 +274,7 @@ def test_only_the_own_socket_names_a_file_of_links(tmp_path: Path, address: str,
         plan=json.dumps(document).encode(), peers=peers, links=str(links), timeout_s=0.05
     )
 
-    async def replace() -> None:
+    async def replaced_plan() -> None:
         emulated, transport = EmulatedLinks((), None).open(), Transport(view.name, insecure=True)
         gateway = Gateway(view, peers, emulated, WorkerNetwork(transport, set(), emulate))
         rollout = PlanRollout(PlanOffer(view, b"", {**peers, "": "127.0.0.1:9"}))
@@ -208,5 +293,5 @@ def test_only_the_own_socket_names_a_file_of_links(tmp_path: Path, address: str,
         await server.stop(None)
         emulated.close()
 
-    asyncio.run(replace())
+    asyncio.run(replaced_plan())
     assert links.exists() is made

@@ -191,13 +191,20 @@ def test_what_a_box_is_refused(run: JoinRun) -> None:
 
 
 @pytest.mark.nightly
-def test_a_model_that_is_not_the_plans_is_not_kept(run: JoinRun) -> None:
+def test_a_model_that_was_overwritten_is_named_by_the_box_and_by_the_gateway(run: JoinRun) -> None:
     model = run.root / "models/double.onnx"
     model.write_bytes(model.read_bytes()[::-1])
     run.start_gateway()
     assert run.box("edge-1", f"--token={run.token('edge-1')}").wait(120) == 2
-    assert "not kept" in run.log("edge-1").read_text(encoding="utf-8").splitlines()[-1]
-    assert not any(path.is_file() for path in (run.state("edge-1") / "models").rglob("*"))
+    reason = "model file models/double.onnx at the gateway has sha256 "
+    assert f"downloading double.onnx: {reason}" in run.log("edge-1").read_text(encoding="utf-8").splitlines()[-1]
+    assert f"boxes cannot download: {reason}" in run.log("").read_text(encoding="utf-8")
+    with run.client() as client:
+        assert client.status().reasons["edge-1"].startswith(reason)
+        with pytest.raises(RequestError, match=f"waiting for edge-1 \\({reason}"):
+            client.infer(ONES)
+    files = [path for path in (run.state("edge-1") / "models").rglob("*") if path.is_file()]
+    assert not any(path.stat().st_size for path in files)
 
 
 @pytest.mark.parametrize("by", [pytest.param(-1, marks=pytest.mark.nightly), 1])

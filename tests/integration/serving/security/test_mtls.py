@@ -26,9 +26,16 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from jellybean.serving.client import Client, request_of
 from jellybean.serving.enrolment.authority import open_authority
 from jellybean.serving.errors import LaunchError, RequestError, ServingError
+from jellybean.serving.top.top import parse
 from jellybean_agent.errors import PlanViewError
 from jellybean_agent.inference.service import InferenceService
-from jellybean_agent.security.certificates import CA_FILE, CERTIFICATE_FILE, PRIVATE_KEY_FILE, CertificateFolder
+from jellybean_agent.security.certificates import (
+    CA_FILE,
+    CERTIFICATE_FILE,
+    PRIVATE_KEY_FILE,
+    CertificateFolder,
+    read_credentials,
+)
 from jellybean_agent.security.identity import SENDER_KEY, Identity, Policy, Role, allowed_roles
 from jellybean_agent.transport.channels import CHANNEL_OPTIONS, Transport
 from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
@@ -252,6 +259,14 @@ def test_an_agent_speaks_for_itself_only(run: TlsRun) -> None:
         channel = secure(run, run.addresses["edge-1"], folder, peer)
         with channel, pytest.raises(grpc.RpcError, match=told):
             deliver(channel, (SENDER_KEY, said))
+
+
+def test_the_gateways_metrics_have_the_expiry_of_each_processs_certificate(run: TlsRun) -> None:
+    with run.client(Role.ADMIN, "root") as client:
+        found = parse(client.metrics())["jellybean_certificate_expires_timestamp_seconds"]
+    for name in run.addresses:
+        folder = run.root / "certs" / WORKFLOW / ("agent" if name else "gateway") / (name or "gateway")
+        assert found[(("process", name or "gateway"),)] == pytest.approx(read_credentials(folder).expires_unix_s)
 
 
 def test_a_client_may_not_drain_and_needs_a_certificate(run: TlsRun) -> None:

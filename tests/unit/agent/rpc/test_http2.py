@@ -8,6 +8,7 @@ import gzip
 import os
 import random
 import struct
+import time
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ import pytest
 
 from jellybean_agent.rpc import frames, http2
 from jellybean_agent.rpc import unix_socket_frames as unix_frames
+from jellybean_agent.rpc.calls import RpcCall
 from jellybean_agent.rpc.flood_limits import FloodLimits
 from jellybean_agent.rpc.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, WINDOW, frame
 from jellybean_agent.rpc.hpack import encode_headers
@@ -179,6 +181,28 @@ def test_a_request_that_does_not_come_is_waited_for_until_its_deadline(tmp_path:
             await wait_until_async(lambda: not server._calls)
 
     served(tmp_path, ask, tls=tls)
+
+
+def test_a_client_has_at_least_the_time_that_its_call_says_remains(tmp_path: Path) -> None:
+    """gRPC's clients round timeouts up: a server that believed them would answer late, after the client has gone."""
+    ends_s: list[float] = []
+
+    async def ask(server: RpcServer, link: Link) -> None:
+        async def note(_request: bytes, context: RpcCall) -> bytes:
+            ends_s.append(time.monotonic() + (context.time_remaining() or 0.0))
+            return b""
+
+        handlers = {"Note": grpc.unary_unary_rpc_method_handler(note)}
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Time", handlers),))
+        async with link.channel() as to:
+            call = to.unary_unary("/test.Time/Note")
+            await call(b"")  # the connection is made
+            for timeout_s in (0.2, 0.9991, 1.0011, 1.2341, 9.9911, 10.011, 12.3451, 60.0, 99.95, 123.4, 1234.5):
+                until_s, ends_s[:] = time.monotonic() + timeout_s, []
+                await call(b"", timeout=timeout_s)
+                assert 0.98 * timeout_s < timeout_s + ends_s[0] - until_s < timeout_s + 0.05, timeout_s
+
+    served(tmp_path, ask)
 
 
 @over_tls_too
