@@ -12,7 +12,7 @@ import typer
 from jellybean.cli.app import Directory, Json, Overrides, Stale, app, example
 from jellybean.cli.console import EXIT_BAD_INPUT, errors, out, print_json, say, warn
 from jellybean.cli.failures import failure
-from jellybean.cli.projects import warn_about_figures, warn_about_hop, warn_about_stale_profiles
+from jellybean.cli.projects import tell_never_measured, warn_about_figures, warn_about_hop, warn_about_stale_profiles
 from jellybean.display.terminal import BAD
 from jellybean.documents import MultiWorkflowProject, build_problem, json_schemas, load_any_project, require_folder
 from jellybean.documents.layout import workflow_folders
@@ -74,6 +74,7 @@ def validate(
     warn_about_stale_profiles(project)
     warn_about_hop(project)
     warn_about_figures(project)
+    tell_never_measured(project)
     parts = project.workflows if isinstance(project, MultiWorkflowProject) else {project.workflow.name: project}
     if json:
         outdated = [entry.to_dict() for part in parts.values() for entry in part.stale]

@@ -23,6 +23,7 @@ from jellybean.documents import (
 from jellybean.documents.layout import WORKFLOW_FILE
 from jellybean.documents.overrides import option_text
 from jellybean.documents.provenance.noise import hop_noise
+from jellybean.documents.provenance.own_device import never_measured
 from jellybean.errors import DocumentError
 from jellybean.planning.plan_file import PLAN_FILE, planned_overrides
 
@@ -123,6 +124,18 @@ def warn_about_hop(project: AnyProject) -> None:
             warn(
                 f"{file}: hop {formats.duration(profiles.hop.time_s)}: {why}; predicted latencies contain it for "
                 f"every message between processes; to measure it again on a quiet machine: {command}"
+            )
+
+
+def tell_never_measured(project: AnyProject) -> None:
+    """Name the worker types that were never measured on their own device, and how they can be."""
+    for part in _parts(project):
+        names = never_measured(part.workflow, part.infrastructure, part.profiles) if part.profiles is not None else ()
+        if names:
+            file, command = part.directory / "profiles.yaml", f"jellybean profile {project.directory} --fresh"
+            say(
+                f"{file}: never measured, but by hand or imported: {', '.join(names)}. To measure a type: `{command} "
+                "--on WORKER`, a worker of it that has joined, or on such a machine `--type NAME --merge`, without --on"
             )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
+from jellybean.cli import run
 from jellybean.documents import build_cuts, build_problem, load_project, machine_notes
 from jellybean.documents.checks.files import sha256_of
 from jellybean.errors import DocumentError, StaleProfilesError
@@ -213,6 +214,20 @@ def test_cuts_of_other_speed_are_found(folder: Path) -> None:
     (entry,) = load_project(folder).stale
     assert str(entry) == "speed of box was 0.4, is now 0.5; stale: cuts of compare net on box"
     assert load_project(folder, ["operators.compare.cuts=0"]).stale == ()
+
+
+def test_types_that_no_run_measured_are_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def named() -> str:
+        assert run(["validate", str(folder)]) == 0
+        return " ".join(capsys.readouterr().err.split())
+
+    assert "never measured" not in named()
+    path = folder / "profiles.yaml"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(
+        re.sub(r"box: \{model: \w+, speed: 0.5, run: 1\}", "box: {source: by hand}", text), encoding="utf-8"
+    )
+    assert "never measured, but by hand or imported: box. To measure a type: `jellybean profile" in named()
 
 
 @pytest.mark.parametrize(
