@@ -20,7 +20,7 @@ from jellybean.serving.gateway.plans.source_messages import Inputs, check_inputs
 from jellybean.serving.gateway.requests.admission import MAX_ID_BYTES, Admission
 from jellybean.serving.gateway.requests.counters import RequestCounters
 from jellybean.serving.gateway.requests.hedging import Hedge
-from jellybean.serving.gateway.requests.in_flight import InFlightRequests
+from jellybean.serving.gateway.requests.in_flight import InFlightRequests, answer_limit_s, is_nearly_due
 from jellybean.serving.gateway.requests.kept import KeptRequests
 from jellybean.serving.gateway.requests.request import OnFinished, Request, log_failure
 from jellybean.serving.gateway.streams.streams import StreamChunk, Streams, misplaced_chunk
@@ -168,6 +168,7 @@ class Gateway:
         self.counters.received += 1
         outcome = self._refusal(inputs, own, size, are_checked=False)
         outputs: Tensors = {}
+        limit_s = answer_limit_s(min(self._settings.timeout_s, time_left_s if time_left_s is not None else math.inf))
         is_admitted = outcome is None
         if is_admitted:
             self._admission.add(own, size)
@@ -175,6 +176,10 @@ class Gateway:
         try:
             if is_admitted:
                 outcome, outputs = await self._streams.infer(chunk, inputs, time_left_s, key.id, trace)
+        except asyncio.CancelledError:
+            if is_nearly_due(began + limit_s, limit_s):
+                outcome = Outcome(grpc.StatusCode.DEADLINE_EXCEEDED, f"no answer within {limit_s:.3g} s")
+            raise
         finally:
             if is_admitted:
                 self._admission.remove(own, size, answered=outcome is None)

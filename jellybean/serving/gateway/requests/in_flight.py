@@ -40,9 +40,12 @@ from jellybean_protos.agent.v1 import agent_pb2
 LOG = logging.getLogger("jellybean.gateway")
 MAX_ATTEMPTS = 8  # per request
 RETRY_SHARE = 0.2  # retries per request in the long run
-# Kept of a client's deadline so that the reason for a failure still reaches it: a round trip over a wide-area network.
-# Short time limits keep a tenth of themselves. `RpcCall.time_remaining` allows for the client's rounding.
-_REPLY_MARGIN_S = 0.05
+# Kept of a client's deadline so that the reason for a failure still reaches it: a round trip over a mobile network, or
+# to a busy machine. Short time limits keep a tenth. `RpcCall.time_remaining` allows for the client's rounding.
+_REPLY_MARGIN_S = 0.2
+# A cancellation so shortly before the deadline is taken for the client's own deadline: how long its call took to arrive
+# is not known here. A request that its client gives up there had nearly all of its time: late is no lie about it.
+_NEARLY_DUE_S, _NEARLY_DUE_SHARE = 1.0, 0.1
 
 
 class InFlightRequests:
@@ -130,9 +133,9 @@ class InFlightRequests:
     def cancel(self, request: Request) -> None:
         """End a request whose client is gone; no effect on one that has ended.
 
-        A call that ends at its own deadline is late, not cancelled, whichever timer is first.
+        A call that ends at its own deadline, or nearly there, is late, not cancelled, whichever timer is first.
         """
-        if time.monotonic() >= request.deadline_s:
+        if is_nearly_due(request.deadline_s, request.time_limit_s):
             self._expire(request, request.time_limit_s)
         else:
             self._finish(request, Outcome(grpc.StatusCode.CANCELLED, "the client cancelled"))
@@ -310,6 +313,14 @@ class InFlightRequests:
             attempt.missing.discard(message.upstream)
         if not attempt.missing:
             self._finish(attempt.request, attempt)
+
+
+def is_nearly_due(deadline_s: float, limit_s: float) -> bool:
+    """True if a call that is cancelled now has reached its client's own deadline, as far as the gateway can tell.
+
+    `deadline_s`: by the monotonic clock, `limit_s` after the call's arrival.
+    """
+    return time.monotonic() >= deadline_s - min(_NEARLY_DUE_S, _NEARLY_DUE_SHARE * limit_s)
 
 
 def answer_limit_s(timeout_s: float) -> float:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import numpy as np
+import pytest
 
 from jellybean.serving.gateway.requests.counters import RequestCounters
 from jellybean.serving.gateway.requests.in_flight import InFlightRequests
@@ -81,6 +83,31 @@ def test_children_of_unlike_shapes_are_refused_with_the_shapes() -> None:
     assert outcome.status is grpc.StatusCode.INTERNAL
     assert "(n, 2)" in outcome.reason
     assert "(n, 3)" in outcome.reason
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "left_s", "status"),
+    [
+        (60.0, 1.5, grpc.StatusCode.CANCELLED),
+        (60.0, 0.5, grpc.StatusCode.DEADLINE_EXCEEDED),
+        (1.0, 0.5, grpc.StatusCode.CANCELLED),
+        (1.0, 0.05, grpc.StatusCode.DEADLINE_EXCEEDED),
+        (1.0, -1.0, grpc.StatusCode.DEADLINE_EXCEEDED),
+    ],
+)
+def test_a_cancellation_just_before_the_deadline_is_late(
+    limit_s: float, left_s: float, status: grpc.StatusCode
+) -> None:
+    """A client's own deadline comes before the gateway's where its call took a while to arrive."""
+
+    def cancel(requests: InFlightRequests, _key: str) -> None:
+        (request,) = requests._requests
+        request.time_limit_s, request.deadline_s = limit_s, time.monotonic() + left_s
+        requests.cancel(request)
+
+    (outcome,) = _results([Plan("s")], cancel)
+    assert outcome is not None
+    assert outcome.status is status
 
 
 def test_a_plan_with_other_sinks_does_not_take_a_lost_request_over() -> None:
