@@ -364,24 +364,33 @@ def _records(link: Link) -> Iterator[bytes]:
         yield outgoing.read()
 
 
-def mutated(draw: random.Random, data: bytes) -> bytes:
-    found = bytearray(data)
+def mutated(draw: random.Random, data: bytes) -> tuple[bytes, int]:
+    """The data with one to four changes, and the number of bytes that were replaced, removed or added."""
+    found, changed = bytearray(data), 0
     for _ in range(draw.randint(1, 4)):
         at, kind = draw.randrange(len(found) or 1), draw.random()
         if kind < 0.5 and found:
             found[at] = draw.choice((0, 1, 0x14, 0x15, 0x16, 0x17, 0x7F, 0x80, 0xFF, draw.randrange(256)))
-        elif kind < 0.7:
+            changed += 1
+            continue
+        before = len(found)
+        if kind < 0.7:
             del found[at : at + draw.randint(1, 20)]
         elif kind < 0.9:
             found[at:at] = draw.randbytes(draw.randint(1, 20))
         else:
             found += found[at : at + 50]
-    return bytes(found)
+        changed += abs(len(found) - before)
+    return bytes(found), changed
 
 
 @pytest.mark.parametrize("count", [FUZZ, pytest.param(100_000, marks=[pytest.mark.nightly, pytest.mark.timeout(7200)])])
 def test_mutated_records(tmp_path: Path, count: int) -> None:
-    """ClientHellos, and records after the handshake: the connection ends, nothing is left, others are served."""
+    """ClientHellos, and records after the handshake: the connection ends, nothing is left, others are served.
+
+    Over a million bytes are changed by the nightly count.
+    """
+    changes: list[int] = []
 
     async def ask(server: RpcServer, link: Link) -> None:
         draw, hellos = random.Random(11), list(_records(link))
@@ -389,9 +398,10 @@ def test_mutated_records(tmp_path: Path, count: int) -> None:
         for number in range(count):
             reader, writer = await connected(link, None)
             if number % 4:
-                data = mutated(draw, hellos[number % 2])
+                data, changed = mutated(draw, hellos[number % 2])
             else:
-                data = mutated(draw, await _records_after_handshake(context, reader, writer))
+                data, changed = mutated(draw, await _records_after_handshake(context, reader, writer))
+            changes.append(changed)
             cut = draw.randrange(len(data) + 1)
             await send_in_two(reader, writer, data, cut, half_close=number % 3 > 0)
             if number % 50 == 49:
@@ -402,6 +412,7 @@ def test_mutated_records(tmp_path: Path, count: int) -> None:
                 await asyncio.sleep(0.01)
 
     served(tmp_path, ask, 60 + count / 30, tls=True)
+    assert sum(changes) > 10 * count
 
 
 async def _records_after_handshake(
