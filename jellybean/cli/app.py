@@ -18,8 +18,17 @@ class InterruptedCommandError(Exception):
     """Ctrl-C in a command; raised from the KeyboardInterrupt, which Typer would take for a silent exit."""
 
 
-class _Commands(typer.core.TyperGroup):
-    """The group of all commands."""
+class Commands(typer.core.TyperGroup):
+    """A group of commands. Their help shows no type beside options that take no value."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        command = super().get_command(ctx, cmd_name)
+        if command is not None:
+            _hide_types_of_flags(command.get_params(ctx))
+        return command
+
+    def get_params(self, ctx: Any) -> Any:
+        return _hide_types_of_flags(super().get_params(ctx))
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -28,9 +37,16 @@ class _Commands(typer.core.TyperGroup):
             raise InterruptedCommandError from interrupt
 
 
+def _hide_types_of_flags(options: list[Any]) -> list[Any]:
+    for option in options:
+        if getattr(option, "is_flag", False) and option.metavar is None:
+            option.metavar = ""
+    return options
+
+
 app = typer.Typer(
     name="jellybean",
-    cls=_Commands,
+    cls=Commands,
     help="Plan, serve and measure ML workflows over edge and cloud.",
     epilog="Start here: jellybean init digits my-digits; it prints the next commands.",
     no_args_is_help=True,

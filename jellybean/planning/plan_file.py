@@ -255,5 +255,9 @@ def _read_record(directory: Path) -> PlanRecord | None:
 
 def _write(path: Path, text: str) -> None:
     temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except OSError:  # of a full disk: nothing is left
+        temporary.unlink(missing_ok=True)
+        raise

@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
-from jellybean.cli.app import app, example
+from jellybean.cli.app import Commands, app, example
 from jellybean.cli.kubernetes.cluster import Context, Kubeconfig, Namespace, connect_to
 from jellybean.errors import JellyBeanError
 
 operator = typer.Typer(
+    cls=Commands,
     name="operator",
     help="Plan and deploy Workflow resources of a Kubernetes cluster.",
     epilog=example(

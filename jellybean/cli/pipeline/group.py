@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import typer
 
-from jellybean.cli.app import app, example
+from jellybean.cli.app import Commands, app, example
 
 pipeline = typer.Typer(
+    cls=Commands,
     name="pipeline",
     help="Pipeline parallelism: estimate memory and FLOPs; partition a model into stages; simulate, draw and compare "
     "schedules.",

@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
+import pytest
 import typer
 
 import jellybean.cli
+from jellybean.cli import run
 from jellybean.cli.app import MODULES, app, load_commands
 
 
@@ -50,3 +52,13 @@ def test_help_says_which_options_may_be_repeated() -> None:
         assert repeated
         for option in repeated:
             assert "May be repeated." in str(getattr(option, "help", "")), (name, option.name)
+
+
+@pytest.mark.parametrize("command", [[], ["up"], ["pipeline"], ["pipeline", "draw"]])
+def test_help_shows_no_type_beside_options_without_a_value(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*command, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "--help" in shown
+    assert "bool" not in shown
