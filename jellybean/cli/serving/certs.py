@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,7 +29,9 @@ from jellybean_agent import (
 from jellybean_solver import to_document
 
 if TYPE_CHECKING:
-    from jellybean_agent import Credentials
+    from jellybean_agent import Credentials, Identity, PlanView
+
+_GATEWAY = "gateway"  # folder of its certificate
 
 
 @app.command(
@@ -67,8 +69,6 @@ def certs(
         from jellybean.serving.enrolment.authority import certificate_hosts, open_authority
     except ImportError as error:
         raise JellyBeanError("certificates need cryptography: pip install 'jellybean-serving[agent]'") from error
-    from jellybean_agent import Identity, Role
-
     with planned_options(directory, overrides) as options:
         project = open_project(directory, options, stale=stale)
     view = plan_view(to_document(load_current_plan(project, what_if=bool(overrides))))
@@ -80,15 +80,10 @@ def certs(
             f"{folder / 'ca'} is a new authority: only processes with its certificates know it. To call a gateway of "
             "another copy of this project, copy .jellybean/certs/admin/admin from there instead, and give it as --tls"
         )
-    named = [(Role.CLIENT, name) for name in clients or ["client"]] + [
-        (Role.ADMIN, name) for name in admins or ["admin"]
-    ]
-    named += [(Role.AGENT, worker.name) for worker in view.serving]
-    made = {f"{role.value}/{name}": Identity(view.name, role, name) for role, name in named}
-    made["gateway"] = Identity(view.name, Role.GATEWAY)
-    gateway_hosts = dict.fromkeys(("localhost", "127.0.0.1", *(hosts or certificate_hosts(folder / "gateway"))))
+    made = _identities(view, clients or ["client"], admins or ["admin"])
+    gateway_hosts = dict.fromkeys(("localhost", "127.0.0.1", *(hosts or certificate_hosts(folder / _GATEWAY))))
     for path, identity in made.items():
-        at = gateway_hosts if identity.role is Role.GATEWAY else ()
+        at = gateway_hosts if path == _GATEWAY else ()
         authority.equip(_inside(folder, path), identity, hosts=at, life_s=hours * 3600.0)
     if new_ca:
         say(
@@ -107,12 +102,27 @@ def certs(
         f"{len(made)} certificates in {folder}, valid for {hours:g} hours; run the same command to renew them",
         style=GOOD,
     )
+    _tell_left_alone(folder, kept, directory)
+    out.print(f"{folder / 'ca'} has the CA's private key: do not copy it to other machines", style="bold")
+
+
+def _identities(view: PlanView, clients: Sequence[str], admins: Sequence[str]) -> dict[str, Identity]:
+    """Path of a certificate's folder -> whose it is: clients, admins, the workers of the plan, and the gateway."""
+    from jellybean_agent import Identity, Role
+
+    named = [*((Role.CLIENT, name) for name in clients), *((Role.ADMIN, name) for name in admins)]
+    named += [(Role.AGENT, worker.name) for worker in view.serving]
+    found = {f"{role.value}/{name}": Identity(view.name, role, name) for role, name in named}
+    return {**found, _GATEWAY: Identity(view.name, Role.GATEWAY)}
+
+
+def _tell_left_alone(folder: Path, kept: Mapping[str, Credentials], directory: Path) -> None:
+    """Say which certificates were not renewed, how long they are valid, and what renews them."""
     for path, credentials in kept.items():
         until_s = credentials.expires_unix_s
         when = f"{'expired on' if until_s < time.time() else 'valid until'} {utc_minute(until_s)}"
         command = renewal_command(folder, credentials.identity, directory)
         say(f"{path} is not renewed ({when}); `{command}` renews it")
-    out.print(f"{folder / 'ca'} has the CA's private key: do not copy it to other machines", style="bold")
 
 
 def _left_alone(folder: Path, made: Collection[str]) -> dict[str, Credentials]:
