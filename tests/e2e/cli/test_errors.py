@@ -156,7 +156,7 @@ def test_an_explanation_and_its_notes_wrap_to_the_terminals_width(elsewhere: Pat
     # A path or a command to be copied is whole, and longer than the terminal only if it does not fit in any line.
     too_long = [line for line in lines if len(line) > columns]
     assert [line for line in too_long if " " in line.strip() and not line.startswith("jellybean ")] == []
-    assert f"jellybean profile {elsewhere}" in lines
+    assert any(line.endswith(f"jellybean profile {elsewhere}") for line in lines)  # where depends on the CPU's name
     assert NOTE not in lines and NOTE.split(": ")[1].split(maxsplit=1)[0] in plain
 
 
