@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from jellybean.bench.heldout import held_out
 from jellybean.bench.result import BenchResult
+from jellybean.bench.sampling_range import sampling_ranges
 from jellybean.bench.target import DURATION_S, WARMUP_S, LoadSettings, Target, no_progress
 from jellybean.bench.window import Progress
 from jellybean_solver import DEFAULT_WINDOW_S
@@ -31,7 +33,10 @@ def bench(
     """
     target = Target.of(project.directory, held_out(project), endpoint)
     settings = LoadSettings(duration_s, warmup_s, seed, all_rows=rate_scale <= 1.0)
-    return target.measure(rate_scale * target.planned_per_s, settings, progress)
+    rate_per_s = rate_scale * target.planned_per_s
+    result = target.measure(rate_per_s, settings, progress)
+    due_s = target.due_s(rate_per_s, settings)
+    return replace(result, latency_ranges=sampling_ranges(target.plan, due_s, warmup_s, duration_s, progress))
 
 
 def saturate(

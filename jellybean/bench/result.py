@@ -25,7 +25,8 @@ class BenchResult:
     Requests: `offered` in the window of `duration_s`, of which `completed` were answered, `answered_in_window` by its
     end; `throughput_per_s` is that number over the window. `uncounted`: those of the warm-up of `warmup_s`, and those
     sent after the window for the accuracy; the gateway's counters have them too. `joined`: workers are boxes that
-    joined a gateway, which emulate nothing. `answers`: a few of them, as the report shows them.
+    joined a gateway, which emulate nothing. `answers`: a few of them, as the report shows them. `latency_ranges`: least
+    and greatest value of each latency in simulations of the same arrivals.
     """
 
     plan: str
@@ -61,6 +62,7 @@ class BenchResult:
     uncounted: int = 0
     joined: bool = False
     answers: tuple[ShownAnswer, ...] = ()
+    latency_ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     @property
     def caveats(self) -> tuple[str, ...]:

@@ -133,11 +133,10 @@ class Target:
             )
         arrivals, seed = settings.arrivals or self.data.arrivals, settings.seed
         grace = grace_s(self.slow_latency_s, rate_per_s, settings.duration_s, arrivals)
-        warming = due_times(rate_per_s, settings.warmup_s, arrivals, seed + 1)
-        counted = due_times(rate_per_s, settings.duration_s, arrivals, seed)
-        due = warming + [settings.warmup_s + time for time in counted]
+        due = self.due_s(rate_per_s, settings)
+        warming = [time for time in due if time < settings.warmup_s]
         # Warm-up and counted window use separate rounds (see `_rows`), so that every held-out row counts equally often.
-        rows = _rows(self.data.rows, len(warming), seed + 1) + _rows(self.data.rows, len(counted), seed)
+        rows = _rows(self.data.rows, len(warming), seed + 1) + _rows(self.data.rows, len(due) - len(warming), seed)
         places: list[bytes] = []
         if self._streams is not None:
             planned = self.plan.sources[0].streams * self.plan.sites.get(self.plan.sources[0].tier, 1)
@@ -152,6 +151,13 @@ class Target:
         rest = self._rest(samples, rate_per_s, settings.duration_s, progress) if settings.all_rows else []
         result = self._result(rate_per_s, settings, grace, samples, rest, window)
         return dataclasses.replace(result, uncounted=len(warming) + len(rest))
+
+    def due_s(self, rate_per_s: float, settings: LoadSettings) -> list[float]:
+        """When the requests of a measurement are due, the warm-up's first."""
+        arrivals = settings.arrivals or self.data.arrivals
+        warming = due_times(rate_per_s, settings.warmup_s, arrivals, settings.seed + 1)
+        counted = due_times(rate_per_s, settings.duration_s, arrivals, settings.seed)
+        return warming + [settings.warmup_s + time for time in counted]
 
     async def offer(
         self,

@@ -13,6 +13,7 @@ from jellybean.report.store import StoreRow
 from jellybean_solver import Slo
 
 ROUNDING = 1e-9
+LATENCY_RANGES = "latency_ranges"  # key of a measurement: latency -> least and greatest in simulations of its arrivals
 ACCURACY_MARGIN = "accuracy_margin"  # key of a measurement: two standard errors of its accuracy
 
 
@@ -76,6 +77,8 @@ class Comparison:
     """One metric, predicted and measured. `difference` = measured - predicted, `ratio` = measured / predicted.
 
     `tolerance`: the metric's; of an accuracy of few inputs its sampling error, which says nothing against a prediction.
+    `sampled_between`: of a latency of few requests, what simulations of the same arrivals give; None if the tolerance
+    has all of it.
     """
 
     metric: str
@@ -86,6 +89,7 @@ class Comparison:
     tolerance: float
     verdict: ComparisonVerdict
     predicted_between: tuple[float, float] | None = None  # confidence interval of the prediction, if it has one
+    sampled_between: tuple[float, float] | None = None
 
     @property
     def shown_prediction(self) -> str:
@@ -97,7 +101,11 @@ class Comparison:
     @property
     def shown_tolerance(self) -> str:
         """The tolerance as text; names the sampling error where that is larger than the metric's tolerance."""
-        return METRIC_BY_KEY[self.metric].shown_tolerance(self.tolerance)
+        shown = METRIC_BY_KEY[self.metric].shown_tolerance(self.tolerance)
+        if self.sampled_between is None:
+            return shown
+        low, high = map(formats.duration, self.sampled_between)
+        return f"{shown} or {low} to {high}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +147,16 @@ def compare(predicted: Mapping[str, Any], measured: Mapping[str, Any]) -> tuple[
         difference = after - before if before is not None and after is not None else None
         ratio = after / before if before is not None and after is not None and before != 0 else None
         margin = _sampling_error(metric, measured)
+        sampled = _sampled_between(metric, before, measured)
         verdict = _verdict(metric, difference, before, margin) if known else ComparisonVerdict.UNKNOWN
+        if sampled is not None and after is not None and sampled[0] <= after <= sampled[1]:
+            verdict = ComparisonVerdict.WITHIN
         low, high = (figure(predicted, key) for key in INTERVAL_KEYS.get(metric.key, ("", "")))
         between = (low, high) if low is not None and high is not None else None
         tolerance = max(metric.tolerance, margin)
-        comparisons.append(Comparison(metric.key, before, after, difference, ratio, tolerance, verdict, between))
+        comparisons.append(
+            Comparison(metric.key, before, after, difference, ratio, tolerance, verdict, between, sampled)
+        )
     return tuple(comparisons)
 
 
@@ -180,6 +193,18 @@ def drift(benches: Sequence[StoreRow]) -> tuple[Drift, ...]:
             verdict = _verdict(metric, latest - baseline, baseline, margin)
             drifts.append(Drift(metric.key, baseline, len(earlier), latest, ratio, verdict))
     return tuple(drifts)
+
+
+def _sampled_between(
+    metric: Metric, predicted: float | None, measured: Mapping[str, Any]
+) -> tuple[float, float] | None:
+    """What simulations give for a measurement's own arrivals; None if all of it is within the metric's tolerance."""
+    found = (measured.get(LATENCY_RANGES) or {}).get(metric.key)
+    if found is None or predicted is None:
+        return None
+    low, high = map(float, found)
+    allowed = metric.tolerance * predicted
+    return None if predicted - allowed <= low and high <= predicted + allowed else (low, high)
 
 
 def _sampling_error(metric: Metric, measured: Mapping[str, Any]) -> float:

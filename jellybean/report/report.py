@@ -23,6 +23,7 @@ from jellybean.report.breakdown import Breakdown, break_down
 from jellybean.report.comparison import (
     ACCURACY_MARGIN,
     INTERVAL_KEYS,
+    LATENCY_RANGES,
     METRIC_BY_KEY,
     Comparison,
     Drift,
@@ -244,10 +245,13 @@ def _promised_per_s(plan: Plan, document: Record) -> float:
     return planned_rate_per_s(document)
 
 
-def _measured(snapshot: Snapshot) -> dict[str, float]:
+def _measured(snapshot: Snapshot) -> dict[str, Any]:
     """Figures measured by `bench` at the declared rates, and the highest rate from `bench --saturate`."""
     bench = _bench_record(snapshot)
-    measured = {key: value for key in (*METRIC_BY_KEY, ACCURACY_MARGIN) if (value := figure(bench, key)) is not None}
+    measured: dict[str, Any] = {
+        key: value for key in (*METRIC_BY_KEY, ACCURACY_MARGIN) if (value := figure(bench, key)) is not None
+    }
+    measured[LATENCY_RANGES] = bench.get(LATENCY_RANGES)
     saturate = snapshot.saturate.record if snapshot.saturate is not None else {}
     if (highest := figure(saturate, "highest_rate_per_s")) is not None:
         measured["highest_rate_per_s"] = highest

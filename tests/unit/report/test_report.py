@@ -113,6 +113,23 @@ def test_an_accuracy_within_its_sampling_error_misses_no_target(tmp_path: Path) 
     assert missed.headline.level is HeadlineLevel.BAD
 
 
+def test_a_latency_of_few_requests_deviates_from_no_prediction_within_what_its_arrivals_give(tmp_path: Path) -> None:
+    plan = plans.digits()
+    ranges = {"latency_p50_s": [0.05, 0.2], "latency_p90_s": [0.1, 0.11]}
+    slow = plans.measurement(plan, latency_p50_s=0.15)
+    predicted = plans.prediction(plan)["latency_p50_s"]
+    assert 1.25 * predicted < 0.15
+    few, many = (
+        _report(tmp_path / name, plan, slow | more).comparison("latency_p50_s")
+        for name, more in (("few", {"latency_ranges": ranges}), ("many", {}))
+    )
+    assert (few.verdict, few.sampled_between) == (ComparisonVerdict.WITHIN, (0.05, 0.2))
+    assert few.shown_tolerance == "± 25 % or 50.0 ms to 200 ms"
+    assert (many.verdict, many.shown_tolerance) == (ComparisonVerdict.HIGHER, "± 25 %")
+    beyond = _report(tmp_path / "beyond", plan, plans.measurement(plan, latency_p50_s=0.3, latency_ranges=ranges))
+    assert beyond.comparison("latency_p50_s").verdict is ComparisonVerdict.HIGHER
+
+
 def test_an_accuracy_of_few_inputs_deviates_from_no_prediction_within_its_sampling_error(tmp_path: Path) -> None:
     plan = plans.digits()
     few, many = (
@@ -250,7 +267,8 @@ JSON_SHAPE = {
     "headline": ["level", "reasons", "title"],
     "cost_by": ["flows", "links", "operators", "tiers", "traffic"],
     "comparisons": [
-        "difference", "measured", "metric", "predicted", "predicted_between", "ratio", "tolerance", "verdict",
+        "difference", "measured", "metric", "predicted", "predicted_between", "ratio", "sampled_between",
+        "tolerance", "verdict",
     ],
     "slos": ["measured", "measured_state", "metric", "predicted", "predicted_state", "target"],
     "placements": ["batch", "count", "load", "operator", "pool", "rate_per_s", "sites", "tier", "variant"],
@@ -288,7 +306,7 @@ def test_json_keeps_its_shape(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert found["comparisons"][4] | {"ratio": None, "difference": None} == {
         "metric": "latency_p50_s", "predicted": 0.061, "measured": 0.066, "difference": None, "ratio": None,
-        "tolerance": 0.25, "verdict": "within", "predicted_between": None,
+        "tolerance": 0.25, "verdict": "within", "predicted_between": None, "sampled_between": None,
     }  # fmt: skip
 
 

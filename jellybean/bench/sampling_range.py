@@ -1,0 +1,46 @@
+"""How far latencies of few requests vary by chance: what simulations of the plan give for the very same arrivals.
+
+A minute at one request per second has 60 requests. When these come together by chance, even a perfect prediction of the
+plan's p50 or p99 in the long run is far from what the minute shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from random import Random
+
+from jellybean.bench.window import Progress
+from jellybean.planning.simulation import brains
+from jellybean_solver import Plan, RequestStream, SimulationSettings, request_streams, simulate
+
+SIMULATIONS = 20  # of which the lowest and the highest figure count: about nine in ten further ones lie between
+MOST_REQUESTS = 1_000  # in a measurement; with more, chance is small beside the tolerances, and simulations take long
+LATENCIES = ("latency_p50_s", "latency_p90_s", "latency_p99_s")
+
+
+def sampling_ranges(
+    plan: Plan,
+    due_s: Sequence[float],
+    warmup_s: float,
+    duration_s: float,
+    progress: Progress = lambda done, total, label: None,
+) -> Mapping[str, tuple[float, float]]:
+    """Figure -> its least and greatest value in simulations with requests due at `due_s` seconds.
+
+    Service times and children differ between the simulations. Empty where the arrivals of a measurement are not those
+    of the plan's one stream of requests: with sites, streams with a state, or several workflows.
+    """
+    streams = request_streams(plan)
+    has_state = any(operator.state for operator in plan.operators)
+    if len(streams) != 1 or plan.sites or has_state or not 0 < len(due_s) <= MOST_REQUESTS:
+        return {}
+
+    def times(_stream: RequestStream, _rng: Random, _phase: float) -> Iterator[float]:
+        return iter(due_s)
+
+    results = [
+        simulate(plan, brains, SimulationSettings(duration_s, seed, warmup_s), times=times)
+        for seed in range(SIMULATIONS)
+    ]
+    figures = {key: [getattr(result, key) for result in results] for key in LATENCIES}
+    return {key: (min(values), max(values)) for key, values in figures.items()}
