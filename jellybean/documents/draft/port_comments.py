@@ -16,6 +16,7 @@ from jellybean.documents.layout import WORKFLOW_FILE, workflow_folders
 from jellybean.documents.schema.flow_style import flow_style
 from jellybean.documents.schema.reader import read_file
 from jellybean.errors import JellyBeanError
+from jellybean.quantities import InvalidValueError
 
 _DTYPE = r"(?:b?float\d+\w*|u?int\d+|bool|str\d*|object|[a-z_]+\(\S+)"
 _PORT = rf"[^,]+ {_DTYPE}(?:\[[\d?, ]*\])?"
@@ -74,7 +75,7 @@ def variant_models(operator: Any, folder: Path) -> Mapping[str, DraftModel]:
         if isinstance(fields, Mapping) and isinstance(model := fields.get("model"), str):
             try:
                 models[str(name)] = read_model_file(str(name), inside(folder, model))
-            except (JellyBeanError, OSError):
+            except (InvalidValueError, JellyBeanError, OSError):
                 continue  # reported when the project is loaded
     return models
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
+from jellybean.cli import run
 from jellybean.documents.draft.project_files import write_blank, write_draft
 from jellybean.documents.draft.settled import resolved_reason
 from jellybean.documents.schema.flow_style import flow_style
@@ -120,3 +122,22 @@ def test_a_name_with_a_colon_is_settled_too(name: str) -> None:
     text = f"check that op reads {flow_style(edge)}: its only fit; if not, change it"
     assert resolved_reason(text, {"operators": {"op": {"inputs": [edge]}}}) == ""
     assert "no longer reads" in resolved_reason(text, {"operators": {"op": {"inputs": ["a"]}}})
+
+
+@pytest.mark.parametrize("options", [(), ("--fix",), ("--json",)])
+@pytest.mark.parametrize("kind", ["missing", "folder", "outside"])
+def test_a_model_of_a_draft_that_is_no_file_is_a_problem_with_its_place(
+    kind: str, options: tuple[str, ...], drafted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "draft"
+    shutil.copytree(drafted, folder)
+    model = next((folder / "models").glob("*.onnx"))
+    model.unlink()
+    if kind == "folder":
+        model.mkdir()
+    elif kind == "outside":
+        model.symlink_to("/etc/hostname")
+    assert run(["validate", str(folder), *options]) == 2
+    shown = capsys.readouterr()
+    assert model.name in shown.err + shown.out
+    assert "Traceback" not in shown.err
