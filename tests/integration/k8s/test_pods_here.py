@@ -26,7 +26,7 @@ def test_the_commands_of_rendered_pods_serve_a_request_and_drain(tmp_path: Path)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         settings = DeploymentSettings(
-            "agent", "gateway", ModelSource(url=f"http://127.0.0.1:{server.server_port}"), drain_s=5
+            {"cpu": "agent"}, "gateway", ModelSource(url=f"http://127.0.0.1:{server.server_port}"), drain_s=5
         )
         with cluster_here(tmp_path / "pods", plan.name, render(plan, settings)) as cluster:
             gateway = next(pod for pod in cluster.pods if pod.name.endswith("-gateway"))

@@ -181,7 +181,7 @@ def test_a_ratio_unlike_the_data_is_said(shared_folder: Path, profiled: Profiled
     (shared_folder / "profiles.yaml").unlink()
     again = profile(project, seconds_per_point=SECONDS)
     assert not any("ratio" in note for note in profiled.notes)
-    assert any("shape: workflow.yaml says ratio 3 from find, held-out data show" in note for note in again.notes)
+    assert any("shape: workflow.yaml says ratio 3 from find, profiles.yaml has" in note for note in again.notes)
 
 
 def test_too_many_selections_are_measured_per_operator(shared_folder: Path) -> None:
