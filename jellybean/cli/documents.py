@@ -140,7 +140,7 @@ def _print_todos(todos: Sequence[Todo]) -> None:
     """Print the TODO comments, which do not keep a plan from being made, in order, then those that are settled."""
     for todo in todos:
         if not todo.resolved_reason:
-            warn(f"TODO {todo}")
+            warn(f"TODO {todo}{f' ({todo.fits_now})' if todo.fits_now else ''}")
     for todo in todos:
         if todo.resolved_reason:
             other_way = "" if todo.beside_value else ", or have `validate --fix` do it"

@@ -15,6 +15,7 @@ from jellybean.documents.schema.workflow import WorkflowDocument
 from jellybean_agent import unserved_reason
 from jellybean_solver import Edge, EdgeKind
 
+_MOST_TIMES = 2  # a message of up to this many times its tensor is no note: it may have headers
 TOLERANCE = 0.05  # relative difference that is no note: figures are rounded, and held-out data are a sample
 
 
@@ -47,7 +48,7 @@ def ratio_notes(
 
 
 def message_notes(workflow: WorkflowDocument, edges: Mapping[str, tuple[Edge, ...]], models: Models) -> Iterator[str]:
-    """Notes on sources whose message is smaller than the tensor of fixed sizes that a model takes from them.
+    """Notes on sources whose message is smaller or far larger than the tensor of fixed sizes that a model takes.
 
     Where a model leaves sizes open, as for pictures, texts and files of any length, held-out rows may be padded, so
     they say nothing about the size of a request.
@@ -58,7 +59,7 @@ def message_notes(workflow: WorkflowDocument, edges: Mapping[str, tuple[Edge, ..
             continue
         operator, tensor = reader
         size = np.dtype(tensor.dtype).itemsize * math.prod(size or 1 for size in (tensor.shape or ())[1:])
-        if source.message_bytes < (1 - TOLERANCE) * size:
+        if not (1 - TOLERANCE) * size <= source.message_bytes <= _MOST_TIMES * size:
             yield (
                 f"sources.{name}.message is {formats.size(source.message_bytes)}, but {operator} takes "
                 f"{formats.size(size)} a request ({tensor.dtype} {shape_text((1, *(tensor.shape or ())[1:]))}); prices "

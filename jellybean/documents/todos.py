@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jellybean.documents.draft.settled import follow_up, resolved_reason
+from jellybean.documents.draft.settled import fits_now, follow_up, resolved_reason
 from jellybean.documents.draft.text import todo_lines
 from jellybean.documents.edits import Edit, read_exactly, write_edits
 from jellybean.documents.layout import WORKFLOW_FILE, document_files, workflow_folders
@@ -21,7 +21,8 @@ class Todo:
 
     `resolved_reason`: why nothing is left to do, as what a draft's comment is about was changed since; otherwise empty.
     `beside_value`: the comment stands behind a value on its line, so that it is not removed. `follow_up`: the TODO that
-    takes its place once it is settled, if one is left.
+    takes its place once it is settled, if one is left. `fits_now`: the edge to write, if the operator that an input is
+    named after did not fit when the TODO was written, and now does.
     """
 
     file: str
@@ -31,13 +32,14 @@ class Todo:
     resolved_reason: str = ""
     beside_value: bool = False
     follow_up: str = ""
+    fits_now: str = ""
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}: {self.text}"
 
     def to_dict(self) -> dict[str, Any]:
         """The TODO as JSON values."""
-        more = {"settled": self.resolved_reason, "follow_up": self.follow_up}
+        more = {"settled": self.resolved_reason, "follow_up": self.follow_up, "fits_now": self.fits_now}
         given = {name: text for name, text in more.items() if text}
         return {"file": self.file, "line": self.line, "text": self.text, **given}
 
@@ -57,12 +59,17 @@ def _todos(file: Path) -> list[Todo]:
         return []  # reported when the document is read
     document = read_file(file).data if comments else None
     lines = text.split("\n")
+    document = document if isinstance(document, dict) else {}
+    reasons = [resolved_reason(comment.text, document) if document else "" for comment in comments]
+    open_todos = [comment.text for comment, reason in zip(comments, reasons, strict=True) if not reason]
     todos: list[Todo] = []
-    for comment in comments:
-        reason = resolved_reason(comment.text, document) if isinstance(document, dict) else ""
-        left = follow_up(comment.text, document, file.parent) if reason and isinstance(document, dict) else ""
+    for comment, reason in zip(comments, reasons, strict=True):
+        left = follow_up(comment.text, document, file.parent, open_todos) if reason else ""
+        if left in open_todos or any(todo.follow_up == left for todo in todos):
+            left = ""  # written once
         beside_value = not lines[comment.line - 1].lstrip().startswith("#")
-        todos.append(Todo(str(file), comment.line, comment.text, comment.last_line, reason, beside_value, left))
+        fits = "" if reason or not document else fits_now(comment.text, document, file.parent)
+        todos.append(Todo(str(file), comment.line, comment.text, comment.last_line, reason, beside_value, left, fits))
     return todos
 
 

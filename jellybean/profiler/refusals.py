@@ -6,6 +6,7 @@ and the smallest set whose replacement makes the run succeed names the value (bi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,9 @@ import numpy as np
 from jellybean.profiler.errors import MisfittingEdgeError, ProfileError, RefusedRowError
 from jellybean.profiler.workload import Array, Inputs, Model, Step, Workload
 from jellybean_agent import AgentError, Executor, InvalidInputError, ModelError, tensor_mismatch
+from jellybean_solver import EdgeKind
+
+_SHAPE_ERROR = re.compile("dimension|shape|broadcast", re.IGNORECASE)  # in a message of onnxruntime or NumPy
 
 
 @dataclass(frozen=True)
@@ -31,18 +35,26 @@ def refusal(
 ) -> ProfileError:
     """The error of a run that failed. If the data is the reason, it names source, row and, where it is found, value.
 
-    If a tensor from another operator has the wrong type or shape, it names that edge instead. `row`: index of the
-    held-out request that the inputs came from; None if it is not known.
+    If a tensor from another operator has the wrong type or shape, or inputs have different numbers of rows, it names
+    those edges instead. `row`: index of the held-out request that the inputs came from; None if it is not known.
     """
     named = f"operator {model.operator}, variant {model.variant}"
-    if row is None or not _is_refusal(model, error):
-        return ProfileError(f"{named}: {error}")
     step = workload.step_by_name[model.operator]
-    if (misfit := _edge_misfit(workload, executor, step, inputs)) is not None:
+    if row is None:
+        return ProfileError(f"{named}: {error}")
+    is_refusal, shown = _is_refusal(model, error), f"as held-out row {row} (counted from 0) shows"
+    if is_refusal and (misfit := _edge_misfit(workload, executor, step, inputs)) is not None:
         return MisfittingEdgeError(
-            f"{named}: what {misfit[0]} gives does not fit, as held-out row {row} (counted from 0) shows: {misfit[1]}; "
-            f"name another output of {misfit[0]}, put a step between them, or change one of the models"
+            f"{named}: what {misfit[0]} gives does not fit, {shown}: {misfit[1]}; name another output of {misfit[0]}, "
+            "put a step between them, or change one of the models"
         )
+    if _SHAPE_ERROR.search(str(error)) and (rows := _different_rows(step, inputs)):
+        return MisfittingEdgeError(
+            f"{named} gets inputs with different numbers of rows, {shown}: {rows}; change an edge, or one of the "
+            f"models: {error}"
+        )
+    if not is_refusal:
+        return ProfileError(f"{named}: {error}")
     found = refused_value(executor, inputs)
     origins, value = workload.sources_of(model.operator), ""
     if found is not None:
@@ -72,6 +84,20 @@ def _edge_misfit(workload: Workload, executor: Executor, step: Step, inputs: Inp
         if (mismatch := tensor_mismatch(array.dtype.name, shape, port.dtype, port.shape)) is not None:
             return upstream, mismatch
     return None
+
+
+def _different_rows(step: Step, inputs: Inputs) -> str:
+    """The rows of the tensor of each upstream; empty if all have equally many."""
+    rows: list[int] = []
+    for value in inputs[: len(step.inputs)]:
+        children = value if isinstance(value, tuple) else (value,)
+        rows.append(sum(len(child) if child.ndim else 1 for child in children))
+    if len(set(rows)) < 2:
+        return ""
+    return ", ".join(
+        f"{edge.upstream} gives {count}{' (its edge gathers)' if edge.kind is EdgeKind.GATHER else ''}"
+        for edge, count in zip(step.inputs, rows, strict=False)
+    )
 
 
 def refused_value(executor: Executor, inputs: Inputs) -> RefusedValue | None:

@@ -64,18 +64,26 @@ def file_sha256(path: Path) -> str:
 
 
 def hash_model(path: Path) -> tuple[str, tuple[FileHash, ...]]:
-    """(sha256 of a model, its files: first the ONNX file). ModelError if a data file is missing or lies elsewhere.
+    """(sha256 of a model, its files: first the ONNX file). ModelError for a missing, short or outside data file.
 
     A file that is not ONNX has no data files; it is refused when it is read as a model. OSError if it cannot be read.
     """
     onnx = path.read_bytes()
     files = [FileHash("", hashlib.sha256(onnx).hexdigest(), len(onnx))]
-    for name in _data_names(path, onnx, lenient=True):
+    names = _data_names(path, onnx, lenient=True)
+    needed_bytes = scan_model(onnx).data_bytes if names else {}
+    for name in names:
         data = data_path(path, name)
         try:
             files.append(FileHash(name, _data_sha256(data), data.stat().st_size))
         except OSError as error:
             raise ModelError(_unreadable(path, name, error)) from error
+        is_inside = data.resolve().is_relative_to(path.parent.resolve())  # the size of a file elsewhere is not told
+        if is_inside and files[-1].size_bytes < needed_bytes.get(name, 0):
+            raise ModelError(
+                f"model {path.name} keeps weights in {name}: it has {files[-1].size_bytes} bytes, the model reads "
+                f"{needed_bytes[name]}; copy the file {name} that was exported together with this {path.name}"
+            )
     return combined_sha256(files[0].sha256, {file.name: file.sha256 for file in files[1:]}), tuple(files)
 
 

@@ -6,7 +6,9 @@ onnx.proto3 that lead to a TensorProto or a NodeProto, and skips all other field
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from jellybean_agent.errors import ModelError
 
@@ -38,37 +40,41 @@ class ModelScan:
     """Result of a scan.
 
     `data_files`: names of the files that tensors are kept in, sorted; "" for one that is not named. `unknown_operator`:
-    domain.name of an operator that neither onnxruntime nor the model has.
+    domain.name of an operator that neither onnxruntime nor the model has. `data_bytes`: data file -> the end of the
+    last tensor in it, of those whose length is stated.
     """
 
     data_files: tuple[str, ...]
     unknown_operator: str
+    data_bytes: Mapping[str, int] = field(default_factory=dict)
 
 
 def scan_model(model: bytes) -> ModelScan:
     """Scan the content of a model file. ModelError if it is not a protobuf message."""
     view = memoryview(model)
-    unread = [("model", 0, len(view))]  # message type, begin, end
+    unread = [("model", 0, len(view), 0)]  # message type, begin, end, begin of the message that contains it
     files: list[str] = []
+    entries: list[tuple[int, str, str]] = []  # begin of a tensor, key and value of its external data
     used, defined = set[tuple[str, str]](), set[tuple[str, str]]()
     external = 0  # tensors that are kept in another file
     while unread:
-        kind, at, end = unread.pop()
+        kind, at, end, parent = unread.pop()
+        begin = at
         texts: dict[str, str] = {}
         while at < end:
             tag, at = _varint(view, at, end)
-            field, wire = tag >> 3, tag & 7
+            number, wire = tag >> 3, tag & 7
             if wire == 0:
                 value, at = _varint(view, at, end)
-                external += kind == "tensor" and field == _DATA_LOCATION and value != 0
+                external += kind == "tensor" and number == _DATA_LOCATION and value != 0
             elif wire == 2:
                 size, at = _varint(view, at, end)
                 if at + size > end:
                     raise ModelError("not an ONNX file: a field runs past its end")
-                if field in _TEXT_FIELDS.get(kind, ()):
-                    texts[_TEXT_FIELDS[kind][field]] = bytes(view[at : at + size]).decode("utf-8", "replace")
-                if field in _FIELDS[kind]:
-                    unread.append((_FIELDS[kind][field], at, at + size))
+                if number in _TEXT_FIELDS.get(kind, ()):
+                    texts[_TEXT_FIELDS[kind][number]] = bytes(view[at : at + size]).decode("utf-8", "replace")
+                if number in _FIELDS[kind]:
+                    unread.append((_FIELDS[kind][number], at, at + size, begin))
                 at += size
             elif wire in _FIXED_BYTES:
                 at += _FIXED_BYTES[wire]
@@ -76,10 +82,30 @@ def scan_model(model: bytes) -> ModelScan:
                 raise ModelError(f"not an ONNX file: wire type {wire}")
         if kind in ("node", "function"):
             (used if kind == "node" else defined).add((texts.get("domain", ""), texts.get("name", "")))
+        entries += [(parent, texts.get("key", ""), texts.get("value", ""))] if kind == "entry" else []
         files += [texts.get("value", "")] if texts.get("key") == "location" else []
+    data_files = tuple(sorted({*files, *([""] if external > len(files) else [])}))
+    return ModelScan(data_files, _unknown_operator(used - defined), _data_bytes(entries))
+
+
+def _unknown_operator(operators: Iterable[tuple[str, str]]) -> str:
+    """The first operator, of (domain, name), that onnxruntime does not have; empty if it has all."""
     known = (*OPERATOR_DOMAINS, _DEFAULT_DOMAIN)
-    unknown = [f"{domain}.{name}"[:120] for domain, name in used - defined if domain not in known]
-    return ModelScan(tuple(sorted({*files, *([""] if external > len(files) else [])})), min(unknown, default=""))
+    return min((f"{domain}.{name}"[:120] for domain, name in operators if domain not in known), default="")
+
+
+def _data_bytes(entries: Iterable[tuple[int, str, str]]) -> Mapping[str, int]:
+    """Data file -> the end of the last tensor in it, of those that state their length."""
+    tensors: dict[int, dict[str, str]] = {}
+    for begin, key, value in entries:
+        tensors.setdefault(begin, {})[key] = value
+    ends: dict[str, int] = {}
+    for tensor in tensors.values():
+        offset, length = (tensor.get(key, default) for key, default in (("offset", "0"), ("length", "")))
+        if all(re.fullmatch("[0-9]{1,18}", text) for text in (offset, length)):
+            name = tensor.get("location", "")
+            ends[name] = max(ends.get(name, 0), int(offset) + int(length))
+    return ends
 
 
 def _varint(view: memoryview, at: int, end: int) -> tuple[int, int]:

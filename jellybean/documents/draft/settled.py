@@ -9,16 +9,19 @@ Documents are judged before they are validated: any value may stand in any place
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jellybean.documents.checks.tensors import misfits
 from jellybean.documents.draft.blank import BLANK_INPUTS_TODO, BLANK_MODELS_TODO, DRAFT_INFRASTRUCTURE
 from jellybean.documents.draft.port_comments import variant_models
 from jellybean.documents.draft.text import LABELS_TODO, SLO_TODO, SOURCES_TODO
+from jellybean.documents.schema.flow_style import flow_style
 from jellybean.documents.schema.reader import read_text
 from jellybean_agent import unserved_reason
+from jellybean_solver import EdgeKind
 
 Data = Mapping[str, Any]  # a document as written
 
@@ -73,24 +76,35 @@ def _exported_anew(match: re.Match[str], document: Data) -> str:
     return "" if is_there else f"{match['operator']} has no model of that SHA-256 any more"
 
 
-def _variant_has_output(match: re.Match[str], document: Data) -> str:
+def _variants_have_output(match: re.Match[str], document: Data) -> str:
     operator = _section(document, "operators").get(match["operator"])
-    variant = _section(operator, "variants").get(match["variant"]) if isinstance(operator, Mapping) else None
-    if not isinstance(variant, Mapping):
-        return f"there is no variant {match['variant']} of {match['operator']} any more"
-    return f"{match['variant']} of {match['operator']} has an output" if variant.get("output") is not None else ""
+    if not isinstance(operator, Mapping):
+        return f"there is no operator {match['operator']} any more"
+    variants = _section(operator, "variants")
+    named = [name for name in re.split(r", | and ", match["variants"]) if isinstance(variants.get(name), Mapping)]
+    if not named:
+        return f"there is no variant {match['variants']} of {match['operator']} any more"
+    if any(variants[name].get("output") is None for name in named):
+        return ""
+    return f"{' and '.join(named)} of {match['operator']} {'has an output' if len(named) == 1 else 'have outputs'}"
 
 
-def follow_up(text: str, document: Data, folder: Path) -> str:
+def follow_up(text: str, document: Data, folder: Path, open_todos: Sequence[str]) -> str:
     """What is left to check once a TODO is settled, as the text of a new TODO; empty if nothing is.
 
     A classifier whose ZipMap gave way to a tensor still answers with the class: `init` would have drafted the scores.
+    Asked once for all variants, so only when no ZipMap of the operator is left. `open_todos`: those not settled.
     """
     match = re.fullmatch(_ZIPMAP, text)
     operators = _section(document, "operators")
     if match is None or match["operator"] in _upstreams(operators):
         return ""
+    others = [re.fullmatch(_ZIPMAP, todo) for todo in open_todos]
+    if any(other is not None and other["operator"] == match["operator"] for other in others):
+        return ""
     operator = _section(operators, match["operator"])
+    labels: list[str] = []
+    variants: dict[str, list[str]] = {}  # output with the scores -> variants that answer with the class
     for variant, model in variant_models(operator, folder).items():
         label = next((port for port in model.signature.outputs if port.name == model.label), None)
         has_output = _section(_section(operator, "variants"), variant).get("output") is not None
@@ -100,11 +114,46 @@ def follow_up(text: str, document: Data, folder: Path) -> str:
             and not has_output
             and not unserved_reason(label.tensor.dtype)
         ):
-            return (
-                f"check that {match['operator']} answers with {label.name}, the class: to answer with the scores, "
-                f"write output: {model.answer} in variant {variant}"
-            )
-    return ""
+            labels.append(label.name)
+            variants.setdefault(model.answer, []).append(variant)
+    if not variants:
+        return ""
+    return (
+        f"check that {match['operator']} answers with {labels[0]}, the class: to answer with the scores, "
+        f"write output: {' or '.join(variants)} in {_named_variants([name for of in variants.values() for name in of])}"
+    )
+
+
+def _named_variants(names: Sequence[str]) -> str:
+    """The word with the names, as `_CLASS` reads it."""
+    return f"variant {names[0]}" if len(names) == 1 else f"variants {', '.join(names[:-1])} and {names[-1]}"
+
+
+def fits_now(text: str, document: Data, folder: Path) -> str:
+    """The edge to write, if a TODO is on an input named like an operator that did not fit it, and now does."""
+    operators = _section(document, "operators")
+    match, named = re.fullmatch(_EDGE, text), re.search(_NAMESAKE, text)
+    if match is None or named is None:
+        return ""
+    reader, upstream = _section(operators, match["operator"]), _section(operators, named["upstream"])
+    edges = reader.get("inputs")
+    given, models = variant_models(upstream, folder), variant_models(reader, folder)
+    if not isinstance(edges, list) or match["edge"] not in edges or not given:
+        return ""
+    position = edges.index(match["edge"])
+    ports = [model.signature.inputs[position] for model in models.values() if len(model.signature.inputs) == len(edges)]
+    outputs: list[object] = []  # what the edge names, of each variant: None for a variant that answers with it
+    for variant, model in given.items():
+        written = _section(_section(upstream, "variants"), variant).get("output")
+        name = model.signature.outputs[0].name if written is None else written
+        tensor = next((port.tensor for port in model.signature.outputs if port.name == name), None)
+        if tensor is None or any(misfits(tensor, port, EdgeKind.FAN_OUT) for port in ports):
+            return ""
+        outputs.append(model.answer if written is None else None)
+    if not ports or any(output != outputs[0] for output in outputs):
+        return ""
+    edge = named["upstream"] if outputs[0] is None else {"from": named["upstream"], "output": outputs[0]}
+    return f"{named['upstream']} fits now: write {flow_style(edge)}"
 
 
 def _edge_changed(match: re.Match[str], document: Data) -> str:
@@ -181,13 +230,14 @@ _EDGE = (
     rf"check that (?P<operator>\S+) reads (?P<edge>\{{(?:{_QUOTED}|[^}}'\"])*\}}|{_QUOTED}|[^:{{'\"]+): .*; "
     "if not, change it"
 )
+_NAMESAKE = r": it is (?:probably|named like) operator (?P<upstream>\S+), whose "
 _ANSWER = (
     r"check that (?P<operator>\S+)(?: \S+)? answers with (?P<output>.+): the first output of the file, .*, is the "
     r"class; to send that, remove output: (?P=output)"
 )
 _CLASS = (
-    r"check that (?P<operator>\S+) answers with .+, the class: to answer with the scores, write output: .+ in variant "
-    r"(?P<variant>\S+)"
+    r"check that (?P<operator>\S+) answers with .+, the class: to answer with the scores, write output: .+ in "
+    r"variants? (?P<variants>\S+(?:, \S+)*(?: and \S+)?)"
 )
 _SINKS = r"\d+ operators answer \((?P<sinks>.*)\); accuracy is measured for one: .* workflows of their own"
 _RULES = (
@@ -198,7 +248,7 @@ _RULES = (
     _Rule(re.compile(_ZIPMAP), _exported_anew),
     _Rule(re.compile(_EDGE), _edge_changed),
     _Rule(re.compile(_ANSWER), _answer_changed),
-    _Rule(re.compile(_CLASS), _variant_has_output),
+    _Rule(re.compile(_CLASS), _variants_have_output),
     _Rule(re.compile(_SINKS), _sinks_changed),
     _Rule(re.compile(f"without labels .*{re.escape(LABELS_TODO)}"), _written("labels")),
     _Rule(_exactly(SLO_TODO), _written("slo")),

@@ -106,6 +106,8 @@ class _Wiring:
         """The candidates of an input with the strongest evidence that is at least `least`."""
         port = self.operators[name].inputs[index]
         taken = {feed.upstream for (reader, _), feed in self.feeds.items() if reader == name}
+        if self.misfit_namesake(name, index) is not None or _maps_named(self.operators[name], index, self.operators):
+            least = max(least, Evidence.NAME_CONTAINS)  # its name says which operator it reads once that one fits
         candidates = [
             feed
             for upstream in self.operators.values()
@@ -114,6 +116,16 @@ class _Wiring:
         ]
         strongest = max((feed.evidence for feed in candidates), default=least)
         return [feed for feed in candidates if feed.evidence is strongest]
+
+    def misfit_namesake(self, name: str, index: int) -> tuple[str, str] | None:
+        """The other operator that an input has the name of, and why its answer does not fit; None if it fits."""
+        port = self.operators[name].inputs[index]
+        upstream = self.operators.get(port.name)
+        if upstream is None or port.name == name or _feed(upstream, port) is not None:
+            return None
+        if any(own.name == port.name for own in upstream.inputs):
+            return None  # both read a source of that name
+        return port.name, misfits(upstream.outputs[0].tensor, port, EdgeKind.FAN_OUT)
 
     def _is_mutual(self, name: str, feed: _Feed) -> bool:
         """True if the output of `name` fits an open input of the upstream as well as the other way round."""
@@ -205,21 +217,27 @@ def _plain_edge(
         doubts = wiring.doubts.get((operator.name, index), ())
         guess = f"could also be the output of {' or '.join(doubts)}" if doubts else ""
         source = sources[operator.name, index].name
-        if (maps := _maps_named(operator, index, wiring)) and not doubts:
+        if (maps := _maps_named(operator, index, wiring.operators)) and not doubts:
             guess = (
                 f"it is probably operator {maps}, whose scores are a list of maps (ZipMap) so far: once it is exported "
                 f"with a tensor, write {maps} in place of {source}, and remove source {source}"
             )
             return DraftEdge(source, guess=guess, zipmap_of=maps)
+        if (misfit := wiring.misfit_namesake(operator.name, index)) and not doubts:
+            upstream, reason = misfit
+            guess = (
+                f"it is named like operator {upstream}, whose output does not fit ({reason}): export {upstream} with "
+                f"an output that fits, write {upstream} in place of {source}, and remove source {source}"
+            )
         return DraftEdge(source, guess=guess)
     guess = "" if feed.evidence is Evidence.NAME else "follows from types and shapes only"
     return DraftEdge(feed.upstream, feed.output, guess=guess)
 
 
-def _maps_named(operator: DraftOperator, index: int, wiring: _Wiring) -> str:
+def _maps_named(operator: DraftOperator, index: int, operators: Mapping[str, DraftOperator]) -> str:
     """The operator that an input is named after whose scores no input can take, as they are a ZipMap; empty if none."""
     port = operator.inputs[index]
-    for name, upstream in wiring.operators.items():
+    for name, upstream in operators.items():
         maps = [output for output in upstream.outputs if is_zipmap(output.tensor.dtype)]
         if name != operator.name and maps and any(_name_evidence(name, output, port) for output in maps):
             return name

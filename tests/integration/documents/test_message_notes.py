@@ -1,4 +1,4 @@
-"""A message below the size of the tensor that every request has is said; where sizes are open, nothing is."""
+"""A message below or far above the size of its tensor of fixed sizes is said; where sizes are open, nothing is."""
 
 from __future__ import annotations
 
@@ -28,11 +28,13 @@ def notes(folder: Path, shape: list[Any], message: str) -> tuple[str, ...]:
         (["n", 8, 32], "10 B", True),
         (["n", 8, 32], "0.97 KiB", False),
         (["n", 8, 32], "2 KiB", False),
+        (["n", 8, 32], "2.1 KiB", True),
+        (["n", 8, 32], "128 MiB", True),
         ([1, 8, 32], "900 B", True),
         (["n", 16, "w"], "10 B", False),
     ],
 )
-def test_a_message_that_is_smaller_than_its_tensor(
+def test_a_message_that_is_smaller_or_far_larger_than_its_tensor(
     tmp_path: Path, shape: list[Any], message: str, is_noted: bool
 ) -> None:
     found = notes(tmp_path, shape, message)

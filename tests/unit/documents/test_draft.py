@@ -327,6 +327,82 @@ def test_a_zipmap_that_was_exported_anew_leaves_no_false_comment_and_asks_for_th
     load_project(folder, profiles=False)
 
 
+def test_an_input_named_like_an_operator_that_does_not_fit_is_wired_to_no_other_by_its_shape(tmp_path: Path) -> None:
+    model(tmp_path / "nets/piece.onnx", {"image": [1, 8]}, {"parts": ["parts", 2]})  # several rows of a request
+    model(tmp_path / "nets/decide.onnx", {"sensors": ["n", 2], "note": ["n", 5]}, {"y": ["n", 3]})
+    model(tmp_path / "nets/sensors.onnx", {"X": ["n", 4]}, {"label": ["n"]}, TensorProto.INT64)
+    write_draft(tmp_path / "p", [tmp_path / "nets"])
+    assert todos_about(tmp_path / "p", "decide reads") == [
+        "check that decide reads sensors_input: it is named like operator sensors, whose output does not fit (int64 "
+        "given, float32 expected; 1 dimension given, 2 expected ([n] given, [n, 2] expected)): export sensors with an "
+        "output that fits, write sensors in place of sensors_input, and remove source sensors_input; if not, change it"
+    ]
+    sklearn_classifier(tmp_path / "nets/sensors.onnx", zipmap=True)
+    write_draft(tmp_path / "p-maps", [tmp_path / "nets"])
+    (todo,) = todos_about(tmp_path / "p-maps", "decide reads")
+    assert todo.startswith("check that decide reads sensors_input: it is probably operator sensors, whose scores are a")
+    load_project(tmp_path / "p-maps", profiles=False)
+
+
+def test_an_input_named_like_an_operator_that_was_exported_anew_fits_it(tmp_path: Path) -> None:
+    folder = tmp_path / "p"
+    sklearn_classifier(tmp_path / "nets/sensors.onnx", zipmap=True)
+    model(tmp_path / "nets/decide.onnx", {"note": ["n", 5], "sensors": ["n", 3]}, {"y": ["n", 3]})
+    write_draft(folder, [tmp_path / "nets"])
+    assert {todo.fits_now for todo in read_todos(folder)} == {""}
+    sklearn_classifier(folder / "models/sensors.onnx")
+    write_hashes(wrong_hashes(folder))
+    fits = {todo.text.partition(":")[0]: todo.fits_now for todo in read_todos(folder) if todo.fits_now}
+    assert fits == {
+        "check that decide reads sensors_input": "sensors fits now: write {from: sensors, output: probabilities}"
+    }
+    file = folder / "workflow.yaml"
+    text = file.read_text(encoding="utf-8")
+    named = re.sub(r"(models/sensors.onnx, sha256: \w+)", r"\1, output: probabilities", text)
+    file.write_text(named, encoding="utf-8")
+    assert {todo.fits_now for todo in read_todos(folder)} == {"", "sensors fits now: write sensors"}
+    text = re.sub(r"  sensors_input: .*\n", "", text)
+    text = text.replace("inputs: [note, sensors_input]", "inputs: [note, {from: sensors, output: probabilities}]")
+    file.write_text(text, encoding="utf-8")
+    load_project(folder, profiles=False)
+
+
+def test_variants_that_were_exported_anew_get_one_todo_with_all_their_names(tmp_path: Path) -> None:
+    folder, file = tmp_path / "p", tmp_path / "p/workflow.yaml"
+    for name in ("boost", "logreg"):
+        sklearn_classifier(tmp_path / f"nets/sensors-{name}.onnx", zipmap=True)
+    write_draft(folder, [tmp_path / "nets"])
+    for name in ("boost", "logreg"):  # one after the other: nothing is asked while a ZipMap is left
+        assert todos_about(folder, "the class") == []
+        sklearn_classifier(folder / f"models/sensors-{name}.onnx")
+        write_hashes(wrong_hashes(folder))
+        remove_todos(read_todos(folder))
+    left = (
+        "check that sensors answers with label, the class: to answer with the scores, write output: probabilities in "
+        "variants boost and logreg"
+    )
+    assert todos_about(folder, "the class") == [left]
+    for name in ("boost", "logreg"):
+        assert not any(todo.resolved_reason for todo in read_todos(folder))
+        text = file.read_text(encoding="utf-8")
+        changed = re.sub(rf"(sensors-{name}.onnx, sha256: \w+)", r"\1, output: probabilities", text)
+        file.write_text(changed, encoding="utf-8")
+    assert [todo.text for todo in read_todos(folder) if todo.resolved_reason] == [left]
+
+
+def test_variants_that_were_exported_anew_together_get_one_todo(tmp_path: Path) -> None:
+    folder = tmp_path / "p"
+    for name in ("boost", "logreg"):
+        sklearn_classifier(tmp_path / f"nets/sensors-{name}.onnx", zipmap=True)
+    write_draft(folder, [tmp_path / "nets"])
+    for name in ("boost", "logreg"):
+        sklearn_classifier(folder / f"models/sensors-{name}.onnx")
+    write_hashes(wrong_hashes(folder))
+    assert len(remove_todos(read_todos(folder))) == 2
+    (todo,) = todos_about(folder, "the class")
+    assert todo.endswith("in variants boost and logreg")
+
+
 def test_comments_that_a_person_wrote_on_an_operator_are_left_alone(tmp_path: Path) -> None:
     write_draft(tmp_path / "p", [model(tmp_path / "net.onnx", {"x": ["n", 4]}, {"y": ["n", 3]})])
     file = tmp_path / "p/workflow.yaml"

@@ -15,11 +15,11 @@ from jellybean.profiler.cache import Cache
 from jellybean.profiler.errors import MisfittingEdgeError, ProfileError, RefusedRowError
 from jellybean.profiler.flow import Flow, load
 from jellybean.profiler.latency import LatencyMeter, Point
-from jellybean.profiler.refusals import refused_value
+from jellybean.profiler.refusals import refusal, refused_value
 from jellybean.profiler.survey import Survey, survey
 from jellybean.profiler.workload import Array, Inputs, Model, Step, Workload
-from jellybean_agent import PythonStep
-from jellybean_solver import Edge
+from jellybean_agent import AgentError, PythonStep
+from jellybean_solver import Edge, EdgeKind
 from tests.support.tiny_models import scale
 
 STEP = """
@@ -143,3 +143,30 @@ def test_a_shape_that_an_operator_gives_is_the_edges_fault(tag: Model, tmp_path:
         "the models"
     )
     assert status_of(error.value) == 2
+
+
+def test_inputs_with_different_numbers_of_rows_are_named_with_the_edge_that_gathers(tmp_path: Path) -> None:
+    """A model that concatenates the children's rows with the parent's one along the columns."""
+    names = ("part", "x")
+    node = helper.make_node("Concat", names, ["y"], axis=1)
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, 4]) for name in names]
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, [None, 8])
+    graph = helper.make_graph([node], "join", ports, [output])
+    content = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
+    (tmp_path / "join.onnx").write_bytes(content)
+    join = Model("join", "net", tmp_path / "join.onnx", hashlib.sha256(content).hexdigest())
+    part = Model("part", "net", tmp_path / "part.onnx", scale(tmp_path / "part.onnx", 2.0))
+    edges = (Edge("part", "join", EdgeKind.GATHER), Edge("x", "join"))
+    steps = (Step("part", (Edge("pieces", "part", EdgeKind.FAN_OUT),), (part,)), Step("join", edges, (join,)))
+    work = Workload(steps, {"pieces": np.ones((3, 4), np.float32), "x": np.ones((3, 4), np.float32)}, None, "top1", {})
+    executor = load(work, join)
+    inputs = (np.ones((4, 4), np.float32), np.ones((1, 4), np.float32))
+    with pytest.raises(AgentError) as failed:
+        executor.run(inputs)
+    error = refusal(work, executor, join, inputs, 2, failed.value)
+    assert isinstance(error, MisfittingEdgeError)
+    assert str(error).startswith(
+        "operator join, variant net gets inputs with different numbers of rows, as held-out row 2 (counted from 0) "
+        "shows: part gives 4 (its edge gathers), x gives 1; change an edge, or one of the models: "
+    )
+    assert status_of(error) == 2

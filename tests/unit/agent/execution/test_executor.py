@@ -219,6 +219,22 @@ def test_data_files_elsewhere_are_refused(tmp_path: Path, name: str) -> None:
         Executor(path, file_sha256(path), ("x",))
 
 
+def test_a_data_file_of_another_export_that_is_too_short_is_refused(tmp_path: Path) -> None:
+    node = helper.make_node("Add", ["x", "c"], ["y"])
+    for size in (4, 4000):
+        (tmp_path / str(size)).mkdir()
+        constant = np.ones((1, size), np.float32)
+        path, _ = save(tmp_path / f"{size}/m.onnx", [node], {"x": [1, size]}, ["y"], c=constant)
+        onnx.save(onnx.load(path), path, save_as_external_data=True, location="m.onnx.data", size_threshold=0)
+        hash_model(path)
+    assert scan_model(path.read_bytes()).data_bytes == {"m.onnx.data": 16_000}
+    (tmp_path / "4/m.onnx").write_bytes(path.read_bytes())
+    with pytest.raises(
+        ModelError, match=r"m.onnx.data: it has 16 bytes, the model reads 16000; copy the file m.onnx.data that was"
+    ):
+        hash_model(tmp_path / "4/m.onnx")
+
+
 def test_external_data_in_a_nested_graph_is_found() -> None:
     tensor = numpy_helper.from_array(np.ones(3, np.float32), "c")
     tensor.data_location = TensorProto.EXTERNAL
