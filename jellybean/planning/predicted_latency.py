@@ -17,7 +17,14 @@ from typing import Any
 
 from jellybean.display import formats
 from jellybean.planning.missed_target import simulate_until_missed
-from jellybean.planning.simulation import SEEDS, load_by_worker, seeds_of, simulate_plan, unloaded_latency_s
+from jellybean.planning.simulation import (
+    SEEDS,
+    load_by_link,
+    load_by_worker,
+    seeds_of,
+    simulate_plan,
+    unloaded_latency_s,
+)
 from jellybean_protos import plan_format
 from jellybean_solver import CLOSED_FORM_RATIO, Plan, RequestFigures, SimulationResult, json_values, p99_by_workflow
 
@@ -261,8 +268,7 @@ def _breach_text(judged: Judged) -> str:
     """The missed target with the largest excess, as text; "about" if its p99 is not of all simulations."""
     plan, targets_s = judged.plan, judged.targets_s
     worst = max(targets_s, key=lambda name: judged.p99[name].p99_s / targets_s[name])
-    p99, loads = judged.p99[worst], load_by_worker(plan)
-    busiest = max(loads, key=loads.__getitem__)
+    p99 = judged.p99[worst]
     prefix = f"{worst}: " if worst else ""
     whole = formats.interval(p99.p99_s, p99.low_s, p99.high_s)
     stated = whole if p99.complete else f"about {formats.duration(p99.p99_s)}"
@@ -271,5 +277,17 @@ def _breach_text(judged: Judged) -> str:
         f"{prefix}p99 latency would be {stated}, above the SLO of {formats.duration(targets_s[worst])} "
         f"({made} of {p99.requests:,} requests; "
         f"mean latency with zero queueing delay {formats.duration(unloaded_latency_s(plan, workflow=worst))}; "
-        f"busiest worker {busiest} at utilisation {loads[busiest]:.2f})"
+        f"{_busiest(plan)})"
     )
+
+
+def _busiest(plan: Plan) -> str:
+    """The busiest worker with its utilisation; the busiest link with its share of the bandwidth if that is higher."""
+    workers, links = load_by_worker(plan), load_by_link(plan)
+    worker = max(workers, key=workers.__getitem__)
+    link = max(links, key=links.__getitem__, default=None)
+    if link is None or links[link] <= workers[worker]:
+        return f"busiest worker {worker} at utilisation {workers[worker]:.2f}"
+    bandwidth = plan.link_by_tiers[link].bandwidth_bytes_per_s or math.inf
+    share = f"{links[link]:.1%}".replace("%", " %")
+    return f"busiest link {' -> '.join(link)} at {share} of {formats.plain(bandwidth * 8e-6)} Mbit/s"

@@ -163,7 +163,7 @@ def _highest_sustained_rate(plan: Plan, seed: int, window_s: float) -> float:
 
 def capacity_scale(plan: Plan) -> float:
     """Factor on all rates at which the busiest worker or link reaches utilisation 1."""
-    loads = [*load_by_worker(plan).values(), *_load_by_link(plan).values()]
+    loads = [*load_by_worker(plan).values(), *load_by_link(plan).values()]
     return 1.0 / max(*loads, 1e-9)
 
 
@@ -241,6 +241,6 @@ def seeds_of(plan: Plan, first: int = 0, most: int = SEEDS) -> range:
     return range(first, first + (1 if many else most))
 
 
-def _load_by_link(plan: Plan) -> Mapping[tuple[str, str], float]:
+def load_by_link(plan: Plan) -> Mapping[tuple[str, str], float]:
     """Utilisation of each link of one site at the plan's rates; 0 for unlimited bandwidth."""
     return {(link.upstream_tier, link.downstream_tier): link.use or 0.0 for link in link_uses(plan)}

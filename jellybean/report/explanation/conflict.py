@@ -78,7 +78,8 @@ def _introduction(found: Conflict) -> str:
         return "This requirement cannot be met, even if all others are dropped:"
     fewest = " (a minimum conflict)" if found.smallest else ""
     return (
-        f"These {len(found.relaxations)} requirements conflict{fewest}; without any one of them, the others can be met:"
+        f"These {len(found.relaxations)} requirements cannot be met together, whatever the others are{fewest}; "
+        "dropping one resolves this conflict, another may remain:"
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import itemgetter
 
-from jellybean_solver.demand.demand import Network
+from jellybean_solver.demand.demand import Network, Tiers
 from jellybean_solver.demand.memory import without_memory_limits
 from jellybean_solver.figures import usd_text
 from jellybean_solver.fleet.dispatch import is_large, reasons_large
@@ -22,7 +22,7 @@ from jellybean_solver.model.multi_workflow import single_workflow
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem, Workflow
 from jellybean_solver.outcome import ACCURACY_SLACK, Clock, Outcome, Selection
-from jellybean_solver.planning.capacity_limits import binding_limits, share_text
+from jellybean_solver.planning.capacity_limits import RAISED, binding_limits, share_text
 from jellybean_solver.planning.memory_shortage import too_large_for_all
 from jellybean_solver.planning.structure import structural_reasons
 
@@ -265,17 +265,43 @@ class _Explainer:
             return
         fitting = 0.0 if found.scale <= SHAVE else found.scale * self.base
         limits = binding_limits(self.network, self.budget, fitting, self._scale_without)
-        words = self._fits_at_most(fitting, selection) if fitting else "no plan fits, however low the rates are"
+        full = self._binding_links(found) if fitting else []
+        words = self._fits_at_most(found, selection, full) if fitting else "no plan fits, however low the rates are"
         if not limits and not fitting and self.clock.left() != 0.0:
             within = "" if math.isinf(self.budget) else f" within the budget of {usd_text(self.budget)} USD/h"
             words += f": too few workers for {len(selection)} operators{within}"
         sole = next((limit for limit in limits if not fitting or share_text(limit.scale) == share_text(1.0)), None)
         yield f"capacity: {words}" if sole is None else f"{sole.name}: {words}; {sole.words}"
         yield from (f"{limit.name}: {limit.words}" for limit in limits if limit is not sole)
-        yield from self._at_limit(found, selection)
+        yield from self._at_limit(found, selection, full)
 
     def _scale_without(self, changed: Problem, budget: float) -> Outcome[RateScale]:
         return self._scale_of(Network(changed), budget)
+
+    def _binding_links(self, found: RateScale) -> list[Tiers]:
+        """The full links, if more fits without their limits; none if that is not known in time."""
+        full = [tiers for tiers, share in found.carried.items() if share > FULL]
+        links = tuple(
+            replace(link, bandwidth_bytes_per_s=None) if (link.upstream_tier, link.downstream_tier) in full else link
+            for link in self.problem.links
+        )
+        return full if full and self._fits_more(replace(self.problem, links=links), found) else []
+
+    def _utilisation_binds(self, found: RateScale, full: Collection[Tiers]) -> bool:
+        """True if more fits with faster workers. Full pools without a link in `full` prove it without a solve."""
+        full_pool = any(found.busy[pool.name] > FULL * pool.count for pool in self.network.pools)
+        if full_pool and not full:
+            return True
+        more = self._fits_more(replace(self.problem, utilisation=2.0 * self.problem.utilisation), found)
+        return full_pool if more is None else more
+
+    def _fits_more(self, changed: Problem, found: RateScale) -> bool | None:
+        """True if a higher rate scale than that of `found` is feasible for the changed problem; None if not in time."""
+        factor = min(1.0, 2.0 * self.base)  # above `base`, because a scale is at most 1
+        outcome = self._scale_without(scaled(changed, factor), self.budget)
+        if not outcome.is_conclusive:
+            return None
+        return -outcome.value * factor > found.scale * self.base * (1 + RAISED)
 
     def _can_be_placed(self) -> bool:
         """True if some selection can be placed at tiny rates when every pool has one worker per operator."""
@@ -286,8 +312,8 @@ class _Explainer:
         proposal = propose(Network(roomy), self.target, SearchLimits(ANY_GAP, self.clock))
         return proposal.bound < math.inf
 
-    def _at_limit(self, found: RateScale, selection: Selection) -> Iterator[str]:
-        """Pools, operators and links that are at their limit at the largest feasible rates."""
+    def _at_limit(self, found: RateScale, selection: Selection, named: Collection[Tiers]) -> Iterator[str]:
+        """Pools, operators and links (but for those `named` before) at their limit at the largest feasible rates."""
         full = [pool for pool in self.network.pools if found.busy[pool.name] > FULL * pool.count]
         if len(full) == len(self.network.pools) > MOST_NAMED:
             workers = sum(pool.count * self.problem.sites.get(pool.tier, 1) for pool in full)
@@ -305,22 +331,31 @@ class _Explainer:
         for name in held:
             tiers = ", ".join(self.problem.operator_by_name[name].tiers or ())
             yield f"run short: {name} (may run in {tiers} only: {', '.join(sorted(demand.workers[name]))})"
-        for (up, down), share in found.carried.items():
-            if share > FULL:
-                sites = self.problem.sites.get(up, 1)
-                each = "" if sites == 1 else f" from each of {sites:,} sites"
-                bandwidth = self.network.bandwidth[up, down] / sites
-                yield f"full link: {up} -> {down} ({bandwidth * 8e-6:.4g} Mbit/s{each})"
+        for link, share in found.carried.items():
+            if share > FULL and link not in named:
+                yield f"full link: {self._link_text(link)}"
 
-    def _fits_at_most(self, scale: float, selection: Selection) -> str:
+    def _link_text(self, tiers: Tiers) -> str:
+        """A link with its bandwidth: `edge -> cloud (4 Mbit/s)`."""
+        sites = self.problem.sites.get(tiers[0], 1)
+        each = "" if sites == 1 else f" from each of {sites:,} sites"
+        bandwidth = self.network.bandwidth[tiers] / sites
+        return f"{tiers[0]} -> {tiers[1]} ({bandwidth * 8e-6:.4g} Mbit/s{each})"
+
+    def _fits_at_most(self, found: RateScale, selection: Selection, full: Collection[Tiers]) -> str:
+        """The share of the rates that fits, with the utilisation if it binds, and the links in `full`."""
+        scale = found.scale * self.base
         rates = ", ".join(
             f"{s.name} {scale * s.rate_per_s:.4g} of {s.rate_per_s:g}/s{self.problem.in_each(s.tier)}"
             for s in self.problem.sources
         )
-        return (
-            f"at most {scale:.4g} of the rates fits ({rates}), with {self._words(selection)}, "
-            f"at a utilisation of at most {self.problem.utilisation:g}"
-        )
+        words = f"at most {scale:.4g} of the rates fits ({rates}), with {self._words(selection)}"
+        if self._utilisation_binds(found, full):
+            words += f", at a utilisation of at most {self.problem.utilisation:g}"
+        if full:
+            links, verb = ("link", "is") if len(full) == 1 else ("links", "are")
+            words += f"; {links} {', '.join(map(self._link_text, full))} {verb} full"
+        return words
 
     def nearest(self) -> Iterator[str]:
         accuracy, scale = self.nearest_accuracy, self.nearest_rate_scale

@@ -41,6 +41,21 @@ def test_a_conflict_that_was_not_found_in_time_is_not_put_down_to_structure() ->
     assert "Whatever" not in unknown
 
 
+def test_a_conflict_does_not_promise_a_plan_without_one_member() -> None:
+    """A requirement outside the conflict may forbid it."""
+    budget = Requirement(RequirementKind.BUDGET, (), 3.0, "the budget of 3 USD/h")
+    given = problem(operator("see", ["camera"], variant("small", {"box": 0.1})), pools=[box()])
+    places = {item: (Location("workflow.yaml", 3, item.kind.value, "1"),) for item in (LATENCY, budget)}
+    found = Conflict(tuple(LeastRelaxation(item, False) for item in (LATENCY, budget)), "too few workers", True, True)
+    out = StringIO()
+    explanation = Explanation("infeasible", None, conflict=found)
+    Console(file=out, width=200).print(explained_text(Explained(given, explanation, places, 0.1)))
+    assert (
+        "These 2 requirements cannot be met together, whatever the others are (a minimum conflict); dropping one "
+        "resolves this conflict, another may remain:"
+    ) in out.getvalue()
+
+
 def test_what_had_no_time_is_listed_and_not_called_loose() -> None:
     given = replace(seeing(), name="by hand")
     places = {

@@ -184,3 +184,14 @@ def test_the_latency_slo_is_checked_on_the_plan() -> None:
     assert "above the SLO of 300 ms" in breach
     assert re.search(r"mean latency with zero queueing delay 100(\.0)? ms;", breach)  # a sum, not exactly 0.1 s
     assert "busiest worker w1-1 at utilisation 0.80" in breach
+
+
+def test_a_link_that_is_busier_than_all_workers_is_named_for_a_missed_latency() -> None:
+    source = Source("image", "edge", 5.0, 1000.0)
+    op = operator("look", [Edge("image", "look")], 5.0, {"gpu": ServiceTime(1e-3, 1e-3)})
+    for bandwidth, busiest in ((5010.0, "link edge -> cloud at 99.8 % of 0.04008 Mbit/s"), (None, "worker gpu-1 at")):
+        links = [Link("edge", "cloud", 0.1, bandwidth)]
+        routes, workers = [Route(1.0, {"look": "gpu-1"})], {"gpu-1": "cloud"}
+        breach = check_latency(plan([source], [op], routes, workers, links, slo=Slo(latency_p99_s=5e-4)))
+        assert breach is not None
+        assert f"busiest {busiest}" in breach

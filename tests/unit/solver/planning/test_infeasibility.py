@@ -15,6 +15,7 @@ from jellybean_solver import (
     Sharing,
     Slo,
     SolverError,
+    baselines,
     missing_link_text,
     missing_links,
     solve,
@@ -245,8 +246,58 @@ def test_a_link_too_narrow_is_named_with_what_it_can_carry() -> None:
     )
     why = _why(case)
 
-    assert "full link: edge -> cloud (4 Mbit/s)" in why.reasons
+    assert why.reasons[0].endswith("with a x, b y; link edge -> cloud (4 Mbit/s) is full")
+    assert not any("utilisation" in reason or "full link" in reason for reason in why.reasons)
     assert why.nearest_rate_scale == pytest.approx(0.5, rel=1e-5)
+
+
+def test_a_rule_that_fills_a_link_names_it() -> None:
+    rules = baselines(_far_from_source(rate_per_s=60.0, bandwidth_bytes_per_s=1.25e6))
+    (note,) = (rule.note for rule in rules if rule.name == "all in cloud")
+    assert note == (
+        "infeasible with the workers of cloud alone: capacity: at most 0.2083 of the rates fits (camera 12.5 of 60/s), "
+        "with a x; link edge -> cloud (10 Mbit/s) is full"
+    )
+
+
+def test_a_full_link_is_named_for_a_sliver_of_the_rates() -> None:
+    why = _why(_far_from_source(rate_per_s=1e9, bandwidth_bytes_per_s=5e5))
+    assert why.reasons[0].endswith("; link edge -> cloud (4 Mbit/s) is full")
+    assert "utilisation" not in why.reasons[0]
+
+
+def test_a_link_with_room_is_not_named_and_the_utilisation_is() -> None:
+    why = _why(_far_from_source(rate_per_s=1e3, bandwidth_bytes_per_s=1e9))
+    assert why.reasons[0].endswith("at a utilisation of at most 1")
+    assert not any("link" in reason for reason in why.reasons)
+
+
+def test_a_full_link_is_named_with_the_utilisation_where_both_bind() -> None:
+    """50/s in the cloud through the link, 100/s at the edge."""
+    case = _far_from_source(rate_per_s=1e3, bandwidth_bytes_per_s=5e6)
+    anywhere = operator("a", ["camera"], variant("x", {"gpu": 0.01, "box": 0.01}))
+    why = _why(replace(case, operators=(anywhere,), pools=(box(), gpu())))
+    assert why.reasons[0].endswith("at a utilisation of at most 1; link edge -> cloud (40 Mbit/s) is full")
+    assert "camera 150 of 1000/s" in why.reasons[0]
+
+
+def test_a_full_pool_beside_an_idle_one_does_not_hide_the_link() -> None:
+    """Which pools of the cloud are full says nothing while the others have room."""
+    case = _far_from_source(rate_per_s=1e3, bandwidth_bytes_per_s=5e6)
+    anywhere = operator("a", ["camera"], variant("x", {"gpu": 0.1, "tpu": 0.01}))
+    why = _why(replace(case, operators=(anywhere,), pools=(gpu(), replace(gpu(), name="tpu"))))
+    assert why.reasons[0].endswith("with a x; link edge -> cloud (40 Mbit/s) is full")
+
+
+def _far_from_source(rate_per_s: float, bandwidth_bytes_per_s: float) -> Problem:
+    """Messages of 100 kB go to the cloud, where an operator takes 0.01 s."""
+    return problem(
+        operator("a", ["camera"], variant("x", {"gpu": 0.01})),
+        pools=[box(), gpu()],
+        rate_per_s=rate_per_s,
+        message_bytes=1e5,
+        links=[Link("edge", "cloud", 0.1, bandwidth_bytes_per_s=bandwidth_bytes_per_s)],
+    )
 
 
 def test_an_operator_that_may_only_run_where_nothing_can_run_it() -> None:
@@ -317,6 +368,7 @@ def test_a_budget_that_pays_for_a_sliver_of_the_rates() -> None:
     why = _why(case)
 
     assert why.nearest_rate_scale == pytest.approx(1e-9, rel=1e-3)
+    assert not any("utilisation" in reason for reason in why.reasons)
 
 
 def test_the_missing_link_is_named_where_a_tier_would_have_to_forward_data() -> None:
