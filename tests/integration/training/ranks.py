@@ -6,8 +6,10 @@ import multiprocessing
 import os
 import socket
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Sequence
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ import torch.distributed as dist
 Case = Callable[[int], Any]  # rank -> result
 
 
-def run_ranks(world: int, cases: Sequence[Case], seconds: float = 200.0) -> list[list[Any]]:
+def run_ranks(world: int, cases: Sequence[Case], seconds: float = 280.0) -> list[list[Any]]:
     """Results as `[case][rank]`. All ranks run the cases in order; the first error ends the run and is raised."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -31,17 +33,32 @@ def run_ranks(world: int, cases: Sequence[Case], seconds: float = 200.0) -> list
         ]
         for process in ranks:
             process.start()
-        for process in ranks:
-            process.join(seconds)
-        stuck = [rank for rank, process in enumerate(ranks) if process.is_alive()]
+        stuck = _wait_for(ranks, seconds)
         for process in ranks:
             process.kill()
             process.join()
         errors = [path.read_text(encoding="utf-8") for path in sorted(Path(folder).glob("*.error"))]
         if errors or stuck:
-            raise AssertionError(f"ranks {stuck} stand still\n" + "\n".join(errors))
+            running = [f"rank {rank}: {_progress(Path(folder), rank, len(cases))}" for rank in stuck]
+            raise AssertionError("\n".join([*errors, *running]))
         by_rank = [torch.load(Path(folder) / f"{rank}.pt", weights_only=False) for rank in range(world)]
     return [[own[number] for own in by_rank] for number in range(len(cases))]
+
+
+def _wait_for(ranks: Sequence[Any], seconds: float) -> list[int]:
+    """Wait until all ranks ended, one failed, or `seconds` passed; the ranks that still run."""
+    end_s = time.monotonic() + seconds
+    while running := [process for process in ranks if process.is_alive()]:
+        left_s = end_s - time.monotonic()
+        if left_s <= 0 or any(process.exitcode for process in ranks):
+            break
+        wait([process.sentinel for process in running], left_s)
+    return [rank for rank, process in enumerate(ranks) if process.is_alive()]
+
+
+def _progress(folder: Path, rank: int, cases: int) -> str:
+    done = len(list(folder.glob(f"{rank}.*.done")))
+    return f"it ran {done} of {cases} cases" + (" and wrote its results" if (folder / f"{rank}.pt").exists() else "")
 
 
 def _rank(rank: int, world: int, port: int, cases: list[Case], folder: str) -> None:
@@ -49,7 +66,10 @@ def _rank(rank: int, world: int, port: int, cases: list[Case], folder: str) -> N
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     try:
         dist.init_process_group("gloo", rank=rank, world_size=world)
-        found = [case(rank) for case in cases]
+        found = []
+        for number, case in enumerate(cases):
+            found.append(case(rank))
+            (Path(folder) / f"{rank}.{number}.done").touch()
         torch.save(found, Path(folder) / f"{rank}.pt")
         dist.barrier()
         dist.destroy_process_group()

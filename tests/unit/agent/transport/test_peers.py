@@ -20,20 +20,28 @@ from tests.support.waiting import wait_until_async
 
 PLAIN = Transport(insecure=True)
 SETTINGS = PeerSettings("a-1", PLAIN)
+FIRST_CREDIT = 64
 _EOF: Any = getattr(grpc.aio, "EOF")  # noqa: B009 (missing from the type stubs)
 
 
 class Receiver:
-    """Takes `takes` messages per stream, gives credit back for `credits` of them, then does as `then` says."""
+    """Takes `takes` messages per stream, gives credit back for `credits` of them, then does as `then` says.
+
+    A stream is broken only once the sender has noted its credit: gRPC may drop what came just before an error.
+    """
 
     def __init__(self, takes: int, credits: int, then: str) -> None:
         self.takes, self.credits, self.then = takes, credits, then
         self.got: list[agent_pb2.Message] = []
         self.streams = 0
+        self.credit_noted = 0
+
+    def note_credit(self, _name: str, credit: agent_pb2.Credit) -> None:
+        self.credit_noted += credit.messages
 
     async def deliver(self, _requests: Any, context: Any) -> None:
         self.streams += 1
-        await context.write(agent_pb2.Credit(messages=64))
+        await context.write(agent_pb2.Credit(messages=FIRST_CREDIT))
         for taken in range(self.takes):
             message = await context.read()
             if message is _EOF:
@@ -42,6 +50,8 @@ class Receiver:
             if taken < self.credits:
                 await context.write(agent_pb2.Credit(messages=1))
         if self.then == "break":
+            granted = self.streams * (FIRST_CREDIT + self.credits)
+            await wait_until_async(lambda: self.credit_noted >= granted)
             await context.abort(grpc.StatusCode.UNAVAILABLE, "broken off")
         await asyncio.sleep(60)
 
@@ -82,7 +92,7 @@ def test_what_may_not_have_arrived_is_told_when_the_stream_breaks() -> None:
     lost: list[tuple[str, list[str]]] = []
 
     async def test(address: str) -> None:
-        peer = Peer("b-1", address, SETTINGS, on_lost=lambda _name, why, what: lost.append((why, names(what)))).start()
+        peer = Peer("b-1", address, SETTINGS, on_lost=noting(lost), on_credit=receiver.note_credit).start()
         for number in range(4):
             peer.put(message(number))
         await wait_until_async(lambda: bool(lost))
@@ -97,7 +107,8 @@ def test_one_that_keeps_sends_again_what_may_not_have_arrived_whole() -> None:
     receiver = Receiver(takes=4, credits=2, then="break")
 
     async def test(address: str) -> None:
-        peer = Peer("", address, replace(SETTINGS, resends=True), on_lost=lambda *_: None).start()
+        settings = replace(SETTINGS, resends=True)
+        peer = Peer("", address, settings, on_lost=lambda *_: None, on_credit=receiver.note_credit).start()
         for number in range(3):
             peer.put(message(number))
         bare = agent_pb2.Message(request_id="3", tensor=agent_pb2.Tensor(dtype="uint8", shape=[1]))
