@@ -1,4 +1,4 @@
-"""SIGTERM as an exception, so that a command that is told to end cleans up as after Ctrl-C."""
+"""SIGTERM as an exception, so that a command that is told to end cleans up as after Ctrl-C; and both put off."""
 
 from __future__ import annotations
 
@@ -47,3 +47,25 @@ def terminated_as_interrupted(*, replaces: bool = False) -> Iterator[None]:
         is_installed = signal.getsignal(signal.SIGTERM) is handler
         if is_installed and handler.blocks == 0:
             signal.signal(signal.SIGTERM, handler.before)
+
+
+@contextmanager
+def signals_held() -> Iterator[None]:
+    """Put off SIGINT and SIGTERM until the block has ended. No effect outside the main thread.
+
+    For steps that an exception must not part, such as starting a child process and noting that it was started.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        for number in before:
+            signal.signal(number, lambda came_number, _: came.append(came_number))
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in dict.fromkeys(came):
+            signal.raise_signal(number)

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from jellybean.termination import TerminatedError, terminated_as_interrupted
+from jellybean.termination import TerminatedError, signals_held, terminated_as_interrupted
 
 pytestmark = pytest.mark.usefixtures("default_sigterm")
 
@@ -54,3 +54,18 @@ def test_a_handler_of_the_process_stays_unless_it_is_replaced() -> None:
     with pytest.raises(TerminatedError), terminated_as_interrupted(replaces=True):
         _terminate()
     assert signal.getsignal(signal.SIGTERM) is own
+
+
+def test_a_signal_in_a_held_block_comes_at_its_end() -> None:
+    steps: list[str] = []
+    with pytest.raises(TerminatedError), terminated_as_interrupted():
+        with signals_held():
+            _terminate()
+            _terminate()
+            steps.append("held")
+        steps.append("not reached")
+    with pytest.raises(KeyboardInterrupt), signals_held():
+        os.kill(os.getpid(), signal.SIGINT)
+        steps.append("held too")
+    assert steps == ["held", "held too"]
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL

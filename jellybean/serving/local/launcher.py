@@ -46,7 +46,7 @@ from jellybean.serving.run_state import (
     read_state,
     write_state,
 )
-from jellybean.termination import terminated_as_interrupted
+from jellybean.termination import signals_held, terminated_as_interrupted
 from jellybean_agent import GATEWAY, AgentError, PlanView, Role, make_transport, plan_view
 
 _STATUS_S = 5.0
@@ -186,7 +186,8 @@ class _Launch:
 
     def _start(self, name: str, command: Sequence[str], address: str) -> None:
         log = self._logs / f"{name}.log"
-        self.children[name] = child = spawn(command, self._directory, log)
+        with signals_held():
+            self.children[name] = child = spawn(command, self._directory, log)
         with contextlib.suppress(psutil.Error):  # it has ended already: await_ready reports it
             found = process_state(name, child, command, address, log)
             self._update(processes=(*self.state.processes, found))
@@ -199,7 +200,8 @@ class _Launch:
         """Start the keeper, which restarts processes that die."""
         log = self._logs / f"{KEEPER_NAME}.log"
         command = [*PYTHON, "jellybean.serving.local.keeper", str(self._directory), str(self._folder)]
-        self.children[KEEPER_NAME] = child = spawn(command, self._directory, log)
+        with signals_held():
+            self.children[KEEPER_NAME] = child = spawn(command, self._directory, log)
         with locked(self._directory):
             try:
                 keeper = process_state(KEEPER_NAME, child, command, "", log)

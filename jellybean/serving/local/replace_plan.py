@@ -45,6 +45,7 @@ from jellybean.serving.run_state import (
     running_state,
     write_state,
 )
+from jellybean.termination import signals_held
 from jellybean_agent import (
     LOG_VARIABLES,
     AgentError,
@@ -212,7 +213,8 @@ class _NewPlan:
             address = self._addresses[worker.name]
             command = agent_command(self._directory, self._folder, worker.name, address, self._allow_python)
             log = self._log(worker.name)
-            self._children[worker.name] = child = spawn(command, self._directory, log, append=True)
+            with signals_held():
+                self._children[worker.name] = child = spawn(command, self._directory, log, append=True)
             with contextlib.suppress(psutil.Error):  # it has ended already: `switch` reports it
                 found = process_state(worker.name, child, command, address, log)
                 _update_state(self._directory, partial(_with_new_process, found))

@@ -281,6 +281,31 @@ def test_a_launcher_that_is_told_to_end_leaves_nothing(tmp_path: Path, number: s
     assert not state_path(tmp_path).exists()
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("after", [1, 3, 4])
+def test_a_signal_while_a_process_is_spawned_leaves_nothing(tmp_path: Path, number: signal.Signals, after: int) -> None:
+    """It comes when the first worker, the gateway or the keeper has begun and Popen has not returned."""
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps(chain(tmp_path)), encoding="utf-8")
+    code = (
+        "import os, signal, sys, json; from pathlib import Path; from jellybean.serving.local import launcher\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "begun, spawn = [], launcher.spawn\n"
+        "def spawn_and_signal(*given):\n"
+        "    child = spawn(*given); begun.append(child.pid); print(child.pid, flush=True)\n"
+        f"    if len(begun) == {after}: os.kill(os.getpid(), {int(number)})\n"
+        "    return child\n"
+        "launcher.spawn = spawn_and_signal\n"
+        "launcher.up(Path(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text()))\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path), str(plan)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    begun = [int(line) for line in done.stdout.split()]
+    assert len(begun) == after
+    assert not any(lives(process) for process in begun)
+    assert not state_path(tmp_path).exists()
+
+
 def test_a_slow_request_goes_a_second_way_and_is_answered_once(tmp_path: Path, start) -> None:
     """One of two workers stands still, for less time than it takes to be given up."""
     operators = {"double": (["x"], scale(tmp_path / "models/double.onnx", 2.0))}
