@@ -62,10 +62,10 @@ def signals_held() -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         for number in before:
-            signal.signal(number, lambda came_number, _: came.append(came_number))
+            signal.signal(number, lambda number, _: came.append(number))
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        for number in dict.fromkeys(came):
-            signal.raise_signal(number)
+        for came_number in dict.fromkeys(came):
+            signal.raise_signal(came_number)
