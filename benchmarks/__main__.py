@@ -10,6 +10,7 @@ from benchmarks import (  # noqa: F401  (each registers itself)
     kubernetes,
     latency,
     learning,
+    ocr,
     pipelines,
     serving_overhead,
     stages,

@@ -1,0 +1,140 @@
+"""Predicted and measured figures of the ocr example: pretrained models, whose times vary with the picture."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness.registry import BenchmarkError, benchmark
+from benchmarks.harness.result import Result, Table, Topic
+from jellybean.display.formats import accuracy, duration, rate, usd
+
+STEPS = ("decode", "cut_lines", "thumbnail", "turn", "spell", "join")
+ALLOW = tuple(option for step in STEPS for option in ("--allow-python", f"ocr_steps:{step}"))
+RATES, ACCURACIES = ("0.5", "1", "2"), ("78", "88", "92")
+SERVED = (("1", "88", 0), ("1", "88", 1), ("1", "92", 0), ("2", "92", 0))  # rate, accuracy, seed of the arrivals
+SECOND_SEED, HELD_OUT = "2", "60"
+METRICS = {
+    "throughput_per_s": (rate, 0.05),
+    "latency_p50_s": (duration, 0.15),
+    "latency_p90_s": (duration, 0.20),
+    "latency_p99_s": (duration, 0.30),
+    "highest_rate_per_s": (rate, 0.10),
+}
+Run = Mapping[str, Mapping[str, Any]]  # by metric: a comparison of `report --json`
+
+
+@benchmark
+def ocr_prediction(smoke: bool) -> Result:
+    """Plans of the ocr example at three rates and accuracies; some served, with two sets of pictures."""
+    missing = [name for name in ("rapidocr", "rapidocr_onnxruntime", "cv2") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise BenchmarkError(f"{', '.join(missing)} not installed: pip install 'jellybean-serving[ocr]'")
+    seconds = "5" if smoke else "60"
+    served = SERVED[:1] if smoke else SERVED
+    with tempfile.TemporaryDirectory() as name:
+        project = Path(name) / "ocr"
+        _jellybean("init", "ocr", str(project))
+        if smoke:
+            _make_pictures(project, count="4", seed="1")
+        _jellybean("profile", str(project), *ALLOW, *(("--seconds", "0.05") if smoke else ()))
+        plans = [_planned(project, per_s, least) for per_s in RATES for least in ACCURACIES]
+        rows = list(_served(project, served, seconds, "1"))
+        if not smoke:
+            _make_pictures(project, count=HELD_OUT, seed=SECOND_SEED)
+            _jellybean("profile", str(project), *ALLOW)
+            rows += _served(project, served[1:], seconds, SECOND_SEED)
+    columns = ("pictures, rate, accuracy, arrivals", *(key.removesuffix("_s").replace("_", " ") for key in METRICS))
+    within = sum(cell.endswith("**") for row in rows for cell in row)
+    return Result(
+        title="ocr: predicted and measured",
+        topic=Topic.PREDICTION,
+        method="`jellybean init ocr` (60 pictures), `profile`, nine plans; of these some are served for "
+        f"{seconds} s by real processes here and then saturated; slow devices are emulated "
+        "([why](adr/0003-emulated-devices.md)). With the second set of pictures all figures are profiled again.",
+        reference="the simulator's prediction. A cell is predicted -> measured, their ratio, and in brackets what "
+        "simulations of the very arrivals of the run give, least to greatest, where a minute is too short for the "
+        "tolerance.",
+        tables=(
+            Table.of(("rate, accuracy", "cost", "accuracy", "variants", "where"), plans, "Plans"),
+            Table.of((*columns, "accuracy"), rows, "Served"),
+        ),
+        notes=(
+            f"{within} figures lie outside both their tolerance (throughput 5 %, p50 15 %, p90 20 %, p99 30 %, highest "
+            "rate 10 %, accuracy 1 point) and the range of these simulations; they are bold.",
+        ),
+    )
+
+
+def _planned(project: Path, per_s: str, least: str) -> list[str]:
+    name = f"{per_s}/s, {least} %"
+    plan = json.loads(_jellybean("plan", str(project), "--dry-run", "--json", *_options(per_s, least), may_fail=True))
+    if plan["status"] == "infeasible":
+        return [name, "infeasible", "", "", ""]
+    variants = ", ".join(plan["selection"][operator] for operator in ("detect", "recognise"))
+    where = {place["pool"] for place in plan["placements"]}
+    counts = {pool: len({place["worker"] for place in plan["placements"] if place["pool"] == pool}) for pool in where}
+    places = ", ".join(f"{count} {pool}" for pool, count in sorted(counts.items()))
+    return [name, f"{usd(plan['cost_usd_per_h']['total'])} USD/h", accuracy(plan["accuracy"]), variants, places]
+
+
+def _served(
+    project: Path, settings: Sequence[tuple[str, str, int]], seconds: str, pictures: str
+) -> Iterator[list[str]]:
+    """A row for each plan that is served, measured at its rate and then for its highest one."""
+    for per_s, least, seed in settings:
+        _jellybean("plan", str(project), *_options(per_s, least))
+        _jellybean("simulate", str(project), *_options(per_s, least))
+        _jellybean("up", str(project), "--detach", *_options(per_s, least), *ALLOW)
+        try:
+            _jellybean("bench", str(project), "--duration", seconds, "--seed", str(seed), may_fail=True)
+            _jellybean("bench", str(project), "--saturate", may_fail=True)
+        finally:
+            _jellybean("down", str(project))
+        report = json.loads(_jellybean("report", str(project), "--json", *_options(per_s, least)))
+        run = {comparison["metric"]: comparison for comparison in report["comparisons"]}
+        yield [
+            f"seed {pictures}, {per_s}/s, {least} %, {seed}",
+            *(_cell(run[key], show, tolerance) for key, (show, tolerance) in METRICS.items()),
+            _accuracy_cell(run["accuracy"]),
+        ]
+
+
+def _cell(found: Mapping[str, Any], show: Any, tolerance: float) -> str:
+    predicted, measured, between = found["predicted"], found["measured"], found["sampled_between"]
+    if measured is None or not predicted:
+        return f"{show(predicted)} -> {show(measured)}"
+    ratio = measured / predicted
+    text = f"{show(predicted)} -> {show(measured)}, {ratio:.2f}"
+    if between is not None:
+        text += f" [{show(between[0])} to {show(between[1])}]"
+    is_within = abs(ratio - 1.0) <= tolerance or (between is not None and between[0] <= measured <= between[1])
+    return text if is_within else f"**{text}**"
+
+
+def _accuracy_cell(found: Mapping[str, Any]) -> str:
+    text = f"{accuracy(found['predicted'])} -> {accuracy(found['measured'])}"
+    return text if abs(found["measured"] - found["predicted"]) <= 1.0 else f"**{text}**"
+
+
+def _options(per_s: str, least: str) -> tuple[str, ...]:
+    return ("--set", f"sources.picture.rate={per_s}/s", "--set", f"slo.accuracy={least}")
+
+
+def _make_pictures(project: Path, *, count: str, seed: str) -> None:
+    make = (sys.executable, str(project / "make.py"), "--only", "pictures", "--count", count, "--seed", seed)
+    subprocess.run(make, check=True, capture_output=True)
+
+
+def _jellybean(*arguments: str, may_fail: bool = False) -> str:
+    """Standard output of a command. `may_fail`: its status tells of a target or a plan that is missed."""
+    done = subprocess.run([sys.executable, "-m", "jellybean", *arguments], check=False, capture_output=True, text=True)
+    if done.returncode and not (may_fail and done.stdout):
+        raise BenchmarkError(f"jellybean {' '.join(arguments)} ended with {done.returncode}: {done.stderr[-2000:]}")
+    return done.stdout
