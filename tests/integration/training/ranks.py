@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 Case = Callable[[int], Any]  # rank -> result
 
@@ -69,6 +70,7 @@ def _rank(rank: int, world: int, port: int, cases: list[Case], folder: str) -> N
         found = []
         for number, case in enumerate(cases):
             found.append(case(rank))
+            _destroy_groups()
             (Path(folder) / f"{rank}.{number}.done").touch()
         torch.save(found, Path(folder) / f"{rank}.pt")
         dist.barrier()
@@ -76,3 +78,11 @@ def _rank(rank: int, world: int, port: int, cases: list[Case], folder: str) -> N
     except Exception:  # noqa: BLE001  # told to whoever waits, as text
         (Path(folder) / f"{rank}.error").write_text(f"rank {rank}\n{traceback.format_exc()}", encoding="utf-8")
         os._exit(1)
+
+
+def _destroy_groups() -> None:
+    """Destroy the groups that a case made: each has threads that poll, and hundreds would slow down all later cases."""
+    made = [group for group in distributed_c10d._world.pg_map if group is not dist.group.WORLD]
+    dist.barrier()
+    for group in made:
+        dist.destroy_process_group(group)
