@@ -122,6 +122,7 @@ class TrainOn:
     model: str = "net"
     replicas: int = 1
     lr_schedule: str = "constant"
+    plan: str = ""  # a plan's file that fixes the stages
 
     @property
     def document(self) -> TrainingDocument:
@@ -143,6 +144,7 @@ class TrainOn:
             devices=2 // self.replicas,
             replicas=self.replicas,
             schedule=self.schedule,
+            plan=self.plan or None,
         )
 
     def __call__(self, rank: int) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ torch = pytest.importorskip("torch", reason="training needs torch: pip install '
 from tests.integration.training.data_cases import TrainOn  # noqa: E402
 from tests.integration.training.ranks import run_ranks  # noqa: E402
 
+NO_FLUSH = "pipedream"
+# Without a flush a layer's stage sets the age of its weights, and balanced stages follow measured times.
+STAGES = {"stages": [{"layers": ["0"], "devices": [0]}, {"layers": ["3", "5"], "devices": [1]}]}
 CASES = {
     "arrays": TrainOn("arrays", ""),
     "data sets": TrainOn("data_sets", ""),
@@ -20,8 +24,8 @@ CASES = {
     "stream": TrainOn("streams", ""),
     "arrays, 2 replicas": TrainOn("arrays", "", replicas=2),
     "data sets, 2 replicas": TrainOn("data_sets", "", replicas=2),
-    "in order, no flush": TrainOn("in_order", "", schedule="pipedream", lr_schedule="OneCycleLR"),
-    "stream, no flush": TrainOn("streams", "", schedule="pipedream", lr_schedule="OneCycleLR"),
+    "in order, no flush": TrainOn("in_order", "", schedule=NO_FLUSH, lr_schedule="OneCycleLR"),
+    "stream, no flush": TrainOn("streams", "", schedule=NO_FLUSH, lr_schedule="OneCycleLR"),
     "tokens": TrainOn("padded_in_order", "", model="per_token"),
     "tokens, 2 replicas": TrainOn("padded_in_order", "", model="per_token", replicas=2),
     "token stream, 2 replicas": TrainOn("padded_streams", "", model="per_token", replicas=2),
@@ -34,7 +38,12 @@ CASES = {
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What all ranks returned, by case; the ranks of each agree."""
     folder: Path = tmp_path_factory.mktemp("data")
-    cases = [replace(case, folder=str(folder / str(number))) for number, case in enumerate(CASES.values())]
+    plan = folder / "plan.json"
+    plan.write_text(json.dumps(STAGES), encoding="utf-8")
+    cases = [
+        replace(case, folder=str(folder / str(number)), plan=str(plan) if case.schedule == NO_FLUSH else "")
+        for number, case in enumerate(CASES.values())
+    ]
     found = run_ranks(2, cases)
     for first, second in found:
         assert first == second
