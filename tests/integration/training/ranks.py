@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import socket
@@ -64,6 +65,7 @@ def _progress(folder: Path, rank: int, cases: int) -> str:
 
 def _rank(rank: int, world: int, port: int, cases: list[Case], folder: str) -> None:
     torch.set_num_threads(1)
+    gc.freeze()  # the objects of imported modules: collections and cases that look at all objects need not see them
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     try:
         dist.init_process_group("gloo", rank=rank, world_size=world)
