@@ -78,8 +78,9 @@ def _planned(project: Path, per_s: str, least: str) -> list[str]:
     if plan["status"] == "infeasible":
         return [name, "infeasible", "", "", ""]
     variants = ", ".join(plan["selection"][operator] for operator in ("detect", "recognise"))
-    where = {place["pool"] for place in plan["placements"]}
-    counts = {pool: len({place["worker"] for place in plan["placements"] if place["pool"] == pool}) for pool in where}
+    counts: dict[str, int] = {}
+    for place in plan["placements"]:
+        counts[place["pool"]] = max(counts.get(place["pool"], 0), place["count"])
     places = ", ".join(f"{count} {pool}" for pool, count in sorted(counts.items()))
     return [name, f"{usd(plan['cost_usd_per_h']['total'])} USD/h", accuracy(plan["accuracy"]), variants, places]
 
