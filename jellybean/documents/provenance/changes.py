@@ -195,6 +195,9 @@ class _Run:
             yield from self._digest(f"held-out inputs of {source}", "inputs", source)
         for name in ("stream_ids", "labels", "metric"):
             yield from self._value(name)
+        if self.record.labels is not None and self.today.labels_of not in (None, self.record.labels_of):
+            before = self.record.labels_of or "not given"
+            yield Change("labels_of", before, self.today.labels_of or "", (*self.path, "labels"))
 
     def _model(self, operator: str, variant: str) -> Iterator[Change]:
         if (operator, variant) in self.content.names:
