@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ Inputs = tuple[OperatorInput, ...]  # of one run: one per input edge
 WARM_UP_RUNS = 2  # runs at the start of a block that are not counted, because another model ran before
 WARM_UP_BELOW_S = 0.1  # models with longer runs warm up only before their first block
 PAUSE_S = 0.003  # pause before each run
+_MOST_PASSES = 4  # passes over the sample that its batches may take: more would fill the memory
 _FEWEST_RUNS = 2  # minimum number of runs per block
 
 
@@ -61,16 +63,19 @@ def first_input(block: int, count: int) -> int:
 
 
 def batched(sample: Sequence[Inputs], batch: int) -> list[Inputs]:
-    """Batches of `batch` requests, stacked along axis 0; the sample repeats where it is too short.
+    """Batches of `batch` requests, stacked along axis 0; the sample repeats until every request is in as many batches.
+
+    That takes at most `batch` passes over the sample; if it takes more than `_MOST_PASSES`, only the last batch is
+    filled up with the first requests.
 
     InvalidInputError for inputs of a gather: each one holds all children of a request, so only batch size 1 is
     measured.
     """
     if batch == 1:
         return list(sample)
-    groups = [
-        [sample[(first + offset) % len(sample)] for offset in range(batch)] for first in range(0, len(sample), batch)
-    ]
+    passes = batch // math.gcd(batch, len(sample))
+    total = len(sample) * (passes if passes <= _MOST_PASSES else 1)
+    groups = [[sample[(first + offset) % len(sample)] for offset in range(batch)] for first in range(0, total, batch)]
     return [tuple(_stacked([inputs[edge] for inputs in group]) for edge in range(len(group[0]))) for group in groups]
 
 
