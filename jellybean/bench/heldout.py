@@ -18,13 +18,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """One array per source (row i belongs to request i), the rows' labels if known, and the arrival process."""
+    """One array per source (row i belongs to request i), the rows' labels if known, and the arrival process.
+
+    `labels_of`: the operator whose answers the labels are for; None: the only one that answers.
+    """
 
     inputs: Mapping[str, Array]
     arrivals: Arrivals = Arrivals.POISSON
     labels: Array | None = None
     metric: str = "exact_match"
     stream_ids: Array | None = None  # the stream of each row, if an operator has a state
+    labels_of: str | None = None
 
     @property
     def rows(self) -> int:
@@ -50,7 +54,8 @@ def held_out(project: Project) -> HeldOut:
     labels = None if workflow.labels is None else read_array(project.directory, workflow.labels)
     arrivals = Arrivals(next(iter(workflow.sources.values())).arrivals)
     streams = None if workflow.stream_ids is None else read_array(project.directory, workflow.stream_ids)
-    found = HeldOut(inputs, arrivals, labels, workflow.metric or "exact_match", streams)
+    labels_of = None if labels is None else workflow.labelled_answer
+    found = HeldOut(inputs, arrivals, labels, workflow.metric or "exact_match", streams, labels_of)
     if found.rows == 0 or (labels is not None and len(labels) < found.rows):
         raise ServingError("the held-out data is empty, or has fewer labels than inputs")
     return found

@@ -74,7 +74,9 @@ def shown_answers(data: HeldOut, judged: Sequence[JudgedAnswer], most: int = MOS
 
 def _shown(data: HeldOut, judged: JudgedAnswer) -> ShownAnswer:
     label = None if data.labels is None else data.labels[judged.row]
-    texts = {sink: _answer_text(data.metric, answer) for sink, answer in judged.outputs.items()}
+    judged_only = data.labels is not None and data.labels_of in judged.outputs  # the label is beside its own answer
+    outputs = {sink: answer for sink, answer in judged.outputs.items() if sink == data.labels_of or not judged_only}
+    texts = {sink: _answer_text(data.metric, answer) for sink, answer in outputs.items()}
     answer = next(iter(texts.values())) if len(texts) == 1 else "; ".join(f"{s}: {text}" for s, text in texts.items())
     return ShownAnswer(
         row=judged.row,

@@ -87,7 +87,7 @@ class Target:
     """A running plan and the held-out requests to send it."""
 
     def __init__(self, meters: Meters, plan: Plan, data: HeldOut) -> None:
-        """ServingError if the held-out requests do not fit the plan: other sources, or labels without a single sink."""
+        """ServingError if the held-out requests do not fit the plan: other sources, or no answer for the labels."""
         self.meters, self.plan, self.data = meters, plan, data
         self.view = meters.view
         if (needed := {source.name for source in plan.sources}) != data.inputs.keys():
@@ -95,8 +95,7 @@ class Target:
                 f"the plan that is served has other sources ({', '.join(sorted(needed))}) than the documents "
                 f"({', '.join(sorted(data.inputs))}): plan and apply again first"
             )
-        if data.labels is not None and len(self.view.sinks) != 1:
-            raise ServingError(f"labels need one sink to be compared with; the plan has {', '.join(self.view.sinks)}")
+        self.labelled_sink = _labelled_sink(self.view.sinks, data)
         self.slow_latency_s = slow_latency_s(plan)
         self._streams = _stream_rows(plan, data)
         self._requests = [request_of(data.request(row)).SerializeToString() for row in range(data.rows)]
@@ -266,7 +265,7 @@ class Target:
             outputs = {sink: decode_tensor(response.outputs[sink]) for sink in self.view.sinks}
             first.setdefault(sample.row, outputs)
             if labels is not None:
-                (answer,) = outputs.values()
+                answer = outputs[self.labelled_sink]
                 rows.setdefault(sample.row, []).append(correctness(self.data.metric, answer, labels[sample.row]))
         return tuple(
             JudgedAnswer(row, outputs, float(np.mean(rows[row])) if row in rows else None)
@@ -385,6 +384,22 @@ def _outcomes(samples: Sequence[Sample]) -> dict[str, int]:
         for sample in samples
     )
     return {kind.value: counts[kind] for kind in OutcomeKind}
+
+
+def _labelled_sink(sinks: Sequence[str], data: HeldOut) -> str:
+    """The sink whose answers the labels are for; the first without labels. ServingError if the plan has none such."""
+    if data.labels is None or (data.labels_of is None and len(sinks) == 1):
+        return sinks[0]
+    if data.labels_of is None:
+        raise ServingError(
+            f"labels are for one answer, but {', '.join(sinks)} answer: write `labels_of:` into workflow.yaml"
+        )
+    if data.labels_of not in sinks:
+        raise ServingError(
+            f"the labels are for answers of {data.labels_of}, but the plan that is served answers with "
+            f"{', '.join(sinks)}: plan and apply again first"
+        )
+    return data.labels_of
 
 
 def _stream_rows(plan: Plan, data: HeldOut) -> StreamRows | None:

@@ -33,7 +33,7 @@ from jellybean_agent import BUILTIN_STEPS_MODULE, split_function_name
 from jellybean_k8s import CRD_API_VERSION, CRD_KIND, DeploymentSettings, SchemaRules, crd, dns_name, structural_schema
 
 Object = Mapping[str, Any]
-_WORKFLOW_KEYS = ("description", "sources", "operators", "labels", "metric", "slo")
+_WORKFLOW_KEYS = ("description", "sources", "operators", "labels", "labels_of", "metric", "slo")
 _PARTS = {  # file name of a document -> path in the spec
     WORKFLOW_FILE: "spec.",
     INFRASTRUCTURE_FILE: "spec.infrastructure.",

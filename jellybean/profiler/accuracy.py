@@ -78,7 +78,7 @@ def _correct_in(workload: Workload, flow: Flow, selections: Sequence[Selection],
     labels = workload.labels
     if labels is None:
         return correct
-    sink = workload.sinks[0]
+    sink = workload.labelled_sink
     for request in chunk:
         for index, selection in enumerate(selections):
             answer = flow.answer(request, selection)[sink]

@@ -82,7 +82,8 @@ class Flow:
         self._request = -1
         self._memo: dict[tuple[tuple[str, ...], FanOutPath], Mapping[str, Array]] = {}
         self.traffic = Traffic()
-        self.inputs: dict[str, list[Inputs]] = defaultdict(list)  # operator -> sample of the inputs of its runs
+        self._first = {step.name: step.models[0].variant for step in workload.steps}
+        self.inputs: dict[str, list[Inputs]] = defaultdict(list)  # operator -> sample of its inputs, by first variants
         self.input_rows: dict[str, list[int]] = defaultdict(list)  # operator -> the request of each sample input
         self._states: dict[tuple[tuple[str, ...], int], tuple[Array, ...]] = {}  # by variants, after a request
         self._inputs_seen: Counter[str] = Counter()  # operator -> number of runs from which the sample is drawn
@@ -162,7 +163,8 @@ class Flow:
             raise refusal(workload, self.executor(model), model, inputs, self._request, error) from error
         if state := workload.step_by_name[model.operator].state:
             self._states[choice, self._request] = tuple(result.outputs[name] for name in state.values())
-        self._keep(run.operator, inputs)
+        if choice == self._choice(run.operator, self._first):
+            self._keep(run.operator, inputs)
         found: dict[str, Array] = {}
         for edge in workload.edges:
             if edge.upstream == model.operator:
@@ -182,7 +184,7 @@ class Flow:
         return initial_state(self.executor(model).inputs[-len(state) :] if state else ())
 
     def _keep(self, operator: str, inputs: Inputs) -> None:
-        """Keep a uniform sample of all runs' inputs (reservoir sampling), as the children of one request are alike."""
+        """Keep a uniform sample of all inputs (reservoir sampling), as the children of one request are alike."""
         kept = self.inputs[operator]
         self._inputs_seen[operator] += 1
         if len(kept) < KEPT_INPUTS:

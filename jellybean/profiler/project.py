@@ -66,6 +66,7 @@ def workload_of(project: Project, allow_python: frozenset[str] = frozenset()) ->
         devices=devices_of(project),
         references=references,
         stream_ids=data.stream_ids,
+        labels_of=data.labels_of,
     )
 
 

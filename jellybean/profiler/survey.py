@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from jellybean.profiler.accuracy import covering_selections
 from jellybean.profiler.errors import ProfileError
 from jellybean.profiler.flow import Flow
 from jellybean.profiler.workload import Inputs, Workload
-from jellybean_solver import EdgeKind
 
-
-@dataclass(frozen=True, slots=True)
-class SurveyLimits:
-    """Maximum numbers of held-out requests that are run."""
-
-    first_variants: int = 1000  # with the first variant of each operator
-    other_variants: int = 60  # with the other variants, if the number of children does not depend on the variant
+MOST_ROWS = 1000  # held-out rows that are run; of more, these many are spread over all
 
 
 @dataclass(frozen=True)
@@ -35,22 +30,20 @@ class Survey:
     rows: dict[str, list[int]] = field(default_factory=dict)  # operator -> the held-out request of each sample input
 
 
-def survey(workload: Workload, flow: Flow, limits: SurveyLimits = SurveyLimits()) -> Survey:
-    """Run held-out requests under selections that cover every variant. ProfileError if an operator gets no input."""
+def survey(workload: Workload, flow: Flow, most_rows: int = MOST_ROWS) -> Survey:
+    """Run held-out requests under selections that cover every variant. ProfileError if an operator gets no input.
+
+    Every selection runs the same rows, each once, so that every row has equal weight in all figures.
+    """
     covering = covering_selections(workload)
-    total = min(workload.request_count, limits.first_variants)
-    for request in range(total):
-        flow.answer(request, covering[0])
+    for request in surveyed_rows(workload, most_rows):
+        for selection in covering:  # those that agree upstream share the outputs, which count once
+            flow.answer(request, selection)
     inputs = {name: list(found) for name, found in flow.inputs.items()}
     rows = {name: list(found) for name, found in flow.input_rows.items()}
     missing = [step.name for step in workload.steps if not inputs.get(step.name)]
     if missing:
         raise ProfileError(f"no held-out request reaches {', '.join(missing)}: a fan-out above gave no children at all")
-    splits = {edge.upstream for edge in workload.edges if edge.kind is EdgeKind.FAN_OUT}
-    varied = any(step.name in splits and len(step.models) > 1 for step in workload.steps)
-    for request in range(total if varied else min(total, limits.other_variants)):
-        for selection in covering[1:]:
-            flow.answer(request, selection)
     sizes: dict[tuple[str, str], dict[str, float]] = {}
     for (operator, variant, downstream), count in flow.traffic.messages.items():
         mean = flow.traffic.message_bytes[operator, variant, downstream] / max(1, count)
@@ -61,3 +54,14 @@ def survey(workload: Workload, flow: Flow, limits: SurveyLimits = SurveyLimits()
     }
     children = {key: flow.traffic.messages[key] / flow.traffic.runs[key] for key in flow.traffic.fan_outs}
     return Survey(inputs, sizes, children, shares, rows)
+
+
+def surveyed_rows(workload: Workload, most_rows: int) -> list[int]:
+    """All held-out rows; of more than `most_rows`, as many evenly spread ones, or the first if operators have states.
+
+    A state needs all rows of its stream that come before, so spread rows would run nearly all.
+    """
+    total = workload.request_count
+    if total <= most_rows or workload.stateful:
+        return list(range(min(total, most_rows)))
+    return [int(row) for row in np.linspace(0, total - 1, most_rows).round()]

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy.typing as npt
 
+from jellybean.profiler.errors import ProfileError
 from jellybean_agent import (
     CPU,
     GATEWAY,
@@ -89,6 +90,7 @@ class Workload:
     devices: Mapping[str, Device] = field(default_factory=dict)
     references: Mapping[str, str] = field(default_factory=dict)
     stream_ids: Array | None = None  # of the requests, if an operator has a state
+    labels_of: str | None = None  # the operator whose answers the labels are for; None: the only one that answers
 
     def sources_of(self, operator: str) -> tuple[str, ...]:
         """The sources whose data reach an operator or a stage of it."""
@@ -152,6 +154,16 @@ class Workload:
     def sinks(self) -> tuple[str, ...]:
         return tuple(name for name, wires in self.wiring.items() if not wires.outputs)
 
+    @property
+    def labelled_sink(self) -> str:
+        """The sink whose answers the labels are for. ProfileError if several answer and none is named."""
+        if self.labels_of is None and len(self.sinks) > 1:
+            raise ProfileError(
+                f"{len(self.sinks)} operators answer ({', '.join(self.sinks)}), and labels are for one of them; write "
+                "its name as `labels_of:` into workflow.yaml"
+            )
+        return self.labels_of or self.sinks[0]
+
     @cached_property
     def ancestors(self) -> Mapping[str, tuple[str, ...]]:
         """Operator -> all operators that its output depends on, itself included, in topological order."""
@@ -172,6 +184,8 @@ class Workload:
         names = [(model.operator, model.variant, repr(model.names)) for step in self.steps for model in step.models]
         found = hashlib.sha256(repr((wires, self.metric, names)).encode())
         arrays = [*(self.requests[name] for name in sorted(self.requests)), self.labels]
+        if len(self.sinks) > 1 and self.labels is not None:
+            found.update(repr(self.labels_of).encode())
         if self.stateful:
             found.update(repr([(step.name, dict(step.state)) for step in self.steps]).encode())
             arrays.append(self.stream_ids)

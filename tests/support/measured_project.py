@@ -66,6 +66,7 @@ operators:
     cuts: 1
     variants: {net: {model: models/compare.onnx, sha256: COMPARE}}
 labels: data/heldout.npz#labels
+labels_of: all
 metric: exact_match
 """
 INFRASTRUCTURE = """\

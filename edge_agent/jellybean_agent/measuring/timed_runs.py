@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,8 +18,8 @@ Inputs = tuple[OperatorInput, ...]  # of one run: one per input edge
 WARM_UP_RUNS = 2  # runs at the start of a block that are not counted, because another model ran before
 WARM_UP_BELOW_S = 0.1  # models with longer runs warm up only before their first block
 PAUSE_S = 0.003  # pause before each run
+_MOST_PASSES = 4  # passes over the sample that its batches may take: more would fill the memory
 _FEWEST_RUNS = 2  # minimum number of runs per block
-_STRIDE = 7  # inputs by which the first input of a block is behind that of the block before
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,28 +35,47 @@ class Block:
 
 
 def timed_runs(executor: Executor, inputs: Sequence[Inputs], block: Block) -> list[float]:
-    """Busy seconds of each run of a block. AgentError if the model fails."""
+    """Busy seconds of each run of a block. AgentError if the model fails.
+
+    Blocks begin at inputs far apart, so that few runs of each are not all on the same inputs.
+    """
+    first = first_input(block.number, len(inputs))
     samples: list[float] = []
     for _ in range(block.warm_up_runs):
         executor.run(inputs[0])
     ends = time.perf_counter() + block.seconds
     while len(samples) < _FEWEST_RUNS or time.perf_counter() < ends:
         time.sleep(PAUSE_S)
-        samples.append(executor.run(inputs[(block.number * _STRIDE + len(samples)) % len(inputs)]).busy_s)
+        samples.append(executor.run(inputs[(first + len(samples)) % len(inputs)]).busy_s)
     return samples
 
 
+def first_input(block: int, count: int) -> int:
+    """Which of `count` inputs a block begins with: by the van der Corput sequence, at 0, 1/2, 1/4, 3/4, 1/8, ...
+
+    Four blocks of equally many runs thus run every input equally often, give or take one.
+    """
+    share, digit = 0.0, 0.5
+    while block:
+        share += digit * (block % 2)
+        block, digit = block // 2, digit / 2
+    return int(share * count)
+
+
 def batched(sample: Sequence[Inputs], batch: int) -> list[Inputs]:
-    """Batches of `batch` requests, stacked along axis 0; the sample repeats where it is too short.
+    """Batches of `batch` requests, stacked along axis 0; the sample repeats until every request is in as many batches.
+
+    That takes at most `batch` passes over the sample; if it takes more than `_MOST_PASSES`, only the last batch is
+    filled up with the first requests.
 
     InvalidInputError for inputs of a gather: each one holds all children of a request, so only batch size 1 is
     measured.
     """
     if batch == 1:
         return list(sample)
-    groups = [
-        [sample[(first + offset) % len(sample)] for offset in range(batch)] for first in range(0, len(sample), batch)
-    ]
+    passes = batch // math.gcd(batch, len(sample))
+    total = len(sample) * (passes if passes <= _MOST_PASSES else 1)
+    groups = [[sample[(first + offset) % len(sample)] for offset in range(batch)] for first in range(0, total, batch)]
     return [tuple(_stacked([inputs[edge] for inputs in group]) for edge in range(len(group[0]))) for group in groups]
 
 

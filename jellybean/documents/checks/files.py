@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -135,7 +136,7 @@ def check_files(workflow: CheckedWorkflow, flow: Flow, directory: Path) -> Model
 
 
 def _arrays(workflow: CheckedWorkflow, directory: Path) -> Mapping[str, ArrayHeader]:
-    """Source -> header of its held-out inputs. Reports arrays that do not have as many rows as there are labels."""
+    """Source -> header of its held-out inputs. Reports arrays that do not have as many rows as most others."""
     if workflow.document is None:
         return {}
     headers: dict[str, ArrayHeader] = {}
@@ -146,7 +147,7 @@ def _arrays(workflow: CheckedWorkflow, directory: Path) -> Mapping[str, ArrayHea
     }
     rows: dict[DocPath, int] = {}
     per_row = {("labels",): workflow.document.labels, ("stream_ids",): workflow.document.stream_ids}
-    references = {**{path: named for path, named in per_row.items() if named is not None}, **references}
+    references |= {path: named for path, named in per_row.items() if named is not None}
     for path, reference in references.items():
         try:
             header = array_header(directory, reference)
@@ -163,12 +164,22 @@ def _arrays(workflow: CheckedWorkflow, directory: Path) -> Mapping[str, ArrayHea
             headers[str(path[1])] = header
         if header.shape[0] == 0:
             workflow.tree.add(path, f"{reference} has no rows", "save an array with one row per request")
-    first = next(iter(rows), None)
-    for path, count in rows.items():
-        if first is not None and count != rows[first]:
-            message = f"{references[path]} has {count} rows, {references[first]} has {rows[first]}"
-            workflow.tree.add(path, message, "row i of every array belongs to request i")
+    _check_row_counts(workflow, references, rows)
     return headers
+
+
+def _check_row_counts(
+    workflow: CheckedWorkflow, references: Mapping[DocPath, str], rows: Mapping[DocPath, int]
+) -> None:
+    """Report arrays with another number of rows than most have; of two numbers alike, the one of the first source."""
+    if not rows:
+        return
+    ((usual, _),) = Counter(rows.values()).most_common(1)  # the first of equally common ones; sources come first
+    example = next(path for path, count in rows.items() if count == usual)
+    for path, count in rows.items():
+        if count != usual:
+            message = f"{references[path]} has {count} rows, {references[example]} has {usual}"
+            workflow.tree.add(path, message, "row i of every array belongs to request i")
 
 
 def _valid_variants(workflow: CheckedWorkflow) -> Iterator[tuple[DocPath, VariantSpec]]:

@@ -28,7 +28,7 @@ Problem = tuple[str, str]  # message and hint
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What a variant of the operator at the end answers with. `name`: operator and variant.
+    """What a variant of the operator that labels are for answers with. `name`: operator and variant.
 
     `one_row`: a request has one row of the tensor, as no fan-out is open and nothing is gathered. `score_output`:
     another output of the model that has scores; NAME if none has.
@@ -78,14 +78,14 @@ def check_labels(workflow: CheckedWorkflow, flow: Flow, models: Models, director
 
 
 def _answers(workflow: CheckedWorkflow, flow: Flow, models: Models) -> list[_Answer]:
-    """The answers of all variants of the operator at the end; none if it is not certain which one that is."""
-    operators = workflow.document.operators if workflow.document is not None else {}
-    read = {edge.upstream for edges in flow.edges.values() for edge in edges}
-    sinks = [name for name in operators if name not in read]
-    broken = any(path[0] == "operators" for path in workflow.broken)
-    if broken or len(sinks) != 1 or any(name not in flow.edges for name in operators):
+    """The answers of all variants of the operator that labels are for; none if it is not certain which one that is."""
+    document = workflow.document
+    broken = any(path[0] in ("operators", "labels_of") for path in workflow.broken)
+    if document is None or broken or any(name not in flow.edges for name in document.operators):
         return []
-    (sink,) = sinks
+    sink = document.labelled_answer
+    if sink is None or sink not in document.answers:
+        return []
     one_row = not flow.streams[sink].level and all(edge.kind is EdgeKind.EACH for edge in flow.edges[sink])
     return [
         _Answer(f"{sink} {variant}", port, one_row, _score_output(model))

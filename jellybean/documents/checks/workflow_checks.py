@@ -34,6 +34,7 @@ def check_workflow(workflow: CheckedWorkflow, infrastructure: CheckedInfrastruct
     for path, message, hint in flow.problems:
         tree.add(path, message, hint)
     _check_joined_sources(workflow, document, sites)
+    _check_labelled_answer(workflow, document, flow)
     given = [key for key in ("labels", "metric") if getattr(document, key) is not None]
     if len(given) == 1 and not workflow.is_broken("labels") and not workflow.is_broken("metric"):
         other = "metric" if given == ["labels"] else "labels"
@@ -45,6 +46,28 @@ def check_workflow(workflow: CheckedWorkflow, infrastructure: CheckedInfrastruct
                 hint = "write inputs: data/heldout.npz#name too"
                 tree.add(("sources", name), "labels are given, but this source has no held-out inputs", hint, key=True)
     return flow
+
+
+def _check_labelled_answer(workflow: CheckedWorkflow, document: WorkflowDocument, flow: Flow) -> None:
+    """Check that it is certain which answer the labels are for. Workflows with errors in their edges are skipped."""
+    tree, chosen, answers = workflow.tree, document.labels_of, document.answers
+    if chosen is not None and document.labels is None and not workflow.is_broken("labels"):
+        tree.add(("labels_of",), "labels_of without labels", "write labels: data/heldout.npz#labels too", key=True)
+    edges_broken = workflow.is_broken("operators") or any(path[0] == "operators" for path in workflow.broken)
+    if edges_broken or workflow.is_broken("labels_of") or any(name not in flow.edges for name in document.operators):
+        return
+    choices = " or ".join(f"labels_of: {name}" for name in answers)
+    if chosen is None:
+        if document.labels is not None and len(answers) > 1:
+            message = f"{len(answers)} operators answer ({', '.join(answers)}), and labels are for one of them"
+            tree.add(("labels",), message, f"write {choices}", key=True)
+    elif chosen not in document.operators:
+        hint = did_you_mean(chosen, answers) or f"write {choices}"
+        tree.add(("labels_of",), f"there is no operator {chosen!r}", hint)
+    elif chosen not in answers:
+        readers = [name for name, spec in document.operators.items() if chosen in {e.upstream for e in spec.inputs}]
+        message = f"{chosen} does not answer: it feeds {', '.join(readers)}"
+        tree.add(("labels_of",), message, f"write {choices}")
 
 
 def _check_names(workflow: CheckedWorkflow, document: WorkflowDocument) -> None:

@@ -55,6 +55,7 @@ operators:
   #   inputs: [{{from: classify, gather: true}}] # waits for all rows of a request
   #   variants: {{rules: {{python: "my_steps:collect"}}}}
 # labels: data/heldout.npz#labels # accuracy is measured where there are labels
+# labels_of: collect # needed if several operators answer
 # metric: exact_match # or top1
 # slo: {{accuracy: 90, latency_p99: 500 ms, budget: 1 USD/h}}
 """

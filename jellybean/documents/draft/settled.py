@@ -175,6 +175,8 @@ def _answer_changed(match: re.Match[str], document: Data) -> str:
 
 
 def _sinks_changed(match: re.Match[str], document: Data) -> str:
+    if document.get("labels_of") is not None:
+        return "labels_of is written"
     operators = _section(document, "operators")
     sinks = set(operators) - set(_upstreams(operators))
     return "" if sinks == set(match["sinks"].split(", ")) else f"{', '.join(sorted(sinks))} answers now"
@@ -239,7 +241,10 @@ _CLASS = (
     r"check that (?P<operator>\S+) answers with .+, the class: to answer with the scores, write output: .+ in "
     r"variants? (?P<variants>\S+(?:, \S+)*(?: and \S+)?)"
 )
-_SINKS = r"\d+ operators answer \((?P<sinks>.*)\); accuracy is measured for one: .* workflows of their own"
+_SINKS = (
+    r"\d+ operators answer \((?P<sinks>.*)\)(?:, and labels are for one of them: .* labels_of: \S+"
+    r"|; accuracy is measured for one: .* workflows of their own)"  # written by `init` before there was `labels_of`
+)
 _RULES = (
     _Rule(_exactly(SOURCES_TODO), _sources_changed),
     _Rule(re.compile(_INPUTS), _inputs_written),

@@ -196,8 +196,8 @@ def _labels(draft: Draft, data: HeldOutDraft) -> Iterator[str]:
     sinks = draft.sinks
     if len(sinks) > 1:
         yield from todo_lines(
-            f"{len(sinks)} operators answer ({', '.join(sinks)}); accuracy is measured for one: join them in one "
-            "operator, or make them workflows of their own",
+            f"{len(sinks)} operators answer ({', '.join(sinks)}), and labels are for one of them: write its name "
+            f"beside the labels, as labels_of: {sinks[-1]}",
             indent="",
         )
     if LABELS in data.arrays:
@@ -220,7 +220,7 @@ def _labels(draft: Draft, data: HeldOutDraft) -> Iterator[str]:
 def _metric(draft: Draft, labels: Array) -> str:
     """top1 if the answers are scores and the labels indices, otherwise exact_match."""
     outputs = [operator.outputs[0].tensor.dtype for operator in draft.operators if operator.name in draft.sinks]
-    scores = bool(outputs) and outputs[0].startswith("float")
+    scores = any(dtype.startswith("float") for dtype in outputs)
     return "top1" if scores and np.issubdtype(labels.dtype, np.integer) and labels.ndim == 1 else "exact_match"
 
 

@@ -80,6 +80,7 @@ def read_content(
             inputs={name: digests[path] for name in workflow.sources if (path := f"sources.{name}.inputs") in digests},
             stream_ids=digests.get("stream_ids"),
             labels=digests.get("labels"),
+            labels_of=workflow.labels_of if workflow.labels is not None and len(workflow.answers) > 1 else None,
             metric=(workflow.metric or DEFAULT_METRIC) if workflow.labels is not None else None,
         ),
         frozenset(name for name, found in edges.items() if _is_positional(found, signatures.get(name, {}))),

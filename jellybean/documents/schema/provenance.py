@@ -48,6 +48,9 @@ class MeasuredContent(DocumentModel):
     inputs: dict[Name, Digest] = Field(default={}, description="Source -> digest of its held-out inputs.")
     stream_ids: Digest | None = Field(default=None, description="Digest of the streams of the held-out inputs.")
     labels: Digest | None = Field(default=None, description="Digest of the labels.")
+    labels_of: Name | None = Field(
+        default=None, description="The operator whose answers the labels were for, if several operators answered."
+    )
     metric: str | None = Field(default=None, description="How answers were compared to the labels.")
 
 

@@ -361,6 +361,9 @@ class WorkflowDocument(DocumentModel):
     sources: Annotated[dict[Name, SourceSpec], NOT_EMPTY]
     operators: Annotated[dict[Name, OperatorSpec], NOT_EMPTY]
     labels: ArrayRef | None = Field(default=None, description="Labels of the held-out inputs: data/heldout.npz#labels.")
+    labels_of: Name | None = Field(
+        default=None, description="The operator whose answers the labels are for, if several operators answer."
+    )
     stream_ids: ArrayRef | None = Field(
         default=None,
         description="The stream of each row of the held-out inputs, if an operator has a `state`: "
@@ -370,3 +373,16 @@ class WorkflowDocument(DocumentModel):
         default=None, description="How answers are compared to labels."
     )
     slo: SloSpec = SloSpec()
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """Operators that feed no other, in the document's order: their outputs are the answers of a request."""
+        read = {edge.upstream for spec in self.operators.values() for edge in spec.inputs}
+        return tuple(name for name in self.operators if name not in read)
+
+    @property
+    def labelled_answer(self) -> str | None:
+        """The answer that labels are for: `labels_of`, or the only answer; None if several are not told apart."""
+        if self.labels_of is not None:
+            return self.labels_of
+        return self.answers[0] if len(self.answers) == 1 else None

@@ -163,6 +163,7 @@ def without_data(documents: Documents, rng: random.Random) -> None:
 
 def without_labels(documents: Documents, rng: random.Random) -> None:
     documents["workflow"].pop("labels", None)
+    documents["workflow"].pop("labels_of", None)
     documents["workflow"].pop("metric", None)
 
 

@@ -229,7 +229,7 @@ def test_files_that_are_no_models(problems: Project, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arrays", "line", "message"),
     [
-        ({"labels": np.arange(6)}, 4, "strips has 7 rows, data/heldout.npz#labels has 6"),
+        ({"labels": np.arange(6)}, 17, "labels has 6 rows, data/heldout.npz#strips has 7"),
         ({"labels": np.array(3)}, 17, "is a single value"),
         ({"labels": np.array([{}] * 7, dtype=object)}, 17, "holds Python objects"),
         ({"strips": np.zeros((7, 16, 96), np.uint8)}, 7, "uint8 given, float32 expected"),

@@ -124,6 +124,14 @@ KINDS: dict[str, tuple[Edit, list[str]]] = {
         in_file("workflow.yaml", "exact_match", "top1"),
         [r"^metric was exact_match, is now top1; stale: accuracy$"],
     ),
+    "labels that were compared with another answer": (
+        in_file("profiles.yaml", "labels_of: all", "labels_of: compare"),
+        [r"^labels_of was compare, is now all; stale: accuracy$"],
+    ),
+    "labels before there was labels_of": (
+        in_file("profiles.yaml", "      labels_of: all\n", ""),
+        [r"^labels_of was not given, is now all; stale: accuracy$"],
+    ),
     "speed of a type": (
         in_file("infrastructure.yaml", "speed: 0.5", "speed: 0.01"),
         [r"^speed of box was 0.5, is now 0.01; stale: latency of prepare double, .* 3 more on box, cuts of compare"],

@@ -36,8 +36,7 @@ def test_children_are_counted_for_each_variant_and_held_against_its_ratio(
     workload = workload_of(project)
     flow = Flow(workload)
 
-    limits = survey.SurveyLimits(REQUESTS, 1)  # the second is for variants that do not decide the number of children
-    found = survey.survey(workload, flow, limits)
+    found = survey.survey(workload, flow, REQUESTS)
 
     means = {
         (variant, down): found.children["find", variant, down]

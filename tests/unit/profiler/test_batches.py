@@ -22,8 +22,17 @@ from tests.support.tiny_models import save
 def test_batches_stack_along_the_leading_dimension_and_wrap() -> None:
     sample = [(np.full((1, 2), index), np.full((1,), 10 * index)) for index in range(3)]
     batches = batched(sample, 2)
-    assert [first[:, 0].tolist() for first, _ in batches] == [[0, 1], [2, 0]]
-    assert [second.tolist() for _, second in batches] == [[0, 10], [20, 0]]
+    assert [first[:, 0].tolist() for first, _ in batches] == [[0, 1], [2, 0], [1, 2]]
+    assert [second.tolist() for _, second in batches] == [[0, 10], [20, 0], [10, 20]]
+
+
+@pytest.mark.parametrize(("size", "batch", "batches"), [(10, 4, 5), (64, 4, 16), (8, 8, 1), (3, 16, 1), (60, 32, 2)])
+def test_every_request_is_in_as_many_batches_where_few_passes_do(size: int, batch: int, batches: int) -> None:
+    """Ten requests made three batches of four, and the first two requests were timed twice."""
+    found = batched([(np.full((1,), index),) for index in range(size)], batch)
+    assert len(found) == batches
+    times = np.bincount(np.concatenate([rows for (rows,) in found]), minlength=size)
+    assert batch // np.gcd(size, batch) > 4 or len(set(times.tolist())) == 1
 
 
 def test_a_batch_of_one_is_the_sample_itself() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,10 @@ import pytest
 
 from jellybean.profiler import flow as flow_module
 from jellybean.profiler.flow import Flow
-from jellybean.profiler.latency import COMPUTE_INPUTS, VARIED_INPUTS, spread_inputs
+from jellybean.profiler.latency import BLOCKS, COMPUTE_INPUTS, VARIED_INPUTS, spread_inputs
 from jellybean.profiler.workload import Inputs, Model, Step, Workload
 from jellybean_agent import PythonStep, steps
+from jellybean_agent.measuring.timed_runs import first_input
 from jellybean_solver.model.problem import Edge
 
 REQUESTS = 200
@@ -55,3 +57,12 @@ def test_inputs_of_different_sizes_are_timed_on_all_sizes() -> None:
 def test_children_of_a_gather_count_by_their_shapes() -> None:
     one, other = (tuple(np.zeros((1, width)) for width in widths) for widths in ([2], [2, 5]))
     assert len(spread_inputs([(one,), (other,)])) == 2
+
+
+@pytest.mark.parametrize("inputs", [1, 3, 50, 64])
+@pytest.mark.parametrize("runs", [2, 19, 64, 150])
+def test_four_blocks_run_every_input_equally_often_give_or_take_one(inputs: int, runs: int) -> None:
+    """With 19 runs a block, the last 24 of 64 inputs were never run, and others up to three times."""
+    starts = [first_input(block, inputs) for block in range(BLOCKS)]
+    times = Counter((start + run) % inputs for start in starts for run in range(runs))
+    assert max(times.values()) - min(times[row] for row in range(inputs)) <= 1

@@ -23,7 +23,7 @@ from jellybean.serving.errors import NotRunningError, ServingError
 from jellybean.serving.local import launcher, replace_plan
 from jellybean.serving.outcomes import OutcomeKind
 from jellybean_solver.model.problem import Arrivals, Link
-from tests.support.tiny_models import chain
+from tests.support.tiny_models import chain, make_plan, scale
 
 pytestmark = pytest.mark.alone
 
@@ -97,6 +97,21 @@ def test_labels_of_a_target_and_rates_are_checked(directory: Path) -> None:
         target.measure(0.0)
     with pytest.raises(ServingError, match=r"other sources \(x\) than the documents \(y\): plan and apply"):
         Target.of(directory, HeldOut({"y": INPUTS}))
+
+
+def test_the_accuracy_is_of_the_answer_that_labels_are_for(tmp_path: Path, start) -> None:
+    operators = {name: (["x"], scale(tmp_path / f"models/{name}.onnx", by)) for name, by in (("a", 2.0), ("b", 3.0))}
+    start(tmp_path, make_plan(tmp_path, operators, [(1.0, dict.fromkeys("ab", "edge-1"))], sources={"x": "edge"}))
+
+    def target(labels_of: str | None) -> Target:
+        return Target.of(tmp_path, HeldOut({"x": INPUTS}, Arrivals.PERIODIC, 3 * INPUTS, labels_of=labels_of))
+
+    for labels_of, percent in (("b", 100.0), ("a", 0.0)):
+        assert target(labels_of).measure(20.0, LoadSettings(0.5, 0.0)).accuracy == pytest.approx(percent)
+    with pytest.raises(ServingError, match="labels are for one answer, but a, b answer: write `labels_of:`"):
+        target(None)
+    with pytest.raises(ServingError, match="answers of c, but the plan that is served answers with a, b: plan and"):
+        target("c")
 
 
 def test_a_slow_worker_is_found_out(tmp_path: Path, start) -> None:
