@@ -101,7 +101,10 @@ def _check_answers(workflow: CheckedWorkflow, operator: str, variants: Mapping[s
                 f"name the output that is the answer in each, output: NAME ({variant} has {known}), or change a model"
             )
             scores = [
-                (name, port) for name in (first, variant) for port in variants[name].outputs if is_zipmap(port.tensor.dtype)
+                (name, port)
+                for name in (first, variant)
+                for port in variants[name].outputs
+                if is_zipmap(port.tensor.dtype)
             ]
             hint = "; ".join([hint, *(_export_anew(name, port) for name, port in scores)])
             workflow.tree.add(("operators", operator, "variants", variant), message, hint, key=True)

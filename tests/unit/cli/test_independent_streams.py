@@ -25,7 +25,9 @@ def project(tmp_path: Path) -> Path:
     workflow, profiles = folder / "workflow.yaml", folder / "profiles.yaml"
     text = workflow.read_text(encoding="utf-8")
     two = next(line.strip().removeprefix("two: ") for line in text.splitlines() if line.strip().startswith("two:"))
-    text = text.replace("operators:\n", "  y: {tier: edge, rate: 3/s, message: 16 B, inputs: data/heldout.npz#x}\noperators:\n")
+    text = text.replace(
+        "operators:\n", "  y: {tier: edge, rate: 3/s, message: 16 B, inputs: data/heldout.npz#x}\noperators:\n"
+    )
     text += f"  alone: {{inputs: [y], variants: {{two: {two}}}}}\n"
     workflow.write_text(text, encoding="utf-8")
     text = profiles.read_text(encoding="utf-8")

@@ -111,7 +111,9 @@ def test_the_client_of_a_project_names_the_worker_that_cannot_restart(
 
     state = running_state(project)
     now = time.time()
-    rack = ProcessState("rack-1", 0, now, "unix:rack", "rack.log", restarts=11, death="status 2\nsha256: it was altered")
+    rack = ProcessState(
+        "rack-1", 0, now, "unix:rack", "rack.log", restarts=11, death="status 2\nsha256: it was altered"
+    )
     write_state(project, dataclasses.replace(state, processes=(*state.processes, rack)))
     monkeypatch.setattr(Client, "_call", gone)
     monkeypatch.chdir(project.parent)
