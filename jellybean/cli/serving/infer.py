@@ -11,7 +11,14 @@ from jellybean.cli.app import Directory, Json, Overrides, app, example
 from jellybean.cli.console import out, print_json, progress
 from jellybean.cli.documents import check_project
 from jellybean.cli.serving.gateway_options import AdminTls, GatewayAt, given_endpoint
-from jellybean.cli.serving.request_inputs import parse_inputs, requests_by_row
+from jellybean.cli.serving.request_inputs import (
+    input_values,
+    parse_inputs,
+    refusal_on_the_command_line,
+    requests_by_row,
+)
+from jellybean.errors import InputError
+from jellybean.serving.errors import RequestError
 from jellybean.tensor_files import Array
 
 
@@ -64,7 +71,15 @@ def infer(
         for number, request in enumerate(requests):
             advance(number, len(requests), f"request {number + 1}")
             chunk = Chunk(stream, begins=number == 0, ends=number == len(requests) - 1) if stream else None
-            answers.append(client.infer(request, chunk=chunk))
+            try:
+                answers.append(client.infer(request, chunk=chunk))
+            except RequestError as error:
+                if stream and error.status == "UNIMPLEMENTED":  # the gateway's sentence names the parameters of protocols
+                    raise InputError("no operator of this plan keeps a state between requests: leave out --stream") from error
+                refusal = refusal_on_the_command_line(error.reason, input_values(inputs), rows=rows)
+                if refusal == error.reason:
+                    raise
+                raise InputError(refusal) from error
     if json:
         found = [
             {name: text_of(value) if text else value.tolist() for name, value in answer.items()} for answer in answers
