@@ -13,8 +13,8 @@ from jellybean.cli.app import Directory, Json, Overrides, Stale, app, example
 from jellybean.cli.console import EXIT_BAD_INPUT, errors, out, print_json, say, warn
 from jellybean.cli.failures import failure
 from jellybean.cli.projects import (
-    unservable_reasons,
     tell_never_measured,
+    unservable_reasons,
     warn_about_figures,
     warn_about_hop,
     warn_about_stale_profiles,

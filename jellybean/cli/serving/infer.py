@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import numpy as np
@@ -74,12 +75,8 @@ def infer(
             try:
                 answers.append(client.infer(request, chunk=chunk))
             except RequestError as error:
-                if stream and error.status == "UNIMPLEMENTED":  # the gateway's sentence names the parameters of protocols
-                    raise InputError("no operator of this plan keeps a state between requests: leave out --stream") from error
-                refusal = refusal_on_the_command_line(error.reason, input_values(inputs), rows=rows)
-                if refusal == error.reason:
-                    raise
-                raise InputError(refusal) from error
+                _check_options(error, inputs, rows=rows, stream=stream)
+                raise
     if json:
         found = [
             {name: text_of(value) if text else value.tolist() for name, value in answer.items()} for answer in answers
@@ -90,6 +87,15 @@ def infer(
         for name, value in answer.items():
             shown = readable(value, is_text=text)
             out.print(f"{f'row {number}, ' if rows else ''}{name}: {shown}", soft_wrap=True)
+
+
+def _check_options(error: RequestError, inputs: Sequence[str], *, rows: bool, stream: str) -> None:
+    """InputError, in terms of the command line, if an option is the reason why a request was refused."""
+    if stream and error.status == "UNIMPLEMENTED":  # the gateway names parameters of the inference protocols
+        raise InputError("no operator of this plan keeps a state between requests: leave out --stream") from error
+    refusal = refusal_on_the_command_line(error.reason, input_values(inputs), rows=rows)
+    if refusal != error.reason:
+        raise InputError(refusal) from error
 
 
 def readable(value: Array, *, is_text: bool = False) -> str:

@@ -65,11 +65,12 @@ def refusal_on_the_command_line(refusal: str, values: Mapping[str, str], *, rows
     if advice.reshape == ONE_ROW:
         one = _option(advice.source, f"{value}[0]")
         return f"{advice.problem}; give one row, {one}, or send each row as a request: --rows"
-    expression, made = advice.expression, f"{advice.source}-request.npy"
+    expression, made = advice.expression.replace("'", '"'), f"{advice.source}-request.npy"  # the shell's are single
     if rows and advice.shape is not None and advice.shape[0] == 1:
         expression = expression.replace(".reshape(1", ".reshape(len(array)", 1)
-    code = f"import numpy as np; {_loading(value)}; np.save({made!r}, {expression})"
-    return f"{advice.problem}; make a file that fits: python -c {shlex.quote(code)}, and give {_option(advice.source, made)}"
+    code = f"import numpy as np; {_loading(value)}; np.save({json.dumps(made)}, {expression})"
+    option = _option(advice.source, made)
+    return f"{advice.problem}; make a file that fits: python -c {shlex.quote(code)}, and give {option}"
 
 
 def _option(source: str, value: str) -> str:
@@ -92,16 +93,17 @@ def _loading(value: str) -> str:
     name, _, array = value.partition("#")
     if value.startswith(_FILE_BYTES):
         name = value.removeprefix(_FILE_BYTES)
-        return f"array = np.frombuffer(open({name!r}, 'rb').read(), np.uint8)[None]"
+        return f'array = np.frombuffer(open({json.dumps(name)}, "rb").read(), np.uint8)[None]'
     if ".npy" in name.lower():
         file, row = name_and_row(name)
-        loaded = f"np.load({file!r})"
+        loaded = f"np.load({json.dumps(file)})"
     elif Path(name).suffix.lower() == ".npz":
         key, row = name_and_row(array)
-        loaded = f"np.load({name!r})[{key!r}]"
+        loaded = f"np.load({json.dumps(name)})[{json.dumps(key)}]"
     else:
         mode = "L" if load_tensor(value).ndim == _GREY_DIMENSIONS else "RGB"
-        return f"from PIL import Image; array = np.asarray(Image.open({name!r}).convert({mode!r}))[None]"
+        picture = f"Image.open({json.dumps(name)}).convert({json.dumps(mode)})"
+        return f"from PIL import Image; array = np.asarray({picture})[None]"
     return f"array = {loaded}" if row is None else f"array = {loaded}[{row}:{row + 1}]"
 
 

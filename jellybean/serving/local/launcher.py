@@ -65,8 +65,8 @@ def up(
     """Start every process of a plan; returns once all are ready.
 
     LaunchError names the process that did not become ready; AlreadyRunningError if the project is served already;
-    SettingsError for settings that are refused; CertificateError for a certificate that cannot be used; DeviceError if the
-    device of a worker is not here.
+    SettingsError for settings that are refused; CertificateError for a certificate that cannot be used;
+    DeviceError if the device of a worker is not here.
     `detach`: the run outlives this process; another one will call `down`.
     """
     settings.check()

@@ -70,7 +70,7 @@ def test_another_output_that_fits_is_named_first_and_no_step_that_cannot_work(fo
 
 
 def with_network(folder: Path, name: str = "proba") -> Path:
-    """Add a variant of `risk` whose only output has another name, as torch writes it: no output fits in all variants."""
+    """Add a variant of `risk` whose only output has another name, as torch writes it: no output is in both."""
     path = folder / "models/mlp.onnx"
     write(path, [helper.make_node("Identity", ["x"], [name])], {"x": ["n", 4]}, [tensor(name, FLOAT, ["n", CLASSES])])
     variant = f"mlp: {{model: models/mlp.onnx, sha256: {file_sha256(path)}}}"

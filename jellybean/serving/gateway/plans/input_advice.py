@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from jellybean_agent import tensor_mismatch
 
-
 ONE_ROW = "[:1]"  # the change of an array of several rows, each of which may be a request
 _ADVICE = re.compile(
     r"(?P<problem>source (?P<source>[^\s:]+): .*); send array"
@@ -21,7 +20,7 @@ _ADVICE = re.compile(
 class InputAdvice:
     """The advice at the end of a refusal, and the `problem` before it.
 
-    `dtype`: to convert to, empty for none. `reshape`: the expression, such as `[None]`; `shape`: that of `.reshape(...)`.
+    `dtype`: to convert to, empty for none. `reshape`: an expression, as `[None]`; `shape`: that of `.reshape(...)`.
     """
 
     source: str
