@@ -11,14 +11,16 @@ from jellybean.planning.plan_file import current_plan, plan_options
 from jellybean.report.records import record_plan
 from jellybean.serving.errors import NotRunningError
 from jellybean.serving.run_state import running_state
-from jellybean_solver import Plan, to_document
+from jellybean_solver import Plan, independent_streams_text, to_document
 
 
 def next_commands(directory: Path, plan: Plan) -> str:
     """Text with the next commands after a new plan, ready to copy: `apply` if a plan is served now, otherwise `up`."""
     arguments = f"{shlex.quote(str(directory))}{plan_options(plan)}"
     follow_up = "apply" if _is_running(directory) else "up"
-    if plan.workflows or operators_without_model(plan):  # such a plan cannot be served on this machine
+    if (
+        plan.workflows or operators_without_model(plan) or independent_streams_text(plan)
+    ):  # such a plan cannot be served on this machine
         follow_up = "explain"
     return f"jellybean simulate {arguments}, jellybean {follow_up} {arguments}"
 

@@ -12,10 +12,16 @@ import typer
 from jellybean.cli.app import Directory, Json, Overrides, Stale, app, example
 from jellybean.cli.console import EXIT_BAD_INPUT, errors, out, print_json, say, warn
 from jellybean.cli.failures import failure
-from jellybean.cli.projects import tell_never_measured, warn_about_figures, warn_about_hop, warn_about_stale_profiles
+from jellybean.cli.projects import (
+    tell_never_measured,
+    unservable_reasons,
+    warn_about_figures,
+    warn_about_hop,
+    warn_about_stale_profiles,
+)
 from jellybean.display.terminal import BAD
 from jellybean.documents import MultiWorkflowProject, build_problem, json_schemas, load_any_project, require_folder
-from jellybean.documents.layout import workflow_folders
+from jellybean.documents.layout import WORKFLOW_FILE, workflow_folders
 from jellybean.documents.todos import Todo, read_todos, remove_todos
 from jellybean.errors import DocumentError, DocumentProblem
 
@@ -75,11 +81,14 @@ def validate(
     warn_about_hop(project)
     warn_about_figures(project)
     tell_never_measured(project)
+    for folder, reason in (unserved := unservable_reasons(project)).items():
+        warn(f"{folder / WORKFLOW_FILE}: {reason}")
     parts = project.workflows if isinstance(project, MultiWorkflowProject) else {project.workflow.name: project}
     if json:
         outdated = [entry.to_dict() for part in parts.values() for entry in part.stale]
         lists = _json_lists(todos, fixed, removed, comments)
-        print_json({"valid": True, "problems": [], **lists, **({"stale": outdated} if outdated else {})})
+        more = {"stale": outdated, "not_served": [*unserved.values()]}
+        print_json({"valid": True, "problems": [], **lists, **{key: value for key, value in more.items() if value}})
         return
     fleet = project.infrastructure
     workflows = (

@@ -18,14 +18,16 @@ from jellybean.documents import (
     load_project,
     machine_notes,
     override_options,
+    request_graph,
     require_current,
 )
 from jellybean.documents.layout import WORKFLOW_FILE
 from jellybean.documents.overrides import option_text
 from jellybean.documents.provenance.noise import hop_noise
 from jellybean.documents.provenance.own_device import never_measured
-from jellybean.errors import DocumentError
+from jellybean.errors import DocumentError, JellyBeanError
 from jellybean.planning.plan_file import PLAN_FILE, planned_overrides
+from jellybean_solver import independent_streams_text
 
 
 @contextmanager
@@ -137,6 +139,18 @@ def tell_never_measured(project: AnyProject) -> None:
                 f"{file}: never measured, but by hand or imported: {', '.join(names)}. To measure a type: `{command} "
                 "--on WORKER`, a worker of it that has joined, or on such a machine `--type NAME --merge`, without --on"
             )
+
+
+def unservable_reasons(project: AnyProject) -> dict[Path, str]:
+    """Folder of a workflow that can be planned and simulated, but not served -> the reason."""
+    reasons = {part.directory: independent_streams_text(request_graph(part)) for part in _parts(project)}
+    return {folder: reason for folder, reason in reasons.items() if reason}
+
+
+def require_servable(project: Project) -> None:
+    """JellyBeanError if the workflow cannot be served, whatever the plan."""
+    for reason in unservable_reasons(project).values():
+        raise JellyBeanError(f"{project.workflow.name}: {reason}")
 
 
 def _parts(project: AnyProject) -> Iterable[Project]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jellybean.documents.heldout import HeldOut, load_heldout
 from jellybean.documents.multi_workflow import AnyProject, MultiWorkflowProject, load_any_project
 from jellybean.documents.overrides import override_options
-from jellybean.documents.planning_problem.build import build_problem, require_current
+from jellybean.documents.planning_problem.build import build_problem, request_graph, require_current
 from jellybean.documents.planning_problem.cuts import build_cuts
 from jellybean.documents.project import Project, load_project, machine_notes, read_profiles, require_folder
 from jellybean.documents.schema.infrastructure import InfrastructureDocument
@@ -30,6 +30,7 @@ __all__ = [
     "machine_notes",
     "override_options",
     "read_profiles",
+    "request_graph",
     "require_current",
     "require_folder",
     "write_profiles",

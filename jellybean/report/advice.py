@@ -12,7 +12,7 @@ from jellybean.planning.plan_file import current_hash, plan_options
 from jellybean.report.store import Snapshot, Store
 from jellybean.serving.errors import ServingError
 from jellybean.serving.run_state import running_state
-from jellybean_solver import Plan
+from jellybean_solver import Plan, independent_streams_text
 
 HASH_DIGITS = 12  # digits of a plan's hash in messages and file names
 MAX_KNOWN_PLANS = 10  # plans that are listed if one is not found
@@ -27,6 +27,9 @@ def find_advice(snapshot: Snapshot, plan: Plan, store: Store) -> Iterator[str]:
         yield f"jellybean plan {project}{options}  comes first: plan.json has another plan now"
     if snapshot.prediction is None:
         yield f"jellybean simulate {project}{options}  predicts latency and the highest sustained rate"
+    if reason := independent_streams_text(plan):
+        yield from (f"{plan.name}: {sentence}" for sentence in reason.splitlines())
+        return
     if not all(operator.model is not None for operator in plan.operators):
         if snapshot.bench is None:
             yield "Variants without a model file can be planned and simulated, but not served or measured."

@@ -65,8 +65,8 @@ def make_headline(judgement: Judgement) -> Headline:
         return Headline(HeadlineLevel.WARNING, "Not as predicted", (*deviations, *gaps))
     if not any(comparison.measured is not None for comparison in judgement.comparisons):
         title = "Not measured at the planned rate" if judgement.is_scaled else "Not measured yet"
-        return Headline(HeadlineLevel.OPEN, title, ("All figures are predictions.",))
-    within = (f"{_within(judgement)} within tolerance of the prediction.", *gaps)
+        return Headline(HeadlineLevel.OPEN, title, ("All figures are predictions",))
+    within = (*_within(judgement), *gaps)
     if judgement.bench is None:
         return Headline(HeadlineLevel.OPEN, "Measured in part", within)
     title = "Meets its targets, as predicted" if judgement.targets else "As predicted"
@@ -123,12 +123,13 @@ def _utilisations(workers: Sequence[WorkerUse]) -> Iterator[str]:
         yield f"Utilisation of {more} more {formats.plural('worker', more)} not as predicted"
 
 
-def _within(judgement: Judgement) -> str:
-    """How many figures are within tolerance, where none is outside: `7 of 7 figures and 3 of 3 utilisations`."""
+def _within(judgement: Judgement) -> Iterator[str]:
+    """How many figures are within tolerance, where none is outside; nothing if none was compared."""
     figures = sum(c.verdict is ComparisonVerdict.WITHIN for c in judgement.comparisons)
     workers = sum(worker.verdict is ComparisonVerdict.WITHIN for worker in judgement.workers)
-    both = f" and {workers} of {workers} utilisations" if workers else ""
-    return f"{figures} of {figures} figures{both}"
+    counts = [(figures, "figures"), (workers, "utilisations")]
+    if compared := [f"{count} of {count} {what}" for count, what in counts if count]:
+        yield f"{' and '.join(compared)} within tolerance of the prediction"
 
 
 def _gaps(judgement: Judgement) -> Iterator[str]:

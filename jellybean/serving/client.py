@@ -6,6 +6,7 @@ with Client.of("demo/digits") as client:
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import threading
@@ -21,7 +22,7 @@ import numpy as np
 
 from jellybean.serving.endpoint import Endpoint
 from jellybean.serving.errors import HandshakeError, KeptError, RequestError, ServingError
-from jellybean.serving.run_state import running_state
+from jellybean.serving.run_state import naming_failing, running_state
 from jellybean_agent import (
     AgentError,
     Array,
@@ -68,6 +69,7 @@ class Client:
 
     def __init__(self, address: str, *, timeout_s: float = TIMEOUT_S, tls: Path | str | None = None) -> None:
         self.address, self._timeout_s = address, timeout_s
+        self._directory: Path | None = None  # project that the gateway runs for on this machine
         self._lock = threading.Lock()  # held while connections are opened
         self._channel: grpc.Channel | None = None
         self._stub: Any = None  # gRPC stub of the current channel
@@ -100,8 +102,14 @@ class Client:
 
     @classmethod
     def of(cls, directory: Path | str, *, timeout_s: float = TIMEOUT_S) -> Self:
-        """A client of a project's run on this machine. NotRunningError when nothing is up."""
-        return cls(running_state(Path(directory)).gateway_address, timeout_s=timeout_s)
+        """A client of a project's run on this machine. NotRunningError when nothing is up.
+
+        The error of a request names the processes of the run that are started again and again, with the reason.
+        """
+        path = Path(directory).resolve()
+        client = cls(running_state(path).gateway_address, timeout_s=timeout_s)
+        client._directory = path
+        return client
 
     @classmethod
     def at(cls, endpoint: Endpoint, *, timeout_s: float = TIMEOUT_S) -> Self:
@@ -132,7 +140,8 @@ class Client:
     def _answer(
         self, request: gateway_pb2.InferRequest, timeout_s: float | None, headers: Mapping[str, str] | None = None
     ) -> dict[str, Array]:
-        response = self._call("Infer", request, timeout_s, headers)
+        with contextlib.nullcontext() if self._directory is None else naming_failing(self._directory):
+            response = self._call("Infer", request, timeout_s, headers)
         if response.kept:
             raise KeptError(response.request_id)
         return {name: decode_tensor(tensor) for name, tensor in response.outputs.items()}

@@ -14,6 +14,10 @@ class LaunchError(ServingError):
     """A process of the run did not come up; names it and ends with the last lines of its log."""
 
 
+class SettingsError(InputError, LaunchError):
+    """Settings of a run that exclude each other, cannot be used, or lack what the plan needs."""
+
+
 class DeviceError(InputError, ServingError):
     """Models cannot run here on the device of a worker; says why and what to install."""
 

@@ -113,8 +113,12 @@ def naming_failing(directory: Path) -> Iterator[None]:
     try:
         yield
     except RequestError as error:
-        state = read_state(directory.resolve())
-        if state is None or type(error) is not RequestError or not (sentences := failing(state)):
+        if type(error) is not RequestError or error.status == "INVALID_ARGUMENT":
+            raise
+        state = None
+        with contextlib.suppress(OtherVersionError):  # of a run that was started meanwhile
+            state = read_state(directory)
+        if state is None or not (sentences := failing(state)):
             raise
         raise RequestError(error.status, "; ".join((error.reason, *sentences))) from error
 

@@ -177,8 +177,11 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "worker_at",
     ),
     "model.streams": (
+        "GraphOperator",
+        "RequestGraph",
         "RequestStream",
         "arrival_times",
+        "independent_streams_text",
         "request_streams",
     ),
     "outcome": (

@@ -112,8 +112,11 @@ from jellybean_solver.model.sites import tier_at as tier_at
 from jellybean_solver.model.sites import worker_at as worker_at
 from jellybean_solver.model.stream_assignment import StreamAssignment as StreamAssignment
 from jellybean_solver.model.stream_assignment import whole_stream_times as whole_stream_times
+from jellybean_solver.model.streams import GraphOperator as GraphOperator
+from jellybean_solver.model.streams import RequestGraph as RequestGraph
 from jellybean_solver.model.streams import RequestStream as RequestStream
 from jellybean_solver.model.streams import arrival_times as arrival_times
+from jellybean_solver.model.streams import independent_streams_text as independent_streams_text
 from jellybean_solver.model.streams import request_streams as request_streams
 from jellybean_solver.outcome import ACCURACY_TOLERANCE as ACCURACY_TOLERANCE
 from jellybean_solver.outcome import COST_TOLERANCE as COST_TOLERANCE

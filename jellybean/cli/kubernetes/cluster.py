@@ -14,7 +14,7 @@ from rich.table import Table
 from jellybean.cli.app import Directory, Json, Overrides, Stale, app, example
 from jellybean.cli.console import EXIT_FAILURE, out, print_json, progress, say
 from jellybean.cli.current_plan import load_current_plan
-from jellybean.cli.projects import open_project, planned_options
+from jellybean.cli.projects import open_project, planned_options, require_servable
 from jellybean.display.terminal import BAD, GOOD
 from jellybean.documents import Project, load_project
 from jellybean.errors import JellyBeanError
@@ -76,6 +76,7 @@ def deploy(
     """Deploy the plan to Kubernetes. A running plan is replaced without downtime. Can be run again at any time."""
     with planned_options(directory, overrides) as plan_overrides:
         project = open_project(directory, plan_overrides, stale=stale)
+    require_servable(project)
     cluster = connect_to(kubeconfig, context, namespace)
     from jellybean_k8s import deploy as deploy_plan
 

@@ -11,7 +11,7 @@ import typer
 from jellybean.cli.app import Directory, Json, Overrides, Stale, app, checked_folder, example
 from jellybean.cli.console import out, print_json
 from jellybean.cli.current_plan import load_current_plan
-from jellybean.cli.projects import open_project, planned_options
+from jellybean.cli.projects import open_project, planned_options, require_servable
 from jellybean.documents import Project
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ def _resource(project: Project) -> dict[str, Any]:
     from jellybean.documents.kubernetes import load_kubernetes
     from jellybean.operator.resource import to_resource
 
+    require_servable(project)
     return to_resource(project, load_kubernetes(project.directory))
 
 
@@ -93,5 +94,6 @@ def render_objects(project: Project, *, service_monitor: bool, what_if: bool) ->
     from jellybean.documents.kubernetes import load_settings
     from jellybean_k8s import render as render_plan
 
+    require_servable(project)
     settings = load_settings(project.directory)
     return render_plan(load_current_plan(project, what_if=what_if), settings, service_monitor=service_monitor)

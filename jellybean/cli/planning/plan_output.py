@@ -15,7 +15,7 @@ from jellybean.cli.current_plan import next_commands
 from jellybean.planning.plan_file import PLAN_FILE, replaces_served_plan, write_plan_file
 from jellybean.planning.project_plan import Planned
 from jellybean.report.records import record_plan
-from jellybean_solver import Plan
+from jellybean_solver import Plan, independent_streams_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +69,5 @@ class PlanOutput:
             say(f"wrote {self.file}; {path} is unchanged; compare: jellybean diff {self.directory} {self.file}")
         else:
             say(f"wrote {path}; next: {next_commands(self.directory, plan)}")
+            for reason in independent_streams_text(plan).splitlines():
+                say(f"{plan.name}: {reason}")

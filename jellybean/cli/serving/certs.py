@@ -15,7 +15,7 @@ from jellybean.cli.console import out, print_json, say
 from jellybean.cli.current_plan import load_current_plan
 from jellybean.cli.projects import open_project, planned_options
 from jellybean.display.terminal import GOOD
-from jellybean.errors import JellyBeanError
+from jellybean.errors import InputError, JellyBeanError
 from jellybean.folders import state_folder
 from jellybean_agent import (
     PRIVATE_KEY_FILE,
@@ -138,5 +138,5 @@ def _left_alone(folder: Path, made: Collection[str]) -> dict[str, Credentials]:
 
 def _inside(folder: Path, path: str) -> Path:
     if not stays_inside_folder(path):
-        raise JellyBeanError(f"{path!r} is not a valid name: its path is outside {folder}")
+        raise InputError(f"{path!r} is not a valid name: its path is outside {folder}")
     return folder / path

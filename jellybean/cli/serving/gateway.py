@@ -12,6 +12,7 @@ from jellybean.cli.app import Directory, HedgeAfter, Json, LogFormat, Overrides,
 from jellybean.cli.console import print_json, progress, say
 from jellybean.cli.current_plan import load_current_plan
 from jellybean.cli.projects import open_project, planned_options
+from jellybean.cli.serving.gateway_options import check_settings
 from jellybean.cli.serving.servable import servable
 from jellybean.cli.serving.watch import run_json, watch
 from jellybean.errors import InputError
@@ -95,12 +96,9 @@ def gateway(
 
     if log_format is not None:
         os.environ["JELLYBEAN_LOG"] = log_format  # inherited by the processes, including restarted ones
-    with planned_options(directory, overrides) as options:
-        project = open_project(directory, options, stale=stale)
-    plan, _ = servable(project, max_workers=None)
     settings = JoinedSettings(
         peers,
-        state_folder(project.directory.resolve()),
+        directory.resolve() / STATE_FOLDER,
         listen=listen,
         enrol=enrol,
         certificate_hours=certificate_hours,
@@ -110,6 +108,11 @@ def gateway(
         metrics_port=metrics_port,
         hedge_after=parse_hedge_after(hedge_after),
     )
+    check_settings(settings)
+    with planned_options(directory, overrides) as options:
+        project = open_project(directory, options, stale=stale)
+    plan, _ = servable(project, max_workers=None)
+    state_folder(directory)
     with progress("gateway") as advance:
         running = serve_joined(project.directory, to_document(plan), settings, detach=detach, progress=advance)
     with stopped_on_failure(running):

@@ -9,6 +9,7 @@ import typer
 
 if TYPE_CHECKING:
     from jellybean.serving.endpoint import Endpoint
+    from jellybean.serving.local.settings import JoinedSettings, LaunchSettings
 
 GatewayAt = Annotated[
     str | None,
@@ -18,6 +19,16 @@ AdminTls = Annotated[
     Path | None,
     typer.Option("--tls", metavar="FOLDER", help="With --gateway: an admin's certificate; DIR's by default."),
 ]
+
+
+def check_settings(settings: LaunchSettings | JoinedSettings) -> None:
+    """BadParameter for options of a run that exclude each other, before anything is planned."""
+    from jellybean.serving.errors import SettingsError
+
+    try:
+        settings.check()
+    except SettingsError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def given_endpoint(directory: Path, gateway: str | None, tls: Path | None) -> Endpoint | None:

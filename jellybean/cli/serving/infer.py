@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+from collections.abc import Sequence
 from typing import Annotated
 
 import numpy as np
@@ -12,7 +12,14 @@ from jellybean.cli.app import Directory, Json, Overrides, app, example
 from jellybean.cli.console import out, print_json, progress
 from jellybean.cli.documents import check_project
 from jellybean.cli.serving.gateway_options import AdminTls, GatewayAt, given_endpoint
-from jellybean.cli.serving.request_inputs import parse_inputs, requests_by_row
+from jellybean.cli.serving.request_inputs import (
+    input_values,
+    parse_inputs,
+    refusal_on_the_command_line,
+    requests_by_row,
+)
+from jellybean.errors import InputError
+from jellybean.serving.errors import RequestError
 from jellybean.tensor_files import Array
 
 
@@ -55,7 +62,6 @@ def infer(
     """Send one request, or one for each row of a file, and print the answers."""
     from jellybean.bench.answer_metrics import text_of
     from jellybean.serving.client import Chunk, Client
-    from jellybean.serving.run_state import naming_failing
 
     check_project(directory, overrides)
     tensors = parse_inputs(inputs)
@@ -66,8 +72,11 @@ def infer(
         for number, request in enumerate(requests):
             advance(number, len(requests), f"request {number + 1}")
             chunk = Chunk(stream, begins=number == 0, ends=number == len(requests) - 1) if stream else None
-            with contextlib.nullcontext() if endpoint else naming_failing(directory):
+            try:
                 answers.append(client.infer(request, chunk=chunk))
+            except RequestError as error:
+                _check_options(error, inputs, rows=rows, stream=stream)
+                raise
     if json:
         found = [
             {name: text_of(value) if text else value.tolist() for name, value in answer.items()} for answer in answers
@@ -78,6 +87,15 @@ def infer(
         for name, value in answer.items():
             shown = readable(value, is_text=text)
             out.print(f"{f'row {number}, ' if rows else ''}{name}: {shown}", soft_wrap=True)
+
+
+def _check_options(error: RequestError, inputs: Sequence[str], *, rows: bool, stream: str) -> None:
+    """InputError, in terms of the command line, if an option is the reason why a request was refused."""
+    if stream and error.status == "UNIMPLEMENTED":  # the gateway names parameters of the inference protocols
+        raise InputError("no operator of this plan keeps a state between requests: leave out --stream") from error
+    refusal = refusal_on_the_command_line(error.reason, input_values(inputs), rows=rows)
+    if refusal != error.reason:
+        raise InputError(refusal) from error
 
 
 def readable(value: Array, *, is_text: bool = False) -> str:

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from jellybean.cli.console import warn
 from jellybean.cli.current_plan import load_current_plan, operators_without_model
+from jellybean.cli.projects import require_servable
 from jellybean.documents import Project
 from jellybean.errors import JellyBeanError
 from jellybean.planning.project_plan import unproven
-from jellybean_solver import Plan, request_streams
+from jellybean_solver import Plan
 
 MAX_WORKERS = 100  # worker processes on one machine
 
@@ -21,12 +22,8 @@ def servable(project: Project, *, max_workers: int | None = MAX_WORKERS, anew: b
     """
     name, operators = project.workflow.name, project.workflow.operators
     _require_models(name, [o for o, spec in operators.items() if not any(v.is_served for v in spec.variants.values())])
+    require_servable(project)
     plan = load_current_plan(project, anew=anew)
-    if len(request_streams(plan)) > 1:
-        raise JellyBeanError(
-            f"{plan.name}: its sources form several independent request streams; "
-            "to serve them, split the workflow into one per stream"
-        )
     _require_models(plan.name, operators_without_model(plan))
     workers = sum(plan.sites.get(worker.tier, 1) for worker in plan.workers)
     if max_workers is not None and workers > max_workers:

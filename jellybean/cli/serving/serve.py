@@ -24,13 +24,13 @@ from jellybean.cli.app import (
 from jellybean.cli.console import EXIT_FAILURE, out, print_json, progress
 from jellybean.cli.documents import check_project
 from jellybean.cli.projects import open_project, planned_options
-from jellybean.cli.serving.gateway_options import AdminTls, GatewayAt, given_endpoint
+from jellybean.cli.serving.gateway_options import AdminTls, GatewayAt, check_settings, given_endpoint
 from jellybean.cli.serving.servable import MAX_WORKERS, servable, worker_count
 from jellybean.cli.serving.watch import run_json, watch
 from jellybean.display.terminal import GOOD
 from jellybean.documents import Project
 from jellybean.documents.layout import holds_several_workflows, workflow_folders
-from jellybean.errors import JellyBeanError
+from jellybean.errors import InputError
 from jellybean.serving.run_state import GATEWAY_NAME, is_serving_joined
 from jellybean_solver import to_document
 
@@ -76,14 +76,12 @@ def up(
 
     if holds_several_workflows(directory):
         one = next(iter(workflow_folders(directory).values()))
-        raise JellyBeanError(
+        raise InputError(
             f"{directory}: several workflows can be planned and simulated together, but not served yet; "
             f"to serve one of them with its own plan: jellybean up {one}"
         )
     if log_format is not None:
         os.environ["JELLYBEAN_LOG"] = log_format  # inherited by all processes, including restarted ones
-    with planned_options(directory, overrides) as options:
-        project = open_project(directory, options, stale=stale, shows_times=True)
     settings = LaunchSettings(
         port=port,
         http_port=http_port,
@@ -93,6 +91,9 @@ def up(
         hedge_after=parse_hedge_after(hedge_after),
         allow_python=parse_allowed_python(allow_python),
     )
+    check_settings(settings)
+    with planned_options(directory, overrides) as options:
+        project = open_project(directory, options, stale=stale, shows_times=True)
     start(project, settings, detach=detach, json=json)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ from jellybean.documents.flow import Flow
 from jellybean.documents.schema.flow_style import flow_style
 from jellybean.documents.schema.reader import DocPath
 from jellybean.quantities import did_you_mean, quoted
-from jellybean_agent import no_served_output, unserved_reason
+from jellybean_agent import is_zipmap, no_served_output, unserved_reason
 from jellybean_solver import Edge, EdgeKind
 
 Models = Mapping[str, Mapping[str, ModelSignature]]  # operator -> variant -> inputs and outputs of its model
@@ -37,6 +37,7 @@ class ArrayHeader:
 
 
 HELD_OUT = "held-out inputs"
+_SCORES = ("float32", "float64")  # types of the tensor that a classifier gives in place of a ZipMap
 Arrays = Mapping[str, ArrayHeader]  # source -> header of its held-out inputs
 
 
@@ -99,6 +100,13 @@ def _check_answers(workflow: CheckedWorkflow, operator: str, variants: Mapping[s
             hint = (
                 f"name the output that is the answer in each, output: NAME ({variant} has {known}), or change a model"
             )
+            scores = [
+                (name, port)
+                for name in (first, variant)
+                for port in variants[name].outputs
+                if is_zipmap(port.tensor.dtype)
+            ]
+            hint = "; ".join([hint, *(_export_anew(name, port) for name, port in scores)])
             workflow.tree.add(("operators", operator, "variants", variant), message, hint, key=True)
 
 
@@ -176,7 +184,8 @@ def _check_fit(
             origin = f"{edge.upstream} ({', '.join(upstreams)})" if upstreams else edge.upstream
             text = f"{origin} does not fit input {port.name!r} of {operator} {variant}: {message}"
             written = _written(workflow, (*base, index))
-            other_output = _other_output(written, edge, port, models.get(edge.upstream, {}))
+            senders = models.get(edge.upstream, {})
+            other_output = _other_output(written, edge, port, senders) or _own_outputs(edge, port, upstreams, senders)
             change = "change the model" if upstreams == [HELD_OUT] else "change one of the models"
             conversions = _conversions(workflow, written, edge, found, message)
             workflow.tree.add((*base, index), text, ", or ".join([*other_output, change, *conversions]))
@@ -222,6 +231,44 @@ def _other_output(written: Any, edge: Edge, port: Port, upstreams: Mapping[str, 
     edge_as_written = written if isinstance(written, Mapping) else {"from": edge.upstream}
     name = min(found, key=lambda item: item[0])[1]
     return [f"write {flow_style({**edge_as_written, 'output': name})} in place of {flow_style(written)}"]
+
+
+def _own_outputs(edge: Edge, port: Port, variants: Sequence[str], upstreams: Mapping[str, ModelSignature]) -> list[str]:
+    """What to write in each of these variants so that it sends another output of its model, which fits.
+
+    Empty unless each of them has such an output, or one that fits once it is exported as a tensor (ZipMap).
+    """
+    ways: list[str] = []
+    for variant in variants:
+        model = upstreams.get(variant)
+        sent = model.output(edge.output) if model is not None else None
+        others = [one for one in model.outputs if one != sent] if model is not None else []
+        maps = next((one for one in others if is_zipmap(one.tensor.dtype) and port.tensor.dtype in _SCORES), None)
+        if (fitting := _fitting(others, port, edge.kind)) is not None:
+            ways.append(f"write {_named_output(edge, fitting)} in {variant}")
+        elif maps is not None:
+            ways.append(f"{_export_anew(variant, maps)}; then write {_named_output(edge, maps)} in {variant}")
+        else:
+            return []
+    return [" and ".join(ways)] if ways else []
+
+
+def _fitting(outputs: Sequence[Port], port: Port, kind: EdgeKind) -> Port | None:
+    """An output that can be sent to an input, one of known type and shape if there is one; None if none can."""
+    found = [one for one in outputs if not _refusal(one.tensor, port, kind)]
+    return min(found, key=lambda one: one.tensor.shape is None or None in one.tensor.shape[1:], default=None)
+
+
+def _named_output(edge: Edge, output: Port) -> str:
+    """The key of a variant that makes an edge carry this output of its model."""
+    if edge.output is None:
+        return f"output: {flow_style(output.name)}"
+    return f"outputs: {flow_style({edge.output: output.name})}"
+
+
+def _export_anew(variant: str, output: Port) -> str:
+    """What to do about a classifier's scores that are a list of maps."""
+    return f"export {variant} again, as its output {output.name} {unserved_reason(output.tensor.dtype)}"
 
 
 def _refusal(tensor: Tensor, port: Port, kind: EdgeKind) -> str:
@@ -293,7 +340,8 @@ def _edge_problems(
                 found.by_reason.setdefault(why, []).append(name)
         elif edge.output is not None and edge.output not in upstream.names.outputs:  # else `_check_names` reports it
             known = [item.name for item in upstream.outputs]
-            how = f"; if {name} only calls it otherwise, write in it outputs: {flow_style({edge.output: known[0]})}"
+            meant = _fitting(upstream.outputs, port, edge.kind) or upstream.outputs[0]
+            how = f"; if {name} only calls it otherwise, write in it {_named_output(edge, meant)}"
             hint = did_you_mean(edge.output, known) or f"outputs: {', '.join(known)}{how}"
             workflow.tree.add((*path, "output"), f"model {name} of {edge.upstream} has no output {edge.output!r}", hint)
     return found

@@ -15,6 +15,7 @@ from jellybean.documents.planning_problem.device_memory import require_device_me
 from jellybean.documents.planning_problem.model_files import model_ref, python_ref, with_model_path
 from jellybean.documents.planning_problem.stream_capacity import with_whole_streams
 from jellybean.documents.planning_problem.variants import build_variant, fan_out_ratios
+from jellybean.documents.project import Project
 from jellybean.documents.schema.infrastructure import InfrastructureDocument
 from jellybean.documents.schema.profiles import (
     ProfilesDocument,
@@ -23,10 +24,12 @@ from jellybean.documents.schema.reader import dotted
 from jellybean.documents.schema.workflow import WorkflowDocument
 from jellybean.errors import DocumentError, DocumentProblem, StaleProfilesError
 from jellybean_solver import (
+    GraphOperator,
     Link,
     Operator,
     Pool,
     Problem,
+    RequestGraph,
     Slo,
     Source,
     combine_workflows,
@@ -58,18 +61,7 @@ def build_problem(project: AnyProject) -> Problem:
     return Problem(
         name=workflow.name,
         tiers=infrastructure.tiers,
-        sources=tuple(
-            Source(
-                name,
-                source.tier,
-                source.rate_per_s,
-                source.message_bytes,
-                source.arrivals,
-                source.deliver,
-                source.streams or 0,
-            )
-            for name, source in workflow.sources.items()
-        ),
+        sources=_sources(workflow),
         operators=_operators(project.directory, workflow, infrastructure, project.profiles, flow),
         pools=_pools(infrastructure),
         links=tuple(
@@ -91,6 +83,14 @@ def build_problem(project: AnyProject) -> Problem:
     )
 
 
+def request_graph(project: Project) -> RequestGraph:
+    """Sources and edges of a project's workflow; needs no profiles."""
+    workflow, sites = project.workflow, project.infrastructure.sites
+    flow = follow_requests(workflow, sites)
+    operators = tuple(GraphOperator(name, flow.edges.get(name, ())) for name in flow.order)
+    return RequestGraph(_sources(workflow), operators, sites)
+
+
 def require_current(project: AnyProject) -> None:
     """StaleProfilesError with all stale entries of the project's workflows, unless they are accepted."""
     parts = project.workflows.values() if isinstance(project, MultiWorkflowProject) else [project]
@@ -108,6 +108,21 @@ def _with_model_paths(problem: Problem, workflow: str) -> Problem:
         for operator in problem.operators
     )
     return replace(problem, operators=tuple(operators))
+
+
+def _sources(workflow: WorkflowDocument) -> tuple[Source, ...]:
+    return tuple(
+        Source(
+            name,
+            source.tier,
+            source.rate_per_s,
+            source.message_bytes,
+            source.arrivals,
+            source.deliver,
+            source.streams or 0,
+        )
+        for name, source in workflow.sources.items()
+    )
 
 
 def _pools(infrastructure: InfrastructureDocument) -> tuple[Pool, ...]:

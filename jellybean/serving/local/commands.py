@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from jellybean.errors import InputError
-from jellybean.serving.errors import DeviceError, LaunchError
+from jellybean.serving.errors import DeviceError, SettingsError
 from jellybean_agent import (
     ALLOW_PYTHON_FLAG,
     GATEWAY,
@@ -60,10 +60,10 @@ def write_plan(folder: Path, document: Mapping[str, Any], addresses: Mapping[str
 
 
 def require_allowed(view: PlanView, allow_python: frozenset[str]) -> None:
-    """LaunchError when an agent would refuse to run a function of the plan."""
+    """SettingsError when an agent would refuse to run a function of the plan."""
     for operator in view.operators.values():
         if operator.python is not None and (why := python_refusal(operator.python.function, allow_python)) is not None:
-            raise LaunchError(f"{operator.name}/{operator.variant}: {why}")
+            raise SettingsError(f"{operator.name}/{operator.variant}: {why}")
 
 
 def require_devices(view: PlanView) -> None:

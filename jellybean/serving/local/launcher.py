@@ -22,7 +22,7 @@ import psutil
 from jellybean.folders import state_folder
 from jellybean.serving.client import Client
 from jellybean.serving.endpoint import usable_certificates
-from jellybean.serving.errors import AlreadyRunningError, LaunchError, RequestError
+from jellybean.serving.errors import AlreadyRunningError, LaunchError, RequestError, SettingsError
 from jellybean.serving.gateway.plans.replaced_plan import forget_replaced_plan
 from jellybean.serving.local.commands import (
     PYTHON,
@@ -65,11 +65,15 @@ def up(
     """Start every process of a plan; returns once all are ready.
 
     LaunchError names the process that did not become ready; AlreadyRunningError if the project is served already;
+    SettingsError for settings that are refused; CertificateError for a certificate that cannot be used;
     DeviceError if the device of a worker is not here.
     `detach`: the run outlives this process; another one will call `down`.
     """
     settings.check()
     directory, view = directory.resolve(), _view(document)
+    if settings.tls is not None:
+        with usable_certificates(directory):
+            make_transport(view.name, (Role.GATEWAY, GATEWAY), settings.tls, insecure=False)
     require_allowed(view, settings.allow_python)
     require_devices(view)
 
@@ -102,6 +106,11 @@ def serve_joined(
             from jellybean.serving.enrolment.authority import read_authority  # needs cryptography, which TLS has
 
             read_authority(settings.authority)
+    try:
+        for address in filter(None, (settings.listen, settings.enrol)):
+            transport.check(address)
+    except AgentError as error:
+        raise SettingsError(str(error)) from error
     addresses = remote_addresses(settings.peers, view, transport)
     kept = settings.state / "gateway"
     kept.mkdir(exist_ok=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from jellybean.serving.errors import LaunchError
+from jellybean.serving.errors import LaunchError, SettingsError
 from jellybean.serving.gateway.gateway import MAX_IN_FLIGHT, TIMEOUT_S
 
 START_S = 120.0
@@ -43,13 +43,19 @@ class LaunchSettings:
     allow_python: frozenset[str] = frozenset()
 
     def check(self) -> None:
-        """LaunchError when ports would be open to everybody unasked, or HTTP is not installed."""
-        _require_http(self.http_port)
+        """SettingsError when ports would be open to everybody unasked, or settings exclude each other.
+
+        LaunchError when HTTP is not installed.
+        """
         if (self.port is not None or self.http_port) and self.tls is None and not self.insecure:
-            raise LaunchError(
+            raise SettingsError(
                 "a port is open to every user of this machine: --tls FOLDER (made by `jellybean certs`), "
                 "or --insecure where that is meant"
             )
+        if self.tls is not None and self.insecure:
+            raise SettingsError("--tls and --insecure exclude each other: give one of them")
+        _require_distinct(self.port, self.http_port, self.metrics_port)
+        _require_http(self.http_port)
 
     def gateway_arguments(self) -> list[str]:
         """The settings as arguments of the gateway's command line."""
@@ -99,7 +105,8 @@ class JoinedSettings:
         return self.state / "certs" / "ca"
 
     def check(self) -> None:
-        """LaunchError when HTTP is not installed."""
+        """SettingsError when two ports for clients are the same, LaunchError when HTTP is not installed."""
+        _require_distinct(self.port, self.http_port)
         _require_http(self.http_port)
 
     def gateway_arguments(self) -> list[str]:
@@ -117,6 +124,14 @@ class JoinedSettings:
 def gateway_certificate(state: Path) -> Path:
     """Folder of the gateway's certificate in a project's state folder."""
     return state / "certs" / "gateway"
+
+
+def _require_distinct(port: int | None, http_port: int, metrics_port: int = 0) -> None:
+    """SettingsError when two ports are the same; 0 is none, or a free one."""
+    options: dict[int, str] = {}
+    for option, number in (("--port", port), ("--http-port", http_port), ("--metrics-port", metrics_port)):
+        if number and options.setdefault(number, option) != option:
+            raise SettingsError(f"{options[number]} and {option} are both {number}: each needs a port of its own")
 
 
 def _require_http(port: int) -> None:

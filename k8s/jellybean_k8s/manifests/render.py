@@ -18,7 +18,7 @@ from jellybean_k8s.manifests.settings import DeploymentSettings
 from jellybean_k8s.manifests.worker_groups import WorkerGroup
 from jellybean_k8s.names import APP_PREFIX, FIELD_MANAGER, OWN_PREFIX, label_value
 from jellybean_k8s.objects import KubeObject
-from jellybean_solver import Plan
+from jellybean_solver import Plan, independent_streams_text
 
 Objects = tuple[KubeObject, ...]
 
@@ -43,6 +43,8 @@ def render(plan: Plan, settings: DeploymentSettings, *, service_monitor: bool = 
 
 def _check(deployed: DeployedPlan) -> None:
     plan, tiers = deployed.plan, deployed.plan.tiers
+    if reason := independent_streams_text(plan):
+        raise DeployError(f"{plan.name}: {reason}")
     for name, tier in [("gateway tier", deployed.gateway_tier), *(("edge tier", tier) for tier in deployed.edge_tiers)]:
         if tier not in tiers:
             raise DeployError(f"{name} {tier}: the tiers of {plan.name} are {', '.join(tiers)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from jellybean_solver.errors import SolverError
 from jellybean_solver.model.plan import Plan
@@ -26,7 +26,49 @@ class RequestStream:
     workflow: str = ""  # the name, if there are several workflows
 
 
-def request_streams(plan: Plan | Problem) -> tuple[RequestStream, ...]:
+@dataclass(frozen=True, slots=True)
+class GraphOperator:
+    """An operator of a request graph: its name and the edges into it."""
+
+    name: str
+    inputs: tuple[Edge, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestGraph:
+    """The part of one workflow that its request streams depend on, known before its models are profiled."""
+
+    sources: tuple[Source, ...]
+    operators: tuple[GraphOperator, ...]
+    sites: Mapping[str, int] = field(default_factory=dict)
+    workflows: tuple[()] = ()
+
+
+def independent_streams_text(plan: Plan | Problem | RequestGraph) -> str:
+    """Why a workflow cannot be served: its sources form several request streams. Empty if each workflow has only one.
+
+    A gateway takes requests that have a message of every source.
+    """
+    by_workflow: dict[str, list[RequestStream]] = {}
+    for stream in request_streams(plan):
+        by_workflow.setdefault(stream.workflow, []).append(stream)
+    sentences = []
+    for workflow, streams in by_workflow.items():
+        if len(streams) > 1:
+            listed = "; ".join(
+                f"{', '.join(source.name for source in stream.sources)} to {', '.join(stream.operators)}"
+                for stream in streams
+            )
+            sentences.append(
+                f"{f'{workflow}: ' if workflow else ''}its sources form {len(streams)} independent request streams "
+                f"({listed}): it can be planned and simulated, but not served; to serve it, write one workflow per "
+                "stream, in workflows/NAME beside one infrastructure.yaml: `jellybean plan` places them on one fleet "
+                "together, and `jellybean up` serves one at a time"
+            )
+    return "\n".join(sentences)
+
+
+def request_streams(plan: Plan | Problem | RequestGraph) -> tuple[RequestStream, ...]:
     """The streams of each workflow, in the order of the sources.
 
     A workflow whose sources all have one rate is one stream; otherwise there is one stream per weakly connected
@@ -48,7 +90,7 @@ def visits_per_request(plan: Plan | Problem) -> Mapping[str, float]:
     return found
 
 
-def _streams(plan: Plan | Problem, names: Sequence[str]) -> tuple[RequestStream, ...]:
+def _streams(plan: Plan | Problem | RequestGraph, names: Sequence[str]) -> tuple[RequestStream, ...]:
     """The streams of the sources and operators of one workflow."""
     group = {name: name for name in names}
     sources = [source for source in plan.sources if source.name in group]
@@ -68,7 +110,7 @@ def _streams(plan: Plan | Problem, names: Sequence[str]) -> tuple[RequestStream,
     return tuple(stream for stream in streams if stream.operators)
 
 
-def _stream(plan: Plan | Problem, names: frozenset[str]) -> RequestStream:
+def _stream(plan: Plan | Problem | RequestGraph, names: frozenset[str]) -> RequestStream:
     sources = tuple(source for source in plan.sources if source.name in names)
     first = sources[0]
     rate_per_s = _in_all(plan, first)
@@ -93,7 +135,7 @@ def _stream(plan: Plan | Problem, names: frozenset[str]) -> RequestStream:
     )
 
 
-def _in_all(plan: Plan | Problem, source: Source) -> float:
+def _in_all(plan: Plan | Problem | RequestGraph, source: Source) -> float:
     """Requests per second of a source, summed over all its sites."""
     return source.rate_per_s * plan.sites.get(source.tier, 1)
 

@@ -177,7 +177,7 @@ def test_what_works_with_one_says_so(two: Path, command: str, capsys: pytest.Cap
 
 
 def test_a_plan_of_several_is_not_served(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _, text = printed(capsys, "up", str(two), status=1)
+    _, text = printed(capsys, "up", str(two), status=2)
     assert f"not served yet; to serve one of them with its own plan: jellybean up {two}/workflows/notes" in " ".join(
         text.split()
     )

@@ -128,13 +128,13 @@ def served(planned: Path) -> Iterator[Path]:
     assert run(["down", str(planned)]) == 0
 
 
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert run([*arguments]) == 1
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str, status: int) -> str:
+    assert run([*arguments]) == status
     return " ".join(capsys.readouterr().err.split())
 
 
 def test_refused_before_anything_of_the_module_has_run(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert f"operator look, variant thirds: {REFUSED}" in refused(capsys, "profile", str(project))
+    assert f"operator look, variant thirds: {REFUSED}" in refused(capsys, "profile", str(project), status=1)
     assert not ran(project)
 
 
@@ -152,7 +152,7 @@ def test_planned_by_what_was_measured(planned: Path) -> None:
 
 
 def test_up_refuses_too(planned: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert f"look/thirds: {REFUSED}" in refused(capsys, "up", str(planned), "--detach")
+    assert f"look/thirds: {REFUSED}" in refused(capsys, "up", str(planned), "--detach", status=2)
     assert not ran(planned)
 
 
@@ -211,6 +211,6 @@ def test_a_step_by_itself_over_the_inference_protocol(served: Path) -> None:
 
 def test_another_plan_needs_to_be_allowed_too(served: Path, capsys: pytest.CaptureFixture[str]) -> None:
     change = ("apply", str(served), "--stale", "--set", "operators.look.variants.thirds.with={times: 3}")
-    assert REFUSED in refused(capsys, *change)
+    assert REFUSED in refused(capsys, *change, status=2)
     assert run([*change, FLAG]) == 0
     assert "serving the new plan" in capsys.readouterr().out

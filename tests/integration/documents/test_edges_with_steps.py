@@ -14,6 +14,7 @@ from jellybean.documents.draft.project_files import write_draft
 from jellybean.errors import DocumentError, DocumentProblem
 from jellybean.profiler.flow import Flow
 from jellybean.profiler.project import workload_of
+from jellybean_agent.execution.model_files import file_sha256
 from tests.support.exported_models import CLASSES, replace, sklearn_classifier, tensor, write
 
 FLOAT = TensorProto.FLOAT
@@ -66,6 +67,50 @@ def test_another_output_that_fits_is_named_first_and_no_step_that_cannot_work(fo
     assert problem.hint == "write {from: risk, output: probabilities} in place of risk, or change one of the models"
     replace(folder, "inputs: [risk]", "inputs: [{from: risk, output: probabilities}]")
     assert problems(folder) == []
+
+
+def with_network(folder: Path, name: str = "proba") -> Path:
+    """Add a variant of `risk` whose only output has another name, as torch writes it: no output is in both."""
+    path = folder / "models/mlp.onnx"
+    write(path, [helper.make_node("Identity", ["x"], [name])], {"x": ["n", 4]}, [tensor(name, FLOAT, ["n", CLASSES])])
+    variant = f"mlp: {{model: models/mlp.onnx, sha256: {file_sha256(path)}}}"
+    replace(folder, "    variants:\n      risk:", f"    variants:\n      {variant}\n      risk:")
+    return folder
+
+
+def test_another_output_of_one_variant_is_named_for_that_variant(folder: Path) -> None:
+    (problem,) = problems(with_network(folder))
+    assert problem.message.startswith("risk (risk) does not fit input")
+    assert problem.hint == "write output: probabilities in risk, or change one of the models"
+    replace(folder, "risk: {model:", "risk: {output: probabilities, model:")
+    assert problems(folder) == []
+
+
+def test_an_output_that_only_one_variant_has_is_named_in_the_other(folder: Path) -> None:
+    replace(with_network(folder), "inputs: [risk]", "inputs: [{from: risk, output: proba}]")
+    (problem,) = problems(folder)
+    assert problem.message == "model risk of risk has no output 'proba'"
+    assert problem.hint.endswith("if risk only calls it otherwise, write in it outputs: {proba: probabilities}")
+
+
+def test_scores_that_are_a_list_of_maps_are_to_be_exported_again(folder: Path) -> None:
+    path = folder / "models/risk.onnx"
+    before = file_sha256(path)
+    replace(with_network(folder), before, sklearn_classifier(path, zipmap=True))
+    (problem,) = problems(folder)
+    assert problem.hint == (
+        "export risk again, as its output probabilities is a list of maps (ZipMap), which is not served: export with "
+        "skl2onnx's options={'zipmap': False}, which gives a tensor; then write output: probabilities in risk, or "
+        "change one of the models"
+    )
+
+
+def test_variants_that_answer_differently_are_told_of_scores_that_are_a_list_of_maps(tmp_path: Path) -> None:
+    sklearn_classifier(tmp_path / "risk.onnx", zipmap=True)
+    write_draft(tmp_path / "p", [tmp_path / "risk.onnx"])
+    (problem,) = problems(with_network(tmp_path / "p"))
+    assert "answer differently" in problem.message
+    assert problem.hint.endswith("options={'zipmap': False}, which gives a tensor")
 
 
 def test_an_edge_after_steps_is_checked_with_what_they_give(folder: Path) -> None:

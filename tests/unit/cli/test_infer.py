@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from jellybean.cli.serving.infer import readable
 from jellybean.errors import JellyBeanError
+from jellybean.serving.client import Client
+from jellybean.serving.errors import RequestError
+from tests.support.command_line import jellybean
+from tests.support.scales_project import make_scales_project
 
 
 def test_answers_are_numbers_unless_they_are_called_text() -> None:
@@ -20,3 +26,30 @@ def test_answers_are_numbers_unless_they_are_called_text() -> None:
 def test_what_is_no_text_is_said() -> None:
     with pytest.raises(JellyBeanError, match=r"text is UTF-8 bytes \(uint8\), not int64"):
         readable(np.array([1, 2]), is_text=True)
+
+
+@pytest.mark.parametrize(
+    ("error", "options", "said"),
+    [
+        (
+            RequestError("INVALID_ARGUMENT", "source x: got int64 [1, 2] (for first); send array.astype('float32')"),
+            ("--input", "x=[1, 2]"),
+            "source x: got int64 [1, 2] (for first); write --input 'x=float32:[1, 2]'",
+        ),
+        (
+            RequestError("UNIMPLEMENTED", "leave out stream and parameter sequence_id"),
+            ("--input", "x=[1, 2]", "--stream", "me"),
+            "leave out --stream",
+        ),
+    ],
+)
+def test_a_refusal_is_said_in_options_of_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: RequestError, options: tuple[str, ...], said: str
+) -> None:
+    def refused(*_arguments: object, **_more: object) -> None:
+        raise error
+
+    project = make_scales_project(tmp_path / "scales")
+    monkeypatch.setattr(Client, "of", lambda _directory: Client("unix:none"))
+    monkeypatch.setattr(Client, "infer", refused)
+    assert said in " ".join(jellybean("infer", str(project), *options, status=2).stderr.split())

@@ -56,7 +56,7 @@ def test_as_predicted(tmp_path: Path) -> None:
     assert (p50.predicted, p50.measured, p50.ratio) == (0.061, 0.066, pytest.approx(0.066 / 0.061))
     assert report.comparison("highest_rate_per_s").measured == 21.0
     assert report.advice == ()
-    assert report.headline.reasons == ("7 of 7 figures and 3 of 3 utilisations within tolerance of the prediction.",)
+    assert report.headline.reasons == ("7 of 7 figures and 3 of 3 utilisations within tolerance of the prediction",)
     assert {slo.metric: slo.measured_state for slo in report.slos} == dict.fromkeys(
         ("accuracy", "latency_p99_s", "cost_usd_per_h"), SloState.MET
     )
@@ -192,7 +192,7 @@ def test_figures_that_were_not_predicted_or_not_measured_are_named(tmp_path: Pat
     unpredicted = f"Latency p50, Latency p90: not predicted (run `jellybean simulate {tmp_path}`)"
     assert build_report(store).headline.level is HeadlineLevel.GOOD
     assert build_report(store).headline.reasons == (
-        "4 of 4 figures within tolerance of the prediction.", unpredicted,
+        "4 of 4 figures within tolerance of the prediction", unpredicted,
     )  # fmt: skip
     store.add_measurement(plan_hash, plans.measurement(plan, utilisation={}, accuracy=None, throughput_per_s=11.0))
     assert build_report(store).headline.level is HeadlineLevel.WARNING
@@ -207,13 +207,22 @@ def test_a_measured_sustained_rate_is_a_measurement(tmp_path: Path) -> None:
     headline = _report(tmp_path, plans.digits(), {"highest_rate_per_s": 21.0}).headline
     assert (headline.level, headline.title) == (HeadlineLevel.OPEN, "Measured in part")
     assert headline.reasons == (
-        "1 of 1 figures within tolerance of the prediction.",
+        "1 of 1 figures within tolerance of the prediction",
         "Cost, Accuracy, Throughput, Latency p50, Latency p90, Latency p99: not measured",
     )
     lower = _report(tmp_path / "lower", plans.digits(), {"highest_rate_per_s": 15.0}).headline
     assert (lower.level, lower.title) == (HeadlineLevel.WARNING, "Not as predicted")
     scaled = _report(tmp_path / "scaled", plans.digits(), plans.measurement(plans.digits(), rate_per_s=6.0)).headline
     assert (scaled.level, scaled.title) == (HeadlineLevel.OPEN, "Not measured at the planned rate")
+
+
+def test_a_sustained_rate_without_a_prediction_is_within_no_tolerance(tmp_path: Path) -> None:
+    store = Store.of(tmp_path)
+    store.add_measurement(store.add_plan(plans.document(plans.digits())), {"highest_rate_per_s": 21.0})
+    headline = build_report(store).headline
+    assert (headline.level, headline.title) == (HeadlineLevel.OPEN, "Measured in part")
+    assert headline.reasons[0] == f"Highest sustained rate: not predicted (run `jellybean simulate {tmp_path}`)"
+    assert not any(reason.endswith(".") for reason in headline.reasons)
 
 
 def test_drift_is_the_newest_against_the_median_of_the_earlier(tmp_path: Path) -> None:

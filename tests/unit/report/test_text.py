@@ -64,7 +64,7 @@ digits: 0.72 USD/h (compute 0.72, network 0.0048), accuracy 93.10 >= 90, proven 
   read      vote      cloud: cloud-1         48.0  0.04
   number    join      cloud: cloud-1         12.0  0.01
 
-Meets its targets, as predicted: 7 of 7 figures and 3 of 3 utilisations within tolerance of the prediction.
+Meets its targets, as predicted: 7 of 7 figures and 3 of 3 utilisations within tolerance of the prediction
 
   figure                  predicted  measured  ratio  tolerance  verdict  target
   Cost (USD/h)                 0.72      0.73   1.01      ± 5 %  within   <= 10.00 met
@@ -135,7 +135,7 @@ def test_the_interval_of_a_prediction_is_in_the_table_where_the_terminal_is_wide
 
 def test_report_table_without_a_measurement_ends_with_the_commands(tmp_path: Path) -> None:
     text = _report_text(tmp_path, plans.digits(), measured=False)
-    assert "Not measured yet: All figures are predictions." in text
+    assert "Not measured yet: All figures are predictions" in text
     assert f"next: jellybean bench {tmp_path}" in " ".join(text.split())
 
 

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from jellybean.cli.failures import failure, status_of
-from jellybean.cli.serving.request_inputs import load_tensor, parse_inputs, requests_by_row
+from jellybean.cli.serving.request_inputs import (
+    input_values,
+    load_tensor,
+    parse_inputs,
+    refusal_on_the_command_line,
+    requests_by_row,
+)
 from jellybean.errors import InputError
+from jellybean.serving.gateway.plans.source_messages import check_inputs
+from jellybean_agent import InvalidInputError, encode_tensor
+from jellybean_protos.agent.v1 import agent_pb2
 
 
 @pytest.fixture
@@ -97,3 +111,78 @@ def test_a_source_is_given_once_and_by_name() -> None:
     for text in ("a", "=1"):
         with pytest.raises(InputError, match="write SOURCE=FILE"):
             parse_inputs([text])
+
+
+def refusal(value: str, dtype: str, shape: tuple[int, ...], *, rows: bool = False) -> str:
+    """What `infer` says of a value that a model does not take; empty if it takes it."""
+    view: Any = SimpleNamespace(source_outputs={"x": [("decide", "each")]})
+    spec = agent_pb2.TensorSpec(dtype=dtype, shape=shape)
+    signature: Any = SimpleNamespace(inputs={"x": spec})
+    tensors = {"x": load_tensor(value)}
+    try:
+        for request in requests_by_row(tensors) if rows else [tensors]:
+            check_inputs(view, lambda operator: signature, {"x": encode_tensor(request["x"])})
+    except InvalidInputError as error:
+        return refusal_on_the_command_line(str(error), input_values([f"x={value}"]), rows=rows)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("value", "shape", "written"),
+    [
+        ("[1, 2, 3, 4]", (-1, 4), "'x=float32:[1, 2, 3, 4]'"),
+        ("int64:[1, 2]", (-1, 2), "'x=float32:[1, 2]'"),
+        ("[[1.5, 2], [3, 4]]", (-1, 4), "'x=[1.5, 2.0, 3.0, 4.0]'"),
+        ("uint8:[[1, 2], [3, 4]]", (1, 4), "'x=float32:[1, 2, 3, 4]'"),
+    ],
+)
+def test_a_literal_that_does_not_fit_is_answered_with_one_that_does(
+    value: str, shape: tuple[int, ...], written: str
+) -> None:
+    said = refusal(value, "float32", shape)
+    assert said.endswith(f"; write --input {written}")
+    (option,) = shlex.split(written)
+    assert refusal(option.partition("=")[2], "float32", shape) == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "shape", "rows"),
+    [
+        ("x.npy[0]", "float64", (-1, 2), False),
+        ("x.npy[1]", "float32", (-1, 2, 1), False),
+        ("x.npy", "float32", (-1, 3, 2), False),
+        ("x.npy", "float64", (-1, 2), True),
+        ("x.npy", "float32", (-1, 2, 1), True),
+        ("held.npz#meta[3]", "float32", (-1, 2), False),
+        ("grey.png", "float32", (-1, 2, 3), False),
+        ("grey.png", "uint8", (-1, 6), False),
+        ("colour.png", "uint8", (1, 18), False),
+        ("bytes:it's.bin", "int32", (-1, -1), False),
+    ],
+)
+def test_a_file_that_does_not_fit_is_answered_with_the_command_that_makes_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, value: str, dtype: str, shape: tuple[int, ...], rows: bool
+) -> None:
+    monkeypatch.chdir(folder)
+    Image.fromarray(np.full((2, 3, 3), 7, dtype=np.uint8)).save("colour.png")
+    Path("it's.bin").write_bytes(b"abc")
+    said = refusal(value, dtype, shape, rows=rows)
+    command, _, option = said.partition("make a file that fits: ")[2].partition(", and give ")
+    assert option == "--input x=x-request.npy"
+    program, *arguments = shlex.split(command)
+    assert program == "python"
+    subprocess.run([sys.executable, *arguments], check=True, timeout=60)
+    assert refusal("x-request.npy", dtype, shape, rows=rows) == ""
+
+
+def test_several_rows_are_answered_with_one_row_or_a_request_each(folder: Path) -> None:
+    said = refusal(f"{folder}/x.npy", "float32", (-1, 2))
+    assert said.endswith(f"; give one row, --input 'x={folder}/x.npy[0]', or send each row as a request: --rows")
+    assert refusal(f"{folder}/x.npy[0]", "float32", (-1, 2)) == ""
+    assert refusal(f"{folder}/x.npy", "float32", (-1, 2), rows=True) == ""
+
+
+def test_a_refusal_without_certain_advice_stays_as_it_is() -> None:
+    assert refusal("[1.5, 2]", "float32", (-1, 3)).endswith("got float32 [1, 2] (for decide)")
+    forged = "source x: no; send array.astype('float32'); import os"
+    assert refusal_on_the_command_line(forged, {"x": "x.npy"}, rows=False) == forged

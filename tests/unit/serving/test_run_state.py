@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,14 @@ import psutil
 import pytest
 
 from jellybean.serving import run_state
-from jellybean.serving.errors import AlreadyRunningError, LaunchError, NotRunningError, OtherVersionError
+from jellybean.serving.client import Client
+from jellybean.serving.errors import (
+    AlreadyRunningError,
+    LaunchError,
+    NotRunningError,
+    OtherVersionError,
+    RequestError,
+)
 from jellybean.serving.local.launcher import _require_down
 from jellybean.serving.local.replace_plan import apply
 from jellybean.serving.local.running import down
@@ -92,6 +101,31 @@ def test_a_run_of_a_version_that_cannot_be_read_is_said_to_be_up(project: Path, 
     state["processes"][0]["started"] -= 1000.0  # it has ended, and another process has its id
     state_path(project).write_text(json.dumps(state), encoding="utf-8")
     assert read_state(project) is None
+
+
+def test_the_client_of_a_project_names_the_worker_that_cannot_restart(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_arguments: object) -> None:
+        raise RequestError("UNAVAILABLE", "worker rack-1 is gone")
+
+    state = running_state(project)
+    now = time.time()
+    rack = ProcessState(
+        "rack-1", 0, now, "unix:rack", "rack.log", restarts=11, death="status 2\nsha256: it was altered"
+    )
+    write_state(project, dataclasses.replace(state, processes=(*state.processes, rack)))
+    monkeypatch.setattr(Client, "_call", gone)
+    monkeypatch.chdir(project.parent)
+    with Client.of(project.name) as client, pytest.raises(RequestError) as refusal:
+        monkeypatch.chdir("/")
+        client.infer({})
+    assert str(refusal.value) == (
+        "worker rack-1 is gone; rack-1 was started again 11 times and ended each time: sha256: it was altered "
+        "(log: rack.log) (UNAVAILABLE)"
+    )
+    with Client("unix:none") as client, pytest.raises(RequestError, match=r"^worker rack-1 is gone \(UNAVAILABLE\)$"):
+        client.infer({})
 
 
 def test_one_folder_may_have_several_paths(project: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from jellybean.quantities import did_you_mean
-from jellybean.serving.gateway.plans.input_advice import what_to_send
+from jellybean.serving.gateway.plans.input_advice import ONE_ROW, what_to_send
 from jellybean_agent import (
     InvalidInputError,
     PlanView,
@@ -38,7 +38,7 @@ def check_inputs(view: PlanView, signature: Signatures, inputs: Inputs) -> None:
             advice = what_to_send(tensor.dtype, shape, spec.dtype, spec.shape) if edge_kind == "each" else ""
             if problem is None and (not shape or (edge_kind == "each" and shape[0] != 1)):
                 problem = f"one request has a leading dimension of 1, got shape {list(shape)}"
-                advice = "; send array[:1], or each row as a request (`infer --rows`)" if shape else ""
+                advice = f"; send array{ONE_ROW}, or each row as a request (`infer --rows`)" if shape else ""
             if problem is not None:
                 raise InvalidInputError(f"source {source}: {problem} (for {operator}){advice}")
 
