@@ -17,7 +17,9 @@ from jellybean.errors import DocumentProblem
 from jellybean.quantities import describe_value, did_you_mean, quoted
 
 SECTIONS = {
-    "workflow": ("kind", "name", "description", "sources", "operators", "labels", "labels_of", "metric", "slo"),
+    "workflow": (
+        *("kind", "name", "description", "sources", "operators", "labels", "labels_of", "stream_ids", "metric", "slo"),
+    ),
     "infrastructure": ("kind", "description", "tiers", "sites", "workers", "links", "limits", "migration"),
     "profiles": ("machine", "runs", "hop", "accuracy", "provenance", "kind", "operators"),
 }

@@ -33,7 +33,8 @@ from jellybean_agent import BUILTIN_STEPS_MODULE, split_function_name
 from jellybean_k8s import CRD_API_VERSION, CRD_KIND, DeploymentSettings, SchemaRules, crd, dns_name, structural_schema
 
 Object = Mapping[str, Any]
-_WORKFLOW_KEYS = ("description", "sources", "operators", "labels", "labels_of", "metric", "slo")
+_NOT_IN_SPEC = ("kind", "name")  # of workflow.yaml: a resource has its own
+_WORKFLOW_KEYS = tuple(name for name in WorkflowDocument.model_fields if name not in _NOT_IN_SPEC)
 _PARTS = {  # file name of a document -> path in the spec
     WORKFLOW_FILE: "spec.",
     INFRASTRUCTURE_FILE: "spec.infrastructure.",
@@ -151,7 +152,7 @@ _ROOT_RULES = [("size(self.metadata.name) <= 63", "the name of a workflow has at
 
 def resource_definition() -> dict[str, Any]:
     """The CustomResourceDefinition."""
-    spec = structural_schema(WorkflowDocument.model_json_schema(), RULES, without=("kind", "name"))
+    spec = structural_schema(WorkflowDocument.model_json_schema(), RULES, without=_NOT_IN_SPEC)
     own = structural_schema(OperatorSpec.model_json_schema(), RULES, without=("kind",))
     fleet = structural_schema(InfrastructureDocument.model_json_schema(), RULES, without=("kind",))
     deployment = structural_schema(KubernetesDocument.model_json_schema(), RULES, without=("kind",))

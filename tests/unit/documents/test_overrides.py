@@ -6,8 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
 from jellybean.documents import Project, load_project
+from jellybean.documents.overrides import SECTIONS
+from jellybean.documents.schema.infrastructure import InfrastructureDocument
+from jellybean.documents.schema.profiles import ProfilesDocument
+from jellybean.documents.schema.workflow import WorkflowDocument
 from jellybean.errors import DocumentError, DocumentProblem
 
 
@@ -152,3 +157,11 @@ def test_problems_of_the_files_stay_where_they_are(folder: Path) -> None:
 def test_overrides_of_documents_not_asked_for_are_left_alone(folder: Path) -> None:
     (folder / "profiles.yaml").unlink()
     assert load_project(folder, ["profiles.hop=1 ms"], profiles=False).profiles is None
+
+
+@pytest.mark.parametrize(
+    ("section", "model"),
+    [("workflow", WorkflowDocument), ("infrastructure", InfrastructureDocument), ("profiles", ProfilesDocument)],
+)
+def test_every_key_of_a_document_is_one_that_an_override_may_begin_with(section: str, model: type[BaseModel]) -> None:
+    assert set(SECTIONS[section]) == {field.alias or name for name, field in model.model_fields.items()}
