@@ -14,7 +14,6 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from jellybean.documents.schema.infrastructure import InfrastructureDocument
 from jellybean.documents.schema.profiles import ProfilesDocument
 from jellybean.documents.schema.workflow import WorkflowDocument
-from jellybean.documents.training import TrainingDocument
 
 # Significant digits: more than any measurement has; the rounding error is at most one part in two million.
 DIGITS = 7
@@ -136,6 +135,8 @@ def _flow(value: dict[str, Any]) -> CommentedMap:
 
 def json_schemas() -> dict[str, dict[str, Any]]:
     """Kind of document -> its JSON Schema (draft 2020-12)."""
+    from jellybean.documents.training import TrainingDocument  # a fifth of the time of importing all documents
+
     models: dict[str, type[BaseModel]] = {
         "Workflow": WorkflowDocument,
         "Infrastructure": InfrastructureDocument,

@@ -13,12 +13,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jellybean.documents import AnyProject, build_cuts, build_problem, override_options
 from jellybean.errors import InputError, JellyBeanError
 from jellybean.folders import STATE_FOLDER, state_folder
-from jellybean.planning.project_plan import Planned, plan_project, require_plan
 from jellybean.serving.errors import NotRunningError, RequestError
 from jellybean.serving.run_state import running_state
 from jellybean_agent import describe_error
@@ -30,11 +29,12 @@ from jellybean_solver import (
     Problem,
     from_document,
     json_values,
-    plan_diff,
     problem_as_planned,
-    rescore,
     to_document,
 )
+
+if TYPE_CHECKING:  # the search takes longer to import than most commands run: it is imported where it plans
+    from jellybean.planning.project_plan import Planned
 
 PLAN_FILE = "plan.json"
 RUNNING = "running"  # given instead of a file name, it means the plan that is being served
@@ -56,6 +56,8 @@ class PlanRecord:
 
 def save_plan(project: AnyProject, planned: Planned) -> dict[str, Any]:
     """Write DIR/plan.json atomically, and for what it was written; returns the plan document."""
+    from jellybean.planning.project_plan import require_plan
+
     return write_plan(project, to_document(require_plan(planned)), planned.problem, planned.cuts)
 
 
@@ -118,6 +120,8 @@ def current_plan(project: AnyProject, *, anew: bool = False, writes: bool = True
     plan, reason = (None, "--replan") if anew else _checked(project, writes=writes)
     if plan is not None and not reason:
         return plan, ""
+    from jellybean.planning.project_plan import plan_project, require_plan
+
     planned = plan_project(project, compare=False)
     plan = require_plan(planned, kept_plan(directory, outdated=True))
     if not writes:
@@ -159,6 +163,8 @@ def _checked(project: AnyProject, *, writes: bool) -> tuple[Plan | None, str]:
 
 def _mismatch(problem: Problem, cuts: Cuts, plan: Plan) -> str:
     """Why a plan is not one of the problem: it breaks a limit, runs other models, or states other figures."""
+    from jellybean_solver import plan_diff, rescore  # which match plans by an integer program
+
     problem = problem_as_planned(problem, cuts, plan)
     rescored, _, complaints = rescore(problem, plan)
     if complaints:

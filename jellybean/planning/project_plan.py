@@ -36,7 +36,6 @@ from jellybean_solver import (
     Solution,
     SolveOptions,
     SolverError,
-    Termination,
     baselines,
     fastest_of_equal_cost,
     is_large,
@@ -256,15 +255,3 @@ def require_plan(planned: Planned, note: str = "") -> Plan:
     if planned.plan is None:
         raise InfeasibleError(planned.reasons, note)
     return planned.plan
-
-
-def unproven(plan: Plan) -> str | None:
-    """A warning if the plan is not proven optimal; None if it is."""
-    proof = plan.certificate
-    if proof.is_optimal:
-        return None
-    limited = proof.termination == Termination.TIME_LIMIT
-    why = "the search reached its time limit" if limited else "the search stopped at this gap"
-    if proof.bound <= 0:
-        return f"no lower bound on the cost was proven: {why}"
-    return f"the optimum may cost up to {proof.gap:.2%} less than this plan: {why}"

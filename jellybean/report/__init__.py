@@ -1,9 +1,24 @@
-"""Predicted and measured figures of a plan: store, report, terminal tables and HTML page."""
+"""Predicted and measured figures of a plan: store, report, terminal tables and HTML page.
 
-from jellybean.report.html import render_html
-from jellybean.report.plan_view import plan_text
-from jellybean.report.report import Report, build_report
-from jellybean.report.store import Store, StoreError
-from jellybean.report.table import to_table
+Names are loaded on first use (PEP 562): a command that only records a plan needs no page.
+"""
 
-__all__ = ["Report", "Store", "StoreError", "build_report", "plan_text", "render_html", "to_table"]
+from __future__ import annotations
+
+from jellybean_protos.lazy_surface import lazy_surface
+
+_NAMES: dict[str, tuple[str, ...]] = {  # by module
+    "html": ("render_html",),
+    "plan_view": ("plan_text",),
+    "report": (
+        "Report",
+        "build_report",
+    ),
+    "store": (
+        "Store",
+        "StoreError",
+    ),
+    "table": ("to_table",),
+}
+
+__all__, __getattr__ = lazy_surface(__name__, _NAMES)

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jellybean.display import formats
 from jellybean.documents import read_profiles
 from jellybean.documents.provenance.noise import hop_noise
-from jellybean.planning.project_plan import Planned
 from jellybean.report import Store
 from jellybean_solver import Plan, to_document
+
+if TYPE_CHECKING:  # the search, which commands that only serve need not import
+    from jellybean.planning.project_plan import Planned
 
 
 def record_plan(directory: Path, document: Mapping[str, Any], planned: Planned | None = None) -> None:

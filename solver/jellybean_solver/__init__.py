@@ -191,7 +191,8 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "Termination",
         "is_gap_closed",
     ),
-    "planning.cut_models": (
+    "planning.cut_models": ("solve_cut",),
+    "planning.cut_problem": (
         "Cut",
         "Cuts",
         "PlannedCut",
@@ -199,7 +200,6 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "planned_cuts",
         "problem_as_planned",
         "qualified_cuts",
-        "solve_cut",
     ),
     "planning.infeasibility": ("Infeasibility",),
     "planning.solve": (
@@ -212,7 +212,6 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "limited",
     ),
     "replanning.replan": (
-        "LEAST_SAVED_SHARE",
         "SAVING_TOLERANCE",
         "Replanned",
         "ReplanSettings",
@@ -222,6 +221,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "replan_cut",
     ),
     "replanning.rescore": ("rescore",),
+    "replanning.settings": ("LEAST_SAVED_SHARE",),
     "simulation.interfaces": (
         "MakeTimes",
         "Observer",

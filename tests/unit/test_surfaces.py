@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 
-@pytest.mark.parametrize("name", ["jellybean_solver", "jellybean_agent", "jellybean_k8s"])
+@pytest.mark.parametrize("name", ["jellybean_solver", "jellybean_agent", "jellybean_k8s", "jellybean.report"])
 def test_a_lazy_surface_is_what_its_stub_says(name: str) -> None:
     package = import_module(name)
     stub = Path(str(package.__file__)).with_suffix(".pyi").read_text(encoding="utf-8")
@@ -24,9 +24,18 @@ def test_a_lazy_surface_is_what_its_stub_says(name: str) -> None:
         assert getattr(package, public) is getattr(import_module(str(module)), public)
 
 
-@pytest.mark.parametrize("process", ["jellybean.serving.gateway_main", "jellybean.serving.local.keeper"])
+@pytest.mark.parametrize(
+    "process",
+    [
+        "jellybean.serving.gateway_main",
+        "jellybean.serving.local.keeper",
+        "jellybean.cli.documents",
+        "jellybean.cli.serving.infer",
+        "jellybean.cli.serving.serve",
+    ],
+)
 def test_processes_that_solve_nothing_import_no_solver(process: str) -> None:
-    """It takes a third of a second, in each gateway and keeper of a run."""
+    """It takes a third of a second, in each gateway, keeper and command."""
     code = f"import sys, {process}; print([name for name in ('highspy', 'pulp') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "[]\n"

@@ -39,7 +39,8 @@ from jellybean.display.terminal import BAD
 from jellybean.errors import InfeasibleError, OutOfTimeError
 from jellybean.planning.plan_file import current_hash, kept_plan, save_plan
 from jellybean.planning.prediction import predict
-from jellybean.planning.project_plan import plan_project, unproven
+from jellybean.planning.project_plan import plan_project
+from jellybean.planning.proof import unproven
 from jellybean.report import plan_text
 from jellybean.report.records import record_prediction
 from jellybean_solver import DEFAULT_GAP, Plan, to_document

@@ -18,14 +18,15 @@ from jellybean_solver.migration.migration_cost import Migration, MigrationPrices
 from jellybean_solver.migration.running_plan import RunningPlan
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
-from jellybean_solver.planning.cut_models import Cuts, choices, cut_problem, least_usd_per_h, problem_as_planned
+from jellybean_solver.planning.cut_models import least_usd_per_h
+from jellybean_solver.planning.cut_problem import Cuts, choices, cut_problem, problem_as_planned
 from jellybean_solver.planning.infeasibility import Infeasibility
 from jellybean_solver.planning.solve import solve
 from jellybean_solver.planning.solver import cheapest, finish, limited, nothing_found
 from jellybean_solver.replanning.rescore import rescore
+from jellybean_solver.replanning.settings import LEAST_SAVED_SHARE
 from jellybean_solver.small.objectives import Fleet
 
-LEAST_SAVED_SHARE = 0.02
 SAVING_TOLERANCE = 1e-6  # relative; a saving below it is a rounding error
 
 

@@ -24,7 +24,7 @@ from jellybean.serving.local.running import down
 from jellybean_agent.execution.executor import Executor
 from jellybean_solver.model.evaluate import evaluate
 from jellybean_solver.model.plan_document import to_document
-from jellybean_solver.planning.cut_models import cut_problem, planned_cuts, problem_as_planned
+from jellybean_solver.planning.cut_problem import cut_problem, planned_cuts, problem_as_planned
 from jellybean_solver.planning.solve import solve
 from jellybean_solver.replanning.replan import Verdict
 from tests.unit.pipeline.onnx_models import conv_net, skip_net

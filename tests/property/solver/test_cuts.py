@@ -14,7 +14,8 @@ from jellybean_solver.model.model_ref import ModelRef
 from jellybean_solver.model.multi_workflow import combine_workflows
 from jellybean_solver.model.plan_document import from_document, to_document
 from jellybean_solver.model.problem import Slo, Stage
-from jellybean_solver.planning.cut_models import (
+from jellybean_solver.planning.cut_models import solve_cut
+from jellybean_solver.planning.cut_problem import (
     Cut,
     Cuts,
     choices,
@@ -22,7 +23,6 @@ from jellybean_solver.planning.cut_models import (
     head_name,
     problem_as_planned,
     qualified_cuts,
-    solve_cut,
 )
 from jellybean_solver.planning.solve import solve
 from tests.brute_force import optimum

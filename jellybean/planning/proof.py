@@ -1,0 +1,17 @@
+"""What a plan's certificate leaves open, as a sentence; commands that do not plan say it too."""
+
+from __future__ import annotations
+
+from jellybean_solver import Plan, Termination
+
+
+def unproven(plan: Plan) -> str | None:
+    """A warning if the plan is not proven optimal; None if it is."""
+    proof = plan.certificate
+    if proof.is_optimal:
+        return None
+    limited = proof.termination == Termination.TIME_LIMIT
+    why = "the search reached its time limit" if limited else "the search stopped at this gap"
+    if proof.bound <= 0:
+        return f"no lower bound on the cost was proven: {why}"
+    return f"the optimum may cost up to {proof.gap:.2%} less than this plan: {why}"
