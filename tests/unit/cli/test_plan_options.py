@@ -61,7 +61,7 @@ def test_a_plan_states_the_options_that_it_was_made_with(vqa: Path, capsys: pyte
 def test_a_command_without_options_takes_the_plan_as_it_stands(
     vqa: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("jellybean.planning.plan_file.plan_project", lambda *_, **__: pytest.fail(NO_PLANNING))
+    monkeypatch.setattr("jellybean.planning.project_plan.plan_project", lambda *_, **__: pytest.fail(NO_PLANNING))
     before = (vqa / "plan.json").read_bytes()
     trace = vqa / "trace.csv"
     trace.write_text("time_s,source,rate_per_s\n0,image,1\n0,speech,1\n", encoding="utf-8")
@@ -177,7 +177,7 @@ def test_a_plan_file_that_was_copied_here_is_taken_if_it_fits_the_documents(
 ) -> None:
     assert run(["plan", str(vqa), "--out", str(vqa / "plain.json")]) == 0
     with monkeypatch.context() as patched:
-        patched.setattr("jellybean.planning.plan_file.plan_project", lambda *_, **__: pytest.fail(NO_PLANNING))
+        patched.setattr("jellybean.planning.project_plan.plan_project", lambda *_, **__: pytest.fail(NO_PLANNING))
         shutil.copy(vqa / "plain.json", vqa / "plan.json")
         assert planned_overrides(vqa) == ()
         plan, reason = current_plan(load_project(vqa))
