@@ -10,8 +10,10 @@ from jellybean.profiler.accuracy import covering_selections
 from jellybean.profiler.errors import ProfileError
 from jellybean.profiler.flow import Flow
 from jellybean.profiler.workload import Inputs, Workload
+from jellybean_solver import EdgeKind
 
 MOST_ROWS = 1000  # held-out rows that are run; of more, these many are spread over all
+OTHER_ROWS = 60  # the same for variants other than each operator's first, where no fan-out depends on a variant
 
 
 @dataclass(frozen=True)
@@ -33,12 +35,14 @@ class Survey:
 def survey(workload: Workload, flow: Flow, most_rows: int = MOST_ROWS) -> Survey:
     """Run held-out requests under selections that cover every variant. ProfileError if an operator gets no input.
 
-    Every selection runs the same rows, each once, so that every row has equal weight in all figures.
+    A selection runs each of its rows once, and where numbers of children depend on variants all run the same rows, so
+    that every row has equal weight in them.
     """
-    covering = covering_selections(workload)
+    first, *others = covering_selections(workload)
+    rows_of_others = set(surveyed_rows(workload, most_rows if _has_varying_fan_out(workload) else OTHER_ROWS))
     for request in surveyed_rows(workload, most_rows):
-        for selection in covering:  # those that agree upstream share the outputs, which count once
-            flow.answer(request, selection)
+        for selection in (first, *(others if request in rows_of_others else ())):
+            flow.answer(request, selection)  # selections that agree upstream share the outputs, which count once
     inputs = {name: list(found) for name, found in flow.inputs.items()}
     rows = {name: list(found) for name, found in flow.input_rows.items()}
     missing = [step.name for step in workload.steps if not inputs.get(step.name)]
@@ -54,6 +58,15 @@ def survey(workload: Workload, flow: Flow, most_rows: int = MOST_ROWS) -> Survey
     }
     children = {key: flow.traffic.messages[key] / flow.traffic.runs[key] for key in flow.traffic.fan_outs}
     return Survey(inputs, sizes, children, shares, rows)
+
+
+def _has_varying_fan_out(workload: Workload) -> bool:
+    """True if the rows of a fan-out come from an operator that has several variants, or depends on one that has."""
+    varying: set[str] = set()
+    for step in workload.steps:
+        if len(step.models) > 1 or any(edge.upstream in varying for edge in step.inputs):
+            varying.add(step.name)
+    return any(edge.kind is EdgeKind.FAN_OUT and edge.upstream in varying for edge in workload.edges)
 
 
 def surveyed_rows(workload: Workload, most_rows: int) -> list[int]:

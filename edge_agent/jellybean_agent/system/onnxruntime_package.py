@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+from functools import cache
 from pathlib import Path
 
 
+@cache  # the search through all installed packages takes longer than what asks for it
 def onnxruntime_package() -> tuple[str, str] | None:
     """(package, version) of the onnxruntime that an import loads, without importing it; None if there is none."""
     spec = importlib.util.find_spec("onnxruntime")

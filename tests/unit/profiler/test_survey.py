@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -41,10 +42,28 @@ def test_every_row_counts_once_in_the_children_of_a_fan_out(workload: Workload) 
     assert found.children["find", "only", "judge"] == 1.5
 
 
-def test_messages_of_every_variant_are_of_all_rows(workload: Workload) -> None:
+def test_other_variants_run_rows_spread_over_all_where_no_fan_out_depends_on_them(workload: Workload) -> None:
     flow = Flow(workload)
-    survey(workload, flow)
-    assert {variant: flow.traffic.runs["judge", variant, GATEWAY] for variant in "abc"} == dict.fromkeys("abc", 180)
+    found = survey(workload, flow)
+    assert {variant: flow.traffic.runs["judge", variant, GATEWAY] for variant in "abc"} == {"a": 180, "b": 90, "c": 90}
+    assert found.child_shares["find", "only"] == (0.0, 0.5, 0.5)
+
+
+def test_all_variants_run_all_rows_where_a_fan_out_depends_on_them(workload: Workload, tmp_path: Path) -> None:
+    """`find` has one variant, but `shift` before it has two."""
+    shift = tuple(
+        Model("shift", name, tmp_path / f"{name}.onnx", scale(tmp_path / f"{name}.onnx", 1.0, 2)) for name in "de"
+    )
+    find, judge = workload.steps
+    steps = (
+        Step("shift", (Edge("x", "shift"),), shift),
+        Step("find", (Edge("shift", "find"),), find.models),
+        judge,
+    )
+    shifted = replace(workload, steps=steps)
+    flow = Flow(shifted)
+    survey(shifted, flow)
+    assert flow.traffic.fan_outs["find", "only", "judge"] == {1: 120, 2: 120}
 
 
 def test_sample_inputs_are_of_the_first_variants_and_of_each_row_once(workload: Workload) -> None:
