@@ -134,6 +134,7 @@ def refusal(value: str, dtype: str, shape: tuple[int, ...], *, rows: bool = Fals
         ("int64:[1, 2]", (-1, 2), "'x=float32:[1, 2]'"),
         ("[[1.5, 2], [3, 4]]", (-1, 4), "'x=[1.5, 2.0, 3.0, 4.0]'"),
         ("uint8:[[1, 2], [3, 4]]", (1, 4), "'x=float32:[1, 2, 3, 4]'"),
+        ("[[1.5, 2], [3, 4], [5, 6]]", (-1, 2, 3), "'x=[[1.5, 3.0, 5.0], [2.0, 4.0, 6.0]]'"),
     ],
 )
 def test_a_literal_that_does_not_fit_is_answered_with_one_that_does(
