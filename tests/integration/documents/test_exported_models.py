@@ -141,6 +141,35 @@ def test_wrong_names_are_said_with_the_right_ones(folder: Path, old: str, new: s
 
 
 @pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("{from: compare, output: features}", "{from: compar, output: features}", "no source or operator 'compar'"),
+        ("{from: compare, output: features}", "{from: zzz}", "no source or operator 'zzz'"),
+        ("output: features}]", "output: features, gather: true}]", "no fan-out is open"),
+        ("inputs: [left, right]", "inputs: [left, zzz]", "no source or operator 'zzz'"),
+    ],
+)
+def test_an_edge_with_an_error_is_the_only_problem(folder: Path, old: str, new: str, message: str) -> None:
+    """`compare` feeds `classify` whatever is wrong with an edge, so its variants answer nobody."""
+    path = folder / "models/exported.onnx"
+    before = file_sha256(path)
+    write(
+        path,
+        [
+            helper.make_node("ArgMax", ["minuend"], ["label"], axis=1, keepdims=0),
+            helper.make_node("Sub", ["minuend", "subtrahend"], ["y"]),
+        ],
+        {"subtrahend": ["n", 4], "minuend": ["n", 4]},
+        [tensor("label", TensorProto.INT64, ["n"]), tensor("y", TensorProto.FLOAT, ["n", 4])],
+    )
+    replace(folder, before, file_sha256(path))
+    assert problems(folder) == []
+    replace(folder, old, new)
+    (problem,) = problems(folder)
+    assert message in problem
+
+
+@pytest.mark.parametrize(
     ("how", "output", "message"),
     [
         (
