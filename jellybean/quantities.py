@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 
 _NUMBER = r"[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?"
 _QUANTITY = re.compile(rf"\s*([+-]?)({_NUMBER})\s*(\S(?:.*\S)?)?\s*", re.DOTALL)
@@ -231,6 +232,17 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """`did you mean 'x'?` for the known word closest to `word`; empty if none is close."""
     match = nearest_name(word, known)
     return "" if match is None else f"did you mean {match!r}?"
+
+
+def did_you_mean_file(path: str, siblings: Iterable[str]) -> str:
+    """`did you mean 'folder/x.onnx'?` for the file of the same folder whose name is closest; empty if none is close.
+
+    Names are close if they are without their suffix: a suffix that all files share says nothing.
+    """
+    written = PurePosixPath(path)
+    stems = {name: PurePosixPath(name).stem for name in siblings}
+    match = nearest_name(written.name, (name for name, stem in stems.items() if nearest_name(written.stem, [stem])))
+    return "" if match is None else f"did you mean {str(written.with_name(match))!r}?"
 
 
 def nearest_name(word: str, known: Iterable[str]) -> str | None:

@@ -31,7 +31,7 @@ class SloState(StrEnum):
 
     MET = "met"
     BROKEN = "broken"
-    UNSURE = "unsure"  # measured on too few inputs to tell: the target lies within the sampling error
+    UNSURE = "unsure"  # measured with too few requests to tell: the target lies within the sampling error
     UNKNOWN = "unknown"
 
 

@@ -21,6 +21,7 @@ from jellybean.report.utilisation import WorkerUse
 from jellybean.serving.outcomes import OutcomeKind, outcome_text
 
 MAX_WORKERS = 3  # workers whose deviation is named in the headline
+LONGER_BENCH = 2  # length of an advised bench, in lengths of one that sent too few requests
 
 
 class HeadlineLevel(StrEnum):
@@ -45,7 +46,8 @@ class Headline:
 class Judgement:
     """What a headline is made of. `targets`: (prefix of a workflow's name, target); `bench`: the shown measurement."""
 
-    project: str  # with the options that the plan was made with, as arguments of a command
+    project: str  # as argument of a command
+    options: str  # those that the plan was made with, as further arguments
     comparisons: Sequence[Comparison]
     targets: Sequence[tuple[str, SloVerdict]]
     workers: Sequence[WorkerUse]
@@ -85,14 +87,18 @@ def _missed(targets: Sequence[tuple[str, SloVerdict]]) -> Iterator[str]:
 
 
 def _unsure(judgement: Judgement) -> Iterator[str]:
-    """Targets that lie within the sampling error of what was measured."""
+    """Targets that lie within the sampling error of what was measured: not every held-out input was sent."""
     margin = figure(judgement.bench, ACCURACY_MARGIN)
+    remedy = ""
+    if duration_s := figure(judgement.bench, "duration_s"):
+        command = f"jellybean bench {judgement.project} --duration {LONGER_BENCH * duration_s:.0f}"
+        remedy = f" (measure longer: `{command}`)"
     for prefix, slo in judgement.targets:
         if slo.measured_state is SloState.UNSURE:
             metric = METRIC_BY_KEY[slo.metric]
             yield (
                 f"{prefix}{metric.label} {metric.show(slo.measured)} ± {metric.show(margin)} measured, target "
-                f"{metric.show(slo.target)}: too few held-out inputs to tell"
+                f"{metric.show(slo.target)}: too few requests to tell{remedy}"
             )
 
 
@@ -138,7 +144,9 @@ def _gaps(judgement: Judgement) -> Iterator[str]:
     unpredicted = [c.metric for c in comparisons if c.measured is not None and c.predicted is None]
     unmeasured = [c.metric for c in comparisons if c.measured is None and c.predicted is not None]
     if unpredicted:
-        command = "" if judgement.is_simulated else f" (run `jellybean simulate {judgement.project}`)"
+        command = (
+            "" if judgement.is_simulated else f" (run `jellybean simulate {judgement.project}{judgement.options}`)"
+        )
         yield f"{_labels(unpredicted)}: not predicted{command}"
     if unmeasured:
         yield f"{_labels(unmeasured)}: not measured"

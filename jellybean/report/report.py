@@ -164,7 +164,8 @@ def build_report(store: Store, plan_hash: str | None = None) -> Report:
     workers = worker_uses(plan, snapshot)
     headline = make_headline(
         Judgement(
-            project=f"{shlex.quote(store.project)}{plan_options(plan)}",
+            project=shlex.quote(store.project),
+            options=plan_options(plan),
             comparisons=comparisons,
             targets=[("", slo) for slo in slos] + [(f"{w.name}: ", slo) for w in workflows for slo in w.slos],
             workers=workers,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jellybean import quantities
-from jellybean.quantities import InvalidValueError, format_quantity, parse_quantity
+from jellybean.quantities import InvalidValueError, did_you_mean_file, format_quantity, parse_quantity
 
 
 @pytest.mark.parametrize(
@@ -137,3 +137,18 @@ def test_other_input_raises_invalid_value_error(value: object, kind: quantities.
 )
 def test_formatted_in_a_readable_unit(kind: quantities.QuantityKind, value: float, text: str) -> None:
     assert format_quantity(kind, value) == text
+
+
+@pytest.mark.parametrize(
+    ("path", "siblings", "meant"),
+    [
+        ("models/fuse.onnx", ("features.onnx", "mlp.onnx"), ""),
+        ("models/fuze.onnx", ("features.onnx", "fuse.onnx"), "models/fuse.onnx"),
+        ("models/deep/Fuse.onnx", ("fuse.onnx",), "models/deep/fuse.onnx"),
+        ("data/heldout.npy", ("heldout.npz",), "data/heldout.npz"),
+        ("rowz.csv", ("rows.csv",), "rows.csv"),
+        ("models/x.onnx", (), ""),
+    ],
+)
+def test_a_file_that_was_probably_meant_keeps_its_folder(path: str, siblings: tuple[str, ...], meant: str) -> None:
+    assert did_you_mean_file(path, siblings) == (f"did you mean {meant!r}?" if meant else "")

@@ -78,12 +78,14 @@ def _option(source: str, value: str) -> str:
 
 
 def _fitting_literal(value: str, advice: InputAdvice) -> str | None:
-    """A literal converted and reshaped as the advice says; None for a value that is no literal."""
+    """A literal converted, reshaped or transposed as the advice says; None for a value that is no literal."""
     if _literal(value) is None:
         return None
     dtype, numbers = _typed(value)
     if advice.shape is not None:
         numbers = json.dumps(np.asarray(json.loads(numbers)).reshape(advice.shape)[0].tolist())
+    elif advice.axes is not None:
+        numbers = json.dumps(np.asarray(json.loads(numbers))[np.newaxis].transpose(advice.axes)[0].tolist())
     dtype = advice.dtype or dtype
     return f"{dtype}:{numbers}" if dtype else numbers
 

@@ -20,6 +20,20 @@ def variants_overridden(workflow: CheckedWorkflow, operator: str) -> bool:
     return workflow.tree.position(("operators", operator, "variants")).line is None
 
 
+def certain_answers(workflow: CheckedWorkflow) -> tuple[str, ...]:
+    """Operators that feed no other; none if an operator is broken or an edge misnamed, as that may be what reads them.
+
+    An edge whose rates or fan-outs are wrong still reads its upstream.
+    """
+    document = workflow.document
+    if document is None or any(path[0] == "operators" for path in workflow.broken):
+        return ()
+    known = {*workflow.names("sources"), *workflow.names("operators")}
+    if any(edge.upstream not in known for spec in document.operators.values() for edge in spec.inputs):
+        return ()
+    return document.answers
+
+
 def as_written(checked: CheckedDocument[Any], section: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """(name, raw map) of each entry of a section that was dropped for an error; its other keys can still be checked."""
     entries = checked.tree.data.get(section) if isinstance(checked.tree.data, dict) else None

@@ -21,7 +21,7 @@ from jellybean.documents.python_modules import function_source, where_to_put_it
 from jellybean.documents.schema.fields import FROM_DOCUMENT
 from jellybean.documents.schema.reader import DocPath
 from jellybean.documents.schema.workflow import VariantSpec
-from jellybean.quantities import InvalidValueError, did_you_mean, quoted
+from jellybean.quantities import InvalidValueError, did_you_mean, did_you_mean_file, quoted
 from jellybean_agent import (
     AgentError,
     FileHash,
@@ -54,7 +54,8 @@ def inside(directory: Path, text: str) -> Path:
     if not within:
         raise _outside(directory, text)
     if not path.is_file():
-        near = did_you_mean(path.name, [item.name for item in path.parent.iterdir()]) if path.parent.is_dir() else ""
+        files = (item.name for item in path.parent.glob("*") if item.is_file())
+        near = did_you_mean_file(text, files)
         raise InvalidValueError(f"there is no file {quoted(text)}", near or f"looked in {path.parent}")
     return path
 

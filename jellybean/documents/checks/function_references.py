@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from jellybean.quantities import InvalidValueError, did_you_mean, quoted
+from jellybean.quantities import InvalidValueError, did_you_mean, did_you_mean_file, quoted
 from jellybean.user_modules import is_installed
 
 _MAX_LISTED = 8
@@ -26,7 +26,7 @@ def check_reference(directory: Path, text: str) -> None:
     if not path.is_file():
         siblings = [item.name for item in path.parent.glob("*.py")] if path.parent.is_dir() else []
         raise InvalidValueError(
-            f"there is no file {quoted(place)}", did_you_mean(path.name, siblings) or f"looked in {path.parent}"
+            f"there is no file {quoted(place)}", did_you_mean_file(place, siblings) or f"looked in {path.parent}"
         )
     known = _bound_names(path)
     if known is not None and name not in known:

@@ -18,6 +18,7 @@ from jellybean.documents.checks.files import array_header, inside
 from jellybean.documents.checks.model_fit import ArrayHeader, Models
 from jellybean.documents.checks.tensors import ModelSignature, Port, Sizes, shape_text
 from jellybean.documents.flow import Flow
+from jellybean.documents.schema.flow_style import flow_style
 from jellybean.quantities import InvalidValueError
 from jellybean_agent import unserved_reason
 from jellybean_solver import EdgeKind
@@ -30,14 +31,14 @@ Problem = tuple[str, str]  # message and hint
 class _Answer:
     """What a variant of the operator that labels are for answers with. `name`: operator and variant.
 
-    `one_row`: a request has one row of the tensor, as no fan-out is open and nothing is gathered. `score_output`:
-    another output of the model that has scores; NAME if none has.
+    `one_row`: a request has one row of the tensor, as no fan-out is open and nothing is gathered. `model`: that of
+    the variant, with its other outputs.
     """
 
     name: str
     port: Port
     one_row: bool
-    score_output: str
+    model: ModelSignature
 
     @property
     def text(self) -> str:
@@ -88,19 +89,38 @@ def _answers(workflow: CheckedWorkflow, flow: Flow, models: Models) -> list[_Ans
         return []
     one_row = not flow.streams[sink].level and all(edge.kind is EdgeKind.EACH for edge in flow.edges[sink])
     return [
-        _Answer(f"{sink} {variant}", port, one_row, _score_output(model))
+        _Answer(f"{sink} {variant}", port, one_row, model)
         for variant, model in models.get(sink, {}).items()
         if (port := model.output(None)) is not None
         and not unserved_reason(port.tensor.dtype)  # which is reported elsewhere
     ]
 
 
-def _score_output(model: ModelSignature) -> str:
-    """The first output with a row of scores for a request; NAME if there is none."""
-    for port in model.outputs:
-        if port.tensor.dtype.startswith("float") and len(port.tensor.shape or ()) == 2:
-            return port.name
-    return "NAME"
+def _compare_one_value(answer: _Answer) -> str:
+    """What to do about an answer of one value where labels are compared with the highest of several scores."""
+    others = [port for port in answer.model.outputs if port != answer.port]
+    scores = next((port.name for port in others if _has_class_scores(port)), None)
+    classes = next((port.name for port in others if _is_class(port)), None)
+    send = None if scores is None else f"send the scores: output: {flow_style(scores)} in the variant"
+    if _is_class(answer.port):
+        return ", or ".join(filter(None, ["write metric: exact_match", send]))
+    if classes is not None:
+        compare = f"write metric: exact_match and send the class: output: {flow_style(classes)} in the variant"
+    else:
+        compare = "write metric: exact_match if it is the class"
+    return ", or ".join([send or "export the model with a score for each class", compare])
+
+
+def _has_class_scores(port: Port) -> bool:
+    """True if an output is a row with a score for each of several classes."""
+    shape = port.tensor.shape or ()
+    return port.tensor.dtype.startswith("float") and len(shape) == 2 and shape[1] is not None and shape[1] > 1
+
+
+def _is_class(port: Port) -> bool:
+    """True if an output is one whole number for a request."""
+    dtype, shape = port.tensor.dtype, port.tensor.shape or ()
+    return dtype.startswith(("int", "uint", "bool")) and all(size == 1 for size in shape[1:])
 
 
 def _text_problem(metric: str, header: ArrayHeader, answers: Sequence[_Answer]) -> Problem | None:
@@ -140,8 +160,7 @@ def _index_problem(labels: npt.NDArray[np.generic] | None, answers: Sequence[_An
             continue
         if count == 1:
             message = f"top1 needs an answer with a score for each class, but {answer.name} answers with {answer.text}"
-            hint = f"write metric: exact_match, or send the scores: output: {answer.score_output} in the variant"
-            return message, hint
+            return message, _compare_one_value(answer)
         message = f"row {row} is {values[row]:g}, but {answer.name} answers with {count} scores ({answer.text})"
         return message, f"save class indices from 0 to {count - 1}"
     return None

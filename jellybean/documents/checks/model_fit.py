@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from jellybean.documents.checks.checked import CheckedWorkflow
+from jellybean.documents.checks.checked import CheckedWorkflow, certain_answers
 from jellybean.documents.checks.conversions import Conversion, on_array, steps_between
 from jellybean.documents.checks.step_shapes import with_given_shapes
 from jellybean.documents.checks.tensors import (
@@ -46,12 +46,12 @@ def check_model_fit(workflow: CheckedWorkflow, flow: Flow, models: Models, array
 
     The variants of an operator whose output is the answer must give alike answers.
     """
-    upstreams = {edge.upstream for edges in flow.edges.values() for edge in edges}
+    answers = certain_answers(workflow)
     for operator, edges in flow.edges.items():
         for variant, model in models.get(operator, {}).items():
             _check_names(workflow, operator, variant, model, edges)
             _check_fit(workflow, operator, variant, model, edges, models, arrays)
-        if operator not in upstreams:
+        if operator in answers:
             _check_answers(workflow, operator, models.get(operator, {}))
 
 

@@ -89,7 +89,7 @@ def _check_names(workflow: CheckedWorkflow, document: WorkflowDocument) -> None:
 def _check_edges(workflow: CheckedWorkflow, document: WorkflowDocument, sources: Names, operators: Names) -> set[str]:
     """Check that the upstreams of all edges exist.
 
-    Returns all upstream names, and for each unknown one also the name that was probably meant.
+    Returns all upstream names, and for each unknown one also the name that was probably meant; all sources if none is.
     """
     read: set[str] = set()
     for name, operator in document.operators.items():
@@ -97,7 +97,7 @@ def _check_edges(workflow: CheckedWorkflow, document: WorkflowDocument, sources:
             read.add(edge.upstream)
             if edge.upstream not in sources and edge.upstream not in operators:
                 meant = nearest_name(edge.upstream, [*sources, *(item for item in operators if item != name)])
-                read.add(meant or "")
+                read.update([meant] if meant else sources)
                 hint = f"did you mean {meant!r}?" if meant else _known(sources)
                 message = f"there is no source or operator {edge.upstream!r}"
                 workflow.tree.add(_edge_path(workflow, name, index, "from"), message, hint)

@@ -80,6 +80,13 @@ def variant_models(operator: Any, folder: Path) -> Mapping[str, DraftModel]:
     return models
 
 
+def _sent_first(model: DraftModel, variant: Mapping[str, Any]) -> list[Port]:
+    """The outputs of a variant's model: the one that it sends by default, then the others as the file has them."""
+    outputs = list(model.signature.outputs)
+    sent = variant.get("output") or model.label or outputs[0].name
+    return sorted(outputs, key=lambda port: port.name != sent)
+
+
 def _outdated(folder: Path) -> Iterator[OutdatedComment]:
     file = folder / WORKFLOW_FILE
     try:
@@ -93,9 +100,13 @@ def _outdated(folder: Path) -> Iterator[OutdatedComment]:
     for number, line in enumerate(text.split("\n"), 1):
         match = _COMMENT.fullmatch(line)
         if match and operators is not None and (name := by_key.get(match["operator"])) is not None:
-            models = variant_models(operators[name], folder).values()
-            now = [ports_text(model.signature.inputs, model.signature.outputs) for model in models]
-            if now and match["ports"] not in now:
+            models = variant_models(operators[name], folder)
+            now = [
+                ports_text(model.signature.inputs, _sent_first(model, operators[name]["variants"].get(variant, {})))
+                for variant, model in models.items()
+            ]
+            drafted = [ports_text(model.signature.inputs, model.signature.outputs) for model in models.values()]
+            if now and match["ports"] not in {*now, *drafted}:
                 edit = Edit(start + match.start("ports"), start + match.end("ports"), now[0])
                 yield OutdatedComment(str(file), number, name, match["ports"], now[0], edit)
         start += len(line) + 1

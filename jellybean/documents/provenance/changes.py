@@ -179,7 +179,7 @@ class _Run:
 
     def readers(self, operator: str) -> Iterator[Change]:
         """A change of what is sent to the operators that read `operator`; a further reader of the same is none."""
-        before, after = _sent(self.record, operator), _sent(self.today, operator)
+        before, after = self._sent(self.record, operator), self._sent(self.today, operator)
         if before and after - before:
             words = [" and ".join(sorted(text or "each output" for text in sent)) for sent in (before, after)]
             yield Change(f"what {operator} sends", words[0], words[1], (*self.path, "edges"))
@@ -209,7 +209,7 @@ class _Run:
 
     def names(self, section: Literal["input_names", "output_names"], operator: str, variant: str) -> Iterator[Change]:
         """A change of which inputs or outputs of its model a variant names."""
-        if operator not in self.today.edges or (operator, variant) not in self.content.described:
+        if operator not in self.today.edges or variant not in self.content.signatures.get(operator, {}):
             return
         before, after = (
             getattr(side, section).get(operator, {}).get(variant, "") for side in (self.record, self.today)
@@ -222,10 +222,28 @@ class _Run:
         before, after = self.record.edges.get(operator), self.today.edges.get(operator)
         if before is None or after is None:
             return
+        before, after = (tuple(map(self._edge, texts)) for texts in (before, after))
         same = before == after if operator in self.content.by_position else sorted(before) == sorted(after)
         if not same:
             path: DocPath = (*self.path, "edges", operator)
             yield Change(f"the inputs of {operator}", f"[{', '.join(before)}]", f"[{', '.join(after)}]", path)
+
+    def _sent(self, content: MeasuredContent, operator: str) -> set[str]:
+        """What an operator sends to its readers: kind and output of each edge, without the upstream's name."""
+        edges = (self._edge(edge).partition(" ") for texts in content.edges.values() for edge in texts)
+        return {what for upstream, _, what in edges if upstream == operator}
+
+    def _edge(self, text: str) -> str:
+        """An edge in words, without an output that the measured variants that are still there send by default.
+
+        Whether a name is written depends on the other variants: with one that was removed it may have been necessary.
+        """
+        edge, _, output = text.partition(" output ")
+        upstream = edge.partition(" ")[0]
+        measured, known = self.record.models.get(upstream, {}), self.content.signatures.get(upstream, {})
+        models = [model for variant, model in known.items() if variant in measured]
+        is_default = bool(models) and all(model.output(output) == model.output(None) for model in models)
+        return edge if output and is_default else text
 
     def _value(self, name: Literal["stream_ids", "labels", "metric"]) -> Iterator[Change]:
         before, after = getattr(self.record, name), getattr(self.today, name)
@@ -236,12 +254,6 @@ class _Run:
         before, after = getattr(self.record, section).get(name), getattr(self.today, section).get(name)
         if before is not None and after is not None and not same_digest(before, after):
             yield Change(subject, short(before), short(after), (*self.path, section, name))
-
-
-def _sent(content: MeasuredContent, operator: str) -> set[str]:
-    """What an operator sends to its readers: kind and output of each edge, without the upstream's name."""
-    edges = (edge.partition(" ") for texts in content.edges.values() for edge in texts)
-    return {what for upstream, _, what in edges if upstream == operator}
 
 
 def _speed(speed: float | None) -> str:

@@ -38,7 +38,7 @@ class Content:
     `measured`: what a profiling run of today would record. `by_position`: operators with a model whose inputs are
     matched by position, so that the order of their edges matters. `names`: (operator, variant) -> file or function.
     `speeds`: worker type -> its emulated speed, or None if it is a device of its own. `cuts`: (operator, variant) ->
-    number of cuts that the workflow allows. `described`: (operator, variant) whose inputs and outputs are known.
+    number of cuts that the workflow allows. `signatures`: inputs and outputs of the models, where they are known.
     `devices`: worker type -> its device.
     """
 
@@ -47,7 +47,7 @@ class Content:
     names: Mapping[tuple[str, str], str]
     speeds: Mapping[str, float | None]
     cuts: Mapping[tuple[str, str], int]
-    described: frozenset[tuple[str, str]] = frozenset()
+    signatures: Models = field(default_factory=dict)
     devices: Mapping[str, Device] = field(default_factory=dict)
 
 
@@ -87,7 +87,7 @@ def read_content(
         {key: spec.model or f"{spec.python}, its source or arguments" for key, spec in variants.items()},
         {pool.type or name: pool.speed for name, pool in infrastructure.workers.items()},
         {(operator, variant): workflow.operators[operator].cuts_of(variant) for operator, variant in variants},
-        frozenset((operator, variant) for operator, found in signatures.items() for variant in found),
+        signatures,
         {pool.type or name: pool.worker_device for name, pool in infrastructure.workers.items()},
     )
 

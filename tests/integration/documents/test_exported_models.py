@@ -56,6 +56,22 @@ def folder(tmp_path: Path) -> Path:
     return make_project(tmp_path / "flowers")
 
 
+def add_label(folder: Path) -> None:
+    """Give the variant `exported` another first output, a label."""
+    path = folder / "models/exported.onnx"
+    before = file_sha256(path)
+    write(
+        path,
+        [
+            helper.make_node("ArgMax", ["minuend"], ["label"], axis=1, keepdims=0),
+            helper.make_node("Sub", ["minuend", "subtrahend"], ["y"]),
+        ],
+        {"subtrahend": ["n", 4], "minuend": ["n", 4]},
+        [tensor("label", TensorProto.INT64, ["n"]), tensor("y", TensorProto.FLOAT, ["n", 4])],
+    )
+    replace(folder, before, file_sha256(path))
+
+
 def problems(folder: Path) -> list[str]:
     """The problems that `validate` lists, each with its hint."""
     try:
@@ -138,6 +154,24 @@ def test_wrong_names_are_said_with_the_right_ones(folder: Path, old: str, new: s
     assert problems(folder) == []
     replace(folder, old, new)
     assert message in "\n".join(problems(folder))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("{from: compare, output: features}", "{from: compar, output: features}", "no source or operator 'compar'"),
+        ("{from: compare, output: features}", "{from: zzz}", "no source or operator 'zzz'"),
+        ("output: features}]", "output: features, gather: true}]", "no fan-out is open"),
+        ("inputs: [left, right]", "inputs: [left, zzz]", "no source or operator 'zzz'"),
+    ],
+)
+def test_an_edge_with_an_error_is_the_only_problem(folder: Path, old: str, new: str, message: str) -> None:
+    """`compare` feeds `classify` whatever is wrong with an edge, so its variants answer nobody."""
+    add_label(folder)
+    assert problems(folder) == []
+    replace(folder, old, new)
+    (problem,) = problems(folder)
+    assert message in problem
 
 
 @pytest.mark.parametrize(
@@ -275,6 +309,19 @@ def test_a_variant_that_sends_another_output_is_measured_again(
     assert {"latency compare exported", "messages compare exported", "accuracy"} <= found.keys()
     was = "minuend from left, subtrahend from right"
     assert found["latency compare exported"] == [f"the input of compare exported was {was}, is now the default"]
+
+
+def test_a_name_of_an_output_that_fewer_or_more_variants_need_changes_nothing(folder: Path) -> None:
+    """`exported` needs the edge to name the output, as its first one is a label; `plain` has only that output."""
+    add_label(folder)
+    both = (folder / "workflow.yaml").read_text(encoding="utf-8")
+    of_both = measured_profiles(folder, SELECTIONS)
+    start, end = both.index("      exported:"), both.index("  classify:")
+    (folder / "workflow.yaml").write_text(both[:start] + both[end:], encoding="utf-8")
+    of_plain = measured_profiles(folder, SELECTIONS[:2])
+    assert changed(folder, of_both) == changed(folder, of_plain) == {}
+    (folder / "workflow.yaml").write_text(both, encoding="utf-8")
+    assert changed(folder, of_both) == changed(folder, of_plain) == {}
 
 
 def test_a_model_with_a_data_file_is_one_model(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,36 @@ def test_a_classifier_that_answers_with_the_class_is_told_its_scores(tmp_path: P
     replace(tmp_path / "p", ", output: probabilities}", "}")
     with pytest.raises(DocumentError, match="or send the scores: output: probabilities in the variant"):
         load_project(tmp_path / "p", profiles=False)
+
+
+@pytest.mark.parametrize("more", [False, True])
+def test_an_anomaly_detector_is_told_to_compare_the_class(tmp_path: Path, more: bool) -> None:
+    """Its scores are one number for a request (skl2onnx's IsolationForest): they are no scores of classes."""
+    outputs = {"label": (TensorProto.INT64, ["n", 1]), "scores": (FLOAT, ["n", 1])}
+    outputs |= {"both": (FLOAT, ["n", 2])} if more else {}
+    nodes = [
+        helper.make_node("ArgMax", ["x"], ["label"], axis=1),
+        helper.make_node("ReduceMax", ["x"], ["scores"], axes=[1]),
+        *([helper.make_node("Identity", ["x"], ["both"])] if more else []),
+    ]
+    write(tmp_path / "net.onnx", nodes, {"x": ["n", 2]}, [tensor(name, *made) for name, made in outputs.items()])
+    np.savez(tmp_path / "data.npz", x=np.ones((6, 2), np.float32), labels=np.arange(6) % 2)
+    write_draft(tmp_path / "p", [tmp_path / "net.onnx"], tmp_path / "data.npz")
+    path = tmp_path / "p/workflow.yaml"
+    written = re.sub("output: [a-z]+, ", "", re.sub("metric: .*", "metric: top1", path.read_text(encoding="utf-8")))
+    hints: dict[str, str] = {}
+    for output in ("label", "scores"):
+        text = written.replace("{model:", f"{{output: {output}, model:")
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(DocumentError) as error:
+            load_project(tmp_path / "p", profiles=False)
+        (problem,) = error.value.problems
+        assert "top1 needs an answer with a score for each class" in problem.message
+        hints[output] = problem.hint
+    both = "send the scores: output: both in the variant"
+    assert hints["label"] == f"write metric: exact_match{', or ' + both if more else ''}"
+    compare = "write metric: exact_match and send the class: output: label in the variant"
+    assert hints["scores"] == f"{both if more else 'export the model with a score for each class'}, or {compare}"
 
 
 @pytest.mark.parametrize("name", ["digits", "split"])

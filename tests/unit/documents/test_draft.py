@@ -313,7 +313,7 @@ def test_a_zipmap_that_was_exported_anew_leaves_no_false_comment_and_asks_for_th
     rewrite_port_comments([comment])
     assert outdated_port_comments(folder) == ()
     text = (folder / "workflow.yaml").read_text(encoding="utf-8")
-    assert "  risk:  # X float32[?, 4] -> probabilities float32[?, 3], label int64[?]\n" in text
+    assert "  risk:  # X float32[?, 4] -> label int64[?], probabilities float32[?, 3]\n" in text
     left = "check that risk answers with label, the class: to answer with the scores, write output: probabilities"
     (removed,) = remove_todos(read_todos(folder))
     assert removed.follow_up == f"{left} in variant risk"

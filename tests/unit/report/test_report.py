@@ -107,8 +107,9 @@ def test_an_accuracy_within_its_sampling_error_misses_no_target(tmp_path: Path) 
     assert target is not None
     unsure = _report(tmp_path / "few", plan, plans.measurement(plan, accuracy=target - 0.1, accuracy_margin=6.6))
     assert unsure.headline.level is not HeadlineLevel.BAD
-    (reason,) = [reason for reason in unsure.headline.reasons if "too few held-out inputs to tell" in reason]
+    (reason,) = [reason for reason in unsure.headline.reasons if "too few requests to tell" in reason]
     assert "± 6.6" in reason
+    assert reason.endswith(f"(measure longer: `jellybean bench {tmp_path}/few/{plan.name} --duration 60`)")
     missed = _report(tmp_path / "many", plan, plans.measurement(plan, accuracy=target - 0.1, accuracy_margin=0.05))
     assert missed.headline.level is HeadlineLevel.BAD
 

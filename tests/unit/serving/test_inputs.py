@@ -44,6 +44,15 @@ def test_no_row_is_a_marker() -> None:
         (np.ones((1, 12), np.float32), ("float32", (-1, -1, -1)), ""),
         (np.ones((1, 12), np.float32), ("float32", (-1, 5, -1)), ""),
         (np.ones((1, 31), np.float32), ("float32", (-1, 30)), ""),
+        (np.ones((1, 256, 3), np.float32), ("float32", (-1, 3, 256)), "; send array.transpose(0, 2, 1)"),
+        (np.ones((1, 256, 3)), ("float32", (-1, 3, -1)), "; send array.astype('float32').transpose(0, 2, 1)"),
+        (np.ones((1, 1, 5, 3), np.float32), ("float32", (-1, 3, 5, 1)), "; send array.transpose(0, 3, 2, 1)"),
+        (np.ones((1, 28, 28, 3), np.float32), ("float32", (-1, 3, 28, 28)), ""),  # height and width look alike
+        (np.ones((1, 6, 4), np.float32), ("float32", (-1, 3, 8)), ""),
+        (np.ones((1, 5, 6), np.float32), ("float32", (1, -1)), ""),
+        (np.ones((256, 3), np.float32), ("float32", (-1, 3, 256)), ""),
+        (np.ones((1, 28, 28, 1), np.float32), ("float32", (-1, 1, 28, 28)), "; send array.reshape(1, 1, 28, 28)"),
+        (np.ones((28, 28), np.float32), ("float32", (-1, 784)), "; send array.reshape(1, 784)"),
     ],
 )
 def test_what_is_sent_instead_fits(array: Any, wanted: tuple[str, tuple[int, ...]], send: str) -> None:

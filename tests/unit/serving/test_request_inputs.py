@@ -134,6 +134,7 @@ def refusal(value: str, dtype: str, shape: tuple[int, ...], *, rows: bool = Fals
         ("int64:[1, 2]", (-1, 2), "'x=float32:[1, 2]'"),
         ("[[1.5, 2], [3, 4]]", (-1, 4), "'x=[1.5, 2.0, 3.0, 4.0]'"),
         ("uint8:[[1, 2], [3, 4]]", (1, 4), "'x=float32:[1, 2, 3, 4]'"),
+        ("[[1.5, 2], [3, 4], [5, 6]]", (-1, 2, 3), "'x=[[1.5, 3.0, 5.0], [2.0, 4.0, 6.0]]'"),
     ],
 )
 def test_a_literal_that_does_not_fit_is_answered_with_one_that_does(
@@ -158,6 +159,8 @@ def test_a_literal_that_does_not_fit_is_answered_with_one_that_does(
         ("grey.png", "uint8", (-1, 6), False),
         ("colour.png", "uint8", (1, 18), False),
         ("bytes:it's.bin", "int32", (-1, -1), False),
+        ("table.npy[1]", "float64", (-1, 4, 3), False),
+        ("table.npy", "float64", (-1, 4, 3), True),
     ],
 )
 def test_a_file_that_does_not_fit_is_answered_with_the_command_that_makes_one(
@@ -166,6 +169,7 @@ def test_a_file_that_does_not_fit_is_answered_with_the_command_that_makes_one(
     monkeypatch.chdir(folder)
     Image.fromarray(np.full((2, 3, 3), 7, dtype=np.uint8)).save("colour.png")
     Path("it's.bin").write_bytes(b"abc")
+    np.save("table.npy", np.arange(24, dtype=np.float32).reshape(2, 3, 4))
     said = refusal(value, dtype, shape, rows=rows)
     command, _, option = said.partition("make a file that fits: ")[2].partition(", and give ")
     assert option == "--input x=x-request.npy"
@@ -173,6 +177,16 @@ def test_a_file_that_does_not_fit_is_answered_with_the_command_that_makes_one(
     assert program == "python"
     subprocess.run([sys.executable, *arguments], check=True, timeout=60)
     assert refusal("x-request.npy", dtype, shape, rows=rows) == ""
+
+
+def test_a_file_with_permuted_axes_is_transposed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    table = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    np.save("table.npy", table)
+    command = refusal("table.npy", "float32", (-1, 4, 3), rows=True).partition("a file that fits: ")[2]
+    _, *arguments = shlex.split(command.partition(", and give ")[0])
+    subprocess.run([sys.executable, *arguments], check=True, timeout=60)
+    assert np.array_equal(load_tensor("x-request.npy"), table.transpose(0, 2, 1))
 
 
 def test_several_rows_are_answered_with_one_row_or_a_request_each(folder: Path) -> None:

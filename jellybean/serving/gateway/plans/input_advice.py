@@ -6,14 +6,17 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import permutations
 
 from jellybean_agent import tensor_mismatch
 
 ONE_ROW = "[:1]"  # the change of an array of several rows, each of which may be a request
 _ADVICE = re.compile(
     r"(?P<problem>source (?P<source>[^\s:]+): .*); send array"
-    r"(?P<cast>\.astype\('(?P<dtype>\w+)'\))?(?P<reshape>\[None\]|\[:1\]|\.reshape\((?P<shape>[-\d, ]+)\))?(, or .*)?"
+    r"(?P<cast>\.astype\('(?P<dtype>\w+)'\))?"
+    r"(?P<reshape>\[None\]|\[:1\]|\.reshape\((?P<shape>[-\d, ]+)\)|\.transpose\((?P<axes>[\d, ]+)\))?(, or .*)?"
 )
+_MAX_TRANSPOSED = 6  # dimensions of an array whose axes are permuted in search of the wanted shape: at most 720 orders
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +24,7 @@ class InputAdvice:
     """The advice at the end of a refusal, and the `problem` before it.
 
     `dtype`: to convert to, empty for none. `reshape`: an expression, as `[None]`; `shape`: that of `.reshape(...)`.
+    `axes`: those of `.transpose(...)`.
     """
 
     source: str
@@ -28,6 +32,7 @@ class InputAdvice:
     dtype: str
     reshape: str
     shape: tuple[int, ...] | None
+    axes: tuple[int, ...] | None
 
     @property
     def expression(self) -> str:
@@ -41,30 +46,56 @@ def read_advice(refusal: str) -> InputAdvice | None:
     match = _ADVICE.fullmatch(refusal)
     if match is None:
         return None
-    shape = None if match["shape"] is None else tuple(map(int, match["shape"].split(",")))
-    return InputAdvice(match["source"], match["problem"], match["dtype"] or "", match["reshape"] or "", shape)
+    shape, axes = (None if match[key] is None else tuple(map(int, match[key].split(","))) for key in ("shape", "axes"))
+    return InputAdvice(match["source"], match["problem"], match["dtype"] or "", match["reshape"] or "", shape, axes)
 
 
 def what_to_send(dtype: str, shape: Sequence[int], wanted_dtype: str, wanted_shape: Sequence[int]) -> str:
     """The expression of `array` that fits, as the end of a sentence; empty if none is certain. -1 is any size.
 
-    An array without the leading dimension of one request gets it; one with as many values is reshaped.
+    An array without the leading dimension of one request gets it. One with the wanted sizes in another order is
+    transposed, if only one order of its axes fits. It is reshaped only where no value can get to a wrong place: to add
+    or remove dimensions of size 1, and to flatten a request to one dimension, or the reverse.
     """
     cast = "" if dtype == wanted_dtype else f".astype('{wanted_dtype}')"
     wanted = tuple(wanted_shape)
     wanted = (1, *wanted[1:]) if wanted[:1] == (-1,) else wanted
-
-    def fits(candidate: Sequence[int]) -> bool:
-        return tensor_mismatch(wanted_dtype, tuple(candidate), wanted_dtype, wanted) is None
-
-    open_sizes = wanted.count(-1)
-    values, known = math.prod(shape), math.prod(size for size in wanted if size != -1)
-    if fits(shape):
-        reshape = ""
-    elif tuple(shape[:1]) != (1,) and fits((1, *shape)):
-        reshape = "[None]"
-    elif (open_sizes == 0 and values == known) or (open_sizes == 1 and known and values % known == 0):
-        reshape = f".reshape({', '.join(map(str, wanted))})"
+    if _fits(shape, wanted):
+        change = ""
+    elif tuple(shape[:1]) != (1,) and _fits((1, *shape), wanted):
+        change = "[None]"
+    elif _keeps_order(shape, wanted):
+        change = f".reshape({', '.join(map(str, wanted))})"
+    elif (axes := _only_transposition(shape, wanted)) is not None:
+        change = f".transpose({', '.join(map(str, axes))})"
     else:
         return ""
-    return f"; send array{cast}{reshape}" if cast or reshape else ""
+    return f"; send array{cast}{change}" if cast or change else ""
+
+
+def _fits(shape: Sequence[int], wanted: tuple[int, ...]) -> bool:
+    return tensor_mismatch("float32", tuple(shape), "float32", wanted) is None
+
+
+def _keeps_order(shape: Sequence[int], wanted: tuple[int, ...]) -> bool:
+    """True if reshaping adds or removes dimensions of size 1, or flattens all others to one, or the reverse."""
+    sizes, targets = [size for size in shape if size != 1], [size for size in wanted if size != 1]
+    open_sizes = targets.count(-1)
+    values, known = math.prod(sizes), math.prod(size for size in targets if size != -1)
+    if open_sizes > 1 or not known or values % known or (not open_sizes and values != known):
+        return False
+    resolved = [values // known if size == -1 else size for size in targets]
+    if sizes == [size for size in resolved if size != 1]:
+        return True
+    return len(sizes) == 1 or (len(targets) == 1 and not open_sizes)
+
+
+def _only_transposition(shape: Sequence[int], wanted: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The order of axes that gives the wanted shape; None if none does, or several with different orders of values."""
+    if len(shape) != len(wanted) or len(shape) > _MAX_TRANSPOSED:
+        return None
+    orders: dict[tuple[int, ...], tuple[int, ...]] = {}
+    for axes in permutations(range(len(shape))):
+        if _fits([shape[axis] for axis in axes], wanted):
+            orders.setdefault(tuple(axis for axis in axes if shape[axis] != 1), axes)
+    return next(iter(orders.values())) if len(orders) == 1 else None
