@@ -27,7 +27,7 @@ from jellybean.profiler.document import (
     stage_types,
 )
 from jellybean.profiler.flow import Flow
-from jellybean.profiler.latency import BLOCKS, Latency, LatencyMeter, Point
+from jellybean.profiler.latency import BLOCKS, BatchDifference, Latency, LatencyMeter, Point
 from jellybean.profiler.measurement_plan import MeasurementPlan, Scope, content_of, require_types, todo_of
 from jellybean.profiler.memory import model_memory
 from jellybean.profiler.project import devices_of, require_devices, speeds_of, workload_of
@@ -37,7 +37,7 @@ from jellybean.profiler.remote.worker_agent import WorkerAgent
 from jellybean.profiler.remote.worker_part import WorkerPart
 from jellybean.profiler.survey import Survey, survey
 from jellybean.profiler.workload import Model, Workload
-from jellybean_agent import Device, ModelMemory, batched, installed_version
+from jellybean_agent import CPU, Device, ModelMemory, batched, installed_version
 from jellybean_solver import EdgeKind
 
 Progress = Callable[[float, float, str], None]
@@ -112,8 +112,8 @@ def profile(
     cache = Cache.open(project.directory, resume=not scope.fresh)
     run = _Run(project, todo, cache, progress, allow_python, types_here)
     findings = run.measure(known, seconds_per_point, {1, *batch_sizes})
+    notes = [*_notes(findings), *run.batch_notes]
     merge = ProfilesMerge(findings, known, todo, content_of(project), allowed_cuts(project), {1, *batch_sizes}, 1)
-    notes = list(_notes(findings))
     if workers:
         document, more_notes = _measured_on(workers, merge, run, seconds_per_point)
         notes += more_notes
@@ -150,6 +150,7 @@ def _measured_on(
         clock.spent("workers", seconds)
         clock.now("workers", clock.parts["workers"], label)
 
+    run.compare_batches(trial, [point for part in parts.values() for point in part.points])
     measure_on_workers(parts, rows, report)
     document = rows.document()
     write_profiles(path, document)
@@ -224,6 +225,7 @@ class _Run:
         self.workload = workload_of(project, allow_python)
         self.flow = Flow(self.workload)
         self.clock = _ProgressClock(progress)
+        self.batch_notes: list[str] = []
 
     def measure(
         self, known: ProfilesDocument | None, seconds_per_point: float, batch_sizes: Collection[int]
@@ -240,10 +242,23 @@ class _Run:
         meter = LatencyMeter(cuts.workload, cuts.survey, self.cache, seconds_per_point)
         points = _points(meter, cuts, self.todo_here, known, batch_sizes)
         latency = _latency(meter, points, clock)
+        self.compare_batches(meter, points)
         memory = _memory(cuts.workload, cuts.survey, points, self.cache, clock)
         hop = self._hop() if Part.HOP in parts else None
         measured = _accuracy(self.workload, self.flow, self.cache, clock) if Part.ACCURACY in parts else None
         return Findings(cuts.workload, cuts.survey, latency, memory, hop, measured, cuts)
+
+    def compare_batches(self, meter: LatencyMeter, points: Sequence[Point]) -> None:
+        """Note the variants whose outputs depend on the batch, where plans may batch them."""
+        smallest: dict[Model, Point] = {}
+        for point in sorted((point for point in points if point.batch > 1), key=lambda point: point.batch):
+            operator = self.project.workflow.operators.get(point.model.operator)  # None: a stage of a cut model
+            if operator is not None and (operator.batch or self.project.infrastructure.limits.batch) > 1:
+                smallest.setdefault(point.model, replace(point, device=CPU))
+        for model, point in smallest.items():
+            self.clock.now("batches", 0.0, f"answers of {model.operator} {model.variant} in batches")
+            if (found := meter.batch_difference(point)) is not None:
+                self.batch_notes.append(batch_note(model, found))
 
     def _expected_s(self, parts: Collection[Part]) -> dict[str, float]:
         models = {(e.operator, e.variant) for e in self.todo_here.measure if e.part in {Part.LATENCY, Part.CUTS}}
@@ -266,6 +281,16 @@ class _Run:
         found = survey(self.workload, self.flow)
         self.clock.spent("survey", _SURVEY_S)
         return found
+
+
+def batch_note(model: Model, found: BatchDifference) -> str:
+    """A warning about a variant whose outputs depend on the other requests of a batch."""
+    return (
+        f"{model.operator} {model.variant} answers a request differently in a batch: of {found.batch} requests, "
+        f"outputs differ by up to {found.difference:.3g} (largest value: {found.largest_value:.3g}) from those of the same "
+        f"requests alone, so answers depend on the load; write `operators.{model.operator}.batch: 1` into "
+        "workflow.yaml, or export a model whose rows do not depend on each other (for example static quantization)"
+    )
 
 
 def _points(
