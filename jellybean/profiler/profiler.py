@@ -28,7 +28,14 @@ from jellybean.profiler.document import (
 )
 from jellybean.profiler.flow import Flow
 from jellybean.profiler.latency import BLOCKS, BatchDifference, Latency, LatencyMeter, Point
-from jellybean.profiler.measurement_plan import MeasurementPlan, Scope, content_of, require_types, todo_of
+from jellybean.profiler.measurement_plan import (
+    MeasurementPlan,
+    Scope,
+    content_of,
+    left_out_variants,
+    require_types,
+    todo_of,
+)
 from jellybean.profiler.memory import model_memory
 from jellybean.profiler.project import devices_of, require_devices, speeds_of, workload_of
 from jellybean.profiler.remote.measure import measure_on_workers
@@ -114,12 +121,14 @@ def profile(
     findings = run.measure(known, seconds_per_point, {1, *batch_sizes})
     notes = [*_notes(findings), *run.batch_notes]
     merge = ProfilesMerge(findings, known, todo, content_of(project), allowed_cuts(project), {1, *batch_sizes}, 1)
+    merge = replace(merge, left_out=left_out_variants(project, known))
     if workers:
         document, more_notes = _measured_on(workers, merge, run, seconds_per_point)
         notes += more_notes
     else:
         document = merged_profiles(merge)
         write_profiles(project.directory / PROFILES_FILE, document)
+    notes += _removed_notes(known, document)
     return Profiled(document, (*_ratio_notes(project, document), *notes), todo)
 
 
@@ -189,6 +198,19 @@ def _ratio_notes(project: Project, document: ProfilesDocument) -> Iterator[str]:
     """Notes on ratios of the workflow that are not those of the profiles."""
     edges = follow_requests(project.workflow, project.infrastructure.sites).edges
     return ratio_notes(project.workflow, edges, document)
+
+
+def _removed_notes(known: ProfilesDocument | None, document: ProfilesDocument) -> Iterator[str]:
+    """A note on the variants whose profiles were removed."""
+    before = known.operators.items() if known is not None else ()
+    names = [
+        f"{operator} {variant}"
+        for operator, variants in before
+        for variant in variants
+        if variant not in document.operators.get(operator, {})
+    ]
+    if names:
+        yield f"removed the profiles of {', '.join(names)}: not in workflow.yaml"
 
 
 def _notes(findings: Findings) -> Iterator[str]:
@@ -287,8 +309,8 @@ def batch_note(model: Model, found: BatchDifference) -> str:
     """A warning about a variant whose outputs depend on the other requests of a batch."""
     return (
         f"{model.operator} {model.variant} answers a request differently in a batch: of {found.batch} requests, "
-        f"outputs differ by up to {found.difference:.3g} (largest value: {found.largest_value:.3g}) from those of the same "
-        f"requests alone, so answers depend on the load; write `operators.{model.operator}.batch: 1` into "
+        f"outputs differ by up to {found.difference:.3g} (largest value: {found.largest_value:.3g}) from those "
+        f"of the same requests alone, so answers depend on the load; write `operators.{model.operator}.batch: 1` into "
         "workflow.yaml, or export a model whose rows do not depend on each other (for example static quantization)"
     )
 

@@ -151,6 +151,28 @@ def test_a_run_of_which_nothing_is_left_is_removed(folder: Path) -> None:
 ALLOWED = frozenset({f"{MODULE}:enlarge"})
 
 
+def test_profiles_of_variants_that_an_option_leaves_out_stay(folder: Path) -> None:
+    """They were removed; the run that measured them too."""
+    before = known(folder)
+    edit(folder, "workflow.yaml", "metric: exact_match", "metric: top1")
+    project = load_project(folder, ["operators.split.variants=[few]"], profiles=False)
+    measured = profile(project, seconds_per_point=SECONDS, allow_python=ALLOWED)
+    assert measured.written
+    assert known(folder).operators["split"]["many"] == before.operators["split"]["many"]
+    assert not any("removed" in note for note in measured.notes)
+
+
+def test_removed_profiles_are_told(folder: Path) -> None:
+    edit(folder, "workflow.yaml", "metric: exact_match", "metric: top1")
+    project = load_project(folder, ["operators.split.variants=[few]"], profiles=False)
+    text = (folder / "workflow.yaml").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if not line.strip().startswith("many:")]
+    (folder / "workflow.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    measured = profile(project, seconds_per_point=SECONDS, allow_python=ALLOWED)
+    assert set(known(folder).operators["split"]) == {"few"}
+    assert "removed the profiles of split many: not in workflow.yaml" in measured.notes
+
+
 def test_entries_by_hand_are_not_overwritten(folder: Path) -> None:
     text = (folder / "profiles.yaml").read_text(encoding="utf-8")
     origin = re.findall(r"box: (\{model: \w+, speed: 0.5, run: 1\})", text)[3]
