@@ -101,6 +101,12 @@ def test_the_command_as_json(folder: Path, capsys: pytest.CaptureFixture[str]) -
     assert "measures accuracy: metric was" in captured.err
 
 
+def test_a_function_without_the_option_is_invalid_input(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    edit(folder, "workflow.yaml", "metric: exact_match", "metric: top1")
+    assert run(["profile", str(folder)]) == 2
+    assert "--allow-python" in capsys.readouterr().err
+
+
 def test_only_what_depends_on_a_replaced_model_is_measured(folder: Path) -> None:
     before = known(folder)
     replace_sum(folder)
