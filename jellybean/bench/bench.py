@@ -10,6 +10,7 @@ from jellybean.bench.result import BenchResult
 from jellybean.bench.sampling_range import sampling_ranges
 from jellybean.bench.target import DURATION_S, WARMUP_S, LoadSettings, Target, no_progress
 from jellybean.bench.window import Progress
+from jellybean.planning.stale_accuracy import stale_accuracy_text
 from jellybean_solver import DEFAULT_WINDOW_S
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ def bench(
     rate_per_s = rate_scale * target.planned_per_s
     result = target.measure(rate_per_s, settings, progress)
     due_s = target.due_s(rate_per_s, settings)
-    return replace(result, latency_ranges=sampling_ranges(target.plan, due_s, warmup_s, duration_s, progress))
+    result = replace(result, latency_ranges=sampling_ranges(target.plan, due_s, warmup_s, duration_s, progress))
+    return _with_stale_accuracy(result, project, target)
 
 
 def saturate(
@@ -53,4 +55,12 @@ def saturate(
     `start_rate_per_s`: first guess, for example the simulator's; the planned rate by default. `endpoint`: as `bench`.
     """
     target = Target.of(project.directory, held_out(project), endpoint)
-    return target.saturate(start_rate_per_s, seed=seed, window_s=window_s, progress=progress)
+    result = target.saturate(start_rate_per_s, seed=seed, window_s=window_s, progress=progress)
+    return _with_stale_accuracy(result, project, target)
+
+
+def _with_stale_accuracy(result: BenchResult, project: Project, target: Target) -> BenchResult:
+    """The result with what has changed since the accuracy of its plan was measured, if it has an accuracy."""
+    if result.accuracy is None:
+        return result
+    return replace(result, stale_accuracy=stale_accuracy_text(project, target.plan))

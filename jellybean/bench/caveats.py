@@ -8,12 +8,17 @@ from typing import Any
 LATE = 0.05  # share of a worker's busy time; below it, lateness of an emulated device does not affect the latencies
 
 
-def find_caveats(late: Mapping[str, float], deaths: Sequence[str] = (), *, joined: bool = False) -> Iterator[str]:
-    """Sentences about processes that died, about a machine that was too slow or too busy, and about boxes that joined.
+def find_caveats(
+    late: Mapping[str, float], deaths: Sequence[str] = (), *, joined: bool = False, stale_accuracy: str = ""
+) -> Iterator[str]:
+    """Sentences about processes that died, changed data, a machine that was too slow or busy, and boxes that joined.
 
-    `late`: worker -> share of its busy time by which it was slower than the device it emulates.
+    `late`: worker -> share of its busy time by which it was slower than the device it emulates. `stale_accuracy`: the
+    sentence about changed labels or held-out inputs.
     """
     yield from deaths
+    if stale_accuracy:
+        yield stale_accuracy
     share = max(late.values(), default=0.0)
     if share > LATE:
         worst = max(late, key=lambda name: late[name])

@@ -26,7 +26,8 @@ class BenchResult:
     end; `throughput_per_s` is that number over the window. `uncounted`: those of the warm-up of `warmup_s`, and those
     sent after the window for the accuracy; the gateway's counters have them too. `joined`: workers are boxes that
     joined a gateway, which emulate nothing. `answers`: a few of them, as the report shows them. `latency_ranges`: least
-    and greatest value of each latency in simulations of the same arrivals.
+    and greatest value of each latency in simulations of the same arrivals. `stale_accuracy`: a sentence if the plan's
+    accuracy was predicted with other labels or held-out inputs.
     """
 
     plan: str
@@ -63,11 +64,12 @@ class BenchResult:
     joined: bool = False
     answers: tuple[ShownAnswer, ...] = ()
     latency_ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    stale_accuracy: str = ""
 
     @property
     def caveats(self) -> tuple[str, ...]:
         """What limits the figures, in words."""
-        return tuple(find_caveats(self.late, self.deaths, joined=self.joined))
+        return tuple(find_caveats(self.late, self.deaths, joined=self.joined, stale_accuracy=self.stale_accuracy))
 
     def to_json(self) -> dict[str, Any]:
         """The record without the answers' pictures, for people's screens and other programs."""
@@ -77,6 +79,7 @@ class BenchResult:
         """A record for the report store, without figures that were not measured."""
         found = {key: value for key, value in asdict(self).items() if value is not None}
         found["answers"] = list(found["answers"])
+        del found["stale_accuracy"]  # one of the caveats
         lists = {"breaches": list(self.breaches), "deaths": list(self.deaths), "caveats": list(self.caveats)}
         return {**found, **lists, "errors": self.failed}
 

@@ -9,6 +9,7 @@ from jellybean.cli.console import warn
 from jellybean.documents import AnyProject
 from jellybean.planning.plan_file import current_plan, plan_options
 from jellybean.report.records import record_plan
+from jellybean.serving.allowed_python import options_for_plan
 from jellybean.serving.errors import NotRunningError
 from jellybean.serving.run_state import running_state
 from jellybean_solver import Plan, independent_streams_text, to_document
@@ -17,12 +18,12 @@ from jellybean_solver import Plan, independent_streams_text, to_document
 def next_commands(directory: Path, plan: Plan) -> str:
     """Text with the next commands after a new plan, ready to copy: `apply` if a plan is served now, otherwise `up`."""
     arguments = f"{shlex.quote(str(directory))}{plan_options(plan)}"
-    follow_up = "apply" if _is_running(directory) else "up"
+    follow_up, allowed = "apply" if _is_running(directory) else "up", options_for_plan(plan)
     if (
         plan.workflows or operators_without_model(plan) or independent_streams_text(plan)
     ):  # such a plan cannot be served on this machine
-        follow_up = "explain"
-    return f"jellybean simulate {arguments}, jellybean {follow_up} {arguments}"
+        follow_up, allowed = "explain", ""
+    return f"jellybean simulate {arguments}, jellybean {follow_up} {arguments}{allowed}"
 
 
 def _is_running(directory: Path) -> bool:

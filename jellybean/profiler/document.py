@@ -92,7 +92,7 @@ class ProfilesMerge:
     """Merges the measurements of run `number` into the profiles `known`, as `todo` says.
 
     `allowed_cuts`: (operator, variant) -> number of cuts that the workflow allows. `by`: what measured; None: this
-    machine.
+    machine. `left_out`: (operator, variant) that `--set` leaves out of the workflow; their profiles stay.
     """
 
     findings: Findings
@@ -103,6 +103,7 @@ class ProfilesMerge:
     batch_sizes: Collection[int]
     number: int = 1
     by: MeasuredBy | None = None
+    left_out: frozenset[tuple[str, str]] = frozenset()
 
     def document(self) -> ProfilesDocument:
         """The profiles: what was measured now, and what is kept, each with its origin."""
@@ -114,7 +115,8 @@ class ProfilesMerge:
                 operators[step.name] = variants
         for operator, variants in (known.operators if known is not None else {}).items():
             for variant, profile in variants.items():
-                if variant not in operators.get(operator, {}) and _is_by_hand(profile):
+                stays = (operator, variant) in self.left_out or _is_by_hand(profile)
+                if variant not in operators.get(operator, {}) and stays:
                     operators.setdefault(operator, {})[variant] = profile
         accuracy, hop = _accuracy(self.findings), self.findings.hop
         old = known.provenance if known is not None else DocumentProvenance()

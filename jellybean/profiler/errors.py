@@ -15,3 +15,7 @@ class RefusedRowError(ProfileError, InputError):
 
 class MisfittingEdgeError(ProfileError, InputError):
     """The output of one operator does not fit the model that takes it, which only its run showed; the text says how."""
+
+
+class RefusedFunctionError(ProfileError, InputError):
+    """A Python function of the workflow may not run here; the text names the option that allows it."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -48,6 +48,8 @@ BATCH_SHARE = 0.3  # time spent on a point with batch size above 1, as a share o
 COMPUTE_INPUTS = 3  # inputs whose CPU time is measured for emulated devices
 VARIED_INPUTS = 8  # the same if the sample's inputs differ in shape, as then the time does too
 COMPUTE_RUNS = 5  # minimum number of runs per input and block, back to back and after pauses; slow models: 1
+SAME_OUTPUT = 1e-3  # difference of two outputs that is rounding, as a share of the largest absolute value
+ROUNDING_STEPS = 8  # the same in steps of the outputs' type, which is more for float16
 COLD_SHARE = 0.5  # time spent on runs after pauses, as a share of the time of an emulated point
 
 
@@ -77,6 +79,18 @@ class Latency:
     p90_s: float
     p99_s: float
     noise: float
+
+
+@dataclass(frozen=True)
+class BatchDifference:
+    """Largest difference between an output in a batch of `batch` requests and the same output alone.
+
+    `largest_value`: the largest absolute value of the outputs that were compared.
+    """
+
+    batch: int
+    difference: float
+    largest_value: float
 
 
 class LatencyMeter:
@@ -177,8 +191,52 @@ class LatencyMeter:
             outputs = executor.run(pair).outputs
         except AgentError:
             return False
+        return all(array.shape[:1] == (2,) for array in self._sent(model, outputs))
+
+    def _sent(self, model: Model, outputs: Mapping[str, Array]) -> list[Array]:
+        """The outputs that are sent to other operators; of an operator that answers, the answer."""
         edges = [edge.output for edge in self._workload.edges if edge.upstream == model.operator]
-        return all(outputs[model.sent(name, outputs)].shape[:1] == (2,) for name in edges or [None])
+        return [outputs[model.sent(name, outputs)] for name in dict.fromkeys(edges or [None])]
+
+    def batch_difference(self, point: Point) -> BatchDifference | None:
+        """How outputs of batches differ from those of the same requests alone; None if by rounding at most.
+
+        Compares batches of the sample inputs for about as long as a batch size is measured, and one at least.
+        """
+        sample, size = self._inputs[point.model.operator], point.batch
+        worst: BatchDifference | None = None
+        ends = time.perf_counter() + BLOCKS * self.block_s(point)
+        for number, batch in enumerate(batched(sample, size)):
+            rows = [sample[(number * size + offset) % len(sample)] for offset in range(size)]
+            found = self._compare(point, batch, rows)
+            if found is not None and (worst is None or found.difference > worst.difference):
+                worst = found
+            if time.perf_counter() >= ends:
+                break
+        return worst
+
+    def _compare(self, point: Point, batch: Inputs, rows: Sequence[Inputs]) -> BatchDifference | None:
+        """`batch_difference` of one batch and its rows."""
+        model, executor = point.model, self._executor(point.model, point.device)
+        try:
+            together = self._sent(model, executor.run(batch).outputs)
+            alone = [self._sent(model, executor.run(row).outputs) for row in rows]
+        except AgentError as error:
+            raise self._refusal(point, error) from error
+        worst: BatchDifference | None = None
+        for stacked, *single in zip(together, *alone, strict=True):
+            expected = np.concatenate(single)
+            if stacked.shape != expected.shape or expected.dtype.kind not in "biuf" or not expected.size:
+                continue
+            exact, values = stacked.astype(np.float64), expected.astype(np.float64)
+            difference = float(np.nan_to_num(np.abs(exact - values)).max())
+            largest = float(np.nan_to_num(np.abs(values)).max())
+            tolerance = 0.0
+            if expected.dtype.kind == "f":
+                tolerance = max(SAME_OUTPUT, ROUNDING_STEPS * float(np.finfo(expected.dtype).eps)) * largest
+            if difference > tolerance and (worst is None or difference > worst.difference):
+                worst = BatchDifference(point.batch, difference, largest)
+        return worst
 
     def result(self, point: Point) -> Latency:
         """The latency of a point, over all its blocks."""

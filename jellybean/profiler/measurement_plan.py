@@ -16,6 +16,9 @@ from jellybean.documents.provenance.noise import hop_noise
 from jellybean.documents.provenance.staleness import entries_text, machine_changes
 from jellybean.documents.schema.profiles import VariantProfile
 from jellybean.documents.schema.provenance import Origin
+from jellybean.documents.schema.reader import read_file
+from jellybean.documents.schema.validation import validate_tree
+from jellybean.documents.schema.workflow import WorkflowDocument
 from jellybean.errors import DocumentError, DocumentProblem
 from jellybean.profiler.accuracy import LIMIT
 from jellybean.profiler.errors import ProfileError
@@ -318,6 +321,28 @@ def content_of(project: Project) -> Content:
     if project.content is None:
         raise ProfileError(f"{project.directory}: the files of the project were not read")
     return project.content
+
+
+def left_out_variants(project: Project, known: ProfilesDocument | None) -> frozenset[tuple[str, str]]:
+    """(operator, variant) with a profile that workflow.yaml has as it is written, but not with the `--set` options.
+
+    All that are left out if workflow.yaml is valid only with these options.
+    """
+    profiled = {
+        (operator, variant) for operator, found in (known.operators if known else {}).items() for variant in found
+    }
+    operators = project.workflow.operators
+    absent = {key for key in profiled if key[0] not in operators or key[1] not in operators[key[0]].variants}
+    if not absent:
+        return frozenset()
+    written = validate_tree(WorkflowDocument, read_file(document_files(project.directory)["workflow"])).document
+    if written is None:
+        return frozenset(absent)
+    return frozenset(
+        (operator, variant)
+        for operator, variant in absent
+        if operator in written.operators and variant in written.operators[operator].variants
+    )
 
 
 def require_types(project: Project, here: Sequence[str]) -> None:

@@ -27,8 +27,15 @@ from jellybean.profiler.document import (
     stage_types,
 )
 from jellybean.profiler.flow import Flow
-from jellybean.profiler.latency import BLOCKS, Latency, LatencyMeter, Point
-from jellybean.profiler.measurement_plan import MeasurementPlan, Scope, content_of, require_types, todo_of
+from jellybean.profiler.latency import BLOCKS, BatchDifference, Latency, LatencyMeter, Point
+from jellybean.profiler.measurement_plan import (
+    MeasurementPlan,
+    Scope,
+    content_of,
+    left_out_variants,
+    require_types,
+    todo_of,
+)
 from jellybean.profiler.memory import model_memory
 from jellybean.profiler.project import devices_of, require_devices, speeds_of, workload_of
 from jellybean.profiler.remote.measure import measure_on_workers
@@ -37,7 +44,7 @@ from jellybean.profiler.remote.worker_agent import WorkerAgent
 from jellybean.profiler.remote.worker_part import WorkerPart
 from jellybean.profiler.survey import Survey, survey
 from jellybean.profiler.workload import Model, Workload
-from jellybean_agent import Device, ModelMemory, batched, installed_version
+from jellybean_agent import CPU, Device, ModelMemory, batched, installed_version
 from jellybean_solver import EdgeKind
 
 Progress = Callable[[float, float, str], None]
@@ -112,14 +119,16 @@ def profile(
     cache = Cache.open(project.directory, resume=not scope.fresh)
     run = _Run(project, todo, cache, progress, allow_python, types_here)
     findings = run.measure(known, seconds_per_point, {1, *batch_sizes})
+    notes = [*_notes(findings), *run.batch_notes]
     merge = ProfilesMerge(findings, known, todo, content_of(project), allowed_cuts(project), {1, *batch_sizes}, 1)
-    notes = list(_notes(findings))
+    merge = replace(merge, left_out=left_out_variants(project, known))
     if workers:
         document, more_notes = _measured_on(workers, merge, run, seconds_per_point)
         notes += more_notes
     else:
         document = merged_profiles(merge)
         write_profiles(project.directory / PROFILES_FILE, document)
+    notes += _removed_notes(known, document)
     return Profiled(document, (*_ratio_notes(project, document), *notes), todo)
 
 
@@ -150,6 +159,7 @@ def _measured_on(
         clock.spent("workers", seconds)
         clock.now("workers", clock.parts["workers"], label)
 
+    run.compare_batches(trial, [point for part in parts.values() for point in part.points])
     measure_on_workers(parts, rows, report)
     document = rows.document()
     write_profiles(path, document)
@@ -190,6 +200,19 @@ def _ratio_notes(project: Project, document: ProfilesDocument) -> Iterator[str]:
     return ratio_notes(project.workflow, edges, document)
 
 
+def _removed_notes(known: ProfilesDocument | None, document: ProfilesDocument) -> Iterator[str]:
+    """A note on the variants whose profiles were removed."""
+    before = known.operators.items() if known is not None else ()
+    names = [
+        f"{operator} {variant}"
+        for operator, variants in before
+        for variant in variants
+        if variant not in document.operators.get(operator, {})
+    ]
+    if names:
+        yield f"removed the profiles of {', '.join(names)}: not in workflow.yaml"
+
+
 def _notes(findings: Findings) -> Iterator[str]:
     """Notes on how precise the measurements are."""
     yield from noise_notes(findings.latency, findings.workload.speeds, findings.workload.devices)
@@ -224,6 +247,7 @@ class _Run:
         self.workload = workload_of(project, allow_python)
         self.flow = Flow(self.workload)
         self.clock = _ProgressClock(progress)
+        self.batch_notes: list[str] = []
 
     def measure(
         self, known: ProfilesDocument | None, seconds_per_point: float, batch_sizes: Collection[int]
@@ -240,10 +264,23 @@ class _Run:
         meter = LatencyMeter(cuts.workload, cuts.survey, self.cache, seconds_per_point)
         points = _points(meter, cuts, self.todo_here, known, batch_sizes)
         latency = _latency(meter, points, clock)
+        self.compare_batches(meter, points)
         memory = _memory(cuts.workload, cuts.survey, points, self.cache, clock)
         hop = self._hop() if Part.HOP in parts else None
         measured = _accuracy(self.workload, self.flow, self.cache, clock) if Part.ACCURACY in parts else None
         return Findings(cuts.workload, cuts.survey, latency, memory, hop, measured, cuts)
+
+    def compare_batches(self, meter: LatencyMeter, points: Sequence[Point]) -> None:
+        """Note the variants whose outputs depend on the batch, where plans may batch them."""
+        smallest: dict[Model, Point] = {}
+        for point in sorted((point for point in points if point.batch > 1), key=lambda point: point.batch):
+            operator = self.project.workflow.operators.get(point.model.operator)  # None: a stage of a cut model
+            if operator is not None and (operator.batch or self.project.infrastructure.limits.batch) > 1:
+                smallest.setdefault(point.model, replace(point, device=CPU))
+        for model, point in smallest.items():
+            self.clock.now("batches", 0.0, f"answers of {model.operator} {model.variant} in batches")
+            if (found := meter.batch_difference(point)) is not None:
+                self.batch_notes.append(batch_note(model, found))
 
     def _expected_s(self, parts: Collection[Part]) -> dict[str, float]:
         models = {(e.operator, e.variant) for e in self.todo_here.measure if e.part in {Part.LATENCY, Part.CUTS}}
@@ -266,6 +303,16 @@ class _Run:
         found = survey(self.workload, self.flow)
         self.clock.spent("survey", _SURVEY_S)
         return found
+
+
+def batch_note(model: Model, found: BatchDifference) -> str:
+    """A warning about a variant whose outputs depend on the other requests of a batch."""
+    return (
+        f"{model.operator} {model.variant} answers a request differently in a batch: of {found.batch} requests, "
+        f"outputs differ by up to {found.difference:.3g} (largest value: {found.largest_value:.3g}) from those "
+        f"of the same requests alone, so answers depend on the load; write `operators.{model.operator}.batch: 1` into "
+        "workflow.yaml, or export a model whose rows do not depend on each other (for example static quantization)"
+    )
 
 
 def _points(

@@ -14,7 +14,7 @@ from jellybean.documents.planning_problem.model_files import python_ref
 from jellybean.documents.schema.infrastructure import WorkerPoolSpec
 from jellybean.documents.schema.workflow import VariantSpec
 from jellybean.errors import DocumentError, DocumentProblem
-from jellybean.profiler.errors import ProfileError
+from jellybean.profiler.errors import ProfileError, RefusedFunctionError
 from jellybean.profiler.measurement_plan import MeasurementPlan
 from jellybean.profiler.workload import Model, Step, Workload
 from jellybean.user_modules import open_project_folder
@@ -78,7 +78,7 @@ def _model(project: Project, operator: str, variant: str, spec: VariantSpec, all
     try:
         step = PythonStep(found.python.function, found.python.arguments, allow_python)
     except AgentError as error:
-        raise ProfileError(f"operator {operator}, variant {variant}: {error}") from error
+        raise RefusedFunctionError(f"operator {operator}, variant {variant}: {error}") from error
     return Model(operator, variant, Path(), found.sha256, step, found.python.module_sha256, spec.port_names)
 
 

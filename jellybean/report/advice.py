@@ -10,6 +10,7 @@ from pathlib import Path
 from jellybean.display import formats
 from jellybean.planning.plan_file import current_hash, plan_options
 from jellybean.report.store import Snapshot, Store
+from jellybean.serving.allowed_python import options_for_plan
 from jellybean.serving.errors import ServingError
 from jellybean.serving.run_state import running_state
 from jellybean_solver import Plan, independent_streams_text
@@ -35,7 +36,7 @@ def find_advice(snapshot: Snapshot, plan: Plan, store: Store) -> Iterator[str]:
             yield "Variants without a model file can be planned and simulated, but not served or measured."
         return
     if snapshot.bench is None:
-        first = _first(Path(store.project), f"{project}{options}")
+        first = _first(Path(store.project), f"{project}{options}{options_for_plan(plan)}")
         yield f"jellybean bench {project}  measures the plan that is served{first}"
     if snapshot.saturate is None:
         yield f"jellybean bench {project} --saturate  finds the highest sustained rate"

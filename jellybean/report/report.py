@@ -15,9 +15,11 @@ from typing import Any
 
 from jellybean.bench.caveats import recorded_caveats
 from jellybean.bench.shown_answers import ShownAnswer
+from jellybean.documents import load_project
 from jellybean.errors import InputError
 from jellybean.planning.altered_models import altered_models_text
 from jellybean.planning.plan_file import plan_options
+from jellybean.planning.stale_accuracy import stale_accuracy_text
 from jellybean.report.advice import find_advice, known_plans
 from jellybean.report.breakdown import Breakdown, break_down
 from jellybean.report.comparison import (
@@ -281,10 +283,22 @@ def _caveats(snapshot: Snapshot, plan: Plan, store: Store) -> Iterator[str]:
     """What limits the predicted and measured figures that the report shows."""
     if altered := altered_models_text(Path(store.project), plan):
         yield altered
+    if stale := _stale_accuracy(Path(store.project), plan):
+        yield stale
     yield from (f"profiles: {text}" for text in snapshot.planning.record.get("profile_notes") or ())
     for row in (snapshot.bench, snapshot.saturate):
         for text in recorded_caveats(row.record) if row is not None else ():
+            if text == stale:
+                continue
             yield f"{'bench --saturate' if row is snapshot.saturate else 'bench'}: {text}"
+
+
+def _stale_accuracy(directory: Path, plan: Plan) -> str:
+    """What has changed since the plan's accuracy was measured; empty if today's documents cannot be read."""
+    try:
+        return stale_accuracy_text(load_project(directory, plan.overrides), plan)
+    except JellyBeanError:
+        return ""
 
 
 def _baselines(planning: Record) -> tuple[ReportedBaseline, ...]:

@@ -126,19 +126,21 @@ async def wait_for_new_plan(
     may want the models to be downloaded while the plan before is still served; `trial` then tries them, and what
     prevents the switch is reported to it.
     `allow_python`: functions that may run here besides the built-in steps. `problem`: why the plan of `found` cannot be
-    served here, which is reported first; empty if it is served.
+    served here, which is reported; empty if it is served.
     """
     name, have = found.worker.name, found.view.hash
     fetched, offered = "", found.view.hash  # hashes of the plan that was downloaded, and of the one that was offered
+    refused = problem  # repeated with every question, as a gateway that was started again does not know it
     refusal = ""  # the last one that was logged
     while True:
         asked_s, pause_s = time.monotonic(), every_s
         try:
             async with _channel(found.folder) as channel:
                 stub: Any = enrol_pb2_grpc.EnrolmentStub(channel)  # type: ignore[no-untyped-call]
-                request = enrol_pb2.PlanRequest(have=have, fetched=fetched, wait_s=every_s)
-                if problem:
-                    request.problem, request.problem_plan = problem, offered
+                said, of_plan = (problem, offered) if problem else (refused, found.view.hash)
+                request = enrol_pb2.PlanRequest(
+                    have=have, fetched=fetched, wait_s=every_s, problem=said, problem_plan=of_plan
+                )
                 given = await stub.Plan(request, timeout=every_s + _CALL_S, metadata=protocol_metadata())
                 problem = offered = refusal = ""
                 if given.plan:

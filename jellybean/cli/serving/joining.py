@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from jellybean.serving.allowed_python import allow_python_options
 from jellybean.serving.client import Client
 from jellybean.serving.local.running import Running
 from jellybean_agent import GATEWAY, read_plan
@@ -21,12 +22,14 @@ _EVERY_ADDRESS = ("", "0.0.0.0", "[::]")
 class Joining:
     """The workers of a gateway (worker -> state), and where their boxes join.
 
-    `enrol`: HOST:PORT as boxes reach it; empty if the gateway takes no tokens.
+    `enrol`: HOST:PORT as boxes reach it; empty if the gateway takes no tokens. `functions`: worker -> Python functions
+    that it runs.
     """
 
     directory: Path
     workers: Mapping[str, str]
     enrol: str
+    functions: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def waiting(self) -> tuple[str, ...]:
@@ -45,12 +48,12 @@ class Joining:
 
     def commands(self, worker: str) -> tuple[str, str]:
         """The command that prepares a worker here (empty if none does), and the one that its box runs."""
-        name = shlex.quote(worker)
+        name, allowed = shlex.quote(worker), allow_python_options(self.functions.get(worker, ()))
         if not self.enrol:
             files = f"--plan plan.json --peers peers.json --tls agent/{name}"
-            return "", f"jellybean-agent --worker {name} {files} --listen 0.0.0.0:PORT --no-emulation"
+            return "", f"jellybean-agent --worker {name} {files} --listen 0.0.0.0:PORT --no-emulation{allowed}"
         token = f"jellybean token {shlex.quote(str(self.directory))} --worker {name} > token"
-        return token, f"jellybean-agent --join {self.enrol} --token-file token --state jellybean-agent"
+        return token, f"jellybean-agent --join {self.enrol} --token-file token --state jellybean-agent{allowed}"
 
     def advice(self) -> Iterator[str]:
         """What is waited for, and how the first of these workers joins; nothing if all have joined."""
@@ -78,7 +81,12 @@ def joining_of(running: Running, directory: Path, enrol: str | None) -> Joining:
         states = client.status().workers
     addresses = json.loads((Path(running.state.plan_folder) / "peers.json").read_text(encoding="utf-8"))
     workers = {worker.name: states.get(worker.name, "") for worker in view.serving}
-    return Joining(directory, workers, _reached_at(enrol or "", addresses[GATEWAY]))
+    operators = {worker.name: [view.operators[name] for name in worker.operators] for worker in view.serving}
+    functions = {
+        name: tuple(operator.python.function for operator in found if operator.python is not None)
+        for name, found in operators.items()
+    }
+    return Joining(directory, workers, _reached_at(enrol or "", addresses[GATEWAY]), functions)
 
 
 def _reached_at(listen: str, gateway: str) -> str:

@@ -52,6 +52,7 @@ LOG = logging.getLogger("jellybean.gateway")
 TOKEN_S = 900.0
 _REFUSED = "the token is unknown, was used, or its time is over: make another"
 _CHUNK_BYTES = 2**20
+_MAX_REASON = 1000  # characters of a reason that a box gives
 _MAX_REQUEST_BYTES = 16 * 2**10
 MAX_DOWNLOADS = 16  # concurrent model downloads
 _Stamp = tuple[int, int, int]  # size, time of the last change, inode
@@ -126,14 +127,15 @@ class EnrolmentFiles:
 class Enrolment:
     """The Enrolment service of a gateway.
 
-    `rollout`: the plan of the boxes. `life_s`: lifetime of issued certificates, in seconds. `on_download(worker,
+    `rollout`: the plan of the boxes. `life_s`: lifetime of issued certificates, in seconds. `on_blocked(worker,
     problem)`: a box asked for a model of the plan that is served; `problem`: why it does not get it, empty if it does.
+    Or it refuses this plan; `problem`: why.
     """
 
     rollout: PlanRollout
     files: EnrolmentFiles
     life_s: float = LIFE_S
-    on_download: Callable[[str, str], None] = lambda worker, problem: None
+    on_blocked: Callable[[str, str], None] = lambda worker, problem: None
     downloads: set[object] = field(default_factory=set)  # one marker per download in progress
     digests: dict[Path, tuple[_Stamp, str]] = field(default_factory=dict)  # of model files, while they do not change
     problems: dict[Path, str] = field(default_factory=dict)  # model file -> what was logged last; none if it is fine
@@ -167,7 +169,10 @@ class Enrolment:
 
     async def Plan(self, request: enrol_pb2.PlanRequest, context: Any) -> enrol_pb2.PlanResponse:
         try:
-            return await self.rollout.answer(_agent_of(context).name, request)
+            worker = _agent_of(context).name
+            if request.problem and request.problem_plan == self.rollout.served.view.hash:
+                self.on_blocked(worker, f"it refuses the plan: {_one_line(request.problem)}")
+            return await self.rollout.answer(worker, request)
         except AgentError as error:
             await context.abort(status_of(error), str(error))
             raise  # context.abort signals by an exception
@@ -211,7 +216,7 @@ class Enrolment:
                     if digest == sha256 and stays_inside_folder(path):
                         problem = await self._problem_of(path, sha256)
                         if offer is self.rollout.served:
-                            self.on_download(identity.name, problem)
+                            self.on_blocked(identity.name, problem)
                         if problem:
                             raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, problem)
                         return self.files.root / path
@@ -281,6 +286,11 @@ async def serve_enrolment(enrolment: Enrolment, transport: Transport, address: s
 def add_enrolment(server: RpcServer, enrolment: Enrolment) -> None:
     """Add the methods for agents with a certificate to the gateway's own server."""
     enrol_pb2_grpc.add_EnrolmentServicer_to_server(enrolment, server)  # type: ignore[no-untyped-call]
+
+
+def _one_line(text: str) -> str:
+    """What a box says, as one line of limited length without control characters."""
+    return "".join(char if char.isprintable() else " " for char in text[:_MAX_REASON])
 
 
 def _agent_of(context: Any) -> Identity:

@@ -101,6 +101,12 @@ def test_the_command_as_json(folder: Path, capsys: pytest.CaptureFixture[str]) -
     assert "measures accuracy: metric was" in captured.err
 
 
+def test_a_function_without_the_option_is_invalid_input(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    edit(folder, "workflow.yaml", "metric: exact_match", "metric: top1")
+    assert run(["profile", str(folder)]) == 2
+    assert "--allow-python" in capsys.readouterr().err
+
+
 def test_only_what_depends_on_a_replaced_model_is_measured(folder: Path) -> None:
     before = known(folder)
     replace_sum(folder)
@@ -149,6 +155,28 @@ def test_a_run_of_which_nothing_is_left_is_removed(folder: Path) -> None:
 
 
 ALLOWED = frozenset({f"{MODULE}:enlarge"})
+
+
+def test_profiles_of_variants_that_an_option_leaves_out_stay(folder: Path) -> None:
+    """They were removed; the run that measured them too."""
+    before = known(folder)
+    edit(folder, "workflow.yaml", "metric: exact_match", "metric: top1")
+    project = load_project(folder, ["operators.split.variants=[few]"], profiles=False)
+    measured = profile(project, seconds_per_point=SECONDS, allow_python=ALLOWED)
+    assert measured.written
+    assert known(folder).operators["split"]["many"] == before.operators["split"]["many"]
+    assert not any("removed" in note for note in measured.notes)
+
+
+def test_removed_profiles_are_told(folder: Path) -> None:
+    edit(folder, "workflow.yaml", "metric: exact_match", "metric: top1")
+    project = load_project(folder, ["operators.split.variants=[few]"], profiles=False)
+    text = (folder / "workflow.yaml").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if not line.strip().startswith("many:")]
+    (folder / "workflow.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    measured = profile(project, seconds_per_point=SECONDS, allow_python=ALLOWED)
+    assert set(known(folder).operators["split"]) == {"few"}
+    assert "removed the profiles of split many: not in workflow.yaml" in measured.notes
 
 
 def test_entries_by_hand_are_not_overwritten(folder: Path) -> None:

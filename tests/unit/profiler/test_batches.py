@@ -10,9 +10,10 @@ import pytest
 from onnx import helper
 
 from jellybean.profiler.cache import Cache
-from jellybean.profiler.latency import LatencyMeter
+from jellybean.profiler.latency import LatencyMeter, Point
+from jellybean.profiler.profiler import batch_note
 from jellybean.profiler.survey import Survey
-from jellybean.profiler.workload import Model, Step, Workload
+from jellybean.profiler.workload import Inputs, Model, Step, Workload
 from jellybean_agent.errors import InvalidInputError
 from jellybean_agent.measuring.timed_runs import batched
 from jellybean_solver.model.problem import Edge
@@ -45,15 +46,42 @@ def test_inputs_of_a_gather_are_not_stacked() -> None:
         batched([((np.zeros((1, 2)),),)], 2)
 
 
-def accepts(folder: Path, node: onnx.NodeProto, input_shape: list, sizes: tuple[int, ...] = (2, 2), **more) -> bool:
+def meter_of(
+    folder: Path, nodes: list[onnx.NodeProto], input_shape: list, sample: list[Inputs], **more
+) -> tuple[LatencyMeter, Model]:
     path = folder / "m.onnx"
-    sha256 = save(path, [node], {"x": input_shape}, ("y", [None] * len(input_shape)), **more)
+    sha256 = save(path, nodes, {"x": input_shape}, ("y", [None] * len(input_shape)), **more)
     model = Model("look", "m", path, sha256)
     edge = Edge("x", "look")
     workload = Workload((Step("look", (edge,), (model,)),), {"x": np.zeros((1, 2))}, None, "top1", {"box": 1.0})
-    sample = [(np.ones((1, size), np.float32),) for size in sizes]
     survey = Survey({"look": sample}, {}, {}, {})
-    return LatencyMeter(workload, survey, Cache.open(folder, resume=False), 0.01).accepts_batches(model)
+    return LatencyMeter(workload, survey, Cache.open(folder, resume=False), 0.01), model
+
+
+def accepts(folder: Path, node: onnx.NodeProto, input_shape: list, sizes: tuple[int, ...] = (2, 2), **more) -> bool:
+    sample: list[Inputs] = [(np.ones((1, size), np.float32),) for size in sizes]
+    meter, model = meter_of(folder, [node], input_shape, sample, **more)
+    return meter.accepts_batches(model)
+
+
+def test_outputs_that_depend_on_the_batch_are_found(tmp_path: Path) -> None:
+    """`quantize_dynamic` takes one scale over the whole batch; such a model was batched without a word."""
+    sample: list[Inputs] = [(np.array([[1.0 + row, 2.0]], np.float32),) for row in range(8)]
+    largest = helper.make_node("ReduceMax", ["x"], ["most"], keepdims=1)
+    share = helper.make_node("Div", ["x", "most"], ["y"])
+    meter, model = meter_of(tmp_path, [largest, share], ["n", 2], sample)
+    found = meter.batch_difference(Point(model, 1.0, 4))
+    assert found is not None
+    assert found.difference == pytest.approx(0.5)  # [1, 2] becomes [0.5, 1] alone, [0.25, 0.5] beside [4, 2]
+    note = batch_note(model, found)
+    assert note.startswith("look m answers a request differently in a batch: of 4 requests")
+    assert "`operators.look.batch: 1`" in note
+
+
+def test_outputs_of_independent_rows_are_the_same_in_a_batch(tmp_path: Path) -> None:
+    sample: list[Inputs] = [(np.array([[1.0 + row, 2.0]], np.float32),) for row in range(8)]
+    meter, model = meter_of(tmp_path, [helper.make_node("Softmax", ["x"], ["y"], axis=1)], ["n", 2], sample)
+    assert meter.batch_difference(Point(model, 1.0, 4)) is None
 
 
 def test_which_models_are_measured_in_batches(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from jellybean.serving.enrolment import enrolment as enrolment_module
 from jellybean.serving.enrolment.authority import open_authority
 from jellybean.serving.enrolment.enrolment import (
     MAX_DOWNLOADS,
@@ -186,7 +187,7 @@ def test_a_model_file_that_was_overwritten_is_refused_with_both_hashes(
     view = plan_view(document)
     told: list[tuple[str, str]] = []
     rollout = PlanRollout(PlanOffer(view, b"", {"": "127.0.0.1:1"}))
-    enrolment = Enrolment(rollout, EnrolmentFiles(*[tmp_path] * 3), on_download=lambda *said: told.append(said))
+    enrolment = Enrolment(rollout, EnrolmentFiles(*[tmp_path] * 3), on_blocked=lambda *said: told.append(said))
     (name,) = view.workers["edge-1"].operators
     ((path, sha256),) = view.operators[name].model_files
     model = tmp_path / path
@@ -220,6 +221,58 @@ def test_a_model_file_that_was_overwritten_is_refused_with_both_hashes(
         assert told[-1] == ("edge-1", "")
 
     asyncio.run(overwrite())
+
+
+def test_the_gateway_notes_why_a_box_refuses_the_plan_that_is_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It said only that it could not connect to the box, which waited for another plan."""
+    view = plan_view(chain(tmp_path))
+    told: list[tuple[str, str]] = []
+    rollout = PlanRollout(PlanOffer(view, b"", {"": "127.0.0.1:1"}))
+    enrolment = Enrolment(rollout, EnrolmentFiles(*[tmp_path] * 3), on_blocked=lambda *said: told.append(said))
+    monkeypatch.setattr(enrolment_module, "caller_identity", lambda _context: EDGE)
+    reason = "classify: python prep:centre is not allowed here\n\x1b[2J"
+
+    async def ask() -> None:
+        for plan_hash in ("of another plan", view.hash):
+            request = enrol_pb2.PlanRequest(have=view.hash, problem=reason, problem_plan=plan_hash)
+            await enrolment.Plan(request, None)
+
+    asyncio.run(ask())
+    assert told == [("edge-1", "it refuses the plan: classify: python prep:centre is not allowed here  [2J")]
+
+
+def test_a_box_that_refuses_its_plan_says_why_with_every_question(tmp_path: Path) -> None:
+    """A gateway that was started again did not know it."""
+    document = chain(tmp_path)
+    view = plan_view(document)
+    certs, box = open_authority(tmp_path / "ca"), tmp_path / "box"
+    certs.equip(tmp_path / "gateway", GATEWAY)
+    certs.equip(box / "tls", EDGE)
+    transport = Transport("tiny", CertificateFolder(tmp_path / "gateway"))
+    rollout = PlanRollout(PlanOffer(view, json.dumps(document).encode(), {"": "127.0.0.1:1"}))
+    found = join.Joined(box, view, view.workers["edge-1"])
+    told: list[tuple[str, str]] = []
+    enrolment = Enrolment(rollout, EnrolmentFiles(*[tmp_path] * 3), on_blocked=lambda *said: told.append(said))
+
+    async def tried(*_: object) -> None:
+        raise AssertionError("there is nothing to try")
+
+    async def wait() -> None:
+        server = transport.server(Policy("tiny", set(view.workers)))
+        port = transport.bind(server, "127.0.0.1:0")
+        (box / "gateway").write_text(f"127.0.0.1:{port}", encoding="utf-8")
+        add_enrolment(server, enrolment)
+        await server.start()
+        waiting = join.wait_for_new_plan(found, 0.1, tried, problem="the function is not allowed here")
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(waiting, 1.5)
+        await server.stop(None)
+
+    asyncio.run(wait())
+    assert len(told) > 1
+    assert set(told) == {("edge-1", "it refuses the plan: the function is not allowed here")}
 
 
 @pytest.mark.parametrize("workflow", ["tiny", "other"])
