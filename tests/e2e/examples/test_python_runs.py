@@ -134,7 +134,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str, status: int) ->
 
 
 def test_refused_before_anything_of_the_module_has_run(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert f"operator look, variant thirds: {REFUSED}" in refused(capsys, "profile", str(project), status=1)
+    assert f"operator look, variant thirds: {REFUSED}" in refused(capsys, "profile", str(project), status=2)
     assert not ran(project)
 
 
