@@ -228,8 +228,8 @@ class LatencyMeter:
             expected = np.concatenate(single)
             if stacked.shape != expected.shape or expected.dtype.kind not in "biuf" or not expected.size:
                 continue
-            exact, values = stacked.astype(np.float64), expected.astype(np.float64)
-            difference = float(np.nan_to_num(np.abs(exact - values)).max())
+            found, values = stacked.astype(np.float64), expected.astype(np.float64)
+            difference = float(np.nan_to_num(np.abs(found - values)).max())
             largest = float(np.nan_to_num(np.abs(values)).max())
             tolerance = 0.0
             if expected.dtype.kind == "f":

@@ -99,10 +99,14 @@ def profile(
             warn(note)
         file = part.directory / "profiles.yaml"
         files.append({"workflow": part.workflow.name, "file": str(file), **measured.to_dict()})
-        if json:
-            continue
-        out.print(f"wrote {file}" if measured.written else f"{file} is current: nothing was measured")
-    if json:
+        if not json:
+            out.print(f"wrote {file}" if measured.written else f"{file} is current: nothing was measured")
+    _say_next(directory, files if json else None)
+
+
+def _say_next(directory: Path, files: Sequence[dict[str, Any]] | None) -> None:
+    """Print the next command; as JSON with the `files` that were written, unless they are None."""
+    if files is not None:
         print_json({"profiles": files, "next": f"jellybean plan {directory}"})
     else:
         out.print(f"next: jellybean plan {directory}", style="bold")

@@ -1,0 +1,1 @@
+"""Whole runs of examples: predicted and measured figures."""
