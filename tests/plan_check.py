@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from jellybean_solver.model.plan import Plan
-from jellybean_solver.model.problem import Problem
+from jellybean_solver.model.plan import Plan, Route
+from jellybean_solver.model.problem import Problem, Variant
 from tests.brute_force import rates as reference_rates
 
 LITTLE = 1e-6
@@ -20,57 +20,67 @@ def complaints(problem: Problem, plan: Plan) -> list[str]:
     return [*_workers(problem, plan), *_links(problem, plan), *_counts(problem, plan), *_batches(problem, plan)]
 
 
+def _selection(plan: Plan, route: Route) -> dict[str, str]:
+    """The variants that requests of a route get: the first of an operator, or the one that its worker states."""
+    of_worker = {worker.name: worker.variants for worker in plan.workers}
+    return {o.name: of_worker[route.workers[o.name]].get(o.name, o.variant) for o in plan.operators}
+
+
+def _variant(problem: Problem, name: str, chosen: str) -> Variant:
+    operator = next(o for o in problem.operators if o.name == name)
+    return next(v for v in operator.variants if v.name == chosen)
+
+
 def _workers(problem: Problem, plan: Plan) -> Iterator[str]:
-    rates = reference_rates.rates(problem, plan.selection)
     pools = {pool.name: pool for pool in problem.pools}
     pool_of = {worker.name: pools[worker.pool] for worker in plan.workers}
-    chosen = {o.name: o.variant for o in plan.operators}
-    variants = {o.name: next(v for v in o.variants if v.name == chosen[o.name]) for o in problem.operators}
-    batch = {o.name: o.batch for o in plan.operators}
-    share: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    batch = {(o.name, one.variant): one.batch for o in plan.operators for one in (o, *o.others)}
+    served: dict[str, float] = defaultdict(float)
+    busy: dict[str, float] = defaultdict(float)
+    held: dict[str, dict[str, str]] = defaultdict(dict)
     for route in plan.routes:
+        selection = _selection(plan, route)
+        rates = reference_rates.rates(problem, selection)
         for name, worker in route.workers.items():
-            share[worker][name] += route.weight
-    for name in rates.keys() & variants.keys():
-        served = sum(of[name] for of in share.values() if name in of)
-        if abs(served - 1.0) > LITTLE:
-            yield f"{served:.6f} of the requests of {name} are served"
-    for worker, served_by_name in share.items():
+            pool, chosen = pool_of[worker].name, selection[name]
+            size = batch[name, chosen][pool]
+            served[name] += route.weight
+            held[worker][name] = chosen
+            busy[worker] += (
+                route.weight * rates[name] * _variant(problem, name, chosen).service[pool][size].load_s / size
+            )
+    for name in (operator.name for operator in problem.operators):
+        if abs(served[name] - 1.0) > LITTLE:
+            yield f"{served[name]:.6f} of the requests of {name} are served"
+    for worker, models in held.items():
         pool = pool_of[worker]
-        held = sum(variants[name].memory_bytes.get(pool.name, 0.0) for name in served_by_name)
-        if pool.memory_bytes is not None and held > pool.memory_bytes * (1 + LITTLE):
-            yield f"{worker} holds {held:.0f} of {pool.memory_bytes:.0f} bytes"
-        busy = sum(
-            weight * rates[name] * variants[name].service[pool.name][size].load_s / size
-            for name, weight in served_by_name.items()
-            for size in [batch[name][pool.name]]
-        )
-        busy /= problem.sites.get(pool.tier, 1)
-        if busy > problem.utilisation * (1 + LITTLE):
-            yield f"{worker} is busy {busy:.6f} of the time"
-        if pool.sharing.value == "exclusive" and len(served_by_name) > 1:
-            yield f"{worker} serves {len(served_by_name)} operators"
+        needed = sum(_variant(problem, *one).memory_bytes.get(pool.name, 0.0) for one in models.items())
+        if pool.memory_bytes is not None and needed > pool.memory_bytes * (1 + LITTLE):
+            yield f"{worker} holds {needed:.0f} of {pool.memory_bytes:.0f} bytes"
+        if busy[worker] / problem.sites.get(pool.tier, 1) > problem.utilisation * (1 + LITTLE):
+            yield f"{worker} is busy {busy[worker] / problem.sites.get(pool.tier, 1):.6f} of the time"
+        if pool.sharing.value == "exclusive" and len(models) > 1:
+            yield f"{worker} serves {len(models)} operators"
 
 
 def _links(problem: Problem, plan: Plan) -> Iterator[str]:
-    rates = reference_rates.rates(problem, plan.selection)
     tier = {worker.name: worker.tier for worker in plan.workers}
-    chosen = {o.name: o.variant for o in plan.operators}
     sources = {source.name: source for source in problem.sources}
     limits = {(link.upstream_tier, link.downstream_tier): link.bandwidth_bytes_per_s for link in problem.links}
     sent: dict[tuple[str, str], float] = defaultdict(float)
-    for operator in problem.operators:
-        for edge in operator.inputs:
-            upstream = sources.get(edge.upstream)
-            if upstream is not None:
-                size = upstream.message_bytes
-            else:
-                of = next(o for o in problem.operators if o.name == edge.upstream)
-                size = next(v for v in of.variants if v.name == chosen[edge.upstream]).message_bytes[operator.name]
-            messages = rates[edge.upstream] * reference_rates.rows(problem, edge, plan.selection)
-            for route in plan.routes:
+    for route in plan.routes:
+        selection = _selection(plan, route)
+        rates = reference_rates.rates(problem, selection)
+        for operator in problem.operators:
+            for edge in operator.inputs:
+                upstream = sources.get(edge.upstream)
+                if upstream is not None:
+                    size, there = upstream.message_bytes, upstream.tier
+                else:
+                    of = _variant(problem, edge.upstream, selection[edge.upstream])
+                    size, there = of.message_bytes[operator.name], tier[route.workers[edge.upstream]]
+                messages = rates[edge.upstream] * reference_rates.rows(problem, edge, selection)
                 here = tier[route.workers[operator.name]]
-                there = upstream.tier if upstream is not None else tier[route.workers[edge.upstream]]
                 if here != there:
                     sent[there, here] += route.weight * messages * size
     for pair, bytes_per_s in sent.items():
@@ -83,7 +93,7 @@ def _links(problem: Problem, plan: Plan) -> Iterator[str]:
 
 def _batches(problem: Problem, plan: Plan) -> Iterator[str]:
     kinds = [(edge, edge.kind.value) for operator in problem.operators for edge in operator.inputs]
-    for operator in plan.operators:
+    for operator in (one for o in plan.operators for one in (o, *o.others)):
         gathers = any(kind == "gather" for edge, kind in kinds if edge.downstream == operator.name)
         splits = any(kind == "fan_out" for edge, kind in kinds if edge.upstream == operator.name)
         for pool, size in operator.batch.items():

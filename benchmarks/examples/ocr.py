@@ -20,6 +20,7 @@ ALLOW = tuple(option for step in STEPS for option in ("--allow-python", f"ocr_st
 RATES, ACCURACIES = ("0.5", "1", "2"), ("78", "88", "92")
 SERVED = (("1", "88", 0), ("1", "88", 1), ("1", "92", 0), ("2", "92", 0))  # rate, accuracy, seed of the arrivals
 SECOND_SEED, HELD_OUT = "2", "60"
+SERVED_AGAIN = (("1", "88", 1), ("1", "90", 0), ("2", "90", 0))  # of the second pictures, on which no plan reaches 92
 METRICS = {
     "throughput_per_s": (rate, 0.05),
     "latency_p50_s": (duration, 0.15),
@@ -49,7 +50,7 @@ def ocr_prediction(smoke: bool) -> Result:
         if not smoke:
             _make_pictures(project, count=HELD_OUT, seed=SECOND_SEED)
             _jellybean("profile", str(project), *ALLOW)
-            rows += _served(project, served[1:], seconds, SECOND_SEED)
+            rows += _served(project, SERVED_AGAIN, seconds, SECOND_SEED)
     columns = ("pictures, rate, accuracy, arrivals", *(key.removesuffix("_s").replace("_", " ") for key in METRICS))
     within = sum(cell.endswith("**") for row in rows for cell in row)
     return Result(
@@ -89,22 +90,29 @@ def _served(
     project: Path, settings: Sequence[tuple[str, str, int]], seconds: str, pictures: str
 ) -> Iterator[list[str]]:
     """A row for each plan that is served, measured at its rate and then for its highest one."""
-    for per_s, least, seed in settings:
-        _jellybean("plan", str(project), *_options(per_s, least))
+    for number, (per_s, least, seed) in enumerate(settings):
+        name = f"seed {pictures}, {per_s}/s, {least} %, {seed}"
+        told = json.loads(_jellybean("plan", str(project), "--json", *_options(per_s, least), may_fail=True))
+        if told["status"] == "infeasible":
+            yield [name, *("infeasible" for _ in METRICS), ""]
+            continue
         _jellybean("simulate", str(project), *_options(per_s, least))
         _jellybean("up", str(project), "--detach", *_options(per_s, least), *ALLOW)
         try:
             _jellybean("bench", str(project), "--duration", seconds, "--seed", str(seed), may_fail=True)
-            _jellybean("bench", str(project), "--saturate", may_fail=True)
+            if (per_s, least) not in [(rate, accuracy) for rate, accuracy, _ in settings[:number]]:
+                _jellybean("bench", str(project), "--saturate", may_fail=True)
         finally:
             _jellybean("down", str(project))
         report = json.loads(_jellybean("report", str(project), "--json", *_options(per_s, least)))
         run = {comparison["metric"]: comparison for comparison in report["comparisons"]}
-        yield [
-            f"seed {pictures}, {per_s}/s, {least} %, {seed}",
+        row = [
+            name,
             *(_cell(run[key], show, tolerance) for key, (show, tolerance) in METRICS.items()),
             _accuracy_cell(run["accuracy"]),
         ]
+        print(" | ".join(row), file=sys.stderr, flush=True)  # the whole run takes hours
+        yield row
 
 
 def _cell(found: Mapping[str, Any], show: Any, tolerance: float) -> str:

@@ -11,7 +11,6 @@ from jellybean.bench.sampling_range import sampling_ranges
 from jellybean.bench.target import DURATION_S, WARMUP_S, LoadSettings, Target, no_progress
 from jellybean.bench.window import Progress
 from jellybean.planning.stale_accuracy import stale_accuracy_text
-from jellybean_solver import DEFAULT_WINDOW_S
 
 if TYPE_CHECKING:
     from jellybean.documents import Project
@@ -46,7 +45,7 @@ def saturate(
     *,
     start_rate_per_s: float | None = None,
     seed: int = 0,
-    window_s: float = DEFAULT_WINDOW_S,
+    window_s: float | None = None,
     progress: Progress = no_progress,
     endpoint: Endpoint | None = None,
 ) -> BenchResult:

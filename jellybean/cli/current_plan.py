@@ -37,7 +37,7 @@ def _is_running(directory: Path) -> bool:
 
 def operators_without_model(plan: Plan) -> tuple[str, ...]:
     """`operator/variant` of operators whose chosen variant has no model."""
-    return tuple(f"{operator.name}/{operator.variant}" for operator in plan.operators if operator.model is None)
+    return tuple(f"{operator.name}/{operator.variant}" for operator in plan.variants if operator.model is None)
 
 
 def load_current_plan(project: AnyProject, *, anew: bool = False, what_if: bool = False) -> Plan:

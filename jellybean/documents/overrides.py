@@ -18,7 +18,19 @@ from jellybean.quantities import describe_value, did_you_mean, quoted
 
 SECTIONS = {
     "workflow": (
-        *("kind", "name", "description", "sources", "operators", "labels", "labels_of", "stream_ids", "metric", "slo"),
+        *(
+            "kind",
+            "name",
+            "description",
+            "sources",
+            "operators",
+            "labels",
+            "labels_of",
+            "stream_ids",
+            "metric",
+            "slo",
+            "objective",
+        ),
     ),
     "infrastructure": ("kind", "description", "tiers", "sites", "workers", "links", "limits", "migration"),
     "profiles": ("machine", "runs", "hop", "accuracy", "provenance", "kind", "operators"),

@@ -13,7 +13,7 @@ _DIGITS = 12  # of a hash in a sentence
 
 def altered_models(directory: Path, plan: Plan) -> Iterator[str]:
     """`OPERATOR VARIANT (FILE) was HASH, is now HASH` for each model of the plan whose file in the project differs."""
-    for operator in plan.operators:
+    for operator in plan.variants:
         model = operator.model
         if model is None or not model.path or not (directory / model.path).is_file():
             continue

@@ -11,6 +11,7 @@ from typing import Any
 from jellybean.documents import AnyProject, MultiWorkflowProject, build_cuts, build_problem
 from jellybean.documents.locations import DocumentLocations, Location, document_locations
 from jellybean.errors import DocumentError, DocumentProblem
+from jellybean.planning.mixing import require_one_selection
 from jellybean.planning.predicted_latency import Judged, judged_so_far, simulated_figures
 from jellybean.planning.project_plan import best_of_equal_cost, plan_project, settle
 from jellybean.planning.simulation import SEEDS
@@ -132,6 +133,7 @@ def explain_project(
     """
     started = time.perf_counter()
     problem, cuts = build_problem(project), build_cuts(project)
+    require_one_selection(problem, "explain")
     given: tuple[PlannedCut, ...] = ()
     if cuts:
         first_s = None if time_limit_s is None else time_limit_s / 2

@@ -58,7 +58,8 @@ def save_plan(project: AnyProject, planned: Planned) -> dict[str, Any]:
     """Write DIR/plan.json atomically, and for what it was written; returns the plan document."""
     from jellybean.planning.project_plan import require_plan
 
-    return write_plan(project, to_document(require_plan(planned)), planned.problem, planned.cuts)
+    document = to_document(require_plan(planned))
+    return write_plan(planned.asked or project, document, planned.problem, planned.cuts)
 
 
 def write_plan(project: AnyProject, document: dict[str, Any], problem: Problem, cuts: Cuts) -> dict[str, Any]:
@@ -169,8 +170,8 @@ def _mismatch(problem: Problem, cuts: Cuts, plan: Plan) -> str:
     rescored, _, complaints = rescore(problem, plan)
     if complaints:
         return f"{PLAN_FILE} does not fit the documents ({complaints[0]})"
-    models = {operator.name: operator.variant(plan.selection[operator.name]).model for operator in problem.operators}
-    if any(operator.model != models[operator.name] for operator in plan.operators):
+    known = problem.operator_by_name
+    if any(one.model != known[one.name].variant(one.variant).model for one in plan.variants):
         return f"{PLAN_FILE} names other model files than the documents"
     if not plan_diff(plan, rescored).is_empty:
         return f"{PLAN_FILE} states other figures than the documents"

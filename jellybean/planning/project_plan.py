@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from jellybean.documents import AnyProject, build_cuts, build_problem
+from jellybean.documents import AnyProject, Project, build_cuts, build_problem
 from jellybean.errors import InfeasibleError
 from jellybean.planning.predicted_latency import (
     Judged,
@@ -21,6 +21,7 @@ from jellybean.planning.predicted_latency import (
     latency_targets,
     quick_judgement,
 )
+from jellybean.planning.searched_objectives import Outcome, best_options, with_options
 from jellybean.planning.simulated_deadline import InTime, cost_of, in_time
 from jellybean.planning.simulation_judge import SAME
 from jellybean_solver import (
@@ -31,6 +32,7 @@ from jellybean_solver import (
     Cuts,
     Infeasibility,
     Network,
+    Objective,
     Plan,
     Problem,
     Solution,
@@ -39,6 +41,7 @@ from jellybean_solver import (
     baselines,
     fastest_of_equal_cost,
     is_large,
+    limited,
     problem_as_planned,
     solve,
     solve_cut,
@@ -48,6 +51,8 @@ ACCURACY_TOLERANCE = 1e-6  # percentage points: accuracies closer than this are 
 BASELINE_S = 5.0  # time limit of each baseline, if the plan has no time limit
 CHEAPEST_PERCENT, BASELINES_PERCENT = 10.0, 90.0  # of the progress: the search in between takes longest
 BASELINE_SHARE = 0.25  # time limit of each baseline, as a share of the plan's time limit
+
+SEARCHED = (Objective.RATE, Objective.LATENCY)  # objectives that are found by asking for many plans
 
 Progress = Callable[[float, float, str], None]  # progress callback with the arguments done, total, label
 
@@ -69,6 +74,8 @@ class Planned:
     cuts: Cuts = field(default_factory=dict)  # operator -> cuts of its models that the search could choose
     judged: Judged | None = None  # the plan's predicted p99 latencies, if it has p99 targets
     cheapest: tuple[Plan, Judged] | None = None  # the cheapest plan, if it was rejected for its p99 latency
+    best: str = ""  # what the plan is the best in, if that was searched: its highest rates or least latency
+    asked: AnyProject | None = None  # then the project with the options that were found
 
     @property
     def status(self) -> str:
@@ -102,6 +109,8 @@ def plan_project(
     `compare`: also solve the baselines, each within a quarter of the time limit, or 5 seconds without one.
     """
     report = progress or (lambda done, total, label: None)
+    if isinstance(project, Project) and project.workflow.objective in SEARCHED:
+        return _plan_for_objective(project, gap, time_limit_s, compare, report)
     report(0, 100, "cheapest plan")
     problem, cuts = build_problem(project), build_cuts(project)
     started = time.perf_counter()
@@ -123,10 +132,10 @@ def plan_project(
     compared: tuple[Baseline, ...] = ()
     if compare and plan is not None:
         limit_s = BASELINE_S if time_limit_s is None else BASELINE_SHARE * time_limit_s
-        compared = baselines(problem, gap=gap, time_limit_s=limit_s, clock=time.monotonic)
+        compared = _baselines(problem, gap, limit_s)
         if cuts:
             keep_deadline = partial(in_time, problem, {}, gap=gap, time_limit_s=limit_s)
-            compared = (_without_cuts(problem, gap, limit_s, keep_deadline), *compared)
+            compared = (_solved(problem, "no model cut", gap, limit_s, keep_deadline), *compared)
     if plan is not None:
         plan = replace(plan, overrides=project.overrides)
         compared = tuple(_with_latency_note(baseline, plan) for baseline in compared)
@@ -143,6 +152,40 @@ def plan_project(
         settled.judged,
         settled.cheapest if not reasons else None,
     )
+
+
+def _plan_for_objective(
+    project: Project, gap: float | None, time_limit_s: float | None, compare: bool, report: Progress
+) -> Planned:
+    """The plan of the highest rates or the least p99 latency: the cheapest plan under the targets that were found."""
+    clock = limited(time_limit_s, time.monotonic)
+    started = time.perf_counter()
+
+    def try_plan(asked: Project) -> Outcome:
+        found = plan_project(asked, gap=gap, time_limit_s=clock.left(), compare=False)
+        return Outcome(found.plan is not None, found.nearest_p99_s)
+
+    best = best_options(project, try_plan, report)
+    options = () if best is None else best.options
+    asked, text = with_options(project, options), "" if best is None else best.text
+    planned = plan_project(asked, gap=gap, time_limit_s=clock.left(), compare=compare)
+    return replace(planned, solve_s=time.perf_counter() - started, best=text, asked=asked)
+
+
+def _baselines(problem: Problem, gap: float, time_limit_s: float) -> tuple[Baseline, ...]:
+    """The baselines. Those of a plan that may mix variants give every request one selection, of the mean accuracy.
+
+    None where the accuracy is maximised: they are rules for a low cost.
+    """
+    if problem.objective is not Objective.COST:
+        return ()
+    solved: tuple[Baseline, ...] = ()
+    if problem.may_mix:
+        every = replace(problem.slo, accuracy=problem.slo.mean_accuracy, mean_accuracy=None)
+        problem = replace(problem, slo=every)
+        keep_deadline = partial(in_time, problem, {}, gap=gap, time_limit_s=time_limit_s, thorough=False)
+        solved = (_solved(problem, "one variant for all requests", gap, time_limit_s, keep_deadline),)
+    return *solved, *baselines(problem, gap=gap, time_limit_s=time_limit_s, clock=time.monotonic)
 
 
 def _with_latency_note(baseline: Baseline, plan: Plan) -> Baseline:
@@ -162,14 +205,14 @@ def _with_latency_note(baseline: Baseline, plan: Plan) -> Baseline:
     return baseline
 
 
-def _without_cuts(
+def _solved(
     problem: Problem,
+    name: str,
     gap: float,
     time_limit_s: float,
     keep_deadline: Callable[[Solution], InTime],
 ) -> Baseline:
-    """Baseline: the cheapest plan without cut models. `keep_deadline` makes it meet the p99 target."""
-    name = "no model cut"
+    """Baseline: the cheapest plan of a problem. `keep_deadline` makes it meet the p99 target."""
     try:
         first = solve(problem, gap=gap, time_limit_s=time_limit_s, clock=time.monotonic, explained=False)
         result = keep_deadline(first)
@@ -220,7 +263,9 @@ def best_of_equal_cost(problem: Problem, cuts: Cuts, solution: Solution) -> Solu
 
 
 def _is_comparable(problem: Problem, solution: Solution) -> bool:
-    """True if plans of equal cost are compared: one workflow, no large fleet, and a cost that is proven optimal."""
+    """True if plans of equal cost are compared: one selection, no large fleet, and a cost that is proven optimal."""
+    if problem.may_mix:
+        return False
     is_proven = solution.certificate is not None and solution.certificate.is_optimal
     return is_proven and not problem.workflows and not is_large(Network(problem))
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jellybean.documents import AnyProject, build_cuts, build_problem, require_folder
+from jellybean.planning.mixing import require_one_selection
 from jellybean.planning.plan_file import PLAN_FILE, RUNNING, read_document, write_plan
 from jellybean.planning.predicted_latency import Judged, judged_latency, latency_breach
 from jellybean.planning.project_plan import Planned, plan_project, require_plan
@@ -142,6 +143,7 @@ def replan_project(
     """
     document, before = named_plan(project.directory, named)
     problem, cuts, migration = build_problem(project), build_cuts(project), project.infrastructure.migration
+    require_one_selection(problem, "plan --from")
     prices = MigrationPrices(migration.start_usd, migration.download_usd_per_gib)
     checks_s: list[float] = []
 

@@ -94,7 +94,7 @@ def in_time(
         reasons = refused.reasons if refused is not None else ()
     except SolverError as error:
         reasons = (str(error),)
-    if not thorough:
+    if not thorough or problem.may_mix:  # the nearest target is sought among single selections only
         return InTime(solution, reasons or ("no plan in time was found",), None, judge.fastest, quick)
 
     def second_half(done: float, total: float, label: str) -> None:

@@ -10,7 +10,6 @@ from statistics import median
 
 from jellybean_agent import FAIR_QUEUEING_FROM, BatchPolicy, Brain, OperatorWiring, SiteRoutes, Sites
 from jellybean_solver import (
-    DEFAULT_WINDOW_S,
     Arrivals,
     Edge,
     MakeTimes,
@@ -21,12 +20,14 @@ from jellybean_solver import (
     SimulationResult,
     SimulationSettings,
     arrival_times,
+    default_window_s,
     grace_s,
     highest_sustained,
     is_sustained,
     link_uses,
     mean_waits_s,
     request_streams,
+    selection_shares,
     simulate,
     worker_at,
 )
@@ -105,7 +106,9 @@ def slow_latency_s(plan: Plan, *, seed: int = 0, requests: int = 200) -> float:
 def _unloaded(plan: Plan, seed: int, requests: int) -> SimulationResult:
     streams = request_streams(plan)
     slowest = min(stream.rate_per_s for stream in streams)
-    alone_s = {op.name: max(times[1].mean_s for times in op.service.values()) for op in plan.operators}
+    alone_s = {
+        op.name: max(times[1].mean_s for one in op.variants for times in one.service.values()) for op in plan.operators
+    }
     work_s = sum(op.rate_per_s / slowest * alone_s[op.name] for op in plan.operators)
     sent_s = sum(link.latency_s for link in plan.links) + sum(
         (link.use or 0.0) * link.sites / slowest for link in link_uses(plan)
@@ -122,9 +125,7 @@ def _unloaded(plan: Plan, seed: int, requests: int) -> SimulationResult:
     )
 
 
-def highest_sustained_rate(
-    plan: Plan, *, seed: int = 0, window_s: float = DEFAULT_WINDOW_S, seeds: int = SEEDS
-) -> float:
+def highest_sustained_rate(plan: Plan, *, seed: int = 0, window_s: float | None = None, seeds: int = SEEDS) -> float:
     """Highest sustained rate, in requests per second of the first source over all its sites.
 
     All sources are scaled by the same factor. The result is the median over `seeds` seeds, because one window has too
@@ -133,15 +134,16 @@ def highest_sustained_rate(
     return median(_highest_sustained_rate(plan, index, window_s) for index in seeds_of(plan, seed, seeds))
 
 
-def _highest_sustained_rate(plan: Plan, seed: int, window_s: float) -> float:
+def _highest_sustained_rate(plan: Plan, seed: int, window_s: float | None) -> float:
     """Highest sustained rate with one seed; 0.0 if no rate is sustained.
 
     Bisects around the analytic capacity with simulations of `window_s` of evenly spaced requests; sustained is defined
     in `jellybean_solver.simulation.sustained`. Windows are limited to 20,000 requests.
     """
     first = plan.sources[0].rate_per_s * plan.sites.get(plan.sources[0].tier, 1)
-    grace = grace_s(slow_latency_s(plan, seed=seed), first, window_s, Arrivals.PERIODIC)
     scale = capacity_scale(plan)
+    window_s = default_window_s(first * scale) if window_s is None else window_s
+    grace = grace_s(slow_latency_s(plan, seed=seed), first, window_s, Arrivals.PERIODIC)
     all_per_s = scale * sum(stream.rate_per_s for stream in request_streams(plan))
     window_s = min(window_s, max(PROBE_REQUESTS / all_per_s, 10.0 * grace))
 
@@ -170,11 +172,12 @@ def capacity_scale(plan: Plan) -> float:
 def load_by_worker(plan: Plan) -> Mapping[str, float]:
     """Utilisation of each worker at the plan's rates, from routes and mean service times."""
     loads = {worker.name: 0.0 for worker in plan.workers}
-    for route in plan.routes:
-        for operator in plan.operators:
-            worker = plan.worker_by_name[route.workers[operator.name]]
-            busy = route.weight * operator.rate_per_s * operator.mean_request_s(worker.pool)
-            loads[worker.name] += busy / plan.sites.get(worker.tier, 1)
+    for part in selection_shares(plan):
+        for route in part.routes:
+            for name, rate_per_s in part.rates_per_s.items():
+                worker = plan.worker_by_name[route.workers[name]]
+                busy = route.weight * rate_per_s * plan.operator_at(name, worker.name).mean_request_s(worker.pool)
+                loads[worker.name] += busy / plan.sites.get(worker.tier, 1)
     return loads
 
 
@@ -193,8 +196,8 @@ def brains(plan: Plan, *, fair_queueing_from: int = FAIR_QUEUEING_FROM) -> Mappi
             wiring,
             routes,
             BatchPolicy(
-                batch_sizes=_batches(plan, worker.pool),
-                delays=_delays(plan, worker.pool),
+                batch_sizes=_batches(plan, worker),
+                delays=_delays(plan, worker),
                 shares=_loads(plan, worker),
                 fair_queueing_from=fair_queueing_from,
             ),
@@ -205,19 +208,20 @@ def brains(plan: Plan, *, fair_queueing_from: int = FAIR_QUEUEING_FROM) -> Mappi
     }
 
 
-def _batches(plan: Plan, pool: str) -> Mapping[str, int]:
-    return {operator.name: operator.batch[pool] for operator in plan.operators if pool in operator.batch}
+def _batches(plan: Plan, worker: PlannedWorker) -> Mapping[str, int]:
+    here = [plan.operator_at(name, worker.name) for name in plan.operator_by_name]
+    return {operator.name: operator.batch[worker.pool] for operator in here if worker.pool in operator.batch}
 
 
 def _loads(plan: Plan, worker: PlannedWorker) -> Mapping[str, float]:
     """Operator -> its planned utilisation of the worker, computed as agents do."""
-    operators = plan.operator_by_name
-    return {name: rate * operators[name].mean_request_s(worker.pool) for name, rate in worker.rates_per_s.items()}
+    here = {name: plan.operator_at(name, worker.name) for name in worker.rates_per_s}
+    return {name: rate * here[name].mean_request_s(worker.pool) for name, rate in worker.rates_per_s.items()}
 
 
-def _delays(plan: Plan, pool: str) -> Mapping[str, float]:
-    batched = [operator for operator in plan.operators if operator.batch.get(pool, 1) > 1]
-    return {operator.name: operator.batch_delay_s for operator in batched if operator.batch_delay_s}
+def _delays(plan: Plan, worker: PlannedWorker) -> Mapping[str, float]:
+    sizes = _batches(plan, worker)
+    return {o.name: o.batch_delay_s for o in plan.operators if o.batch_delay_s and sizes.get(o.name, 1) > 1}
 
 
 def _wiring(inputs: tuple[Edge, ...], name: str, edges: list[Edge]) -> OperatorWiring:

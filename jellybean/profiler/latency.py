@@ -42,6 +42,7 @@ from jellybean_agent import (
     stack_requests,
     timed_runs,
 )
+from jellybean_solver import EdgeKind
 
 BLOCKS = 4
 BATCH_SHARE = 0.3  # time spent on a point with batch size above 1, as a share of that for batch size 1 (varies more)
@@ -191,7 +192,13 @@ class LatencyMeter:
             outputs = executor.run(pair).outputs
         except AgentError:
             return False
-        return all(array.shape[:1] == (2,) for array in self._sent(model, outputs))
+        counts = outputs.get(model.names.rows or "")
+        own = (edge for edge in self._workload.edges if edge.upstream == model.operator)
+        fanned_out = [edge.output for edge in own if edge.kind is EdgeKind.FAN_OUT]
+        if not fanned_out or counts is None:
+            return all(array.shape[:1] == (2,) for array in self._sent(model, outputs))
+        rows = [outputs[model.sent(name, outputs)].shape[:1] for name in fanned_out]
+        return counts.shape == (2,) and all(shape == (int(counts.sum()),) for shape in rows)
 
     def _sent(self, model: Model, outputs: Mapping[str, Array]) -> list[Array]:
         """The outputs that are sent to other operators; of an operator that answers, the answer."""

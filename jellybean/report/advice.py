@@ -31,7 +31,7 @@ def find_advice(snapshot: Snapshot, plan: Plan, store: Store) -> Iterator[str]:
     if reason := independent_streams_text(plan):
         yield from (f"{plan.name}: {sentence}" for sentence in reason.splitlines())
         return
-    if not all(operator.model is not None for operator in plan.operators):
+    if not all(operator.model is not None for operator in plan.variants):
         if snapshot.bench is None:
             yield "Variants without a model file can be planned and simulated, but not served or measured."
         return

@@ -66,7 +66,8 @@ def break_down(plan: Plan) -> Breakdown:
 def operator_loads(plan: Plan, worker: PlannedWorker) -> Mapping[str, float]:
     """Operator -> its share of the worker's utilisation, in the plan's order; the sum is the worker's utilisation."""
     return {
-        operator.name: worker.rates_per_s[operator.name] * operator.request_s(worker.pool)
+        operator.name: worker.rates_per_s[operator.name]
+        * plan.operator_at(operator.name, worker.name).request_s(worker.pool)
         for operator in plan.operators
         if operator.name in worker.rates_per_s
     }

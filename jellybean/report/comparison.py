@@ -163,7 +163,7 @@ def compare(predicted: Mapping[str, Any], measured: Mapping[str, Any]) -> tuple[
 def judge(slo: Slo, predicted: Mapping[str, Any], measured: Mapping[str, Any]) -> tuple[SloVerdict, ...]:
     """Compare each target of the SLO with the predicted and the measured figure."""
     targets = (
-        ("accuracy", slo.accuracy),
+        ("accuracy", slo.accuracy_of_plan),
         ("latency_p99_s", slo.latency_p99_s),
         ("cost_usd_per_h", slo.budget_usd_per_h),
     )

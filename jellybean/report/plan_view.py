@@ -14,10 +14,12 @@ from rich.text import Text
 from jellybean.display import formats
 from jellybean.display.terminal import GOOD, WARN
 from jellybean.documents import override_options
+from jellybean.planning.mixing import selection_lines
 from jellybean.planning.predicted_latency import Judged
 from jellybean_solver import (
     CLOSED_FORM_RATIO,
     CPU,
+    Objective,
     Placement,
     Plan,
     distinct_usd,
@@ -48,7 +50,7 @@ def plan_text(
         parts.append(Padding(_workflows(plan), (0, 0, 0, 2), expand=False))
     parts.append(Padding(_placements(plan), (0, 0, 0, 2), expand=False))
     parts += [Padding(Text(line), (0, 0, 0, 2), expand=False) for line in latencies]
-    notes = (*cut_lines(plan), *hop_lines(plan), *option_lines(plan))
+    notes = (*selection_lines(plan), *cut_lines(plan), *hop_lines(plan), *option_lines(plan))
     parts += [Padding(Text(line, "dim"), (0, 0, 0, 2), expand=False) for line in notes]
     if plan.sites:
         note = "all sites have the same plan: workers and load are per site, the rate is the total"
@@ -117,9 +119,9 @@ def plan_line(plan: Plan, solve_s: float | None = None) -> Text:
         f" (compute {formats.usd(cost.compute_usd_per_h)}, network {formats.usd(cost.network_usd_per_h)})",
     )
     if plan.accuracy is not None:
-        text.append(f", accuracy {formats.accuracy(plan.accuracy)}")
-        if plan.slo.accuracy is not None:
-            text.append(f" >= {formats.plain(plan.slo.accuracy)}")
+        text.append(f", {'mean ' if plan.mixes else ''}accuracy {formats.accuracy(plan.accuracy)}")
+        if plan.slo.accuracy_of_plan is not None:
+            text.append(f" >= {formats.plain(plan.slo.accuracy_of_plan)}")
     text.append(f", {proof(plan)}")
     if solve_s is not None:
         text.append(f" in {solve_s:.2f} s")
@@ -152,6 +154,9 @@ def proof(plan: Plan) -> str:
     if certificate.is_optimal:
         return "proven optimal"
     limited = " (time limit)" if certificate.termination == "time_limit" else ""
+    if certificate.objective_of is Objective.MEAN_ACCURACY:
+        points = formats.plain(certificate.bound - certificate.objective)
+        return f"at most {points} points below the highest possible accuracy{limited}"
     if certificate.bound <= 0:
         return f"no lower bound{limited}"
     return f"gap {certificate.gap:.2%} to the lower bound{limited}"
@@ -163,7 +168,9 @@ def where(plan: Plan, placement: Placement) -> str:
     numbers = [
         int(worker.name.removeprefix(prefix))
         for worker in plan.workers
-        if worker.pool == placement.pool and placement.operator in worker.rates_per_s
+        if worker.pool == placement.pool
+        and placement.operator in worker.rates_per_s
+        and worker.variants.get(placement.operator, placement.variant) == placement.variant
     ]
     ranges, tier = _ranges(sorted(numbers)), formats.tier(placement.tier, plan.sites)
     device = next(worker.device for worker in plan.workers if worker.pool == placement.pool)
@@ -209,15 +216,17 @@ def _placements(plan: Plan) -> Table:
     table.add_column("rate/s", justify="right", no_wrap=True)
     table.add_column("load", justify="right", no_wrap=True)
     for name, group in groupby(plan.placements, key=lambda placement: placement.operator):
+        before = ""
         for index, placement in enumerate(group):
             table.add_row(
                 Text(name if index == 0 else ""),
-                Text(placement.variant if index == 0 else ""),
+                Text(placement.variant if index == 0 or placement.variant != before else ""),
                 Text(where(plan, placement)),
                 *([f"{placement.batch}"] if batches else []),
                 f"{placement.rate_per_s:.1f}",
                 formats.load(placement.load),
             )
+            before = placement.variant
     return table
 
 

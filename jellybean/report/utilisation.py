@@ -118,7 +118,7 @@ def _reasons(
             yield f"{formats.percent(late)} of its busy time it was slower than the device that it emulates"
         if cpu is not None and cpu >= BUSY_MACHINE:
             yield f"the CPUs of this machine were {formats.percent(cpu)} busy, so processes waited for each other"
-    batched = any(o.batch.get(worker.pool, 1) > 1 for o in plan.operators if o.name in worker.rates_per_s)
+    batched = any(plan.operator_at(name, worker.name).batch[worker.pool] > 1 for name in worker.rates_per_s)
     if higher and batched and simulated is None:
         yield "the plan assumes full batches, and smaller ones take more time per request"
 

@@ -112,7 +112,7 @@ class AccuracyChart:
 
 def accuracy_chart(report: Report) -> AccuracyChart | None:
     """Chart of predicted and measured accuracy with the target; None if neither is known."""
-    item, target = report.comparison("accuracy"), report.plan.slo.accuracy
+    item, target = report.comparison("accuracy"), report.plan.slo.accuracy_of_plan
     known = [(word, value) for word, value in (("predicted", item.predicted), ("measured", item.measured)) if value]
     if not known:
         return None

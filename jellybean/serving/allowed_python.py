@@ -17,5 +17,5 @@ def allow_python_options(functions: Iterable[str]) -> str:
 
 def options_for_plan(plan: Plan) -> str:
     """The options with which `up` and `apply` may run the functions of a plan."""
-    models = (operator.model for operator in plan.operators)
+    models = (operator.model for operator in plan.variants)
     return allow_python_options(model.python.function for model in models if model is not None and model.python)

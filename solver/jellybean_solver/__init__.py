@@ -153,6 +153,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "Edge",
         "EdgeKind",
         "Link",
+        "Objective",
         "Operator",
         "Pool",
         "Problem",
@@ -167,6 +168,11 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "unbatched",
     ),
     "model.route_drawing": ("RouteDrawer",),
+    "model.selection_shares": (
+        "SelectionShare",
+        "selection_on",
+        "selection_shares",
+    ),
     "model.stream_assignment": (
         "StreamAssignment",
         "whole_stream_times",
@@ -241,7 +247,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "simulate",
     ),
     "simulation.sustained": (
-        "DEFAULT_WINDOW_S",
+        "default_window_s",
         "RATE_TOLERANCE",
         "grace_s",
         "highest_sustained",

@@ -94,6 +94,7 @@ from jellybean_solver.model.problem import Deliver as Deliver
 from jellybean_solver.model.problem import Edge as Edge
 from jellybean_solver.model.problem import EdgeKind as EdgeKind
 from jellybean_solver.model.problem import Link as Link
+from jellybean_solver.model.problem import Objective as Objective
 from jellybean_solver.model.problem import Operator as Operator
 from jellybean_solver.model.problem import Pool as Pool
 from jellybean_solver.model.problem import Problem as Problem
@@ -107,6 +108,9 @@ from jellybean_solver.model.problem import Variant as Variant
 from jellybean_solver.model.problem import best_batch as best_batch
 from jellybean_solver.model.problem import unbatched as unbatched
 from jellybean_solver.model.route_drawing import RouteDrawer as RouteDrawer
+from jellybean_solver.model.selection_shares import SelectionShare as SelectionShare
+from jellybean_solver.model.selection_shares import selection_on as selection_on
+from jellybean_solver.model.selection_shares import selection_shares as selection_shares
 from jellybean_solver.model.sites import link_ends as link_ends
 from jellybean_solver.model.sites import tier_at as tier_at
 from jellybean_solver.model.sites import worker_at as worker_at
@@ -156,8 +160,8 @@ from jellybean_solver.simulation.result import RequestFigures as RequestFigures
 from jellybean_solver.simulation.result import SimulationResult as SimulationResult
 from jellybean_solver.simulation.simulator import SimulationSettings as SimulationSettings
 from jellybean_solver.simulation.simulator import simulate as simulate
-from jellybean_solver.simulation.sustained import DEFAULT_WINDOW_S as DEFAULT_WINDOW_S
 from jellybean_solver.simulation.sustained import RATE_TOLERANCE as RATE_TOLERANCE
+from jellybean_solver.simulation.sustained import default_window_s as default_window_s
 from jellybean_solver.simulation.sustained import grace_s as grace_s
 from jellybean_solver.simulation.sustained import highest_sustained as highest_sustained
 from jellybean_solver.simulation.sustained import is_sustained as is_sustained

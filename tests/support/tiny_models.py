@@ -75,6 +75,39 @@ def positives(path: Path) -> str:
     return save(path, nodes, {"x": [1, "m"]}, ("y", ["n", 1]), **constants)
 
 
+def counted_positives(path: Path) -> str:
+    """The positive values of each row of [b, m] as [n, 1], and their number in each row as int64 [b]."""
+    nodes = [
+        helper.make_node("Greater", ["x", "zero"], ["keep"]),
+        helper.make_node("Cast", ["keep"], ["kept"], to=TensorProto.INT64),
+        helper.make_node("ReduceSum", ["kept", "axes"], ["counts"], keepdims=0),
+        helper.make_node("Reshape", ["x", "flat"], ["v"]),
+        helper.make_node("Reshape", ["keep", "flat"], ["flags"]),
+        helper.make_node("Compress", ["v", "flags"], ["values"], axis=0),
+        helper.make_node("Reshape", ["values", "column"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        path.stem,
+        [helper.make_tensor_value_info("x", FLOAT, ["b", 4])],
+        [
+            helper.make_tensor_value_info("y", FLOAT, ["n", 1]),
+            helper.make_tensor_value_info("counts", TensorProto.INT64, ["b"]),
+        ],
+        [
+            numpy_helper.from_array(np.float32(0), "zero"),
+            numpy_helper.from_array(np.array([1], np.int64), "axes"),
+            numpy_helper.from_array(np.array([-1], np.int64), "flat"),
+            numpy_helper.from_array(np.array([-1, 1], np.int64), "column"),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.checker.check_model(model)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(model.SerializeToString())
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def total(path: Path) -> str:
     """The sum over all children: [n, 1] to [1, 1]; n = 0 gives 0."""
     node = helper.make_node("ReduceSum", ["x", "axes"], ["y"], keepdims=1)

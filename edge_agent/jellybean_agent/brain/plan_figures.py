@@ -17,29 +17,32 @@ class PlanFigures:
     source_rates_per_s: Mapping[str, float]  # source -> requests per second of each site, as in the documents
     rate_per_s: float  # requests per second of all sites; a request is one message of each source
     cost_usd_per_h: float
-    bound_usd_per_h: float  # proven lower bound on the certificate's objective
-    gap: float  # (objective - bound) / objective
+    bound_usd_per_h: float | None  # proven lower bound on the cost; None if the plan is the best in something else
+    gap: float | None  # (cost - bound) / cost; None likewise
     proof: str  # why the search ended: optimal, gap or time_limit
     accuracy: float | None
     slo_accuracy: float | None
     slo_latency_p99_s: float | None
     slo_budget_usd_per_h: float | None
     is_stale: bool  # it was planned with stale profiles
+    slo_mean_accuracy: float | None = None
     overrides: tuple[str, ...] = ()  # values PATH=VALUE by which the documents were changed for it
 
 
 def read_figures(document: Mapping[str, Any]) -> PlanFigures:
     """The figures of a plan document. KeyError, TypeError or ValueError if one is missing or no number."""
     slo, cost, proof = document["slo"], document["cost"], document["certificate"]
+    is_cheapest = proof.get("objective_of", "cost") == "cost"
     return PlanFigures(
         source_rates_per_s={str(source["name"]): float(source["rate_per_s"]) for source in document["sources"]},
         rate_per_s=planned_rate_per_s(document),
         cost_usd_per_h=float(cost["compute_usd_per_h"]) + float(cost["network_usd_per_h"]),
-        bound_usd_per_h=float(proof["bound"]),
-        gap=float(proof["gap"]),
+        bound_usd_per_h=float(proof["bound"]) if is_cheapest else None,
+        gap=float(proof["gap"]) if is_cheapest else None,
         proof=str(proof["termination"]),
         accuracy=_number(document.get("accuracy")),
         slo_accuracy=_number(slo.get("accuracy")),
+        slo_mean_accuracy=_number(slo.get("mean_accuracy")),
         slo_latency_p99_s=_number(slo.get("latency_p99_s")),
         slo_budget_usd_per_h=_number(slo.get("budget_usd_per_h")),
         is_stale=bool(document.get("stale_profiles")),

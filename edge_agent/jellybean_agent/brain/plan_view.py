@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -40,7 +40,8 @@ class PythonView:
 class OperatorView:
     """An operator with its selected variant: a model file, a Python function, or neither if it cannot be served.
 
-    `depth`: number of fan-outs that are open at the operator.
+    `depth`: number of fan-outs that are open at the operator. `rows`: the model output with the number of rows of each
+    request of a batch, for an operator that fans out in batches; else empty.
     """
 
     name: str
@@ -56,6 +57,7 @@ class OperatorView:
     state: Mapping[str, str] = field(
         default_factory=dict
     )  # model input -> model output that it takes from the chunk before
+    rows: str = ""
 
     @property
     def code_sha256(self) -> str | None:
@@ -79,7 +81,8 @@ class WorkerView:
     """A worker of the plan, with the operators that any route assigns to it, and their batch sizes.
 
     `device_s`: operator -> batch size -> mean seconds of a run on the emulated device; None without emulation.
-    `loads`: operator -> planned fraction of the worker's time. `delays`: operator -> longest time that a request waits
+    `variants`: operator -> the variant that it runs, where workers of the plan run different ones. `loads`: operator ->
+    planned fraction of the worker's time. `delays`: operator -> longest time that a request waits
     for others to share its run, in seconds. `device`: on which its models run. `device_memory_bytes`: operator -> most
     of the device's memory that its model may take; empty if the plan does not state it.
     """
@@ -94,6 +97,7 @@ class WorkerView:
     delays: Mapping[str, float] = field(default_factory=dict)
     device: Device = CPU
     device_memory_bytes: Mapping[str, float] = field(default_factory=dict)
+    variants: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,9 @@ class PlanView:
     If tiers have several sites, a place is one site of the tier with the most sites, with the sites that it sends to.
     `routes`: the routes of the first place, then of the second, and so on. `weights`: of the routes of one place.
     `tiers_at`: for each place, the tier of each source.
+
+    `operators`: with the first variant of each; where workers run different variants, `seen_by` gives those of one
+    worker. `others`: operator -> its further variants.
     """
 
     name: str
@@ -117,6 +124,26 @@ class PlanView:
     figures: PlanFigures
     periodic: bool = False  # whether requests arrive evenly spaced
     eventually: bool = False  # whether requests are kept on disk until they are answered
+    others: Mapping[str, tuple[OperatorView, ...]] = field(default_factory=dict)
+
+    @property
+    def variants(self) -> Iterator[OperatorView]:
+        """Every operator with each of its variants."""
+        for name, operator in self.operators.items():
+            yield from (operator, *self.others.get(name, ()))
+
+    def seen_by(self, worker: str) -> PlanView:
+        """The view with the variants that a worker runs; the same view for a worker that the plan does not have."""
+        own = self.workers[worker].variants if worker in self.workers else {}
+        if not own:
+            return self
+        operators = {
+            name: next(one for one in (operator, *self.others.get(name, ())) if one.variant == own[name])
+            if name in own
+            else operator
+            for name, operator in self.operators.items()
+        }
+        return replace(self, operators=operators)
 
     @property
     def sinks(self) -> tuple[str, ...]:
@@ -177,14 +204,9 @@ def plan_view(document: Any) -> PlanView:
 def _parse(document: Mapping[str, Any]) -> PlanView:
     sources = {item["name"]: item["tier"] for item in document["sources"]}
     routes = tuple({str(op): str(worker) for op, worker in item["workers"].items()} for item in document["routes"])
-    operators = _operators(document["operators"], frozenset(sources))
-    batches = {item["name"]: item["batch"] for item in document["operators"]}
-    service = {item["name"]: item["service"] for item in document["operators"]}
-    delays = {item["name"]: float(item.get("batch_delay_s", 0.0)) for item in document["operators"]}
-    taken = {item["name"]: item.get("device_memory_bytes", {}) for item in document["operators"]}
-    workers = {
-        item["name"]: _worker(item, operators, batches, service, routes, delays, taken) for item in document["workers"]
-    }
+    items = {item["name"]: item for item in document["operators"]}
+    operators, others = _operators(document["operators"], frozenset(sources))
+    workers = {item["name"]: _worker(item, operators, items, routes) for item in document["workers"]}
     outputs = {
         source: tuple((op.name, kind) for op in operators.values() for up, kind in op.wiring.inputs if up == source)
         for source in sources
@@ -216,6 +238,7 @@ def _parse(document: Mapping[str, Any]) -> PlanView:
         figures=read_figures(document),
         periodic=periodic,
         eventually=eventually,
+        others=others,
     )
 
 
@@ -246,28 +269,44 @@ def _in_sites(view: PlanView, counts: Mapping[str, int]) -> PlanView:
 def _worker(
     item: Mapping[str, Any],
     operators: Mapping[str, OperatorView],
-    batches: Mapping[str, Mapping[str, int]],
-    service: Mapping[str, Mapping[str, Any]],
+    items: Mapping[str, Mapping[str, Any]],
     routes: tuple[Mapping[str, str], ...],
-    delays: Mapping[str, float],
-    device_memory: Mapping[str, Mapping[str, float]],
 ) -> WorkerView:
-    own = tuple(op for op in operators if any(route.get(op) == item["name"] for route in routes))
-    sizes = {op: int(batches[op][item["pool"]]) for op in own}
+    """A worker. `items`: operator -> its part of the document."""
+    pool, own = item["pool"], tuple(op for op in operators if any(route.get(op) == item["name"] for route in routes))
+    chosen = {str(op): str(variant) for op, variant in item.get("variants", {}).items()}
+    here = {op: _variant_item(items[op], chosen.get(op)) for op in own}
+    sizes = {op: int(here[op]["batch"][pool]) for op in own}
     for op, size in sizes.items():
-        wiring = operators[op].wiring
-        alone = "gather" in (kind for _, kind in wiring.inputs) or "fan_out" in (kind for _, kind in wiring.outputs)
+        wiring, counted = operators[op].wiring, bool(((here[op].get("model") or {}).get("ports") or {}).get("rows"))
+        fans_out = "fan_out" in (kind for _, kind in wiring.outputs)
+        alone = "gather" in (kind for _, kind in wiring.inputs) or (fans_out and not counted)
         if size < 1 or (size > 1 and alone):
             raise ValueError(f"batches of {size} of {op}" + (", which gathers or fans out" if alone else ""))
+    delays = {op: float(here[op].get("batch_delay_s", 0.0)) for op in own}
     waits = {op: delays[op] for op in own if delays[op] and sizes[op] > 1}
     if not all(0 <= wait_s < math.inf for wait_s in waits.values()):
         raise ValueError(f"delays of {waits}")
+    service = {op: here[op]["service"][pool] for op in own}
     emulated = float(item.get("speed", 1.0)) != 1.0
-    times_s = {op: _device_s(op, service[op][item["pool"]]) for op in own} if emulated else None
-    loads = {op: _load(float(item["rates_per_s"].get(op, 0.0)), service[op][item["pool"]], sizes[op]) for op in own}
+    times_s = {op: _device_s(op, service[op]) for op in own} if emulated else None
+    loads = {op: _load(float(item["rates_per_s"].get(op, 0.0)), service[op], sizes[op]) for op in own}
     price = float(item["price_usd_per_h"])
-    memory = _device_memory(item, {op: float(device_memory[op].get(item["pool"], 0.0)) for op in own})
-    return WorkerView(item["name"], item["tier"], own, sizes, times_s, loads, price, waits, _device(item), memory)
+    taken = {op: float(here[op].get("device_memory_bytes", {}).get(pool, 0.0)) for op in own}
+    device, memory = _device(item), _device_memory(item, taken)
+    return WorkerView(
+        item["name"], item["tier"], own, sizes, times_s, loads, price, waits, device, memory, variants=chosen
+    )
+
+
+def _variant_item(item: Mapping[str, Any], variant: str | None) -> Mapping[str, Any]:
+    """The part of the document on one variant of an operator: the operator's own part, or one of `others` in it."""
+    if variant is None:
+        return item
+    for one in (item, *item.get("others", ())):
+        if one["variant"] == variant:
+            return cast(Mapping[str, Any], one)
+    raise ValueError(f"variant {variant} of {item['name']}")
 
 
 def _device_memory(item: Mapping[str, Any], taken: Mapping[str, float]) -> dict[str, float]:
@@ -301,45 +340,56 @@ def _device_s(operator: str, times: Mapping[str, Mapping[str, float]]) -> dict[i
     return found
 
 
-def _operators(items: list[Mapping[str, Any]], sources: frozenset[str]) -> dict[str, OperatorView]:
-    """The operators, which the document lists in topological order."""
-    outputs: dict[str, list[tuple[str, EdgeKind]]] = {item["name"]: [] for item in items}
-    ports = {item["name"]: _port_names((item.get("model") or {}).get("ports") or {}) for item in items}
-    names: dict[str, dict[str, str | None]] = {item["name"]: {} for item in items}
+def _operators(
+    items: list[Mapping[str, Any]], sources: frozenset[str]
+) -> tuple[dict[str, OperatorView], dict[str, tuple[OperatorView, ...]]]:
+    """The operators, which the document lists in topological order, and the further variants of those that have any."""
+    readers: dict[str, list[Mapping[str, Any]]] = {item["name"]: [] for item in items}  # the edges out of each
     for item in items:
         for edge in item["inputs"]:
             upstream = edge["upstream"]
-            if edge["kind"] not in _KINDS or (upstream not in outputs and upstream not in sources):
+            if edge["kind"] not in _KINDS or (upstream not in readers and upstream not in sources):
                 raise ValueError(f"edge {upstream} -> {item['name']}")
-            if upstream in outputs:
-                outputs[upstream].append((item["name"], cast(EdgeKind, edge["kind"])))
-                names[upstream][item["name"]] = ports[upstream].output_of(edge.get("output"))
+            if upstream in readers:
+                readers[upstream].append({**edge, "downstream": item["name"]})
     depths = dict.fromkeys(sources, 0)
     found: dict[str, OperatorView] = {}
+    others: dict[str, tuple[OperatorView, ...]] = {}
     for item in items:
-        name, model = item["name"], item.get("model") or {}
+        name = item["name"]
         inputs = tuple((edge["upstream"], cast(EdgeKind, edge["kind"])) for edge in item["inputs"])
         levels = {depths[up] + {"each": 0, "fan_out": 1, "gather": -1}[kind] for up, kind in inputs}
         if len(levels) != 1 or min(levels) < 0:
             raise ValueError(f"the inputs of {name} are not at one level of fan-out")
         depths[name] = levels.pop()
-        wiring = OperatorWiring(inputs, tuple(outputs[name]))
-        path, sha256, python = model.get("path"), model.get("sha256"), _python(model.get("python"))
-        sent = {down: one for down, one in (names[name] or {GATEWAY: ports[name].output}).items() if one}
-        fed = ports[name].input_by_upstream(upstream for upstream, _ in inputs)
-        parts = model.get("files") or ([{"path": path, "sha256": sha256}] if path and sha256 else [])
-        files = tuple((str(part["path"]), str(part["sha256"])) for part in parts)
-        state = {str(given): str(taken) for given, taken in item.get("state", ())}
-        if state and depths[name]:
-            raise ValueError(f"a state by stream of {name}, which is below a fan-out")
-        found[name] = OperatorView(
-            name, item["variant"], wiring, depths[name], path, sha256, sent, python, files, fed, state
-        )
-    return found
+        found[name] = _operator(item, inputs, readers[name], depths[name])
+        if further := item.get("others", ()):
+            others[name] = tuple(_operator(one, inputs, readers[name], depths[name]) for one in further)
+    return found, others
+
+
+def _operator(
+    item: Mapping[str, Any], inputs: tuple[tuple[str, EdgeKind], ...], readers: list[Mapping[str, Any]], depth: int
+) -> OperatorView:
+    """An operator with one variant. `item`: its part of the document; `readers`: the edges out of it."""
+    name, model = item["name"], item.get("model") or {}
+    ports = _port_names(model.get("ports") or {})
+    wiring = OperatorWiring(inputs, tuple((edge["downstream"], cast(EdgeKind, edge["kind"])) for edge in readers))
+    outputs = {edge["downstream"]: ports.output_of(edge.get("output")) for edge in readers}
+    path, sha256, python = model.get("path"), model.get("sha256"), _python(model.get("python"))
+    sent = {down: one for down, one in (outputs or {GATEWAY: ports.output}).items() if one}
+    fed = ports.input_by_upstream(upstream for upstream, _ in inputs)
+    parts = model.get("files") or ([{"path": path, "sha256": sha256}] if path and sha256 else [])
+    files = tuple((str(part["path"]), str(part["sha256"])) for part in parts)
+    state = {str(given): str(taken) for given, taken in item.get("state", ())}
+    if state and depth:
+        raise ValueError(f"a state by stream of {name}, which is below a fan-out")
+    rows = ports.rows or ""
+    return OperatorView(name, item["variant"], wiring, depth, path, sha256, sent, python, files, fed, state, rows)
 
 
 def _port_names(item: Mapping[str, Any]) -> PortNames:
-    return PortNames(dict(item.get("inputs", {})), item.get("output"), dict(item.get("outputs", {})))
+    return PortNames(dict(item.get("inputs", {})), item.get("output"), dict(item.get("outputs", {})), item.get("rows"))
 
 
 def _python(item: Mapping[str, Any] | None) -> PythonView | None:

@@ -73,7 +73,7 @@ async def serve(options: Options, pool: ModelProcessPool | None = None, stop: as
     pool has died, as no model process could be restarted.
     """
     keep_freed_memory()  # after the pool was forked, so that it applies to this process only
-    view = read_plan(options.plan)
+    view = read_plan(options.plan).seen_by(options.worker)
     worker = view.workers.get(options.worker)
     if worker is None or not worker.operators:
         serving = ", ".join(w.name for w in view.serving)

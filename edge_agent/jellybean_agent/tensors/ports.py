@@ -21,11 +21,13 @@ class PortNames:
 
     `inputs`: upstream -> model input; others are matched by name, then by position. `output`: the model output that is
     sent where an edge names none; None: the first. `outputs`: an edge's `output` -> model output, where they differ.
+    `rows`: of a model that fans out in batches, its output with the number of rows of each request.
     """
 
     inputs: Mapping[str, str] = field(default_factory=dict, hash=False)
     output: str | None = None
     outputs: Mapping[str, str] = field(default_factory=dict, hash=False)
+    rows: str | None = None
 
     def input_by_upstream(self, upstreams: Iterable[str]) -> dict[str, str]:
         """Upstream -> model input, in the order of the upstreams; "" where the variant names none."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -28,12 +29,32 @@ def stack_requests(requests: Sequence[OperatorInputs]) -> tuple[Array, ...] | No
     return tuple(found)
 
 
-def split_batch(outputs: Mapping[str, Array], requests: int) -> list[dict[str, Array]]:
-    """The outputs of each request. PermanentError when an output does not have one row per request."""
+def split_batch(
+    outputs: Mapping[str, Array],
+    requests: int,
+    rows: Sequence[int] | None = None,
+    fanned_out: Collection[str] = (),
+) -> list[dict[str, Array]]:
+    """The outputs of each request. PermanentError when an output does not have the rows of these requests.
+
+    `rows`: number of rows of each request in the outputs named `fanned_out`; other outputs have one row per request.
+    """
+    counted = {name: outputs[name] for name in fanned_out} if rows is not None else {}
+    for name, array in counted.items():
+        if array.shape[0] != sum(rows or ()):
+            raise PermanentError(
+                f"the output for {name} has {array.shape[0]} rows, the model counts {sum(rows or ())} for the "
+                f"{requests} requests in the run"
+            )
     for name, array in outputs.items():
-        if array.shape[:1] != (requests,):
+        if name not in counted and array.shape[:1] != (requests,):
             raise PermanentError(
                 f"the output for {name or 'the answer'} has shape {list(array.shape)}, not one row for each of the "
                 f"{requests} requests in the run: take batch sizes above 1 out of the model's profile and plan again"
             )
-    return [{name: array[row : row + 1] for name, array in outputs.items()} for row in range(requests)]
+    ends = list(itertools.accumulate(rows or [1] * requests))
+    parts = [slice(end - count, end) for end, count in zip(ends, rows or [1] * requests, strict=True)]
+    return [
+        {name: array[part] if name in counted else array[row : row + 1] for name, array in outputs.items()}
+        for row, part in enumerate(parts)
+    ]

@@ -108,7 +108,8 @@ def _plan(output: PlanOutput, *, stale: bool, gap: float | None, time_limit_s: f
     if json:
         print_json(plan_json(planned, kept_plan(directory, outdated=True)))
     elif planned.plan is not None:
-        out.print(plan_text(planned.plan, planned.solve_s, planned.comparison, latency_lines(planned)))
+        lines = (*filter(None, [planned.best]), *latency_lines(planned))
+        out.print(plan_text(planned.plan, planned.solve_s, planned.comparison, lines))
         output.say_written(planned.plan)
     if served:
         warn(served)

@@ -9,7 +9,15 @@ from jellybean.cli.failures import failure
 from jellybean.cli.planning.plan_latency import latency_json
 from jellybean.errors import InfeasibleError
 from jellybean.planning.project_plan import Planned
-from jellybean_solver import WORKFLOW_SEPARATOR, Cost, Plan, PlannedWorkflow, planned_cuts, to_document
+from jellybean_solver import (
+    WORKFLOW_SEPARATOR,
+    Cost,
+    Plan,
+    PlannedWorkflow,
+    planned_cuts,
+    selection_shares,
+    to_document,
+)
 
 
 def plan_json(planned: Planned, kept: str = "") -> dict[str, Any]:
@@ -42,20 +50,28 @@ def plan_json(planned: Planned, kept: str = "") -> dict[str, Any]:
         "accuracy": plan.accuracy,
         **({"workflows": {w.name: _workflow(plan, w) for w in plan.workflows}} if plan.workflows else {}),
         "selection": dict(plan.selection),
+        **({"selections": _selections(plan)} if plan.mixes else {}),
         "latency_p99": latency_json(planned),
         "cuts": [dataclasses.asdict(cut) for cut in planned_cuts(plan)],
         "sites": dict(plan.sites),
         "placements": [dataclasses.asdict(place) for place in plan.placements],
         "certificate": {
             "objective": plan.certificate.objective,
+            "of": plan.certificate.objective_of.value,
             "bound": plan.certificate.bound,
             "gap": plan.certificate.gap,
             "termination": plan.certificate.termination,
         },
         "solve_s": planned.solve_s,
+        **({"best": planned.best} if planned.best else {}),
         **({"stale_profiles": list(plan.stale_profiles)} if plan.stale_profiles else {}),
         **({"overrides": list(plan.overrides)} if plan.overrides else {}),
     }
+
+
+def _selections(plan: Plan) -> list[dict[str, Any]]:
+    """The selections that requests get, with the share of the requests that get each."""
+    return [{"share": part.share, "selection": dict(part.selection)} for part in selection_shares(plan)]
 
 
 def _workflow(plan: Plan, workflow: PlannedWorkflow) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jellybean.display import formats
+from jellybean.planning.mixing import is_accuracy_maximised
 from jellybean.planning.project_plan import Planned
 from jellybean.planning.simulated_deadline import cost_of
 from jellybean.report.plan_view import p99_lines
@@ -17,7 +18,14 @@ def latency_lines(planned: Planned) -> tuple[str, ...]:
     if plan is None or judged is None:
         return ()
     lines = [*p99_lines(judged)]
-    if planned.cheapest is not None:
+    if planned.cheapest is not None and is_accuracy_maximised(plan):
+        best, late = planned.cheapest
+        slowest_s = max(p99.p99_s for p99 in late.p99.values())
+        lines.append(
+            f"  {formats.plain((best.accuracy or 0.0) - (plan.accuracy or 0.0))} points below the most accurate plan "
+            f"({formats.accuracy(best.accuracy)}), whose p99 latency is {formats.duration(slowest_s)}"
+        )
+    elif planned.cheapest is not None:
         cheapest, late = planned.cheapest
         cheapest_cost, increase = cost_of(cheapest), cost_of(plan) - cost_of(cheapest)
         share = f" ({_share(increase / cheapest_cost)})" if cheapest_cost > 0 else ""

@@ -45,7 +45,7 @@ from jellybean.serving.endpoint import Endpoint, owner_endpoint
 from jellybean.serving.errors import ServingError
 from jellybean.serving.outcomes import outcome_text
 from jellybean_agent import planned_rate_per_s
-from jellybean_solver import DEFAULT_WINDOW_S, from_document
+from jellybean_solver import from_document
 
 
 @app.command(
@@ -240,12 +240,11 @@ def measure(
     with progress("saturate" if saturate else "bench") as advance:
         if saturate:
             guess = predicted_rate_per_s(directory, document["hash"])
-            window_s = duration_s or DEFAULT_WINDOW_S
             result = bench_module.saturate(
                 project,
                 start_rate_per_s=guess,
                 seed=seed,
-                window_s=window_s,
+                window_s=duration_s,
                 progress=advance,
                 endpoint=endpoint,
             )

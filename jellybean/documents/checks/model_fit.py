@@ -47,9 +47,11 @@ def check_model_fit(workflow: CheckedWorkflow, flow: Flow, models: Models, array
     The variants of an operator whose output is the answer must give alike answers.
     """
     answers = certain_answers(workflow)
+    fanned_out = {edge.upstream for edges in flow.edges.values() for edge in edges if edge.kind is EdgeKind.FAN_OUT}
     for operator, edges in flow.edges.items():
         for variant, model in models.get(operator, {}).items():
             _check_names(workflow, operator, variant, model, edges)
+            _check_rows(workflow, operator, variant, model, fans_out=operator in fanned_out)
             _check_fit(workflow, operator, variant, model, edges, models, arrays)
         if operator in answers:
             _check_answers(workflow, operator, models.get(operator, {}))
@@ -144,6 +146,25 @@ def _check_names(
         workflow.tree.add(
             where, f"{quoted(name)} is none of {what}", did_you_mean(name, known) or f"{what}: {', '.join(known)}"
         )
+
+
+def _check_rows(
+    workflow: CheckedWorkflow, operator: str, variant: str, model: ModelSignature, *, fans_out: bool
+) -> None:
+    """Check that `rows` is for a fan-out, and names an output of integers."""
+    rows = model.names.rows
+    if not rows:
+        return
+    where: DocPath = ("operators", operator, "variants", variant, "rows")
+    found = next((port for port in model.outputs if port.name == rows), None)
+    known = ", ".join(port.name for port in model.outputs)
+    if not fans_out:
+        workflow.tree.add(where, f"{operator} does not fan out, so no rows are counted", "remove it")
+    elif found is None:
+        workflow.tree.add(where, f"{quoted(rows)} is none of its outputs", f"its outputs: {known}")
+    elif not found.tensor.dtype.startswith(("int", "uint")):
+        message = f"output {rows} is {found.tensor.dtype}: numbers of rows are integers, one for each request"
+        workflow.tree.add(where, message, f"its outputs: {known}")
 
 
 def _check_fit(

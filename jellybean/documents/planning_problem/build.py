@@ -13,7 +13,7 @@ from jellybean.documents.multi_workflow import AnyProject, MultiWorkflowProject
 from jellybean.documents.planning_problem.accuracy import accuracy_model
 from jellybean.documents.planning_problem.device_memory import require_device_memory
 from jellybean.documents.planning_problem.model_files import model_ref, python_ref, with_model_path
-from jellybean.documents.planning_problem.stream_capacity import with_whole_streams
+from jellybean.documents.planning_problem.stream_capacity import utilisation_of, with_whole_streams
 from jellybean.documents.planning_problem.variants import build_variant, fan_out_ratios
 from jellybean.documents.project import Project
 from jellybean.documents.schema.infrastructure import InfrastructureDocument
@@ -21,7 +21,7 @@ from jellybean.documents.schema.profiles import (
     ProfilesDocument,
 )
 from jellybean.documents.schema.reader import dotted
-from jellybean.documents.schema.workflow import WorkflowDocument
+from jellybean.documents.schema.workflow import VariantSpec, WorkflowDocument
 from jellybean.errors import DocumentError, DocumentProblem, StaleProfilesError
 from jellybean_solver import (
     GraphOperator,
@@ -45,6 +45,8 @@ def build_problem(project: AnyProject) -> Problem:
     require_current(project)
     if isinstance(project, MultiWorkflowProject):
         parts = {name: _with_model_paths(build_problem(part), name) for name, part in project.workflows.items()}
+        least = min(part.utilisation for part in parts.values())  # `auto` is lower for workflows without a p99 target
+        parts = {name: replace(part, utilisation=least) for name, part in parts.items()}
         return combine_workflows(project.name, parts, project.infrastructure.limits.budget_usd_per_h)
     workflow, infrastructure = project.workflow, project.infrastructure
     if project.profiles is None:
@@ -75,11 +77,17 @@ def build_problem(project: AnyProject) -> Problem:
             for link in infrastructure.links
         ),
         accuracy=accuracy_model(project.profiles.accuracy, workflow),
-        slo=Slo(workflow.slo.accuracy, workflow.slo.latency_p99_s, workflow.slo.budget_usd_per_h),
-        utilisation=infrastructure.limits.utilisation,
+        slo=Slo(
+            workflow.slo.accuracy,
+            workflow.slo.latency_p99_s,
+            workflow.slo.budget_usd_per_h,
+            workflow.slo.mean_accuracy,
+        ),
+        utilisation=utilisation_of(workflow, infrastructure),
         hop_s=project.profiles.hop_s or 0.0,
         sites={tier: count for tier, count in infrastructure.sites.items() if count > 1},
         stale_profiles=tuple(str(entry) for entry in project.stale),
+        objective=workflow.objective,
     )
 
 
@@ -156,7 +164,6 @@ def _operators(
     result: list[Operator] = []
     for name in flow.order:
         operator = workflow.operators[name]
-        max_batch = max_batch_size(name, workflow, infrastructure, flow)
         variants = tuple(
             build_variant(
                 variant,
@@ -165,10 +172,13 @@ def _operators(
                 profiles.operators[name][variant],
                 infrastructure,
                 readers.get(name, ()),
-                max_batch,
+                max_batch_size(name, variant, workflow, infrastructure, flow),
                 fan_out_ratios(workflow, name, variant, profiles.operators[name][variant]),
             )
             for variant, spec in operator.variants.items()
+        )
+        variants = tuple(
+            replace(variant, counts_rows=counts_rows(operator.variants[variant.name])) for variant in variants
         )
         state: tuple[tuple[str, str], ...] = ()
         if operator.state is not None:
@@ -176,6 +186,11 @@ def _operators(
             variants = with_whole_streams(directory, name, variants, workflow, infrastructure)
         result.append(Operator(name, flow.edges[name], variants, operator.tiers, operator.batch_delay_s, state))
     return tuple(result)
+
+
+def counts_rows(spec: VariantSpec) -> bool:
+    """True if the rows of a batch can be told apart by request; a variant without a model is planned as if so."""
+    return spec.rows is not None or not spec.is_served
 
 
 def readers_by_upstream(flow: Flow) -> Mapping[str, list[str]]:
@@ -188,10 +203,11 @@ def readers_by_upstream(flow: Flow) -> Mapping[str, list[str]]:
 
 
 def max_batch_size(
-    operator: str, workflow: WorkflowDocument, infrastructure: InfrastructureDocument, flow: Flow
+    operator: str, variant: str, workflow: WorkflowDocument, infrastructure: InfrastructureDocument, flow: Flow
 ) -> int:
-    """Largest batch of an operator, in requests; 1 for operators that gather or fan out."""
-    if operator in unbatched([edge for edges in flow.edges.values() for edge in edges]):
+    """Largest batch of a variant, in requests; 1 if it gathers or fans out and does not count each request's rows."""
+    alone = operator in unbatched([edge for edges in flow.edges.values() for edge in edges])
+    if alone and not counts_rows(workflow.operators[operator].variants[variant]):
         return 1
     limit = infrastructure.limits.batch
     return min(limit, workflow.operators[operator].batch or limit)

@@ -38,7 +38,7 @@ def stage_names(names: PortNames, head_inputs: Collection[str]) -> tuple[PortNam
     """The port names of head and tail of a model with these names. `head_inputs`: upstreams that the head reads."""
     early = {upstream: name for upstream, name in names.inputs.items() if upstream in head_inputs}
     late = {upstream: name for upstream, name in names.inputs.items() if upstream not in head_inputs}
-    return PortNames(early), PortNames(late, names.output, names.outputs)
+    return PortNames(early), PortNames(late, names.output, names.outputs, names.rows)
 
 
 def _cuts(project: Project, operator: str) -> Iterator[Cut]:
@@ -46,11 +46,11 @@ def _cuts(project: Project, operator: str) -> Iterator[Cut]:
     if profiles is None:
         return
     flow = follow_requests(workflow, fleet.sites)
-    max_batch = max_batch_size(operator, workflow, fleet, flow)
     readers = readers_by_upstream(flow).get(operator, [])
     for variant in workflow.operators[operator].variants:
         whole = profiles.operators[operator][variant]
         ratios = fan_out_ratios(workflow, operator, variant, whole)
+        max_batch = max_batch_size(operator, variant, workflow, fleet, flow)
         for cut in (whole.cuts or ()) if workflow.operators[operator].cuts_of(variant) else ():
             head_stage = Stage(operator, variant, 1, cut.layers, cut.of)
             if cut.whole != workflow.operators[operator].variants[variant].sha256:

@@ -65,7 +65,7 @@ def _model_files(directory: Path, model: str) -> tuple[ModelFile, ...]:
 
 
 def _model_ports(names: PortNames) -> ModelPorts | None:
-    return None if names == PortNames() else ModelPorts(names.inputs, names.output, names.outputs)
+    return None if names == PortNames() else ModelPorts(names.inputs, names.output, names.outputs, names.rows)
 
 
 def python_ref(directory: Path, operator: str, variant: str, spec: VariantSpec) -> ModelRef | None:

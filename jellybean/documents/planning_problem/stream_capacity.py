@@ -14,6 +14,11 @@ from jellybean.errors import DocumentError, DocumentProblem
 from jellybean_solver import Variant, whole_stream_times
 
 
+def utilisation_of(workflow: WorkflowDocument, infrastructure: InfrastructureDocument) -> float:
+    """The highest planned utilisation of a workflow's workers."""
+    return infrastructure.limits.highest_utilisation(in_time=workflow.slo.latency_p99_s is not None)
+
+
 def with_whole_streams(
     directory: Path,
     operator: str,
@@ -26,7 +31,7 @@ def with_whole_streams(
     DocumentError if no worker takes even one.
     """
     source = next(iter(workflow.sources.values()))
-    stream_rate_per_s, utilisation = source.rate_per_s / (source.streams or 1), infrastructure.limits.utilisation
+    stream_rate_per_s, utilisation = source.rate_per_s / (source.streams or 1), utilisation_of(workflow, infrastructure)
     found = []
     for variant in variants:
         whole = {

@@ -211,6 +211,30 @@ PricePerGib = Annotated[
 Fraction = Annotated[
     float, _parsed_by(quantities.parse_fraction), _number_formatter(), WithJsonSchema(_FRACTION_SCHEMA)
 ]
+AUTO = 0.0  # `utilisation: auto`, as a number for resources of Kubernetes, whose values have one type
+
+
+def _utilisation(value: object) -> float:
+    if value == "auto":
+        return AUTO
+    found = quantities.parse_fraction(value)
+    if not AUTO <= found <= 1:
+        raise quantities.InvalidValueError(
+            f"{quantities.describe_value(value)} is not a utilisation", "write a number above 0, at most 1, or auto"
+        )
+    return found
+
+
+def _utilisation_text(value: float, info: SerializationInfo) -> Any:
+    return "auto" if value == AUTO and not is_long(info) else value
+
+
+Utilisation = Annotated[
+    float,
+    _parsed_by(_utilisation),
+    PlainSerializer(_utilisation_text, when_used="json"),
+    WithJsonSchema({"anyOf": [{"const": "auto"}, _FRACTION_SCHEMA]}),
+]
 PercentShare = Annotated[
     float, _parsed_by(quantities.parse_fraction), _number_formatter("%", 100.0), WithJsonSchema(_FRACTION_SCHEMA)
 ]

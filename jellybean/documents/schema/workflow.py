@@ -34,7 +34,7 @@ from jellybean.documents.schema.fields import (
 )
 from jellybean.quantities import InvalidValueError, describe_value, quoted
 from jellybean_agent import ModelError, PortNames, split_function_name
-from jellybean_solver import Arrivals, Deliver
+from jellybean_solver import Arrivals, Deliver, Objective
 
 AUTO_CUTS, MAX_CUTS = 6, 50  # cuts per model: number for `cuts: auto`, and maximum
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
@@ -235,6 +235,11 @@ class VariantSpec(DocumentModel):
     outputs: dict[PortName, PortName] = Field(
         default={}, description="An edge's `output` -> the model's output, where they differ: {boxes: dets}."
     )
+    rows: PortName | None = Field(
+        default=None,
+        description="For a model that fans out, so that it can run in batches: its output with the number of rows of "
+        "each request.",
+    )
     cuts: CutCount | None = Field(
         default=None, description="Number of cuts offered for this model; the operator's `cuts` by default."
     )
@@ -260,13 +265,13 @@ class VariantSpec(DocumentModel):
         if self.sha256 is not None and self.model is None and self.python is None:
             raise InvalidValueError("sha256 needs a model", "write model: models/name.onnx too")
         if not self.is_served and self.port_names != PortNames():
-            raise InvalidValueError("inputs and outputs need a model", "write model: models/name.onnx too")
+            raise InvalidValueError("inputs, outputs and rows need a model", "write model: models/name.onnx too")
         return self
 
     @property
     def port_names(self) -> PortNames:
         """The variant's own names of its model's inputs and outputs."""
-        return PortNames(self.inputs, self.output, self.outputs)
+        return PortNames(self.inputs, self.output, self.outputs, self.rows)
 
     @property
     def is_served(self) -> bool:
@@ -342,14 +347,45 @@ class OperatorSpec(DocumentModel):
         return value
 
 
+def _expand_accuracy(value: Any) -> Any:
+    """Expand the long form `accuracy: {mean: 90, least: 85}` into the two targets."""
+    if not isinstance(value, dict) or not isinstance(value.get("accuracy"), dict):
+        return value
+    stated = value["accuracy"]
+    unknown = sorted(str(key) for key in stated if key not in ("mean", "least"))
+    if unknown or not stated or "mean_accuracy" in value:
+        raise InvalidValueError(
+            f"accuracy takes mean and least{f', not {quoted(unknown[0])}' if unknown else ''}",
+            "write accuracy: 90 (of every request), or accuracy: {mean: 90, least: 85}",
+        )
+    rest = {key: item for key, item in value.items() if key != "accuracy"}
+    targets = {"mean_accuracy": stated.get("mean"), "accuracy": stated.get("least")}
+    return {**rest, **{key: target for key, target in targets.items() if target is not None}}
+
+
 class SloSpec(DocumentModel):
     """Service level objectives; an omitted one is not required."""
 
-    accuracy: Percent | None = Field(default=None, le=100, description="Lowest accuracy, in percent.")
+    accuracy: Percent | None = Field(
+        default=None,
+        le=100,
+        description="Lowest accuracy of the variants that any request gets, in percent; or {mean: 90, least: 85}.",
+    )
+    mean_accuracy: Percent | None = Field(
+        default=None,
+        le=100,
+        description="Lowest mean accuracy of all requests, in percent: plans may then mix variants of an operator. "
+        "Also written as accuracy: {mean: 90}.",
+    )
     latency_p99_s: Duration | None = Field(
         default=None, alias="latency_p99", gt=0, description="99 % of requests are answered within this time."
     )
     budget_usd_per_h: PricePerHour | None = Field(default=None, alias="budget", description="Highest cost.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _expand(cls, value: Any) -> Any:
+        return _expand_accuracy(value)
 
 
 class WorkflowDocument(DocumentModel):
@@ -373,6 +409,12 @@ class WorkflowDocument(DocumentModel):
         default=None, description="How answers are compared to labels."
     )
     slo: SloSpec = SloSpec()
+    objective: Annotated[Objective, Field(strict=False)] = Field(
+        default=Objective.COST,
+        description="What plans are the best in, within all targets: cost (the lowest), mean_accuracy (the highest "
+        "mean accuracy of all requests, for which variants may be mixed), rate (the highest rates, in proportion to "
+        "those stated) or latency (the least p99).",
+    )
 
     @property
     def answers(self) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from jellybean.report.drawing.gauges import GLYPH, PADDING, PoolPanel, cut, pool
 from jellybean.report.drawing.graph import BoxKey, Rows, Slot, arrange, ends
 from jellybean.report.report import Report
 from jellybean.report.views import OperatorKey, operator_keys
-from jellybean_solver import Flow, Plan
+from jellybean_solver import Flow, Placement, Plan
 
 CARD_HEIGHT, SOURCE_HEIGHT = 76.0, 36.0
 HEADER, ROW_GAP, FOLDED = 34.0, 44.0, 26.0
@@ -239,6 +239,26 @@ def _tier_gaps(rows: Rows, flows: Sequence[Flow], plan: Plan, shape: Shape) -> l
     return gaps
 
 
+def _placements(plan: Plan) -> Mapping[tuple[str, str], Placement]:
+    """(Operator, pool) -> its placement there; of several variants all together."""
+    found: dict[tuple[str, str], Placement] = {}
+    for item in plan.placements:
+        key = item.operator, item.pool
+        if key in found:
+            one = found[key]
+            count = one.count + item.count
+            item = replace(  # noqa: PLW2901
+                one,
+                variant=f"{one.variant} + {item.variant}",
+                count=count,
+                batch=max(one.batch, item.batch),
+                rate_per_s=one.rate_per_s + item.rate_per_s,
+                load=(one.load * one.count + item.load * item.count) / count,
+            )
+        found[key] = item
+    return found
+
+
 def _boxes(
     plan: Plan,
     rows: Rows,
@@ -248,7 +268,7 @@ def _boxes(
     keys: Mapping[str, OperatorKey],
 ) -> dict[BoxKey, Box]:
     sources = {source.name: source for source in plan.sources}
-    placements = {(item.operator, item.pool): item for item in plan.placements}
+    placements = _placements(plan)
     inner = shape.card_width - 24
     found: dict[BoxKey, Box] = {}
     for (index, slot), x in xs.items():

@@ -210,8 +210,9 @@ class Enrolment:
         StatusError if the file here is no longer the plan's: its download would be for nothing.
         """
         for offer in self.rollout.offers:
-            worker = offer.view.workers.get(identity.name)
-            for operator in (offer.view.operators[name] for name in (worker.operators if worker else ())):
+            view = offer.view.seen_by(identity.name)
+            worker = view.workers.get(identity.name)
+            for operator in (view.operators[name] for name in (worker.operators if worker else ())):
                 for path, digest in operator.model_files:
                     if digest == sha256 and stays_inside_folder(path):
                         problem = await self._problem_of(path, sha256)

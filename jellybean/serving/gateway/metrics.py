@@ -103,7 +103,7 @@ def plan_metrics(view: PlanView) -> Iterator[Metric]:
         ("plan_bound_usd_per_h", "Proven: no plan costs less.", plan.bound_usd_per_h),
         ("plan_gap_ratio", "By how much of its cost the plan may be above the optimum.", plan.gap),
         ("slo_latency_p99_seconds", "Target.", plan.slo_latency_p99_s),
-        ("slo_accuracy_percent", "Target: at least this.", plan.slo_accuracy),
+        ("slo_accuracy_percent", "Target: at least this.", plan.slo_mean_accuracy or plan.slo_accuracy),
         ("slo_budget_usd_per_h", "Target: at most this.", plan.slo_budget_usd_per_h),
     ):
         if value is not None:

@@ -61,7 +61,7 @@ def write_plan(folder: Path, document: Mapping[str, Any], addresses: Mapping[str
 
 def require_allowed(view: PlanView, allow_python: frozenset[str]) -> None:
     """SettingsError when an agent would refuse to run a function of the plan."""
-    for operator in view.operators.values():
+    for operator in view.variants:
         if operator.python is not None and (why := python_refusal(operator.python.function, allow_python)) is not None:
             raise SettingsError(f"{operator.name}/{operator.variant}: {why}")
 

@@ -273,20 +273,21 @@ def _workers(now: Scrape, increase: _Increase, span_s: float) -> Iterator[Worker
 
 
 def _operators(now: Scrape, increase: _Increase, span_s: float) -> Iterator[OperatorRow]:
-    """One row per operator, by name."""
-    variants: dict[str, str] = {}
+    """One row per operator, by name; with all variants that its workers run."""
+    variants: dict[str, dict[str, None]] = defaultdict(dict)
     workers: dict[str, set[str]] = defaultdict(set)
     for labels, _ in now.of("jellybean_requests_total"):
-        variants[labels["operator"]] = labels["variant"]
+        variants[labels["operator"]][labels["variant"]] = None
         workers[labels["operator"]].add(labels["worker"])
     done, failed = (_by("operator", increase.of(f"jellybean_{name}_total")) for name in ("requests", "failures"))
     runs, busy = (_by("operator", increase.of(f"jellybean_{name}_total")) for name in ("runs", "busy_seconds"))
     queues = _by("operator", now.of("jellybean_queue"))
-    for name, variant in sorted(variants.items()):
+    for name, own in sorted(variants.items()):
         batch = done[name] / runs[name] if runs.get(name) else None
         share = busy[name] / span_s / len(workers[name])
         rates = done[name] / span_s, failed[name] / span_s
-        yield OperatorRow(name, variant, len(workers[name]), *rates, batch, share, int(queues.get(name, 0)))
+        variant, queue = " + ".join(sorted(own)), int(queues.get(name, 0))
+        yield OperatorRow(name, variant, len(workers[name]), *rates, batch, share, queue)
 
 
 def _expiring(now: Scrape) -> Iterator[ExpiringCertificate]:

@@ -64,7 +64,7 @@ class DeployedPlan:
     @cached_property
     def groups(self) -> tuple[WorkerGroup, ...]:
         """Groups of workers that become StatefulSets. DeployError if an operator has no model file."""
-        missing = [f"{o.name}/{o.variant}" for o in self.plan.operators if o.model is None]
+        missing = [f"{o.name}/{o.variant}" for o in self.plan.variants if o.model is None]
         if missing:
             raise DeployError(
                 f"{self.plan.name} can be planned and simulated, not served: no model file for {', '.join(missing)}; "
@@ -74,7 +74,7 @@ class DeployedPlan:
         return worker_groups(self.plan)
 
     def _require_allowed(self) -> None:
-        for operator in self.plan.operators:
+        for operator in self.plan.variants:
             python = operator.model.python if operator.model is not None else None
             if python is None or python.function.partition(":")[0] == OWN_STEPS:
                 continue

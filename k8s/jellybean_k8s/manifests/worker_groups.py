@@ -88,8 +88,15 @@ def _group(plan: Plan, pool: str, first: int | None, run: list[PlannedWorker]) -
         for operator, worker in route.workers.items():
             if worker in runs:
                 runs[worker].add(operator)
-    operators = [operator for operator in plan.operators if any(operator.name in of for of in runs.values())]
-    needs = [sum(o.memory_bytes.get(pool, 0.0) for o in operators if o.name in of) for of in runs.values()]
+    here = [
+        [plan.operator_at(name, worker) for name in plan.operator_by_name if name in of] for worker, of in runs.items()
+    ]
+    needs = [sum(operator.memory_bytes.get(pool, 0.0) for operator in own) for own in here]
+    variants = [
+        one
+        for one in plan.variants
+        if any(one.name == o.name and one.variant == o.variant for own in here for o in own)
+    ]
     name = run[0].name
     return WorkerGroup(
         pool=pool,
@@ -98,8 +105,8 @@ def _group(plan: Plan, pool: str, first: int | None, run: list[PlannedWorker]) -
         prefix=name if first is None else name[: -len(str(first))],
         first=first,
         count=len(run),
-        operators=tuple(operator.name for operator in operators),
-        models=tuple(dict.fromkeys(model for model in map(_model, operators) if model is not None)),
+        operators=tuple(dict.fromkeys(operator.name for operator in variants)),
+        models=tuple(dict.fromkeys(model for model in map(_model, variants) if model is not None)),
         needs_bytes=max(needs),
         memory_bytes=run[0].memory_bytes,
         load=sum(worker.load for worker in run) / len(run),

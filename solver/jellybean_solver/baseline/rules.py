@@ -248,7 +248,7 @@ def _greedy(problem: Problem, name: str) -> Baseline:
 
 
 def _scored(problem: Problem, name: str, status: str, plan: Plan, evaluation: Evaluation) -> Baseline:
-    missed = tuple(accuracy_violations(problem, plan.selection))
+    missed = tuple(accuracy_violations(problem, [(plan.selection, 1.0)]))
     open_ = plan.certificate.gap
     late = (f"time ended: up to {open_:.1%} less is not ruled out",) if status == "time_limit" else ()
     note = "; ".join((*evaluation.complaints, *late))

@@ -18,9 +18,9 @@ Place = tuple[str, str, str]  # operator, variant, pool
 class Restriction:
     """Constraints on proposed plans, added to those of the problem.
 
-    `places`, `crossings`: forbidden. `apart`: pairs of operators that must not share a worker. `pools`: (pool, usable
-    share of its utilisation cap). `links`: usable share of all bandwidths. `delay_s`, for fleets: limit on the
-    linearised delay, queues included (fleet/delay_linearisation.py).
+    `places`, `crossings`: forbidden. `batches`: (place, largest batch size there). `apart`: pairs of operators that
+    must not share a worker. `pools`: (pool, usable share of its utilisation cap). `links`: usable share of all
+    bandwidths. `delay_s`, for fleets: limit on the linearised delay, queues included (fleet/delay_linearisation.py).
     """
 
     places: frozenset[Place] = frozenset()
@@ -29,6 +29,7 @@ class Restriction:
     pools: frozenset[tuple[str, float]] = frozenset()
     links: float = 1.0
     delay_s: float = math.inf
+    batches: frozenset[tuple[Place, int]] = frozenset()
 
     def network(self, problem: Problem) -> Network:
         """The restricted problem. Its plans have scaled loads and bandwidths; `without_margin` restores them."""
@@ -53,11 +54,19 @@ class Restriction:
         return replace(self, pools=frozenset(pools.items()), links=links) if max(steps) > least_step else None
 
     def _without_places(self, problem: Problem) -> Problem:
-        if not self.places:
+        if not self.places and not self.batches:
             return problem
+        most: dict[Place, int] = {}
+        for place, size in self.batches:
+            most[place] = min(size, most.get(place, size))
 
         def kept(operator: str, variant: Variant) -> Variant:
-            service = {p: t for p, t in variant.service.items() if (operator, variant.name, p) not in self.places}
+            service = {
+                pool: {size: time for size, time in times.items() if size <= most.get(place, size)}
+                for pool, times in variant.service.items()
+                for place in [(operator, variant.name, pool)]
+                if place not in self.places
+            }
             return replace(variant, service=service)
 
         operators = tuple(replace(o, variants=tuple(kept(o.name, v) for v in o.variants)) for o in problem.operators)
@@ -100,10 +109,17 @@ def without_margin(problem: Problem, plan: Plan) -> Plan:
         service = {pool: {size: known[pool][size] for size in times} for pool, times in operator.service.items()}
         return replace(operator, service=service)
 
-    operators = {operator.name: restored(operator) for operator in plan.operators}
+    operators = {
+        operator.name: replace(restored(operator), others=tuple(restored(other) for other in operator.others))
+        for operator in plan.operators
+    }
+
+    def request_s(worker: PlannedWorker, name: str) -> float:
+        operator = operators[name]
+        return operator.with_variant(worker.variants.get(name, operator.variant)).request_s(worker.pool)
 
     def loaded(worker: PlannedWorker) -> PlannedWorker:
-        load = sum(rate * operators[name].request_s(worker.pool) for name, rate in worker.rates_per_s.items())
+        load = sum(rate * request_s(worker, name) for name, rate in worker.rates_per_s.items())
         return replace(worker, load=load)
 
     return replace(

@@ -91,7 +91,12 @@ class DeadlineSearch:
     """One search from the cheapest plan `first` on. `is_near`: True for a cost in USD per hour that ends the search."""
 
     def __init__(
-        self, problem: Problem, deadline: Deadline, first: Plan, clock: Clock, is_near: Callable[[float], bool]
+        self,
+        problem: Problem,
+        deadline: Deadline,
+        first: Plan,
+        clock: Clock,
+        is_near: Callable[[float], bool],
     ) -> None:
         self.problem, self.deadline, self.clock, self.is_near = problem, deadline, clock, is_near
         self.first = self.fastest = first
@@ -207,6 +212,8 @@ class DeadlineSearch:
 
 
 def _fingerprint(plan: Plan) -> Hashable:
-    """A key that is equal for plans with equal variants and equal rates per worker and operator."""
+    """A key that is equal for plans with equal variants, batches and rates per worker and operator."""
     workers = ((w.name, *((name, round(rate, 6)) for name, rate in w.rates_per_s.items())) for w in plan.workers)
-    return tuple(plan.selection.items()), tuple(workers)
+    batches = ((one.variant, *one.batch.items()) for one in plan.variants)
+    variants = ((worker.name, *worker.variants.items()) for worker in plan.workers if worker.variants)
+    return tuple(batches), tuple(workers), tuple(variants)

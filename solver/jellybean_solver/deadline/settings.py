@@ -44,6 +44,21 @@ class HeadroomSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class MixSettings:
+    """The descent over batch sizes and utilisations of plans that mix variants."""
+
+    proposals: int = 200  # plans, each with a coarse simulation
+    judgements: int = 5  # plans that the judge sees
+    judged_below: float = 1.5  # a first plan that is later than this multiple, by the coarse simulation, is not judged
+    aim: float = 0.99  # multiple of the target at which the corrected coarse simulation counts as in time
+    level_step: float = 0.95  # one step of an operator's utilisation
+    finer_step: float = 0.98  # the same once a plan is in time
+    several: int = 3  # steps down that are tried at once, beside one
+    slow_part: float = 0.25  # of the time of the slowest operator, from which on others are slowed down, too
+    least_level: float = 0.3  # lowest share of the utilisation cap
+
+
+@dataclass(frozen=True, slots=True)
 class DeadlineSettings:
     """Effort of the search. A plan is in time if its p99 latency meets the target, else late."""
 
@@ -68,6 +83,7 @@ class DeadlineSettings:
     fleet_judgements: tuple[float, ...] = (1.0, 0.8, 0.6)  # shares of the target that fleets are planned for in turn
     delay: DelaySettings = field(default_factory=DelaySettings)
     headroom: HeadroomSettings = field(default_factory=HeadroomSettings)
+    mix: MixSettings = field(default_factory=MixSettings)
 
 
 DEFAULT_SETTINGS = DeadlineSettings()

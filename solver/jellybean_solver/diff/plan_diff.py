@@ -158,7 +158,7 @@ def plan_diff(before: Plan, after: Plan, worth: LoadPrice | None = None) -> Plan
         accuracy_after=after.accuracy,
         overrides_before=before.overrides,
         overrides_after=after.overrides,
-        variants=tuple(VariantChange(*change) for change in _changes(before.selection, after.selection, None)),
+        variants=tuple(VariantChange(*change) for change in _changes(_variants(before), _variants(after), None)),
         models=tuple(
             ModelChange(*key, was, now)
             for key, was, now in _changes(_model_files(before, after), _model_files(after, before), None)
@@ -204,12 +204,17 @@ def _sorted(models: Iterable[HostedModel]) -> tuple[HostedModel, ...]:
     return tuple(sorted(models, key=lambda model: (model.operator, model.variant)))
 
 
+def _variants(plan: Plan) -> Mapping[str, str]:
+    """Operator -> its variants, the one that most requests get first."""
+    return {operator.name: " + ".join(one.variant for one in operator.variants) for operator in plan.operators}
+
+
 def _model_files(plan: Plan, other: Plan) -> Mapping[Key, str | None]:
     """(operator, variant) -> SHA-256 of its model, for the variants that both plans use."""
     return {
         (operator.name, operator.variant): operator.model.sha256 if operator.model is not None else None
-        for operator in plan.operators
-        if other.selection.get(operator.name) == operator.variant
+        for operator in plan.variants
+        if any(one.variant == operator.variant for one in other.variants if one.name == operator.name)
     }
 
 
@@ -218,7 +223,12 @@ def _counts(plan: Plan) -> Mapping[Key, int]:
 
 
 def _placed(plan: Plan) -> Mapping[Key, tuple[int, float, int]]:
-    return {(p.operator, p.pool): (p.count, p.rate_per_s, p.batch) for p in plan.placements}
+    found: dict[Key, tuple[int, float, int]] = {}
+    for place in plan.placements:  # of several variants in a pool the sums, and the largest batch
+        count, rate_per_s, batch = found.get((place.operator, place.pool), (0, 0.0, 1))
+        placed = count + place.count, rate_per_s + place.rate_per_s, max(batch, place.batch)
+        found[place.operator, place.pool] = placed
+    return found
 
 
 def _traffic(plan: Plan) -> Mapping[Key, tuple[float, float]]:

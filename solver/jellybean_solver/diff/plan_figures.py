@@ -66,7 +66,7 @@ def _measured(plan: Plan) -> dict[tuple[str, ...], Any]:
     Only plans with equal choices share such a key. `_flat` drops these elements.
     """
     found: dict[tuple[str, ...], Any] = {}
-    for item in plan.operators:
+    for item in plan.variants:
         name, choice = ("operators", item.name), f"={item.variant}"
         found[*name, choice] = {"children": list(item.children), "batch_delay_s": item.batch_delay_s}
         for downstream, size in item.message_bytes.items():

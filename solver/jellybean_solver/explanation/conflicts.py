@@ -325,6 +325,6 @@ def usage(problem: Problem, plan: Plan, requirement: Requirement, resolver: Reso
 
 
 def _held_bytes(plan: Plan, worker: PlannedWorker, *, on_device: bool) -> float:
-    held = [plan.operator_by_name[name] for name in worker.rates_per_s]
+    held = [plan.operator_at(name, worker.name) for name in worker.rates_per_s]
     tables = [operator.device_memory_bytes if on_device else operator.memory_bytes for operator in held]
     return sum(table.get(worker.pool, 0.0) for table in tables)

@@ -144,15 +144,10 @@ class _Estimate:
 
     def _unqueued_s(self) -> Mapping[str, float]:
         """Per operator the seconds until its output reaches the gateway, unqueued, on the slowest pools and links."""
-        pools: dict[str, dict[str, None]] = {operator.name: {} for operator in self.plan.operators}
-        for worker in self.plan.workers:
-            for name in worker.rates_per_s:
-                pools[name][worker.pool] = None
 
         def slowest_run_s(name: str) -> float:
-            operator = self.plan.operator_by_name[name]
-            jobs = self.arrivals.jobs(name)
-            return max(unqueued_s(operator.service[pool], operator.batch[pool], jobs) for pool in pools[name])
+            variants, jobs = self.plan.operator_by_name[name].variants, self.arrivals.jobs(name)
+            return max(unqueued_s(one.service[pool], one.batch[pool], jobs) for one in variants for pool in one.service)
 
         def slowest_link_s(edge: Edge) -> float:
             size = self.arrivals.sent_bytes(edge)
@@ -166,8 +161,9 @@ class _Estimate:
         """Per operator the largest sum of batch delays on a path to it, in seconds."""
 
         def own_s(name: str) -> float:
-            operator = self.plan.operator_by_name[name]
-            return operator.batch_delay_s if max(operator.batch.values(), default=1) > 1 else 0.0
+            variants = self.plan.operator_by_name[name].variants
+            batched = any(max(one.batch.values(), default=1) > 1 for one in variants)
+            return variants[0].batch_delay_s if batched else 0.0
 
         return completion_times(self.plan.operators, own_s)
 
@@ -277,7 +273,7 @@ class _Estimate:
         are regular; with random arrivals all visits wait for the burst.
         """
         runs, needed = self.batches.runs[name, worker.name], self.arrivals.jobs(name)
-        times = self.plan.operator_by_name[name].service[worker.pool]
+        times = self.plan.operator_at(name, worker.name).service[worker.pool]
         least = min(needed, runs.seen)
         service = service_of(times, least + (runs.seen - least) * regular)
         more_s = service_of(times, runs.seen).mean_s - service_of(times, least).mean_s
@@ -290,7 +286,7 @@ class _Estimate:
     def _run_s(self, name: str, worker: PlannedWorker) -> float:
         """Mean seconds of all runs of one request."""
         size = self.batches.runs[name, worker.name].seen
-        mean_s = service_of(self.plan.operator_by_name[name].service[worker.pool], size).mean_s
+        mean_s = service_of(self.plan.operator_at(name, worker.name).service[worker.pool], size).mean_s
         return mean_s * max(1.0, self.arrivals.jobs(name) / size)
 
     def _beside(self) -> Mapping[str, tuple[str, ...]]:

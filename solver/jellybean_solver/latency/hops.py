@@ -25,7 +25,7 @@ def _unqueued_s(plan: Plan, hop_s: float) -> float:
     source_bytes = {source.name: source.message_bytes for source in plan.sources}
 
     def run_s(name: str) -> float:
-        return plan.operator_by_name[name].service[workers[name].pool][1].mean_s
+        return plan.operator_at(name, workers[name].name).service[workers[name].pool][1].mean_s
 
     def message_s(edge: Edge) -> float:
         if edge.upstream in source_bytes:
@@ -33,7 +33,8 @@ def _unqueued_s(plan: Plan, hop_s: float) -> float:
         elif workers[edge.upstream] is workers[edge.downstream]:
             return 0.0
         else:
-            sent_bytes = plan.operator_by_name[edge.upstream].message_bytes[edge.downstream]
+            upstream = plan.operator_at(edge.upstream, workers[edge.upstream].name)
+            sent_bytes = upstream.message_bytes[edge.downstream]
         return hop_s + link_s(plan, (tiers[edge.upstream], tiers[edge.downstream]), sent_bytes)
 
     return max(completion_times(plan.operators, run_s, message_s).values()) + hop_s

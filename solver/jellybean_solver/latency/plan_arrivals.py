@@ -89,8 +89,9 @@ class PlanArrivals:
         return (1.0 - alone) * (1.0 - self.source_roughness[stream] * min(1.0, share))
 
     def sent_bytes(self, edge: Edge) -> float:
-        """Bytes that one request sends over an edge, all children together."""
+        """Bytes that one request sends over an edge, all children together; of variants the most."""
         source = self.source_by_name.get(edge.upstream)
         if source is not None:
             return source.message_bytes * self.jobs(edge.downstream)
-        return self.plan.operator_by_name[edge.upstream].message_bytes[edge.downstream] * self.jobs(edge.downstream)
+        variants = self.plan.operator_by_name[edge.upstream].variants
+        return max(one.message_bytes[edge.downstream] for one in variants) * self.jobs(edge.downstream)

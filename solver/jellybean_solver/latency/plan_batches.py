@@ -30,7 +30,7 @@ def plan_batches(arrivals: PlanArrivals) -> PlanBatches:
     plan = arrivals.plan
     runs = {(name, worker.name): BatchSizes() for worker in plan.workers for name in worker.rates_per_s}
     groups: Mapping[OperatorWorker, float] = {}
-    batched = any(size > 1 for operator in plan.operators for size in operator.batch.values())
+    batched = any(size > 1 for one in plan.variants for size in one.batch.values())
     for _ in range(2 if batched else 1):
         groups = _groups(arrivals, runs)
         known: dict[object, list[BatchSizes]] = {}  # workers of a fleet are mostly identical: computed once
@@ -52,7 +52,7 @@ def rounded_key(figures: Sequence[Sequence[float]]) -> str:
 def _batch_input(
     arrivals: PlanArrivals, groups: Mapping[OperatorWorker, float], name: str, worker: PlannedWorker
 ) -> BatchInput:
-    operator = arrivals.plan.operator_by_name[name]
+    operator = arrivals.plan.operator_at(name, worker.name)
     times, batch = operator.service[worker.pool], operator.batch[worker.pool]
     varied = service_variance(times[batch]) / times[batch].mean_s ** 2 if times[batch].mean_s > 0 else 0.0
     group, roughness = groups[name, worker.name], arrivals.roughness(name, worker)

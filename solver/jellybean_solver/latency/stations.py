@@ -104,7 +104,7 @@ class Stations:
 
     def _work(self, name: str, worker: str) -> _Work:
         """Time of an operator's runs for one request at a worker."""
-        times = self.plan.operator_by_name[name].service[self.plan.worker_by_name[worker].pool]
+        times = self.plan.operator_at(name, worker).service[self.plan.worker_by_name[worker].pool]
         size = self.batches.runs[name, worker].mean
         service, count = service_of(times, size), self.arrivals.jobs(name) / size
         return _Work(service.mean_s * count, service_variance(service) * count, max(1.0, 1.0 / count))
@@ -113,7 +113,7 @@ class Stations:
         """Utilisation of a worker with the batches that form; capacity planning assumes full batches."""
         used = full = 0.0
         for name, per_s in worker.rates_per_s.items():
-            operator = self.plan.operator_by_name[name]
+            operator = self.plan.operator_at(name, worker.name)
             size = self.batches.runs[name, worker.name].mean
             used += utilisation_in_batches(operator.service[worker.pool], per_s, size)
             full += per_s * operator.mean_request_s(worker.pool)
@@ -144,7 +144,7 @@ class Stations:
         loads = {operator.name: np.full(len(self.plan.workers), np.inf) for operator in self.plan.operators}
         for number, worker in enumerate(self.plan.workers):
             for name in worker.rates_per_s:
-                service = self.plan.operator_by_name[name].service[worker.pool][1]
+                service = self.plan.operator_at(name, worker.name).service[worker.pool][1]
                 alone = self.arrivals.visits[name] == 1.0 and self.batches.runs[name, worker.name].mean == 1.0
                 if alone and service_variance(service) == 0.0:
                     loads[name][number] = self.arrivals.stream_rate_per_s(name) * service.mean_s
@@ -155,7 +155,7 @@ class Stations:
 
     def _behind(self, worker: PlannedWorker) -> bool:
         """True if all operators of a worker run in batches because batches of size 1 could not keep up."""
-        operators = [self.plan.operator_by_name[name] for name in worker.rates_per_s]
+        operators = [self.plan.operator_at(name, worker.name) for name in worker.rates_per_s]
         if worker.load <= 0 or any(operator.batch[worker.pool] == 1 for operator in operators):
             return False
         return (

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from jellybean_solver.migration.plan_matching import HostedModel, LoadPrice, hosted_models, match_workers
 from jellybean_solver.model.model_ref import ModelRef
-from jellybean_solver.model.plan import Plan, PlannedWorker
+from jellybean_solver.model.plan import Plan, PlannedOperator, PlannedWorker
 from jellybean_solver.model.problem import GIB, Link
 from jellybean_solver.model.sites import both_sites
 
@@ -139,14 +139,18 @@ class _Priced:
         self.per_gib = {tier: prices.per_gib(plan.tiers, plan.links, tier) for tier in tiers}
 
     def loads(self, pool: str, tier: str, model: HostedModel, replicas: int) -> ModelLoads:
-        operator = self.plan.operator_by_name[model.operator]
+        operator = self._variant(model) or self.plan.operator_by_name[model.operator]
         size = model_bytes(operator.model, operator.memory_bytes.get(pool))
         names = (pool, tier, model.operator, model.variant, model.sha256)
         return ModelLoads(*names, replicas, size, self.per_gib[tier], self.prices.start_usd)
 
+    def _variant(self, model: HostedModel) -> PlannedOperator | None:
+        """The operator with the model's variant; None if the plan does not use it."""
+        operator = self.plan.operator_by_name[model.operator]
+        return next((one for one in operator.variants if one.variant == model.variant), None)
+
     def load_price(self, model: HostedModel, worker: PlannedWorker) -> float:
         """USD saved if the worker already holds the model; 0 for a model that the plan does not use."""
-        operator = self.plan.operator_by_name.get(model.operator)
-        if operator is None or worker.tier not in self.per_gib:
+        if model.operator not in self.plan.operator_by_name or worker.tier not in self.per_gib:
             return 0.0
         return self.loads(worker.pool, worker.tier, model, 1).replica_usd

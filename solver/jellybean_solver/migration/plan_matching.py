@@ -42,7 +42,7 @@ def hosted_models(plan: Plan, worker: PlannedWorker) -> Models:
     """The models that a worker of the plan holds: one per operator it serves."""
     found: list[HostedModel] = []
     for name in worker.rates_per_s:
-        operator = plan.operator_by_name[name]
+        operator = plan.operator_at(name, worker.name)
         sha256 = operator.model.sha256 if operator.model is not None else None
         found.append(HostedModel(name, operator.variant, sha256, operator.memory_bytes.get(worker.pool)))
     return frozenset(found)

@@ -7,7 +7,7 @@ loads that are written in the plan are ignored and recomputed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -15,8 +15,10 @@ from jellybean_solver.figures import distinct_sizes, distinct_usd, size_text, us
 from jellybean_solver.model.flows import Weights, edge_weights, traffic_usd_per_h, worker_shares
 from jellybean_solver.model.multi_workflow import Margins
 from jellybean_solver.model.plan import Cost, Plan, PlannedWorker, PlannedWorkflow, Route
-from jellybean_solver.model.problem import Problem, Sharing, request_s
+from jellybean_solver.model.problem import Problem, Sharing, Variant, request_s
+from jellybean_solver.model.selection_shares import routes_by_selection
 from jellybean_solver.model.variant_ratios import settled
+from jellybean_solver.outcome import Selection
 
 LIMIT_TOLERANCE = 1e-6  # relative: a limit counts as broken if it is exceeded by more than this
 
@@ -58,14 +60,17 @@ class Evaluation:
 
 
 def evaluate(problem: Problem, plan: Plan) -> Evaluation:
-    """Score `plan` as an answer to `problem`, with the fan-out ratios of the plan's variants."""
-    problem = settled(problem, plan.selection)
+    """Score `plan` as an answer to `problem`, with the fan-out ratios of the plan's variants.
+
+    If the plan mixes variants, its accuracy is the mean over all requests.
+    """
     scorer = _Scorer(problem, plan)
+    problem = scorer.problem
     compute = sum(worker.price_usd_per_h * problem.sites.get(worker.tier, 1) for worker in plan.workers)
     network = sum(crossing.cost_usd_per_h for crossing in scorer.crossings)
     cost = Cost(compute, network)
-    selection = plan.selection if not scorer.unknown else None
-    accuracy = problem.accuracy.value(plan.selection) if selection is not None and not problem.workflows else None
+    selections = scorer.selections if not scorer.unknown else None
+    accuracy = mean_accuracy(problem, selections) if selections is not None and not problem.workflows else None
     by_operator = scorer.cost_by_operator()
     violations = (
         *scorer.unknown,
@@ -76,7 +81,7 @@ def evaluate(problem: Problem, plan: Plan) -> Evaluation:
         *scorer.wrong_tiers(),
         *scorer.over_memory(),
         *scorer.over_bandwidth(),
-        *accuracy_violations(problem, selection),
+        *accuracy_violations(problem, selections),
     )
     breaches = tuple(_over_budget(problem, cost))
     return Evaluation(
@@ -88,20 +93,45 @@ def evaluate(problem: Problem, plan: Plan) -> Evaluation:
         by_operator,
         violations,
         breaches,
-        tuple(_by_workflow(problem, selection, by_operator)),
+        tuple(_by_workflow(problem, plan.selection if selections is not None else None, by_operator)),
     )
 
 
 class _Scorer:
+    """`parts`: the plan's selections, each with its routes and the problem with its fan-out ratios."""
+
     def __init__(self, problem: Problem, plan: Plan) -> None:
-        self.problem, self.plan = problem, plan
+        self.plan = plan
         self.unknown = tuple(unknown_choices(problem, plan))
+        chosen: Iterable[tuple[Selection, Sequence[Route]]] = [(plan.selection, plan.routes)]
+        if plan.mixes and not self.unknown and not _has_gaps(plan):
+            names = tuple(plan.operator_by_name)
+            chosen = [(dict(zip(names, one, strict=True)), own) for one, own in routes_by_selection(plan).items()]
+        self.parts = [(selection, routes, settled(problem, selection)) for selection, routes in chosen]
+        self.problem = self.parts[0][2]
+
+    @property
+    def selections(self) -> Sequence[tuple[Selection, float]]:
+        """The plan's selections with the fraction of requests that get each."""
+        return [(selection, sum(route.weight for route in routes)) for selection, routes, _ in self.parts]
 
     @cached_property
     def rates(self) -> Mapping[tuple[str, str], float]:
-        rates = self.problem.rate_per_s
-        shares = worker_shares(self.plan.routes).items()
-        return {(name, w): rates.get(name, 0.0) * share / self._sites(w) for (name, w), share in shares}
+        found: dict[tuple[str, str], float] = {}
+        for _, routes, problem in self.parts:
+            for key, share in worker_shares(routes).items():
+                rate = problem.rate_per_s.get(key[0], 0.0) * share / self._sites(key[1])
+                found[key] = found.get(key, 0.0) + rate
+        return found
+
+    @cached_property
+    def variants(self) -> Mapping[tuple[str, str], Variant]:
+        """(Operator, variant) -> the problem's variant, for all variants of the plan."""
+        return {
+            (name, selection[name]): problem.operator_by_name[name].variant(selection[name])
+            for selection, _, problem in self.parts
+            for name in problem.operator_by_name
+        }
 
     def _sites(self, worker_name: str) -> int:
         worker = self.plan.worker_by_name.get(worker_name)
@@ -113,10 +143,10 @@ class _Scorer:
         found: dict[tuple[str, str], float] = {}
         for (name, worker_name), rate in self.rates.items():
             worker = self.plan.worker_by_name.get(worker_name)
-            operator = self.plan.operator_by_name.get(name)
-            if worker is None or operator is None or name not in self.problem.operator_by_name or self.unknown:
+            if worker is None or name not in self.problem.operator_by_name or self.unknown:
                 continue
-            service = self.problem.operator_by_name[name].variant(operator.variant).service.get(worker.pool, {})
+            operator = self.plan.operator_at(name, worker_name)
+            service = self.variants[name, operator.variant].service.get(worker.pool, {})
             batch = operator.batch.get(worker.pool, 0)
             if batch in service:
                 found[name, worker_name] = rate * request_s(service, batch)
@@ -147,13 +177,17 @@ class _Scorer:
         return () if self.unknown else tuple(self._crossings())
 
     def _crossings(self) -> Iterator[Crossing]:
-        for (edge, *tiers), weight in self.edges.items():
-            if tiers[0] != tiers[1]:
-                message_bytes = self.problem.message_bytes(edge, self.plan.selection)
-                per_s = weight * self.problem.edge_rate_per_s(edge) * message_bytes
-                link = self.problem.link_by_tiers.get((tiers[0], tiers[1]))
-                cost = traffic_usd_per_h(per_s, link.price_usd_per_gib if link is not None else 0.0)
-                yield Crossing(edge.upstream, edge.downstream, tiers[0], tiers[1], per_s, cost)
+        sent: dict[tuple[str, str, str, str], float] = {}
+        for selection, routes, problem in self.parts:
+            for (edge, *tiers), weight in edge_weights(routes, problem.edges, self._tier).items():
+                if tiers[0] != tiers[1]:
+                    per_s = weight * problem.edge_rate_per_s(edge) * problem.message_bytes(edge, selection)
+                    key = edge.upstream, edge.downstream, tiers[0], tiers[1]
+                    sent[key] = sent.get(key, 0.0) + per_s
+        for key, per_s in sent.items():
+            link = self.problem.link_by_tiers.get(key[2:])
+            cost = traffic_usd_per_h(per_s, link.price_usd_per_gib if link is not None else 0.0)
+            yield Crossing(*key, per_s, cost)
 
     def _tier(self, route: Route, name: str) -> str | None:
         source = self.problem.source_by_name.get(name)
@@ -217,14 +251,19 @@ class _Scorer:
         for name in hosted:
             if (name, worker.name) not in self.shares and not self.unknown:
                 yield self._no_profile(name, worker)
-            elif self.plan.operator_by_name[name].batch[worker.pool] > 1 and name in self.problem.unbatched:
-                yield f"{worker.name} runs {name} in batches, but it gathers or fans out"
+            elif name in self.problem.unbatched:
+                yield from self._batched(name, worker)
         load, cap = self.loads[worker.name], self.problem.utilisation
         if load > cap * (1 + LIMIT_TOLERANCE):
             yield f"{worker.name} would be busy {load:.4f} of the time, above the cap of {cap:g}"
 
+    def _batched(self, name: str, worker: PlannedWorker) -> Iterator[str]:
+        operator = self.plan.operator_at(name, worker.name)
+        if operator.batch[worker.pool] > 1 and not self.variants[name, operator.variant].counts_rows:
+            yield f"{worker.name} runs {name} in batches, but it gathers or fans out"
+
     def _no_profile(self, name: str, worker: PlannedWorker) -> str:
-        operator = self.plan.operator_by_name[name]
+        operator = self.plan.operator_at(name, worker.name)
         size = operator.batch.get(worker.pool)
         at = "any batch size" if size is None else f"batch size {size}"
         return f"{worker.name} cannot run {name} with variant {operator.variant}: no profile at {at}"
@@ -261,7 +300,7 @@ class _Scorer:
             if pool is None or self.unknown:
                 continue
             hosted = [name for name in self.hosted.get(worker.name, ()) if (name, worker.name) in self.shares]
-            variants = [self.problem.operator_by_name[name].variant(self.plan.selection[name]) for name in hosted]
+            variants = [self.variants[name, self.plan.operator_at(name, worker.name).variant] for name in hosted]
             for which, limit, tables in (
                 ("memory", pool.memory_bytes, [variant.memory_bytes for variant in variants]),
                 ("device memory", pool.device_memory_bytes, [variant.device_memory_bytes for variant in variants]),
@@ -316,25 +355,59 @@ def unknown_choices(problem: Problem, plan: Plan) -> Iterator[str]:
     for operator in problem.operators:
         if operator.name not in planned:
             yield f"the plan has no operator {operator.name}"
-        elif planned[operator.name].variant not in {variant.name for variant in operator.variants}:
-            yield f"operator {operator.name} has no variant {planned[operator.name].variant}"
+            continue
+        known = {variant.name for variant in operator.variants}
+        for one in planned[operator.name].variants:
+            if one.variant not in known:
+                yield f"operator {operator.name} has no variant {one.variant}"
     for name in planned:
         if name not in problem.operator_by_name:
             yield f"the problem has no operator {name}"
+    for worker in plan.workers:
+        for name, variant in worker.variants.items():
+            if name in planned and variant not in {one.variant for one in planned[name].variants}:
+                yield f"{worker.name} runs {name} with variant {variant}, which the plan does not describe"
 
 
-def accuracy_violations(problem: Problem, selection: Mapping[str, str] | None) -> Iterator[str]:
+def _has_gaps(plan: Plan) -> bool:
+    """True if a route leaves out an operator or names no worker of the plan, so that its selection is unknown."""
+    return any(
+        route.workers.get(name) not in plan.worker_by_name for route in plan.routes for name in plan.operator_by_name
+    )
+
+
+Shares = Sequence[tuple[Selection, float]]  # selections, each with the fraction of requests that get it
+
+
+def mean_accuracy(problem: Problem, selections: Shares) -> float | None:
+    """The mean accuracy of all requests in percent; None if that of a selection is not in the profile."""
+    found = [(problem.accuracy.value(selection), share) for selection, share in selections]
+    known = [(value, share) for value, share in found if value is not None]
+    if len(known) < len(found):
+        return None
+    return known[0][0] if len(known) == 1 else sum(value * share for value, share in known)
+
+
+def accuracy_violations(problem: Problem, selections: Shares | None) -> Iterator[str]:
     """Sentences on accuracies that are below their targets by more than a tolerance.
 
-    `selection`: operator -> variant; None if the plan has variants that are unknown to the problem.
+    `selections`: None if the plan has variants that are unknown to the problem.
     """
+    slo = problem.slo
     if isinstance(problem.accuracy, Margins):
-        more = problem.slo.accuracy or 0.0
+        more = slo.accuracy or 0.0
         for name, target in problem.accuracy.targets.items():
-            known = None if selection is None else problem.accuracy.models[name].value(selection)
+            known = None if selections is None else problem.accuracy.models[name].value(selections[0][0])
             yield from _below(known, target + more, f"{name}: ")
-    elif problem.slo.accuracy is not None:
-        yield from _below(None if selection is None else problem.accuracy.value(selection), problem.slo.accuracy, "")
+        return
+    if slo.accuracy is not None:
+        known_of_each = [None] if selections is None else [problem.accuracy.value(chosen) for chosen, _ in selections]
+        for known in known_of_each:
+            yield from _below(known, slo.accuracy, "")
+    if slo.mean_accuracy is not None:
+        yield from _below(
+            None if selections is None else mean_accuracy(problem, selections), slo.mean_accuracy, "mean "
+        )
 
 
 def _below(accuracy: float | None, target: float, of: str) -> Iterator[str]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jellybean_solver.model.plan import Plan, Route
 from jellybean_solver.model.problem import GIB, Edge, EdgeKind, Problem
+from jellybean_solver.model.selection_shares import selection_shares
 
 SECONDS_PER_HOUR = 3600.0
 
@@ -35,6 +36,15 @@ class Flow:
     def crosses(self) -> bool:
         """True if it uses a link; traffic inside a tier is free."""
         return self.upstream_tier != self.downstream_tier
+
+    def beside(self, other: Flow) -> Flow:
+        """This flow and another one between the same ends together."""
+        return replace(
+            self,
+            messages_per_s=self.messages_per_s + other.messages_per_s,
+            bytes_per_s=self.bytes_per_s + other.bytes_per_s,
+            cost_usd_per_h=self.cost_usd_per_h + other.cost_usd_per_h,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,21 +102,29 @@ def flows(plan: Plan) -> tuple[Flow, ...]:
         return "" if name in source_by_name else plan.worker_by_name[route.workers[name]].pool
 
     edges = [edge for operator in plan.operators for edge in operator.inputs]
-    found: list[Flow] = []
-    for (edge, there, here), weight in edge_weights(plan.routes, edges, pool).items():
-        if there:
-            upstream = plan.operator_by_name[edge.upstream]
-            tier, rate, size = tier_of[there], upstream.rate_per_s, upstream.message_bytes[edge.downstream]
-        else:
-            source = source_by_name[edge.upstream]
-            tier, size = source.tier, source.message_bytes
-            rate = source.rate_per_s * plan.sites.get(tier, 1)
-        messages = weight * rate * (edge.ratio if edge.kind is EdgeKind.FAN_OUT else 1.0)
-        paid = price.get((tier, tier_of[here]), 0.0) if tier != tier_of[here] else 0.0
-        cost = traffic_usd_per_h(messages * size, paid)
-        ends = edge.upstream, there or None, tier, edge.downstream, here, tier_of[here]
-        found.append(Flow(*ends, messages, messages * size, cost))
-    return tuple(found)
+    found: dict[tuple[Edge, str, str], Flow] = {}
+    for part in selection_shares(plan):
+        for (edge, there, here), weight in edge_weights(part.routes, edges, pool).items():
+            source = source_by_name.get(edge.upstream)
+            if source is None:
+                upstream = plan.operator_by_name[edge.upstream].with_variant(part.selection[edge.upstream])
+                tier, size = tier_of[there], upstream.message_bytes[edge.downstream]
+            else:
+                tier, size = source.tier, source.message_bytes
+            # A fan-out sends one message per child, a gather one per child that it waits for.
+            sender = edge.downstream if edge.kind is EdgeKind.FAN_OUT else edge.upstream
+            if source is not None and edge.kind is not EdgeKind.FAN_OUT:
+                rate = source.rate_per_s * plan.sites.get(tier, 1)
+            else:
+                rate = part.rates_per_s[sender]
+            messages = weight * rate
+            paid = price.get((tier, tier_of[here]), 0.0) if tier != tier_of[here] else 0.0
+            cost = traffic_usd_per_h(messages * size, paid)
+            ends = edge.upstream, there or None, tier, edge.downstream, here, tier_of[here]
+            one = Flow(*ends, messages, messages * size, cost)
+            known = found.get((edge, there, here))
+            found[edge, there, here] = one if known is None else known.beside(one)
+    return tuple(found.values())
 
 
 def link_uses(plan: Plan) -> tuple[LinkUse, ...]:

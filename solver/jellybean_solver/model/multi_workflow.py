@@ -62,6 +62,11 @@ def combine_workflows(name: str, problems: Mapping[str, Problem], budget_usd_per
         raise SolverError("there is no workflow to plan")
     first = next(iter(problems.values()))
     for workflow, problem in problems.items():
+        if problem.may_mix:
+            raise SolverError(
+                f"{workflow} may mix variants (a mean accuracy, or objective: mean_accuracy), which several workflows "
+                "on one fleet cannot yet: state the accuracy of every request"
+            )
         if _fleet(problem) != _fleet(first):
             raise SolverError(f"{workflow} is not on the fleet of {next(iter(problems))}: one plan is of one fleet")
     parts = {workflow: _qualified(workflow, problem) for workflow, problem in problems.items()}

@@ -1,6 +1,7 @@
 """The plan: selection, workers, routes, cost and optimality certificate; all that a deployment needs.
 
-`plan_document` turns it into a versioned, content-hashed JSON document and back.
+A plan may mix variants: some workers of an operator run one of them, others another, and each request takes those of
+the workers on its route. `plan_document` turns it into a versioned, content-hashed JSON document and back.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from jellybean_solver.model.problem import (
     CPU,
     Edge,
     Link,
+    Objective,
     Sharing,
     Slo,
     Source,
@@ -22,7 +24,7 @@ from jellybean_solver.model.problem import (
     qualified_name,
     request_s,
 )
-from jellybean_solver.outcome import Termination, is_gap_closed, relative_gap
+from jellybean_solver.outcome import ACCURACY_TOLERANCE, Termination, is_gap_closed, relative_gap
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +41,16 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """How close a plan is to the optimum: objective and lower bound in USD per hour, and why the search ended."""
+    """How close a plan is to the optimum: objective and lower bound in USD per hour, and why the search ended.
+
+    `objective_of`: what was optimised; with MEAN_ACCURACY the two are percent, and the bound is an upper one.
+    """
 
     objective: float
     bound: float
     gap: float  # (objective - bound) / objective; 0 if proven optimal
     termination: Termination
+    objective_of: Objective = field(default=Objective.COST, metadata={"said": "unless it is the cost"})
 
     @classmethod
     def of(cls, objective: float, bound: float, termination: Termination) -> Certificate:
@@ -52,6 +58,13 @@ class Certificate:
         if termination == Termination.OPTIMAL or is_gap_closed(objective, bound):
             return cls(objective, objective, 0.0, Termination.OPTIMAL)
         return cls(objective, bound, relative_gap(objective, bound), termination)
+
+    @classmethod
+    def of_accuracy(cls, accuracy: float, bound: float, termination: Termination) -> Certificate:
+        """The certificate for a mean accuracy that is maximised, and an upper bound on it."""
+        if bound - accuracy <= ACCURACY_TOLERANCE:
+            return cls(accuracy, accuracy, 0.0, Termination.OPTIMAL, Objective.MEAN_ACCURACY)
+        return cls(accuracy, bound, (bound - accuracy) / accuracy, termination, Objective.MEAN_ACCURACY)
 
     @property
     def is_optimal(self) -> bool:
@@ -61,7 +74,11 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class PlannedOperator:
-    """An operator with its chosen variant, its inputs, and its figures in the pools that the plan uses for it."""
+    """An operator with its chosen variant, its inputs, and its figures in the pools that the plan uses for it.
+
+    `others`: filled if the plan mixes variants; the same of each further variant. `rate_per_s` and the ratios of
+    `inputs` are then those of all requests together, and `ratios` has the variant's own, by downstream operator.
+    """
 
     name: str
     inputs: tuple[Edge, ...]
@@ -79,6 +96,20 @@ class PlannedOperator:
         default_factory=dict, metadata={"said": "if there are any"}
     )
     state: tuple[tuple[str, str], ...] = field(default=(), metadata={"said": "if it keeps one"})  # as in `Operator`
+    ratios: Mapping[str, float] = field(default_factory=dict, metadata={"said": "if the plan mixes variants"})
+    others: tuple[PlannedOperator, ...] = field(default=(), metadata={"said": "if the plan mixes variants"})
+
+    @property
+    def variants(self) -> tuple[PlannedOperator, ...]:
+        """The operator with each of its variants: itself, then `others`."""
+        return (self, *self.others)
+
+    def with_variant(self, name: str) -> PlannedOperator:
+        """The operator with one of its variants; KeyError if the plan does not use it."""
+        for one in self.variants:
+            if one.variant == name:
+                return one
+        raise KeyError(name)
 
     @property
     def label(self) -> str:
@@ -97,7 +128,10 @@ class PlannedOperator:
 
 @dataclass(frozen=True, slots=True)
 class PlannedWorker:
-    """One worker, in each site of its tier. `rates_per_s`: operator -> requests per second planned for this worker."""
+    """One worker, in each site of its tier. `rates_per_s`: operator -> requests per second planned for this worker.
+
+    `variants`: operator -> the variant that it runs here, for operators of which the plan mixes variants.
+    """
 
     name: str  # pool-1, pool-2, ...
     pool: str
@@ -111,6 +145,7 @@ class PlannedWorker:
     device: str = field(default=CPU, metadata={"said": "unless cpu"})  # as in `Pool`, like its options
     device_options: tuple[tuple[str, str], ...] = field(default=(), metadata={"said": "if there are any"})
     device_memory_bytes: float | None = field(default=None, metadata={"said": "if it is stated"})
+    variants: Mapping[str, str] = field(default_factory=dict, metadata={"said": "if the plan mixes variants"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +229,24 @@ class Plan:
 
     @cached_property
     def selection(self) -> Mapping[str, str]:
+        """Operator -> its variant; where the plan mixes variants, the first of them."""
         return {operator.name: operator.variant for operator in self.operators}
+
+    @cached_property
+    def variants(self) -> tuple[PlannedOperator, ...]:
+        """Every operator with each of its variants."""
+        return tuple(one for operator in self.operators for one in operator.variants)
+
+    @cached_property
+    def mixes(self) -> bool:
+        """True if an operator has several variants, so that requests get different selections."""
+        return any(operator.others for operator in self.operators)
+
+    def operator_at(self, name: str, worker: str) -> PlannedOperator:
+        """An operator with the variant that a worker runs."""
+        operator = self.operator_by_name[name]
+        variant = self.worker_by_name[worker].variants.get(name) if operator.others else None
+        return operator if variant is None else operator.with_variant(variant)
 
     @cached_property
     def worker_by_name(self) -> Mapping[str, PlannedWorker]:
@@ -210,12 +262,17 @@ class Plan:
 
     @cached_property
     def placements(self) -> tuple[Placement, ...]:
-        """One placement per operator and worker pool, operators in topological order."""
+        """One placement per operator, variant and worker pool, operators in topological order."""
         found: list[Placement] = []
-        for operator in self.operators:
-            pools = dict.fromkeys(worker.pool for worker in self.workers if operator.name in worker.rates_per_s)
-            for pool in pools:
-                workers = [w for w in self.workers if w.pool == pool and operator.name in w.rates_per_s]
+        for operator in self.variants:
+            runs = [
+                worker
+                for worker in self.workers
+                if operator.name in worker.rates_per_s
+                and worker.variants.get(operator.name, operator.variant) == operator.variant
+            ]
+            for pool in dict.fromkeys(worker.pool for worker in runs):
+                workers = [worker for worker in runs if worker.pool == pool]
                 rate = sum(worker.rates_per_s[operator.name] for worker in workers)
                 sites = self.sites.get(workers[0].tier, 1)
                 found.append(

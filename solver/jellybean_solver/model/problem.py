@@ -43,6 +43,15 @@ class Deliver(StrEnum):
     EVENTUALLY = "eventually"
 
 
+class Objective(StrEnum):
+    """What a plan is the best in, among those that meet all targets."""
+
+    COST = "cost"  # the lowest cost
+    MEAN_ACCURACY = "mean_accuracy"  # the highest accuracy of all requests together, which may get unlike variants
+    RATE = "rate"  # the highest rates; `solve` plans for those that the problem states
+    LATENCY = "latency"  # the least p99 latency; likewise
+
+
 class Sharing(StrEnum):
     """Whether one worker may serve several operators."""
 
@@ -134,6 +143,7 @@ class Variant:
     ratios: Mapping[str, float] = field(default_factory=dict)  # downstream operator -> this variant's fan-out ratio
     stage: Stage | None = None  # set if the variant is one part of a model that is cut in two (cut_models.py)
     device_memory_bytes: Mapping[str, float] = field(default_factory=dict)  # pool -> bytes of the device's own memory
+    counts_rows: bool = False  # the rows of a batch that it fans out or gathers can be told apart by request
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,11 +198,22 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """Targets; None: no target."""
+    """Targets; None: no target.
+
+    `accuracy`: of the selection that any request gets. `mean_accuracy`: of all requests together; it lets a plan mix
+    variants (mixture/).
+    """
 
     accuracy: float | None = None
     latency_p99_s: float | None = None
     budget_usd_per_h: float | None = None
+    mean_accuracy: float | None = field(default=None, metadata={"said": "if it is stated"})
+
+    @property
+    def accuracy_of_plan(self) -> float | None:
+        """What a plan's accuracy, the mean of all requests, must reach."""
+        stated = [target for target in (self.accuracy, self.mean_accuracy) if target is not None]
+        return max(stated, default=None)
 
 
 def qualified_name(workflow: str, name: str) -> str:
@@ -245,6 +266,12 @@ class Problem:
     sites: Mapping[str, int] = field(default_factory=dict)
     workflows: tuple[Workflow, ...] = ()
     stale_profiles: tuple[str, ...] = field(default=(), metadata={"said": "if there are any"})
+    objective: Objective = Objective.COST
+
+    @property
+    def may_mix(self) -> bool:
+        """True if a plan may give requests unlike selections."""
+        return self.slo.mean_accuracy is not None or self.objective is Objective.MEAN_ACCURACY
 
     @property
     def accuracy_target(self) -> float | None:
@@ -302,7 +329,7 @@ class Problem:
 
     @cached_property
     def unbatched(self) -> frozenset[str]:
-        """Operators that run one request at a time, even if larger batch sizes were profiled."""
+        """Operators that run one request at a time, unless the variant counts the rows of each request."""
         return unbatched(self.edges)
 
     def times(self, operator: str, variant: Variant, pool: str) -> Times:
@@ -312,7 +339,7 @@ class Problem:
             return {}
         if len(known) == 1:
             return known
-        most = 1 if operator in self.unbatched else best_batch(known)
+        most = 1 if operator in self.unbatched and not variant.counts_rows else best_batch(known)
         return {size: known[size] for size in sorted(known) if size <= most}
 
     def unit_usd_per_h(self, pool: Pool) -> float:

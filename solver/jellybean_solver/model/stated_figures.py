@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from jellybean_solver.model.flows import WorkerShares, worker_shares
+from jellybean_solver.model.flows import worker_shares
 from jellybean_solver.model.plan import Plan, PlannedOperator, PlannedWorker
-from jellybean_solver.model.problem import Problem
+from jellybean_solver.model.problem import Edge, EdgeKind, Problem
+from jellybean_solver.model.selection_shares import routes_by_selection
+from jellybean_solver.model.variant_ratios import settled
 
 
 def with_figures(problem: Problem, plan: Plan) -> Plan:
     """The plan with the problem's rates, prices, profiles and targets; its choices, models and cost do not change.
 
-    `problem` must have the fan-out ratios of the plan's variants. A worker of a pool that is unknown to the problem
-    keeps its price; an operator without a profile at its batch size keeps its service times. Loads follow from the new
-    rates.
+    A worker of a pool that is unknown to the problem keeps its price; an operator without a profile at its batch size
+    keeps its service times. Loads follow from the new rates.
     """
-    shares = worker_shares(plan.routes)
-    workers = [_worker(problem, worker, shares) for worker in plan.workers]
-    operators = {operator.name: _operator(problem, operator, workers) for operator in plan.operators}
+    rates = _rates(problem, plan)
+    workers = [_worker(problem, worker, rates.by_worker) for worker in plan.workers]
+    operators = {operator.name: _operator(problem, operator, workers, rates) for operator in plan.operators}
+
+    def busy(worker: PlannedWorker, name: str) -> float:
+        planned = operators[name]
+        if name in worker.variants:
+            planned = planned.with_variant(worker.variants[name])
+        return worker.rates_per_s[name] * planned.request_s(worker.pool)
+
     return replace(
         plan,
         tiers=problem.tiers,
         sources=problem.sources,
         operators=tuple(operators.values()),
-        workers=tuple(
-            replace(w, load=sum(rate * operators[name].request_s(w.pool) for name, rate in w.rates_per_s.items()))
-            for w in workers
-        ),
+        workers=tuple(replace(w, load=sum(busy(w, name) for name in w.rates_per_s)) for w in workers),
         links=problem.links,
         slo=problem.slo,
         utilisation=problem.utilisation,
@@ -37,16 +42,55 @@ def with_figures(problem: Problem, plan: Plan) -> Plan:
     )
 
 
-def _worker(problem: Problem, worker: PlannedWorker, shares: WorkerShares) -> PlannedWorker:
-    sites = problem.sites.get(worker.tier, 1)
-    served = [name for name in problem.operator_by_name if (name, worker.name) in shares]
-    rates = {name: problem.rate_per_s[name] * shares[name, worker.name] / sites for name in served}
+@dataclass(frozen=True, slots=True)
+class _Rates:
+    """Requests per second. `by_worker`: (operator, worker) -> in one site; `by_operator`: in all sites together.
+
+    `edges`: operator -> its inputs, with the ratios of all requests together.
+    """
+
+    by_worker: Mapping[tuple[str, str], float]
+    by_operator: Mapping[str, float]
+    edges: Mapping[str, tuple[Edge, ...]]
+
+
+def _rates(problem: Problem, plan: Plan) -> _Rates:
+    by_worker: dict[tuple[str, str], float] = {}
+    by_operator: dict[str, float] = {}
+    names = tuple(plan.operator_by_name)
+    tier_of = {worker.name: worker.tier for worker in plan.workers}
+    parts = routes_by_selection(plan).items()
+    edges: Mapping[str, tuple[Edge, ...]] = {}
+    for variants, routes in parts:
+        own = settled(problem, dict(zip(names, variants, strict=True)))
+        share = sum(route.weight for route in routes) if plan.mixes else 1.0
+        for name, rate in own.rate_per_s.items():
+            by_operator[name] = by_operator.get(name, 0.0) + share * rate
+        for (name, worker), weight in worker_shares(routes).items():
+            if name in own.operator_by_name:
+                rate = own.rate_per_s[name] * weight / own.sites.get(tier_of.get(worker, ""), 1)
+                by_worker[name, worker] = by_worker.get((name, worker), 0.0) + rate
+        edges = {operator.name: operator.inputs for operator in own.operators}
+    if plan.mixes:
+        edges = {name: tuple(_mean_ratio(edge, by_operator) for edge in own) for name, own in edges.items()}
+    return _Rates(by_worker, by_operator, edges)
+
+
+def _mean_ratio(edge: Edge, rates: Mapping[str, float]) -> Edge:
+    """The edge with the ratio of all requests together: children of all selections per request of all of them."""
+    if edge.kind is EdgeKind.EACH or rates[edge.upstream] == 0:
+        return edge
+    return replace(edge, ratio=rates[edge.downstream] / rates[edge.upstream])
+
+
+def _worker(problem: Problem, worker: PlannedWorker, rates: Mapping[tuple[str, str], float]) -> PlannedWorker:
+    own = {name: rates[name, worker.name] for name in problem.operator_by_name if (name, worker.name) in rates}
     pool = problem.pool_by_name.get(worker.pool)
     if pool is None:
-        return replace(worker, rates_per_s=rates)
+        return replace(worker, rates_per_s=own)
     return replace(
         worker,
-        rates_per_s=rates,
+        rates_per_s=own,
         price_usd_per_h=pool.price_usd_per_h,
         sharing=pool.sharing,
         memory_bytes=pool.memory_bytes,
@@ -57,10 +101,31 @@ def _worker(problem: Problem, worker: PlannedWorker, shares: WorkerShares) -> Pl
     )
 
 
-def _operator(problem: Problem, planned: PlannedOperator, workers: Sequence[PlannedWorker]) -> PlannedOperator:
+def _operator(
+    problem: Problem, planned: PlannedOperator, workers: Sequence[PlannedWorker], rates: _Rates
+) -> PlannedOperator:
+    """The operator with the figures of its variants."""
+    name = planned.name
+    runs = [worker for worker in workers if name in worker.rates_per_s]
+    if not planned.others:
+        return _of_variant(problem, planned, runs, rates)
+    found = [
+        replace(
+            _of_variant(problem, one, [w for w in runs if w.variants[name] == one.variant], rates),
+            ratios=dict(problem.operator_by_name[name].variant(one.variant).ratios),
+            others=(),
+        )
+        for one in planned.variants
+    ]
+    return replace(found[0], others=tuple(found[1:]))
+
+
+def _of_variant(
+    problem: Problem, planned: PlannedOperator, workers: Sequence[PlannedWorker], rates: _Rates
+) -> PlannedOperator:
     operator = problem.operator_by_name[planned.name]
     variant = operator.variant(planned.variant)
-    pools = dict.fromkeys(worker.pool for worker in workers if planned.name in worker.rates_per_s)
+    pools = dict.fromkeys(worker.pool for worker in workers)
     service = {}
     for pool in pools:
         times, batch = variant.service.get(pool, {}), planned.batch[pool]
@@ -68,8 +133,8 @@ def _operator(problem: Problem, planned: PlannedOperator, workers: Sequence[Plan
         service[pool] = known if batch in known else planned.service[pool]
     return replace(
         planned,
-        inputs=operator.inputs,
-        rate_per_s=problem.rate_per_s[planned.name],
+        inputs=rates.edges[planned.name],
+        rate_per_s=rates.by_operator[planned.name],
         service=service,
         message_bytes=dict(variant.message_bytes),
         memory_bytes={pool: variant.memory_bytes[pool] for pool in pools if pool in variant.memory_bytes},

@@ -25,6 +25,7 @@ from jellybean_solver.model.plan import Certificate, Plan
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.outcome import VALUE_TOLERANCE, Clock, Outcome, termination_of
 from jellybean_solver.planning.infeasibility import Infeasibility
+from jellybean_solver.planning.mixed import solve_mixed
 from jellybean_solver.planning.solver import Solution, cheapest, cheapest_solution, finish, limited
 from jellybean_solver.small.assignment import Assignment
 from jellybean_solver.small.objectives import Fleet
@@ -70,6 +71,8 @@ def solve_with(problem: Problem, options: SolveOptions) -> Solution:
     """As `solve`, with its keyword arguments in `options`."""
     limit, explained = limited(options.time_limit_s, options.clock), options.explained
     gap, deadline = options.gap, options.deadline
+    if problem.may_mix:
+        return solve_mixed(problem, deadline, gap=gap, limit=limit, explained=explained)
     if gap is None:
         gap = default_gap(Network(problem)) if deadline is None else DEFAULT_GAP
     if deadline is None:

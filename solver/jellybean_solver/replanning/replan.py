@@ -114,6 +114,13 @@ class Replanned:
         return max(0.0, self.running_usd - self.bound_usd)
 
 
+def _require_comparable(problem: Problem, settings: ReplanSettings) -> None:
+    if problem.may_mix:
+        raise SolverError("plans that mix variants cannot be weighed against a running one: plan without --from")
+    if settings.horizon_h <= 0:
+        raise SolverError(f"the horizon must be longer than {settings.horizon_h:g} h")
+
+
 def replan(
     problem: Problem, before: Plan, settings: ReplanSettings, search: SearchSettings = SearchSettings()
 ) -> Replanned:
@@ -122,8 +129,7 @@ def replan(
     If time ends before another plan is found, a running plan that meets the targets is kept; for one that does not,
     SolverError is raised.
     """
-    if settings.horizon_h <= 0:
-        raise SolverError(f"the horizon must be longer than {settings.horizon_h:g} h")
+    _require_comparable(problem, settings)
     limit = limited(search.time_limit_s, search.clock)
     running, _, broken = rescore(problem, before)
     if not broken and (breach := search.check(running)) is not None:

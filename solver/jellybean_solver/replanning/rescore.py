@@ -8,7 +8,6 @@ from jellybean_solver.model.evaluate import Evaluation, evaluate, unknown_choice
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.model.stated_figures import with_figures
-from jellybean_solver.model.variant_ratios import settled
 
 
 def rescore(problem: Problem, plan: Plan) -> tuple[Plan, Evaluation, tuple[str, ...]]:
@@ -20,7 +19,6 @@ def rescore(problem: Problem, plan: Plan) -> tuple[Plan, Evaluation, tuple[str, 
     if any(unknown_choices(problem, plan)):
         score = evaluate(problem, plan)
         return plan, score, score.complaints
-    problem = settled(problem, plan.selection)
     wrong = tuple(_other_models(problem, plan))
     found = with_figures(problem, plan)
     score = evaluate(problem, found)
@@ -28,7 +26,7 @@ def rescore(problem: Problem, plan: Plan) -> tuple[Plan, Evaluation, tuple[str, 
 
 
 def _other_models(problem: Problem, plan: Plan) -> Iterator[str]:
-    for planned in plan.operators:
+    for planned in plan.variants:
         variant = problem.operator_by_name[planned.name].variant(planned.variant)
         before = planned.model.sha256 if planned.model is not None else None
         now = variant.model.sha256 if variant.model is not None else None

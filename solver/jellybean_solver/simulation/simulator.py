@@ -17,7 +17,7 @@ from typing import Any
 
 from jellybean_solver.errors import SolverError
 from jellybean_solver.model.distributions import Sampler, child_count, service_sampler
-from jellybean_solver.model.plan import Plan, PlannedWorker
+from jellybean_solver.model.plan import Plan, PlannedOperator, PlannedWorker
 from jellybean_solver.model.problem import Arrivals, EdgeKind
 from jellybean_solver.model.route_drawing import RouteDrawer, own_routes
 from jellybean_solver.model.sites import most_sites, site_of, worker_at
@@ -49,6 +49,7 @@ class _Station:
     site: int
     worker: Worker
     samplers: Mapping[str, Sampler]
+    variants: Mapping[str, str]  # operator -> the variant that it runs
     running: tuple[str, int] = ("", 0)
     busy_s: float = 0.0
 
@@ -123,7 +124,11 @@ class _Simulation:
         self._last_s = float("inf")
         self._number = count()
         self._events: list[tuple[float, int, Callable[..., None], Any, Any]] = []
-        self._samplers: dict[str, Mapping[str, Sampler]] = {}
+        self._samplers: dict[tuple[str, str, str], Sampler] = {}  # by operator, variant and pool
+        self._served: dict[str, dict[str, None]] = {}  # worker -> operators that routes bring there
+        for route in plan.routes:
+            for name, worker in route.workers.items():
+                self._served.setdefault(worker, {})[name] = None
         self._stations = {
             name: self._station(planned, site, workers[name])
             for planned in plan.workers
@@ -135,6 +140,12 @@ class _Simulation:
         for edge in (edge for operator in plan.operators for edge in operator.inputs):
             if edge.kind is EdgeKind.FAN_OUT:
                 self._ratios.setdefault(edge.upstream, {})[edge.downstream] = edge.ratio
+        self._fan_outs = {
+            (name, one.variant): ({down: one.ratios.get(down, ratio) for down, ratio in ratios.items()}, one.children)
+            for name, ratios in self._ratios.items()
+            if name in plan.operator_by_name
+            for one in plan.operator_by_name[name].variants
+        }
         self._whole = RunOutputs({}, 0.0)
         self._tier = {source.name: source.tier for source in plan.sources}
         self._service_rng = {op.name: random.Random(f"{seed}/service/{op.name}") for op in plan.operators}
@@ -143,13 +154,16 @@ class _Simulation:
         self._requests = {workflow: RequestSums() for workflow in [w.name for w in plan.workflows] or [""]}
 
     def _station(self, planned: PlannedWorker, site: int, worker: Worker) -> _Station:
-        if planned.pool not in self._samplers:
-            self._samplers[planned.pool] = {
-                operator.name: service_sampler(operator.service[planned.pool])
-                for operator in self._plan.operators
-                if planned.pool in operator.service
-            }
-        return _Station(planned.name, planned.tier, site, worker, self._samplers[planned.pool])
+        served = [self._plan.operator_at(name, planned.name) for name in self._served.get(planned.name, ())]
+        samplers = {one.name: self._sampler(one, planned.pool) for one in served}
+        variants = {one.name: one.variant for one in served}
+        return _Station(planned.name, planned.tier, site, worker, samplers, variants)
+
+    def _sampler(self, operator: PlannedOperator, pool: str) -> Sampler:
+        key = operator.name, operator.variant, pool
+        if key not in self._samplers:
+            self._samplers[key] = service_sampler(operator.service[pool])
+        return self._samplers[key]
 
     def run(self, times: MakeTimes, settings: SimulationSettings) -> None:
         """Process all events, or those until `drain_s` after the window."""
@@ -221,12 +235,15 @@ class _Simulation:
         worker = self._plan.worker_by_name[self._plan.routes[route].workers[operator]]
         return worker_at(self._plan.sites, worker.tier, worker.name, site_of(self._plan.sites, worker.tier, place))
 
-    def _send(self, tier: str, site: int, worker: str, message: Any) -> None:
-        """Send from a site of `tier` to another process: over the link between the tiers, if any, plus one hop."""
+    def _send(self, tier: str, site: int, worker: str, message: Any, variant: str = "") -> None:
+        """Send from a site of `tier` to another process: over the link between the tiers, if any, plus one hop.
+
+        `variant`: of the operator that sends; empty for a source.
+        """
         station = self._stations[worker]
         time = self._now
         if station.tier != tier:
-            time = self._links.send(tier, site, station.tier, message, self._now)
+            time = self._links.send(tier, site, station.tier, message, self._now, variant)
         self._at(time + self._plan.hop_s, self._deliver, station, message)
 
     def _deliver(self, station: _Station, message: Any) -> None:
@@ -235,9 +252,9 @@ class _Simulation:
     def _finish(self, station: _Station, run: int) -> None:
         operator, items = station.running
         outputs = [self._whole] * items
-        ratios = self._ratios.get(operator)
-        if ratios is not None:
-            shares = self._plan.operator_by_name[operator].children
+        fan_out = self._fan_outs.get((operator, station.variants[operator]))
+        if fan_out is not None:
+            ratios, shares = fan_out
             outputs = [RunOutputs(ratios, self._child_rng.random(), shares) for _ in range(items)]
         self._follow(station, station.worker.completed(run, outputs, self._now))
 
@@ -257,7 +274,8 @@ class _Simulation:
             elif instruction.worker == GATEWAY:
                 self._answer(instruction.message)
             else:
-                self._send(station.tier, station.site, instruction.worker, instruction.message)
+                message = instruction.message
+                self._send(station.tier, station.site, instruction.worker, message, station.variants[message.upstream])
         if run is not None:
             self._start(station, run)
 

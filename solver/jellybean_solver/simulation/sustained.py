@@ -11,12 +11,18 @@ from collections.abc import Callable
 
 from jellybean_solver.model.problem import Arrivals
 
-DEFAULT_WINDOW_S = 15.0  # default window, for simulations and measurements
+LEAST_WINDOW_S = 15.0  # shortest default window, for simulations and measurements
+LEAST_REQUESTS = 60  # in a default window: fewer differ too much in size and luck to tell a rate to a few per cent
 ANSWERED = 0.98  # share of the offered requests
 RATE_TOLERANCE = 0.04  # relative width of the bracket at which the search stops
 LEAST_GRACE_S = 0.25
 _GROWTH = 2.0
 _MOST_STEPS = 60
+
+
+def default_window_s(rate_per_s: float) -> float:
+    """Seconds of a window at about this rate, unless another one is asked for."""
+    return max(LEAST_WINDOW_S, LEAST_REQUESTS / rate_per_s)
 
 
 def is_sustained(offered: int, answered_in_time: int, failed: int) -> bool:

@@ -150,7 +150,9 @@ def _loads_at_one(plan: Plan, stream: RequestStream) -> Mapping[str, float]:
     alike = copies(plan)
     for worker in plan.workers:
         own = [
-            (plan.operator_by_name[name], rate) for name, rate in worker.rates_per_s.items() if name in stream.operators
+            (plan.operator_at(name, worker.name), rate)
+            for name, rate in worker.rates_per_s.items()
+            if name in stream.operators
         ]
         loads[worker.name] = sum(rate * o.mean_request_s(worker.pool) for o, rate in own) / stream.rate_per_s
     bandwidth = {(link.upstream_tier, link.downstream_tier): link.bandwidth_bytes_per_s for link in plan.links}

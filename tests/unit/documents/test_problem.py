@@ -29,6 +29,7 @@ from jellybean_solver.model.problem import (
     Edge,
     EdgeKind,
     Link,
+    Objective,
     Pool,
     ServiceTime,
     Sharing,
@@ -158,7 +159,7 @@ def test_figures_of_variants(folder: Path) -> None:
     assert small.memory_bytes == {"gpu": 40 * 2**20}
     assert small.message_bytes == {"read": 10 * 1024}
     assert set(large.service) == {"gpu"}
-    assert set(large.service["gpu"]) == {1}  # its rows are fanned out: batches could not be told apart
+    assert set(large.service["gpu"]) == {1, 8}  # rows are fanned out, but no model has to count them
     assert large.message_bytes == {"read": 12 * 1024}
     assert problem.operator_by_name["label"].variants[0].message_bytes == {}
 
@@ -320,3 +321,39 @@ def test_a_delay_for_batches_is_read(folder: Path) -> None:
     assert {name: one.batch_delay_s for name, one in problem.operator_by_name.items() if one.batch_delay_s} == {
         "read": 0.005
     }
+
+
+def loaded(folder: Path, *overrides: str) -> Project:
+    """The project of the fixture with `--set` options."""
+    return load_project(folder, overrides)
+
+
+def test_a_mean_accuracy_has_a_short_and_a_long_form(folder: Path) -> None:
+    short = build_problem(loaded(folder, "slo.accuracy={mean: 91, least: 85}"))
+    long = build_problem(loaded(folder, "slo.accuracy=85", "slo.mean_accuracy=91"))
+    assert short.slo == long.slo == Slo(85.0, pytest.approx(0.8), 10.0, 91.0)
+    assert short.may_mix
+    only = build_problem(loaded(folder, "slo.accuracy={mean: 91 %}")).slo
+    assert (only.accuracy, only.mean_accuracy) == (None, 91.0)
+
+
+@pytest.mark.parametrize("text", ["{average: 90}", "{}", "{mean: 90, most: 95}"])
+def test_other_keys_of_an_accuracy_are_told(folder: Path, text: str) -> None:
+    with pytest.raises(DocumentError, match="accuracy takes mean and least"):
+        loaded(folder, f"slo.accuracy={text}")
+
+
+def test_the_objective_is_the_cost_unless_stated(folder: Path) -> None:
+    assert not build_problem(loaded(folder)).may_mix
+    found = build_problem(loaded(folder, "objective=mean_accuracy"))
+    assert (found.objective, found.may_mix) == (Objective.MEAN_ACCURACY, True)
+    with pytest.raises(DocumentError, match="objective"):
+        loaded(folder, "objective=speed")
+
+
+def test_automatic_utilisation_is_higher_where_a_p99_is_simulated(folder: Path) -> None:
+    assert build_problem(loaded(folder, "limits.utilisation=auto")).utilisation == 0.95
+    assert build_problem(loaded(folder, "limits.utilisation=auto", "slo.latency_p99=null")).utilisation == 0.8
+    for wrong in ("-0.1", "1.2", "often"):
+        with pytest.raises(DocumentError, match="utilisation"):
+            loaded(folder, f"limits.utilisation={wrong}")

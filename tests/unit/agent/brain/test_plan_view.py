@@ -104,7 +104,7 @@ def test_reads_what_the_solver_writes(tmp_path: Path) -> None:
         ),
         (rehash(make_document(operators=[{"name": "a"}])), "not a plan"),
         (rehash(make_document(operators=7)), "not a plan"),
-        (make_document(version=1), "version 1; this agent reads 2 to 5: plan again"),
+        (make_document(version=1), "version 1; this agent reads 2 to 6: plan again"),
         (make_document({"each": 0}), "batches of 0 of each"),
     ],
 )
@@ -175,3 +175,57 @@ def test_an_agent_that_does_not_know_a_models_keys_refuses_the_plan(
     assert plan_view(plain).operators
     with pytest.raises(PlanViewError, match="plan version 4; this agent reads 2 to 3: plan again"):
         plan_view(document)
+
+
+def mixed_document() -> plan_document.Document:
+    """`each` runs as `only` on one worker and as `better` on the other."""
+    document = {key: value for key, value in make_document().items() if key not in plan_format.HEADER_KEYS}
+    each = document["operators"][1]
+    better = {**each, "variant": "better", "model": {**each["model"], "path": "models/better.onnx", "sha256": "01"}}
+    better["batch"], better["service"] = {"edge": 1}, {"edge": each["service"]["edge"]}
+    operators = [document["operators"][0], {**each, "others": [better]}, document["operators"][2]]
+    variants = {"cloud-1": "only", "edge-1": "better"}
+    workers = [
+        {**worker, "variants": {"each": variants[worker["name"]]}} if worker["name"] in variants else worker
+        for worker in document["workers"]
+    ]
+    return plan_format.with_header({**document, "operators": operators, "workers": workers})
+
+
+def test_each_worker_sees_the_variant_that_it_runs() -> None:
+    document = mixed_document()
+    assert document["version"] == plan_format.MIXED_VERSION
+    view = plan_view(document)
+    seen = {name: view.seen_by(name).operators["each"] for name in ("cloud-1", "edge-1", "cloud-2")}
+    assert {name: (one.variant, one.model_path) for name, one in seen.items()} == {
+        "cloud-1": ("only", "models/each.onnx"),
+        "edge-1": ("better", "models/better.onnx"),
+        "cloud-2": ("only", "models/each.onnx"),  # which runs none
+    }
+    assert [(one.name, one.variant) for one in view.variants] == [
+        *(("split", "only"), ("each", "only"), ("each", "better"), ("sum", "only")),
+    ]
+    assert view.seen_by("gateway") is view
+
+
+def test_a_worker_whose_variant_is_not_described_is_refused() -> None:
+    body = {key: value for key, value in mixed_document().items() if key not in plan_format.HEADER_KEYS}
+    workers = [{**worker, "variants": {"each": "huge"}} for worker in body["workers"]]
+    with pytest.raises(PlanViewError, match="variant huge of each"):
+        plan_view(plan_format.with_header({**body, "workers": workers}))
+
+
+def test_an_operator_that_counts_its_rows_fans_out_in_batches() -> None:
+    def batched(rows: str | None) -> plan_document.Document:
+        body = {key: value for key, value in make_document({"each": 4}).items() if key not in plan_format.HEADER_KEYS}
+        split = body["operators"][0]
+        ports = {"inputs": {}, "output": None, "outputs": {}, **({"rows": rows} if rows else {})}
+        times = {str(size): {"load_s": 0.1, "mean_s": 0.1, "quantiles": []} for size in (1, 4)}
+        split = {**split, "model": {**split["model"], "ports": ports}, "batch": {"edge": 4, "cloud": 1}}
+        split["service"] = {**split["service"], "edge": times}
+        return plan_format.with_header({**body, "operators": [split, *body["operators"][1:]]})
+
+    assert plan_view(batched("counts")).operators["split"].rows == "counts"
+    assert plan_view(batched("counts")).workers["edge-1"].batches["split"] == 4
+    with pytest.raises(PlanViewError, match="batches of 4 of split, which gathers or fans out"):
+        plan_view(batched(None))

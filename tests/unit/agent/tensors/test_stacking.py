@@ -56,3 +56,15 @@ def test_an_output_without_one_row_for_each_request_is_told_with_figures(shape: 
     with pytest.raises(PermanentError) as told:
         split_batch({"read": ones(3, 2), "sum": ones(*shape)}, 3)
     assert f"the output for sum has shape {list(shape)}, not one row for each of the 3 requests" in str(told.value)
+
+
+def test_rows_that_a_model_counts_come_apart_by_request() -> None:
+    outputs = {"crops": np.arange(10).reshape(5, 2), "whole": np.arange(3).reshape(3, 1)}
+    found = split_batch(outputs, 3, [2, 0, 3], frozenset({"crops"}))
+    assert [one["crops"].tolist() for one in found] == [[[0, 1], [2, 3]], [], [[4, 5], [6, 7], [8, 9]]]
+    assert [one["whole"].tolist() for one in found] == [[[0]], [[1]], [[2]]]
+
+
+def test_rows_that_do_not_add_up_are_told_with_figures() -> None:
+    with pytest.raises(PermanentError, match="the output for crops has 5 rows, the model counts 4 for the 2 requests"):
+        split_batch({"crops": ones(5, 2)}, 2, [1, 3], frozenset({"crops"}))

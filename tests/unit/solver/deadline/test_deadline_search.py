@@ -169,7 +169,9 @@ def test_a_search_counts_the_time_that_requests_wait_for_others() -> None:
     assert found is not None
     assert found.operator_by_name["a"].batch_delay_s == 0.3
     assert latency(found).meets(1.0)
-    assert solve(replace(asked, operators=(replace(step, batch_delay_s=0.7),)), p99_s=0.6).plan is None
+    alone = solve(replace(asked, operators=(replace(step, batch_delay_s=0.7),)), p99_s=0.6).plan
+    assert alone is not None
+    assert alone.operator_by_name["a"].batch == {"box": 1}  # with larger batches requests would wait for others
 
 
 def test_sites_whose_uplinks_the_cheapest_plan_fills_keep_room_on_them() -> None:

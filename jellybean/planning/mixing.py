@@ -1,0 +1,34 @@
+"""Plans that mix variants: which commands know them, and what their selections are as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from jellybean.display import formats
+from jellybean.errors import InputError
+from jellybean_solver import Objective, Plan, Problem, selection_shares
+
+
+def require_one_selection(problem: Problem, command: str) -> None:
+    """InputError if plans of a problem may mix variants, which `command` does not know."""
+    if problem.may_mix:
+        asked = "slo.accuracy.mean" if problem.slo.mean_accuracy is not None else "objective: mean_accuracy"
+        raise InputError(
+            f"`jellybean {command}` does not know plans that mix variants, which {asked} asks for; state the accuracy "
+            "of every request instead (slo: {accuracy: 90})"
+        )
+
+
+def selection_lines(plan: Plan) -> Iterator[str]:
+    """One line per selection that requests get: its share, and the variants that are not the same in all of them."""
+    if not plan.mixes:
+        return
+    mixed = [operator.name for operator in plan.operators if operator.others]
+    for part in sorted(selection_shares(plan), key=lambda part: -part.share):
+        variants = ", ".join(f"{name} {part.selection[name]}" for name in mixed)
+        yield f"{formats.percent(part.share)} of the requests get {variants}"
+
+
+def is_accuracy_maximised(plan: Plan) -> bool:
+    """True if the plan is the one of the highest mean accuracy, not the cheapest."""
+    return plan.certificate.objective_of is Objective.MEAN_ACCURACY

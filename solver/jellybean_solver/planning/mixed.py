@@ -1,0 +1,126 @@
+"""The best plan that may mix variants: the cheapest with a mean accuracy, or the one of the highest mean accuracy."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from jellybean_solver.deadline.search import Deadline
+from jellybean_solver.demand.demand import Network
+from jellybean_solver.errors import OutOfTimeError, SolverError
+from jellybean_solver.figures import duration_text
+from jellybean_solver.mixture.modes import NO_LIMITS, Modes
+from jellybean_solver.mixture.program import TIE, Goal
+from jellybean_solver.mixture.routes import plan_of
+from jellybean_solver.mixture.search import MixOutcome, best_mixture
+from jellybean_solver.mixture.ways import WayTable, all_ways
+from jellybean_solver.model.evaluate import evaluate
+from jellybean_solver.model.plan import Certificate, Plan
+from jellybean_solver.model.problem import Objective, Problem
+from jellybean_solver.outcome import Clock, Termination, termination_of
+from jellybean_solver.planning.infeasibility import Infeasibility
+from jellybean_solver.planning.mode_search import ModeSearch
+from jellybean_solver.planning.solver import Solution, cheapest_solution
+
+MIX_GAP = 1e-5  # relative, unless one is stated: of the cost, or of what the accuracy lacks of 100 %
+
+
+def solve_mixed(
+    problem: Problem, deadline: Deadline | None, *, gap: float | None, limit: Clock, explained: bool
+) -> Solution:
+    """The best plan of a problem that may mix variants, or why there is none. SolverError if time ends before any."""
+    if problem.workflows:
+        raise SolverError("several workflows cannot mix variants: plan each with a mean accuracy alone")
+    if stateful := [operator.name for operator in problem.operators if operator.state]:
+        raise SolverError(f"variants cannot be mixed where an operator keeps a state by stream: {', '.join(stateful)}")
+    search = _MixSearch(problem, MIX_GAP if gap is None else gap, limit)
+    first = search.propose(NO_LIMITS)
+    if first is None:
+        return search.refused(explained=explained)
+    if deadline is None:
+        return search.solution(first)
+    return search.solve_in_time(first, deadline)
+
+
+class _MixSearch:
+    """`bound`: on the value of every plan, without a p99 target."""
+
+    def __init__(self, problem: Problem, gap: float, limit: Clock) -> None:
+        self.problem, self.gap, self.limit = problem, gap, limit
+        self.network = Network(problem)
+        self.table = WayTable.of(self.network, all_ways(self.network, problem.slo.accuracy))
+        self.is_accuracy = problem.objective is Objective.MEAN_ACCURACY
+        self.bound, self.tried = 0.0, 0
+        slo = problem.slo
+        self.goal = Goal(self.is_accuracy, slo.mean_accuracy, slo.budget_usd_per_h or math.inf, self._most_usd_per_h())
+
+    def value(self, plan: Plan) -> float:
+        """What is minimised: USD per hour, or what the accuracy lacks of 100 %."""
+        cost = plan.cost.total_usd_per_h
+        return 100.0 - (plan.accuracy or 0.0) + self.goal.points_per_usd * cost if self.is_accuracy else cost
+
+    def best(self, goal: Goal, modes: Modes = NO_LIMITS) -> MixOutcome:
+        """The best mixture for a goal."""
+        self.tried += 1
+        return best_mixture(self.table, goal, gap=self.gap, clock=self.limit, modes=modes)
+
+    def propose(self, modes: Modes) -> Plan | None:
+        """The best plan within limits of batches and utilisations; None if there is none, or none was found in time."""
+        found = self.best(self.goal, modes)
+        if modes == NO_LIMITS:
+            self.bound = found.bound
+        if found.mixture is None:
+            return None
+        draft = plan_of(self.network, found.mixture, Certificate.of(0.0, 0.0, Termination.GAP))
+        evaluation = evaluate(self.problem, draft)
+        if evaluation.violations:
+            complaints = "; ".join(evaluation.violations)
+            raise SolverError(f"the plan found contradicts the problem ({complaints}); please report this problem")
+        return evaluation.stated(draft)
+
+    def solution(self, plan: Plan, *, late: bool = False) -> Solution:
+        """The solution with its certificate. `late`: time ended."""
+        value, bound = self.value(plan), min(self.bound, self.value(plan))
+        ended = termination_of(value, bound, gap=self.gap, out_of_time=late)
+        certificate = Certificate.of(value, bound, ended)
+        if self.is_accuracy:
+            reached, most = plan.accuracy or 0.0, 100.0 - bound + TIE
+            certificate = Certificate.of_accuracy(reached, max(reached, most), ended)
+        best = replace(plan, certificate=certificate)
+        return Solution(certificate.termination, best, None, self.tried, certificate)
+
+    def _most_usd_per_h(self) -> float:
+        """What no plan costs more than: all workers, and the dearest way of the data."""
+        fleet = sum(pool.count * self.problem.unit_usd_per_h(pool) for pool in self.problem.pools)
+        return fleet + max((way.usd_per_h for way in self.table.ways), default=0.0)
+
+    def refused(self, *, explained: bool) -> Solution:
+        """Why no mixture meets the mean accuracy; the highest that one reaches, if other targets can be met."""
+        mean = self.problem.slo.mean_accuracy
+        if mean is not None:
+            highest = self.best(Goal(True, None, self.goal.budget)).mixture
+            if highest is not None:
+                reached = sum(way.accuracy * share for way, share in highest.ways)
+                reason = f"no plan reaches a mean accuracy of {mean:g}; the highest is {reached:.4g}"
+                return Solution("infeasible", None, Infeasibility((reason,), (), reached), self.tried, None)
+        single = replace(self.problem, slo=replace(self.problem.slo, mean_accuracy=None), objective=Objective.COST)
+        found = cheapest_solution(single, self.gap, self.limit, explained=explained)
+        if found.plan is None:
+            return found
+        reason = "no plan is of selections whose accuracy is in the profiles"
+        return Solution("infeasible", None, Infeasibility((reason,)), self.tried, None)
+
+    # -- under a p99 target
+
+    def solve_in_time(self, first: Plan, deadline: Deadline) -> Solution:
+        """The best plan found that meets a p99 target; `first` is the best one without it."""
+        found = ModeSearch(self.problem, self.propose, self.value, deadline, self.limit).run(first)
+        late = self.limit.left() == 0.0
+        if found.in_time is not None:
+            return self.solution(found.in_time, late=late)
+        if late:
+            raise OutOfTimeError("no plan that keeps the p99 latency was found in the time allowed; allow more time")
+        reason = f"no plan was found that keeps a p99 latency of {duration_text(deadline.p99_s)}"
+        fastest_s = deadline.p99_s * found.least_slowness if math.isfinite(found.least_slowness) else None
+        refused = Infeasibility((reason,), (), None, None, first, fastest_s, self.bound)
+        return Solution("infeasible", None, refused, self.tried, None)

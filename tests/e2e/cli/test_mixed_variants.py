@@ -1,0 +1,73 @@
+"""A plan that mixes variants, from the documents to the answers of real agents."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jellybean.serving.client import Client
+from jellybean_solver import from_document
+from tests.support.command_line import jellybean
+from tests.support.scales_project import make_scales_project
+
+# A box computes `five` for 8 of the 20 requests per second, and `two` for all of them.
+MIXED = (
+    *("--set", "workers.box.count=2", "--set", "workers.box.sharing=exclusive"),
+    *("--set", "slo.accuracy={mean: 86}", "--set", "operators.first.batch=1"),
+)
+SLOW = "operators.first.five.latency.box=100 ms"
+REQUESTS = 50
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = make_scales_project(tmp_path / "scales")
+    profiles = (folder / "profiles.yaml").read_text(encoding="utf-8")
+    assert "box: 3 ms" in profiles
+    (folder / "profiles.yaml").write_text(profiles.replace("box: 3 ms", "box: 100 ms"), encoding="utf-8")
+    return folder
+
+
+def test_each_request_gets_the_variants_of_its_route(project: Path) -> None:
+    planned = json.loads(jellybean("plan", str(project), "--json", *MIXED).stdout)
+    assert planned["accuracy"] == pytest.approx(86.0)
+    shares = {part["selection"]["first"]: part["share"] for part in planned["selections"]}
+    assert shares == pytest.approx({"two": 0.6, "five": 0.4})
+    plan = from_document(json.loads((project / "plan.json").read_text(encoding="utf-8")))
+    assert sorted(worker.variants["first"] for worker in plan.workers if worker.pool == "box") == ["five", "two"]
+    jellybean("up", str(project), "--detach")
+    try:
+        value = np.ones((1, 4), np.float32)
+        with Client.of(project) as client:
+            answers = [float(client.infer({"x": value})["triple"][0, 0]) for _ in range(REQUESTS)]
+        told = jellybean("top", str(project), "--once", "--json").stdout
+    finally:
+        jellybean("down", str(project))
+    assert Counter(answers) == {6.0: 0.6 * REQUESTS, 15.0: 0.4 * REQUESTS}  # two x three, five x three
+    assert [row["variant"] for row in json.loads(told)["operators"] if row["operator"] == "first"] == ["five + two"]
+
+
+def test_the_plan_says_who_gets_what_and_what_one_variant_for_all_would_cost(project: Path) -> None:
+    text = jellybean("plan", str(project), "--dry-run", *MIXED).stdout
+    assert "mean accuracy 86" in text
+    assert "60 % of the requests get first two" in text
+    assert "40 % of the requests get first five" in text
+    assert "one variant for all requests: infeasible" in text
+
+
+def test_the_most_accurate_plan_is_told_with_how_far_it_may_be_from_the_best(project: Path) -> None:
+    options = (*MIXED[:4], "--set", "objective=mean_accuracy", "--set", "slo.latency_p99=2 s")
+    told = json.loads(jellybean("plan", str(project), "--dry-run", "--json", *options).stdout)
+    assert told["certificate"]["of"] == "mean_accuracy"
+    assert told["accuracy"] == pytest.approx(86.0, abs=0.01)
+    assert told["certificate"]["bound"] == pytest.approx(86.0, abs=0.01)
+
+
+@pytest.mark.parametrize("command", [("explain",), ("frontier",)])
+def test_commands_that_know_one_selection_only_say_so(project: Path, command: tuple[str, ...]) -> None:
+    done = jellybean(*command, str(project), *MIXED, status=1)
+    assert "does not know plans that mix variants, which slo.accuracy.mean asks for" in " ".join(done.stderr.split())

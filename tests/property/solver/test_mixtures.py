@@ -1,0 +1,75 @@
+"""Plans that mix variants against one program over everything: cost, mean accuracy, bounds, and what workers can do."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from jellybean_solver import Objective, Problem, Slo, evaluate, from_document, solve, to_document
+from tests import plan_check
+from tests.brute_force import mixture_optimum
+from tests.strategies import problems
+
+NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
+LITTLE = 1e-6
+MIX_GAP = 2e-4  # relative: programs are solved to 1e-4, and the reference to its own tolerances
+
+
+@pytest.mark.timeout(3600 if NIGHTLY else 300)
+@settings(max_examples=1000 if NIGHTLY else 30)
+@given(
+    problems(max_operators=3, limited=True),
+    st.sampled_from((55.0, 70.0, 80.0, 88.0, 95.0)),
+    st.sampled_from((None, 60.0)),
+)
+def test_the_cheapest_mixture_is_that_of_one_program_over_everything(
+    problem: Problem, mean: float, least: float | None
+) -> None:
+    asked = replace(problem, slo=Slo(accuracy=least, mean_accuracy=mean))
+    expected = mixture_optimum.best(asked, most_accurate=False)
+    solution = solve(asked, explained=False)
+    event(f"{solution.status}, mixes {solution.plan is not None and solution.plan.mixes}")
+
+    assert (solution.plan is None) == (expected is None)
+    if solution.plan is None or expected is None:
+        return
+    plan, cost = solution.plan, solution.plan.cost.total_usd_per_h
+    assert not evaluate(asked, plan).complaints
+    assert not plan_check.complaints(asked, plan)
+    assert from_document(to_document(plan)) == plan
+    assert plan.certificate.bound <= expected * (1 + LITTLE) + LITTLE
+    assert cost >= expected * (1 - LITTLE) - LITTLE
+    if plan.certificate.is_optimal:
+        assert cost == pytest.approx(expected, rel=MIX_GAP, abs=1e-5)
+    single = solve(replace(asked, slo=Slo(accuracy=max(mean, least or 0.0))), explained=False).plan
+    if single is not None:
+        assert plan.certificate.bound <= single.cost.total_usd_per_h * (1 + LITTLE) + LITTLE
+
+
+@pytest.mark.timeout(3600 if NIGHTLY else 300)
+@settings(max_examples=1000 if NIGHTLY else 30)
+@given(problems(max_operators=3, limited=True), st.sampled_from((None, 0.5, 2.0, 6.0)))
+def test_the_highest_mean_accuracy_is_that_of_one_program_over_everything(
+    problem: Problem, budget: float | None
+) -> None:
+    asked = replace(problem, slo=Slo(budget_usd_per_h=budget), objective=Objective.MEAN_ACCURACY)
+    expected = mixture_optimum.best(asked, most_accurate=True)
+    solution = solve(asked, explained=False)
+    event(f"{solution.status}, mixes {solution.plan is not None and solution.plan.mixes}")
+
+    assert (solution.plan is None) == (expected is None)
+    if solution.plan is None or expected is None:
+        return
+    plan, proof = solution.plan, solution.plan.certificate
+    assert plan.accuracy is not None
+    assert not evaluate(asked, plan).complaints
+    assert not plan_check.complaints(asked, plan)
+    assert proof.objective_of is Objective.MEAN_ACCURACY
+    assert plan.accuracy <= expected + 1e-3
+    assert proof.bound >= expected - 1e-3
+    if proof.is_optimal:
+        assert plan.accuracy == pytest.approx(expected, abs=1e-2)
