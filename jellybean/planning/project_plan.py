@@ -175,9 +175,9 @@ def _plan_for_objective(
 def _baselines(problem: Problem, gap: float, time_limit_s: float) -> tuple[Baseline, ...]:
     """The baselines. Those of a plan that may mix variants give every request one selection, of the mean accuracy.
 
-    None where the accuracy is maximised: they are rules for a low cost.
+    None where the accuracy is maximised, or a worker is spared: they are rules for a low cost.
     """
-    if problem.objective is not Objective.COST:
+    if problem.objective is not Objective.COST or problem.slo.survives:
         return ()
     solved: tuple[Baseline, ...] = ()
     if problem.may_mix:
@@ -264,7 +264,7 @@ def best_of_equal_cost(problem: Problem, cuts: Cuts, solution: Solution) -> Solu
 
 def _is_comparable(problem: Problem, solution: Solution) -> bool:
     """True if plans of equal cost are compared: one selection, no large fleet, and a cost that is proven optimal."""
-    if problem.may_mix:
+    if problem.is_for_ways:
         return False
     is_proven = solution.certificate is not None and solution.certificate.is_optimal
     return is_proven and not problem.workflows and not is_large(Network(problem))

@@ -13,6 +13,7 @@ from jellybean.planning.predicted_latency import (
     Judged,
     judged_latency,
     judged_so_far,
+    latency_breach,
     latency_targets,
     quick_judgement,
 )
@@ -34,6 +35,8 @@ from jellybean_solver import (
     deadline_shares,
     least_latency_s,
     limited,
+    lost_workers,
+    without_worker,
 )
 
 
@@ -75,7 +78,7 @@ def in_time(
         return InTime(solution, reasons)
     judge_plan = judged_latency if thorough else partial(quick_judgement, most=1, whole=True)
     quick = quick_judgement(solution.plan, far=FAR, whole=True) if thorough else judge_plan(solution.plan)
-    if quick is None or quick.kept:
+    if quick is None or (quick.kept and _holds_without_any(problem, solution.plan)):
         return InTime(solution, reasons, judged=judge_plan(solution.plan))
     clock = limited(time_limit_s, time.monotonic)
     judge = SimulationJudge(deadline_shares(problem), quick)
@@ -94,7 +97,7 @@ def in_time(
         reasons = refused.reasons if refused is not None else ()
     except SolverError as error:
         reasons = (str(error),)
-    if not thorough or problem.may_mix:  # the nearest target is sought among single selections only
+    if not thorough or problem.is_for_ways:  # the nearest target is sought among single selections only
         return InTime(solution, reasons or ("no plan in time was found",), None, judge.fastest, quick)
 
     def second_half(done: float, total: float, label: str) -> None:
@@ -107,6 +110,14 @@ def in_time(
         return InTime(meeting, judged=judged_latency(nearest.plan), cheapest=(solution.plan, late))
     refusals = (_lateness(judged_so_far(solution.plan) or quick), *reasons, _named(problem, cuts, judge, nearest))
     return InTime(solution, refusals, latency_targets(nearest.plan).get(""), nearest.plan, quick)
+
+
+def _holds_without_any(problem: Problem, plan: Plan) -> bool:
+    """True if the p99 targets hold without any one worker, where that is asked for."""
+    if not problem.slo.survives:
+        return True
+    left = (without_worker(problem, plan, worker) for worker in lost_workers(plan))
+    return all(one is not None and latency_breach(one) is None for one in left)
 
 
 def _certified(cheapest: Solution, nearest: Nearest) -> Solution:

@@ -50,7 +50,7 @@ def plan_text(
         parts.append(Padding(_workflows(plan), (0, 0, 0, 2), expand=False))
     parts.append(Padding(_placements(plan), (0, 0, 0, 2), expand=False))
     parts += [Padding(Text(line), (0, 0, 0, 2), expand=False) for line in latencies]
-    notes = (*selection_lines(plan), *cut_lines(plan), *hop_lines(plan), *option_lines(plan))
+    notes = (*survival_lines(plan), *selection_lines(plan), *cut_lines(plan), *hop_lines(plan), *option_lines(plan))
     parts += [Padding(Text(line, "dim"), (0, 0, 0, 2), expand=False) for line in notes]
     if plan.sites:
         note = "all sites have the same plan: workers and load are per site, the rate is the total"
@@ -88,6 +88,14 @@ def hop_lines(plan: Plan) -> tuple[str, ...]:
         f"messages between processes take {formats.duration(hops_s)} of the {formats.duration(total_s)} of a request "
         f"without queueing: hop, {formats.duration(plan.hop_s)} each, decides its latency",
     )
+
+
+def survival_lines(plan: Plan) -> tuple[str, ...]:
+    """One line if the plan was made to spare a worker."""
+    if not plan.slo.survives:
+        return ()
+    busy = f"the others are then busy at most {plan.utilisation:g} of the time"
+    return (f"any one of its {len(plan.workers)} workers may be lost: {busy}",)
 
 
 def option_lines(plan: Plan) -> tuple[str, ...]:

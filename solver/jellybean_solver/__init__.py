@@ -177,6 +177,10 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "StreamAssignment",
         "whole_stream_times",
     ),
+    "model.survival": (
+        "lost_workers",
+        "without_worker",
+    ),
     "model.sites": (
         "link_ends",
         "tier_at",

@@ -122,6 +122,8 @@ from jellybean_solver.model.streams import RequestStream as RequestStream
 from jellybean_solver.model.streams import arrival_times as arrival_times
 from jellybean_solver.model.streams import independent_streams_text as independent_streams_text
 from jellybean_solver.model.streams import request_streams as request_streams
+from jellybean_solver.model.survival import lost_workers as lost_workers
+from jellybean_solver.model.survival import without_worker as without_worker
 from jellybean_solver.outcome import ACCURACY_TOLERANCE as ACCURACY_TOLERANCE
 from jellybean_solver.outcome import COST_TOLERANCE as COST_TOLERANCE
 from jellybean_solver.outcome import VALUE_TOLERANCE as VALUE_TOLERANCE

@@ -82,6 +82,7 @@ def build_problem(project: AnyProject) -> Problem:
             workflow.slo.latency_p99_s,
             workflow.slo.budget_usd_per_h,
             workflow.slo.mean_accuracy,
+            workflow.slo.survives,
         ),
         utilisation=utilisation_of(workflow, infrastructure),
         hop_s=project.profiles.hop_s or 0.0,

@@ -14,6 +14,7 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
+    PlainSerializer,
     StringConstraints,
     WithJsonSchema,
     field_validator,
@@ -363,6 +364,23 @@ def _expand_accuracy(value: Any) -> Any:
     return {**rest, **{key: target for key, target in targets.items() if target is not None}}
 
 
+ONE_WORKER = "1 worker"
+
+
+def _survival(value: object) -> int:
+    if value in (0, ONE_WORKER):
+        return int(value == ONE_WORKER)
+    raise InvalidValueError(f"{describe_value(value)} cannot be planned for", f"write {ONE_WORKER}")
+
+
+Survival = Annotated[
+    int,
+    BeforeValidator(_survival),
+    PlainSerializer(lambda value: ONE_WORKER if value else 0, when_used="json"),
+    WithJsonSchema({"const": ONE_WORKER}),
+]
+
+
 class SloSpec(DocumentModel):
     """Service level objectives; an omitted one is not required."""
 
@@ -381,6 +399,11 @@ class SloSpec(DocumentModel):
         default=None, alias="latency_p99", gt=0, description="99 % of requests are answered within this time."
     )
     budget_usd_per_h: PricePerHour | None = Field(default=None, alias="budget", description="Highest cost.")
+    survives: Survival = Field(
+        default=0,
+        alias="survive",
+        description="What may be lost while all targets hold at the planned rates: 1 worker. Nothing by default.",
+    )
 
     @model_validator(mode="before")
     @classmethod

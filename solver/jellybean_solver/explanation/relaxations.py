@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any
 
 from jellybean_solver.figures import size_text
 from jellybean_solver.model.multi_workflow import with_targets
@@ -157,7 +158,7 @@ def _enough(problem: Problem, name: str) -> int:
 
 def _slo(field: str) -> Callable[[Problem, tuple[str, ...], float], Problem]:
     def change(problem: Problem, subjects: tuple[str, ...], value: float) -> Problem:
-        relaxed = {field: value if math.isfinite(value) else None}
+        relaxed: dict[str, Any] = {field: value if math.isfinite(value) else None}
         if subjects:  # one of several workflows
             return with_targets(problem, subjects[0], **relaxed)
         return replace(problem, slo=replace(problem.slo, **relaxed))

@@ -8,6 +8,7 @@ Columns:
 Rows:
     sum_w x[w] = 1; sum_{p in t, h} q[i, p, h] = sum of x[w] times rate, over the ways with i in tier t;
     sum_i workers[i, p] q[i, p, h] <= n[p, h]; q[i, p, h] <= n[p, h]; sum_h n[p, h] <= count;
+    with a single selection z[s], binary: the ways of s have the share z[s]; n[p, h] is 0 or at least so many;
     traffic within the bandwidth of each link; sum_w accuracy[w] x[w] >= the mean; the cost within the budget.
 Batch sizes and utilisations are given (modes.py). An exclusive worker holds one instance. A worker runs at most one
 variant of an operator, so that the worker tells the variant. For shared workers `held` None leaves the sets h out: all
@@ -38,12 +39,15 @@ class Goal:
     """What the program does: minimise the cost, or with `most_accurate` maximise the mean accuracy.
 
     `mean`: least mean accuracy in percent; `budget`: most USD per hour. `most_usd_per_h`: of any plan.
+    `single`: all requests get one selection. `least_workers`: of workers that hold the same instances, if any.
     """
 
     most_accurate: bool
     mean: float | None
     budget: float = math.inf
     most_usd_per_h: float = math.inf
+    single: bool = False
+    least_workers: int = 1
 
     @property
     def points_per_usd(self) -> float:
@@ -99,6 +103,8 @@ class MixProgram:
         self._meet()
         self._links()
         self._goal()
+        if goal.single:
+            self._single()
 
     def solve(self, limits: SolveLimits) -> Mixture | None:
         """The best mixture found; None if none was found, or proven that there is none (`proven`)."""
@@ -167,6 +173,8 @@ class MixProgram:
         for instance, column, row in zip(own, columns, present, strict=True):
             self.served[instance, pool.name, held] = column
             program.fill([load, row, row], [column, column, count], [self.busy[instance, pool.name], 1.0, -1.0])
+        if self.goal.least_workers > 1:
+            self._enough(count, columns, float(pool.count))
         limit = self.network.memory_limits[pool.name].scarcer
         if relaxed and limit:  # valid: each worker that an instance keeps busy holds its whole model
             full = int(program.add_rows(-math.inf, 0.0, 1)[0])
@@ -174,6 +182,29 @@ class MixProgram:
             for instance, column in zip(own, columns, strict=True):
                 stored = self._stored(instance, pool.name) / limit * max(1.0, self.busy[instance, pool.name])
                 program.fill([full], [column], stored)
+
+    def _single(self) -> None:
+        """Rows: all requests take ways of one selection, with a binary column for each."""
+        by_selection: dict[tuple[str, ...], list[int]] = {}
+        for way, column in zip(self.ways, self.taken.tolist(), strict=True):
+            by_selection.setdefault(way.variants, []).append(column)
+        if len(by_selection) == 1:
+            return
+        made = self.program.add_columns(np.zeros(len(by_selection)), 1.0, integer=True)
+        rows = self.program.add_rows(0.0, 0.0, len(by_selection)).tolist()
+        self.program.fill(rows, made, -1.0)
+        for row, columns in zip(rows, by_selection.values(), strict=True):
+            self.program.fill([row] * len(columns), columns, 1.0)
+
+    def _enough(self, count: int, served: Sequence[int], most: float) -> None:
+        """Rows: workers that serve anything are at least `least_workers`."""
+        used = int(self.program.add_columns([0.0], 1.0, integer=True)[0])
+        least, below = self.program.add_rows(-math.inf, 0.0, 2).tolist()
+        self.program.fill([least, least], [used, count], [float(self.goal.least_workers), -1.0])
+        self.program.fill([below, below], [count, used], [1.0, -most])
+        rows = self.program.add_rows(-math.inf, 0.0, len(served)).tolist()
+        self.program.fill(rows, served, 1.0)
+        self.program.fill(rows, [used] * len(rows), -1.0)
 
     def _stored(self, instance: Instance, pool: str) -> float:
         name, variant = instance

@@ -43,9 +43,12 @@ class _Piece:
     workers: Mapping[str, str]
 
 
-def plan_of(network: Network, mixture: Mixture, certificate: Certificate) -> Plan:
-    """The plan of a mixture. Its cost and accuracy are placeholders; `evaluate` computes them."""
-    workers = _workers(network, mixture)
+def plan_of(network: Network, mixture: Mixture, certificate: Certificate, *, even: bool = False) -> Plan:
+    """The plan of a mixture. Its cost and accuracy are placeholders; `evaluate` computes them.
+
+    `even`: workers that hold the same instances serve equal parts of each, so that any of them can be spared.
+    """
+    workers = _workers(network, mixture, even=even)
     pieces = [_Piece(way, weight, {}) for way, weight in mixture.ways]
     for index, name in enumerate(network.names):
         pieces = _dealt(pieces, index, name, workers)
@@ -71,21 +74,24 @@ def plan_of(network: Network, mixture: Mixture, certificate: Certificate) -> Pla
     return with_figures(problem, draft)
 
 
-def _workers(network: Network, mixture: Mixture) -> list[_Worker]:
+def _workers(network: Network, mixture: Mixture, *, even: bool) -> list[_Worker]:
     """The workers, pool by pool; those that hold the same instances get equal parts of what they serve."""
     found: list[_Worker] = []
     for pool in network.pools:
         number = 0
         for seats in (one for one in mixture.seats if one.pool == pool.name):
-            for served in _shared_out(network, seats):
+            for served in _shared_out(network, seats, even=even):
                 number += 1
                 found.append(_Worker(f"{pool.name}-{number}", pool.name, pool.tier, served, seats.batches))
     return found
 
 
-def _shared_out(network: Network, seats: Seats) -> list[dict[Instance, float]]:
-    """What each of the workers serves: the instances laid end to end and cut into workers of equal load."""
-    if len(seats.served) == 1 or seats.count <= 1:
+def _shared_out(network: Network, seats: Seats, *, even: bool) -> list[dict[Instance, float]]:
+    """What each of the workers serves: the instances laid end to end and cut into workers of equal load.
+
+    `even`: equal parts of each instance instead.
+    """
+    if even or len(seats.served) == 1 or seats.count <= 1:
         return [{one: rate / seats.count for one, rate in seats.served.items()} for _ in range(max(1, seats.count))]
     busy = {one: _request_s(network, one, seats) for one in seats.served}
     loads = {one: rate * busy[one] for one, rate in seats.served.items()}

@@ -35,10 +35,13 @@ class Way:
     rates: tuple[float, ...]
 
 
-def all_ways(network: Network, least: float | None) -> tuple[Way, ...]:
-    """All ways whose accuracy is known and at least `least` percent. SolverError for more than `MOST_WAYS`."""
+def all_ways(network: Network, least: float | None, *, measured: bool = True) -> tuple[Way, ...]:
+    """All ways whose accuracy is at least `least` percent. SolverError for more than `MOST_WAYS`.
+
+    `measured`: only those whose accuracy is known; else it is 0 where it is not.
+    """
     found: list[Way] = []
-    for way in _ways(network, least):
+    for way in _ways(network, least, measured or least is not None):
         found.append(way)
         if len(found) > MOST_WAYS:
             raise SolverError(
@@ -48,14 +51,16 @@ def all_ways(network: Network, least: float | None) -> tuple[Way, ...]:
     return tuple(found)
 
 
-def _ways(network: Network, least: float | None) -> Iterator[Way]:
+def _ways(network: Network, least: float | None, measured: bool) -> Iterator[Way]:
     accuracy = network.problem.accuracy
     for variants in itertools.product(*(network.runnable[name] for name in network.names)):
         selection = dict(zip(network.names, variants, strict=True))
         value = accuracy.value(selection)
-        if value is None or (least is not None and value < least - ACCURACY_SLACK):
+        if value is None and measured:
             continue
-        yield from _ways_of(network.settled(selection), selection, value)
+        reached = 0.0 if value is None else value
+        if least is None or reached >= least - ACCURACY_SLACK:
+            yield from _ways_of(network.settled(selection), selection, reached)
 
 
 def _ways_of(network: Network, selection: Selection, accuracy: float) -> Iterator[Way]:

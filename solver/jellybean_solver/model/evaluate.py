@@ -82,6 +82,7 @@ def evaluate(problem: Problem, plan: Plan) -> Evaluation:
         *scorer.over_memory(),
         *scorer.over_bandwidth(),
         *accuracy_violations(problem, selections),
+        *scorer.losses(),
     )
     breaches = tuple(_over_budget(problem, cost))
     return Evaluation(
@@ -325,6 +326,43 @@ class _Scorer:
                     f"bandwidth: {link_of} {tiers[0]} -> {tiers[1]} would carry {one * 8e-6:.3f} Mbit/s, "
                     f"{(one / limit - 1) * 100:.1f} % more than its {limit * 8e-6:.3f} Mbit/s"
                 )
+
+    def losses(self) -> Iterator[str]:
+        """Workers without which the others would be too busy, or nothing is answered, if one may be lost."""
+        if not self.problem.slo.survives or self.unknown:
+            return
+        through: dict[str, float] = {}
+        together: dict[tuple[str, str], float] = {}
+        for selection, routes, problem in self.parts:
+            for route in routes:
+                own = set(route.workers.values())
+                for worker in own:
+                    through[worker] = through.get(worker, 0.0) + route.weight
+                for name, at in route.workers.items():
+                    busy = self._busy(problem, selection, name, at) * route.weight
+                    for lost in own:
+                        together[lost, at] = together.get((lost, at), 0.0) + busy
+        cap = self.problem.utilisation * (1 + LIMIT_TOLERANCE)
+        for lost, share in through.items():
+            if share >= 1.0 - LIMIT_TOLERANCE:
+                yield f"survive: without {lost} no request is answered"
+                continue
+            after = {w: (self.loads[w] - together.get((lost, w), 0.0)) / (1.0 - share) for w in self.loads if w != lost}
+            worst = max(after, key=after.__getitem__, default=None)
+            if worst is not None and after[worst] > cap:
+                yield (
+                    f"survive: without {lost}, {worst} would be busy {after[worst]:.4f} of the time, above the cap of "
+                    f"{self.problem.utilisation:g}"
+                )
+
+    def _busy(self, problem: Problem, selection: Selection, name: str, worker: str) -> float:
+        """Share of a worker's time if all requests of a selection brought it this operator."""
+        planned, place = self.plan.operator_at(name, worker), self.plan.worker_by_name[worker]
+        service = self.variants[name, selection[name]].service.get(place.pool, {})
+        batch = planned.batch.get(place.pool, 0)
+        if batch not in service:
+            return 0.0
+        return problem.rate_per_s[name] * request_s(service, batch) / problem.sites.get(place.tier, 1)
 
     def cost_by_operator(self) -> Mapping[str, Cost]:
         compute = dict.fromkeys(self.problem.operator_by_name, 0.0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from jellybean_solver.errors import SolverError
 from jellybean_solver.model.accuracy import AccuracyModel, EndToEnd, Independent, PerOperator
@@ -62,10 +62,10 @@ def combine_workflows(name: str, problems: Mapping[str, Problem], budget_usd_per
         raise SolverError("there is no workflow to plan")
     first = next(iter(problems.values()))
     for workflow, problem in problems.items():
-        if problem.may_mix:
+        if problem.is_for_ways:
             raise SolverError(
-                f"{workflow} may mix variants (a mean accuracy, or objective: mean_accuracy), which several workflows "
-                "on one fleet cannot yet: state the accuracy of every request"
+                f"{workflow} may mix variants (a mean accuracy, or objective: mean_accuracy) or spares a worker "
+                "(survive), which several workflows on one fleet cannot yet"
             )
         if _fleet(problem) != _fleet(first):
             raise SolverError(f"{workflow} is not on the fleet of {next(iter(problems))}: one plan is of one fleet")
@@ -102,7 +102,7 @@ def single_workflow(problem: Problem, workflow: Workflow) -> Problem:
     )
 
 
-def with_targets(problem: Problem, name: str, **targets: float | None) -> Problem:
+def with_targets(problem: Problem, name: str, **targets: Any) -> Problem:
     """The problem with changed targets (fields of `Slo`) for the workflow called `name`."""
     model = problem.accuracy
     if not isinstance(model, Margins):

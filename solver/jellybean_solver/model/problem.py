@@ -201,13 +201,14 @@ class Slo:
     """Targets; None: no target.
 
     `accuracy`: of the selection that any request gets. `mean_accuracy`: of all requests together; it lets a plan mix
-    variants (mixture/).
+    variants (mixture/). `survives`: how many workers may be lost while everything else holds; 0 or 1.
     """
 
     accuracy: float | None = None
     latency_p99_s: float | None = None
     budget_usd_per_h: float | None = None
     mean_accuracy: float | None = field(default=None, metadata={"said": "if it is stated"})
+    survives: int = field(default=0, metadata={"said": "unless 0"})
 
     @property
     def accuracy_of_plan(self) -> float | None:
@@ -267,6 +268,11 @@ class Problem:
     workflows: tuple[Workflow, ...] = ()
     stale_profiles: tuple[str, ...] = field(default=(), metadata={"said": "if there are any"})
     objective: Objective = Objective.COST
+
+    @property
+    def is_for_ways(self) -> bool:
+        """True if its plans are found by the program of ways (mixture/): they mix variants, or can spare a worker."""
+        return self.may_mix or self.slo.survives > 0
 
     @property
     def may_mix(self) -> bool:

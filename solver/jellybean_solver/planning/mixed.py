@@ -5,23 +5,27 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from jellybean_solver.deadline.search import Deadline
+from jellybean_solver.deadline.restriction import with_margin
+from jellybean_solver.deadline.search import Deadline, Judge
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.errors import OutOfTimeError, SolverError
-from jellybean_solver.figures import duration_text
+from jellybean_solver.figures import duration_text, usd_text
+from jellybean_solver.latency.estimate import latency
 from jellybean_solver.mixture.modes import NO_LIMITS, Modes
-from jellybean_solver.mixture.program import TIE, Goal
+from jellybean_solver.mixture.program import TIE, Goal, Mixture
 from jellybean_solver.mixture.routes import plan_of
 from jellybean_solver.mixture.search import MixOutcome, best_mixture
 from jellybean_solver.mixture.ways import WayTable, all_ways
 from jellybean_solver.model.evaluate import evaluate
 from jellybean_solver.model.plan import Certificate, Plan
 from jellybean_solver.model.problem import Objective, Problem
+from jellybean_solver.model.survival import lost_workers, without_worker
 from jellybean_solver.outcome import Clock, Termination, termination_of
 from jellybean_solver.planning.infeasibility import Infeasibility
 from jellybean_solver.planning.mode_search import ModeSearch
 from jellybean_solver.planning.solver import Solution, cheapest_solution
 
+ALIKE = (2, 3, 4, 5, 6, 8, 11, 16, 24)  # least numbers of alike workers that are tried for a plan that can spare one
 MIX_GAP = 1e-5  # relative, unless one is stated: of the cost, or of what the accuracy lacks of 100 %
 
 
@@ -34,6 +38,8 @@ def solve_mixed(
     if stateful := [operator.name for operator in problem.operators if operator.state]:
         raise SolverError(f"variants cannot be mixed where an operator keeps a state by stream: {', '.join(stateful)}")
     search = _MixSearch(problem, MIX_GAP if gap is None else gap, limit)
+    if deadline is not None and problem.slo.survives:
+        deadline = replace(deadline, judge=_judge_of_losses(problem, deadline))
     first = search.propose(NO_LIMITS)
     if first is None:
         return search.refused(explained=explained)
@@ -42,17 +48,44 @@ def solve_mixed(
     return search.solve_in_time(first, deadline)
 
 
+def _judge_of_losses(problem: Problem, deadline: Deadline) -> Judge:
+    """The judge of plans that must be in time without any one worker, too: the slowest of these cases counts."""
+
+    def estimate(plan: Plan) -> float:
+        return latency(plan).slowest_s / deadline.p99_s
+
+    judge = deadline.judge or estimate
+
+    def judged(plan: Plan) -> float:
+        slowest = judge(plan)
+        for worker in lost_workers(plan):
+            if slowest > 1.0:
+                break
+            left = without_worker(problem, plan, worker)
+            slowest = math.inf if left is None else max(slowest, judge(left))
+        return slowest
+
+    return judged
+
+
 class _MixSearch:
     """`bound`: on the value of every plan, without a p99 target."""
 
     def __init__(self, problem: Problem, gap: float, limit: Clock) -> None:
         self.problem, self.gap, self.limit = problem, gap, limit
         self.network = Network(problem)
-        self.table = WayTable.of(self.network, all_ways(self.network, problem.slo.accuracy))
+        self.table = self._table(self.network)
         self.is_accuracy = problem.objective is Objective.MEAN_ACCURACY
         self.bound, self.tried = 0.0, 0
+        self._tables: dict[int, WayTable] = {}
+        self._alike: tuple[int, ...] = ALIKE
         slo = problem.slo
-        self.goal = Goal(self.is_accuracy, slo.mean_accuracy, slo.budget_usd_per_h or math.inf, self._most_usd_per_h())
+        budget, single = slo.budget_usd_per_h or math.inf, not problem.may_mix
+        self.goal = Goal(self.is_accuracy, slo.mean_accuracy, budget, self._most_usd_per_h(), single)
+
+    def _table(self, network: Network) -> WayTable:
+        measured = self.problem.may_mix
+        return WayTable.of(network, all_ways(network, self.problem.slo.accuracy, measured=measured))
 
     def value(self, plan: Plan) -> float:
         """What is minimised: USD per hour, or what the accuracy lacks of 100 %."""
@@ -66,12 +99,43 @@ class _MixSearch:
 
     def propose(self, modes: Modes) -> Plan | None:
         """The best plan within limits of batches and utilisations; None if there is none, or none was found in time."""
+        if self.problem.slo.survives:
+            return self._with_spare(modes)
         found = self.best(self.goal, modes)
         if modes == NO_LIMITS:
             self.bound = found.bound
-        if found.mixture is None:
+        return None if found.mixture is None else self._plan(found.mixture)
+
+    def _with_spare(self, modes: Modes) -> Plan | None:
+        """The best plan that can spare a worker, of those whose workers have so many alike, and as much headroom.
+
+        Where n workers are alike, the loss of one makes the others n / (n - 1) times as busy.
+        """
+        if modes == NO_LIMITS:
+            self.bound = self.best(self.goal).bound
+        plans: dict[int, Plan] = {}
+        for alike in self._alike:
+            left = 1.0 - 1.0 / alike
+            lower = Modes(modes.batches, {name: left * modes.levels.get(name, 1.0) for name in self.network.names})
+            goal = replace(self.goal, least_workers=alike)
+            self.tried += 1
+            table = self._tables.get(alike)
+            if table is None:
+                network = Network(with_margin(self.problem, {}, left))
+                table = self._tables[alike] = self._table(network)
+            found = best_mixture(table, goal, gap=self.gap, clock=self.limit, modes=lower)
+            if found.mixture is not None:
+                plans[alike] = self._plan(found.mixture)
+        best = min(plans, key=lambda alike: self.value(plans[alike]), default=None)
+        if best is None:
             return None
-        draft = plan_of(self.network, found.mixture, Certificate.of(0.0, 0.0, Termination.GAP))
+        at = ALIKE.index(best)
+        self._alike = ALIKE[max(0, at - 1) : at + 2]  # later proposals are of much the same size
+        return plans[best]
+
+    def _plan(self, mixture: Mixture) -> Plan:
+        even = self.problem.slo.survives > 0
+        draft = plan_of(self.network, mixture, Certificate.of(0.0, 0.0, Termination.GAP), even=even)
         evaluation = evaluate(self.problem, draft)
         if evaluation.violations:
             complaints = "; ".join(evaluation.violations)
@@ -97,17 +161,24 @@ class _MixSearch:
     def refused(self, *, explained: bool) -> Solution:
         """Why no mixture meets the mean accuracy; the highest that one reaches, if other targets can be met."""
         mean = self.problem.slo.mean_accuracy
-        if mean is not None:
+        if mean is not None and not self.problem.slo.survives:
             highest = self.best(Goal(True, None, self.goal.budget)).mixture
             if highest is not None:
                 reached = sum(way.accuracy * share for way, share in highest.ways)
                 reason = f"no plan reaches a mean accuracy of {mean:g}; the highest is {reached:.4g}"
                 return Solution("infeasible", None, Infeasibility((reason,), (), reached), self.tried, None)
-        single = replace(self.problem, slo=replace(self.problem.slo, mean_accuracy=None), objective=Objective.COST)
+        slo = replace(self.problem.slo, mean_accuracy=None, survives=0)
+        single = replace(self.problem, slo=slo, objective=Objective.COST)
         found = cheapest_solution(single, self.gap, self.limit, explained=explained)
         if found.plan is None:
             return found
         reason = "no plan is of selections whose accuracy is in the profiles"
+        if self.problem.slo.survives:
+            cost = usd_text(found.plan.cost.total_usd_per_h)
+            reason = (
+                f"no plan holds without any one worker: at least {ALIKE[0]} alike workers are needed for each operator,"
+                f" each with headroom for the loss of another; without `survive` a plan costs {cost} USD/h"
+            )
         return Solution("infeasible", None, Infeasibility((reason,)), self.tried, None)
 
     # -- under a p99 target

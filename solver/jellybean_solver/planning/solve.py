@@ -71,7 +71,7 @@ def solve_with(problem: Problem, options: SolveOptions) -> Solution:
     """As `solve`, with its keyword arguments in `options`."""
     limit, explained = limited(options.time_limit_s, options.clock), options.explained
     gap, deadline = options.gap, options.deadline
-    if problem.may_mix:
+    if problem.is_for_ways:
         return solve_mixed(problem, deadline, gap=gap, limit=limit, explained=explained)
     if gap is None:
         gap = default_gap(Network(problem)) if deadline is None else DEFAULT_GAP

@@ -115,8 +115,10 @@ class Replanned:
 
 
 def _require_comparable(problem: Problem, settings: ReplanSettings) -> None:
-    if problem.may_mix:
-        raise SolverError("plans that mix variants cannot be weighed against a running one: plan without --from")
+    if problem.is_for_ways:
+        raise SolverError(
+            "plans that mix variants or spare a worker cannot be weighed against a running one: plan without --from"
+        )
     if settings.horizon_h <= 0:
         raise SolverError(f"the horizon must be longer than {settings.horizon_h:g} h")
 

@@ -45,8 +45,12 @@ def test_rates_that_are_too_high_are_lowered(project: Path) -> None:
 
 
 def test_rates_without_any_limit_are_told(project: Path) -> None:
-    """Workers that take no time."""
-    zero = ("operators.first.two.latency.box=0 ms", "operators.triple.three.latency.server=0 ms")
+    """Workers that take a microsecond, for a thousandth of a request per second."""
+    zero = (
+        "sources.x.rate=0.001/s",
+        "profiles.operators.first.two.latency.box=1 us",
+        "profiles.operators.triple.three.latency.server=1 us",
+    )
     options = [part for text in (*zero, "objective=rate") for part in ("--set", text)]
     text = " ".join(jellybean("plan", str(project), *options, "--dry-run").stdout.split())
     assert "no limit on the rates was found up to" in text

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from jellybean_solver import Objective, Problem, Slo, evaluate, from_document, solve, to_document
+from jellybean_solver import Objective, Problem, Slo, evaluate, from_document, solve, to_document, without_worker
 from tests import plan_check
 from tests.brute_force import mixture_optimum
 from tests.strategies import problems
@@ -73,3 +73,27 @@ def test_the_highest_mean_accuracy_is_that_of_one_program_over_everything(
     assert proof.bound >= expected - 1e-3
     if proof.is_optimal:
         assert plan.accuracy == pytest.approx(expected, abs=1e-2)
+
+
+@pytest.mark.timeout(3600 if NIGHTLY else 300)
+@settings(max_examples=1000 if NIGHTLY else 30)
+@given(problems(max_operators=3, limited=True), st.sampled_from((None, 60.0, 80.0)), st.booleans())
+def test_a_plan_that_spares_a_worker_is_possible_without_any_of_them(
+    problem: Problem, target: float | None, mixed: bool
+) -> None:
+    slo = Slo(mean_accuracy=target, survives=1) if mixed else Slo(accuracy=target, survives=1)
+    asked = replace(problem, slo=slo)
+    solution = solve(asked, explained=False)
+    event(f"{solution.status}, mixes {solution.plan is not None and solution.plan.mixes}")
+    if solution.plan is None:
+        return
+    plan = solution.plan
+    assert not evaluate(asked, plan).complaints
+    for worker in plan.workers:
+        left = without_worker(asked, plan, worker.name)
+        assert left is not None
+        assert not plan_check.complaints(asked, left)
+    without = solve(replace(asked, slo=replace(slo, survives=0)), explained=False).plan
+    assert without is not None
+    assert without.cost.total_usd_per_h <= plan.cost.total_usd_per_h * (1 + MIX_GAP) + LITTLE
+    assert plan.certificate.bound <= plan.cost.total_usd_per_h * (1 + LITTLE) + LITTLE

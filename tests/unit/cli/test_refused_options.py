@@ -74,7 +74,7 @@ def test_ports_of_gateway_that_are_the_same(project: Path) -> None:
 
 def test_a_function_that_is_not_allowed() -> None:
     operator = SimpleNamespace(name="look", variant="thirds", python=SimpleNamespace(function="my_steps:thirds"))
-    view: Any = SimpleNamespace(operators={"look": operator})
+    view: Any = SimpleNamespace(variants=[operator])
     with pytest.raises(SettingsError, match=r"look/thirds: .* --allow-python my_steps:thirds") as refusal:
         require_allowed(view, frozenset())
     assert status_of(refusal.value) == 2

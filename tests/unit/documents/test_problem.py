@@ -357,3 +357,11 @@ def test_automatic_utilisation_is_higher_where_a_p99_is_simulated(folder: Path) 
     for wrong in ("-0.1", "1.2", "often"):
         with pytest.raises(DocumentError, match="utilisation"):
             loaded(folder, f"limits.utilisation={wrong}")
+
+
+def test_a_spare_worker_is_asked_for_in_words(folder: Path) -> None:
+    assert build_problem(loaded(folder)).slo.survives == 0
+    assert build_problem(loaded(folder, "slo.survive=1 worker")).slo.survives == 1
+    for wrong in ("2 workers", "1 site", "true", "1"):
+        with pytest.raises(DocumentError, match="cannot be planned for; write 1 worker"):
+            loaded(folder, f"slo.survive={wrong}")

@@ -273,7 +273,7 @@ JSON_SHAPE = {
         "selection", "slos", "version", "workers",
     ],
     "cost_usd_per_h": ["compute", "network", "total"],
-    "certificate": ["bound", "gap", "objective", "termination"],
+    "certificate": ["bound", "gap", "objective", "objective_of", "termination"],
     "headline": ["level", "reasons", "title"],
     "cost_by": ["flows", "links", "operators", "tiers", "traffic"],
     "comparisons": [

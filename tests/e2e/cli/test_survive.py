@@ -1,0 +1,68 @@
+"""`slo.survive: 1 worker`: a plan with a spare for every worker, each of which is killed under load."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from jellybean.serving.client import Client
+from jellybean.serving.run_state import read_state
+from jellybean_solver import from_document
+from tests.support.command_line import jellybean
+from tests.support.scales_project import make_scales_project
+from tests.support.steady_load import SteadyLoad
+from tests.support.waiting import wait_until
+
+RATE_PER_S = 40.0
+OPTIONS = [
+    part
+    for text in (
+        "slo.survive=1 worker",
+        "slo.latency_p99=2 s",
+        "workers.box.count=4",
+        "workers.server.count=4",
+        f"sources.x.rate={RATE_PER_S:g}/s",
+    )
+    for part in ("--set", text)
+]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    return make_scales_project(tmp_path / "scales")
+
+
+def test_each_worker_may_be_killed_under_load(project: Path) -> None:
+    text = jellybean("plan", str(project), *OPTIONS).stdout
+    assert "any one of its 4 workers may be lost" in text
+    plan = from_document(json.loads((project / "plan.json").read_text(encoding="utf-8")))
+    assert sorted(worker.name for worker in plan.workers) == ["box-1", "box-2", "server-1", "server-2"]
+    jellybean("up", str(project), "--detach")
+    try:
+        with Client.of(project) as client, SteadyLoad(client.address, RATE_PER_S, factor=6.0) as load:
+            for worker in (*plan.workers, plan.workers[0]):
+                state = read_state(project)
+                assert state is not None
+                pid = next(process.pid for process in state.processes if process.name == worker.name)
+                os.kill(pid, signal.SIGKILL)
+                wait_until(lambda name=worker.name: client.status().workers[name] == "gone")
+                wait_until(lambda: client.status().state == "ready")
+        load.check()
+    finally:
+        jellybean("down", str(project))
+    assert load.outcomes.keys() == {"OK"}
+
+
+def test_without_a_second_worker_there_is_no_such_plan(project: Path) -> None:
+    done = jellybean("plan", str(project), "--set", "slo.survive=1 worker", status=3)
+    assert "no plan holds without any one worker" in " ".join(done.stderr.split())
+
+
+def test_commands_that_do_not_know_it_say_so(project: Path) -> None:
+    for command in ("explain", "frontier"):
+        done = jellybean(command, str(project), *OPTIONS, status=2)
+        assert "does not know plans that spare a worker" in " ".join(done.stderr.split())
