@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from jellybean.bench.heldout import held_out
 from jellybean.bench.result import BenchResult
 from jellybean.bench.sampling_range import sampling_ranges
-from jellybean.bench.target import DURATION_S, WARMUP_S, LoadSettings, Target, no_progress
+from jellybean.bench.target import DURATION_S, LoadSettings, Target, no_progress
 from jellybean.bench.window import Progress
 from jellybean.planning.stale_accuracy import stale_accuracy_text
 
@@ -21,7 +21,7 @@ def bench(
     project: Project,
     *,
     duration_s: float = DURATION_S,
-    warmup_s: float = WARMUP_S,
+    warmup_s: float | None = None,
     rate_scale: float = 1.0,
     seed: int = 0,
     progress: Progress = no_progress,
@@ -29,9 +29,10 @@ def bench(
 ) -> BenchResult:
     """Measure the project's running plan under the rate that it was made for, times `rate_scale`.
 
-    `endpoint`: a gateway elsewhere that serves it.
+    `warmup_s`: before what counts; by default as `Target.warm_up_s`. `endpoint`: a gateway elsewhere that serves it.
     """
     target = Target.of(project.directory, held_out(project), endpoint)
+    warmup_s = target.warm_up_s if warmup_s is None else warmup_s
     settings = LoadSettings(duration_s, warmup_s, seed, all_rows=rate_scale <= 1.0)
     rate_per_s = rate_scale * target.planned_per_s
     result = target.measure(rate_per_s, settings, progress)

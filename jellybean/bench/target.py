@@ -122,6 +122,11 @@ class Target:
         """Hash of the running plan."""
         return self.view.hash
 
+    @property
+    def warm_up_s(self) -> float:
+        """How long requests are sent before what counts: until then answers come at less than the rate."""
+        return max(WARMUP_S, self.slow_latency_s)
+
     def measure(
         self, rate_per_s: float, settings: LoadSettings = LoadSettings(), progress: Progress = no_progress
     ) -> BenchResult:

@@ -64,6 +64,14 @@ def test_counts_accuracy_cost_and_utilisation(directory: Path) -> None:
     assert record["plan"] == Target.of(directory, data).plan_hash
 
 
+def test_the_warm_up_is_as_long_as_the_slowest_requests_take(directory: Path) -> None:
+    target = Target.of(directory, HeldOut({"x": INPUTS}, Arrivals.PERIODIC, None))
+    assert 0.0 < target.slow_latency_s < 2.0
+    assert target.warm_up_s == 2.0
+    target.slow_latency_s = 7.5
+    assert target.warm_up_s == 7.5
+
+
 def test_the_accuracy_is_of_all_held_out_rows(directory: Path) -> None:
     labels = 6 * INPUTS
     labels[:7] += 1.0  # 3 of 10 are right: no 6 rows show that
