@@ -25,7 +25,8 @@ from jellybean.documents import (
 from jellybean.documents.kubernetes import KUBERNETES_FILE, KubernetesDocument, load_settings
 from jellybean.documents.layout import INFRASTRUCTURE_FILE, PROFILES_FILE, WORKFLOW_FILE
 from jellybean.documents.planning_problem.model_files import model_ref, python_ref
-from jellybean.documents.schema.fields import FROM_DOCUMENT, DocumentModel, Duration, Name, PricePerHour, Tiers
+from jellybean.documents.planning_problem.stream_capacity import utilisation_of
+from jellybean.documents.schema.fields import AUTO, FROM_DOCUMENT, DocumentModel, Duration, Name, PricePerHour, Tiers
 from jellybean.documents.schema.infrastructure import LimitsSpec, LinkSpec, MigrationSpec
 from jellybean.documents.schema.profiles import without_provenance
 from jellybean.errors import DocumentError, DocumentProblem, StaleProfilesError
@@ -243,9 +244,12 @@ def to_resource(project: Project, kubernetes: KubernetesDocument) -> dict[str, A
     _state_measured(project.workflow, project.profiles, workflow)
     _name_modules(project, workflow)
     _name_files(project, workflow)
+    infrastructure = _dump(project.infrastructure)
+    if project.infrastructure.limits.utilisation == AUTO:
+        infrastructure["limits"]["utilisation"] = utilisation_of(project.workflow, project.infrastructure)
     spec = {
         **{key: value for key, value in workflow.items() if key in _WORKFLOW_KEYS},
-        "infrastructure": _dump(project.infrastructure),
+        "infrastructure": infrastructure,
         "profiles": _dump(without_provenance(project.profiles) if project.accept_stale else project.profiles),
         "kubernetes": _dump(kubernetes),
     }

@@ -168,11 +168,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "unbatched",
     ),
     "model.route_drawing": ("RouteDrawer",),
-    "model.selection_shares": (
-        "SelectionShare",
-        "selection_on",
-        "selection_shares",
-    ),
+    "model.selection_shares": ("selection_shares",),
     "model.stream_assignment": (
         "StreamAssignment",
         "whole_stream_times",

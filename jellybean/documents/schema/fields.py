@@ -211,16 +211,16 @@ PricePerGib = Annotated[
 Fraction = Annotated[
     float, _parsed_by(quantities.parse_fraction), _number_formatter(), WithJsonSchema(_FRACTION_SCHEMA)
 ]
-AUTO = 0.0  # `utilisation: auto`, as a number for resources of Kubernetes, whose values have one type
+AUTO = 0.0  # `utilisation: auto`, which no other value can be; resources of Kubernetes have the number it stands for
 
 
 def _utilisation(value: object) -> float:
     if value == "auto":
         return AUTO
     found = quantities.parse_fraction(value)
-    if not AUTO <= found <= 1:
+    if not AUTO < found <= 1:
         raise quantities.InvalidValueError(
-            f"{quantities.describe_value(value)} is not a utilisation", "write a number above 0, at most 1, or auto"
+            f"{quantities.describe_value(value)} is not above 0 and at most 1", "write for example 0.8, or auto"
         )
     return found
 

@@ -134,7 +134,7 @@ class LimitsSpec(DocumentModel):
     utilisation: Utilisation = Field(
         default=DEFAULT_UTILISATION,
         description="Highest planned utilisation of a worker; 0.8 by default. auto: 0.95 where there is a p99 target, "
-        "as simulation then decides how busy workers may be, else 0.8; in a resource 0 stands for auto.",
+        "as simulation then decides how busy workers may be, else 0.8.",
     )
     sharing: Annotated[Sharing, Field(strict=False)] = Field(
         default=Sharing.SHARED, description="Default of all pools."

@@ -6,6 +6,7 @@ all problems are reported at once. Broken entries are kept by path and never rep
 
 from __future__ import annotations
 
+import difflib
 import math
 import types
 import typing
@@ -25,6 +26,9 @@ Document = TypeVar("Document", bound=DocumentModel)
 # Top-level key -> depth of its entries, which are dropped as a whole if they have an error; 1 for all other keys.
 _ENTRY_DEPTH = {"sources": 2, "operators": 2, "workers": 2}
 _MOST_NAMED = 4
+_CLEARLY = (
+    0.15  # difference of two similarities (0 to 1) from which on the more similar key is meant, though it is used
+)
 _KINDS = {"Workflow": "workflow.yaml", "Infrastructure": "infrastructure.yaml", "Profiles": "profiles.yaml"}
 _PLACEHOLDERS: dict[str, Any] = {"name": "unnamed", "tiers": [], "sources": {}, "operators": {}, "workers": {}}
 
@@ -196,7 +200,9 @@ def _report_unknown_keys(model: type[BaseModel], tree: Tree, errors: list[ErrorD
         near = nearest_name(name, free)
         if near is not None:
             misspelt.add((*path[:-1], near))
-        if hint := did_you_mean(name, free) or did_you_mean(name, known):
+        used = [key for key in known if key not in free]
+        meant = used if _is_clearly_nearer(name, nearest_name(name, used), near) else free
+        if hint := did_you_mean(name, meant) or did_you_mean(name, known):
             tree.add(path, f"unknown key {name!r}", hint, key=True)
         else:
             unrelated.setdefault(path[:-1], ([], known))[0].append(name)
@@ -206,6 +212,12 @@ def _report_unknown_keys(model: type[BaseModel], tree: Tree, errors: list[ErrorD
         words = ", ".join(repr(name) for name in names[:_MOST_NAMED])
         tree.add((*parent, names[0]), f"unknown key{'s' * (len(names) > 1)} {words}{more}", hint, key=True)
     return misspelt
+
+
+def _is_clearly_nearer(name: str, one: str | None, other: str | None) -> bool:
+    """True if a key resembles one known key much more than another."""
+    alike = [0.0 if key is None else difflib.SequenceMatcher(None, name, key).ratio() for key in (one, other)]
+    return alike[0] > alike[1] + _CLEARLY
 
 
 def _report_missing(model: type[BaseModel], tree: Tree, path: DocPath, name: str) -> None:

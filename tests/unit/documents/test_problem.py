@@ -354,7 +354,7 @@ def test_the_objective_is_the_cost_unless_stated(folder: Path) -> None:
 def test_automatic_utilisation_is_higher_where_a_p99_is_simulated(folder: Path) -> None:
     assert build_problem(loaded(folder, "limits.utilisation=auto")).utilisation == 0.95
     assert build_problem(loaded(folder, "limits.utilisation=auto", "slo.latency_p99=null")).utilisation == 0.8
-    for wrong in ("-0.1", "1.2", "often"):
+    for wrong in ("0", "-0.1", "1.2", "often"):
         with pytest.raises(DocumentError, match="utilisation"):
             loaded(folder, f"limits.utilisation={wrong}")
 
