@@ -22,6 +22,8 @@ def next_commands(directory: Path, plan: Plan) -> str:
     if (
         plan.workflows or operators_without_model(plan) or independent_streams_text(plan)
     ):  # such a plan cannot be served on this machine
+        if plan.mixes or plan.slo.survives:  # nor can `explain` explain it
+            return f"jellybean simulate {arguments}"
         follow_up, allowed = "explain", ""
     return f"jellybean simulate {arguments}, jellybean {follow_up} {arguments}{allowed}"
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from jellybean.display import formats
 from jellybean.documents import Project
 from jellybean.documents.provenance.changes import Part
-from jellybean_solver import Plan
+from jellybean_solver import Plan, selection_shares
 
 _DATA = frozenset({"inputs", "stream_ids", "labels", "labels_of", "metric"})  # content of a run that is no model
 _DIGITS = 0.005  # difference of two accuracies that were measured alike, in percentage points
@@ -41,10 +41,16 @@ def _changes(project: Project, plan: Plan) -> Iterator[str]:
 
 
 def _profiled_accuracy(project: Project, plan: Plan) -> float | None:
-    """Measured end-to-end accuracy of the plan's variants in today's profiles; None if there is none."""
+    """Measured end-to-end accuracy of the plan's variants in today's profiles, the mean of all requests.
+
+    None if that of a selection is not there.
+    """
     accuracy = project.profiles.accuracy if project.profiles is not None else None
-    variants = {operator.name: operator.variant for operator in plan.operators}
-    for row in (accuracy.end_to_end if accuracy is not None else None) or ():
-        if row.selection.items() <= variants.items():
-            return row.accuracy
-    return None
+    rows = (accuracy.end_to_end if accuracy is not None else None) or ()
+    mean = 0.0
+    for part in selection_shares(plan):
+        found = next((row.accuracy for row in rows if row.selection.items() <= part.selection.items()), None)
+        if found is None:
+            return None
+        mean += part.share * found if plan.mixes else found
+    return mean
