@@ -23,7 +23,7 @@ def complaints(problem: Problem, plan: Plan) -> list[str]:
 def _selection(plan: Plan, route: Route) -> dict[str, str]:
     """The variants that requests of a route get: the first of an operator, or the one that its worker states."""
     of_worker = {worker.name: worker.variants for worker in plan.workers}
-    return {o.name: of_worker[route.workers[o.name]].get(o.name, o.variant) for o in plan.operators}
+    return {o.name: of_worker.get(route.workers.get(o.name), {}).get(o.name, o.variant) for o in plan.operators}
 
 
 def _variant(problem: Problem, name: str, chosen: str) -> Variant:
@@ -71,7 +71,7 @@ def _links(problem: Problem, plan: Plan) -> Iterator[str]:
     for route in plan.routes:
         selection = _selection(plan, route)
         rates = reference_rates.rates(problem, selection)
-        for operator in problem.operators:
+        for operator in (own for own in problem.operators if own.name in route.workers):
             for edge in operator.inputs:
                 upstream = sources.get(edge.upstream)
                 if upstream is not None:

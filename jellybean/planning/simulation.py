@@ -79,6 +79,8 @@ def _stationary_arrivals(plan: Plan, end_s: float) -> MakeTimes | None:
     waiting: dict[str, float] = {}
     for stream in request_streams(plan):
         for route in plan.routes:
+            if stream.operators[0] not in route.workers:  # of another workflow
+                continue
             visited = {route.workers[name] for name in stream.operators}
             mean = route.weight * stream.rate_per_s / stream.sites * sum(wait_s.get(worker, 0.0) for worker in visited)
             waiting[stream.sources[0].name] = waiting.get(stream.sources[0].name, 0.0) + mean
@@ -174,9 +176,10 @@ def load_by_worker(plan: Plan) -> Mapping[str, float]:
     loads = {worker.name: 0.0 for worker in plan.workers}
     for part in selection_shares(plan):
         for route in part.routes:
-            for name, rate_per_s in part.rates_per_s.items():
-                worker = plan.worker_by_name[route.workers[name]]
-                busy = route.weight * rate_per_s * plan.operator_at(name, worker.name).mean_request_s(worker.pool)
+            for name, at in route.workers.items():
+                worker = plan.worker_by_name[at]
+                request_s = plan.operator_at(name, at).mean_request_s(worker.pool)
+                busy = route.weight * part.rates_per_s[name] * request_s
                 loads[worker.name] += busy / plan.sites.get(worker.tier, 1)
     return loads
 

@@ -22,7 +22,7 @@ it runs another. Rows on which models fit together on one worker are left out, s
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -48,7 +48,8 @@ class JointLp:
     """The joint LP of a network and an accuracy target in percent; `fixed`: operator -> variant, where given.
 
     `possible`: False if no selection is feasible. `few_workers`: classes of at most so many workers get integer columns
-    for the branch and bound; 0 for programs that have their own worker counts.
+    for the branch and bound; 0 for programs that have their own worker counts. `common`: pools that are in no class
+    with other pools.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class JointLp:
         fixed: Mapping[str, str],
         pace: Pace | None = None,
         few_workers: int = FEW,
+        common: Collection[str] = (),
     ) -> None:
         self.few_workers = few_workers
         variants = {name: [v for v in own if fixed.get(name, v) == v] for name, own in network.runnable.items()}
@@ -72,7 +74,7 @@ class JointLp:
         ]
         choices, self._assumed = [(name, variant) for name, variant, _ in made], [option for *_, option in made]
         self.demands = [network.demand({**option, name: variant}) for name, variant, option in made]
-        self.kinds = worker_classes(network, choices, self.demands)
+        self.kinds = worker_classes(network, choices, self.demands, common)
         self.seconds: Floats | None = None  # per choice and class; None without a deadline
         self.left_s = math.inf  # seconds that the current search's deadline leaves
         self.links = 1.0  # share of every link's bandwidth that may be used

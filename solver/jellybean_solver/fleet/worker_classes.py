@@ -8,7 +8,7 @@ a keyword.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -110,10 +110,12 @@ class WorkerClasses:
         return np.array([kind.usd_per_h for kind in self.kinds])
 
 
-def worker_classes(network: Network, choices: Sequence[Choice], demands: Sequence[Demand]) -> WorkerClasses:
+def worker_classes(
+    network: Network, choices: Sequence[Choice], demands: Sequence[Demand], common: Collection[str] = ()
+) -> WorkerClasses:
     """Group the network's pools into classes that are identical for all of these choices.
 
-    `demands`: per choice, the demand of a selection that makes it.
+    `demands`: per choice, the demand of a selection that makes it. `common`: pools that are in no class with others.
     """
     at = {pool.name: index for index, pool in enumerate(network.pools)}
     workers = np.full((len(choices), len(at)), np.inf)
@@ -128,7 +130,8 @@ def worker_classes(network: Network, choices: Sequence[Choice], demands: Sequenc
     for index, pool in enumerate(network.pools):
         figures = tuple(table[:, index].tobytes() for table in (workers, memory, other))
         limits = pool.memory_bytes, pool.device_memory_bytes, network.device_is_scarcer[pool.name]
-        alike.setdefault((pool.tier, pool.sharing, limits, figures), []).append(index)
+        key = pool.tier, pool.sharing, limits, figures, pool.name in common
+        alike.setdefault(key, []).append(index)
     first = [indices[0] for indices in alike.values()]
     place = {name: index for index, name in enumerate(network.names)}
     tiers = {tier: index for index, tier in enumerate(network.problem.tiers)}

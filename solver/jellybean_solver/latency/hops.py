@@ -18,8 +18,10 @@ def unqueued_and_hops_s(plan: Plan) -> tuple[float, float]:
 
 
 def _unqueued_s(plan: Plan, hop_s: float) -> float:
-    route = max(plan.routes, key=lambda one: one.weight)
-    workers = {operator.name: plan.worker_by_name[route.workers[operator.name]] for operator in plan.operators}
+    used: dict[str, str] = {}  # operator -> its worker on the most used route
+    for route in sorted(plan.routes, key=lambda one: -one.weight):
+        used = {**route.workers, **used}
+    workers = {operator.name: plan.worker_by_name[used[operator.name]] for operator in plan.operators}
     tiers = {source.name: source.tier for source in plan.sources}
     tiers |= {name: worker.tier for name, worker in workers.items()}
     source_bytes = {source.name: source.message_bytes for source in plan.sources}

@@ -1,18 +1,23 @@
-"""A plan's routes as arrays, so that figures are computed for all routes at once."""
+"""A plan's routes as arrays, so that figures are computed for all routes at once.
+
+A plan of several workflows has routes for each of them. Here they are combined to routes of all: each workflow's are
+laid end to end over the same interval, which is cut wherever one of them ends.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from jellybean_solver.milp.highs_program import Floats, Indices
-from jellybean_solver.model.plan import Plan
+from jellybean_solver.model.plan import Plan, Route
 from jellybean_solver.model.problem import Edge
 
 Mask = npt.NDArray[np.bool_]
+_DIGITS = 12  # of fractions of requests: ends that differ by less are one
 
 
 class RouteTable:
@@ -21,11 +26,16 @@ class RouteTable:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         index = {worker.name: number for number, worker in enumerate(plan.workers)}
-        self.weight: Floats = np.array([route.weight for route in plan.routes])
-        self.at: Mapping[str, Indices] = {
-            name: np.array([index[route.workers[name]] for route in plan.routes], np.int64)
-            for name in plan.operator_by_name
+        parts: dict[frozenset[str], list[Route]] = {}  # by the operators that they cover
+        for route in plan.routes:
+            parts.setdefault(frozenset(route.workers), []).append(route)
+        self.weight, picked = _combined([[route.weight for route in own] for own in parts.values()])
+        at = {
+            name: np.array([index[route.workers[name]] for route in own], np.int64)[each]
+            for (names, own), each in zip(parts.items(), picked, strict=True)
+            for name in names
         }
+        self.at: Mapping[str, Indices] = {name: at[name] for name in plan.operator_by_name}
 
     @cached_property
     def tier(self) -> Mapping[str, Indices]:
@@ -69,3 +79,16 @@ class RouteTable:
         pairs = np.unique(np.concatenate([workers * count + np.arange(count) for workers in self.at.values()]))
         workers, routes = np.divmod(pairs, count)
         return self.summed(workers, self.weight[routes])
+
+
+def _combined(parts: Sequence[Sequence[float]]) -> tuple[Floats, Sequence[Indices]]:
+    """Weights of the routes of all parts together, and per part which of its routes each of them follows.
+
+    `parts`: per part the weights of its routes, which sum to 1.
+    """
+    if len(parts) == 1:
+        return np.array(parts[0]), [np.arange(len(parts[0]))]
+    ends = [np.round(np.cumsum(weights) / np.sum(weights), _DIGITS) for weights in parts]
+    cuts = np.unique(np.concatenate(ends))
+    weight = np.diff(cuts, prepend=0.0)
+    return weight, [np.searchsorted(own, cuts - weight / 2.0) for own in ends]

@@ -19,6 +19,11 @@ Indices = npt.NDArray[np.int64]
 
 
 DEAR = ("mip_heuristic_run_rins", "mip_heuristic_run_root_reduced_cost")
+SPARED: dict[str, bool | float] = {
+    **dict.fromkeys((*DEAR, "mip_heuristic_run_rens", "mip_heuristic_run_feasibility_jump"), False),
+    **dict.fromkeys(("mip_detect_symmetry", "mip_allow_restart"), False),
+    "mip_heuristic_effort": 0.0,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +43,7 @@ class SolveLimits:
     """When a run may end. `gap`: relative; `cutoff`: points with a higher objective are not searched.
 
     `enough`: the first point with at most this objective ends the run. `quick`: switch off the heuristics that solve
-    large sub-MILPs.
+    large sub-MILPs. `tiny`: leave out all that pays for larger programs only: heuristics, symmetry, restarts.
     """
 
     gap: float = 0.0
@@ -47,6 +52,7 @@ class SolveLimits:
     most_nodes: int | None = None
     enough: float = -math.inf
     quick: bool = False
+    tiny: bool = False
 
 
 NO_LIMITS = SolveLimits()
@@ -167,6 +173,12 @@ class Program:
 
     def model(self, limits: SolveLimits = NO_LIMITS, *, relaxed: bool = False) -> highspy.Highs:
         """The HiGHS model, ready to run."""
+        model = self.empty_model(limits, relaxed=relaxed)
+        model.passModel(self.lp(relaxed=relaxed))
+        return model
+
+    def empty_model(self, limits: SolveLimits = NO_LIMITS, *, relaxed: bool = False) -> highspy.Highs:
+        """A HiGHS model with the options of a solve, to which the program is still to be passed."""
         model = highspy.Highs()
         options: dict[str, bool | int | float] = {
             "output_flag": False,
@@ -182,13 +194,14 @@ class Program:
         }
         if limits.quick:
             options |= dict.fromkeys(DEAR, False)
+        if limits.tiny:
+            options |= SPARED
         if limits.most_nodes is not None:
             options["mip_max_nodes"] = limits.most_nodes
         if not relaxed and math.isfinite(limits.enough):
             options["objective_target"] = limits.enough
         for option, value in options.items():
             model.setOptionValue(option, value)
-        model.passModel(self.lp(relaxed=relaxed))
         return model
 
     def answer(self, model: highspy.Highs, *, relaxed: bool = False, cutoff: float = math.inf) -> ProgramSolution:

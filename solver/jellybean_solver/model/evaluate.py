@@ -198,17 +198,26 @@ class _Scorer:
         return worker.tier if worker is not None else None
 
     def wrong_routes(self) -> Iterator[str]:
-        total = sum(route.weight for route in self.plan.routes)
-        if abs(total - 1.0) > LIMIT_TOLERANCE:
-            yield f"the routes' weights sum to {total:.9g} instead of 1"
+        operators: dict[str, list[str]] = {}  # workflow -> its operators
+        for name in self.problem.operator_by_name:
+            operators.setdefault(self.problem.workflow_of(name), []).append(name)
+        total = dict.fromkeys(operators, 0.0)
+        wrong: list[str] = []
         for number, route in enumerate(self.plan.routes, 1):
             if route.weight < 0:
-                yield f"route {number} has weight {route.weight:.6g}, below 0"
-            for name in self.problem.operator_by_name:
-                if name not in route.workers:
-                    yield f"route {number} leaves out operator {name}"
-                elif route.workers[name] not in self.plan.worker_by_name:
-                    yield f"route {number} sends {name} to {route.workers[name]}, which is no worker of the plan"
+                wrong.append(f"route {number} has weight {route.weight:.6g}, below 0")
+            covered = {self.problem.workflow_of(name) for name in route.workers} if self.problem.workflows else {""}
+            for workflow in sorted(covered & operators.keys()):
+                total[workflow] += route.weight
+                missing = [name for name in operators[workflow] if name not in route.workers]
+                wrong += [f"route {number} leaves out operator {name}" for name in missing]
+            strange = [(n, w) for n, w in route.workers.items() if w not in self.plan.worker_by_name]
+            wrong += [f"route {number} sends {n} to {w}, which is no worker of the plan" for n, w in strange]
+        for workflow, weight in total.items():
+            if abs(weight - 1.0) > LIMIT_TOLERANCE:
+                of = f" of {workflow}" if workflow else ""
+                yield f"the routes' weights{of} sum to {weight:.9g} instead of 1"
+        yield from wrong
 
     def wrong_rates(self) -> Iterator[str]:
         for (name, worker_name), rate in self.rates.items():
@@ -459,8 +468,11 @@ def _by_workflow(
     problem: Problem, selection: Mapping[str, str] | None, by_operator: Mapping[str, Cost]
 ) -> Iterator[PlannedWorkflow]:
     models = problem.accuracy.models if isinstance(problem.accuracy, Margins) else {}
+    costs: dict[str, list[Cost]] = {}
+    for name, cost in by_operator.items():
+        costs.setdefault(problem.workflow_of(name), []).append(cost)
     for workflow in problem.workflows:
-        own = [cost for name, cost in by_operator.items() if workflow.owns(name)]
+        own = costs.get(workflow.name, [])
         cost = Cost(sum(c.compute_usd_per_h for c in own), sum(c.network_usd_per_h for c in own))
         accuracy = None if selection is None else models[workflow.name].value(selection)
         yield PlannedWorkflow(workflow.name, workflow.slo, accuracy, cost)

@@ -76,11 +76,15 @@ def edge_weights(
 ) -> Weights:
     """(edge, upstream place, downstream place) -> fraction of requests.
 
-    `place` gives the place of a node on a route; an edge is left out where it gives None for one of the two nodes.
+    `place` gives the place of a node on a route; an edge is left out where it gives None for one of the two nodes, and
+    on routes that do not cover its downstream operator.
     """
+    into: defaultdict[str, list[int]] = defaultdict(list)
+    for number, edge in enumerate(edges):
+        into[edge.downstream].append(number)
     found: defaultdict[tuple[Edge, Place, Place], float] = defaultdict(float)
     for route in routes:
-        for edge in edges:
+        for edge in (edges[number] for number in sorted(n for name in route.workers for n in into[name])):
             upstream, downstream = place(route, edge.upstream), place(route, edge.downstream)
             if upstream is not None and downstream is not None:
                 found[edge, upstream, downstream] += route.weight

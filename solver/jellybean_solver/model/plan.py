@@ -152,7 +152,8 @@ class PlannedWorker:
 class Route:
     """One path of requests through the plan. `workers`: operator -> worker; `weight`: fraction of all requests.
 
-    The weights of a plan's routes sum to 1.
+    A route covers all operators of a workflow, with several workflows of one or more of them. The weights of the routes
+    of each workflow sum to 1.
     """
 
     weight: float
@@ -199,8 +200,8 @@ class PlannedWorkflow:
 class Plan:
     """Selection, placements and routes, with cost and certificate.
 
-    `workflows`: filled if there are several; `slo` then holds only the budget and `accuracy` is None. Every route
-    covers all workflows; a request follows the part of its route that belongs to its own workflow.
+    `workflows`: filled if there are several; `slo` then holds only the budget and `accuracy` is None. A request follows
+    a route of its own workflow.
 
     `sites`: tier -> number of identical sites, for tiers with more than one (sites.py). A worker then stands for one
     worker in each site. Sources and links are those of one site; rates of operators, route weights and costs cover all
@@ -264,12 +265,15 @@ class Plan:
     def placements(self) -> tuple[Placement, ...]:
         """One placement per operator, variant and worker pool, operators in topological order."""
         found: list[Placement] = []
+        serving: dict[str, list[PlannedWorker]] = {}
+        for worker in self.workers:
+            for name in worker.rates_per_s:
+                serving.setdefault(name, []).append(worker)
         for operator in self.variants:
             runs = [
                 worker
-                for worker in self.workers
-                if operator.name in worker.rates_per_s
-                and worker.variants.get(operator.name, operator.variant) == operator.variant
+                for worker in serving.get(operator.name, ())
+                if worker.variants.get(operator.name, operator.variant) == operator.variant
             ]
             for pool in dict.fromkeys(worker.pool for worker in runs):
                 workers = [worker for worker in runs if worker.pool == pool]

@@ -308,6 +308,11 @@ class Problem:
         return {operator.name: operator for operator in self.operators}
 
     @cached_property
+    def position(self) -> Mapping[str, int]:
+        """Operator -> its number in topological order."""
+        return {operator.name: number for number, operator in enumerate(self.operators)}
+
+    @cached_property
     def pool_by_name(self) -> Mapping[str, Pool]:
         return {pool.name: pool for pool in self.pools}
 

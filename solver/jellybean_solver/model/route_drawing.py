@@ -10,10 +10,15 @@ from jellybean_solver.model.plan import Route
 
 
 def own_routes(routes: Sequence[Route], operators: Collection[str]) -> Mapping[int, float]:
-    """Merge routes that assign `operators` to equal workers: index of the first of equal routes -> summed weight."""
+    """Merge routes that assign `operators` to equal workers: index of the first of equal routes -> summed weight.
+
+    Routes of other workflows are left out.
+    """
     first: dict[tuple[str, ...], int] = {}
     weights: dict[int, float] = {}
     for index, route in enumerate(routes):
+        if not all(name in route.workers for name in operators):
+            continue
         number = first.setdefault(tuple(route.workers[name] for name in operators), index)
         weights[number] = weights.get(number, 0.0) + route.weight
     return weights

@@ -19,8 +19,12 @@ def with_figures(problem: Problem, plan: Plan) -> Plan:
     keeps its service times. Loads follow from the new rates.
     """
     rates = _rates(problem, plan)
-    workers = [_worker(problem, worker, rates.by_worker) for worker in plan.workers]
-    operators = {operator.name: _operator(problem, operator, workers, rates) for operator in plan.operators}
+    workers = [_worker(problem, worker, rates.by_worker.get(worker.name, {})) for worker in plan.workers]
+    runs: dict[str, list[PlannedWorker]] = {operator.name: [] for operator in plan.operators}
+    for worker in workers:
+        for name in worker.rates_per_s:
+            runs[name].append(worker)
+    operators = {operator.name: _operator(problem, operator, runs[operator.name], rates) for operator in plan.operators}
 
     def busy(worker: PlannedWorker, name: str) -> float:
         planned = operators[name]
@@ -44,18 +48,18 @@ def with_figures(problem: Problem, plan: Plan) -> Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Rates:
-    """Requests per second. `by_worker`: (operator, worker) -> in one site; `by_operator`: in all sites together.
+    """Requests per second. `by_worker`: worker -> operator -> in one site; `by_operator`: in all sites together.
 
     `edges`: operator -> its inputs, with the ratios of all requests together.
     """
 
-    by_worker: Mapping[tuple[str, str], float]
+    by_worker: Mapping[str, Mapping[str, float]]
     by_operator: Mapping[str, float]
     edges: Mapping[str, tuple[Edge, ...]]
 
 
 def _rates(problem: Problem, plan: Plan) -> _Rates:
-    by_worker: dict[tuple[str, str], float] = {}
+    by_worker: dict[str, dict[str, float]] = {}
     by_operator: dict[str, float] = {}
     names = tuple(plan.operator_by_name)
     tier_of = {worker.name: worker.tier for worker in plan.workers}
@@ -69,7 +73,8 @@ def _rates(problem: Problem, plan: Plan) -> _Rates:
         for (name, worker), weight in worker_shares(routes).items():
             if name in own.operator_by_name:
                 rate = own.rate_per_s[name] * weight / own.sites.get(tier_of.get(worker, ""), 1)
-                by_worker[name, worker] = by_worker.get((name, worker), 0.0) + rate
+                known = by_worker.setdefault(worker, {})
+                known[name] = known.get(name, 0.0) + rate
         edges = {operator.name: operator.inputs for operator in own.operators}
     if plan.mixes:
         edges = {name: tuple(_mean_ratio(edge, by_operator) for edge in own) for name, own in edges.items()}
@@ -83,8 +88,9 @@ def _mean_ratio(edge: Edge, rates: Mapping[str, float]) -> Edge:
     return replace(edge, ratio=rates[edge.downstream] / rates[edge.upstream])
 
 
-def _worker(problem: Problem, worker: PlannedWorker, rates: Mapping[tuple[str, str], float]) -> PlannedWorker:
-    own = {name: rates[name, worker.name] for name in problem.operator_by_name if (name, worker.name) in rates}
+def _worker(problem: Problem, worker: PlannedWorker, rates: Mapping[str, float]) -> PlannedWorker:
+    """The worker with its rates (by operator), in the operators' order, and its pool's figures."""
+    own = {name: rates[name] for name in sorted(rates, key=problem.position.__getitem__)}
     pool = problem.pool_by_name.get(worker.pool)
     if pool is None:
         return replace(worker, rates_per_s=own)
@@ -102,11 +108,10 @@ def _worker(problem: Problem, worker: PlannedWorker, rates: Mapping[tuple[str, s
 
 
 def _operator(
-    problem: Problem, planned: PlannedOperator, workers: Sequence[PlannedWorker], rates: _Rates
+    problem: Problem, planned: PlannedOperator, runs: Sequence[PlannedWorker], rates: _Rates
 ) -> PlannedOperator:
-    """The operator with the figures of its variants."""
+    """The operator with the figures of its variants. `runs`: the workers that run it."""
     name = planned.name
-    runs = [worker for worker in workers if name in worker.rates_per_s]
     if not planned.others:
         return _of_variant(problem, planned, runs, rates)
     found = [

@@ -25,6 +25,7 @@ from jellybean_solver.model.plan import Certificate, Plan
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.outcome import VALUE_TOLERANCE, Clock, Outcome, termination_of
 from jellybean_solver.planning.infeasibility import Infeasibility
+from jellybean_solver.planning.many_workflows import has_many_workflows, solve_many
 from jellybean_solver.planning.mixed import solve_mixed
 from jellybean_solver.planning.solver import Solution, cheapest, cheapest_solution, finish, limited
 from jellybean_solver.small.assignment import Assignment
@@ -58,7 +59,8 @@ def solve(
     plan also meets that p99 latency; with several workflows each one its share of it (deadline_shares.py).
 
     `gap`: the relative gap at which the search on a large problem stops, by default `DEFAULT_GAP` for large fleets and
-    under a deadline, else 0. Small problems are always solved to the end.
+    under a deadline, `DECOMPOSED_GAP` for many workflows without a deadline, else 0.
+    Small problems are always solved to the end.
     `clock` gives seconds from any origin (such as time.monotonic) and is needed with a time limit. SolverError if
     time ends before any plan was found.
     """
@@ -73,6 +75,8 @@ def solve_with(problem: Problem, options: SolveOptions) -> Solution:
     gap, deadline = options.gap, options.deadline
     if problem.is_for_ways:
         return solve_mixed(problem, deadline, gap=gap, limit=limit, explained=explained)
+    if deadline is None and has_many_workflows(problem):
+        return solve_many(problem, gap, limit, explained=explained)
     if gap is None:
         gap = default_gap(Network(problem)) if deadline is None else DEFAULT_GAP
     if deadline is None:

@@ -3,9 +3,9 @@
 1. The fractions of bags are made exactly consistent, root to leaves: marginals of one joint distribution.
 2. The operators of workers that hold the same models are laid end to end and cut into workers of equal load
    (McNaughton's wrap-around rule, 1959), so that few workers host several operators.
-3. All requests are the interval [0, 1], which is cut into pieces: by the tiers of the root bag, then by the tiers of
-   each further bag (separately for each value of its separator), then per operator and tier by workers. Each step adds
-   at most as many cuts as it has parts, so the number of routes is linear in operators and workers.
+3. All requests of a workflow are the interval [0, 1], which is cut into pieces: by the tiers of the root bag, then by
+   the tiers of each further bag (separately for each value of its separator), then per operator and tier by workers.
+   Each step adds at most as many cuts as it has parts, so the number of routes is linear in operators and workers.
 
 Invariant: a route's weight is the total length of its pieces; the rates of workers are computed from the routes only.
 """
@@ -13,14 +13,17 @@ Invariant: a route's weight is the total length of its pieces; the rates of work
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
-from jellybean_solver.demand.demand import Demand, Network
+from jellybean_solver.demand.demand import Network
+from jellybean_solver.demand.tree_decomposition import Bag
 from jellybean_solver.migration.worker_matching import balance_loads
 from jellybean_solver.model.plan import Certificate, Cost, Plan, PlannedOperator, PlannedWorker, Route
+from jellybean_solver.model.problem import Operator, Problem
 from jellybean_solver.model.stated_figures import with_figures
-from jellybean_solver.small.assignment import Assignment, BagTiers
+from jellybean_solver.small.assignment import Assignment, BagTiers, Group
 
 SLIVER = 1e-12  # fraction of requests; shorter pieces are rounding errors and join their neighbour
 NEGLIGIBLE = 1e-10  # fraction of requests; routes with a smaller weight are dropped
@@ -32,24 +35,74 @@ Piece = tuple[float, Marks]
 Seat = tuple[PlannedWorker, Mapping[str, float]]  # a worker, and the fraction of each operator's requests it serves
 
 
+@dataclass(frozen=True, slots=True)
+class PlacedPart:
+    """A workflow whose requests are placed in tiers. `bags`: of its tree decomposition, parents first.
+
+    `fractions`: per bag, tiers of its operators -> fraction of requests.
+    """
+
+    names: tuple[str, ...]
+    bags: tuple[Bag, ...]
+    fractions: tuple[Mapping[BagTiers, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """An assignment of all workflows of a problem. `busy`: workers of a pool that an operator keeps busy.
+
+    `uneven`: as in `Assignment`.
+    """
+
+    parts: tuple[PlacedPart, ...]
+    groups: tuple[Group, ...]
+    busy: Callable[[str, str], float]
+    uneven: bool = False
+
+
 def build_plan(
     network: Network, selection: Mapping[str, str], assignment: Assignment, certificate: Certificate
 ) -> Plan:
     """The plan of an assignment. Its cost and accuracy are placeholders; `evaluate` computes them."""
     network = network.settled(selection)
-    problem = network.problem
-    pieces = _tier_pieces(network, assignment)
-    seats = _seats(network, network.demand(selection), assignment, _marginals(pieces))
-    routes = _routes(network, pieces, seats)
-    used = {worker for route in routes for worker in route.workers.values()}
-    workers = tuple(worker for worker, _ in seats if worker.name in used)
-    operators = tuple(_operator(network, name, selection[name], routes, workers) for name in network.names)
+    demand, problem = network.demand(selection), network.problem
+    of_workflow: dict[str, list[str]] = {}
+    for name in network.names:
+        of_workflow.setdefault(problem.workflow_of(name), []).append(name)
+    parts = []
+    for workflow, names in of_workflow.items():
+        own = [n for n, bag in enumerate(network.bags) if problem.workflow_of(bag.operators[0]) == workflow]
+        bags, fractions = [network.bags[number] for number in own], [assignment.bags[number] for number in own]
+        parts.append(PlacedPart(tuple(names), tuple(bags), tuple(fractions)))
+    placed = Placed(tuple(parts), assignment.groups, lambda name, pool: demand.workers[name][pool], assignment.uneven)
+    return plan_of(problem, selection, placed, certificate)
+
+
+def plan_of(problem: Problem, selection: Mapping[str, str], placed: Placed, certificate: Certificate) -> Plan:
+    """The plan of a problem (with the selection's fan-out ratios) whose operators are placed.
+
+    Its cost and accuracy are placeholders; `evaluate` computes them.
+    """
+    tier_of = {pool.name: pool.tier for pool in problem.pools}
+    served = {(name, tier_of[group.pool]) for group in placed.groups for name in group.shares}
+    pieces = [_tier_pieces(part, served) for part in placed.parts]
+    seats = _seats(problem, placed, _marginals(piece for own in pieces for piece in own))
+    seats_of: dict[str, list[tuple[PlannedWorker, float]]] = {}
+    for worker, shares in seats:
+        for name, share in shares.items():
+            seats_of.setdefault(name, []).append((worker, share))
+    routes = tuple(
+        route for part, own in zip(placed.parts, pieces, strict=True) for route in _routes(part.names, own, seats_of)
+    )
+    used = {key for route in routes for key in route.workers.items()}
+    serving = {name: [w for w, _ in own if (name, w.name) in used] for name, own in seats_of.items()}
+    working = {worker for _, worker in used}
     draft = Plan(
         name=problem.name,
         tiers=problem.tiers,
         sources=problem.sources,
-        operators=operators,
-        workers=workers,
+        operators=tuple(_operator(problem, o, selection[o.name], serving.get(o.name, [])) for o in problem.operators),
+        workers=tuple(worker for worker, _ in seats if worker.name in working),
         routes=routes,
         links=problem.links,
         slo=problem.slo,
@@ -63,11 +116,13 @@ def build_plan(
     return with_figures(problem, draft)
 
 
-def _tier_pieces(network: Network, assignment: Assignment) -> list[Piece]:
-    """The unit interval cut into pieces (length, operator -> tier), one tier for every operator."""
-    served = {(name, network.tier_of[group.pool]) for group in assignment.groups for name in group.shares}
+def _tier_pieces(part: PlacedPart, served: Collection[tuple[str, str]]) -> list[Piece]:
+    """The unit interval cut into pieces (length, operator -> tier), one tier for every operator of a workflow.
+
+    `served`: the (operator, tier) pairs with workers.
+    """
     pieces: list[Piece] = [(1.0, {})]
-    for bag, fractions in zip(network.bags, assignment.bags, strict=True):
+    for bag, fractions in zip(part.bags, part.fractions, strict=True):
         at = [bag.operators.index(name) for name in bag.separator]
         groups: dict[Hashable, list[tuple[BagTiers, float]]] = {}
         for tiers, fraction in sorted(fractions.items()):
@@ -82,7 +137,7 @@ def _tier_pieces(network: Network, assignment: Assignment) -> list[Piece]:
     return pieces
 
 
-def _marginals(pieces: Sequence[Piece]) -> dict[tuple[str, str], float]:
+def _marginals(pieces: Iterable[Piece]) -> dict[tuple[str, str], float]:
     found: dict[tuple[str, str], float] = {}
     for weight, marks in pieces:
         for key in marks.items():
@@ -121,33 +176,32 @@ def _cut(
     return cut
 
 
-def _seats(
-    network: Network, demand: Demand, assignment: Assignment, marginals: Mapping[tuple[str, str], float]
-) -> list[Seat]:
+def _seats(problem: Problem, placed: Placed, marginals: Mapping[tuple[str, str], float]) -> list[Seat]:
     """All workers of the plan, pool by pool, each with operator -> fraction of its requests that it serves."""
+    tier_of, place = {pool.name: pool.tier for pool in problem.pools}, problem.position
     in_tier: dict[tuple[str, str], float] = {}
-    for group in assignment.groups:
+    for group in placed.groups:
         for name, share in group.shares.items():
-            key = (name, network.tier_of[group.pool])
+            key = (name, tier_of[group.pool])
             in_tier[key] = in_tier.get(key, 0.0) + share
     filled: dict[str, list[dict[str, float]]] = {}
-    for group in assignment.groups:
-        tier = network.tier_of[group.pool]
+    for group in placed.groups:
+        tier = tier_of[group.pool]
         shares = {
             name: group.shares[name] / in_tier[name, tier] * marginals[name, tier]
-            for name in network.names
-            if name in group.shares and (name, tier) in marginals
+            for name in sorted(group.shares, key=place.__getitem__)
+            if (name, tier) in marginals
         }
         if shares:
-            busy = {name: demand.workers[name][group.pool] for name in shares}
+            busy = {name: placed.busy(name, group.pool) for name in shares}
             filled.setdefault(group.pool, []).extend(_wrap_around(shares, busy, group.count))
-    if assignment.uneven:
+    if placed.uneven:
         for pool, workers in filled.items():
             held = {name for worker in workers for name in worker}
-            filled[pool] = balance_loads(workers, {name: demand.workers[name][pool] for name in held})
+            filled[pool] = balance_loads(workers, {name: placed.busy(name, pool) for name in held})
     return [
         (PlannedWorker(f"{pool.name}-{i}", pool.name, pool.tier, pool.price_usd_per_h, pool.sharing, {}, 0.0), shares)
-        for pool in network.pools
+        for pool in problem.pools
         for i, shares in enumerate(filled.get(pool.name, ()), 1)
     ]
 
@@ -174,34 +228,45 @@ def _wrap_around(shares: Mapping[str, float], busy: Mapping[str, float], count: 
     return filled
 
 
-def _routes(network: Network, pieces: list[Piece], seats: Sequence[Seat]) -> tuple[Route, ...]:
-    """Routes: pieces cut further by workers; equal ones are merged, and weights scaled to sum to 1."""
-    for name in network.names:
+def _routes(
+    names: Sequence[str], pieces: list[Piece], seats: Mapping[str, Sequence[tuple[PlannedWorker, float]]]
+) -> Iterator[Route]:
+    """Routes of one workflow: pieces cut further by workers; equal ones are merged, and weights scaled to sum to 1.
+
+    `seats`: operator -> its workers, each with the fraction of its requests there.
+    """
+    for name in names:
         parts: dict[Hashable, list[tuple[str, float]]] = {}
-        for worker, shares in seats:
-            if name in shares:
-                parts.setdefault(worker.tier, []).append((worker.name, shares[name]))
+        for worker, share in seats.get(name, ()):
+            parts.setdefault(worker.tier, []).append((worker.name, share))
         cut = _cut(pieces, lambda marks, name=name: marks[name], parts)  # type: ignore[misc]
         pieces = [(weight, {**marks, name: at}) for weight, marks, at in cut]
     weights: dict[tuple[str, ...], float] = {}
     for weight, marks in pieces:
-        key = tuple(marks[name] for name in network.names)
+        key = tuple(marks[name] for name in names)
         weights[key] = weights.get(key, 0.0) + weight
     kept = {key: weight for key, weight in weights.items() if weight > NEGLIGIBLE}
     total = math.fsum(kept.values())
-    return tuple(Route(weight / total, dict(zip(network.names, key, strict=True))) for key, weight in kept.items())
+    for key, weight in kept.items():
+        yield Route(weight / total, dict(zip(names, key, strict=True)))
 
 
-def _operator(
-    network: Network, name: str, chosen: str, routes: Sequence[Route], workers: Sequence[PlannedWorker]
-) -> PlannedOperator:
-    """The operator with its variant, model, and batch sizes in the pools of its routes; no other figures."""
-    operator = network.problem.operator_by_name[name]
+def _operator(problem: Problem, operator: Operator, chosen: str, workers: Sequence[PlannedWorker]) -> PlannedOperator:
+    """The operator with its variant, model, and batch sizes in the pools of its workers; no other figures."""
     variant = operator.variant(chosen)
-    served = {route.workers[name] for route in routes}
-    pools = dict.fromkeys(worker.pool for worker in workers if worker.name in served)
-    batch = {pool: max(network.problem.times(name, variant, pool)) for pool in pools}
+    pools = dict.fromkeys(worker.pool for worker in workers)
+    batch = {pool: max(problem.times(operator.name, variant, pool)) for pool in pools}
     delay_s, state = operator.batch_delay_s, operator.state
     return PlannedOperator(
-        name, operator.inputs, chosen, batch, 0.0, {}, {}, {}, variant.model, batch_delay_s=delay_s, state=state
+        operator.name,
+        operator.inputs,
+        chosen,
+        batch,
+        0.0,
+        {},
+        {},
+        {},
+        variant.model,
+        batch_delay_s=delay_s,
+        state=state,
     )

@@ -1,0 +1,57 @@
+"""The cheapest plans of many workflows at given prices, those of equal shape together, others alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from typing import Protocol
+
+from jellybean_solver.decomposition.alike_parts import alike_parts
+from jellybean_solver.decomposition.alike_search import AlikeSearch
+from jellybean_solver.decomposition.local_program import Answer, LocalProgram
+from jellybean_solver.decomposition.prices import Prices
+from jellybean_solver.decomposition.split import Split
+
+MOST_ALIKE, MOST_ALONE = 250, 50  # workflows of a group; with more alike ones, arrays would not fit a core's cache
+
+
+class Group(Protocol):
+    """Workflows that are solved together."""
+
+    @property
+    def numbers(self) -> tuple[int, ...]: ...
+
+    def solve(self, prices: Prices) -> list[Answer]: ...
+
+
+class Pricing:
+    """Answers for these parts of a split. `gap`: relative, of alike parts; `local_gap`: of exact programs."""
+
+    def __init__(self, split: Split, numbers: Sequence[int], pool: Executor, gap: float, local_gap: float) -> None:
+        arrays, alone = alike_parts(split, numbers, MOST_ALIKE)
+        self.groups: list[Group] = [AlikeSearch(split, each, gap, local_gap) for each in arrays]
+        self.groups += [
+            _Alone(split, alone[start : start + MOST_ALONE], pool, local_gap)
+            for start in range(0, len(alone), MOST_ALONE)
+        ]
+
+    def solve(self, prices: Prices, groups: Sequence[Group] | None = None) -> Iterator[tuple[int, Answer]]:
+        """Per part of these groups, or of all, its number and answer."""
+        chosen = self.groups if groups is None else groups
+        for group in chosen:
+            yield from zip(group.numbers, group.solve(prices), strict=True)
+
+
+class _Alone:
+    """Parts that are solved one by one; their programs are kept, as only prices change."""
+
+    def __init__(self, split: Split, numbers: Sequence[int], pool: Executor, gap: float) -> None:
+        self.numbers = tuple(numbers)
+        self._split, self._pool, self._gap = split, pool, gap
+        self._programs: list[LocalProgram] = []
+
+    def solve(self, prices: Prices) -> list[Answer]:
+        """An answer for each part, in order."""
+        if not self._programs:
+            self._programs = [LocalProgram(self._split, number, self._gap) for number in self.numbers]
+        return list(self._pool.map(lambda program: program.solve(prices), self._programs))
