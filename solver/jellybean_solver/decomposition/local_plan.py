@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from jellybean_solver.decomposition.prices import Prices
+from jellybean_solver.decomposition.split import Split
 from jellybean_solver.demand.tree_decomposition import Bag
 from jellybean_solver.fleet.packing.bin_packing import Load
 from jellybean_solver.milp.highs_program import Floats, Indices
@@ -60,3 +61,19 @@ class LocalPlan:
         """USD per hour if it pays these prices for what is common."""
         uses = (self.time, self.memory, self.count, self.links)
         return self.usd_per_h + sum(use.worth(own) for use, own in zip(uses, prices.parts, strict=True))
+
+
+def slope(split: Split, plans: Sequence[LocalPlan], prices: Prices, weight: float) -> Prices:
+    """By how much the bound rises with each price: what these plans use, less the capacity that is rented there.
+
+    The plans are the cheapest at these prices; each stands for `weight` of them.
+    """
+    used = [np.zeros(len(own)) for own in prices.parts]
+    for plan in plans:
+        for total, use in zip(used, (plan.time, plan.memory, plan.count, plan.links), strict=True):
+            total[use.index] += weight * use.amount
+    paid = np.array([split.problem.unit_usd_per_h(pool) for pool in split.shared])
+    counts = np.array([float(pool.count) for pool in split.shared])
+    rented = np.where(prices.time + prices.memory > paid, counts, 0.0)
+    alone = np.array([float(pool.count) for pool in split.exclusive])
+    return Prices(used[0] - rented, used[1] - rented, used[2] - alone, used[3] - 1.0)

@@ -42,7 +42,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class _Offers:
+class Offers:
     """Common shared pools by rented column: rows are columns of the program, columns are the pools of its tier.
 
     `pool`: index among the split's shared pools; `kind`: its class. `time`, `memory`: workers kept busy and filled by
@@ -83,10 +83,10 @@ class LocalProgram(ExactMilp):
         self._rented = np.array([kind.pools[0].name in shared for kind in kinds], bool)
         self._lone = [index for index, kind in enumerate(kinds) if kind.pools[0].name in self._alone]
         super().__init__(joint_lp)
-        self._offers = self._add_rented(shared)
-        self._links = tuple(self._link_entries())
+        self.offers = self._add_rented(shared)
+        self.common_links = tuple(self._link_entries())
         paid = [pool.name for kind in kinds for pool in kind.pools]
-        self._surcharged = [(int(joint_lp.paid[i]), self._alone[n]) for i, n in enumerate(paid) if n in self._alone]
+        self.surcharged = [(int(joint_lp.paid[i]), self._alone[n]) for i, n in enumerate(paid) if n in self._alone]
         self._cost = np.concatenate(self.program.cost)
         self._every = np.arange(self.program.columns, dtype=np.int32)
         self._model: highspy.Highs | None = None
@@ -102,7 +102,9 @@ class LocalProgram(ExactMilp):
             answer = self.program.answer(self._model)
             if answer.values is None:
                 return Answer(None, answer.bound)
-            plan = self._plan(answer.values, best, prices)
+            spread = np.zeros(self.offers.time.shape)
+            spread[np.arange(len(best)), best] = answer.values[self.offers.column]
+            plan = self.plan(answer.values, spread, prices)
             if is_accurate_enough(self.part, self.part.accuracy_target, plan.selection):
                 return Answer(plan, answer.bound)
             self.exclude(plan.selection)  # the accuracy rows overestimate it
@@ -112,15 +114,16 @@ class LocalProgram(ExactMilp):
     def _priced(self, prices: Prices) -> tuple[Floats, Indices]:
         """Costs of all columns at these prices, and the cheapest pool of each rented column."""
         cost = self._cost.copy()
-        best, rent = self._offers.cheapest(prices)
-        cost[self._offers.column] = rent
-        for column, pool in self._surcharged:
+        best, rent = self.offers.cheapest(prices)
+        cost[self.offers.column] = rent
+        for column, pool in self.surcharged:
             cost[column] += prices.count[pool]
-        for link, columns, shares in self._links:
+        for link, columns, shares in self.common_links:
             np.add.at(cost, columns, prices.links[link] * shares)
         return cost, best
 
-    def _plan(self, values: Floats, best: Indices, prices: Prices) -> LocalPlan:
+    def plan(self, values: Floats, spread: Floats, prices: Prices) -> LocalPlan:
+        """The plan of a point. `spread`: by offer, the fraction of an operator's requests that it serves."""
         staff = self.staff(values)
         common = self._rented.copy()
         common[self._lone] = True
@@ -128,7 +131,7 @@ class LocalProgram(ExactMilp):
         if own is None:
             raise AssertionError("an exact program counts the memory of all workers")
         lone = [group for kind in self._lone for group in self._in_lone(staff, kind, prices)]
-        loads, memory = self._loads(values, best)
+        loads, memory = self._loads(spread)
         groups = (*own.groups, *lone)
         price = self.joint_lp.network.usd_per_h
         traffic = self.joint_lp.traffic_usd_per_h(values)
@@ -137,7 +140,7 @@ class LocalProgram(ExactMilp):
             counts[self._alone[group.pool]] += group.count
         time = np.array([sum(load.workers for load in loads.get(pool.name, ())) for pool in self.split.shared])
         links = np.zeros(len(self.split.links))
-        for link, columns, shares in self._links:
+        for link, columns, shares in self.common_links:
             links[link] = float(values[columns] @ shares)
         return LocalPlan(
             self.number,
@@ -168,13 +171,13 @@ class LocalProgram(ExactMilp):
         order = sorted(pools, key=lambda pool: price[pool.name] + float(prices.count[self._alone[pool.name]]))
         return seat_alone(replace(kinds.kinds[kind], pools=tuple(order)), shares, counts)
 
-    def _loads(self, values: Floats, best: Indices) -> tuple[dict[str, tuple[Load, ...]], Floats]:
+    def _loads(self, spread: Floats) -> tuple[dict[str, tuple[Load, ...]], Floats]:
         """The loads on common shared pools, and per pool the workers whose memory they fill."""
-        offers, kinds = self._offers, self.kinds
+        offers, kinds = self.offers, self.kinds
         found: dict[str, list[Load]] = {}
         memory = np.zeros(len(self.split.shared))
-        for row in np.flatnonzero(values[offers.column] > FEASIBILITY_TOLERANCE).tolist():
-            at, choice, share = int(best[row]), int(offers.choice[row]), float(values[offers.column[row]])
+        for row, at in np.argwhere(spread > FEASIBILITY_TOLERANCE).tolist():
+            choice, share = int(offers.choice[row]), float(spread[row, at])
             pool = int(offers.pool[row, at])
             name = kinds.choices[choice][0]
             one = Load(
@@ -200,7 +203,7 @@ class LocalProgram(ExactMilp):
         if not self._rented[kind]:
             super()._add_class(kind, choices)
 
-    def _add_rented(self, shared: Mapping[str, int]) -> _Offers:
+    def _add_rented(self, shared: Mapping[str, int]) -> Offers:
         """Add the columns r, with the rows that any column y of the tier has."""
         kinds = self.kinds
         found: list[tuple[int, int, list[tuple[int, int]]]] = []  # column, choice, (pool, class) of each offer
@@ -226,7 +229,7 @@ class LocalProgram(ExactMilp):
                 pool[row, at], kind[row, at] = number, of
                 time[row, at], memory[row, at] = kinds.workers[choice, of], kinds.stored[choice, of]
         columns, choices = ([one[i] for one in found] for i in (0, 1))
-        return _Offers(np.array(columns, np.int64), np.array(choices, np.int64), pool, kind, time, memory)
+        return Offers(np.array(columns, np.int64), np.array(choices, np.int64), pool, kind, time, memory)
 
     def _link_entries(self) -> Iterator[tuple[int, Indices, Floats]]:
         """Per common link: its index, and the columns with the share of the bandwidth that each takes."""

@@ -4,6 +4,7 @@ Columns:
     x[j]   1 if local plan j is chosen; relaxed: fraction of it
     n[p]   workers paid in common shared pool p
     u[w]   1 if workflow w is not served, at a cost that is higher than that of serving it
+    o[r]   relaxed, if there are highest prices: what row r of the common capacity is exceeded by, at its highest price
 Rows:
     sum_{j of w} x[j] + u[w] = 1;   sum_j time[j, p] x[j] <= n[p];   sum_j memory[j, p] x[j] <= n[p];
     sum_j count[j, p] x[j] <= number of workers of common exclusive pool p;   sum_j share[j, l] x[j] <= 1 per link.
@@ -23,16 +24,26 @@ from jellybean_solver.decomposition.prices import Prices
 from jellybean_solver.decomposition.split import Split
 from jellybean_solver.milp.highs_program import Floats, Indices, Program, SolveLimits, run
 
-_UNSERVED = 1e-7  # workflows: less is a rounding error
+LITTLE = 1e-3  # fraction of a plan: less is not in a mixture
+_UNSERVED = 1e-6  # workflows, or workers: less is a rounding error
 
 
 @dataclass(frozen=True)
 class MasterPoint:
-    """An optimum of the relaxed master. `unserved`: number of workflows for which capacity lacks."""
+    """An optimum of the relaxed master. `unserved`: number of workflows for which capacity lacks.
+
+    `over`: sum of what rows of the common capacity are exceeded by.
+    """
 
     value: float
     prices: Prices
     unserved: float
+    over: float
+
+    @property
+    def is_within(self) -> bool:
+        """True if all workflows are served within the common capacity."""
+        return self.unserved <= _UNSERVED and self.over <= _UNSERVED
 
 
 class Master:
@@ -49,9 +60,18 @@ class Master:
         self.plans += plans
         self.dear = max(self.dear, dear)
 
-    def relaxed(self, counts: Sequence[int] | None = None) -> MasterPoint:
-        """The optimum without integrality, and its prices. `counts`: workers of each common shared pool, if fixed."""
+    def relaxed(self, highest: Prices | None = None, counts: Sequence[int] | None = None) -> MasterPoint:
+        """The optimum without integrality, and its prices. `counts`: workers of each common shared pool, if fixed.
+
+        `highest`: at these prices capacity may be exceeded, so that none is higher (the boxes of Marsten, Hogan and
+        Blankenship 1975): with few plans, prices would be extremes that no plan fits.
+        """
         program, rows, unserved = self._program(None, counts)
+        over = np.zeros(0, np.int64)
+        if highest is not None:
+            every = np.concatenate(rows)
+            over = program.add_columns(np.concatenate(highest.parts))
+            program.fill(every, over, -1.0)
         model = program.model(relaxed=True)
         run(model)
         answer = program.answer(model, relaxed=True)
@@ -59,7 +79,21 @@ class Master:
             raise AssertionError("workflows may stay unserved, so there is always a point")
         duals = np.maximum(-np.array(model.getSolution().row_dual), 0.0)
         prices = Prices(*(duals[own] for own in rows))
-        return MasterPoint(answer.value, prices, float(answer.values[unserved].sum()))
+        values = answer.values
+        return MasterPoint(answer.value, prices, float(values[unserved].sum()), float(values[over].sum()))
+
+    def mixture(self) -> list[set[tuple[str, str]]]:
+        """Per part the (operator, variant) pairs of the plans that the relaxed optimum mixes."""
+        program, _, _ = self._program(None)
+        values = program.solve(relaxed=True).values
+        if values is None:
+            raise AssertionError("workflows may stay unserved, so there is always a point")
+        found: list[set[tuple[str, str]]] = [set() for _ in self.parts]
+        for value, plan in zip(values.tolist(), self.plans, strict=False):
+            own = found[self._place[plan.part]]
+            if value > LITTLE or not own:
+                own.update(plan.selection.items())
+        return found
 
     def chosen(self, limits: SolveLimits, reserve: Floats) -> list[LocalPlan] | None:
         """A plan for every workflow, by the integer program; None if none was found that serves all of them.

@@ -6,7 +6,6 @@ exclusive pool has a surcharge on its workers' price, a common link one on its w
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,11 +34,19 @@ class Prices:
         pairs = zip(self.parts, other.parts, strict=True)
         return Prices(*(share * one + (1.0 - share) * two for one, two in pairs))
 
-    def capped(self, split: Split, most: float) -> Prices:
-        """With shared workers at no more than `most` times what is paid for them."""
-        paid = np.array([split.problem.unit_usd_per_h(pool) for pool in split.shared])
-        highest = np.where(paid > 0, most * paid, math.inf)
-        return Prices(np.minimum(self.time, highest), np.minimum(self.memory, highest), self.count, self.links)
+    @classmethod
+    def highest(cls, split: Split, factor: float, usd_per_h: float) -> Prices:
+        """`factor` over what is paid for a worker, or on average where that is nothing.
+
+        A link's is `factor` over the even share of a cost of all plans, `usd_per_h`.
+        """
+        price = split.problem.unit_usd_per_h
+        paid, alone = (np.array([price(pool) for pool in own]) for own in (split.shared, split.exclusive))
+        known = [each for each in (*paid.tolist(), *alone.tolist()) if each > 0]
+        usual = sum(known) / len(known) if known else 1.0
+        time = factor * np.where(paid > 0, paid, usual)
+        even = usd_per_h / max(len(split.links), 1)
+        return cls(time, time, factor * np.where(alone > 0, alone, usual), np.full(len(split.links), factor * even))
 
     @property
     def parts(self) -> tuple[Floats, Floats, Floats, Floats]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Protocol
 
@@ -25,13 +25,24 @@ class Group(Protocol):
 
 
 class Pricing:
-    """Answers for these parts of a split. `gap`: relative, of alike parts; `local_gap`: of exact programs."""
+    """Answers for these parts of a split. `gap`: relative, of alike parts; `local_gap`: of exact programs.
 
-    def __init__(self, split: Split, numbers: Sequence[int], pool: Executor, gap: float, local_gap: float) -> None:
+    `programs`: those of parts that are known already.
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        numbers: Sequence[int],
+        pool: Executor,
+        gap: float,
+        local_gap: float,
+        programs: Mapping[int, LocalProgram],
+    ) -> None:
         arrays, alone = alike_parts(split, numbers, MOST_ALIKE)
         self.groups: list[Group] = [AlikeSearch(split, each, gap, local_gap) for each in arrays]
         self.groups += [
-            _Alone(split, alone[start : start + MOST_ALONE], pool, local_gap)
+            _Alone(split, alone[start : start + MOST_ALONE], pool, local_gap, programs)
             for start in range(0, len(alone), MOST_ALONE)
         ]
 
@@ -45,13 +56,17 @@ class Pricing:
 class _Alone:
     """Parts that are solved one by one; their programs are kept, as only prices change."""
 
-    def __init__(self, split: Split, numbers: Sequence[int], pool: Executor, gap: float) -> None:
+    def __init__(
+        self, split: Split, numbers: Sequence[int], pool: Executor, gap: float, programs: Mapping[int, LocalProgram]
+    ) -> None:
         self.numbers = tuple(numbers)
-        self._split, self._pool, self._gap = split, pool, gap
+        self._split, self._pool, self._gap, self._known = split, pool, gap, programs
         self._programs: list[LocalProgram] = []
 
     def solve(self, prices: Prices) -> list[Answer]:
         """An answer for each part, in order."""
         if not self._programs:
-            self._programs = [LocalProgram(self._split, number, self._gap) for number in self.numbers]
+            self._programs = [
+                self._known.get(number) or LocalProgram(self._split, number, self._gap) for number in self.numbers
+            ]
         return list(self._pool.map(lambda program: program.solve(prices), self._programs))

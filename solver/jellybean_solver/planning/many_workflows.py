@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from jellybean_solver.decomposition.search import Decomposed, DecompositionSearch
+from jellybean_solver.decomposition.search import Decomposed, decompose
 from jellybean_solver.decomposition.split import Split, split
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.errors import OutOfTimeError, SolverError
@@ -36,7 +36,7 @@ def solve_many(problem: Problem, gap: float | None, limit: Clock, *, explained: 
     """
     gap = DECOMPOSED_GAP if gap is None else gap
     parts = split(problem)
-    found = DecompositionSearch(parts, gap, limit).run()
+    found = decompose(parts, gap, limit)
     if found.plan is None:
         return _nothing(parts, found, limit, explained=explained)
     evaluation = evaluate(problem, found.plan)

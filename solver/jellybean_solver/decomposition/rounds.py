@@ -1,0 +1,161 @@
+"""Rounds of prices: all workflows are solved at some prices, and the relaxed master gives the next ones.
+
+Prices are smoothed between the master's and those of the best bound so far (Wentges 1997), as the master's jump. How
+much, follows from whether the bound still rises towards the master's (Pessoa, Sadykov, Uchoa and Vanderbeck 2018).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+from jellybean_solver.decomposition.count_cuts import CountCuts
+from jellybean_solver.decomposition.local_plan import LocalPlan, slope
+from jellybean_solver.decomposition.local_program import LocalProgram
+from jellybean_solver.decomposition.master import Master, MasterPoint
+from jellybean_solver.decomposition.prices import Prices
+from jellybean_solver.decomposition.pricing import Group, Pricing
+from jellybean_solver.decomposition.settings import DecompositionSettings
+from jellybean_solver.decomposition.split import Split
+from jellybean_solver.outcome import Clock, relative_gap
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What is asked of a search: a relative `gap`, within a time. `tell`: hears of every step, in words."""
+
+    split: Split
+    gap: float
+    clock: Clock
+    settings: DecompositionSettings
+    tell: Callable[[str], None]
+
+    @property
+    def local_gap(self) -> float:
+        """The relative gap of exact programs."""
+        return self.gap * self.settings.local_gap
+
+
+class Rounds:
+    """Rounds of prices for some of the workflows, each of which stands for `weight`.
+
+    `bound`: the best lower bound, reached at the prices `center`. `hoped`: at most what the bound would be at the last
+    prices if every workflow's own were exact. `floor`: the relaxed master's last value. `likely`: numbers of common
+    workers at which a plan of the bound's cost may be.
+    """
+
+    def __init__(
+        self,
+        effort: Effort,
+        pool: Executor,
+        numbers: Sequence[int],
+        weight: float,
+        programs: Mapping[int, LocalProgram],
+    ) -> None:
+        self.effort, self.split = effort, effort.split
+        self.numbers, self.weight = tuple(numbers), weight
+        settings, gap = effort.settings, effort.gap
+        self.master = Master(effort.split, self.numbers, weight)
+        self._cuts = CountCuts(effort.split)
+        alike_gap = gap * settings.alike_gap
+        self.pricing = Pricing(effort.split, self.numbers, pool, alike_gap, effort.local_gap, programs)
+        self.bound, self.hoped, self.floor = -math.inf, -math.inf, math.inf
+        self.impossible: list[int] = []
+        self.center = Prices.listed(effort.split)
+        self.likely: list[int] = []
+        self.next_prices = self.center
+        self._dearest, self._smoothing = effort.settings.dearest, effort.settings.smoothing
+        self._out: Prices | None = None  # the master's last prices
+        self._best = -math.inf  # bound at `center`
+
+    @property
+    def priced(self) -> int:
+        """Number of local plans found."""
+        return len(self.master.plans)
+
+    def run(self, prices: Prices, most: int) -> None:
+        """At most so many rounds, from these prices on; fewer if they gain little."""
+        settings, clock = self.effort.settings, self.effort.clock
+        near, little = settings.near * self.effort.gap, settings.progress * self.effort.gap
+        idle = 0
+        for number in range(most):
+            before = self.floor, self.bound
+            if not self._priced(prices, None):
+                return
+            point = self.master.relaxed(self._highest())
+            self.floor = point.value
+            self.effort.tell(
+                f"round {number + 1}: relaxed {point.value:.4f}, hoped {self.hoped:.4f}, bound {self.bound:.4f}, "
+                f"over {point.over:.2f}, smoothing {self._smoothing:.3f}, highest {self._dearest:.1f}"
+            )
+            self.next_prices = self._next(point)
+            is_near = point.is_within and relative_gap(point.value, self.hoped) <= near
+            gained = (before[0] - self.floor) + (self.bound - before[1]) > little * self.floor
+            idle = 0 if gained or not point.is_within else idle + 1
+            if is_near or idle == 2 or clock.left() == 0.0:
+                return
+            prices = self.next_prices
+
+    def improve(self, counts: Sequence[int] | None, groups: Sequence[Group] | None) -> None:
+        """Add the plans of these groups, or of all, near the prices of the relaxed master.
+
+        `counts`: of common workers, if fixed.
+        """
+        point = self.master.relaxed(self._highest(), counts)
+        self._priced(self._next(point), groups)
+
+    def _highest(self) -> Prices:
+        """The present limit on prices."""
+        return Prices.highest(self.split, self._dearest, max(self.bound, 0.0))
+
+    def _next(self, point: MasterPoint) -> Prices:
+        """Prices between those of the best bound and the master's; the limit rises where the master breaks capacity."""
+        settings = self.effort.settings
+        if not point.is_within:
+            self._dearest *= settings.dearer
+        self._out = point.prices
+        return self.center.between(point.prices, self._smoothing)
+
+    def _adapt(self, prices: Prices, plans: Sequence[LocalPlan], center: Prices) -> None:
+        """Go further towards the master's prices if the bound still rises there, else less far (Pessoa et al. 2018)."""
+        if self._out is None:
+            return
+        over = slope(self.split, plans, prices, self.weight)
+        ahead = sum(
+            float(own @ (out - old)) for own, out, old in zip(over.parts, self._out.parts, center.parts, strict=True)
+        )
+        settings = self.effort.settings
+        if ahead > 0:
+            self._smoothing = max(settings.boldest, self._smoothing - settings.bolder)
+        else:
+            self._smoothing += settings.warier * (1.0 - self._smoothing)
+
+    def shares(self) -> list[list[Group]]:
+        """The groups by one or a few, each of enough workflows to make common workers whole."""
+        found: list[list[Group]] = [[]]
+        for group in self.pricing.groups:
+            if sum(len(own.numbers) for own in found[-1]) >= self.effort.settings.sample:
+                found.append([])
+            found[-1].append(group)
+        return found
+
+    def _priced(self, prices: Prices, groups: Sequence[Group] | None) -> bool:
+        """Add the plans of these groups, or of all; False if a workflow has none at all."""
+        answers = list(self.pricing.solve(prices, groups))
+        self.impossible = sorted(number for number, answer in answers if answer.plan is None)
+        if self.impossible:
+            return False
+        plans = [answer.plan for _, answer in answers if answer.plan is not None]
+        if groups is None:
+            rent = prices.rent(self.split)
+            value = self.weight * sum(answer.bound for _, answer in answers)
+            self._adapt(prices, plans, self.center)
+            self.hoped = self.weight * sum(plan.cost_at(prices) for plan in plans) - rent
+            if value - rent > self._best:
+                self._best, self.center = value - rent, prices
+            self._cuts.add(prices, value)
+            self.bound, self.likely = self._cuts.bound()
+        self.master.add(plans, self.effort.settings.dear * max(plan.cost_at(prices) for plan in plans))
+        return True

@@ -1,0 +1,34 @@
+"""Effort of the decomposition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class DecompositionSettings:
+    """Effort of the search. Gaps and shares are relative."""
+
+    threads: int = 2
+    sample: int = 60  # workflows on which prices are found first
+    sample_rounds: int = 12
+    rounds: int = 8  # most times that all workflows are solved
+    smoothing: float = 0.5  # first share of the best bound's prices in the next ones
+    bolder: float = 0.1  # by which the share falls if the bound rises towards the master's prices
+    warier: float = 0.5  # share of the rest by which it grows if the bound falls
+    boldest: float = 0.1  # least share
+    near: float = 0.25  # share of the gap: distance of the relaxed master to the bound at which rounds end
+    progress: float = 0.1  # share of the gap: rounds that gain less end
+    local_gap: float = 0.1  # share of the gap: of the solve of one workflow
+    alike_gap: float = 0.4  # share of the gap: of workflows of equal shape
+    dearest: float = 2.0  # first limit on the price of a common worker, over what is paid for it
+    dearer: float = 1.5  # factor on that limit after each round in which the common capacity does not suffice
+    dear: float = 20.0  # cost of not serving a workflow, over the highest cost of serving one
+    packings: int = 8  # most choices of whole common workers
+    few: int = 120  # workflows up to which all of them are solved again between choices
+    few_packings: int = 40  # most choices then
+    patience: int = 5  # choices in a row that gain little
+    integer_s: float = 20.0  # seconds: most of one solve of the integer master
+
+
+DEFAULT_DECOMPOSITION = DecompositionSettings()

@@ -1,0 +1,112 @@
+"""From fractions of plans to one plan per workflow, and to whole common workers.
+
+The numbers of common workers are fixed, and some workflows are solved again at the prices at which the relaxed master
+meets these numbers; the integer master then chooses among all plans. As the cost of other numbers near its optimum is
+flat, whole workers cost little. Where workflows are few, all are solved again, so that the bound rises, too; and the
+relaxed master's mixture of plans is also made whole by one program of all workflows (union.py).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+
+from jellybean_solver.decomposition.assembly import Packing
+from jellybean_solver.decomposition.local_plan import LocalPlan
+from jellybean_solver.decomposition.local_program import LocalProgram
+from jellybean_solver.decomposition.pricing import Group
+from jellybean_solver.decomposition.rounds import Effort, Rounds
+from jellybean_solver.decomposition.union import planned_together
+from jellybean_solver.milp.highs_program import SolveLimits
+from jellybean_solver.outcome import relative_gap
+
+
+class WholeWorkers:
+    """The search. `best`: cost, a plan per workflow, and their packing onto common workers; None without one.
+
+    `programs`: those of all workflows, if they are few.
+    """
+
+    def __init__(self, effort: Effort, rounds: Rounds, programs: Mapping[int, LocalProgram] | None) -> None:
+        self.effort, self.rounds, self._programs = effort, rounds, programs
+        self.best: tuple[float, list[LocalPlan], Packing] | None = None
+        self._reserve = np.zeros(len(effort.split.shared))
+        self._before = math.inf, -math.inf
+        self._idle = 0
+
+    def run(self) -> None:
+        """Choose plans, and improve them, until the gap is closed, time is up or little is gained."""
+        settings, rounds = self.effort.settings, self.rounds
+        few = self._programs is not None
+        groups: itertools.cycle[Sequence[Group] | None] = itertools.cycle([None] if few else rounds.shares())
+        for attempt in range(settings.few_packings if few else settings.packings):
+            if self._programs is not None and (attempt == 0 or self.best is None):
+                self.together(rounds.master.mixture())
+            self._choose()
+            value = math.inf if self.best is None else self.best[0]
+            self.effort.tell(f"whole workers {attempt + 1}: {value:.4f}, bound {rounds.bound:.4f}")
+            if self._is_done(value):
+                break
+            rounds.improve(rounds.likely if attempt % 2 == 0 else self._used(), next(groups))
+
+    def _is_done(self, value: float) -> bool:
+        settings, bound = self.effort.settings, self.rounds.bound
+        little = settings.progress * self.effort.gap * value
+        gains = self._before[0] - value > little or bound - self._before[1] > little
+        self._idle = 0 if gains else self._idle + 1
+        self._before = value, bound
+        if self._idle > settings.patience:
+            return True
+        return self.is_near or (self.best is not None and self.effort.clock.left() == 0.0)
+
+    @property
+    def is_near(self) -> bool:
+        """True if the gap is closed."""
+        return self.best is not None and relative_gap(self.best[0], self.rounds.bound) <= self.effort.gap
+
+    def _choose(self) -> None:
+        """The integer master's plans, if they fit onto the workers; if not, it keeps more in reserve from now on."""
+        gap = self.effort.gap * self.effort.settings.local_gap
+        plans = self.rounds.master.chosen(SolveLimits(gap, self._most_s()), self._reserve)
+        if plans is not None:
+            self._pack(plans)
+
+    def _pack(self, plans: list[LocalPlan]) -> None:
+        packing = Packing(self.effort.split, plans)
+        if packing.short:
+            self._reserve += [packing.short.get(pool.name, 0) for pool in self.effort.split.shared]
+            return
+        cost = self._cost(plans, packing)
+        if self.best is None or cost < self.best[0]:
+            self.best = cost, plans, packing
+
+    def together(self, variants: Sequence[Collection[tuple[str, str]]]) -> None:
+        """Find plans of all workflows that fit together; `variants`: per workflow its (operator, variant) pairs."""
+        if self._programs is None:
+            raise AssertionError("only few workflows are planned together")
+        programs = [self._programs[number] for number in self.rounds.master.parts]
+        limits = SolveLimits(self.effort.gap * self.effort.settings.near, self._most_s())
+        plans = planned_together(self.effort.split, programs, variants, limits)
+        if plans is not None:
+            self.rounds.master.add(plans, 0.0)
+            self._pack(plans)
+            value = math.inf if self.best is None else self.best[0]
+            self.effort.tell(f"together: {value:.4f}, bound {self.rounds.bound:.4f}")
+
+    def _used(self) -> list[int] | None:
+        if self.best is None:
+            return None
+        packing = self.best[2]
+        return [packing.used.get(pool.name, 0) for pool in self.effort.split.shared]
+
+    def _most_s(self) -> float:
+        left = self.effort.clock.left()
+        return self.effort.settings.integer_s if left is None else min(left + 1.0, self.effort.settings.integer_s)
+
+    def _cost(self, plans: Sequence[LocalPlan], packing: Packing) -> float:
+        price = self.effort.split.problem.unit_usd_per_h
+        paid = sum(price(pool) * packing.used.get(pool.name, 0) for pool in self.effort.split.shared)
+        return paid + sum(plan.usd_per_h for plan in plans)
