@@ -69,7 +69,7 @@ def _on(fleet: Problem, problem: Problem) -> Problem:
     )
 
 
-def _cheapest(pair: Pair, both: Problem) -> float | None:
+def cheapest_pair(pair: Pair, both: Problem) -> float | None:
     """By enumeration of both selections; only names are taken from `both`."""
     accurate = [[s for s in optimum.selections(one) if _meets(one, s)] for one in pair]
     costs = (
@@ -102,7 +102,7 @@ def test_two_with_memory_bandwidth_and_residency_too(pair: Pair) -> None:
 
 def _is_exact(pair: Pair) -> None:
     both = combine_workflows("both", {"a": pair[0], "b": pair[1]})
-    expected = _cheapest(pair, both)
+    expected = cheapest_pair(pair, both)
     solution = solve(both, explained=False)
     event(solution.status)
     if expected is None:
@@ -128,7 +128,7 @@ def _is_exact(pair: Pair) -> None:
 @given(pairs())
 def test_the_way_of_large_problems_is_exact_too(pair: Pair) -> None:
     both = combine_workflows("both", {"a": pair[0], "b": pair[1]})
-    expected = _cheapest(pair, both)
+    expected = cheapest_pair(pair, both)
     network, target = Network(both), both.accuracy_target
     outcome = cheapest_large(network, target, fixed=None, gap=0.0, clock=Clock())
     bound = propose(network, target, SearchLimits(0.0)).bound

@@ -1,0 +1,174 @@
+"""Workflows planned one by one at prices, against enumeration, and alike ones against the exact program of each."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import event, given, settings
+
+from benchmarks.unlike.sites import unlike_sites
+from benchmarks.unlike.workflows import many_workflows
+from jellybean_solver import Problem, evaluate
+from jellybean_solver.decomposition.alike_bounds import AlikeBounds
+from jellybean_solver.decomposition.alike_parts import alike_parts
+from jellybean_solver.decomposition.alike_program import AlikeProgram
+from jellybean_solver.decomposition.alike_search import AlikeSearch
+from jellybean_solver.decomposition.local_program import LocalProgram
+from jellybean_solver.decomposition.prices import Prices
+from jellybean_solver.decomposition.search import decompose
+from jellybean_solver.decomposition.settings import DEFAULT_DECOMPOSITION, DecompositionSettings
+from jellybean_solver.decomposition.split import split
+from jellybean_solver.model.multi_workflow import combine_workflows
+from jellybean_solver.outcome import Clock
+from jellybean_solver.planning.infeasibility import scaled
+from jellybean_solver.planning.many_workflows import solve_many
+from tests.plan_check import complaints
+from tests.property.solver.test_together import Pair, cheapest_pair, pairs
+
+NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
+GAP = 0.01
+NEAR = 1e-6  # of a cost
+SAMPLED = replace(DEFAULT_DECOMPOSITION, few=4, sample=4)  # few workflows, as if they were many
+
+
+def _is_between(pair: Pair, how: DecompositionSettings) -> None:
+    """Bound <= optimum <= cost, by enumeration; a plan is one that an independent checker agrees with."""
+    both = combine_workflows("both", {"a": pair[0], "b": pair[1]})
+    expected = cheapest_pair(pair, both)
+    found = decompose(split(both), GAP, Clock(), how)
+    event(f"plan {found.plan is not None}, optimum {expected is not None}")
+    if found.impossible:
+        assert expected is None
+    least = math.inf if expected is None else expected
+    assert found.bound <= least + NEAR * max(1.0, abs(least) if math.isfinite(least) else 1.0)
+    if found.plan is not None:
+        assert expected is not None
+        assert found.cost >= expected - NEAR * max(1.0, expected)
+        assert complaints(both, found.plan) == []
+        evaluation = evaluate(both, found.plan)
+        assert evaluation.violations == ()
+        assert evaluation.cost.total_usd_per_h == pytest.approx(found.cost, rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.timeout(3600 if NIGHTLY else 300)
+@settings(max_examples=500 if NIGHTLY else 25)
+@given(pairs())
+def test_the_optimum_of_two_lies_between_bound_and_cost(pair: Pair) -> None:
+    _is_between(pair, DEFAULT_DECOMPOSITION)
+
+
+@pytest.mark.timeout(3600 if NIGHTLY else 300)
+@settings(max_examples=500 if NIGHTLY else 25)
+@given(pairs(limited=True))
+def test_with_memory_bandwidth_and_residency_too(pair: Pair) -> None:
+    _is_between(pair, replace(DEFAULT_DECOMPOSITION, few=1, sample=2))
+
+
+def _prices(problem: Problem, rng: random.Random) -> Prices:
+    listed = Prices.listed(split(problem))
+    return Prices(*(own * rng.uniform(0.5, 2.0) + rng.choice((0.0, 0.01)) for own in listed.parts))
+
+
+@pytest.mark.parametrize("seed", range(40 if NIGHTLY else 4))
+def test_alike_workflows_are_bounded_and_planned_as_by_the_program_of_each(seed: int) -> None:
+    problem, rng = unlike_sites(seed, 5, operators=5, variants=3, cloud=3), random.Random(seed)
+    parts, prices = split(problem), _prices(problem, rng)
+    (group,), alone = alike_parts(parts, range(5), 5)
+    assert alone == []
+    answers = AlikeSearch(parts, group, 0.002, 1e-6).solve(prices)
+    for number, answer in zip(group.numbers, answers, strict=True):
+        exact = LocalProgram(parts, number, 1e-6).solve(prices)
+        assert answer.plan is not None
+        assert exact.plan is not None
+        optimum = exact.plan.cost_at(prices)
+        assert answer.bound <= optimum * (1 + NEAR)
+        assert answer.plan.cost_at(prices) >= exact.bound * (1 - NEAR)
+        assert answer.plan.cost_at(prices) <= optimum * 1.05  # not to the end, but a good plan
+
+
+@pytest.mark.parametrize("seed", range(40 if NIGHTLY else 4))
+def test_the_program_of_chosen_variants_equals_that_of_the_fleet_search(seed: int) -> None:
+    problem, rng = unlike_sites(seed, 4, operators=5, variants=3, cloud=3), random.Random(seed)
+    parts, prices = split(problem), _prices(problem, rng)
+    (group,), _ = alike_parts(parts, range(4), 4)
+    program = AlikeProgram(parts, group, 1e-7)
+    for k, number in enumerate(group.numbers):
+        chosen = np.array([rng.randrange(3) for _ in range(5)])
+        mine = program.plan(k, chosen, prices)
+        own = split(
+            replace(problem, workflows=tuple(replace(w, slo=replace(w.slo, accuracy=None)) for w in problem.workflows))
+        )
+        theirs = LocalProgram(own, number, 1e-7, tuple(f"v{v}" for v in chosen.tolist())).solve(prices).plan
+        assert (mine is None) == (theirs is None)
+        if mine is not None and theirs is not None:
+            assert mine.cost_at(prices) == pytest.approx(theirs.cost_at(prices), rel=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(20 if NIGHTLY else 3))
+def test_bounds_of_boxes_never_exceed_a_plan_in_them(seed: int) -> None:
+    """Whatever the multipliers: they only price what couples operators."""
+    problem, rng = unlike_sites(seed, 3, operators=4, variants=3, cloud=2), random.Random(seed)
+    parts, prices = split(problem), _prices(problem, rng)
+    (group,), _ = alike_parts(parts, range(3), 3)
+    climbed = AlikeBounds(group, prices).climb(AlikeBounds(group, prices).whole(), 80)
+    for k, number in enumerate(group.numbers):
+        plan = LocalProgram(parts, number, 1e-6).solve(prices).plan
+        assert plan is not None
+        cost = plan.cost_at(prices) * (1 + NEAR)
+        assert climbed.bound[k] <= cost
+        for o, operator in enumerate(parts.parts[number].operators):
+            v = [variant.name for variant in operator.variants].index(plan.selection[operator.name])
+            assert climbed.forced[k, o, v] <= cost
+
+
+@pytest.mark.parametrize(("sites", "how"), [(6, DEFAULT_DECOMPOSITION), (12, SAMPLED)])
+def test_plans_of_unlike_sites_are_sound_and_near_their_bound(sites: int, how: DecompositionSettings) -> None:
+    problem = unlike_sites(3, sites, operators=4, variants=3, cloud=2)
+    found = decompose(split(problem), 0.02, Clock(), how)
+    assert found.plan is not None
+    assert complaints(problem, found.plan) == []
+    assert evaluate(problem, found.plan).complaints == ()
+    assert 0 < found.bound <= found.cost
+
+
+def test_plans_of_unlike_workflows_are_sound_and_within_the_gap() -> None:
+    problem = many_workflows(1, 16, 800, variants=3)
+    solution = solve_many(problem, 0.03, Clock(), explained=True)
+    assert solution.plan is not None
+    assert solution.certificate is not None
+    assert solution.certificate.gap <= 0.03
+    assert complaints(problem, solution.plan) == []
+
+
+def test_what_lacks_is_said() -> None:
+    problem = unlike_sites(2, 6, operators=4, variants=3, cloud=2)
+    crowded = solve_many(scaled(problem, 40.0), None, Clock(), explained=True)
+    assert crowded.plan is None
+    assert crowded.infeasibility is not None
+    assert any("s0" in reason or "workflows" in reason for reason in crowded.infeasibility.reasons)
+    hopeless = replace(
+        problem,
+        workflows=tuple(replace(w, slo=replace(w.slo, accuracy=99.99)) for w in problem.workflows[:1])
+        + problem.workflows[1:],
+        accuracy=replace(problem.accuracy, targets=problem.accuracy.targets | {"s0": 99.99}),  # type: ignore[attr-defined]
+    )
+    refused = solve_many(hopeless, None, Clock(), explained=True)
+    assert refused.infeasibility is not None
+    assert refused.infeasibility.reasons[0].startswith("s0: ")
+
+
+def test_a_budget_that_is_too_small_is_a_reason_and_the_refused_plan_is_shown() -> None:
+    problem = unlike_sites(3, 6, operators=4, variants=3, cloud=2)
+    plan = solve_many(problem, None, Clock(), explained=True).plan
+    assert plan is not None
+    slo = replace(problem.slo, budget_usd_per_h=plan.cost.total_usd_per_h * 0.5)
+    refused = solve_many(replace(problem, slo=slo), None, Clock(), explained=True)
+    assert refused.status == "infeasible"
+    assert refused.infeasibility is not None
+    assert refused.infeasibility.refused is not None
+    assert refused.infeasibility.breaches
