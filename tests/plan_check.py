@@ -5,7 +5,7 @@ Of alike sites one is looked at; `site_check.py` names them all.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from jellybean_solver.model.plan import Plan, Route
@@ -20,15 +20,16 @@ def complaints(problem: Problem, plan: Plan) -> list[str]:
     return [*_workers(problem, plan), *_links(problem, plan), *_counts(problem, plan), *_batches(problem, plan)]
 
 
-def _selection(plan: Plan, route: Route) -> dict[str, str]:
-    """The variants that requests of a route get: the first of an operator, or the one that its worker states."""
+def _selections(plan: Plan) -> Iterator[tuple[Route, dict[str, str]]]:
+    """Each route with the variants that its requests get: the first of an operator, or what its worker states."""
     of_worker = {worker.name: worker.variants for worker in plan.workers}
-    return {o.name: of_worker.get(route.workers.get(o.name), {}).get(o.name, o.variant) for o in plan.operators}
+    first = {operator.name: operator.variant for operator in plan.operators}
+    for route in plan.routes:
+        yield route, {name: of_worker[worker].get(name, first[name]) for name, worker in route.workers.items()}
 
 
 def _variant(problem: Problem, name: str, chosen: str) -> Variant:
-    operator = next(o for o in problem.operators if o.name == name)
-    return next(v for v in operator.variants if v.name == chosen)
+    return next(v for v in problem.operator_by_name[name].variants if v.name == chosen)
 
 
 def _workers(problem: Problem, plan: Plan) -> Iterator[str]:
@@ -38,9 +39,8 @@ def _workers(problem: Problem, plan: Plan) -> Iterator[str]:
     served: dict[str, float] = defaultdict(float)
     busy: dict[str, float] = defaultdict(float)
     held: dict[str, dict[str, str]] = defaultdict(dict)
-    for route in plan.routes:
-        selection = _selection(plan, route)
-        rates = reference_rates.rates(problem, selection)
+    for route, selection in _selections(plan):
+        rates = reference_rates.rates(problem, selection, route.workers)
         for name, worker in route.workers.items():
             pool, chosen = pool_of[worker].name, selection[name]
             size = batch[name, chosen][pool]
@@ -68,10 +68,9 @@ def _links(problem: Problem, plan: Plan) -> Iterator[str]:
     sources = {source.name: source for source in problem.sources}
     limits = {(link.upstream_tier, link.downstream_tier): link.bandwidth_bytes_per_s for link in problem.links}
     sent: dict[tuple[str, str], float] = defaultdict(float)
-    for route in plan.routes:
-        selection = _selection(plan, route)
-        rates = reference_rates.rates(problem, selection)
-        for operator in (own for own in problem.operators if own.name in route.workers):
+    for route, selection in _selections(plan):
+        rates = reference_rates.rates(problem, selection, route.workers)
+        for operator in (problem.operator_by_name[name] for name in route.workers):
             for edge in operator.inputs:
                 upstream = sources.get(edge.upstream)
                 if upstream is not None:
@@ -93,9 +92,10 @@ def _links(problem: Problem, plan: Plan) -> Iterator[str]:
 
 def _batches(problem: Problem, plan: Plan) -> Iterator[str]:
     kinds = [(edge, edge.kind.value) for operator in problem.operators for edge in operator.inputs]
+    gathering = {edge.downstream for edge, kind in kinds if kind == "gather"}
+    splitting = {edge.upstream for edge, kind in kinds if kind == "fan_out"}
     for operator in (one for o in plan.operators for one in (o, *o.others)):
-        gathers = any(kind == "gather" for edge, kind in kinds if edge.downstream == operator.name)
-        splits = any(kind == "fan_out" for edge, kind in kinds if edge.upstream == operator.name)
+        gathers, splits = operator.name in gathering, operator.name in splitting
         for pool, size in operator.batch.items():
             if size > 1 and (gathers or splits):
                 yield f"{operator.name} takes {size} requests at once on {pool}, but gathers or fans out"
@@ -104,7 +104,8 @@ def _batches(problem: Problem, plan: Plan) -> Iterator[str]:
 
 
 def _counts(problem: Problem, plan: Plan) -> Iterator[str]:
+    counts = Counter(worker.pool for worker in plan.workers)
     for pool in problem.pools:
-        used = sum(worker.pool == pool.name for worker in plan.workers)
+        used = counts[pool.name]
         if used > pool.count:
             yield f"{used} workers of {pool.name}, which has {pool.count}"
