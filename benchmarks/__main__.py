@@ -9,6 +9,7 @@ from benchmarks import (  # noqa: F401  (each registers itself)
     kubernetes,
     latency,
     learning,
+    many_workflows,
     mixed_variants,
     pipelines,
     serving_overhead,

@@ -84,7 +84,7 @@ class Rounds:
             before = self.floor, self.bound
             if not self._priced(prices, None):
                 return
-            point = self.master.relaxed(self._highest())
+            point = self.master.relaxed(self._highest(self._dearest))
             self.floor = point.value
             self.effort.tell(
                 f"round {number + 1}: relaxed {point.value:.4f}, hoped {self.hoped:.4f}, bound {self.bound:.4f}, "
@@ -103,12 +103,12 @@ class Rounds:
 
         `counts`: of common workers, if fixed.
         """
-        point = self.master.relaxed(self._highest(), counts)
-        self._priced(self._next(point), groups)
+        settings = self.effort.settings
+        point = self.master.relaxed(self._highest(settings.dearest_whole), counts)
+        self._priced(self.center.between(point.prices, settings.smoothing), groups)
 
-    def _highest(self) -> Prices:
-        """The present limit on prices."""
-        return Prices.highest(self.split, self._dearest, max(self.bound, 0.0))
+    def _highest(self, factor: float) -> Prices:
+        return Prices.highest(self.split, factor, max(self.bound, 0.0))
 
     def _next(self, point: MasterPoint) -> Prices:
         """Prices between those of the best bound and the master's; the limit rises where the master breaks capacity."""

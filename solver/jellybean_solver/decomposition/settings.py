@@ -22,6 +22,7 @@ class DecompositionSettings:
     local_gap: float = 0.1  # share of the gap: of the solve of one workflow
     alike_gap: float = 0.4  # share of the gap: of workflows of equal shape
     dearest: float = 2.0  # first limit on the price of a common worker, over what is paid for it
+    dearest_whole: float = 10.0  # that limit where numbers of workers are fixed
     dearer: float = 1.5  # factor on that limit after each round in which the common capacity does not suffice
     dear: float = 20.0  # cost of not serving a workflow, over the highest cost of serving one
     packings: int = 8  # most choices of whole common workers
