@@ -12,6 +12,7 @@ from jellybean_solver.decomposition.search import Decomposed, decompose
 from jellybean_solver.decomposition.split import Split, split
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.errors import OutOfTimeError, SolverError
+from jellybean_solver.fleet.settings import DEFAULT_SETTINGS
 from jellybean_solver.model.evaluate import evaluate
 from jellybean_solver.model.plan import Certificate
 from jellybean_solver.model.problem import Problem
@@ -25,8 +26,11 @@ MOST_NAMED = 3  # workflows without a plan whose reasons are given
 
 
 def has_many_workflows(problem: Problem) -> bool:
-    """True if the workflows are to be planned one by one."""
-    return len(problem.workflows) > MOST_TOGETHER
+    """True if the workflows are to be planned one by one: they are many, and no longer of middle size together."""
+    if len(problem.workflows) <= MOST_TOGETHER:
+        return False
+    places = sum(len(variant.service) for operator in problem.operators for variant in operator.variants)
+    return places > DEFAULT_SETTINGS.middle_size
 
 
 def solve_many(problem: Problem, gap: float | None, limit: Clock, *, explained: bool) -> Solution:
