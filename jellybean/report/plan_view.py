@@ -16,6 +16,7 @@ from jellybean.display.terminal import GOOD, WARN
 from jellybean.documents import override_options
 from jellybean.planning.mixing import selection_lines
 from jellybean.planning.predicted_latency import Judged
+from jellybean.report.workflows_summary import is_summarised, summary
 from jellybean_solver import (
     CLOSED_FORM_RATIO,
     CPU,
@@ -46,9 +47,11 @@ def plan_text(
     """
     parts: list[RenderableType] = [plan_line(plan, solve_s)]
     parts += [Padding(Text(line, WARN), (0, 0, 0, 2), expand=False) for line in stale_lines(plan)]
-    if plan.workflows:
-        parts.append(Padding(_workflows(plan), (0, 0, 0, 2), expand=False))
-    parts.append(Padding(_placements(plan), (0, 0, 0, 2), expand=False))
+    if is_summarised(plan):
+        parts += [Padding(part, (0, 0, 0, 2), expand=False) for part in summary(plan)]
+    else:
+        tables = [_workflows(plan), _placements(plan)] if plan.workflows else [_placements(plan)]
+        parts += [Padding(table, (0, 0, 0, 2), expand=False) for table in tables]
     parts += [Padding(Text(line), (0, 0, 0, 2), expand=False) for line in latencies]
     notes = (*survival_lines(plan), *selection_lines(plan), *cut_lines(plan), *hop_lines(plan), *option_lines(plan))
     parts += [Padding(Text(line, "dim"), (0, 0, 0, 2), expand=False) for line in notes]
