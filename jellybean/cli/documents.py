@@ -103,7 +103,8 @@ def validate(
         for name, part in parts.items()
     )
     count = sum(pool.count * fleet.sites.get(pool.tier, 1) for pool in fleet.workers.values())
-    workers = f"{count:,} worker{'s' * (count != 1)} in {_count(fleet.workers, 'pool')}"
+    pools = next(iter(parts.values())).infrastructure.workers  # as written: sites that differ have each of their own
+    workers = f"{count:,} worker{'s' * (count != 1)} in {_count(pools, 'pool')}"
     between = ", " if len(parts) == 1 else "; "
     sites = (
         [f"{len(project.workflows):,} sites"] if isinstance(project, MultiWorkflowProject) and project.written else []
