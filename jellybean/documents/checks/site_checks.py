@@ -99,12 +99,17 @@ def _unequal_rates(table: SiteTable, document: WorkflowDocument) -> Iterator[Doc
                 if not math.isclose(own_per_s, rate_per_s, rel_tol=_RATE_TOLERANCE):
                     figures = f"{name} {own_per_s:.6g}/s, {first} {rate_per_s:.6g}/s"
                     message = f"a request has one message of each source, but their rates differ: {figures}"
-                    column = f"sources.{name}.rate"
+                    column = next((own for own in (_rate(name), _rate(first)) if own in site.values), _rate(name))
                     yield table.problem(site, column, message, "give them one rate")
 
 
+def _rate(source: str) -> str:
+    """The column with a source's rate."""
+    return f"sources.{source}.rate"
+
+
 def _rate_per_s(site: Site, document: WorkflowDocument, source: str) -> float:
-    return float(site.values.get(f"sources.{source}.rate", document.sources[source].rate_per_s))
+    return float(site.values.get(_rate(source), document.sources[source].rate_per_s))
 
 
 def _unknown_accuracies(table: SiteTable, profiles: CheckedProfiles | None) -> Iterator[DocumentProblem]:
