@@ -52,8 +52,7 @@ def is_summarised(plan: Plan) -> bool:
 
 def noun(plan: Plan) -> str:
     """What the workflows of a plan are: sites that differ, each in a tier of its own, or unlike workflows."""
-    owned = all(_written_name(source.tier, plan.workflow_of(source.name)) != source.tier for source in plan.sources)
-    return "site" if owned else "workflow"
+    return "site" if all(WORKFLOW_SEPARATOR in source.tier for source in plan.sources) else "workflow"
 
 
 def groups(plan: Plan) -> list[Group]:
@@ -63,7 +62,7 @@ def groups(plan: Plan) -> list[Group]:
         placed[plan.workflow_of(placement.operator)].append(placement)
     found: dict[Choices, list[PlannedWorkflow]] = {}
     for workflow in plan.workflows:
-        found.setdefault(_choices(workflow.name, placed[workflow.name]), []).append(workflow)
+        found.setdefault(_choices(placed[workflow.name]), []).append(workflow)
     made = [Group(choices, tuple(workflows)) for choices, workflows in found.items()]
     return sorted(made, key=lambda group: (-len(group.workflows), -group.usd_per_h))
 
@@ -111,9 +110,8 @@ def _pools(plan: Plan) -> Table:
     users: dict[str, set[str]] = {}
     for worker in plan.workers:
         names = {plan.workflow_of(name) for name in worker.rates_per_s}
-        owner = next(iter(names)) if len(names) == 1 else ""
-        pool = _written_name(worker.pool, owner)
-        use = uses.setdefault(pool, _PoolUse(_written_name(worker.tier, owner)))
+        pool = written_pool(worker.pool)
+        use = uses.setdefault(pool, _PoolUse(written_tier(worker.tier)))
         sites = plan.sites.get(worker.tier, 1)
         use.count += sites
         use.usd_per_h += sites * worker.price_usd_per_h
@@ -149,9 +147,9 @@ def _operators(plan: Plan) -> Table:
     places: dict[str, dict[str, set[str]]] = {}
     for placement in plan.placements:
         workflow = plan.workflow_of(placement.operator)
-        operator = _short(placement.operator)
+        operator = operator_in_workflow(placement.operator)
         variants.setdefault(operator, {}).setdefault(placement.variant, set()).add(workflow)
-        places.setdefault(operator, {}).setdefault(_written_name(placement.tier, workflow), set()).add(workflow)
+        places.setdefault(operator, {}).setdefault(written_tier(placement.tier), set()).add(workflow)
     table = _table("operator", f"{noun(plan)}s by variant", f"{noun(plan)}s by tier")
     for operator, chosen in variants.items():
         table.add_row(Text(operator), Text(_counts(chosen)), Text(_counts(places[operator])))
@@ -172,22 +170,25 @@ def _table(*left: str, right: Sequence[str] = ()) -> Table:
     return table
 
 
-def _choices(workflow: str, placements: Sequence[Placement]) -> Choices:
+def _choices(placements: Sequence[Placement]) -> Choices:
     """Places with what runs there, by the names that the documents give; lists keep the order of the placements."""
     by_place: dict[str, dict[tuple[str, str], None]] = {}
     for placement in placements:
-        chosen = by_place.setdefault(_written_name(placement.tier, workflow), {})
-        chosen[_short(placement.operator), placement.variant] = None
+        chosen = by_place.setdefault(written_tier(placement.tier), {})
+        chosen[operator_in_workflow(placement.operator), placement.variant] = None
     return tuple((place, tuple(chosen)) for place, chosen in sorted(by_place.items()))
 
 
-def _short(operator: str) -> str:
+def operator_in_workflow(operator: str) -> str:
     """The operator's name within its workflow."""
     return operator.partition(WORKFLOW_SEPARATOR)[2]
 
 
-def _written_name(name: str, workflow: str) -> str:
-    """The name that the documents give to a tier or pool of one site: without the site's name."""
-    if not workflow:
-        return name
-    return name.removesuffix(f"{WORKFLOW_SEPARATOR}{workflow}").removeprefix(f"{workflow}{WORKFLOW_SEPARATOR}")
+def written_tier(tier: str) -> str:
+    """The name that the documents give to a tier; that of one site of several is `store/paris`."""
+    return tier.partition(WORKFLOW_SEPARATOR)[0]
+
+
+def written_pool(pool: str) -> str:
+    """The name that the documents give to a pool; that of one site of several is `paris/box`."""
+    return pool.rpartition(WORKFLOW_SEPARATOR)[2]
