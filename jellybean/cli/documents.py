@@ -20,7 +20,14 @@ from jellybean.cli.projects import (
     warn_about_stale_profiles,
 )
 from jellybean.display.terminal import BAD
-from jellybean.documents import MultiWorkflowProject, build_problem, json_schemas, load_any_project, require_folder
+from jellybean.documents import (
+    MultiWorkflowProject,
+    build_problem,
+    json_schemas,
+    load_any_project,
+    require_folder,
+    written_projects,
+)
 from jellybean.documents.layout import WORKFLOW_FILE, workflow_folders
 from jellybean.documents.todos import Todo, read_todos, remove_todos
 from jellybean.errors import DocumentError, DocumentProblem
@@ -83,7 +90,7 @@ def validate(
     tell_never_measured(project)
     for folder, reason in (unserved := unservable_reasons(project)).items():
         warn(f"{folder / WORKFLOW_FILE}: {reason}")
-    parts = project.workflows if isinstance(project, MultiWorkflowProject) else {project.workflow.name: project}
+    parts = written_projects(project)
     if json:
         outdated = [entry.to_dict() for part in parts.values() for entry in part.stale]
         lists = _json_lists(todos, fixed, removed, comments)
@@ -96,9 +103,13 @@ def validate(
         for name, part in parts.items()
     )
     count = sum(pool.count * fleet.sites.get(pool.tier, 1) for pool in fleet.workers.values())
-    workers = f"{count:,} worker{'s' * (count != 1)} in {_count(fleet.workers, 'pool')}"
+    pools = next(iter(parts.values())).infrastructure.workers  # as written: sites that differ have each of their own
+    workers = f"{count:,} worker{'s' * (count != 1)} in {_count(pools, 'pool')}"
     between = ", " if len(parts) == 1 else "; "
-    out.print(f"valid: {between.join([*workflows, workers])}")
+    sites = (
+        [f"{len(project.workflows):,} sites"] if isinstance(project, MultiWorkflowProject) and project.written else []
+    )
+    out.print(f"valid: {between.join([*workflows, *sites, workers])}")
     for folder in unprofiled:
         warn(f"{folder / 'profiles.yaml'} does not exist yet; run: jellybean profile {directory}")
     _print_todos(todos)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +12,6 @@ from jellybean.cli.console import say, warn
 from jellybean.display import formats
 from jellybean.documents import (
     AnyProject,
-    MultiWorkflowProject,
     Project,
     load_any_project,
     load_project,
@@ -20,6 +19,7 @@ from jellybean.documents import (
     override_options,
     request_graph,
     require_current,
+    written_projects,
 )
 from jellybean.documents.layout import WORKFLOW_FILE
 from jellybean.documents.overrides import option_text
@@ -96,7 +96,7 @@ def _warn(project: AnyProject, *, shows_times: bool) -> None:
 
 def warn_about_stale_profiles(project: AnyProject) -> None:
     """Warn about the stale profiles that `--stale` accepts."""
-    for part in _parts(project):
+    for part in written_projects(project).values():
         for entry in part.stale if part.accept_stale else ():
             warn(f"stale: {entry.problem}")
 
@@ -104,7 +104,7 @@ def warn_about_stale_profiles(project: AnyProject) -> None:
 def warn_about_times(project: AnyProject) -> None:
     """Warn about times that were measured on other machines or a busy one, with the next step."""
     warn_about_hop(project)
-    for part in _parts(project):
+    for part in written_projects(project).values():
         if notes := machine_notes(part):
             file, command = part.directory / "profiles.yaml", f"jellybean profile {project.directory}"
             warn(f"{file}: {'; '.join(notes)}; to measure them here: {command}")
@@ -112,14 +112,14 @@ def warn_about_times(project: AnyProject) -> None:
 
 def warn_about_figures(project: AnyProject) -> None:
     """Warn about figures of a workflow that its models or its profiles contradict."""
-    for part in _parts(project):
+    for part in written_projects(project).values():
         for note in part.figure_notes:
             warn(f"{part.directory / WORKFLOW_FILE}: {note}")
 
 
 def warn_about_hop(project: AnyProject) -> None:
     """Warn about a time of messages that was measured on a busy machine, as all predicted latencies contain it."""
-    for part in _parts(project):
+    for part in written_projects(project).values():
         profiles = part.profiles
         if profiles is not None and profiles.hop is not None and (why := hop_noise(profiles)):
             file, command = part.directory / "profiles.yaml", f"jellybean profile {project.directory}"
@@ -131,7 +131,7 @@ def warn_about_hop(project: AnyProject) -> None:
 
 def tell_never_measured(project: AnyProject) -> None:
     """Name the worker types that were never measured on their own device, and how they can be."""
-    for part in _parts(project):
+    for part in written_projects(project).values():
         names = never_measured(part.workflow, part.infrastructure, part.profiles) if part.profiles is not None else ()
         if names:
             file, command = part.directory / "profiles.yaml", f"jellybean profile {project.directory} --fresh"
@@ -143,7 +143,9 @@ def tell_never_measured(project: AnyProject) -> None:
 
 def unservable_reasons(project: AnyProject) -> dict[Path, str]:
     """Folder of a workflow that can be planned and simulated, but not served -> the reason."""
-    reasons = {part.directory: independent_streams_text(request_graph(part)) for part in _parts(project)}
+    reasons = {
+        part.directory: independent_streams_text(request_graph(part)) for part in written_projects(project).values()
+    }
     return {folder: reason for folder, reason in reasons.items() if reason}
 
 
@@ -151,7 +153,3 @@ def require_servable(project: Project) -> None:
     """JellyBeanError if the workflow cannot be served, whatever the plan."""
     for reason in unservable_reasons(project).values():
         raise JellyBeanError(f"{project.workflow.name}: {reason}")
-
-
-def _parts(project: AnyProject) -> Iterable[Project]:
-    return project.workflows.values() if isinstance(project, MultiWorkflowProject) else [project]

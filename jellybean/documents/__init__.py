@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jellybean.documents.heldout import HeldOut, load_heldout
-from jellybean.documents.multi_workflow import AnyProject, MultiWorkflowProject, load_any_project
+from jellybean.documents.multi_workflow import AnyProject, MultiWorkflowProject, load_any_project, written_projects
 from jellybean.documents.overrides import override_options
 from jellybean.documents.planning_problem.build import build_problem, request_graph, require_current
 from jellybean.documents.planning_problem.cuts import build_cuts
@@ -34,4 +34,5 @@ __all__ = [
     "require_current",
     "require_folder",
     "write_profiles",
+    "written_projects",
 ]

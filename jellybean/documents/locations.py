@@ -10,6 +10,7 @@ from typing import Any
 from jellybean.documents.layout import INFRASTRUCTURE_FILE, WORKFLOW_FILE, WORKFLOWS_FOLDER, document_files
 from jellybean.documents.multi_workflow import AnyProject, MultiWorkflowProject
 from jellybean.documents.overrides import apply_multi_workflow_overrides, apply_overrides
+from jellybean.documents.project import Project
 from jellybean.documents.schema.reader import DocPath, Tree, dotted, read_file
 
 
@@ -65,12 +66,22 @@ def document_locations(project: AnyProject, overrides: Sequence[str] = ()) -> Do
         trees = {name: read_file(file) for name, file in files.items() if name != "profiles"}
         apply_overrides(trees, overrides)
         return DocumentLocations(trees)
+    if project.written is not None:
+        return _of_sites(project, project.written, overrides)
     fleet = read_file(project.directory / INFRASTRUCTURE_FILE)
     own = {name: {"workflow": read_file(p.directory / WORKFLOW_FILE)} for name, p in project.workflows.items()}
     apply_multi_workflow_overrides(fleet, own, overrides)
     return DocumentLocations(
         {"infrastructure": fleet, **{n: trees["workflow"] for n, trees in own.items()}}, qualified=True
     )
+
+
+def _of_sites(project: MultiWorkflowProject, written: Project, overrides: Sequence[str]) -> DocumentLocations:
+    """Locations for a project with sites that differ: all of them have the workflow of the written documents."""
+    files = document_files(written.directory)
+    trees = {name: read_file(files[name]) for name in ("workflow", "infrastructure")}
+    apply_overrides(trees, overrides)
+    return DocumentLocations(trees | dict.fromkeys(project.workflows, trees["workflow"]))
 
 
 def _text(value: Any) -> str:

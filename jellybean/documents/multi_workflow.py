@@ -1,6 +1,7 @@
 """Load several workflows that share one fleet: `DIR/infrastructure.yaml` and the documents in `DIR/workflows/NAME/`.
 
 Each `workflows/NAME` folder is also a project of its own on the shared fleet, for commands that take one workflow.
+A project whose sites differ is one of several workflows too, one for each site.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from jellybean.documents.project import (
     blame_overrides,
     check_one_workflow,
     checked_project,
-    load_project,
+    load_written_project,
     require_folder,
 )
 from jellybean.documents.schema.fields import NAME_PATTERN
@@ -36,6 +37,8 @@ from jellybean.documents.schema.profiles import ProfilesDocument
 from jellybean.documents.schema.reader import Tree, read_file
 from jellybean.documents.schema.validation import CheckedDocument, validate_tree
 from jellybean.documents.schema.workflow import WorkflowDocument
+from jellybean.documents.site_table import SiteTable
+from jellybean.documents.unlike_sites import UnlikeSites
 from jellybean.errors import DocumentError, DocumentProblem
 
 _NAME = re.compile(NAME_PATTERN)
@@ -44,17 +47,26 @@ _RESERVED = frozenset([*SECTIONS, *(key for keys in SECTIONS.values() for key in
 
 @dataclass(frozen=True)
 class MultiWorkflowProject:
-    """Validated documents of several workflows on one fleet, keyed by folder name. `overrides`: as of a `Project`."""
+    """Validated documents of several workflows on one fleet, keyed by folder name, or by site if sites differ.
+
+    `overrides`: as of a `Project`. `written`: the project as its documents state it, if they are expanded by site.
+    """
 
     directory: Path
     infrastructure: InfrastructureDocument
     workflows: Mapping[str, Project]
     overrides: tuple[str, ...] = ()
+    written: Project | None = None
 
     @property
     def name(self) -> str:
-        """Name of the project: its folder's name."""
-        return self.directory.resolve().name
+        """Name of the project: its folder's name, or that of the workflow of all sites."""
+        return self.directory.resolve().name if self.written is None else self.written.workflow.name
+
+    @property
+    def written_workflows(self) -> Mapping[str, Project]:
+        """The projects that documents state, each once: a workflow of many sites is one."""
+        return self.workflows if self.written is None else {self.name: self.written}
 
 
 AnyProject = Project | MultiWorkflowProject
@@ -69,7 +81,8 @@ def load_any_project(
     """
     require_folder(directory)
     if not holds_several_workflows(directory):
-        return load_project(directory, overrides, profiles=profiles, accept_stale=accept_stale)
+        project = load_written_project(directory, overrides, profiles=profiles, accept_stale=accept_stale)
+        return project if project.site_table is None else _by_site(project, project.site_table)
     try:
         return _load(directory, overrides, profiles=profiles, accept_stale=accept_stale)
     except DocumentError as error:
@@ -77,6 +90,17 @@ def load_any_project(
             raise
         plain = partial(_load, directory, (), profiles=profiles)
         raise DocumentError(blame_overrides(error.problems, plain, overrides)) from error
+
+
+def _by_site(project: Project, table: SiteTable) -> MultiWorkflowProject:
+    """The project with a workflow for each of its sites, which differ."""
+    sites = UnlikeSites(project, table)
+    return MultiWorkflowProject(project.directory, sites.fleet(), sites.workflows(), project.overrides, project)
+
+
+def written_projects(project: AnyProject) -> Mapping[str, Project]:
+    """The projects that documents state, by the name of their workflow: what is measured, checked and warned about."""
+    return project.written_workflows if isinstance(project, MultiWorkflowProject) else {project.workflow.name: project}
 
 
 def _load(
@@ -89,6 +113,7 @@ def _load(
     problems += apply_multi_workflow_overrides(fleet, trees, overrides)
     infrastructure = validate_tree(InfrastructureDocument, fleet)
     check_infrastructure(infrastructure)
+    _refuse_sites_that_differ(infrastructure)
     workflows: dict[str, CheckedDocument[WorkflowDocument]] = {}
     profiled: dict[str, CheckedDocument[ProfilesDocument]] = {}
     models: dict[str, Models] = {}
@@ -114,6 +139,12 @@ def _load(
     }
     projects = {name: replace(project, accept_stale=accept_stale) for name, project in projects.items()}
     return MultiWorkflowProject(directory, infrastructure.document, projects, last_of_each_path(overrides))
+
+
+def _refuse_sites_that_differ(infrastructure: CheckedDocument[InfrastructureDocument]) -> None:
+    for tier in infrastructure.document.site_files if infrastructure.document is not None else ():
+        message = "sites that differ are for a project of one workflow, but this one has a folder workflows/"
+        infrastructure.tree.add(("sites", tier), message, "write a number of sites, or plan workflows/NAME alone")
 
 
 def _trees(folder: Path, *, profiles: bool) -> dict[str, Tree]:

@@ -12,6 +12,7 @@ from jellybean.documents.checks.files import check_files
 from jellybean.documents.checks.label_checks import check_labels
 from jellybean.documents.checks.model_fit import Models
 from jellybean.documents.checks.profile_checks import check_batches, check_profiles, check_types
+from jellybean.documents.checks.site_checks import check_sites_that_differ, most_of_any_site
 from jellybean.documents.checks.state_checks import check_states
 from jellybean.documents.checks.workflow_checks import (
     check_infrastructure,
@@ -36,6 +37,7 @@ from jellybean.documents.schema.profiles import ProfilesDocument
 from jellybean.documents.schema.reader import read_file
 from jellybean.documents.schema.validation import CheckedDocument, validate_tree
 from jellybean.documents.schema.workflow import WorkflowDocument
+from jellybean.documents.site_table import SiteTable
 from jellybean.errors import DocumentError, DocumentProblem
 from jellybean.quantities import nearest_name
 from jellybean_agent import this_machine
@@ -50,7 +52,8 @@ class Project:
 
     `content`: the content of its files. `stale`: entries of the profiles that no longer match it. `accept_stale`: the
     problem may be built from them. `overrides`: the `--set` options that the documents were changed by.
-    `figure_notes`: figures of the workflow that its models or profiles contradict.
+    `figure_notes`: figures of the workflow that its models or profiles contradict. `site_table`: sites that differ, in
+    a project as it is written; each of them is planned as a project of its own.
     """
 
     directory: Path
@@ -62,6 +65,7 @@ class Project:
     accept_stale: bool = False
     overrides: tuple[str, ...] = ()
     figure_notes: tuple[str, ...] = ()
+    site_table: SiteTable | None = None
 
 
 def load_project(
@@ -75,8 +79,23 @@ def load_project(
     """Read and validate a project's documents after applying `--set` options. DocumentError lists all problems.
 
     `profiles`: also load profiles.yaml. `files`: also check the model and array files that the documents name.
-    `accept_stale`: a problem may be built from profiles that no longer match the files.
+    `accept_stale`: a problem may be built from profiles that no longer match the files. Sites that differ are refused.
     """
+    project = load_written_project(directory, overrides, profiles=profiles, files=files, accept_stale=accept_stale)
+    if project.site_table is not None:
+        raise DocumentError([_sites_that_differ(directory, project.site_table)])
+    return project
+
+
+def load_written_project(
+    directory: Path,
+    overrides: Sequence[str] = (),
+    *,
+    profiles: bool = True,
+    files: bool = True,
+    accept_stale: bool = False,
+) -> Project:
+    """As `load_project`, but a project whose sites differ is returned as it is written, with their table."""
     require_folder(directory)
     if holds_several_workflows(directory):
         raise DocumentError([_several_workflows(directory)])
@@ -131,6 +150,17 @@ def _several_workflows(directory: Path) -> DocumentProblem:
     return DocumentProblem(str(directory), None, None, "", message, f"name the folder of one: {' or '.join(folders)}")
 
 
+def _sites_that_differ(directory: Path, table: SiteTable) -> DocumentProblem:
+    """The problem of a project with sites that differ, given to a command for one workflow."""
+    count = f"{len(table.sites)} site{'s' * (len(table.sites) != 1)}"
+    message = (
+        f"has {count} that differ ({table.file.name}), each planned as a workflow of its own, but this command takes "
+        "one workflow: a plan of several is not served yet"
+    )
+    hint = f"write a number of identical sites: --set sites.{table.tier}=2"
+    return DocumentProblem(str(directory), None, None, "", message, hint)
+
+
 def blame_overrides(
     problems: Sequence[DocumentProblem], plain: Callable[[], object], overrides: Sequence[str]
 ) -> list[DocumentProblem]:
@@ -163,14 +193,19 @@ def _load(directory: Path, overrides: Sequence[str], *, profiles: bool, files: b
     workflow = validate_tree(WorkflowDocument, trees["workflow"])
     infrastructure = validate_tree(InfrastructureDocument, trees["infrastructure"])
     profiled = validate_tree(ProfilesDocument, trees["profiles"]) if profiles else None
-    check_infrastructure(infrastructure)
-    models = check_one_workflow(directory if files else None, workflow, infrastructure, profiled)
+    table = check_sites_that_differ(workflow, infrastructure, profiled)
+    in_any_site = infrastructure
+    if infrastructure.document is not None and table is not None:
+        in_any_site = replace(infrastructure, document=most_of_any_site(infrastructure.document, table))
+    check_infrastructure(in_any_site)
+    models = check_one_workflow(directory if files else None, workflow, in_any_site, profiled)
     if shared_infrastructure_file(directory) is None:
         _check_unshared_fleet(infrastructure, profiled)
     problems += [problem for tree in trees.values() for problem in tree.problems]
     if problems or workflow.document is None or infrastructure.document is None:
         raise DocumentError(problems)
-    return checked_project(directory, workflow.document, infrastructure.document, profiled, models, files=files)
+    project = checked_project(directory, workflow.document, infrastructure.document, profiled, models, files=files)
+    return replace(project, site_table=table)
 
 
 def read_profiles(directory: Path) -> ProfilesDocument | None:

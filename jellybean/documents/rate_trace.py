@@ -5,19 +5,17 @@ A rate holds from its row's time until the source's next row. All problems are r
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from jellybean.documents.csv_lines import cell_columns, cells_of, read_lines
 from jellybean.errors import DocumentError, DocumentProblem
 from jellybean.quantities import did_you_mean, quoted
-from jellybean_agent import describe_error
-from jellybean_solver import Plan, Problem, RateTrace, Source, rate_trace, request_streams, size_text
+from jellybean_solver import Plan, Problem, RateTrace, Source, rate_trace, request_streams
 
 HEADER = ("time_s", "source", "rate_per_s")
-MAX_BYTES = 64 * 2**20
 SINGLE_TIME_LENGTH_S = 60.0  # length of a trace that has one time only
 _MAX_PROBLEMS = 100
 _MAX_RATE_PER_S = 1e6  # a larger rate is a mistake: its simulation would never finish
@@ -84,30 +82,15 @@ def read_rate_trace(path: Path, plan: Plan | Problem) -> RateTraceFile:
 
 
 def _lines(path: Path, reading: _Reading) -> list[str]:
-    try:
-        size = path.stat().st_size
-        if size > MAX_BYTES:
-            reading.problem(1, 1, f"the file has {size_text(size)}; at most {size_text(MAX_BYTES)} are read")
-            return []
-        return path.read_text(encoding="utf-8-sig").splitlines()
-    except OSError as error:
-        reading.problems.append(
-            DocumentProblem(
-                reading.file,
-                None,
-                None,
-                "",
-                f"cannot be read: {describe_error(error)}",
-                f"its header is {','.join(HEADER)}",
-            )
-        )
-    except UnicodeDecodeError as error:
-        reading.problem(1, 1, f"is not UTF-8 text: {error.reason} at byte {error.start}")
-    return []
+    lines = read_lines(path, f"its header is {','.join(HEADER)}")
+    if isinstance(lines, DocumentProblem):
+        reading.problems.append(lines)
+        return []
+    return lines
 
 
 def _read_rows(lines: Sequence[str], reading: _Reading) -> None:
-    if not lines or tuple(cell.strip() for cell in _cells(lines[0])) != HEADER:
+    if not lines or tuple(cell.strip() for cell in cells_of(lines[0])) != HEADER:
         header = quoted(lines[0]) if lines else "missing"
         reading.problem(1, 1, f"the header is {header}", f"write {','.join(HEADER)}")
         return
@@ -121,20 +104,12 @@ def _read_rows(lines: Sequence[str], reading: _Reading) -> None:
         reading.problem(1, 1, "the file has no rows below the header", hint)
 
 
-def _cells(line: str) -> list[str]:
-    """The fields of one line; a quoted field cannot contain a line break."""
-    try:
-        return next(csv.reader([line], strict=True))
-    except (csv.Error, StopIteration):
-        return [line]
-
-
 def _read_row(number: int, line: str, reading: _Reading) -> None:
-    cells = _cells(line)
+    cells = cells_of(line)
     if len(cells) != len(HEADER):
         reading.problem(number, 1, f"{len(cells)} fields instead of 3: {quoted(line)}", "write time,source,rate")
         return
-    columns = _columns(line, cells)
+    columns = cell_columns(line, cells)
     time_s = _number("time", cells[0], "seconds", number, columns[0], reading)
     rate = _number("rate", cells[2], "requests per second", number, columns[2], reading)
     name = cells[1].strip()
@@ -155,16 +130,6 @@ def _read_row(number: int, line: str, reading: _Reading) -> None:
         reading.problem(number, columns[0], text, "the times of a source must increase")
         return
     rows.append(_Row(number, time_s, rate))
-
-
-def _columns(line: str, cells: Sequence[str]) -> Sequence[int]:
-    """Column at which each field starts; 1 for all fields of a line with quotes."""
-    if '"' in line:
-        return [1] * len(cells)
-    starts = [1]
-    for cell in cells[:-1]:
-        starts.append(starts[-1] + len(cell) + 1)
-    return starts
 
 
 def _number(name: str, text: str, unit: str, line: int, column: int, reading: _Reading) -> float | None:

@@ -16,6 +16,7 @@ from jellybean.display.terminal import GOOD, WARN
 from jellybean.documents import override_options
 from jellybean.planning.mixing import selection_lines
 from jellybean.planning.predicted_latency import Judged
+from jellybean.report.workflows_summary import MOST_NAMED, is_summarised, noun, summary
 from jellybean_solver import (
     CLOSED_FORM_RATIO,
     CPU,
@@ -46,9 +47,11 @@ def plan_text(
     """
     parts: list[RenderableType] = [plan_line(plan, solve_s)]
     parts += [Padding(Text(line, WARN), (0, 0, 0, 2), expand=False) for line in stale_lines(plan)]
-    if plan.workflows:
-        parts.append(Padding(_workflows(plan), (0, 0, 0, 2), expand=False))
-    parts.append(Padding(_placements(plan), (0, 0, 0, 2), expand=False))
+    if is_summarised(plan):
+        parts += [Padding(part, (0, 0, 0, 2), expand=False) for part in summary(plan)]
+    else:
+        tables = [_workflows(plan), _placements(plan)] if plan.workflows else [_placements(plan)]
+        parts += [Padding(table, (0, 0, 0, 2), expand=False) for table in tables]
     parts += [Padding(Text(line), (0, 0, 0, 2), expand=False) for line in latencies]
     notes = (*survival_lines(plan), *selection_lines(plan), *cut_lines(plan), *hop_lines(plan), *option_lines(plan))
     parts += [Padding(Text(line, "dim"), (0, 0, 0, 2), expand=False) for line in notes]
@@ -61,9 +64,15 @@ def plan_text(
 
 
 def p99_lines(judged: Judged) -> Iterator[str]:
-    """One line per p99 target: the predicted p99 with its interval, and the closed form with its known error."""
+    """One line per p99 target: the predicted p99 with its interval, and the closed form with its known error.
+
+    Of many workflows only those nearest to their targets.
+    """
     closed, (low, high) = p99_by_workflow(judged.plan), CLOSED_FORM_RATIO
-    for name, p99 in judged.p99.items():
+    nearest = sorted(judged.p99, key=lambda name: -judged.p99[name].p99_s / judged.targets_s[name])
+    shown = nearest[:MOST_NAMED] if is_summarised(judged.plan) else list(judged.p99)
+    for name in shown:
+        p99 = judged.p99[name]
         of, target = f" of {name}" if name else "", formats.duration(judged.targets_s[name])
         made = formats.count(p99.simulations, "simulation")
         made += "" if p99.complete else ", no more for lack of time"
@@ -72,6 +81,8 @@ def p99_lines(judged: Judged) -> Iterator[str]:
             f"p99 latency{of} {formats.interval(p99.p99_s, p99.low_s, p99.high_s)} <= {target} ({made}; "
             f"{estimate if math.isfinite(closed[name]) else 'no closed form: a queue has no spare capacity'})"
         )
+    if len(shown) < len(judged.p99):
+        yield f"the other {formats.count(len(judged.p99) - len(shown), noun(judged.plan))}: further below their targets"
 
 
 def stale_lines(plan: Plan) -> tuple[str, ...]:

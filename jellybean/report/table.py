@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from statistics import mean
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -18,8 +17,16 @@ from jellybean.display.terminal import BAD, GOOD, LOAD, WARN
 from jellybean.report.comparison import METRIC_BY_KEY, Comparison, ComparisonVerdict, SloState
 from jellybean.report.headline import HeadlineLevel
 from jellybean.report.plan_view import plan_text
-from jellybean.report.report import Report
+from jellybean.report.report import Report, WorkflowUse
 from jellybean.report.utilisation import TOLERANCE, WorkerUse
+from jellybean.report.workflows_summary import (
+    MOST_NAMED,
+    is_summarised,
+    noun,
+    operator_in_workflow,
+    written_pool,
+    written_tier,
+)
 
 BAR_CELLS = 16
 WORKFLOW_FIGURES = ("accuracy", "throughput_per_s", "latency_p50_s", "latency_p99_s")
@@ -113,7 +120,7 @@ def _figures(report: Report, *, intervals: bool) -> Table:
 def _costs(report: Report) -> Table:
     """Table of the workers' cost by operator, and of the traffic between tiers; the rows add up to the plan's cost."""
     breakdown, total = report.breakdown, report.plan.cost.total_usd_per_h
-    costs = [(share.name, share.usd_per_h) for share in breakdown.operators]
+    costs = _operator_costs(report)
     traffic = [(breakdown.traffic.name, breakdown.traffic.usd_per_h)]
     costs += traffic if breakdown.traffic.usd_per_h > 0 else []
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
@@ -125,6 +132,28 @@ def _costs(report: Report) -> Table:
     return table
 
 
+def _operator_costs(report: Report) -> list[tuple[str, float]]:
+    """The workers' cost by operator; with many workflows by operator of all sites, or by workflow."""
+    shares = report.breakdown.operators
+    if not is_summarised(report.plan):
+        return [(share.name, share.usd_per_h) for share in shares]
+    of_sites = noun(report.plan) == "site"
+    costs: dict[str, float] = {}
+    for share in shares:
+        name = operator_in_workflow(share.name) if of_sites else report.plan.workflow_of(share.name)
+        costs[name] = costs.get(name, 0.0) + share.usd_per_h
+    return list(costs.items())
+
+
+def _shown_workflows(report: Report) -> list[WorkflowUse]:
+    """Each workflow; of many those that miss a target, or else the slowest ones."""
+    if not is_summarised(report.plan):
+        return list(report.workflows)
+    broken = [own for own in report.workflows if any(slo.predicted_state is SloState.BROKEN for slo in own.slos)]
+    slowest = sorted(report.workflows, key=lambda own: -(own.predicted.get("latency_p99_s") or 0.0))
+    return (broken or slowest)[:MOST_NAMED]
+
+
 def _workflows(report: Report) -> Table:
     """Table of predicted figures and targets by workflow."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
@@ -132,7 +161,7 @@ def _workflows(report: Report) -> Table:
     for key in WORKFLOW_FIGURES:
         table.add_column(METRIC_BY_KEY[key].label, justify="right", no_wrap=True)
     table.add_column("targets")
-    for own in report.workflows:
+    for own in _shown_workflows(report):
         targets = [
             f"{metric.label} {'<=' if metric.lower_is_better else '>='} {metric.show(slo.target)} "
             f"{slo.predicted_state.value}"
@@ -166,8 +195,11 @@ def _workers(report: Report) -> Table:
     for heading in ("planned", *(["simulated"] if simulated else []), "measured"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
-    for key, members in groupby(report.workers, key=lambda worker: worker.pool if pools else worker.name_with_device):
-        workers = list(members)
+    members: dict[str, list[WorkerUse]] = {}
+    for worker in report.workers:
+        members.setdefault(written_pool(worker.pool) if pools else worker.name_with_device, []).append(worker)
+    for key, workers in members.items():
+        tier = workers[0].tier
         figures = [_mean(worker.load for worker in workers)]
         figures += [_mean(worker.simulated for worker in workers)] if simulated else []
         figures += [_mean(worker.measured for worker in workers)]
@@ -175,7 +207,7 @@ def _workers(report: Report) -> Table:
         cells = round(min(1.0, max(0.0, shown)) * BAR_CELLS)
         table.add_row(
             Text(f"{key} × {len(workers)}" if pools else key),
-            Text(formats.tier(workers[0].tier, report.plan.sites)),
+            Text(formats.tier(written_tier(tier) if pools else tier, report.plan.sites)),
             Text.assemble(("━" * cells, LOAD), ("─" * (BAR_CELLS - cells), "dim")),
             *map(formats.percent, figures),
             _workers_verdict(workers),

@@ -43,6 +43,7 @@ from jellybean.planning.project_plan import plan_project
 from jellybean.planning.proof import unproven
 from jellybean.report import plan_text
 from jellybean.report.records import record_prediction
+from jellybean.report.workflows_summary import MOST_NAMED, is_summarised
 from jellybean_solver import DEFAULT_GAP, Plan, to_document
 
 
@@ -164,15 +165,29 @@ def _simulation_table(plan: Plan, record: dict[str, Any]) -> Table:
         first = plan.sources[0]
         times = record["highest_rate_per_s"] / (first.rate_per_s * plan.sites.get(first.tier, 1))
         table.add_row("highest sustained rates", f"{times:.2f} times the planned rates")
-    for name, figures in record.get("workflows", {}).items():
+    for name, figures in _shown_workflows(plan, record):
         table.add_row(f"throughput {name}", f"{figures['throughput_per_s']:.1f} /s")
         for share in ("p50", "p99"):
             table.add_row(f"latency {share} {name}", _latency(figures, share))
-    for worker, busy in record.get("utilisation", {}).items():
+    for worker, busy in _shown_workers(plan, record):
         tier = plan.worker_by_name[worker].tier
         each = f" in each {tier}" if tier in plan.sites else ""
         table.add_row(f"utilisation {worker}{each}", f"{busy:.0%}")
     return table
+
+
+def _shown_workflows(plan: Plan, record: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Each workflow with its simulated figures; of many the slowest ones."""
+    workflows = list(record.get("workflows", {}).items())
+    if not is_summarised(plan):
+        return workflows
+    return sorted(workflows, key=lambda item: -(item[1]["latency_p99_s"] or 0.0))[:MOST_NAMED]
+
+
+def _shown_workers(plan: Plan, record: Mapping[str, Any]) -> list[tuple[str, float]]:
+    """Each worker with its simulated utilisation; of many workflows the busiest ones."""
+    workers = list(record.get("utilisation", {}).items())
+    return sorted(workers, key=lambda item: -item[1])[:MOST_NAMED] if is_summarised(plan) else workers
 
 
 def _latency(figures: Mapping[str, Any], share: str) -> str:

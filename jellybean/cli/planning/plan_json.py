@@ -13,7 +13,6 @@ from jellybean_solver import (
     WORKFLOW_SEPARATOR,
     Cost,
     Plan,
-    PlannedWorkflow,
     planned_cuts,
     selection_shares,
     to_document,
@@ -48,7 +47,7 @@ def plan_json(planned: Planned, kept: str = "") -> dict[str, Any]:
         "hash": to_document(plan)["hash"],
         "cost_usd_per_h": _cost(plan.cost),
         "accuracy": plan.accuracy,
-        **({"workflows": {w.name: _workflow(plan, w) for w in plan.workflows}} if plan.workflows else {}),
+        **({"workflows": _workflows(plan)} if plan.workflows else {}),
         "selection": dict(plan.selection),
         **({"selections": _selections(plan)} if plan.mixes else {}),
         "latency_p99": latency_json(planned),
@@ -74,23 +73,28 @@ def _selections(plan: Plan) -> list[dict[str, Any]]:
     return [{"share": part.share, "selection": dict(part.selection)} for part in selection_shares(plan)]
 
 
-def _workflow(plan: Plan, workflow: PlannedWorkflow) -> dict[str, Any]:
-    """One of several workflows as JSON values: its share of the cost, accuracy, selection and placements.
+def _workflows(plan: Plan) -> dict[str, Any]:
+    """Several workflows as JSON values by name: share of the cost, accuracy, selection and placements of each.
 
     Operator names are without the workflow's name.
     """
-    prefix = len(workflow.name) + len(WORKFLOW_SEPARATOR)
-    return {
-        "cost_usd_per_h": _cost(workflow.cost),
-        "accuracy": workflow.accuracy,
-        "slo": {"accuracy": workflow.slo.accuracy, "latency_p99_s": workflow.slo.latency_p99_s},
-        "selection": {name[prefix:]: variant for name, variant in plan.selection.items() if workflow.owns(name)},
-        "placements": [
-            dataclasses.asdict(place) | {"operator": place.operator[prefix:]}
-            for place in plan.placements
-            if workflow.owns(place.operator)
-        ],
+    found: dict[str, Any] = {
+        workflow.name: {
+            "cost_usd_per_h": _cost(workflow.cost),
+            "accuracy": workflow.accuracy,
+            "slo": {"accuracy": workflow.slo.accuracy, "latency_p99_s": workflow.slo.latency_p99_s},
+            "selection": {},
+            "placements": [],
+        }
+        for workflow in plan.workflows
     }
+    for name, variant in plan.selection.items():
+        owner, _, operator = name.partition(WORKFLOW_SEPARATOR)
+        found[owner]["selection"][operator] = variant
+    for place in plan.placements:
+        owner, _, operator = place.operator.partition(WORKFLOW_SEPARATOR)
+        found[owner]["placements"].append(dataclasses.asdict(place) | {"operator": operator})
+    return found
 
 
 def _cost(cost: Cost) -> dict[str, float]:

@@ -11,7 +11,7 @@ import typer
 
 from jellybean.cli.app import AllowPython, Directory, Json, Overrides, app, example, parse_allowed_python
 from jellybean.cli.console import out, print_json, progress, say, warn
-from jellybean.documents import MultiWorkflowProject, Project, load_any_project
+from jellybean.documents import MultiWorkflowProject, Project, load_any_project, written_projects
 
 if TYPE_CHECKING:
     from jellybean.profiler import WorkerAgent
@@ -76,7 +76,7 @@ def profile(
     remote.check(types, merge=merge)
     allow = parse_allowed_python(allow_python)
     project = load_any_project(directory, overrides or (), profiles=False)
-    parts = project.workflows if isinstance(project, MultiWorkflowProject) else {"profile": project}
+    parts = written_projects(project) if isinstance(project, MultiWorkflowProject) else {"profile": project}
     scope = Scope(fresh, tuple(types or ()), rows_only=merge)
     agents = {name: remote.agents(directory, part) for name, part in parts.items()}
     todos = {name: measurements(part, scope_on(agents[name], scope)) for name, part in parts.items()}

@@ -148,7 +148,7 @@ def _check_joined_sources(workflow: CheckedWorkflow, document: WorkflowDocument,
     differ = RATES_DIFFER, SOURCES_DIFFER
     if not document.sources or any(text in problem.message for problem in workflow.tree.problems for text in differ):
         return
-    for first_name, *others in _connected_sources(document):
+    for first_name, *others in connected_sources(document):
         first = document.sources[first_name]
         first_per_s = total_rate(first, sites)
         for name in others:
@@ -170,7 +170,7 @@ def _check_joined_sources(workflow: CheckedWorkflow, document: WorkflowDocument,
                 workflow.tree.add(("sources", name, "deliver"), message, "give them the same")
 
 
-def _connected_sources(document: WorkflowDocument) -> list[list[str]]:
+def connected_sources(document: WorkflowDocument) -> list[list[str]]:
     """The sources of each weakly connected component of the workflow."""
     parts: list[tuple[set[str], list[str]]] = [({name}, [name]) for name in document.sources]
     pending = {name: {name, *(edge.upstream for edge in spec.inputs)} for name, spec in document.operators.items()}
@@ -228,7 +228,7 @@ def _check_links(infrastructure: CheckedInfrastructure, tiers: Names) -> None:
 def _check_sites(infrastructure: CheckedInfrastructure, document: InfrastructureDocument) -> None:
     """Check that each tier's site count divides that of the previous tier, because sites of a tier are identical."""
     tiers, sites = document.tiers, document.sites
-    for name in sites:
+    for name in document.written_sites:
         if name not in tiers:
             _no_tier(infrastructure, ("sites", name), name, tiers)
     for low, high in pairwise(tiers):

@@ -22,7 +22,7 @@ BLANK_INFRASTRUCTURE = (
     + """\
 limits:
   utilisation: 0.8 # largest share of time that a worker is planned to be busy
-# sites: {edge: 100} # so many identical sites of a tier
+# sites: {edge: 100} # so many identical sites of a tier; {edge: sites.csv}: sites that differ, a row for each
 # migration: {start: 0.01 USD} # price of starting a model on a worker, for plan --from
 """
 )

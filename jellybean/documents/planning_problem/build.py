@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from jellybean.documents.checks.site_checks import most_of_any_site
 from jellybean.documents.flow import Flow, follow_requests
 from jellybean.documents.layout import PROFILES_FILE, WORKFLOW_FILE, profile_command
-from jellybean.documents.multi_workflow import AnyProject, MultiWorkflowProject
+from jellybean.documents.multi_workflow import AnyProject, MultiWorkflowProject, written_projects
 from jellybean.documents.planning_problem.accuracy import accuracy_model
 from jellybean.documents.planning_problem.device_memory import require_device_memory
 from jellybean.documents.planning_problem.model_files import model_ref, python_ref, with_model_path
+from jellybean.documents.planning_problem.site_problems import WholeFleet, site_problem
 from jellybean.documents.planning_problem.stream_capacity import utilisation_of, with_whole_streams
 from jellybean.documents.planning_problem.variants import build_variant, fan_out_ratios
 from jellybean.documents.project import Project
@@ -22,6 +24,7 @@ from jellybean.documents.schema.profiles import (
 )
 from jellybean.documents.schema.reader import dotted
 from jellybean.documents.schema.workflow import VariantSpec, WorkflowDocument
+from jellybean.documents.site_table import SiteTable
 from jellybean.errors import DocumentError, DocumentProblem, StaleProfilesError
 from jellybean_solver import (
     GraphOperator,
@@ -43,11 +46,31 @@ def build_problem(project: AnyProject) -> Problem:
     StaleProfilesError if profiles no longer match the files, unless the project was loaded to accept them.
     """
     require_current(project)
-    if isinstance(project, MultiWorkflowProject):
-        parts = {name: _with_model_paths(build_problem(part), name) for name, part in project.workflows.items()}
-        least = min(part.utilisation for part in parts.values())  # `auto` is lower for workflows without a p99 target
-        parts = {name: replace(part, utilisation=least) for name, part in parts.items()}
-        return combine_workflows(project.name, parts, project.infrastructure.limits.budget_usd_per_h)
+    if not isinstance(project, MultiWorkflowProject):
+        return _of_one_workflow(project)
+    if project.written is not None and project.written.site_table is not None:
+        return _of_sites(project, project.written, project.written.site_table)
+    parts = {name: _with_model_paths(_of_one_workflow(part), name) for name, part in project.workflows.items()}
+    least = min(part.utilisation for part in parts.values())  # `auto` is lower for workflows without a p99 target
+    parts = {name: replace(part, utilisation=least) for name, part in parts.items()}
+    return combine_workflows(project.name, parts, project.infrastructure.limits.budget_usd_per_h)
+
+
+def _of_sites(project: MultiWorkflowProject, written: Project, table: SiteTable) -> Problem:
+    """The problem of all sites that differ."""
+    infrastructure = project.infrastructure
+    fleet = WholeFleet(infrastructure.tiers, _pools(infrastructure), _links(infrastructure))
+    in_any_site = most_of_any_site(written.infrastructure, table)
+    common = _of_one_workflow(replace(written, infrastructure=in_any_site))
+    parts = {
+        name: site_problem(common, fleet, name, part, _sources(part.workflow))
+        for name, part in project.workflows.items()
+    }
+    problem = combine_workflows(project.name, parts, infrastructure.limits.budget_usd_per_h)
+    return replace(problem, stale_profiles=common.stale_profiles)
+
+
+def _of_one_workflow(project: Project) -> Problem:
     workflow, infrastructure = project.workflow, project.infrastructure
     if project.profiles is None:
         path = project.directory / PROFILES_FILE
@@ -66,16 +89,7 @@ def build_problem(project: AnyProject) -> Problem:
         sources=_sources(workflow),
         operators=_operators(project.directory, workflow, infrastructure, project.profiles, flow),
         pools=_pools(infrastructure),
-        links=tuple(
-            Link(
-                link.upstream_tier,
-                link.downstream_tier,
-                link.price_usd_per_gib,
-                link.bandwidth_bytes_per_s,
-                link.latency_s,
-            )
-            for link in infrastructure.links
-        ),
+        links=_links(infrastructure),
         accuracy=accuracy_model(project.profiles.accuracy, workflow),
         slo=Slo(
             workflow.slo.accuracy,
@@ -102,8 +116,7 @@ def request_graph(project: Project) -> RequestGraph:
 
 def require_current(project: AnyProject) -> None:
     """StaleProfilesError with all stale entries of the project's workflows, unless they are accepted."""
-    parts = project.workflows.values() if isinstance(project, MultiWorkflowProject) else [project]
-    stale = [entry for part in parts if not part.accept_stale for entry in part.stale]
+    stale = [entry for part in written_projects(project).values() if not part.accept_stale for entry in part.stale]
     if stale:
         command = f"jellybean profile {shlex.quote(str(project.directory))}"
         step = f"run `{command}` to measure what changed, or go on with these figures: --stale"
@@ -151,6 +164,19 @@ def _pools(infrastructure: InfrastructureDocument) -> tuple[Pool, ...]:
         )
         for name, pool in infrastructure.workers.items()
         if pool.count > 0
+    )
+
+
+def _links(infrastructure: InfrastructureDocument) -> tuple[Link, ...]:
+    return tuple(
+        Link(
+            link.upstream_tier,
+            link.downstream_tier,
+            link.price_usd_per_gib,
+            link.bandwidth_bytes_per_s,
+            link.latency_s,
+        )
+        for link in infrastructure.links
     )
 
 

@@ -19,6 +19,8 @@ from jellybean_solver import Cut, Cuts, Stage, qualified_cuts
 def build_cuts(project: AnyProject) -> Cuts:
     """Operator -> its cuts that the workflow allows and the profiles have measured."""
     if isinstance(project, MultiWorkflowProject):
+        if project.written is not None:
+            return {}  # models of sites that differ stay whole
         parts = {name: _with_model_paths(build_cuts(part), name) for name, part in project.workflows.items()}
         return {name: cuts for workflow, part in parts.items() for name, cuts in qualified_cuts(workflow, part).items()}
     return {name: cuts for name in project.workflow.operators if (cuts := tuple(_cuts(project, name)))}

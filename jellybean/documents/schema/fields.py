@@ -52,10 +52,17 @@ class DocumentModel(BaseModel):
     )
 
 
+def name_problem(text: str) -> InvalidValueError | None:
+    """Why a text is not a name; None if it is."""
+    if _NAME.fullmatch(text):
+        return None
+    hint = "use at most 63 letters, digits, '_', '-' and '.', beginning with a letter, a digit or '_'"
+    return InvalidValueError(f"{quantities.quoted(text)} is not a valid name", hint)
+
+
 def _name(text: str) -> str:
-    if not _NAME.fullmatch(text):
-        hint = "use at most 63 letters, digits, '_', '-' and '.', beginning with a letter, a digit or '_'"
-        raise InvalidValueError(f"{quantities.quoted(text)} is not a valid name", hint)
+    if (problem := name_problem(text)) is not None:
+        raise problem
     return text
 
 

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import (
+    Field,
+    GetCoreSchemaHandler,
+    ValidatorFunctionWrapHandler,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import core_schema
 
 from jellybean.documents.schema.device import DeviceField
 from jellybean.documents.schema.fields import (
@@ -28,6 +38,7 @@ from jellybean_agent import CPU, Device
 from jellybean_solver import LEAST_SAVED_SHARE, Sharing
 
 MAX_SITES = 100_000  # maximum number of sites of a tier
+SITE_FILE_SUFFIX = ".csv"
 DEFAULT_UTILISATION = 0.8
 UTILISATION_IN_TIME = 0.95  # for `auto` with a p99 target: nearer to 1 a queue takes minutes to settle
 
@@ -176,6 +187,38 @@ class MigrationSpec(DocumentModel):
     )
 
 
+def _number_or_file(value: Any, number: ValidatorFunctionWrapHandler) -> Any:
+    if not isinstance(value, str):
+        return number(value)
+    if not value.endswith(SITE_FILE_SUFFIX) or PurePosixPath(value).name != value:
+        raise InvalidValueError(
+            f"{quoted(value)} is neither a number of sites nor a {SITE_FILE_SUFFIX} file beside this document",
+            "write for example store: 1000, or for sites that differ store: stores.csv",
+        )
+    return value
+
+
+class _NumberOrFile:
+    """Annotation: the number of a tier's identical sites, or the name of the file with its sites that differ.
+
+    A union of the two would report each error twice.
+    """
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        number = core_schema.int_schema(ge=1, le=MAX_SITES, strict=True)
+        written = core_schema.plain_serializer_function_ser_schema(lambda value: value)
+        return core_schema.no_info_wrap_validator_function(_number_or_file, number, serialization=written)
+
+
+_SITES_SCHEMA: dict[str, Any] = {
+    "anyOf": [
+        {"type": "integer", "minimum": 1, "maximum": MAX_SITES},
+        {"type": "string", "pattern": r"^[^/]+\.csv$"},
+    ]
+}
+SitesOfTier = Annotated[int | str, _NumberOrFile(), WithJsonSchema(_SITES_SCHEMA)]
+
+
 class InfrastructureDocument(DocumentModel):
     """infrastructure.yaml: the fleet of tiers, workers and links."""
 
@@ -184,16 +227,27 @@ class InfrastructureDocument(DocumentModel):
     tiers: Annotated[tuple[Name, ...], Field(strict=False), NOT_EMPTY] = Field(
         description="In the direction of data flow: the tier nearest to the data first."
     )
-    sites: dict[Name, Annotated[int, Field(ge=1, le=MAX_SITES)]] = Field(
+    written_sites: dict[Name, SitesOfTier] = Field(
         default={},
-        description="Tier -> number of identical sites, for example {store: 1000}; 1 by default. Workers, "
-        "sources and links "
-        "of such a tier are those of one site; all sites get the same plan.",
+        alias="sites",
+        description="Tier -> number of identical sites, for example {store: 1000}; 1 by default. Workers, sources and "
+        "links of such a tier are those of one site; all sites get the same plan. Sites that differ: a CSV file with "
+        "a row for each, {store: stores.csv}.",
     )
     workers: Annotated[dict[Name, WorkerPoolSpec], NOT_EMPTY]
     links: Annotated[tuple[LinkSpec, ...], Field(strict=False)] = ()
     limits: LimitsSpec = LimitsSpec()
     migration: MigrationSpec = MigrationSpec()
+
+    @property
+    def sites(self) -> Mapping[str, int]:
+        """Tier -> number of its identical sites."""
+        return {tier: sites for tier, sites in self.written_sites.items() if isinstance(sites, int)}
+
+    @property
+    def site_files(self) -> Mapping[str, str]:
+        """Tier -> file with the sites that differ, beside the document."""
+        return {tier: sites for tier, sites in self.written_sites.items() if isinstance(sites, str)}
 
     @field_validator("tiers")
     @classmethod

@@ -12,13 +12,13 @@ import types
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
-from pydantic import BaseModel, Tag, ValidationError
+from pydantic import BaseModel, Tag, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from jellybean.documents.schema.fields import FROM_DOCUMENT, DocumentModel
-from jellybean.documents.schema.reader import DocPath, Tree
+from jellybean.documents.schema.reader import DocPath, Tree, scalar
 from jellybean.quantities import InvalidValueError, describe_value, did_you_mean, nearest_name, quoted
 
 Document = TypeVar("Document", bound=DocumentModel)
@@ -80,6 +80,28 @@ def validate_tree(model: type[Document], tree: Tree) -> CheckedDocument[Document
     if without_kind and ("kind",) not in misspelt:
         _report_missing(model, tree, (), "kind")
     return CheckedDocument(tree, document or _valid_part(model, tree.data, broken), frozenset(broken))
+
+
+class FieldReader:
+    """Reads single values of a model's field, as tables have them, with the syntax and the errors of the documents."""
+
+    def __init__(self, model: type[BaseModel], key: str) -> None:
+        """`key`: the field as documents write it."""
+        fields = model.model_fields.items()
+        self.name, info = next((name, info) for name, info in fields if (info.alias or name) == key)
+        annotation: Any = Annotated[info.annotation, *info.metadata]
+        self._adapter: TypeAdapter[Any] = TypeAdapter(annotation)
+
+    def read(self, text: str) -> Any:
+        """The value of an unquoted scalar. InvalidValueError with message and hint if it is not one of the field."""
+        try:
+            return self._adapter.validate_python(scalar(text), strict=True, context=FROM_DOCUMENT)
+        except ValidationError as error:
+            details = error.errors(include_url=False)[0]
+        context = details.get("ctx", {})
+        if isinstance(cause := context.get("error"), InvalidValueError):
+            raise cause
+        raise InvalidValueError(*_describe_error(details["type"], details["input"], context))
 
 
 def _is_document(model: type[BaseModel], tree: Tree) -> bool:

@@ -19,6 +19,7 @@ from jellybean_solver.model.plan import Certificate, Cost, Plan
 from jellybean_solver.model.problem import Link, Problem
 from jellybean_solver.outcome import Clock, Selection, Termination
 from jellybean_solver.planning.infeasibility import first_reason
+from jellybean_solver.planning.many_workflows import has_many_workflows
 from jellybean_solver.planning.solver import cheapest, finish, limited
 from jellybean_solver.small.objectives import Fleet
 from jellybean_solver.small.routes import build_plan
@@ -74,16 +75,20 @@ def baselines(
 
     The restrictions: all operators in the lowest tier, all in the highest tier, the cheapest variants, the most
     accurate variants. With several workflows, an additional first baseline plans one workflow after the other, each on
-    the workers that the earlier ones left.
+    the workers that the earlier ones left. Workflows that begin in several tiers cannot all be in the lowest one. For
+    many workflows there are none: each rule is one program, and that of many is too large.
 
     `gap`, `time_limit_s` (for each baseline) and `clock` as for `solve`; SolverError for a limit without a clock. The
     greedy rule has no time limit.
     """
     effort = _Effort(gap, time_limit_s, clock)
     effort.clock()  # reports a limit without a clock before anything is solved
+    if has_many_workflows(problem):
+        return ()
     low, high = problem.tiers[0], problem.tiers[-1]
     found = [_one_by_one(problem, "planning one workflow after the other", effort)] if problem.workflows else []
-    found.append(_in_tier(problem, low, f"all in {low}", effort))
+    if not problem.workflows or len({source.tier for source in problem.sources}) == 1:
+        found.append(_in_tier(problem, low, f"all in {low}", effort))
     if high != low:
         found.append(_in_tier(problem, high, f"all in {high}", effort))
     fleet = Fleet(Network(problem))

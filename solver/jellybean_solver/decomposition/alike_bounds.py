@@ -180,7 +180,8 @@ class _Climb:
         rise = np.maximum(np.abs(best), 1e-9)
         known = np.isfinite(cost)
         rise = np.where(known, np.maximum(np.where(known, cost, 0.0) - best, _FIRST_STEP * rise), rise)
-        gain = np.where(np.isfinite(point.value), best + self._step * rise - point.value, 0.0)
+        finite = np.isfinite(point.value) & np.isfinite(best)  # both are infinite in a box without a plan
+        gain = np.where(finite, best + self._step * rise, 0.0) - np.where(finite, point.value, 0.0)
         length = np.where(size > 0, np.maximum(gain, 0.0) / np.maximum(size, 1e-30), 0.0)
         self._now = np.maximum(self._now + length[:, None] * over, 0.0)
 

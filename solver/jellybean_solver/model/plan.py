@@ -13,6 +13,7 @@ from functools import cached_property
 from jellybean_solver.model.model_ref import ModelRef
 from jellybean_solver.model.problem import (
     CPU,
+    WORKFLOW_SEPARATOR,
     Edge,
     Link,
     Objective,
@@ -227,6 +228,10 @@ class Plan:
     workflows: tuple[PlannedWorkflow, ...] = ()
     stale_profiles: tuple[str, ...] = field(default=(), metadata={"said": "if there are any"})  # as in `Problem`
     overrides: tuple[str, ...] = field(default=(), metadata={"said": "if there are any"})
+
+    def workflow_of(self, name: str) -> str:
+        """The workflow that a source or operator belongs to; empty if there is only one."""
+        return name.partition(WORKFLOW_SEPARATOR)[0] if self.workflows else ""
 
     @cached_property
     def selection(self) -> Mapping[str, str]:

@@ -6,6 +6,7 @@ The document is all that agents, Kubernetes and the simulator read; the content 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import types
 import typing
 from collections.abc import Mapping
@@ -17,6 +18,8 @@ from jellybean_solver.errors import JellyBeanError
 from jellybean_solver.model.plan import Plan
 
 Document = dict[str, Any]
+
+_SCALARS = frozenset({str, int, float, bool, type(None)})  # not subclasses, such as enums
 
 
 class PlanDocumentError(JellyBeanError):
@@ -47,19 +50,19 @@ def json_values(value: Any) -> Any:
 
     A dataclass with a method `to_dict` is converted by that method.
     """
+    if type(value) in _SCALARS:
+        return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         if hasattr(value, "to_dict"):
             return value.to_dict()
         return {
             f.name: json_values(getattr(value, f.name)) for f in dataclasses.fields(value) if not _omitted(f, value)
         }
-    if isinstance(value, StrEnum):
-        return value.value
     if isinstance(value, Mapping):
         return {str(key): json_values(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
         return [json_values(item) for item in value]
-    return value
+    return value.value if isinstance(value, StrEnum) else value
 
 
 def _omitted(field: dataclasses.Field[Any], value: Any) -> bool:
@@ -82,6 +85,11 @@ def _from_json(kind: Any, value: Any) -> Any:
     if origin is not None and isinstance(origin, type) and issubclass(origin, Mapping):
         return {_from_json(args[0], key): _from_json(args[1], item) for key, item in value.items()}
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        hints = typing.get_type_hints(kind)
+        hints = _types_of_fields(kind)
         return kind(**{name: _from_json(hints[name], item) for name, item in value.items()})
     return kind(value)
+
+
+@functools.cache  # it takes most of the time of reading a plan of many workers
+def _types_of_fields(kind: type) -> Mapping[str, Any]:
+    return typing.get_type_hints(kind)

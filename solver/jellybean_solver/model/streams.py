@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from jellybean_solver.errors import SolverError
-from jellybean_solver.model.plan import Plan
-from jellybean_solver.model.problem import Arrivals, Edge, Problem, Source
+from jellybean_solver.model.plan import Plan, PlannedOperator
+from jellybean_solver.model.problem import WORKFLOW_SEPARATOR, Arrivals, Edge, Operator, Problem, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,9 @@ class RequestGraph:
     workflows: tuple[()] = ()
 
 
+_Operator = PlannedOperator | Operator | GraphOperator
+
+
 def independent_streams_text(plan: Plan | Problem | RequestGraph) -> str:
     """Why a workflow cannot be served: its sources form several request streams. Empty if each workflow has only one.
 
@@ -74,11 +77,14 @@ def request_streams(plan: Plan | Problem | RequestGraph) -> tuple[RequestStream,
     A workflow whose sources all have one rate is one stream; otherwise there is one stream per weakly connected
     component. SolverError if sources of one component differ in rate.
     """
-    names = [source.name for source in plan.sources] + [operator.name for operator in plan.operators]
     if not plan.workflows:
-        return _streams(plan, names)
-    found = ((w, [name for name in names if w.owns(name)]) for w in plan.workflows)
-    return tuple(replace(stream, workflow=w.name) for w, own in found for stream in _streams(plan, own))
+        return _streams(plan, plan.sources, plan.operators)
+    parts: dict[str, tuple[list[Source], list[_Operator]]] = {w.name: ([], []) for w in plan.workflows}
+    for source in plan.sources:
+        parts[_workflow_of(source.name)][0].append(source)
+    for operator in plan.operators:
+        parts[_workflow_of(operator.name)][1].append(operator)
+    return tuple(replace(stream, workflow=name) for name, part in parts.items() for stream in _streams(plan, *part))
 
 
 def visits_per_request(plan: Plan | Problem) -> Mapping[str, float]:
@@ -90,28 +96,43 @@ def visits_per_request(plan: Plan | Problem) -> Mapping[str, float]:
     return found
 
 
-def _streams(plan: Plan | Problem | RequestGraph, names: Sequence[str]) -> tuple[RequestStream, ...]:
+def _workflow_of(name: str) -> str:
+    """The workflow that a source or operator belongs to, of several."""
+    return name.partition(WORKFLOW_SEPARATOR)[0]
+
+
+def _streams(
+    plan: Plan | Problem | RequestGraph, sources: Sequence[Source], operators: Sequence[_Operator]
+) -> tuple[RequestStream, ...]:
     """The streams of the sources and operators of one workflow."""
-    group = {name: name for name in names}
-    sources = [source for source in plan.sources if source.name in group]
     if len({_in_all(plan, source) for source in sources}) == 1:
-        return (_stream(plan, frozenset(group)),)
+        return (_stream(plan, sources, operators),)
+    group = {node.name: node.name for node in (*sources, *operators)}
 
     def find(name: str) -> str:
         while group[name] != name:
             name = group[name]
         return name
 
-    for operator in plan.operators:
-        for edge in operator.inputs if operator.name in group else ():
+    for operator in operators:
+        for edge in operator.inputs:
             group[find(operator.name)] = find(edge.upstream)
     roots = dict.fromkeys(find(source.name) for source in sources)
-    streams = (_stream(plan, frozenset(name for name in group if find(name) == root)) for root in roots)
+    streams = (
+        _stream(
+            plan,
+            [source for source in sources if find(source.name) == root],
+            [operator for operator in operators if find(operator.name) == root],
+        )
+        for root in roots
+    )
     return tuple(stream for stream in streams if stream.operators)
 
 
-def _stream(plan: Plan | Problem | RequestGraph, names: frozenset[str]) -> RequestStream:
-    sources = tuple(source for source in plan.sources if source.name in names)
+def _stream(
+    plan: Plan | Problem | RequestGraph, sources: Sequence[Source], operators: Sequence[_Operator]
+) -> RequestStream:
+    """The stream of these sources. `operators`: those that answer it."""
     first = sources[0]
     rate_per_s = _in_all(plan, first)
     for source in sources[1:]:
@@ -120,12 +141,11 @@ def _stream(plan: Plan | Problem | RequestGraph, names: frozenset[str]) -> Reque
                 f"sources {first.name} ({rate_per_s:g}/s) and {source.name} ({_in_all(plan, source):g}/s) feed one "
                 "workflow, so each request needs a message of both; give them the same rate"
             )
-    operators = [operator for operator in plan.operators if operator.name in names]
     edges = [edge for operator in operators for edge in operator.inputs]
     fed = {edge.upstream for edge in edges}
     periodic = all(source.arrivals is Arrivals.PERIODIC for source in sources)
     return RequestStream(
-        sources=sources,
+        sources=tuple(sources),
         entries=tuple(edge for source in sources for edge in edges if edge.upstream == source.name),
         operators=tuple(operator.name for operator in operators),
         sinks=tuple(operator.name for operator in operators if operator.name not in fed),

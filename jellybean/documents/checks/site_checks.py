@@ -1,0 +1,149 @@
+"""Check the file of sites that differ: which tier may have one, with which workflow, and whether each site is valid."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+from jellybean.documents.checks.checked import CheckedInfrastructure, CheckedProfiles, CheckedWorkflow
+from jellybean.documents.checks.workflow_checks import connected_sources
+from jellybean.documents.schema.infrastructure import SITE_FILE_SUFFIX, InfrastructureDocument, WorkerPoolSpec
+from jellybean.documents.schema.reader import DocPath
+from jellybean.documents.schema.workflow import WorkflowDocument
+from jellybean.documents.site_columns import SiteColumns, site_columns
+from jellybean.documents.site_table import Site, SiteTable, read_site_table
+from jellybean.errors import DocumentProblem
+from jellybean.quantities import did_you_mean
+from jellybean_solver import Objective
+
+_RATE_TOLERANCE = 1e-9  # relative difference of rates that are equal
+_NOT_YET = "sites that differ cannot have yet: each is planned as a workflow of its own"
+
+
+def check_sites_that_differ(
+    workflow: CheckedWorkflow, infrastructure: CheckedInfrastructure, profiles: CheckedProfiles | None
+) -> SiteTable | None:
+    """Read and check the file of sites; None if no tier has one. Problems are added to the documents' trees."""
+    fleet, document = infrastructure.document, workflow.document
+    if fleet is None or not fleet.site_files or infrastructure.is_broken("sites"):
+        return None
+    tier, name = next(iter(fleet.site_files.items()))
+    _check_tiers(infrastructure, fleet, tier)
+    if document is not None and tier in fleet.tiers:
+        _check_sources(workflow, infrastructure, document, tier)
+        for path, what, hint in _unsupported(document):
+            workflow.tree.add(path, f"{what}, which {_NOT_YET}", hint)
+    file = Path(infrastructure.tree.file).with_name(name)
+    if not file.is_file():
+        infrastructure.tree.add(("sites", tier), f"{file}: file not found", _missing_hint(file))
+        return None
+    table, problems = read_site_table(file, _columns(workflow, infrastructure, tier))
+    if document is not None:
+        problems += _unequal_rates(table, document)
+        problems += _unknown_accuracies(table, profiles)
+    infrastructure.tree.problems += problems
+    return table
+
+
+def _missing_hint(file: Path) -> str:
+    others = sorted(path.name for path in file.parent.glob(f"*{SITE_FILE_SUFFIX}"))
+    return did_you_mean(file.name, others) or "write it beside infrastructure.yaml, with a column site"
+
+
+def _check_tiers(infrastructure: CheckedInfrastructure, fleet: InfrastructureDocument, tier: str) -> None:
+    """Check that no other tier has sites: a site's requests meet those of the others only in tiers of one site."""
+    for other in fleet.written_sites:
+        if other != tier:
+            message = f"{tier} has sites that differ, and then no other tier can have sites"
+            infrastructure.tree.add(("sites", other), message, "remove it, or write a number of sites for both")
+
+
+def _check_sources(
+    workflow: CheckedWorkflow, infrastructure: CheckedInfrastructure, document: WorkflowDocument, tier: str
+) -> None:
+    """Check that all requests begin in the sites."""
+    if document.sources and all(source.tier != tier for source in document.sources.values()):
+        tiers = " or ".join(dict.fromkeys(source.tier for source in document.sources.values()))
+        message = f"sites that differ are those of the tier with the sources, and no source is in {tier}"
+        infrastructure.tree.add(("sites", tier), message, f"write sites: {{{tiers}: ...}}")
+        return
+    for name, source in document.sources.items():
+        if source.tier != tier:
+            message = f"this source is in {source.tier}, but with sites that differ each request begins in one site"
+            workflow.tree.add(("sources", name, "tier"), message, f"write {tier}")
+
+
+def _unsupported(document: WorkflowDocument) -> Iterator[tuple[DocPath, str, str]]:
+    """Path, what it says and a hint for each target of a workflow that several workflows on one fleet cannot have."""
+    if document.slo.mean_accuracy is not None:
+        yield ("slo",), "a mean accuracy may mix variants", "write accuracy: 90, which every request gets"
+    if document.objective is not Objective.COST:
+        yield ("objective",), f"the objective is {document.objective.value}", "remove it: plans are of the lowest cost"
+    if document.slo.survives:
+        yield ("slo", "survive"), "the plan spares a worker", "remove it"
+    for name, operator in document.operators.items():
+        if any(operator.cuts_of(variant) for variant in operator.variants):
+            yield ("operators", name, "cuts"), "its models may be cut", "remove cuts"
+        if operator.state is not None:
+            yield ("operators", name, "state"), "its models keep a state", "write a number of identical sites"
+
+
+def _unequal_rates(table: SiteTable, document: WorkflowDocument) -> Iterator[DocumentProblem]:
+    """Sites in which sources of one request have unlike rates."""
+    for first, *others in connected_sources(document):
+        for site in table.sites:
+            rate_per_s = _rate_per_s(site, document, first)
+            for name in others:
+                own_per_s = _rate_per_s(site, document, name)
+                if not math.isclose(own_per_s, rate_per_s, rel_tol=_RATE_TOLERANCE):
+                    figures = f"{name} {own_per_s:.6g}/s, {first} {rate_per_s:.6g}/s"
+                    message = f"a request has one message of each source, but their rates differ: {figures}"
+                    column = next((own for own in (_rate(name), _rate(first)) if own in site.values), _rate(name))
+                    yield table.problem(site, column, message, "give them one rate")
+
+
+def _rate(source: str) -> str:
+    """The column with a source's rate."""
+    return f"sources.{source}.rate"
+
+
+def _rate_per_s(site: Site, document: WorkflowDocument, source: str) -> float:
+    return float(site.values.get(_rate(source), document.sources[source].rate_per_s))
+
+
+def _unknown_accuracies(table: SiteTable, profiles: CheckedProfiles | None) -> Iterator[DocumentProblem]:
+    """The first accuracy target, if the profiles have no accuracy."""
+    if profiles is None or profiles.document is None or profiles.is_broken("accuracy"):
+        return
+    column = "slo.accuracy"
+    site = next((site for site in table.sites if column in site.values), None)
+    if site is not None and profiles.document.accuracy is None:
+        message = f"the target is accuracy {site.values[column]:g}, but the profiles have no accuracy"
+        yield table.problem(site, column, message, "add an accuracy section to profiles.yaml")
+
+
+def most_of_any_site(fleet: InfrastructureDocument, table: SiteTable) -> InfrastructureDocument:
+    """The infrastructure with the workers of whichever site has most, to check what can run anywhere at all."""
+    changes = [table.changes(site, "workers") for site in table.sites]
+
+    def most(name: str, pool: WorkerPoolSpec) -> WorkerPoolSpec:
+        counts = (own.get(name, {}).get("count", pool.count) for own in changes)
+        return pool.model_copy(update={"count": max(counts, default=pool.count)}) if pool.tier == table.tier else pool
+
+    return fleet.model_copy(update={"workers": {name: most(name, pool) for name, pool in fleet.workers.items()}})
+
+
+def _columns(workflow: CheckedWorkflow, infrastructure: CheckedInfrastructure, tier: str) -> SiteColumns:
+    """The columns of the documents' names; those of broken entries count, as their values are another problem."""
+    fleet = infrastructure.document
+    pools = fleet.workers if fleet is not None else {}
+    broken = (name for name in infrastructure.names("workers") if name not in pools)
+    above = [link.downstream_tier for link in fleet.links if link.upstream_tier == tier] if fleet is not None else []
+    return site_columns(
+        tier,
+        workflow.names("sources"),
+        [*(name for name, pool in pools.items() if pool.tier == tier), *broken],
+        above,
+        {name: pool.tier for name, pool in pools.items() if pool.tier != tier},
+    )
