@@ -39,6 +39,7 @@ from jellybean_solver import (
     SolveOptions,
     SolverError,
     baselines,
+    deadline_s,
     fastest_of_equal_cost,
     is_large,
     limited,
@@ -114,14 +115,19 @@ def plan_project(
     report(0, 100, "cheapest plan")
     problem, cuts = build_problem(project), build_cuts(project)
     started = time.perf_counter()
-    solution = solve_cut(problem, cuts, SolveOptions(gap, time_limit_s, time.monotonic))
+    cheapest_percent = BASELINES_PERCENT if deadline_s(problem) is None else CHEAPEST_PERCENT
+
+    def found(share: float, known: str) -> None:
+        report(cheapest_percent * share, 100, known)
+
+    solution = solve_cut(problem, cuts, SolveOptions(gap, time_limit_s, time.monotonic, tell=found))
     solve_s = time.perf_counter() - started
-    report(CHEAPEST_PERCENT, 100, "p99 latency")
+    report(cheapest_percent, 100, "p99 latency")
     left_s = None if time_limit_s is None else max(1.0, time_limit_s - solve_s)
     gap = DEFAULT_GAP if gap is None else gap  # for the many solves of the deadline search, and for the baselines
 
     def searched(done: float, total: float, label: str) -> None:
-        report(CHEAPEST_PERCENT + (BASELINES_PERCENT - CHEAPEST_PERCENT) * done / total, 100, label)
+        report(cheapest_percent + (BASELINES_PERCENT - cheapest_percent) * done / total, 100, label)
 
     settled = settle(problem, cuts, solution, gap, left_s, progress=searched)
     if settled.solution is not solution:  # if the cheapest plan stays, its simulation does not count as search time

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Protocol
 
@@ -46,11 +46,14 @@ class Pricing:
             for start in range(0, len(alone), MOST_ALONE)
         ]
 
-    def solve(self, prices: Prices, groups: Sequence[Group] | None = None) -> Iterator[tuple[int, Answer]]:
-        """Per part of these groups, or of all, its number and answer."""
+    def solve(
+        self, prices: Prices, groups: Sequence[Group] | None, solved: Callable[[int], None]
+    ) -> Iterator[tuple[int, Answer]]:
+        """Per part of these groups, or of all, its number and answer. `solved`: hears of each group's size."""
         chosen = self.groups if groups is None else groups
         for group in chosen:
             yield from zip(group.numbers, group.solve(prices), strict=True)
+            solved(len(group.numbers))
 
 
 class _Alone:

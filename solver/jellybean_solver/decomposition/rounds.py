@@ -7,7 +7,7 @@ much, follows from whether the bound still rises towards the master's (Pessoa, S
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
@@ -19,18 +19,20 @@ from jellybean_solver.decomposition.prices import Prices
 from jellybean_solver.decomposition.pricing import Group, Pricing
 from jellybean_solver.decomposition.settings import DecompositionSettings
 from jellybean_solver.decomposition.split import Split
+from jellybean_solver.decomposition.work import Work
+from jellybean_solver.figures import usd_text
 from jellybean_solver.outcome import Clock, relative_gap
 
 
 @dataclass(frozen=True)
 class Effort:
-    """What is asked of a search: a relative `gap`, within a time. `tell`: hears of every step, in words."""
+    """What is asked of a search: a relative `gap`, within a time. `work`: hears how far it is."""
 
     split: Split
     gap: float
     clock: Clock
     settings: DecompositionSettings
-    tell: Callable[[str], None]
+    work: Work
 
     @property
     def local_gap(self) -> float:
@@ -80,16 +82,13 @@ class Rounds:
         settings, clock = self.effort.settings, self.effort.clock
         near, little = settings.near * self.effort.gap, settings.progress * self.effort.gap
         idle = 0
-        for number in range(most):
+        for _ in range(most):
             before = self.floor, self.bound
             if not self._priced(prices, None):
                 return
             point = self.master.relaxed(self._highest(self._dearest))
             self.floor = point.value
-            self.effort.tell(
-                f"round {number + 1}: relaxed {point.value:.4f}, hoped {self.hoped:.4f}, bound {self.bound:.4f}, "
-                f"over {point.over:.2f}, smoothing {self._smoothing:.3f}, highest {self._dearest:.1f}"
-            )
+            self.effort.work.known(f"bound {usd_text(self.bound)} USD/h")
             self.next_prices = self._next(point)
             is_near = point.is_within and relative_gap(point.value, self.hoped) <= near
             gained = (before[0] - self.floor) + (self.bound - before[1]) > little * self.floor
@@ -143,7 +142,7 @@ class Rounds:
 
     def _priced(self, prices: Prices, groups: Sequence[Group] | None) -> bool:
         """Add the plans of these groups, or of all; False if a workflow has none at all."""
-        answers = list(self.pricing.solve(prices, groups))
+        answers = list(self.pricing.solve(prices, groups, self.effort.work.add))
         self.impossible = sorted(number for number, answer in answers if answer.plan is None)
         if self.impossible:
             return False

@@ -12,7 +12,6 @@ stands for several. On the sample prices are improved, too, so that all workflow
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -21,11 +20,13 @@ import numpy as np
 from jellybean_solver.decomposition.assembly import assembled
 from jellybean_solver.decomposition.local_program import LocalProgram
 from jellybean_solver.decomposition.prices import Prices
+from jellybean_solver.decomposition.pricing import MOST_ALIKE
 from jellybean_solver.decomposition.rounds import Effort, Rounds
 from jellybean_solver.decomposition.settings import DEFAULT_DECOMPOSITION, DecompositionSettings
 from jellybean_solver.decomposition.split import Split
 from jellybean_solver.decomposition.union import Relaxation, relaxation
 from jellybean_solver.decomposition.whole_workers import WholeWorkers
+from jellybean_solver.decomposition.work import Tell, Work
 from jellybean_solver.model.plan import Certificate, Plan
 from jellybean_solver.outcome import Clock, termination_of
 
@@ -53,10 +54,10 @@ def decompose(
     gap: float,
     clock: Clock,
     settings: DecompositionSettings = DEFAULT_DECOMPOSITION,
-    tell: Callable[[str], None] = lambda step: None,
+    tell: Tell = lambda share, known: None,
 ) -> Decomposed:
-    """Find prices, then a plan for every workflow, to a relative `gap`. `tell`: hears of every step, in words."""
-    effort = Effort(split, gap, clock, settings, tell)
+    """Find prices, then a plan for every workflow, to a relative `gap`. `tell`: hears how far that is."""
+    effort = Effort(split, gap, clock, settings, Work(_expected(len(split.parts), settings), tell))
     every = range(len(split.parts))
     sample = every if len(every) <= settings.few else _sample(split, settings.sample)
     programs = {number: LocalProgram(split, number, effort.local_gap) for number in sample}
@@ -68,6 +69,13 @@ def decompose(
         if len(sample) == len(every):
             return _few(effort, pool, programs, relaxed)
         return _many(effort, pool, programs, relaxed.prices)
+
+
+def _expected(parts: int, settings: DecompositionSettings) -> int:
+    """About how many times a workflow is solved: usual numbers of rounds."""
+    if parts <= settings.few:
+        return 4 * parts
+    return 4 * settings.sample + parts + 2 * min(parts, MOST_ALIKE)
 
 
 def _sample(split: Split, size: int) -> list[int]:

@@ -20,6 +20,7 @@ from jellybean_solver.decomposition.local_program import LocalProgram
 from jellybean_solver.decomposition.pricing import Group
 from jellybean_solver.decomposition.rounds import Effort, Rounds
 from jellybean_solver.decomposition.union import planned_together
+from jellybean_solver.figures import usd_text
 from jellybean_solver.milp.highs_program import SolveLimits
 from jellybean_solver.outcome import relative_gap
 
@@ -47,7 +48,7 @@ class WholeWorkers:
                 self.together(rounds.master.mixture())
             self._choose()
             value = math.inf if self.best is None else self.best[0]
-            self.effort.tell(f"whole workers {attempt + 1}: {value:.4f}, bound {rounds.bound:.4f}")
+            self._say()
             if self._is_done(value):
                 break
             rounds.improve(rounds.likely if attempt % 2 == 0 else self._used(), next(groups))
@@ -93,8 +94,11 @@ class WholeWorkers:
         if plans is not None:
             self.rounds.master.add(plans, 0.0)
             self._pack(plans)
-            value = math.inf if self.best is None else self.best[0]
-            self.effort.tell(f"together: {value:.4f}, bound {self.rounds.bound:.4f}")
+            self._say()
+
+    def _say(self) -> None:
+        cost = "no plan yet" if self.best is None else f"{usd_text(self.best[0])} USD/h"
+        self.effort.work.known(f"{cost}, bound {usd_text(self.rounds.bound)}")
 
     def _used(self) -> list[int] | None:
         if self.best is None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from jellybean_solver.decomposition.search import Decomposed, decompose
 from jellybean_solver.decomposition.split import Split, split
+from jellybean_solver.decomposition.work import Tell
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.errors import OutOfTimeError, SolverError
 from jellybean_solver.fleet.settings import DEFAULT_SETTINGS
@@ -33,14 +34,21 @@ def has_many_workflows(problem: Problem) -> bool:
     return places > DEFAULT_SETTINGS.middle_size
 
 
-def solve_many(problem: Problem, gap: float | None, limit: Clock, *, explained: bool) -> Solution:
+def solve_many(
+    problem: Problem,
+    gap: float | None,
+    limit: Clock,
+    *,
+    explained: bool,
+    tell: Tell = lambda share, known: None,
+) -> Solution:
     """The cheapest plan found without regard to latency, with a bound; or why there is none.
 
-    `gap`: at which the search ends. OutOfTimeError if time ends before a plan was found.
+    `gap`: at which the search ends. `tell`: hears how far it is. OutOfTimeError if time ends before a plan was found.
     """
     gap = DECOMPOSED_GAP if gap is None else gap
     parts = split(problem)
-    found = decompose(parts, gap, limit)
+    found = decompose(parts, gap, limit, tell=tell)
     if found.plan is None:
         return _nothing(parts, found, limit, explained=explained)
     evaluation = evaluate(problem, found.plan)

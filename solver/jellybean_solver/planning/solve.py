@@ -13,6 +13,7 @@ from jellybean_solver.deadline.restriction import Restriction
 from jellybean_solver.deadline.search import Deadline, DeadlineOutcome, DeadlineSearch
 from jellybean_solver.deadline.settings import EQUAL_COST_PLACES, EQUAL_COST_SETTINGS, LEAST_TARGET_S
 from jellybean_solver.deadline.slowest_path import SlowestPath
+from jellybean_solver.decomposition.work import Tell
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.errors import OutOfTimeError, SolverError
 from jellybean_solver.figures import duration_text
@@ -34,13 +35,17 @@ from jellybean_solver.small.objectives import Fleet
 
 @dataclass(frozen=True, slots=True)
 class SolveOptions:
-    """The keyword arguments of `solve` as one value. `explained`: give the reasons if there is no plan."""
+    """The keyword arguments of `solve` as one value. `explained`: give the reasons if there is no plan.
+
+    `tell`: hears how far the search of many workflows is: the share that is done, and what is known.
+    """
 
     gap: float | None = None
     time_limit_s: float | None = None
     clock: Callable[[], float] | None = None
     explained: bool = True
     deadline: Deadline | None = None
+    tell: Tell = lambda share, known: None
 
 
 def solve(
@@ -76,7 +81,7 @@ def solve_with(problem: Problem, options: SolveOptions) -> Solution:
     if problem.is_for_ways:
         return solve_mixed(problem, deadline, gap=gap, limit=limit, explained=explained)
     if deadline is None and has_many_workflows(problem):
-        return solve_many(problem, gap, limit, explained=explained)
+        return solve_many(problem, gap, limit, explained=explained, tell=options.tell)
     if gap is None:
         gap = default_gap(Network(problem)) if deadline is None else DEFAULT_GAP
     if deadline is None:
