@@ -27,6 +27,7 @@ from jellybean_solver.fleet.packing.bin_packing import Load, seat_alone
 from jellybean_solver.fleet.packing.worker_counts import Staff
 from jellybean_solver.milp.highs_program import Floats, Indices, SolveLimits, run
 from jellybean_solver.milp.pulp_program import FEASIBILITY_TOLERANCE
+from jellybean_solver.outcome import relative_gap
 from jellybean_solver.small.assignment import SPARE, Group
 
 
@@ -39,6 +40,15 @@ class Answer:
 
     plan: LocalPlan | None
     bound: float
+
+    def gap_at(self, prices: Prices) -> float:
+        """The relative gap; 0 if there is no plan."""
+        return 0.0 if self.plan is None else relative_gap(self.plan.cost_at(prices), self.bound)
+
+    def closer(self, other: Answer, prices: Prices) -> Answer:
+        """The cheaper plan and the higher bound of two answers."""
+        cost, theirs = (math.inf if one.plan is None else one.plan.cost_at(prices) for one in (self, other))
+        return Answer(self.plan if cost <= theirs else other.plan, max(self.bound, other.bound))
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ class Group(Protocol):
 class Pricing:
     """Answers for these parts of a split. `gap`: relative, of alike parts; `local_gap`: of exact programs.
 
-    `programs`: those of parts that are known already.
+    `programs`: those of parts that are known already. They also solve alike parts that are left with a larger gap.
     """
 
     def __init__(
@@ -40,6 +40,7 @@ class Pricing:
         programs: Mapping[int, LocalProgram],
     ) -> None:
         arrays, alone = alike_parts(split, numbers, MOST_ALIKE)
+        self._pool, self._gap, self._known = pool, gap, programs
         self.groups: list[Group] = [AlikeSearch(split, each, gap, local_gap) for each in arrays]
         self.groups += [
             _Alone(split, alone[start : start + MOST_ALONE], pool, local_gap, programs)
@@ -52,8 +53,16 @@ class Pricing:
         """Per part of these groups, or of all, its number and answer. `solved`: hears of each group's size."""
         chosen = self.groups if groups is None else groups
         for group in chosen:
-            yield from zip(group.numbers, group.solve(prices), strict=True)
+            yield from self._closed(group, group.solve(prices), prices)
             solved(len(group.numbers))
+
+    def _closed(self, group: Group, answers: list[Answer], prices: Prices) -> Iterator[tuple[int, Answer]]:
+        """The answers of a group; those with a large gap are replaced by their program's, where it is known."""
+        found = dict(zip(group.numbers, answers, strict=True))
+        wide = [n for n, answer in found.items() if n in self._known and answer.gap_at(prices) > self._gap]
+        for number, answer in zip(wide, self._pool.map(lambda n: self._known[n].solve(prices), wide), strict=True):
+            found[number] = answer.closer(found[number], prices)
+        yield from found.items()
 
 
 class _Alone:

@@ -68,6 +68,7 @@ class Rounds:
         self.center = Prices.listed(effort.split)
         self.likely: list[int] = []
         self.next_prices = self.center
+        self._counts: Sequence[int] | None = None  # of the last improvement
         self._dearest, self._smoothing = effort.settings.dearest, effort.settings.smoothing
         self._out: Prices | None = None  # the master's last prices
         self._best = -math.inf  # bound at `center`
@@ -100,11 +101,15 @@ class Rounds:
     def improve(self, counts: Sequence[int] | None, groups: Sequence[Group] | None) -> None:
         """Add the plans of these groups, or of all, near the prices of the relaxed master.
 
-        `counts`: of common workers, if fixed.
+        `counts`: of common workers, if fixed. If they are those of the last time, prices are the master's: some plan
+        is still cheaper there, or the bound at these numbers is reached.
         """
         settings = self.effort.settings
         point = self.master.relaxed(self._highest(settings.dearest_whole), counts)
-        self._priced(self.center.between(point.prices, settings.smoothing), groups)
+        center = self.center if counts is None else self._cuts.tightest(counts)
+        again = counts is not None and counts == self._counts
+        self._counts = counts
+        self._priced(center.between(point.prices, 0.0 if again else settings.smoothing), groups)
 
     def _highest(self, factor: float) -> Prices:
         return Prices.highest(self.split, factor, max(self.bound, 0.0))

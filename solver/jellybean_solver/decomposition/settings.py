@@ -27,8 +27,8 @@ class DecompositionSettings:
     dear: float = 20.0  # cost of not serving a workflow, over the highest cost of serving one
     packings: int = 8  # most choices of whole common workers
     few: int = 120  # workflows up to which all of them are solved again between choices
-    few_packings: int = 40  # most choices then
-    patience: int = 5  # choices in a row that gain little
+    few_packings: int = 60  # most choices then
+    patience: int = 12  # choices in a row that gain little; a bound on whole numbers rises late
     integer_s: float = 20.0  # seconds: most of one solve of the integer master
 
 

@@ -36,7 +36,7 @@ class WholeWorkers:
         self.best: tuple[float, list[LocalPlan], Packing] | None = None
         self._reserve = np.zeros(len(effort.split.shared))
         self._before = math.inf, -math.inf
-        self._idle = 0
+        self._idle = self._idle_costs = 0  # choices in a row that gained little, or little of the cost
 
     def run(self) -> None:
         """Choose plans, and improve them, until the gap is closed, time is up or little is gained."""
@@ -51,13 +51,15 @@ class WholeWorkers:
             self._say()
             if self._is_done(value):
                 break
-            rounds.improve(rounds.likely if attempt % 2 == 0 else self._used(), next(groups))
+            is_stuck = self._idle_costs > 0
+            rounds.improve(rounds.likely if attempt % 2 == 0 or is_stuck else self._used(), next(groups))
 
     def _is_done(self, value: float) -> bool:
         settings, bound = self.effort.settings, self.rounds.bound
         little = settings.progress * self.effort.gap * value
         gains = self._before[0] - value > little or bound - self._before[1] > little
         self._idle = 0 if gains else self._idle + 1
+        self._idle_costs = 0 if self._before[0] - value > little else self._idle_costs + 1
         self._before = value, bound
         if self._idle > settings.patience:
             return True
