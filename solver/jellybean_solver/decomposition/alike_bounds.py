@@ -311,8 +311,8 @@ class _Point:
                 np.take_along_axis(own, chosen[rows][..., None], 2),
                 np.take_along_axis(mine, chosen[rows][..., None], 2),
             )
-            less, more = now[0] - own, mine - now[1]
-            with np.errstate(invalid="ignore", divide="ignore"):
+            with np.errstate(invalid="ignore", divide="ignore"):  # impossible variants cost inf
+                less, more = now[0] - own, mine - now[1]
                 ratio = np.where((less > 1e-12) & np.isfinite(more), np.maximum(more, 0.0) / less, math.inf)
             flat = ratio.reshape(len(rows), -1)
             pick = flat.argmin(axis=1)

@@ -18,9 +18,11 @@ from jellybean_solver.migration.migration_cost import Migration, MigrationPrices
 from jellybean_solver.migration.running_plan import RunningPlan
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
+from jellybean_solver.outcome import Clock
 from jellybean_solver.planning.cut_models import least_usd_per_h
 from jellybean_solver.planning.cut_problem import Cuts, choices, cut_problem, problem_as_planned
 from jellybean_solver.planning.infeasibility import Infeasibility
+from jellybean_solver.planning.many_workflows import has_many_workflows, solve_many
 from jellybean_solver.planning.solve import solve
 from jellybean_solver.planning.solver import cheapest, finish, limited, nothing_found
 from jellybean_solver.replanning.rescore import rescore
@@ -138,6 +140,9 @@ def replan(
         broken = (breach,)
     network = Network(problem)
     start = RunningPlan(network, before, settings.prices, settings.horizon_h)
+    if has_many_workflows(problem):
+        kept = Replanned(Verdict.KEEP, settings, running, broken, None, None, None, 0.0, 0)
+        return _beside_new(problem, kept, start, search, limit)
     budget = problem.slo.budget_usd_per_h
     outcome = cheapest(
         Fleet(network, search.assignment),
@@ -161,10 +166,36 @@ def replan(
         text = "; ".join(score.complaints)
         raise SolverError(f"the plan found contradicts the problem ({text}); please report this problem")
     bound_usd = best.certificate.bound * settings.horizon_h
-    found = replace(kept, best=best, migration=start.migration(best), bound_usd=bound_usd)
+    return _decided(replace(kept, best=best, migration=start.migration(best), bound_usd=bound_usd), start, search)
+
+
+def _beside_new(
+    problem: Problem, kept: Replanned, start: RunningPlan, search: SearchSettings, limit: Clock
+) -> Replanned:
+    """The running plan of many workflows beside a new one, whose migration is computed, not minimised."""
+    gap = None if search.gap == DEFAULT_GAP else search.gap
+    try:
+        solution = solve_many(problem, gap, limit, explained=True)
+    except OutOfTimeError:
+        if kept.broken:
+            raise
+        return kept
+    bound = 0.0 if solution.certificate is None else solution.certificate.bound
+    kept = replace(kept, bound_usd=bound * kept.settings.horizon_h, tried=solution.selections_tried)
+    if solution.plan is None:
+        verdict = Verdict.NONE if kept.broken else Verdict.KEEP
+        return replace(kept, verdict=verdict, infeasibility=solution.infeasibility if kept.broken else None)
+    return _decided(replace(kept, best=solution.plan, migration=start.migration(solution.plan)), start, search)
+
+
+def _decided(found: Replanned, start: RunningPlan, search: SearchSettings) -> Replanned:
+    """The decision between the running plan and the best other one, which has to pass the check."""
+    if found.best is None:
+        raise AssertionError("there is a plan to decide on")
+    broken = found.broken
     if not broken and not saves_enough(found):
         return found
-    if (refused := search.check(best)) is None:
+    if (refused := search.check(found.best)) is None:
         return replace(found, verdict=Verdict.REPLACE)
     other = search.instead()
     moved = start.migration(other) if other is not None else None

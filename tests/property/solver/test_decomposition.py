@@ -26,7 +26,8 @@ from jellybean_solver.decomposition.split import split
 from jellybean_solver.model.multi_workflow import combine_workflows
 from jellybean_solver.outcome import Clock
 from jellybean_solver.planning.infeasibility import scaled
-from jellybean_solver.planning.many_workflows import solve_many
+from jellybean_solver.planning.many_workflows import has_many_workflows, solve_many
+from jellybean_solver.replanning.replan import ReplanSettings, SearchSettings, Verdict, replan
 from tests.plan_check import complaints
 from tests.property.solver.test_together import Pair, cheapest_pair, pairs
 
@@ -172,3 +173,20 @@ def test_a_budget_that_is_too_small_is_a_reason_and_the_refused_plan_is_shown() 
     assert refused.infeasibility is not None
     assert refused.infeasibility.refused is not None
     assert refused.infeasibility.breaches
+
+
+def test_a_running_plan_is_kept_unless_a_new_one_saves_enough() -> None:
+    problem = unlike_sites(3, 18, operators=6, variants=4, cloud=5)
+    assert has_many_workflows(problem)
+    loose = SearchSettings(gap=0.3)
+    plan = solve_many(problem, loose.gap, Clock(), explained=True).plan
+    assert plan is not None
+    same = replan(problem, plan, ReplanSettings(least_saved_share=0.3), loose)
+    assert same.verdict is Verdict.KEEP
+    assert same.broken == ()
+    assert same.bound_usd <= same.running_usd
+    quiet = scaled(problem, 0.3)
+    fewer = replan(quiet, plan, ReplanSettings(), loose)
+    assert fewer.verdict is Verdict.REPLACE
+    assert fewer.best is not None
+    assert complaints(quiet, fewer.best) == []
