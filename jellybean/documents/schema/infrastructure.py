@@ -231,8 +231,7 @@ class InfrastructureDocument(DocumentModel):
         default={},
         alias="sites",
         description="Tier -> number of identical sites, for example {store: 1000}; 1 by default. Workers, sources and "
-        "links of such a tier are those of one site; all sites get the same plan. Sites that differ: a CSV file with "
-        "a row for each, {store: stores.csv}.",
+        "links of such a tier are those of one site; all sites get the same plan.",
     )
     workers: Annotated[dict[Name, WorkerPoolSpec], NOT_EMPTY]
     links: Annotated[tuple[LinkSpec, ...], Field(strict=False)] = ()

@@ -20,9 +20,10 @@ def project(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("options", "per_s"),
     [
-        ((), 800.0),  # 1 ms a request on the box, and on the server, each busy at most 0.8 of the time
+        # 1 ms a request on the box, and on the server, each busy at most 0.8 of the time
+        pytest.param((), 800.0, marks=pytest.mark.nightly),
         (("--set", "slo.accuracy=90"), 0.8 / 0.003),  # 3 ms on the box
-        (("--set", "limits.utilisation=0.5"), 500.0),
+        pytest.param(("--set", "limits.utilisation=0.5"), 500.0, marks=pytest.mark.nightly),
     ],
 )
 def test_the_highest_rates_are_what_the_workers_can_do(project: Path, options: tuple[str, ...], per_s: float) -> None:

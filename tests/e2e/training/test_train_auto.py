@@ -56,7 +56,9 @@ def wide():
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node=2")
 
 
-@pytest.mark.parametrize("launcher", [(), TORCHRUN], ids=["launcher", "torchrun"])
+@pytest.mark.parametrize(
+    "launcher", [(), pytest.param(TORCHRUN, marks=pytest.mark.nightly)], ids=["launcher", "torchrun"]
+)
 def test_one_process_is_faster_and_trains_the_same(tmp_path, launcher):
     """Weights equal bit for bit those of a run that tries nothing, dropout and Adam's states included."""
     alone, auto = (
