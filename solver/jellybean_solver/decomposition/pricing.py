@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Protocol
 
@@ -47,18 +47,9 @@ class Pricing:
             for start in range(0, len(alone), MOST_ALONE)
         ]
 
-    def solve(
-        self, prices: Prices, groups: Sequence[Group] | None, solved: Callable[[int], None]
-    ) -> Iterator[tuple[int, Answer]]:
-        """Per part of these groups, or of all, its number and answer. `solved`: hears of each group's size."""
-        chosen = self.groups if groups is None else groups
-        for group in chosen:
-            yield from self._closed(group, group.solve(prices), prices)
-            solved(len(group.numbers))
-
-    def _closed(self, group: Group, answers: list[Answer], prices: Prices) -> Iterator[tuple[int, Answer]]:
-        """The answers of a group; those with a large gap are replaced by their program's, where it is known."""
-        found = dict(zip(group.numbers, answers, strict=True))
+    def solve(self, prices: Prices, group: Group) -> Iterator[tuple[int, Answer]]:
+        """Per part of this group its number and answer; those with a large gap get their program's, if it is known."""
+        found = dict(zip(group.numbers, group.solve(prices), strict=True))
         wide = [n for n, answer in found.items() if n in self._known and answer.gap_at(prices) > self._gap]
         for number, answer in zip(wide, self._pool.map(lambda n: self._known[n].solve(prices), wide), strict=True):
             found[number] = answer.closer(found[number], prices)

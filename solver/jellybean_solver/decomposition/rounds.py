@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from jellybean_solver.decomposition.count_cuts import CountCuts
 from jellybean_solver.decomposition.local_plan import LocalPlan, slope
-from jellybean_solver.decomposition.local_program import LocalProgram
+from jellybean_solver.decomposition.local_program import Answer, LocalProgram
 from jellybean_solver.decomposition.master import Master, MasterPoint
 from jellybean_solver.decomposition.prices import Prices
 from jellybean_solver.decomposition.pricing import Group, Pricing
@@ -146,13 +146,22 @@ class Rounds:
         return found
 
     def _priced(self, prices: Prices, groups: Sequence[Group] | None) -> bool:
-        """Add the plans of these groups, or of all; False if a workflow has none at all."""
-        answers = list(self.pricing.solve(prices, groups, self.effort.work.add))
+        """Add the plans of these groups, or of all; False if a workflow has none at all.
+
+        If time ends, the groups that are left are not solved, and there is no new bound.
+        """
+        chosen = self.pricing.groups if groups is None else groups
+        answers: list[tuple[int, Answer]] = []
+        for group in chosen:
+            if answers and self.effort.clock.left() == 0.0:
+                break
+            answers += self.pricing.solve(prices, group)
+            self.effort.work.add(len(group.numbers))
         self.impossible = sorted(number for number, answer in answers if answer.plan is None)
         if self.impossible:
             return False
         plans = [answer.plan for _, answer in answers if answer.plan is not None]
-        if groups is None:
+        if len(answers) == len(self.numbers):
             rent = prices.rent(self.split)
             value = self.weight * sum(answer.bound for _, answer in answers)
             self._adapt(prices, plans, self.center)

@@ -21,6 +21,7 @@ from jellybean_solver.decomposition.pricing import Group
 from jellybean_solver.decomposition.rounds import Effort, Rounds
 from jellybean_solver.decomposition.union import planned_together
 from jellybean_solver.figures import usd_text
+from jellybean_solver.fleet.incumbent import is_accurate_enough
 from jellybean_solver.milp.highs_program import SolveLimits
 from jellybean_solver.outcome import relative_gap
 
@@ -63,7 +64,7 @@ class WholeWorkers:
         self._before = value, bound
         if self._idle > settings.patience:
             return True
-        return self.is_near or (self.best is not None and self.effort.clock.left() == 0.0)
+        return self.is_near or self.effort.clock.left() == 0.0
 
     @property
     def is_near(self) -> bool:
@@ -93,10 +94,18 @@ class WholeWorkers:
         programs = [self._programs[number] for number in self.rounds.master.parts]
         limits = SolveLimits(self.effort.gap * self.effort.settings.near, self._most_s())
         plans = planned_together(self.effort.split, programs, variants, limits)
-        if plans is not None:
-            self.rounds.master.add(plans, 0.0)
+        if plans is None:
+            return
+        parts = self.effort.split.parts
+        accurate = [
+            plan
+            for plan in plans
+            if is_accurate_enough(parts[plan.part], parts[plan.part].accuracy_target, plan.selection)
+        ]  # rows of accuracy overestimate some models
+        self.rounds.master.add(accurate, 0.0)
+        if len(accurate) == len(plans):
             self._pack(plans)
-            self._say()
+        self._say()
 
     def _say(self) -> None:
         cost = "no plan yet" if self.best is None else f"{usd_text(self.best[0])} USD/h"
