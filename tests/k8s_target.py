@@ -44,7 +44,7 @@ OWN_PREFIX = "app.kubernetes.io/managed-by=jellybean,app.kubernetes.io/instance=
 _MADE = frozenset(PATHS) - {"Event", "Node", "CustomResourceDefinition", CRD_KIND}
 PLAN = with_models(report_plans.digits())
 OTHER = dataclasses.replace(PLAN, hop_s=PLAN.hop_s + 0.001)
-QUICK = DeployOptions(timeout_s=120.0 if REAL else 20.0)
+QUICK = DeployOptions(timeout_s=120.0 if REAL else 60.0)
 SOON_S = 20.0 if REAL else 1.5  # that controllers need to make pods
 # a real cluster may have one node of a tier
 SETTINGS = dataclasses.replace(k8s_plans.SETTINGS, pools={"edge-box": PoolSettings(one_per_node=False)} if REAL else {})

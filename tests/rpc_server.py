@@ -146,7 +146,7 @@ def reset_of(number: int) -> bytes:
 
 async def read_until(reader: asyncio.StreamReader, what: bytes) -> bytes:
     found = b""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(50):
         while what not in found:
             part = await reader.read(2**16)
             assert part

@@ -15,11 +15,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, save_model
 
 from jellybean.cli import run
-from jellybean.profiler.cache import Cache, key_of
 from jellybean.serving.client import Client
 from jellybean.serving.run_state import running_state
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 from jellybean_protos.inference.v2 import inference_pb2_grpc
+from tests.support.known_hop import keep_hop
 
 WORKFLOW = """\
 kind: Workflow
@@ -45,7 +45,7 @@ slo: {{accuracy: 90}}
 INFRASTRUCTURE = """\
 kind: Infrastructure
 tiers: [edge]
-workers: {box: {tier: edge, count: 1, price: 0.1 USD/h, speed: 0.001}}
+workers: {box: {tier: edge, count: 1, price: 0.1 USD/h, speed: 0.01}}
 """
 TEAM = """\
 from pathlib import Path
@@ -112,7 +112,7 @@ def ran(project: Path) -> bool:
 
 @pytest.fixture(scope="module")
 def planned(project: Path) -> Path:
-    Cache.open(project).put(key_of(kind="hop"), 0.001)  # between agents, which others measure
+    keep_hop(project)  # between agents, which others measure
     assert run(["profile", str(project), "--seconds", "0.05", FLAG]) == 0
     assert ran(project)
     (project / "team_steps.ran").unlink()

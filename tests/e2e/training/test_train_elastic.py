@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
 from jellybean.cli import run as command
+from tests.support.ports import free_port
 from tests.support.training_runs import (
     SLOW_LOSS,
     checkpoints,
@@ -72,9 +73,7 @@ def test_goes_on_with_fewer_devices(tmp_path):
     whole = write_project(tmp_path / "whole", DOCUMENT, NETS)
     assert command(["train", str(whole), "--set", "devices=1"]) == 0
     project = write_project(tmp_path / "elastic", DOCUMENT, NETS)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     stays = _agent(project, port)
     wait_while_it_runs(stays, lambda: _listens(port))  # the first agent keeps the store of the rendezvous
     lost = _agent(project, port)

@@ -18,7 +18,6 @@ from tests.support.training_runs import (
     logged_epochs,
     rank_processes,
     start_training,
-    wait_while_it_runs,
     write_project,
 )
 
@@ -39,6 +38,8 @@ checkpoint: {updates: 4}
 """
 NETS = f"""\
 import os
+import signal
+from pathlib import Path
 
 import torch
 
@@ -57,7 +58,16 @@ def rows(epoch):
 def data():
     test = torch.randn(96, 9, generator=torch.Generator().manual_seed(9))
     return {{"train": rows, "test": (test, test[:, :3].argmax(1))}}
-{SLOW_LOSS}"""
+{SLOW_LOSS}
+slow_loss = loss
+
+def loss(outputs, targets):  # its process is killed once, as soon as there is a checkpoint within the second epoch
+    folder, killed = Path(__file__).parent / "training" / "checkpoints", os.environ.get("KILLED")
+    if killed and any(folder.glob("epoch-1-update-*")) and not os.path.exists(killed):
+        Path(killed).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return slow_loss(outputs, targets)
+"""
 
 
 def _project(folder: Path) -> Path:
@@ -65,13 +75,18 @@ def _project(folder: Path) -> Path:
 
 
 def _start(
-    project: Path, *values: str, slowly: float = 0.0, dropout: float = 0.0, restarts: int | None = None
+    project: Path,
+    *values: str,
+    slowly: float = 0.0,
+    dropout: float = 0.0,
+    restarts: int | None = None,
+    killed: Path | None = None,
 ) -> subprocess.Popen[str]:
-    """`restarts`: by torchrun, which restarts as often as that."""
+    """`restarts`: by torchrun, which restarts as often as that. `killed`: a file of the rank that is killed once."""
     options = [part for value in values for part in ("--set", value)]
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     launcher = [*torchrun, f"--max-restarts={restarts}", "--monitor-interval=0.1"] if restarts is not None else []
-    environment = {"DROPOUT": str(dropout)}
+    environment = {"DROPOUT": str(dropout), **({"KILLED": str(killed)} if killed is not None else {})}
     return start_training(project, *options, slowly=slowly, launcher=launcher, environment=environment)
 
 
@@ -96,9 +111,7 @@ def test_a_rank_is_killed_in_the_middle_of_an_epoch(tmp_path):
     whole = _project(tmp_path / "whole")
     assert _run_here(whole, "data.workers=0") == 0
     project = _project(tmp_path / "killed")
-    run = _start(project, slowly=0.02)
-    wait_while_it_runs(run, lambda: {"epoch-1-update-4", "epoch-1-update-8"} & _within_an_epoch(project))
-    rank_processes(run)[1].send_signal(signal.SIGKILL)
+    run = _start(project, killed=tmp_path / "killed.txt")
     _, said = run.communicate(timeout=300)
     assert run.returncode == 0, said
     said = " ".join(said.split())

@@ -58,7 +58,7 @@ class Pod:
             stub = health_pb2_grpc.HealthStub(channel)  # type: ignore[no-untyped-call]
             try:
                 request = health_pb2.HealthCheckRequest(service=asked["service"])
-                return bool(stub.Check(request, timeout=2).status == health_pb2.HealthCheckResponse.SERVING)
+                return bool(stub.Check(request, timeout=20).status == health_pb2.HealthCheckResponse.SERVING)
             except grpc.RpcError:
                 return False
 
@@ -120,7 +120,7 @@ class Cluster:
         log = (pod.folder / "log").open("ab")
         with log:
             for init in pod.spec["initContainers"]:
-                subprocess.run(pod.command(init), stdout=log, stderr=log, check=True, timeout=30)
+                subprocess.run(pod.command(init), stdout=log, stderr=log, check=True, timeout=120)
             pod.process = subprocess.Popen(pod.command(pod.spec["containers"][0]), stdout=log, stderr=log)
 
 

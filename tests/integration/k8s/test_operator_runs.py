@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import subprocess
 import sys
 import threading
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +20,7 @@ from jellybean_k8s.cluster.cluster import connect
 from jellybean_k8s.resource.crd import CONDITION_READY, CRD_KIND
 from tests.k8s_resource import resource
 from tests.k8s_target import REAL, Target, define
+from tests.support.ports import free_port
 
 pytest.importorskip("kopf", reason="the operator's extra is not installed")
 
@@ -43,9 +42,11 @@ def running(target: Target, port: int | None = None) -> Iterator[list[str]]:
 
     thread = threading.Thread(target=work)
     thread.start()
-    yield errors
-    stop.set()
-    thread.join(30)
+    try:
+        yield errors
+    finally:
+        stop.set()
+        thread.join(60)
     assert not thread.is_alive()
 
 
@@ -53,7 +54,7 @@ def answers(port: int) -> int | None:
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=10) as answer:
             return int(answer.status)
-    except urllib.error.URLError:
+    except OSError:  # it does not listen yet, or not any more
         return None
 
 
@@ -123,8 +124,7 @@ def test_a_resource_comes_and_goes_and_operators_follow_each_other(target: Targe
         assert there["metadata"]["finalizers"] == ["jellybean.dev/undeploy"]
         assert target.names("StatefulSet")
         first = leads(target)
-        with socket.create_server(("", 0)) as free:
-            port = free.getsockname()[1]
+        port = free_port()
         with running(target, port) as waiting:
             assert target.eventually(lambda: answers(port)) == 200  # who waits is well too
             assert leads(target) == first

@@ -42,7 +42,7 @@ def test_the_commands_of_rendered_pods_serve_a_request_and_drain(tmp_path: Path)
             with Client(f"127.0.0.1:{gateway.ports[8001]}", tls=cluster.client_certificate()) as client:
                 answer = client.infer({"x": np.array([[1, 2, 3, 4]], np.float32)})
             assert answer["triple"].tolist() == [[6, 12, 18, 24]]
-            metrics = urllib.request.urlopen(f"http://127.0.0.1:{agents[0].ports[9090]}/metrics", timeout=5).read()
+            metrics = urllib.request.urlopen(f"http://127.0.0.1:{agents[0].ports[9090]}/metrics", timeout=60).read()
             assert b"jellybean_requests_total" in metrics
             for pod in cluster.pods:
                 assert pod.process is not None

@@ -154,18 +154,20 @@ def test_two_workers_measure_all_rows_of_their_types(run: TlsRun, folder: Path, 
 
 @contextlib.contextmanager
 def requests(run: TlsRun) -> Iterator[None]:
-    """Requests to both workers, one after another."""
-    stop = threading.Event()
+    """Requests to both workers, one after another; they have begun."""
+    stop, answered = threading.Event(), threading.Event()
 
     def send() -> None:
         with run.client() as client:
             while not stop.is_set():
                 with contextlib.suppress(RequestError):
                     client.infer({"x": np.ones((1, 4), np.float32)})
+                    answered.set()
 
     thread = threading.Thread(target=send)
     thread.start()
     try:
+        assert answered.wait(60)
         yield
     finally:
         stop.set()

@@ -1,8 +1,12 @@
-"""Profiles are those of the workers that measure: two agents with unlike CPU quotas get unlike rows, as the quotas."""
+"""Profiles are those of the workers that measure: two agents with unlike CPU quotas get unlike rows.
+
+How unlike depends on what else runs here: that they differ as the quotas do is shown by `nightly`.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import math
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +23,8 @@ from tests.support.tls_run import tls_run
 pytestmark = pytest.mark.alone  # times
 
 SHARES = {"edge-1": 0.3, "cloud-1": 0.75}  # of one CPU
-RATIO = pytest.approx(SHARES["cloud-1"] / SHARES["edge-1"], rel=0.15)
-ATTEMPTS = 3
+QUOTAS = SHARES["cloud-1"] / SHARES["edge-1"]
+ATTEMPTS = 5
 LAYERS, SIZE = 40, 512  # some 50 ms: many periods of the quota
 WORKFLOW = """\
 kind: Workflow
@@ -61,7 +65,12 @@ def make_project(folder: Path) -> Path:
     return folder
 
 
-def test_rows_differ_as_the_quotas_of_their_workers(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("least", "most"),
+    [(1.2, math.inf), pytest.param(0.85 * QUOTAS, 1.15 * QUOTAS, marks=pytest.mark.nightly)],
+    ids=["unlike", "as the quotas"],
+)
+def test_rows_differ_as_the_quotas_of_their_workers(tmp_path: Path, least: float, most: float) -> None:
     folder = make_project(tmp_path / "heavy")
     with contextlib.ExitStack() as stack:
         groups = {name: stack.enter_context(cpu_quota(name, share)) for name, share in SHARES.items()}
@@ -74,9 +83,9 @@ def test_rows_differ_as_the_quotas_of_their_workers(tmp_path: Path) -> None:
         for _ in range(ATTEMPTS):  # other programs on this machine take time from the quotas
             jellybean("profile", str(folder), *workers, *own)
             slow_s, fast_s = measured_s(folder)
-            if slow_s / fast_s == RATIO:
+            if least <= slow_s / fast_s <= most:
                 break
-    assert slow_s / fast_s == RATIO, (slow_s, fast_s)
+    assert least <= slow_s / fast_s <= most, (slow_s, fast_s)
 
 
 def measured_s(folder: Path) -> tuple[float, float]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
-import socket
 import tempfile
 import time
 import traceback
@@ -18,14 +17,14 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from tests.support.ports import free_port
+
 Case = Callable[[int], Any]  # rank -> result
 
 
 def run_ranks(world: int, cases: Sequence[Case], seconds: float = 280.0) -> list[list[Any]]:
     """Results as `[case][rank]`. All ranks run the cases in order; the first error ends the run and is raised."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch._dynamo", "tests.integration.training.cases"])
     with tempfile.TemporaryDirectory() as folder:

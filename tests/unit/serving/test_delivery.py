@@ -69,7 +69,7 @@ def test_what_is_never_in_time_does_not_hold_up_the_others(tmp_path: Path) -> No
             ask(found, Key("", str(number)), of(b"late"), 0.0) for number in range(2 * DeliverySettings().concurrent)
         ]
         assert all(outcome is not None and outcome.kept for outcome, _ in await asyncio.gather(*late))
-        outcome, outputs = await ask(found, Key("", "good"), of(b"good"), 20.0)
+        outcome, outputs = await ask(found, Key("", "good"), of(b"good"), 60.0)
         assert outcome is None
         assert outputs["in"].data == b"GOOD"
 
@@ -80,7 +80,7 @@ def test_a_worker_that_never_answers_ends_the_retries_with_a_final_failure(tmp_p
     settings = DeliverySettings(max_stuck=8, min_pause_s=0.0, max_pause_s=0.0, poll_s=0.001)
 
     async def test(found: SpoolDelivery) -> None:
-        outcome, _ = await ask(found, Key("", "a"), of(b"late"), 10.0)
+        outcome, _ = await ask(found, Key("", "a"), of(b"late"), 60.0)
         assert outcome == Outcome(LATE.status, f"no answer: stuck ({settings.max_stuck} times; not tried again)")
 
     run(tmp_path / "spool.db", test, settings=settings)
@@ -90,7 +90,7 @@ def test_an_id_is_its_caller_s_own(tmp_path: Path) -> None:
     alice, bob, carol = (Key(f"jellybean://flow/client/{name}", "1") for name in ("alice", "bob", "carol"))
 
     async def test(found: SpoolDelivery) -> None:
-        answers = [await ask(found, key, of(data), 5.0) for key, data in ((alice, b"a"), (bob, b"b"))]
+        answers = [await ask(found, key, of(data), 60.0) for key, data in ((alice, b"a"), (bob, b"b"))]
         assert [outputs["in"].data for _, outputs in answers] == [b"A", b"B"]
         with pytest.raises(StatusError) as caught:
             await ask(found, carol, {}, 0.0)
@@ -175,7 +175,7 @@ def test_a_kept_request_has_one_outcome_however_often_its_answer_is_taken(tmp_pa
 
     async def test(delivery: SpoolDelivery) -> None:
         for inputs in (of(b"good"), {}, of(b"good"), {}):
-            outcome, outputs = await ask(delivery, Key("", "a"), inputs, 5.0)
+            outcome, outputs = await ask(delivery, Key("", "a"), inputs, 60.0)
             assert (outcome, outputs["in"].data) == (None, b"GOOD")
         assert (counters.answered, counters.failed) == (1, 0)
 

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from jellybean_protos.inference.v2 import inference_pb2_grpc
 from tests.support.tiny_models import make_plan, save, scale, spin
 from tests.support.waiting import wait_until
 
-RUN_LIMIT_S = 1.5
+RUN_LIMIT_S = 4.0  # for one model that does not end; the others never take so long, on a busy machine either
 
 
 def bomb(path: Path) -> str:
@@ -60,6 +59,13 @@ class Alone:
         answer = stub.ModelInfer(infer_request(operator, *values), timeout=timeout_s)
         return np.frombuffer(answer.raw_output_contents[0], np.float32)
 
+    def is_ready(self) -> bool:
+        try:
+            status = agent_pb2_grpc.AgentStub(self.channel).Describe(agent_pb2.DescribeRequest(), timeout=20)
+        except grpc.RpcError:
+            return False
+        return status.state == "ready"
+
     def serves(self) -> bool:
         return self.infer("double", 1, 2, 3, 4).tolist() == [2, 4, 6, 8]
 
@@ -88,15 +94,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Alone]:
     with grpc.insecure_channel(f"unix:{root}/a.sock") as channel:
         found = Alone(process, channel)
         try:
-            until = time.monotonic() + 30
-            while True:
-                try:
-                    status = agent_pb2_grpc.AgentStub(channel).Describe(agent_pb2.DescribeRequest(), timeout=5)
-                    if status.state == "ready":
-                        break
-                except grpc.RpcError:
-                    assert time.monotonic() < until
-                time.sleep(0.05)
+            wait_until(found.is_ready)
             yield found
         finally:
             process.kill()
@@ -139,10 +137,8 @@ def test_an_answer_that_is_too_large_for_its_client(alone: Alone) -> None:
 
 def test_a_model_that_does_not_end(alone: Alone) -> None:
     assert alone.infer("spin", 3, 0, 0, 0).tolist() == [3]
-    began = time.monotonic()
-    status, reason = refusal(alone, "spin", 2**40, 0, 0, 0)
-    assert (status, "took longer than 1.5 s" in reason) == (grpc.StatusCode.INTERNAL, True)
-    assert time.monotonic() - began < 15.0
+    status, reason = refusal(alone, "spin", 2**40, 0, 0, 0)  # before the client's own time is up
+    assert (status, "took longer than 4 s" in reason) == (grpc.StatusCode.INTERNAL, True), reason
 
 
 def test_a_model_that_crashes(alone: Alone) -> None:
@@ -154,7 +150,7 @@ def test_a_model_that_crashes(alone: Alone) -> None:
         running = pool.submit(refusal, alone, "spin", 2**40, 0, 0, 0)
         wait_until(lambda: host.cpu_times().user > before_s + 0.05)
         host.send_signal(signal.SIGSEGV)
-        status, reason = running.result(20)
+        status, reason = running.result(60)
     assert status is grpc.StatusCode.INTERNAL
     assert "the model crashed: its process was killed by SIGSEGV; it is loaded again" in reason
 
@@ -164,7 +160,7 @@ def test_a_killed_agent_leaves_no_process(alone: Alone) -> None:
     family = alone.process.children(recursive=True)
     assert len(family) == 2
     os.kill(alone.process.pid, signal.SIGKILL)
-    _, left = psutil.wait_procs(family, timeout=10)
+    _, left = psutil.wait_procs(family, timeout=60)
     assert not left
 
 

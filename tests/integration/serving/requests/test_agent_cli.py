@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -19,6 +17,7 @@ import pytest
 from jellybean.serving.errors import DeviceError
 from jellybean.serving.local.launcher import up
 from jellybean_protos import plan_format
+from tests.support.ports import free_port
 from tests.support.tiny_models import chain
 
 AGENT = [sys.executable, "-m", "jellybean_agent"]
@@ -90,19 +89,17 @@ def test_a_device_that_is_not_here_ends_the_agent_before_it_serves(tmp_path: Pat
 
 
 def test_metrics_on_loopback_and_sigterm(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     with subprocess.Popen(agent(tmp_path, metrics_port=port), stderr=subprocess.DEVNULL) as child:
-        text, end = "", time.monotonic() + 30
+        text, end = "", time.monotonic() + 60
         while not text and time.monotonic() < end:
             try:
                 with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
                     text = answer.read().decode()
-            except urllib.error.URLError:
+            except OSError:  # it does not listen yet
                 time.sleep(0.05)
         child.send_signal(signal.SIGTERM)
-        assert child.wait(30) == 0
+        assert child.wait(60) == 0
     labels = '{operator="double",variant="only",worker="edge-1"}'
     assert f"jellybean_requests_total{labels} 0.0" in text
     assert f"jellybean_busy_seconds_total{labels} 0.0" in text

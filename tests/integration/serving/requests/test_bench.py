@@ -44,6 +44,7 @@ def test_counts_accuracy_cost_and_utilisation(directory: Path) -> None:
     data = HeldOut({"x": INPUTS}, Arrivals.PERIODIC, labels)
     told: list[str] = []
     target = Target.of(directory, data)
+    target.slow_latency_s = 10.0  # for as long this machine may stand still at the end
     result = target.measure(20.0, LoadSettings(2.0, 0.5), lambda done, total, label: told.append(label))
     assert (result.offered, result.completed, result.failed) == (40, 40, 0)
     assert result.accuracy == 50.0
@@ -55,7 +56,7 @@ def test_counts_accuracy_cost_and_utilisation(directory: Path) -> None:
     assert all(0 < busy < 1 for busy in result.utilisation.values())
     assert result.cost_usd_per_h is not None
     network = 20.0 * 16 * 3600 / 2**30 * 1e6  # 20 messages of 16 bytes per second over the link
-    assert result.cost_usd_per_h == pytest.approx(0.2 + network, rel=0.25)
+    assert 0.6 * network < result.cost_usd_per_h - 0.2 < 1.25 * network  # less if the window ended late
     assert {"warm-up", "offering load"} <= set(told)
     record = result.to_dict()
     assert record["errors"] == 0
@@ -123,10 +124,11 @@ def test_the_accuracy_is_of_the_answer_that_labels_are_for(tmp_path: Path, start
 
 
 def test_a_slow_worker_is_found_out(tmp_path: Path, start) -> None:
-    """A device of 40 ms a run: 1000/s is overload."""
+    """A device of 40 ms a run: 200/s is overload, by the device and not by this machine."""
     start(tmp_path, chain(tmp_path, slow_s=0.04, links=[Link("edge", "cloud", 0.0, None, 0.001)]))
     target = Target.of(tmp_path, HeldOut({"x": INPUTS}, Arrivals.PERIODIC))
-    overloaded = target.measure(1000.0, LoadSettings(1.5, 0.0, settle_s=0.0))
+    target.slow_latency_s = 1.0  # answers after the window, of which there are some on a busy machine too
+    overloaded = target.measure(200.0, LoadSettings(1.5, 0.0, settle_s=0.0))
     assert not overloaded.sustained
     assert "overload" in overloaded.verdict or "RESOURCE_EXHAUSTED" in overloaded.verdict
     assert max(overloaded.utilisation.values()) > 0.5
@@ -141,7 +143,7 @@ def test_a_slow_worker_is_found_out(tmp_path: Path, start) -> None:
     table = printed(bench_table(overloaded))
     later, unanswered = overloaded.completed - in_window, counts["cancelled"]
     assert f"{overloaded.throughput_per_s:.2f}/s: {in_window} answered within the 1.5 s, {later} later" in table
-    assert f"{overloaded.offered} at 1000/s in the window of 1.5 s" in table
+    assert f"{overloaded.offered} at 200/s in the window of 1.5 s" in table
     late = overloaded.completed - overloaded.answered_in_time
     assert f"{late} later" in overloaded.verdict or not late
     assert f"{unanswered} not answered" in overloaded.verdict or not unanswered

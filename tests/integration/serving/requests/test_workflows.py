@@ -112,7 +112,7 @@ def completed(running: Running) -> dict[str, int]:
     for process in running.state.processes:
         if process.name != "gateway":
             with grpc.insecure_channel(process.address) as channel:
-                status = agent_pb2_grpc.AgentStub(channel).Describe(agent_pb2.DescribeRequest(), timeout=5)
+                status = agent_pb2_grpc.AgentStub(channel).Describe(agent_pb2.DescribeRequest(), timeout=60)
             assert status.state == "ready"
             found[process.name] = sum(status.completed.values())
     return found

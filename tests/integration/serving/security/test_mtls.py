@@ -368,7 +368,7 @@ def test_up_opens_no_port_that_was_not_asked_for_and_none_without_tls_or_a_word(
     with Client(running.state.clients_address, tls=tmp_path / "alice") as client, Client.of(tmp_path) as owner:
         assert client.infer(ONES)["triple"].tolist() == owner.infer(ONES)["triple"].tolist() == [[6, 6, 6, 6]]
     with pytest.raises(RequestError) as caught, Client(running.state.clients_address) as client:
-        client.infer(ONES, timeout_s=5.0)
+        client.infer(ONES, timeout_s=20.0)
     assert caught.value.status == "UNAVAILABLE"
     assert running.down() == 0
     running = start(tmp_path, document, port=None, insecure=False)

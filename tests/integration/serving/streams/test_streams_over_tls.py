@@ -45,7 +45,7 @@ def test_states_move_when_a_worker_drains_and_clients_share_no_streams(run: TlsR
                 answers[name].append(client.infer({"x": np.float32(sign) * x}, chunk=chunk)["remember"])
             if index == 5:
                 run.processes["cloud-1"].send_signal(signal.SIGTERM)
-                run.processes["cloud-1"].wait(20)
+                run.processes["cloud-1"].wait(60)
     np.testing.assert_allclose(np.concatenate(answers["alice"]), uninterrupted(INPUTS), atol=1e-6)
     np.testing.assert_allclose(np.concatenate(answers["bob"]), uninterrupted(np.float32(-0.5) * INPUTS), atol=1e-6)
 

@@ -49,7 +49,7 @@ class Receiver(trace_service_pb2_grpc.TraceServiceServicer):
 
     def of(self, trace: str, number: int) -> list[tuple[str, Span]]:
         """The spans of a trace, once there are so many."""
-        until = time.monotonic() + 20.0
+        until = time.monotonic() + 60.0
         while len(found := [item for item in list(self.spans) if item[1].trace_id.hex() == trace]) < number:
             assert time.monotonic() < until, [(service, span.name) for service, span in found]
             time.sleep(0.02)

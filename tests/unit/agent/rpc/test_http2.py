@@ -147,7 +147,7 @@ def test_what_is_left_to_send_leaves_before_the_server(tmp_path: Path, tls: bool
             writer.write(frame(WINDOW, 0, 1, (2**20).to_bytes(4, "big")))
             found = await read_until(reader, b"grpc-status")
             assert len(found) > 50_000
-            await asyncio.wait_for(stopping, 5)
+            await asyncio.wait_for(stopping, 50)
 
     served(tmp_path, ask, tls=tls)
 
@@ -185,11 +185,11 @@ def test_a_request_that_does_not_come_is_waited_for_until_its_deadline(tmp_path:
 
 def test_a_client_has_at_least_the_time_that_its_call_says_remains(tmp_path: Path) -> None:
     """gRPC's clients round timeouts up: a server that believed them would answer late, after the client has gone."""
-    ends_s: list[float] = []
+    noted: list[tuple[float, float]] = []  # what remained when the server asked, and when that was
 
     async def ask(server: RpcServer, link: Link) -> None:
         async def note(_request: bytes, context: RpcCall) -> bytes:
-            ends_s.append(time.monotonic() + (context.time_remaining() or 0.0))
+            noted.append((context.time_remaining() or 0.0, time.monotonic()))
             return b""
 
         handlers = {"Note": grpc.unary_unary_rpc_method_handler(note)}
@@ -198,9 +198,15 @@ def test_a_client_has_at_least_the_time_that_its_call_says_remains(tmp_path: Pat
             call = to.unary_unary("/test.Time/Note")
             await call(b"")  # the connection is made
             for timeout_s in (0.2, 0.9991, 1.0011, 1.2341, 9.9911, 10.011, 12.3451, 60.0, 99.95, 123.4, 1234.5):
-                until_s, ends_s[:] = time.monotonic() + timeout_s, []
-                await call(b"", timeout=timeout_s)
-                assert 0.98 * timeout_s < timeout_s + ends_s[0] - until_s < timeout_s + 0.05, timeout_s
+                for tries_left in reversed(range(5)):  # again if this machine stood still for as long
+                    began_s = time.monotonic()
+                    try:
+                        await call(b"", timeout=timeout_s)
+                        break
+                    except grpc.aio.AioRpcError as error:
+                        assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and tries_left, timeout_s
+                left_s, asked_s = noted[-1]
+                assert 0.98 * timeout_s - (asked_s - began_s) < left_s < timeout_s + 0.05, timeout_s
 
     served(tmp_path, ask)
 

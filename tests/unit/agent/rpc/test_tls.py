@@ -198,7 +198,7 @@ def test_handshakes_that_do_not_end_are_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """By time, and by number the oldest first; whoever completes one is served meanwhile."""
-    limited(monkeypatch, handshake_s=0.5, handshakes=4)
+    limited(monkeypatch, handshake_s=2.0, handshakes=4)
     caplog.set_level("INFO", "jellybean.tls")
 
     async def ask(server: RpcServer, link: Link) -> None:
@@ -209,7 +209,7 @@ def test_handshakes_that_do_not_end_are_given_up(
         async with link.channel() as to:
             assert await to.unary_unary(ECHO)(b"x") == b"x"
         assert len(handshakes) <= 4
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(50):
             for reader, writer in waiting:
                 with contextlib.suppress(ConnectionError):
                     assert await reader.read() == b""
@@ -219,14 +219,14 @@ def test_handshakes_that_do_not_end_are_given_up(
 
     served(tmp_path, ask, tls=True)
     assert sum("unfinished handshakes" in text for text in caplog.messages) >= 6
-    assert any("no TLS handshake within 0.5 s" in text for text in caplog.messages)
+    assert any("no TLS handshake within 2 s" in text for text in caplog.messages)
 
 
 def test_a_failed_handshake_is_logged_once_and_its_peer_need_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A peer that reads nothing keeps the socket from being closed; the time limit then aborts it."""
-    limited(monkeypatch, handshake_s=0.5)
+    limited(monkeypatch, handshake_s=2.0)
     caplog.set_level("INFO", "jellybean.tls")
 
     async def ask(server: RpcServer, link: Link) -> None:
@@ -234,7 +234,7 @@ def test_a_failed_handshake_is_logged_once_and_its_peer_need_not_read(
         reader, writer = await connected(link, None)
         silent: Any = reader
         silent._transport.pause_reading()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(50):
             while not handshakes:
                 await asyncio.sleep(0.01)
             (transport,) = handshakes
@@ -260,15 +260,13 @@ def test_a_connection_of_the_maximum_age_ends_without_a_failed_call(
             assert await stream.read() == b"first"
             (first,) = server._connections
             seen = {first}
-            until_s = asyncio.get_running_loop().time() + 2.0
-            while asyncio.get_running_loop().time() < until_s:
+            while len(seen) < 3:  # within some 0.7 s: long before the end of the grace
                 assert await to.unary_unary(ECHO)(b"x") == b"x"
                 seen |= server._connections
                 await asyncio.sleep(0.01)
             await stream.write(b"last")  # the stream goes on on the old connection
             assert await stream.read() == b"last"
             assert first in server._connections
-            assert len(seen) > 1
             with pytest.raises(grpc.aio.AioRpcError, match="the connection has reached its maximum age"):
                 await stream.read()
             assert first not in server._connections  # at the end of the grace
