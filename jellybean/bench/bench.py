@@ -37,7 +37,7 @@ def bench(
     rate_per_s = rate_scale * target.planned_per_s
     result = target.measure(rate_per_s, settings, progress)
     due_s = target.due_s(rate_per_s, settings)
-    result = replace(result, latency_ranges=sampling_ranges(target.plan, due_s, warmup_s, duration_s, progress))
+    result = replace(result, ranges=sampling_ranges(target.plan, due_s, warmup_s, duration_s, progress))
     return _with_stale_accuracy(result, project, target)
 
 

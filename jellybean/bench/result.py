@@ -25,9 +25,9 @@ class BenchResult:
     Requests: `offered` in the window of `duration_s`, of which `completed` were answered, `answered_in_window` by its
     end; `throughput_per_s` is that number over the window. `uncounted`: those of the warm-up of `warmup_s`, and those
     sent after the window for the accuracy; the gateway's counters have them too. `joined`: workers are boxes that
-    joined a gateway, which emulate nothing. `answers`: a few of them, as the report shows them. `latency_ranges`: least
-    and greatest value of each latency in simulations of the same arrivals. `stale_accuracy`: a sentence if the plan's
-    accuracy was predicted with other labels or held-out inputs.
+    joined a gateway, which emulate nothing. `answers`: a few of them, as the report shows them. `ranges`: least and
+    greatest value of throughput and latencies in simulations of the same arrivals. `stale_accuracy`: a sentence if the
+    plan's accuracy was predicted with other labels or held-out inputs.
     """
 
     plan: str
@@ -63,7 +63,7 @@ class BenchResult:
     uncounted: int = 0
     joined: bool = False
     answers: tuple[ShownAnswer, ...] = ()
-    latency_ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     stale_accuracy: str = ""
 
     @property

@@ -1,7 +1,7 @@
-"""How far latencies of few requests vary by chance: what simulations of the plan give for the very same arrivals.
+"""How far figures of few requests vary by chance: what simulations of the plan give for the very same arrivals.
 
-A minute at one request per second has 60 requests. When these come together by chance, even a perfect prediction of the
-plan's p50 or p99 in the long run is far from what the minute shows.
+A minute at one request per second has 60 requests, give or take eight. When these come together by chance, or are few,
+even a perfect prediction of the plan's throughput, p50 or p99 in the long run is far from what the minute shows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from jellybean_solver import Plan, RequestStream, SimulationSettings, request_st
 
 SIMULATIONS = 20  # of which the lowest and the highest figure count: about nine in ten further ones lie between
 MOST_REQUESTS = 1_000  # in a measurement; with more, chance is small beside the tolerances, and simulations take long
-LATENCIES = ("latency_p50_s", "latency_p90_s", "latency_p99_s")
+FIGURES = ("throughput_per_s", "latency_p50_s", "latency_p90_s", "latency_p99_s")
 
 
 def sampling_ranges(
@@ -42,5 +42,5 @@ def sampling_ranges(
         simulate(plan, brains, SimulationSettings(duration_s, seed, warmup_s), times=times)
         for seed in range(SIMULATIONS)
     ]
-    figures = {key: [getattr(result, key) for result in results] for key in LATENCIES}
+    figures = {key: [getattr(result, key) for result in results] for key in FIGURES}
     return {key: (min(values), max(values)) for key, values in figures.items()}

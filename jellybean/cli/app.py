@@ -62,6 +62,7 @@ MODULES = {  # command or group -> module of this package that defines it, in th
     "plan": "planning.plan",
     "explain": "planning.explain",
     "frontier": "planning.frontier",
+    "calendar": "planning.calendar",
     "simulate": "planning.plan",
     "up": "serving.serve",
     "apply": "serving.serve",

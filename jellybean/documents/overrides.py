@@ -29,6 +29,7 @@ SECTIONS = {
             "stream_ids",
             "metric",
             "slo",
+            "admission",
             "objective",
         ),
     ),
@@ -38,7 +39,7 @@ SECTIONS = {
 _NULL_TEXTS = {"", "null", "~"}
 _OPTIONAL_LISTS = {("links",)}
 _OPTIONAL_MAPS = {
-    *(("slo",), ("limits",), ("migration",), ("machine",), ("sites",)),
+    *(("slo",), ("admission",), ("limits",), ("migration",), ("machine",), ("sites",)),
     *(("lr_schedule",), ("checkpoint",), ("export",)),  # maps in training.yaml
 }
 

@@ -8,11 +8,12 @@ from typing import Any
 
 from jellybean.documents.schema.infrastructure import LinkSpec, WorkerPoolSpec
 from jellybean.documents.schema.validation import FieldReader
-from jellybean.documents.schema.workflow import SloSpec, SourceSpec
+from jellybean.documents.schema.workflow import AdmissionSpec, SloSpec, SourceSpec
 from jellybean.quantities import did_you_mean, quoted
 
 SITE, NOTES = "site", ("note", "region")
 _MOST_LISTED = 12
+_ADMISSION_KEYS = ("worth", "priority", "owner")
 _SOURCE_KEYS, _POOL_KEYS, _LINK_KEYS = ("rate",), ("count", "price"), ("price", "bandwidth", "latency")
 
 
@@ -65,6 +66,7 @@ def site_columns(
         *_columns("workers", pools, WorkerPoolSpec, _POOL_KEYS),
         *_columns("links", above, LinkSpec, _LINK_KEYS),
         SiteColumn("slo.accuracy", "slo", "", FieldReader(SloSpec, "accuracy")),
+        *(SiteColumn(f"admission.{key}", "admission", "", FieldReader(AdmissionSpec, key)) for key in _ADMISSION_KEYS),
     ]
     return SiteColumns(tier, {column.name: column for column in columns}, shared)
 

@@ -85,6 +85,7 @@ class UnlikeSites:
                 "sources": sources,
                 "operators": {name: self._operator(spec, site) for name, spec in document.operators.items()},
                 "slo": document.slo.model_copy(update=targets),
+                "admission": document.admission.model_copy(update=self.table.changes(site, "admission").get("", {})),
             }
         )
 

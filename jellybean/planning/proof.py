@@ -10,6 +10,11 @@ def unproven(plan: Plan) -> str | None:
     proof = plan.certificate
     if proof.is_optimal:
         return None
+    if proof.keeps:
+        return (
+            f"{proof.keeps:,} of its {len(plan.workflows):,} workflows stayed as they were when others were added: if "
+            "all are planned anew, they may cost less"
+        )
     limited = proof.termination == Termination.TIME_LIMIT
     why = "the search reached its time limit" if limited else "the search stopped at this gap"
     if proof.bound <= 0:

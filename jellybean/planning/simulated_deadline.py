@@ -33,6 +33,7 @@ from jellybean_solver import (
     Termination,
     deadline_s,
     deadline_shares,
+    has_many_workflows,
     least_latency_s,
     limited,
     lost_workers,
@@ -88,7 +89,8 @@ def in_time(
 
     deadline = Deadline(target_s, settings=DEFAULT_SETTINGS if thorough else QUICK_SETTINGS, advance=tried)
     try:
-        options = SolveOptions(gap, time_limit_s, time.monotonic, deadline=deadline)
+        start = solution if has_many_workflows(problem) and not cuts else None
+        options = SolveOptions(gap, time_limit_s, time.monotonic, deadline=deadline, start=start)
         simulated = solve_in_time(problem, cuts, options, judge if thorough else partial(judge, most=1))
         if simulated.plan is not None:
             late = judge_plan(solution.plan) or quick
@@ -97,7 +99,8 @@ def in_time(
         reasons = refused.reasons if refused is not None else ()
     except SolverError as error:
         reasons = (str(error),)
-    if not thorough or problem.is_for_ways:  # the nearest target is sought among single selections only
+    # The nearest target is sought for few workflows, and among single selections only.
+    if not thorough or problem.is_for_ways or has_many_workflows(problem):
         return InTime(solution, reasons or ("no plan in time was found",), None, judge.fastest, quick)
 
     def second_half(done: float, total: float, label: str) -> None:

@@ -13,7 +13,7 @@ from jellybean.report.store import StoreRow
 from jellybean_solver import Slo
 
 ROUNDING = 1e-9
-LATENCY_RANGES = "latency_ranges"  # key of a measurement: latency -> least and greatest in simulations of its arrivals
+RANGES = "ranges"  # key of a measurement: figure -> its least and greatest in simulations of its arrivals
 ACCURACY_MARGIN = "accuracy_margin"  # key of a measurement: two standard errors of its accuracy
 
 
@@ -39,7 +39,8 @@ class SloState(StrEnum):
 class Metric:
     """A figure that is both predicted and measured.
 
-    The tolerance is relative to the expected figure, or, if `absolute`, in the unit of the figure.
+    The tolerance is relative to the expected figure, or, if `absolute`, in the unit of the figure. `by_arrivals`: a
+    measurement's own arrivals decide it, so that the tolerance is around what simulations of these give.
     """
 
     key: str
@@ -49,6 +50,7 @@ class Metric:
     lower_is_better: bool
     show: Callable[[float | None], str]
     absolute: bool = False
+    by_arrivals: bool = False
 
     def shown_tolerance(self, sampling_error: float = 0.0) -> str:
         """The tolerance as text. `sampling_error`: of the measured figure, which counts where it is larger."""
@@ -62,7 +64,7 @@ class Metric:
 METRICS = (
     Metric("cost_usd_per_h", "Cost", "USD/h", 0.05, True, formats.usd),
     Metric("accuracy", "Accuracy", "%", 1.0, False, formats.accuracy, absolute=True),
-    Metric("throughput_per_s", "Throughput", "requests/s", 0.05, False, formats.rate),
+    Metric("throughput_per_s", "Throughput", "requests/s", 0.05, False, formats.rate, by_arrivals=True),
     Metric("highest_rate_per_s", "Highest sustained rate", "requests/s", 0.15, False, formats.rate),
     Metric("latency_p50_s", "Latency p50", "s", 0.25, True, formats.duration),
     Metric("latency_p90_s", "Latency p90", "s", 0.35, True, formats.duration),
@@ -77,8 +79,7 @@ class Comparison:
     """One metric, predicted and measured. `difference` = measured - predicted, `ratio` = measured / predicted.
 
     `tolerance`: the metric's; of an accuracy of few inputs its sampling error, which says nothing against a prediction.
-    `sampled_between`: of a latency of few requests, what simulations of the same arrivals give; None if the tolerance
-    has all of it.
+    `sampled_between`: of few requests, what simulations of the same arrivals give; None if the tolerance has all of it.
     """
 
     metric: str
@@ -104,7 +105,7 @@ class Comparison:
         shown = METRIC_BY_KEY[self.metric].shown_tolerance(self.tolerance)
         if self.sampled_between is None:
             return shown
-        low, high = map(formats.duration, self.sampled_between)
+        low, high = map(METRIC_BY_KEY[self.metric].show, self.sampled_between)
         return f"{shown} or {low} to {high}"
 
 
@@ -149,7 +150,7 @@ def compare(predicted: Mapping[str, Any], measured: Mapping[str, Any]) -> tuple[
         margin = _sampling_error(metric, measured)
         sampled = _sampled_between(metric, before, measured)
         verdict = _verdict(metric, difference, before, margin) if known else ComparisonVerdict.UNKNOWN
-        if sampled is not None and after is not None and sampled[0] <= after <= sampled[1]:
+        if sampled is not None and after is not None and is_sampled(metric.key, after, sampled, metric.tolerance):
             verdict = ComparisonVerdict.WITHIN
         low, high = (figure(predicted, key) for key in INTERVAL_KEYS.get(metric.key, ("", "")))
         between = (low, high) if low is not None and high is not None else None
@@ -195,11 +196,17 @@ def drift(benches: Sequence[StoreRow]) -> tuple[Drift, ...]:
     return tuple(drifts)
 
 
+def is_sampled(key: str, measured: float, between: tuple[float, float], tolerance: float) -> bool:
+    """True if a figure is what simulations of its arrivals give, to the tolerance if the arrivals decide it."""
+    slack = tolerance if METRIC_BY_KEY[key].by_arrivals else 0.0
+    return between[0] * (1.0 - slack) <= measured <= between[1] * (1.0 + slack)
+
+
 def _sampled_between(
     metric: Metric, predicted: float | None, measured: Mapping[str, Any]
 ) -> tuple[float, float] | None:
     """What simulations give for a measurement's own arrivals; None if all of it is within the metric's tolerance."""
-    found = (measured.get(LATENCY_RANGES) or {}).get(metric.key)
+    found = (measured.get(RANGES) or {}).get(metric.key)
     if found is None or predicted is None:
         return None
     low, high = map(float, found)

@@ -16,13 +16,14 @@ from jellybean.display.terminal import GOOD, WARN
 from jellybean.documents import override_options
 from jellybean.planning.mixing import selection_lines
 from jellybean.planning.predicted_latency import Judged
-from jellybean.report.workflows_summary import MOST_NAMED, is_summarised, noun, summary
+from jellybean.report.workflows_summary import MOST_NAMED, admission_lines, is_summarised, noun, stays_text, summary
 from jellybean_solver import (
     CLOSED_FORM_RATIO,
     CPU,
     Objective,
     Placement,
     Plan,
+    Termination,
     distinct_usd,
     head_name,
     p99_by_workflow,
@@ -52,7 +53,7 @@ def plan_text(
     else:
         tables = [_workflows(plan), _placements(plan)] if plan.workflows else [_placements(plan)]
         parts += [Padding(table, (0, 0, 0, 2), expand=False) for table in tables]
-    parts += [Padding(Text(line), (0, 0, 0, 2), expand=False) for line in latencies]
+    parts += [Padding(Text(line), (0, 0, 0, 2), expand=False) for line in (*admission_lines(plan), *latencies)]
     notes = (*survival_lines(plan), *selection_lines(plan), *cut_lines(plan), *hop_lines(plan), *option_lines(plan))
     parts += [Padding(Text(line, "dim"), (0, 0, 0, 2), expand=False) for line in notes]
     if plan.sites:
@@ -170,15 +171,18 @@ def _workflows(plan: Plan) -> Table:
 def proof(plan: Plan) -> str:
     """Text of the optimality certificate."""
     certificate = plan.certificate
-    if certificate.is_optimal:
-        return "proven optimal"
+    beside = stays_text(plan)
+    if certificate.forgone_usd_per_h:
+        beside = f", with what is left out{beside}"
+    if certificate.termination == Termination.OPTIMAL:
+        return f"proven optimal{beside}"
     limited = " (time limit)" if certificate.termination == "time_limit" else ""
     if certificate.objective_of is Objective.MEAN_ACCURACY:
         points = formats.plain(certificate.bound - certificate.objective)
         return f"at most {points} points below the highest possible accuracy{limited}"
     if certificate.bound <= 0:
         return f"no lower bound{limited}"
-    return f"gap {certificate.gap:.2%} to the lower bound{limited}"
+    return f"gap {certificate.gap:.2%} to the lower bound{beside}{limited}"
 
 
 def where(plan: Plan, placement: Placement) -> str:

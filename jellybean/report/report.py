@@ -25,8 +25,8 @@ from jellybean.report.breakdown import Breakdown, break_down
 from jellybean.report.comparison import (
     ACCURACY_MARGIN,
     INTERVAL_KEYS,
-    LATENCY_RANGES,
     METRIC_BY_KEY,
+    RANGES,
     Comparison,
     Drift,
     SloVerdict,
@@ -124,7 +124,11 @@ class Report:
             },
             "accuracy": plan.accuracy,
             "selection": dict(plan.selection),
-            "certificate": _plain(plan.certificate),
+            "certificate": {
+                key: value
+                for key, value in _plain(plan.certificate).items()
+                if value or key not in ("keeps", "forgone_usd_per_h")
+            },
             "placements": [_plain(placement) for placement in plan.placements],
             "comparisons": [_plain(comparison) for comparison in self.comparisons],
             "slos": [_plain(slo) for slo in self.slos],
@@ -254,7 +258,7 @@ def _measured(snapshot: Snapshot) -> dict[str, Any]:
     measured: dict[str, Any] = {
         key: value for key in (*METRIC_BY_KEY, ACCURACY_MARGIN) if (value := figure(bench, key)) is not None
     }
-    measured[LATENCY_RANGES] = bench.get(LATENCY_RANGES)
+    measured[RANGES] = bench.get(RANGES)
     saturate = snapshot.saturate.record if snapshot.saturate is not None else {}
     if (highest := figure(saturate, "highest_rate_per_s")) is not None:
         measured["highest_rate_per_s"] = highest

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.table import Table
@@ -13,6 +13,7 @@ from jellybean_solver import WORKFLOW_SEPARATOR, Placement, Plan, PlannedWorkflo
 
 FEWEST_SUMMARISED = 8  # workflows from which on a table of each would be too long to read
 MOST_GROUPS = 8  # groups that are listed, the largest first
+MOST_LEFT_OUT = 5  # workflows that are left out and named
 MOST_NAMED = 3  # workflows of a group, and the dearest ones, that are named
 
 Choices = tuple[tuple[str, tuple[tuple[str, str], ...]], ...]  # place -> its (operator, variant)
@@ -53,6 +54,33 @@ def is_summarised(plan: Plan) -> bool:
 def noun(plan: Plan) -> str:
     """What the workflows of a plan are: sites that differ, each in a tier of its own, or unlike workflows."""
     return "site" if all(WORKFLOW_SEPARATOR in source.tier for source in plan.sources) else "workflow"
+
+
+def stays_text(plan: Plan) -> str:
+    """How many workflows of a plan were left as they were when others were added; empty if none."""
+    keeps = plan.certificate.keeps
+    return f" beside {formats.count(keeps, noun(plan))} that stay as they were" if keeps else ""
+
+
+def admission_lines(plan: Plan) -> Iterator[str]:
+    """Which workflows are left out, with what they are worth, and what the owners' workflows cost."""
+    if plan.left_out:
+        dearest = sorted(plan.left_out, key=lambda one: -one.worth_usd_per_h)
+        named = ", ".join(f"{one.name} ({formats.usd(one.worth_usd_per_h)})" for one in dearest[:MOST_LEFT_OUT])
+        more = len(dearest) - MOST_LEFT_OUT
+        forgone = formats.usd(sum(one.worth_usd_per_h for one in dearest))
+        count = formats.count(len(dearest), noun(plan))
+        yield f"left out: {count} worth {forgone} USD/h: {named}" + (f" and {more:,} more" if more > 0 else "")
+    owners: dict[str, list[PlannedWorkflow]] = {}
+    for workflow in plan.workflows:
+        owners.setdefault(workflow.owner, []).append(workflow)
+    if any(owners):
+        costs = {owner: sum(one.cost.total_usd_per_h for one in own) for owner, own in owners.items()}
+        listed = ", ".join(
+            f"{owner or 'nobody'} {formats.usd(costs[owner])} USD/h ({formats.count(len(owners[owner]), noun(plan))})"
+            for owner in sorted(owners, key=lambda name: -costs[name])
+        )
+        yield f"by owner: {listed}"
 
 
 def groups(plan: Plan) -> list[Group]:

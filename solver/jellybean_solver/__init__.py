@@ -15,6 +15,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "Baseline",
         "baselines",
     ),
+    "beside.kept": ("Kept",),
     "deadline.lower_bound": ("least_latency_s",),
     "deadline.restriction": (
         "with_margin",
@@ -197,6 +198,10 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "Termination",
         "is_gap_closed",
     ),
+    "planning.addition": (
+        "Added",
+        "add_workflows",
+    ),
     "planning.cut_models": ("solve_cut",),
     "planning.cut_problem": (
         "Cut",
@@ -208,6 +213,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "qualified_cuts",
     ),
     "planning.infeasibility": ("Infeasibility",),
+    "planning.many_workflows": ("has_many_workflows",),
     "planning.solve": (
         "SolveOptions",
         "fastest_of_equal_cost",
@@ -216,6 +222,12 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
     "planning.solver": (
         "Solution",
         "limited",
+    ),
+    "replanning.by_time": (
+        "Period",
+        "change",
+        "cheapest_sequence",
+        "merged_periods",
     ),
     "replanning.replan": (
         "SAVING_TOLERANCE",

@@ -1,6 +1,7 @@
 from jellybean_solver.baseline.rules import NO_ASSIGNMENT as NO_ASSIGNMENT
 from jellybean_solver.baseline.rules import Baseline as Baseline
 from jellybean_solver.baseline.rules import baselines as baselines
+from jellybean_solver.beside.kept import Kept as Kept
 from jellybean_solver.deadline.lower_bound import least_latency_s as least_latency_s
 from jellybean_solver.deadline.restriction import with_margin as with_margin
 from jellybean_solver.deadline.restriction import without_margin as without_margin
@@ -127,6 +128,8 @@ from jellybean_solver.outcome import COST_TOLERANCE as COST_TOLERANCE
 from jellybean_solver.outcome import VALUE_TOLERANCE as VALUE_TOLERANCE
 from jellybean_solver.outcome import Termination as Termination
 from jellybean_solver.outcome import is_gap_closed as is_gap_closed
+from jellybean_solver.planning.addition import Added as Added
+from jellybean_solver.planning.addition import add_workflows as add_workflows
 from jellybean_solver.planning.cut_models import solve_cut as solve_cut
 from jellybean_solver.planning.cut_problem import Cut as Cut
 from jellybean_solver.planning.cut_problem import Cuts as Cuts
@@ -136,11 +139,16 @@ from jellybean_solver.planning.cut_problem import planned_cuts as planned_cuts
 from jellybean_solver.planning.cut_problem import problem_as_planned as problem_as_planned
 from jellybean_solver.planning.cut_problem import qualified_cuts as qualified_cuts
 from jellybean_solver.planning.infeasibility import Infeasibility as Infeasibility
+from jellybean_solver.planning.many_workflows import has_many_workflows as has_many_workflows
 from jellybean_solver.planning.solve import SolveOptions as SolveOptions
 from jellybean_solver.planning.solve import fastest_of_equal_cost as fastest_of_equal_cost
 from jellybean_solver.planning.solve import solve as solve
 from jellybean_solver.planning.solver import Solution as Solution
 from jellybean_solver.planning.solver import limited as limited
+from jellybean_solver.replanning.by_time import Period as Period
+from jellybean_solver.replanning.by_time import change as change
+from jellybean_solver.replanning.by_time import cheapest_sequence as cheapest_sequence
+from jellybean_solver.replanning.by_time import merged_periods as merged_periods
 from jellybean_solver.replanning.replan import SAVING_TOLERANCE as SAVING_TOLERANCE
 from jellybean_solver.replanning.replan import Replanned as Replanned
 from jellybean_solver.replanning.replan import ReplanSettings as ReplanSettings

@@ -50,6 +50,14 @@ RunningPlan = Annotated[
         "migration costs; otherwise keep it.",
     ),
 ]
+Add = Annotated[
+    bool,
+    typer.Option(
+        "--add",
+        help="Plan only the workflows or sites that the --from plan (default: plan.json) lacks or that have changed; "
+        "the others keep their workers and routes.",
+    ),
+]
 Horizon = Annotated[
     str | None,
     typer.Option(metavar="TIME", help=f"With --from: time over which costs are compared ({DEFAULT_HORIZON})."),

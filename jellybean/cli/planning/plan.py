@@ -13,9 +13,11 @@ from jellybean.cli.app import Directory, Json, Overrides, Seed, Stale, app, exam
 from jellybean.cli.console import EXIT_INFEASIBLE, errors, out, print_json, progress, warn
 from jellybean.cli.current_plan import load_current_plan
 from jellybean.cli.failures import text_of
+from jellybean.cli.planning.add import run_add
 from jellybean.cli.planning.check import run_check
 from jellybean.cli.planning.options import (
     DEFAULT_HORIZON,
+    Add,
     CheckTrace,
     DryRun,
     Gap,
@@ -54,6 +56,7 @@ from jellybean_solver import DEFAULT_GAP, Plan, to_document
         "jellybean plan my-digits --rate-scale 2 --dry-run",
         "jellybean plan my-digits --check my-digits/traces/day.csv --plot day.svg",
         "jellybean plan my-digits --from running --horizon 7d --set sources.strip.rate=12/s",
+        "jellybean plan my-stores --add",
     )
 )
 def plan(
@@ -69,6 +72,7 @@ def plan(
     seed: ReplaySeed = 0,
     start: RunningPlan = None,
     horizon: Horizon = None,
+    add: Add = False,
     dry_run: DryRun = False,
     output: PlanFile = None,
 ) -> None:
@@ -76,19 +80,24 @@ def plan(
     if check is not None:
         scale = None if rate_scale == 1.0 else rate_scale
         given: dict[str, object] = {"--time-limit": time_limit, "--gap": gap, "--from": start, "--horizon": horizon}
-        given |= {"--rate-scale": scale, "--dry-run": dry_run or None, "--out": output}
+        given |= {"--rate-scale": scale, "--add": add or None, "--dry-run": dry_run or None, "--out": output}
         for option in (name for name, value in given.items() if value is not None):
             raise typer.BadParameter(f"{option} cannot be combined with --check, which replays the current plan")
         run_check(directory, check, overrides or (), seed=seed, json=json, plot=plot, stale=stale)
         return
     if plot is not None:
         raise typer.BadParameter("--plot needs --check TRACE")
+    if horizon is not None and add:
+        raise typer.BadParameter("--horizon cannot be combined with --add: what is served already does not move")
     if horizon is not None and start is None:
         raise typer.BadParameter("--horizon needs --from PLAN")
     written = PlanOutput(directory, with_scaled_rates(directory, overrides or (), rate_scale), dry_run, output)
     written.check()
     try:
-        if start is None:
+        if add:
+            project = open_any_project(directory, written.overrides, stale=stale, shows_times=True)
+            run_add(project, start or str(directory), written, gap=gap, time_limit_s=time_limit, json=json)
+        elif start is None:
             _plan(written, stale=stale, gap=gap, time_limit_s=time_limit, json=json)
         else:
             hours = horizon_hours(horizon or DEFAULT_HORIZON)

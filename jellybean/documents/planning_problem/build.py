@@ -53,7 +53,8 @@ def build_problem(project: AnyProject) -> Problem:
     parts = {name: _with_model_paths(_of_one_workflow(part), name) for name, part in project.workflows.items()}
     least = min(part.utilisation for part in parts.values())  # `auto` is lower for workflows without a p99 target
     parts = {name: replace(part, utilisation=least) for name, part in parts.items()}
-    return combine_workflows(project.name, parts, project.infrastructure.limits.budget_usd_per_h)
+    problem = combine_workflows(project.name, parts, project.infrastructure.limits.budget_usd_per_h)
+    return _with_admission(problem, project)
 
 
 def _of_sites(project: MultiWorkflowProject, written: Project, table: SiteTable) -> Problem:
@@ -67,7 +68,22 @@ def _of_sites(project: MultiWorkflowProject, written: Project, table: SiteTable)
         for name, part in project.workflows.items()
     }
     problem = combine_workflows(project.name, parts, infrastructure.limits.budget_usd_per_h)
-    return replace(problem, stale_profiles=common.stale_profiles)
+    return _with_admission(replace(problem, stale_profiles=common.stale_profiles), project)
+
+
+def _with_admission(problem: Problem, project: MultiWorkflowProject) -> Problem:
+    """The problem with what each workflow is worth, its priority and its owner."""
+    stated = {name: part.workflow.admission for name, part in project.workflows.items()}
+    workflows = tuple(
+        replace(
+            workflow,
+            worth_usd_per_h=stated[workflow.name].worth_usd_per_h,
+            priority=stated[workflow.name].priority,
+            owner=stated[workflow.name].owner,
+        )
+        for workflow in problem.workflows
+    )
+    return replace(problem, workflows=workflows)
 
 
 def _of_one_workflow(project: Project) -> Problem:

@@ -89,7 +89,7 @@ class FieldReader:
         """`key`: the field as documents write it."""
         fields = model.model_fields.items()
         self.name, info = next((name, info) for name, info in fields if (info.alias or name) == key)
-        annotation: Any = Annotated[info.annotation, *info.metadata]
+        annotation: Any = Annotated[info.annotation, *info.metadata] if info.metadata else info.annotation
         self._adapter: TypeAdapter[Any] = TypeAdapter(annotation)
 
     def read(self, text: str) -> Any:

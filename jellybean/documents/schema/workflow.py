@@ -411,6 +411,21 @@ class SloSpec(DocumentModel):
         return _expand_accuracy(value)
 
 
+class AdmissionSpec(DocumentModel):
+    """Whether a plan of several workflows, or of sites that differ, may leave this one out, and whose it is."""
+
+    worth_usd_per_h: PricePerHour | None = Field(
+        default=None,
+        alias="worth",
+        description="A plan leaves the workflow out if serving it costs more, or nothing is left for it. By default it "
+        "must be served.",
+    )
+    priority: int = Field(
+        default=0, description="No workflow is left out for others of a lower priority; a higher number comes first."
+    )
+    owner: str = Field(default="", max_length=100, description="Whose it is; costs are summed by owner.")
+
+
 class WorkflowDocument(DocumentModel):
     """workflow.yaml: what to serve, and the targets that a plan must meet."""
 
@@ -432,6 +447,7 @@ class WorkflowDocument(DocumentModel):
         default=None, description="How answers are compared to labels."
     )
     slo: SloSpec = SloSpec()
+    admission: AdmissionSpec = AdmissionSpec()
     objective: Annotated[Objective, Field(strict=False)] = Field(
         default=Objective.COST,
         description="What plans are the best in, within all targets: cost (the lowest), mean_accuracy (the highest "

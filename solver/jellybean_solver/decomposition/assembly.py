@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from jellybean_solver.decomposition.local_plan import LocalPlan
 from jellybean_solver.decomposition.split import Split
 from jellybean_solver.demand.memory import NONE, Memory, MemoryLimits, is_device_scarcer
 from jellybean_solver.fleet.packing.bin_packing import LITTLE, Load, share_of
 from jellybean_solver.fleet.worker_classes import LEAST_BYTES, WorkerClass
+from jellybean_solver.model.left_out import left_out
+from jellybean_solver.model.multi_workflow import restricted
 from jellybean_solver.model.plan import Certificate, Plan
 from jellybean_solver.model.variant_ratios import settled
 from jellybean_solver.small.assignment import SPARE, Group
@@ -115,7 +118,7 @@ def _size(time: float, memory: Memory, limits: MemoryLimits) -> float:
 
 
 def assembled(split: Split, plans: Sequence[LocalPlan], packing: Packing, certificate: Certificate) -> Plan:
-    """The plan of all workflows; its cost and accuracy are placeholders, as of `plan_of`."""
+    """The plan of all workflows that have one; its cost and accuracy are placeholders, as of `plan_of`."""
     selection = {name: variant for plan in plans for name, variant in plan.selection.items()}
     busy = {key: workers for plan in plans for key, workers in plan.busy.items()}
     parts = tuple(
@@ -124,4 +127,9 @@ def assembled(split: Split, plans: Sequence[LocalPlan], packing: Packing, certif
     )
     groups = (*(group for plan in plans for group in plan.groups), *packing.groups)
     placed = Placed(parts, groups, lambda name, pool: busy[name, pool])
-    return plan_of(settled(split.problem, selection), selection, placed, certificate)
+    workflows = split.problem.workflows
+    served = {workflows[plan.part].name for plan in plans}
+    problem = split.problem if len(served) == len(workflows) else restricted(split.problem, served)
+    gone = [workflow.name for workflow in workflows if workflow.name not in served]
+    plan = plan_of(settled(problem, selection), selection, placed, certificate)
+    return replace(plan, left_out=left_out(split.problem, gone))

@@ -1,27 +1,34 @@
 """Prices of what workflows have in common, and how much of it a plan of one workflow uses.
 
 For each common shared pool there are two: of a worker's time and of its memory, in USD per hour and worker. A common
-exclusive pool has a surcharge on its workers' price, a common link one on its whole bandwidth.
+exclusive pool has a surcharge on its workers' price, a common link one on its whole bandwidth. Where a budget binds, it
+has a price too, which makes all cost dearer by the same factor: all prices, and what workflows are worth, are stated
+over that factor instead.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from jellybean_solver.decomposition.split import Split
-from jellybean_solver.milp.highs_program import Floats
+from jellybean_solver.milp.highs_program import Floats, Indices
 
 
 @dataclass(frozen=True)
 class Prices:
-    """USD per hour by common shared pool (`time`, `memory`), common exclusive pool (`count`) and common link."""
+    """USD per hour by common shared pool (`time`, `memory`), common exclusive pool (`count`) and common link.
+
+    `worth`: factor on what workflows are worth, 1 / (1 + price of the budget).
+    """
 
     time: Floats
     memory: Floats
     count: Floats
     links: Floats
+    worth: float = 1.0
 
     @classmethod
     def listed(cls, split: Split) -> Prices:
@@ -32,7 +39,8 @@ class Prices:
     def between(self, other: Prices, share: float) -> Prices:
         """`share` of these prices and the rest of others."""
         pairs = zip(self.parts, other.parts, strict=True)
-        return Prices(*(share * one + (1.0 - share) * two for one, two in pairs))
+        worth = share * self.worth + (1.0 - share) * other.worth
+        return Prices(*(share * one + (1.0 - share) * two for one, two in pairs), worth)
 
     @classmethod
     def highest(cls, split: Split, factor: float, usd_per_h: float) -> Prices:
@@ -47,6 +55,12 @@ class Prices:
         time = factor * np.where(paid > 0, paid, usual)
         even = usd_per_h / max(len(split.links), 1)
         return cls(time, time, factor * np.where(alone > 0, alone, usual), np.full(len(split.links), factor * even))
+
+    @classmethod
+    def of_duals(cls, duals: Floats, rows: Sequence[Indices], budget: Indices) -> Prices:
+        """The prices in a program's duals, by the `rows` of each kind and that of a budget, if there is one."""
+        factor = 1.0 + float(duals[budget].sum())
+        return cls(*(duals[own] / factor for own in rows), 1.0 / factor)
 
     @property
     def parts(self) -> tuple[Floats, Floats, Floats, Floats]:
@@ -63,3 +77,10 @@ class Prices:
         above = np.maximum(self.time + self.memory - paid, 0.0)
         alone = np.array([float(pool.count) for pool in split.exclusive])
         return float(above @ counts + self.count @ alone + self.links.sum())
+
+    def bound(self, split: Split, value: float) -> float:
+        """The lower bound on the cost of all plans, with what they leave out, of which `value` is the sum of the
+        workflows' bounds at these prices. A budget's price earns what the plans cost less.
+        """
+        found = (value - self.rent(split)) / self.worth
+        return found if self.worth == 1.0 else found - (1.0 / self.worth - 1.0) * split.budget

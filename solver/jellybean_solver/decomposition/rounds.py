@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
+import numpy as np
+
 from jellybean_solver.decomposition.count_cuts import CountCuts
 from jellybean_solver.decomposition.local_plan import LocalPlan, slope
 from jellybean_solver.decomposition.local_program import Answer, LocalProgram
@@ -157,18 +159,24 @@ class Rounds:
                 break
             answers += self.pricing.solve(prices, group)
             self.effort.work.add(len(group.numbers))
-        self.impossible = sorted(number for number, answer in answers if answer.plan is None)
+        worths = self.split.worths
+        must = np.isinf(worths)
+        self.impossible = sorted(number for number, answer in answers if answer.plan is None and must[number])
         if self.impossible:
             return False
         plans = [answer.plan for _, answer in answers if answer.plan is not None]
         if len(answers) == len(self.numbers):
-            rent = prices.rent(self.split)
-            value = self.weight * sum(answer.bound for _, answer in answers)
-            self._adapt(prices, plans, self.center)
-            self.hoped = self.weight * sum(plan.cost_at(prices) for plan in plans) - rent
-            if value - rent > self._best:
-                self._best, self.center = value - rent, prices
+            value = self.weight * sum(min(answer.bound, prices.worth * worths[number]) for number, answer in answers)
+            paid = [plan for plan in plans if plan.cost_at(prices) <= prices.worth * worths[plan.part]]
+            self._adapt(prices, paid, self.center)
+            left = {number for number, _ in answers} - {plan.part for plan in paid}
+            cost = sum(plan.cost_at(prices) for plan in paid) + prices.worth * float(worths[list(left)].sum())
+            self.hoped = prices.bound(self.split, self.weight * cost)
+            if (bound := prices.bound(self.split, value)) > self._best:
+                self._best, self.center = bound, prices
             self._cuts.add(prices, value)
-            self.bound, self.likely = self._cuts.bound()
-        self.master.add(plans, self.effort.settings.dear * max(plan.cost_at(prices) for plan in plans))
+            bound, self.likely = self._cuts.bound()
+            self.bound = max(self.bound, bound)
+        dearest = max((plan.cost_at(prices) for plan in plans), default=0.0)
+        self.master.add(plans, self.effort.settings.dear * dearest)
         return True

@@ -22,7 +22,7 @@ from jellybean_solver.decomposition.local_program import LocalProgram
 from jellybean_solver.decomposition.prices import Prices
 from jellybean_solver.decomposition.pricing import MOST_ALIKE
 from jellybean_solver.decomposition.rounds import Effort, Rounds
-from jellybean_solver.decomposition.settings import DEFAULT_DECOMPOSITION, DecompositionSettings
+from jellybean_solver.decomposition.settings import DEFAULT_DECOMPOSITION, DecompositionSettings, is_small
 from jellybean_solver.decomposition.split import Split
 from jellybean_solver.decomposition.union import Relaxation, relaxation
 from jellybean_solver.decomposition.whole_workers import WholeWorkers
@@ -35,8 +35,9 @@ from jellybean_solver.outcome import Clock, termination_of
 class Decomposed:
     """What the search found. `plan`: None without one; its cost is a placeholder, `cost` has it. `bound`: lower bound.
 
-    `prices`: those of the best bound. `impossible`: numbers of parts that have no plan of their own. `unserved`: about
-    how many parts the common workers and links did not suffice for. `priced`: local plans. `late`: time was up.
+    `cost` and `bound` include what the parts are worth that are `left_out` (numbers). `prices`: those of the best
+    bound. `impossible`: numbers of parts that have no plan of their own. `unserved`: about how many parts the common
+    workers and links did not suffice for. `priced`: local plans. `late`: time was up.
     """
 
     plan: Plan | None
@@ -47,6 +48,7 @@ class Decomposed:
     impossible: tuple[int, ...] = ()
     unserved: float = 0.0
     late: bool = False
+    left_out: tuple[int, ...] = ()
 
 
 def decompose(
@@ -61,14 +63,19 @@ def decompose(
     every = range(len(split.parts))
     sample = every if len(every) <= settings.few else _sample(split, settings.sample)
     programs = {number: LocalProgram(split, number, effort.local_gap) for number in sample}
-    impossible = tuple(number for number, program in programs.items() if not program.possible)
-    if impossible:
+    lacking = tuple(number for number, program in programs.items() if not program.possible)
+    if impossible := tuple(number for number in lacking if math.isinf(split.worths[number])):
         return Decomposed(None, math.inf, math.inf, Prices.listed(split), 0, impossible)
-    relaxed = relaxation(split, tuple(programs.values()), len(every) / len(sample))
+    programs = {number: program for number, program in programs.items() if program.possible}
+    if not programs and len(sample) == len(every):
+        forgone = float(split.worths.sum())
+        return Decomposed(None, forgone, forgone, Prices.listed(split), 0, left_out=tuple(every))
+    weight = len(every) / len(sample)
+    relaxed = relaxation(split, tuple(programs.values()), weight)
     with ThreadPoolExecutor(settings.threads) as pool:
         if len(sample) == len(every):
             return _few(effort, pool, programs, relaxed)
-        return _many(effort, pool, programs, relaxed.prices)
+        return _many(effort, pool, programs, weight, relaxed.prices)
 
 
 def _expected(parts: int, settings: DecompositionSettings) -> int:
@@ -92,17 +99,22 @@ def _few(effort: Effort, pool: Executor, programs: dict[int, LocalProgram], rela
     if rounds.impossible:
         return _impossible(rounds)
     whole = WholeWorkers(effort, rounds, programs)
-    whole.together(relaxed.variants)
+    if effort.split.problem.may_leave_out and is_small(effort.split.problem):
+        rounds.bound = max(rounds.bound, whole.together(None))
+    else:
+        whole.together(dict(zip(programs, relaxed.variants, strict=True)))
     if not whole.is_near:
         rounds.run(rounds.next_prices, effort.settings.rounds)
         whole.run()
     return _decomposed(effort, rounds, whole)
 
 
-def _many(effort: Effort, pool: Executor, programs: dict[int, LocalProgram], prices: Prices) -> Decomposed:
+def _many(
+    effort: Effort, pool: Executor, programs: dict[int, LocalProgram], weight: float, prices: Prices
+) -> Decomposed:
     """Prices are improved on a sample, whose programs are given; then all workflows are solved, once for the bound."""
     every = range(len(effort.split.parts))
-    sample = Rounds(effort, pool, tuple(programs), len(every) / len(programs), programs)
+    sample = Rounds(effort, pool, tuple(programs), weight, programs)
     sample.run(prices, effort.settings.sample_rounds)
     if sample.impossible:
         return _impossible(sample)
@@ -128,5 +140,7 @@ def _decomposed(effort: Effort, rounds: Rounds, whole: WholeWorkers) -> Decompos
     cost, plans, packing = whole.best
     bound = min(bound, cost)
     certificate = Certificate.of(cost, bound, termination_of(cost, bound, out_of_time=late, gap=effort.gap))
-    plan = assembled(effort.split, plans, packing, certificate)
-    return Decomposed(plan, cost, bound, rounds.center, rounds.priced, late=late)
+    plan = assembled(effort.split, plans, packing, certificate) if plans else None
+    served = {plan.part for plan in plans}
+    left_out = tuple(number for number in rounds.numbers if number not in served)
+    return Decomposed(plan, cost, bound, rounds.center, rounds.priced, late=late, left_out=left_out)

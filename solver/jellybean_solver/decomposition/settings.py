@@ -1,8 +1,11 @@
-"""Effort of the decomposition."""
+"""Effort of the decomposition, and for which problems it is."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from jellybean_solver.fleet.settings import DEFAULT_SETTINGS
+from jellybean_solver.model.problem import Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,12 @@ class DecompositionSettings:
     few_packings: int = 60  # most choices then
     patience: int = 12  # choices in a row that gain little; a bound on whole numbers rises late
     integer_s: float = 20.0  # seconds: most of one solve of the integer master
+
+
+def is_small(problem: Problem) -> bool:
+    """True if one program of all workflows is solved to the end in seconds."""
+    places = sum(len(variant.service) for operator in problem.operators for variant in operator.variants)
+    return places <= DEFAULT_SETTINGS.middle_size
 
 
 DEFAULT_DECOMPOSITION = DecompositionSettings()

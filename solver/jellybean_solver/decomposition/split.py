@@ -6,12 +6,17 @@ limited links that two or more workflows can use are common; what only one can u
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
 
 from jellybean_solver.demand.demand import Tiers
 from jellybean_solver.errors import SolverError
+from jellybean_solver.milp.highs_program import Floats
 from jellybean_solver.model.multi_workflow import Margins
 from jellybean_solver.model.problem import Link, Operator, Pool, Problem, Sharing, Slo, Source, Workflow
 
@@ -28,6 +33,18 @@ class Split:
     shared: tuple[Pool, ...]
     exclusive: tuple[Pool, ...]
     links: tuple[Tiers, ...]
+
+    @cached_property
+    def worths(self) -> Floats:
+        """USD per hour that each part is worth; inf if it must be served."""
+        worths = [workflow.worth_usd_per_h for workflow in self.problem.workflows]
+        return np.array([math.inf if worth is None else worth for worth in worths])
+
+    @property
+    def budget(self) -> float:
+        """USD per hour that a plan may cost; inf without a limit."""
+        stated = self.problem.slo.budget_usd_per_h
+        return math.inf if stated is None else stated
 
     @property
     def common(self) -> frozenset[str]:

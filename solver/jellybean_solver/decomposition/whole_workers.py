@@ -27,9 +27,10 @@ from jellybean_solver.outcome import relative_gap
 
 
 class WholeWorkers:
-    """The search. `best`: cost, a plan per workflow, and their packing onto common workers; None without one.
+    """The search. `best`: cost, a plan per workflow that is served, and their packing onto common workers.
 
-    `programs`: those of all workflows, if they are few.
+    The cost includes what the workflows are worth that are left out. `best` is None without plans. `programs`: those of
+    all workflows that have a plan, if they are few.
     """
 
     def __init__(self, effort: Effort, rounds: Rounds, programs: Mapping[int, LocalProgram] | None) -> None:
@@ -38,6 +39,7 @@ class WholeWorkers:
         self._reserve = np.zeros(len(effort.split.shared))
         self._before = math.inf, -math.inf
         self._idle = self._idle_costs = 0  # choices in a row that gained little, or little of the cost
+        self._over = math.inf  # what the best plans cost beyond the budget
 
     def run(self) -> None:
         """Choose plans, and improve them, until the gap is closed, time is up or little is gained."""
@@ -46,7 +48,7 @@ class WholeWorkers:
         groups: itertools.cycle[Sequence[Group] | None] = itertools.cycle([None] if few else rounds.shares())
         for attempt in range(settings.few_packings if few else settings.packings):
             if self._programs is not None and (attempt == 0 or self.best is None):
-                self.together(rounds.master.mixture())
+                self.together(dict(zip(rounds.master.parts, rounds.master.mixture(), strict=True)))
             self._choose()
             value = math.inf if self.best is None else self.best[0]
             self._say()
@@ -83,19 +85,26 @@ class WholeWorkers:
         if packing.short:
             self._reserve += [packing.short.get(pool.name, 0) for pool in self.effort.split.shared]
             return
-        cost = self._cost(plans, packing)
-        if self.best is None or cost < self.best[0]:
-            self.best = cost, plans, packing
+        paid = self._paid(plans, packing)
+        split, served = self.effort.split, {plan.part for plan in plans}
+        forgone = sum(split.worths[part] for part in self.rounds.master.parts if part not in served)
+        over, cost = max(0.0, paid - split.budget), paid + float(forgone)
+        if self.best is None or (over, cost) < (self._over, self.best[0]):
+            self._over, self.best = over, (cost, plans, packing)
 
-    def together(self, variants: Sequence[Collection[tuple[str, str]]]) -> None:
-        """Find plans of all workflows that fit together; `variants`: per workflow its (operator, variant) pairs."""
+    def together(self, variants: Mapping[int, Collection[tuple[str, str]]] | None) -> float:
+        """Find plans that fit together; returns the bound on the cost of all that may be chosen.
+
+        `variants`: per workflow that has a plan its (operator, variant) pairs; None: all of each.
+        """
         if self._programs is None:
             raise AssertionError("only few workflows are planned together")
-        programs = [self._programs[number] for number in self.rounds.master.parts]
+        programs = list(self._programs.values())
+        chosen = [None if variants is None else variants[program.number] for program in programs]
         limits = SolveLimits(self.effort.gap * self.effort.settings.near, self._most_s())
-        plans = planned_together(self.effort.split, programs, variants, limits)
+        plans, bound = planned_together(self.effort.split, programs, chosen, limits)
         if plans is None:
-            return
+            return bound
         parts = self.effort.split.parts
         accurate = [
             plan
@@ -106,6 +115,7 @@ class WholeWorkers:
         if len(accurate) == len(plans):
             self._pack(plans)
         self._say()
+        return bound
 
     def _say(self) -> None:
         cost = "no plan yet" if self.best is None else f"{usd_text(self.best[0])} USD/h"
@@ -121,7 +131,7 @@ class WholeWorkers:
         left = self.effort.clock.left()
         return self.effort.settings.integer_s if left is None else min(left + 1.0, self.effort.settings.integer_s)
 
-    def _cost(self, plans: Sequence[LocalPlan], packing: Packing) -> float:
+    def _paid(self, plans: Sequence[LocalPlan], packing: Packing) -> float:
         price = self.effort.split.problem.unit_usd_per_h
         paid = sum(price(pool) * packing.used.get(pool.name, 0) for pool in self.effort.split.shared)
         return paid + sum(plan.usd_per_h for plan in plans)

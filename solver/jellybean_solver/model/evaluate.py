@@ -13,6 +13,7 @@ from functools import cached_property
 
 from jellybean_solver.figures import distinct_sizes, distinct_usd, size_text, usd_text
 from jellybean_solver.model.flows import Weights, edge_weights, traffic_usd_per_h, worker_shares
+from jellybean_solver.model.left_out import served, wrongly_left_out
 from jellybean_solver.model.multi_workflow import Margins
 from jellybean_solver.model.plan import Cost, Plan, PlannedWorker, PlannedWorkflow, Route
 from jellybean_solver.model.problem import Problem, Sharing, Variant, request_s
@@ -62,8 +63,11 @@ class Evaluation:
 def evaluate(problem: Problem, plan: Plan) -> Evaluation:
     """Score `plan` as an answer to `problem`, with the fan-out ratios of the plan's variants.
 
-    If the plan mixes variants, its accuracy is the mean over all requests.
+    If the plan mixes variants, its accuracy is the mean over all requests. Workflows that it leaves out are not looked
+    at, but that they may be left out is.
     """
+    forgone = tuple(wrongly_left_out(problem, plan))
+    problem = served(problem, plan)
     scorer = _Scorer(problem, plan)
     problem = scorer.problem
     compute = sum(worker.price_usd_per_h * problem.sites.get(worker.tier, 1) for worker in plan.workers)
@@ -83,6 +87,7 @@ def evaluate(problem: Problem, plan: Plan) -> Evaluation:
         *scorer.over_bandwidth(),
         *accuracy_violations(problem, selections),
         *scorer.losses(),
+        *forgone,
     )
     breaches = tuple(_over_budget(problem, cost))
     return Evaluation(
@@ -475,7 +480,7 @@ def _by_workflow(
         own = costs.get(workflow.name, [])
         cost = Cost(sum(c.compute_usd_per_h for c in own), sum(c.network_usd_per_h for c in own))
         accuracy = None if selection is None else models[workflow.name].value(selection)
-        yield PlannedWorkflow(workflow.name, workflow.slo, accuracy, cost)
+        yield PlannedWorkflow(workflow.name, workflow.slo, accuracy, cost, workflow.worth_usd_per_h, workflow.owner)
 
 
 def _over_budget(problem: Problem, cost: Cost) -> Iterator[str]:

@@ -6,7 +6,7 @@ of the union is the smallest margin of a workflow's accuracy above its target, s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -99,6 +99,23 @@ def single_workflow(problem: Problem, workflow: Workflow) -> Problem:
         accuracy=model.models[workflow.name],
         slo=workflow.slo,
         workflows=(),
+    )
+
+
+def restricted(problem: Problem, names: Collection[str]) -> Problem:
+    """The problem with some of its workflows only, on the whole fleet."""
+    model = problem.accuracy
+    if not isinstance(model, Margins):
+        raise SolverError(f"problem {problem.name} is not of several workflows")
+    return replace(
+        problem,
+        sources=tuple(source for source in problem.sources if problem.workflow_of(source.name) in names),
+        operators=tuple(operator for operator in problem.operators if problem.workflow_of(operator.name) in names),
+        accuracy=Margins(
+            {name: one for name, one in model.models.items() if name in names},
+            {name: target for name, target in model.targets.items() if name in names},
+        ),
+        workflows=tuple(workflow for workflow in problem.workflows if workflow.name in names),
     )
 
 

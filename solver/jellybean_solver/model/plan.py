@@ -45,6 +45,8 @@ class Certificate:
     """How close a plan is to the optimum: objective and lower bound in USD per hour, and why the search ended.
 
     `objective_of`: what was optimised; with MEAN_ACCURACY the two are percent, and the bound is an upper one.
+    `forgone_usd_per_h`: what the workflows that are left out are worth; it is a part of objective and bound.
+    `keeps`: number of workflows whose workers and routes were given; the bound is of the plans that leave them so.
     """
 
     objective: float
@@ -52,6 +54,8 @@ class Certificate:
     gap: float  # (objective - bound) / objective; 0 if proven optimal
     termination: Termination
     objective_of: Objective = field(default=Objective.COST, metadata={"said": "unless it is the cost"})
+    keeps: int = field(default=0, metadata={"said": "unless 0"})
+    forgone_usd_per_h: float = field(default=0.0, metadata={"said": "unless 0"})
 
     @classmethod
     def of(cls, objective: float, bound: float, termination: Termination) -> Certificate:
@@ -70,7 +74,7 @@ class Certificate:
     @property
     def is_optimal(self) -> bool:
         """True if it is proven that no plan costs less."""
-        return self.termination == Termination.OPTIMAL
+        return self.termination == Termination.OPTIMAL and not self.keeps
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,17 +188,28 @@ class PlannedWorkflow:
     """One of several workflows of a plan: its targets, and the accuracy and cost that the plan gives it.
 
     `cost` is its part of the plan's cost: the traffic of its edges, and each worker's price in proportion to the busy
-    time that the workflow causes.
+    time that the workflow causes. `worth_usd_per_h`, `owner`: as in `Workflow`.
     """
 
     name: str
     slo: Slo
     accuracy: float | None
     cost: Cost
+    worth_usd_per_h: float | None = field(default=None, metadata={"said": "if it is stated"})
+    owner: str = field(default="", metadata={"said": "if it is stated"})
 
     def owns(self, name: str) -> bool:
         """True if a source or operator belongs to this workflow."""
         return name.startswith(qualified_name(self.name, ""))
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A workflow that the plan does not serve, as it costs more than it is worth, or too little is left for it."""
+
+    name: str
+    worth_usd_per_h: float
+    owner: str = field(default="", metadata={"said": "if it is stated"})
 
 
 @dataclass(frozen=True)
@@ -202,7 +217,7 @@ class Plan:
     """Selection, placements and routes, with cost and certificate.
 
     `workflows`: filled if there are several; `slo` then holds only the budget and `accuracy` is None. A request follows
-    a route of its own workflow.
+    a route of its own workflow. `left_out`: those that are not served; nothing else of the plan mentions them.
 
     `sites`: tier -> number of identical sites, for tiers with more than one (sites.py). A worker then stands for one
     worker in each site. Sources and links are those of one site; rates of operators, route weights and costs cover all
@@ -226,6 +241,7 @@ class Plan:
     certificate: Certificate
     sites: Mapping[str, int] = field(default_factory=dict)
     workflows: tuple[PlannedWorkflow, ...] = ()
+    left_out: tuple[LeftOut, ...] = field(default=(), metadata={"said": "if there are any"})
     stale_profiles: tuple[str, ...] = field(default=(), metadata={"said": "if there are any"})  # as in `Problem`
     overrides: tuple[str, ...] = field(default=(), metadata={"said": "if there are any"})
 

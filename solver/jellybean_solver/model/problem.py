@@ -226,11 +226,16 @@ def qualified_name(workflow: str, name: str) -> str:
 class Workflow:
     """One of several workflows on one fleet, with its own targets; the budget covers all of them.
 
-    Its sources and operators are called `name`/..., so that workflows share no name.
+    Its sources and operators are called `name`/..., so that workflows share no name. `worth_usd_per_h`: a plan may
+    leave it out if serving it costs more than that, or nothing is left for it; None: it must be served. `priority`: no
+    workflow is left out for others of a lower one.
     """
 
     name: str
     slo: Slo = Slo()
+    worth_usd_per_h: float | None = field(default=None, metadata={"said": "if it is stated"})
+    priority: int = field(default=0, metadata={"said": "unless 0"})
+    owner: str = field(default="", metadata={"said": "if it is stated"})
 
     def owns(self, name: str) -> bool:
         """True if a source or operator belongs to this workflow."""
@@ -268,6 +273,11 @@ class Problem:
     workflows: tuple[Workflow, ...] = ()
     stale_profiles: tuple[str, ...] = field(default=(), metadata={"said": "if there are any"})
     objective: Objective = Objective.COST
+
+    @property
+    def may_leave_out(self) -> bool:
+        """True if a plan may leave workflows out, those that are worth too little."""
+        return any(workflow.worth_usd_per_h is not None for workflow in self.workflows)
 
     @property
     def is_for_ways(self) -> bool:

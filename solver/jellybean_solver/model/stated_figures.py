@@ -91,12 +91,16 @@ def _mean_ratio(edge: Edge, rates: Mapping[str, float]) -> Edge:
 def _worker(problem: Problem, worker: PlannedWorker, rates: Mapping[str, float]) -> PlannedWorker:
     """The worker with its rates (by operator), in the operators' order, and its pool's figures."""
     own = {name: rates[name] for name in sorted(rates, key=problem.position.__getitem__)}
+    return with_pool_figures(problem, replace(worker, rates_per_s=own))
+
+
+def with_pool_figures(problem: Problem, worker: PlannedWorker) -> PlannedWorker:
+    """The worker with its pool's price, device, memory and speed; unchanged if the problem has no such pool."""
     pool = problem.pool_by_name.get(worker.pool)
     if pool is None:
-        return replace(worker, rates_per_s=own)
+        return worker
     return replace(
         worker,
-        rates_per_s=own,
         price_usd_per_h=pool.price_usd_per_h,
         sharing=pool.sharing,
         memory_bytes=pool.memory_bytes,

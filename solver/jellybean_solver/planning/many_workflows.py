@@ -9,15 +9,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from jellybean_solver.decomposition.search import Decomposed, decompose
+from jellybean_solver.decomposition.settings import is_small
 from jellybean_solver.decomposition.split import Split, split
 from jellybean_solver.decomposition.work import Tell
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.errors import OutOfTimeError, SolverError
-from jellybean_solver.fleet.settings import DEFAULT_SETTINGS
+from jellybean_solver.fleet.dispatch import DEFAULT_GAP
 from jellybean_solver.model.evaluate import evaluate
 from jellybean_solver.model.plan import Certificate
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.outcome import Clock, termination_of
+from jellybean_solver.planning.admission import admitted, with_left_out
 from jellybean_solver.planning.infeasibility import Infeasibility, first_reason
 from jellybean_solver.planning.solver import AGREEMENT, Solution
 
@@ -30,8 +32,7 @@ def has_many_workflows(problem: Problem) -> bool:
     """True if the workflows are to be planned one by one: they are many, and no longer of middle size together."""
     if len(problem.workflows) <= MOST_TOGETHER:
         return False
-    places = sum(len(variant.service) for operator in problem.operators for variant in operator.variants)
-    return places > DEFAULT_SETTINGS.middle_size
+    return not is_small(problem)
 
 
 def solve_many(
@@ -46,20 +47,31 @@ def solve_many(
 
     `gap`: at which the search ends. `tell`: hears how far it is. OutOfTimeError if time ends before a plan was found.
     """
-    gap = DECOMPOSED_GAP if gap is None else gap
+    if gap is None:
+        gap = DEFAULT_GAP if is_small(problem) else DECOMPOSED_GAP
+    problem, asked = admitted(problem, lambda level: _solve(level, gap, limit, explained=False, tell=tell)), problem
+    solution = _solve(problem, gap, limit, explained=explained, tell=tell)
+    return solution if problem is asked else with_left_out(asked, solution)
+
+
+def _solve(problem: Problem, gap: float, limit: Clock, *, explained: bool, tell: Tell) -> Solution:
+    """The solution for workflows that are left out without regard to their priority."""
     parts = split(problem)
     found = decompose(parts, gap, limit, tell=tell)
     if found.plan is None:
         return _nothing(parts, found, limit, explained=explained)
     evaluation = evaluate(problem, found.plan)
-    cost = evaluation.cost.total_usd_per_h
+    forgone = sum(one.worth_usd_per_h for one in found.plan.left_out)
+    paid = evaluation.cost.total_usd_per_h
+    cost = paid + forgone
     if evaluation.violations or abs(found.cost - cost) > AGREEMENT * max(1.0, cost):
         raise SolverError(
             f"the plan found contradicts the problem ({'; '.join(evaluation.violations[:MOST_NAMED])}; it was to cost "
-            f"{found.cost:.9g} USD/h and costs {cost:.9g}); please report this problem"
+            f"{found.cost - forgone:.9g} USD/h and costs {paid:.9g}); please report this problem"
         )
     bound = min(found.bound, cost)
     certificate = Certificate.of(cost, bound, termination_of(cost, bound, out_of_time=found.late, gap=gap))
+    certificate = replace(certificate, forgone_usd_per_h=forgone)
     plan = replace(evaluation.stated(found.plan), certificate=certificate)
     if evaluation.breaches:
         refused = Infeasibility(evaluation.breaches, evaluation.breaches, refused=plan, least_usd_per_h=bound)
@@ -74,6 +86,9 @@ def _nothing(parts: Split, found: Decomposed, limit: Clock, *, explained: bool) 
         return Solution("infeasible", None, Infeasibility(reasons), found.priced, None)
     if found.late:
         raise OutOfTimeError("no plan of all workflows was found in the time allowed; allow more time")
+    if len(found.left_out) == len(parts.parts):
+        nothing = "no workflow is worth what serving it costs, or none fits: the plan would leave out all of them"
+        return Solution("infeasible", None, Infeasibility((nothing,)), found.priced, None)
     refused = Infeasibility((_short(parts, found),), least_usd_per_h=found.bound)
     return Solution("infeasible", None, refused, found.priced, None)
 

@@ -20,12 +20,13 @@ from jellybean_solver.figures import duration_text
 from jellybean_solver.fleet.dispatch import DEFAULT_GAP, default_gap, has_many_places, is_large
 from jellybean_solver.fleet.settings import SearchLimits
 from jellybean_solver.latency.estimate import latency
-from jellybean_solver.model.deadline_shares import deadline_shares
+from jellybean_solver.model.deadline_shares import deadline_s, deadline_shares
 from jellybean_solver.model.evaluate import evaluate
 from jellybean_solver.model.plan import Certificate, Plan
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.outcome import VALUE_TOLERANCE, Clock, Outcome, termination_of
 from jellybean_solver.planning.infeasibility import Infeasibility
+from jellybean_solver.planning.many_in_time import in_time
 from jellybean_solver.planning.many_workflows import has_many_workflows, solve_many
 from jellybean_solver.planning.mixed import solve_mixed
 from jellybean_solver.planning.solver import Solution, cheapest, cheapest_solution, finish, limited
@@ -37,7 +38,8 @@ from jellybean_solver.small.objectives import Fleet
 class SolveOptions:
     """The keyword arguments of `solve` as one value. `explained`: give the reasons if there is no plan.
 
-    `tell`: hears how far the search of many workflows is: the share that is done, and what is known.
+    `tell`: hears how far the search of many workflows is: the share that is done, and what is known. `start`: for many
+    workflows under a deadline, the solution without regard to it, if it is known.
     """
 
     gap: float | None = None
@@ -46,6 +48,7 @@ class SolveOptions:
     explained: bool = True
     deadline: Deadline | None = None
     tell: Tell = lambda share, known: None
+    start: Solution | None = None
 
 
 def solve(
@@ -80,8 +83,14 @@ def solve_with(problem: Problem, options: SolveOptions) -> Solution:
     gap, deadline = options.gap, options.deadline
     if problem.is_for_ways:
         return solve_mixed(problem, deadline, gap=gap, limit=limit, explained=explained)
-    if deadline is None and has_many_workflows(problem):
-        return solve_many(problem, gap, limit, explained=explained, tell=options.tell)
+    if problem.may_leave_out and deadline is not None:
+        raise SolverError(
+            "workflows with a worth, which may be left out, cannot have p99 targets beside them yet: state one of both"
+        )
+    if problem.may_leave_out or has_many_workflows(problem):
+        known = options.start
+        solution = known or solve_many(problem, gap, limit, explained=explained, tell=options.tell)
+        return solution if deadline is None else _many_in_time(problem, solution, options, limit)
     if gap is None:
         gap = default_gap(Network(problem)) if deadline is None else DEFAULT_GAP
     if deadline is None:
@@ -93,6 +102,20 @@ def solve_with(problem: Problem, options: SolveOptions) -> Solution:
     if has_many_places(Network(problem)) and not problem.varying:
         return search.solve_fleet(explained=explained)
     return search.solve(explained=explained)
+
+
+def _many_in_time(problem: Problem, cheapest: Solution, options: SolveOptions, limit: Clock) -> Solution:
+    """The solution of many workflows under their p99 targets."""
+    if options.deadline is None:
+        raise AssertionError("there is a p99 target")
+    deadline = options.deadline
+
+    def solve_few(few: Problem, share: float) -> Solution:
+        longest_s = deadline_s(few)
+        within = None if longest_s is None else Deadline(share * longest_s, settings=deadline.settings)
+        return solve_with(few, replace(options, time_limit_s=limit.left(), deadline=within, start=None))
+
+    return in_time(problem, cheapest, deadline, limit, solve_few)
 
 
 def fastest_of_equal_cost(problem: Problem, plan: Plan) -> Plan:

@@ -116,10 +116,15 @@ class Replanned:
         return max(0.0, self.running_usd - self.bound_usd)
 
 
-def _require_comparable(problem: Problem, settings: ReplanSettings) -> None:
+def _require_comparable(problem: Problem, before: Plan, settings: ReplanSettings) -> None:
     if problem.is_for_ways:
         raise SolverError(
             "plans that mix variants or spare a worker cannot be weighed against a running one: plan without --from"
+        )
+    if problem.may_leave_out or before.left_out:
+        raise SolverError(
+            "plans that may leave workflows out (worth) cannot be weighed against a running one: plan without --from, "
+            "or add to it with --add"
         )
     if settings.horizon_h <= 0:
         raise SolverError(f"the horizon must be longer than {settings.horizon_h:g} h")
@@ -133,7 +138,7 @@ def replan(
     If time ends before another plan is found, a running plan that meets the targets is kept; for one that does not,
     SolverError is raised.
     """
-    _require_comparable(problem, settings)
+    _require_comparable(problem, before, settings)
     limit = limited(search.time_limit_s, search.clock)
     running, _, broken = rescore(problem, before)
     if not broken and (breach := search.check(running)) is not None:

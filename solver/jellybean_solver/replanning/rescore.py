@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from jellybean_solver.model.evaluate import Evaluation, evaluate, unknown_choices
+from jellybean_solver.model.left_out import served
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.model.stated_figures import with_figures
@@ -16,11 +17,11 @@ def rescore(problem: Problem, plan: Plan) -> tuple[Plan, Evaluation, tuple[str, 
     A plan with operators or variants that the problem does not have is returned unchanged, with the cost it states.
     Workers of removed pools are kept, and so are the model files that the plan runs.
     """
-    if any(unknown_choices(problem, plan)):
+    if any(unknown_choices(served(problem, plan), plan)):
         score = evaluate(problem, plan)
         return plan, score, score.complaints
     wrong = tuple(_other_models(problem, plan))
-    found = with_figures(problem, plan)
+    found = with_figures(served(problem, plan), plan)
     score = evaluate(problem, found)
     return score.stated(found), score, (*wrong, *score.complaints)
 

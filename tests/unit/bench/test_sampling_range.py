@@ -1,4 +1,4 @@
-"""What chance does to the latencies of few requests: simulations of the very arrivals of a measurement."""
+"""What chance does to the figures of few requests: simulations of the very arrivals of a measurement."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from jellybean.bench.load import due_times
-from jellybean.bench.sampling_range import LATENCIES, MOST_REQUESTS, sampling_ranges
+from jellybean.bench.sampling_range import FIGURES, MOST_REQUESTS, sampling_ranges
 from jellybean_solver.model.problem import Arrivals
 from tests import report_plans as plans
 
@@ -19,7 +19,7 @@ def test_few_requests_vary_more_than_many_and_a_burst_is_slow_in_all_simulations
     for count in (20, 400):
         due_s = due_times(rate_per_s, count / rate_per_s, Arrivals.POISSON, 3)
         ranges = sampling_ranges(plan, due_s, 0.0, count / rate_per_s)
-        assert set(ranges) == set(LATENCIES)
+        assert set(ranges) == set(FIGURES)
         assert all(low <= high for low, high in ranges.values())
         widths.append(np.subtract(*ranges["latency_p90_s"][::-1]))
     assert widths[0] >= widths[1]

@@ -122,13 +122,24 @@ def test_a_latency_of_few_requests_deviates_from_no_prediction_within_what_its_a
     assert 1.25 * predicted < 0.15
     few, many = (
         _report(tmp_path / name, plan, slow | more).comparison("latency_p50_s")
-        for name, more in (("few", {"latency_ranges": ranges}), ("many", {}))
+        for name, more in (("few", {"ranges": ranges}), ("many", {}))
     )
     assert (few.verdict, few.sampled_between) == (ComparisonVerdict.WITHIN, (0.05, 0.2))
     assert few.shown_tolerance == "± 25 % or 50.0 ms to 200 ms"
     assert (many.verdict, many.shown_tolerance) == (ComparisonVerdict.HIGHER, "± 25 %")
-    beyond = _report(tmp_path / "beyond", plan, plans.measurement(plan, latency_p50_s=0.3, latency_ranges=ranges))
+    beyond = _report(tmp_path / "beyond", plan, plans.measurement(plan, latency_p50_s=0.3, ranges=ranges))
     assert beyond.comparison("latency_p50_s").verdict is ComparisonVerdict.HIGHER
+
+
+def test_a_minute_with_few_arrivals_has_the_throughput_of_these(tmp_path: Path) -> None:
+    plan = plans.digits()
+    predicted = plans.prediction(plan)["throughput_per_s"]
+    ranges = {"throughput_per_s": [0.85 * predicted, 0.86 * predicted]}
+    found = {}
+    for name, share in (("as", 0.84), ("below", 0.75)):
+        measured = plans.measurement(plan, throughput_per_s=share * predicted, ranges=ranges)
+        found[name] = _report(tmp_path / name, plan, measured).comparison("throughput_per_s").verdict
+    assert found == {"as": ComparisonVerdict.WITHIN, "below": ComparisonVerdict.LOWER}
 
 
 def test_an_accuracy_of_few_inputs_deviates_from_no_prediction_within_its_sampling_error(tmp_path: Path) -> None:

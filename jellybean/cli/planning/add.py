@@ -1,0 +1,50 @@
+"""`plan --add`: plan the workflows or sites that a plan lacks; the others keep their workers and routes."""
+
+from __future__ import annotations
+
+import typer
+
+from jellybean.cli.console import EXIT_INFEASIBLE, errors, out, print_json, progress, warn
+from jellybean.cli.failures import text_of
+from jellybean.cli.planning.plan_json import plan_json
+from jellybean.cli.planning.plan_latency import latency_lines
+from jellybean.cli.planning.plan_output import PlanOutput
+from jellybean.display.terminal import BAD
+from jellybean.documents import AnyProject
+from jellybean.errors import InfeasibleError
+from jellybean.planning.plan_file import kept_plan, save_plan
+from jellybean.report import plan_text
+from jellybean_solver import to_document
+
+
+def run_add(
+    project: AnyProject,
+    named: str,
+    output: PlanOutput,
+    *,
+    gap: float | None,
+    time_limit_s: float | None,
+    json: bool,
+) -> None:
+    """Plan what is new, print and write the plan of all; typer.Exit(3) if it does not fit beside what stays."""
+    from jellybean.planning.add import add_to_plan
+    from jellybean.report.addition_view import addition_json, addition_lines
+
+    directory, served = project.directory, ""
+    with progress("plan") as advance:
+        result = add_to_plan(project, named, gap=gap, time_limit_s=time_limit_s, progress=advance)
+    planned = result.planned
+    if planned.plan is not None:
+        served = output.save(to_document(planned.plan), planned, lambda: save_plan(project, planned))
+    if json:
+        print_json({**plan_json(planned, kept_plan(directory, outdated=True)), "added": addition_json(result)})
+    elif planned.plan is not None:
+        lines = (*addition_lines(result), *latency_lines(planned))
+        out.print(plan_text(planned.plan, planned.solve_s, (), lines))
+        output.say_written(planned.plan)
+    if served:
+        warn(served)
+    if planned.plan is None:
+        infeasible = InfeasibleError(planned.reasons, kept_plan(directory, outdated=True))
+        errors.print(f"{planned.problem.name}: {text_of(infeasible)}", style=BAD, soft_wrap=True)
+        raise typer.Exit(EXIT_INFEASIBLE)

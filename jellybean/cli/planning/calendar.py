@@ -1,0 +1,75 @@
+"""Command calendar: plans by time, for rates that change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from jellybean.cli.app import Directory, Json, Overrides, Stale, app, checked_folder, checked_picture, example
+from jellybean.cli.console import out, print_json, progress, say
+from jellybean.cli.planning.options import TimeLimit
+from jellybean.cli.projects import warn_about_figures, warn_about_stale_profiles, warn_about_times
+
+PERIODS = 24
+
+
+@app.command(
+    epilog=example(
+        "jellybean calendar my-digits my-digits/traces/day.csv",
+        "jellybean calendar my-digits day.csv --periods 6 --plans plans/ --plot day.svg",
+        "jellybean calendar my-digits launch.csv --once --json",
+    )
+)
+def calendar(
+    directory: Directory,
+    trace: Annotated[
+        Path, typer.Argument(help="Rates by time (CSV: time_s,source,rate_per_s), such as those of a day.")
+    ],
+    overrides: Overrides = None,
+    json: Json = False,
+    stale: Stale = False,
+    periods: Annotated[
+        int, typer.Option(min=1, max=288, help="Most periods; neighbours whose rates differ the least are merged.")
+    ] = PERIODS,
+    once: Annotated[bool, typer.Option("--once", help="The trace does not begin anew when it ends.")] = False,
+    plans: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Write the plan of each period to this folder.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Picture (.svg, .png, .pdf).")] = None,
+    time_limit: TimeLimit = None,
+) -> None:
+    """Plan for rates that change with time: a plan for each period, where changing to it pays."""
+    from jellybean.whatif import calendar_json, calendar_text, plan_by_time, save_calendar_plans, save_calendar_plot
+
+    if plot is not None:
+        checked_picture(plot)
+    if plans is not None:
+        checked_folder("--plans", plans)
+    with progress("calendar") as advance:
+        found = plan_by_time(
+            directory,
+            trace,
+            overrides or (),
+            most=periods,
+            repeats=not once,
+            time_limit_s=time_limit,
+            accept_stale=stale,
+            progress=advance,
+        )
+    warn_about_stale_profiles(found.project)
+    warn_about_times(found.project)
+    warn_about_figures(found.project)
+    if json:
+        print_json(calendar_json(found))
+    else:
+        out.print(calendar_text(found))
+    if plans is not None:
+        say(f"wrote {save_calendar_plans(found, plans)} plans to {plans}")
+    if plot is not None:
+        save_calendar_plot(found, plot)
+        say(f"wrote {plot}")
+    if not json:
+        first = found.periods[0]
+        say(f"to change to a plan at its time: {first.command(directory)}  (--json has the command of each period)")

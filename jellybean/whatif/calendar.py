@@ -1,0 +1,206 @@
+"""Plans by time: for the rates of a trace, a plan for each period, with the cost of changing from one to the next."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from jellybean.documents import AnyProject, build_cuts, build_problem, load_any_project, override_options
+from jellybean.documents.rate_trace import RateTraceFile, read_rate_trace
+from jellybean.errors import InfeasibleError
+from jellybean.planning.mixing import require_one_selection
+from jellybean.planning.project_plan import plan_project
+from jellybean_solver import (
+    WORKFLOW_SEPARATOR,
+    MigrationPrices,
+    Period,
+    Plan,
+    Problem,
+    change,
+    cheapest_sequence,
+    deadline_s,
+    merged_periods,
+    problem_as_planned,
+    rescore,
+)
+
+LEAST_SHARE = 0.01  # of a source's highest rate: a period without requests is planned for that
+DEFAULT_PERIODS = 24
+
+Progress = Callable[[float, float, str], None]
+Load = Callable[[Sequence[str]], AnyProject]
+
+
+@dataclass(frozen=True, slots=True)
+class TimedPlan:
+    """The plan of a period. `cost_usd`: of the whole period at its rates; `change_usd`: of changing to this plan.
+
+    `options`: the `--set` options that make the plan. `loads`: models that workers load for the change.
+    """
+
+    period: Period
+    plan: Plan
+    options: tuple[str, ...]
+    cost_usd: float
+    change_usd: float
+    loads: int
+
+    def command(self, directory: Path) -> str:
+        """The command that changes to this plan."""
+        return f"jellybean apply {shlex.quote(str(directory))}{override_options(self.options)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Calendar:
+    """`periods`: in order, each with its plan; `repeats`: the first follows on the last.
+
+    `peak_usd`: cost over all of the time of one plan for the highest rates. `bound_usd`: lower bound on the cost of any
+    plans by time, changes left out.
+    """
+
+    project: AnyProject
+    file: RateTraceFile
+    periods: tuple[TimedPlan, ...]
+    repeats: bool
+    peak_usd: float
+    bound_usd: float
+
+    @property
+    def total_usd(self) -> float:
+        return sum(one.cost_usd + one.change_usd for one in self.periods)
+
+    @property
+    def change_usd(self) -> float:
+        return sum(one.change_usd for one in self.periods)
+
+    @property
+    def plans(self) -> int:
+        """How many different plans there are."""
+        return len({one.options for one in self.periods})
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    rates_per_s: dict[str, float]
+    options: tuple[str, ...]
+    plan: Plan
+
+
+def plan_by_time(
+    directory: Path,
+    path: Path,
+    overrides: Sequence[str] = (),
+    *,
+    most: int = DEFAULT_PERIODS,
+    repeats: bool = True,
+    time_limit_s: float | None = None,
+    accept_stale: bool = False,
+    progress: Progress = lambda done, total, label: None,
+) -> Calendar:
+    """Plan for each period of a trace, and choose where changing pays. InfeasibleError if a period has no plan.
+
+    `most`: periods; neighbours of like rates are merged. `time_limit_s`: of each plan.
+    """
+
+    def load(options: Sequence[str]) -> AnyProject:
+        return load_any_project(directory, options, accept_stale=accept_stale)
+
+    project = load(overrides)
+    problem = build_problem(project)
+    require_one_selection(problem, "calendar")
+    file = read_rate_trace(path, problem)
+    periods = _periods(file, most)
+    found = _candidates(load, overrides, periods, time_limit_s, progress)
+    cuts = build_cuts(project)
+    prices = MigrationPrices(
+        project.infrastructure.migration.start_usd, project.infrastructure.migration.download_usd_per_gib
+    )
+    timed = deadline_s(problem) is not None
+    costs = [
+        [_cost_usd(problem_as_planned(problem, cuts, one.plan), period, one, timed=timed) for one in found]
+        for period in periods
+    ]
+    moves = [[change(one.plan, two.plan, prices).total_usd for two in found] for one in found]
+    total, chosen = cheapest_sequence(costs, moves, repeats=repeats)
+    if not chosen or total == float("inf"):
+        raise InfeasibleError(("no plan does for one of the periods, although each has one by itself",))
+    before = chosen[-1] if repeats else chosen[0]
+    rows = []
+    for number, (period, at) in enumerate(zip(periods, chosen, strict=True)):
+        moved = change(found[before].plan, found[at].plan, prices)
+        rows.append(
+            TimedPlan(
+                period,
+                found[at].plan,
+                found[at].options,
+                costs[number][at],
+                moves[before][at],
+                sum(load.replicas for load in moved.loads),
+            )
+        )
+        before = at
+    peak = len(found) - 1
+    bound = sum(period.hours * found[_own(found, period)].plan.certificate.bound for period in periods)
+    return Calendar(project, file, tuple(rows), repeats, sum(own[peak] for own in costs), bound)
+
+
+def _periods(file: RateTraceFile, most: int) -> tuple[Period, ...]:
+    """The trace's periods, no rate below a share of its source's highest."""
+    peaks, start_s = file.trace.peaks_per_s, 0.0
+    found = []
+    for stretch in file.trace.stretches:
+        rates = {name: max(rate, LEAST_SHARE * peaks[name]) for name, rate in stretch.rates_per_s.items()}
+        found.append(Period(start_s, start_s + stretch.length_s, rates))
+        start_s += stretch.length_s
+    return merged_periods(found, most)
+
+
+def _candidates(
+    load: Load, overrides: Sequence[str], periods: Sequence[Period], time_limit_s: float | None, progress: Progress
+) -> list[_Candidate]:
+    """A plan for each set of rates, and at the end the one for the highest rates of all."""
+    peaks = {name: max(one.rates_per_s[name] for one in periods) for name in periods[0].rates_per_s}
+    wanted = {_key(one.rates_per_s): dict(one.rates_per_s) for one in periods}
+    wanted.pop(_key(peaks), None)
+    wanted[_key(peaks)] = peaks
+    found = []
+    for number, rates in enumerate(wanted.values()):
+        progress(number, len(wanted), f"plan {number + 1} of {len(wanted)}")
+        options = (*overrides, *(f"{_path(name)}.rate={rate:.6g}/s" for name, rate in rates.items() if rate > 0))
+        planned = plan_project(load(options), time_limit_s=time_limit_s, compare=False)
+        if planned.plan is None:
+            shown = ", ".join(f"{name} {rate:.6g}/s" for name, rate in rates.items())
+            raise InfeasibleError((f"no plan meets the targets at {shown}", *planned.reasons))
+        found.append(_Candidate(rates, options, planned.plan))
+    progress(len(wanted), len(wanted), "done")
+    return found
+
+
+def _cost_usd(problem: Problem, period: Period, candidate: _Candidate, *, timed: bool) -> float:
+    """USD of a period with a plan at the period's rates; inf if it does not meet the targets there.
+
+    With a p99 target (`timed`) a plan does for rates up to those that it was made for, where it was simulated.
+    """
+    rates = period.rates_per_s
+    if timed and any(rate > candidate.rates_per_s[name] * (1 + 1e-9) for name, rate in rates.items()):
+        return float("inf")
+    sources = tuple(replace(source, rate_per_s=rates[source.name]) for source in problem.sources)
+    _, score, wrong = rescore(replace(problem, sources=sources), candidate.plan)
+    return float("inf") if wrong else period.hours * score.cost.total_usd_per_h
+
+
+def _own(found: Sequence[_Candidate], period: Period) -> int:
+    keys = [_key(one.rates_per_s) for one in found]
+    return keys.index(_key(period.rates_per_s))
+
+
+def _key(rates: object) -> str:
+    return repr(rates)
+
+
+def _path(source: str) -> str:
+    """Path of a source in the notation of `--set`."""
+    workflow, separator, name = source.rpartition(WORKFLOW_SEPARATOR)
+    return f"{workflow}.sources.{name}" if separator else f"sources.{name}"

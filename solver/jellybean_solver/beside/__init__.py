@@ -1,0 +1,1 @@
+"""Workflows that are planned beside a plan of others: what stays, what that leaves, and one plan of both."""

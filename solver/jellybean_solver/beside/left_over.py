@@ -1,0 +1,142 @@
+"""What a plan leaves of a fleet, as the problem of further workflows: workers, time, memory, bandwidth, budget.
+
+A worker that is paid for but not busy all of its time is a free pool of one worker there. Its service times are longer
+by the factor by which its time is shorter, so that a worker's full utilisation is reached just when its time is up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from jellybean_solver.beside.kept import Kept
+from jellybean_solver.decomposition.split import split
+from jellybean_solver.model.evaluate import Evaluation, carried_bytes_per_s, evaluate
+from jellybean_solver.model.multi_workflow import restricted
+from jellybean_solver.model.plan import Plan, PlannedWorker
+from jellybean_solver.model.problem import Link, Operator, Pool, Problem, ServiceTime, Sharing, Variant
+
+LEAST_ROOM = 1e-6  # fraction of a worker's time; less room is a rounding error
+LEAST_BANDWIDTH = 1e-6  # fraction of a link's bandwidth, likewise
+
+
+@dataclass(frozen=True)
+class LeftOver:
+    """`problem`: of the further workflows, on what is left. `workers`: each of its pools that stands for workers of the
+    plan, with their names.
+    """
+
+    problem: Problem
+    workers: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class _Rest:
+    """Workers of a pool with the same room. `pool`: what is left of them; `slower`: the factor of its service times."""
+
+    pool: Pool
+    of: str
+    slower: float
+    workers: tuple[str, ...]
+
+
+def left_over(problem: Problem, names: Collection[str], kept: Kept) -> LeftOver:
+    """The problem of the workflows called `names` beside what is kept.
+
+    Its pools and links are those that these workflows can reach.
+    """
+    own = restricted(problem, names)
+    parts = split(own).parts
+    tiers = {tier for part in parts for tier in part.tiers}
+    reached = {pool.name for part in parts for pool in part.pools}
+    staff: dict[str, list[PlannedWorker]] = {name: [] for name in reached}
+    for worker in kept.plan.workers:
+        if worker.pool in reached:
+            staff[worker.pool].append(worker)
+    pools: list[Pool] = []
+    rests: list[_Rest] = []
+    for pool in own.pools:
+        if pool.name in reached:
+            free = max(0, pool.count - len(staff[pool.name]))
+            pools.append(replace(pool, count=free))
+            if pool.sharing is Sharing.SHARED:
+                rests += _rests(pool, problem.utilisation, staff[pool.name], kept.plan)
+    links = [link for link in own.links if link.upstream_tier in tiers and link.downstream_tier in tiers]
+    score = evaluate(restricted(problem, kept.workflows), kept.plan) if _has_common(own, links, kept.plan) else None
+    carried = {} if score is None else carried_bytes_per_s(score.crossings)
+    left = replace(
+        own,
+        tiers=tuple(tier for tier in own.tiers if tier in tiers),
+        operators=tuple(_with_rests(operator, rests) for operator in own.operators),
+        pools=(*(rest.pool for rest in rests), *pools),
+        links=tuple(_links(problem, links, carried)),
+        sites={tier: count for tier, count in own.sites.items() if tier in tiers},
+        slo=replace(own.slo, budget_usd_per_h=_budget_left(own.slo.budget_usd_per_h, score)),
+    )
+    return LeftOver(left, {rest.pool.name: rest.workers for rest in rests})
+
+
+def _has_common(problem: Problem, links: Iterable[Link], kept: Plan) -> bool:
+    """True if a budget, or the bandwidth of one of these links, is for the kept workflows too."""
+    used = {worker.tier for worker in kept.workers} | {source.tier for source in kept.sources}
+    limited = (link for link in links if link.bandwidth_bytes_per_s is not None)
+    return problem.slo.budget_usd_per_h is not None or any(link.upstream_tier in used for link in limited)
+
+
+def _budget_left(budget: float | None, score: Evaluation | None) -> float | None:
+    return None if budget is None or score is None else max(0.0, budget - score.cost.total_usd_per_h)
+
+
+def _links(problem: Problem, links: Iterable[Link], carried: Mapping[tuple[str, str], float]) -> Iterator[Link]:
+    """The links with the bandwidth that is left; none where nothing is."""
+    for link in links:
+        ends, limit = (link.upstream_tier, link.downstream_tier), link.bandwidth_bytes_per_s
+        left = None if limit is None else limit - carried.get(ends, 0.0) / problem.sites.get(ends[0], 1)
+        if limit is None or left is None or left > LEAST_BANDWIDTH * limit:
+            yield replace(link, bandwidth_bytes_per_s=left)
+
+
+def _rests(pool: Pool, most: float, workers: Iterable[PlannedWorker], plan: Plan) -> Iterator[_Rest]:
+    """What is left of a shared pool's workers up to a load of `most`, those of the same room together."""
+    alike: dict[tuple[float, float | None, float | None], list[str]] = {}
+    for worker in workers:
+        room = most - worker.load
+        if room > LEAST_ROOM * most:
+            held = [plan.operator_by_name[name] for name in worker.rates_per_s]
+            memory = _memory_left(pool.memory_bytes, (one.memory_bytes.get(pool.name, 0.0) for one in held))
+            device = _memory_left(
+                pool.device_memory_bytes, (one.device_memory_bytes.get(pool.name, 0.0) for one in held)
+            )
+            alike.setdefault((room, memory, device), []).append(worker.name)
+    for (room, memory, device), names in alike.items():
+        name = f"{pool.name}, rest of {names[0]}"  # commas are in no name of a document
+        rest = replace(
+            pool, name=name, count=len(names), price_usd_per_h=0.0, memory_bytes=memory, device_memory_bytes=device
+        )
+        yield _Rest(rest, pool.name, most / room, tuple(names))
+
+
+def _memory_left(limit: float | None, held: Iterable[float]) -> float | None:
+    return None if limit is None else max(0.0, limit - sum(held))
+
+
+def _with_rests(operator: Operator, rests: Collection[_Rest]) -> Operator:
+    return replace(operator, variants=tuple(_variant(variant, rests) for variant in operator.variants))
+
+
+def _variant(variant: Variant, rests: Collection[_Rest]) -> Variant:
+    """The variant with a profile for each rest of a worker on whose pool it has one."""
+    service, memory, device = dict(variant.service), dict(variant.memory_bytes), dict(variant.device_memory_bytes)
+    for rest in rests:
+        name = rest.pool.name
+        if rest.of in variant.service:
+            service[name] = {size: _slower(time, rest.slower) for size, time in variant.service[rest.of].items()}
+        for table in (memory, device):
+            if rest.of in table:
+                table[name] = table[rest.of]
+    return replace(variant, service=service, memory_bytes=memory, device_memory_bytes=device)
+
+
+def _slower(time: ServiceTime, factor: float) -> ServiceTime:
+    quantiles = tuple((share, factor * seconds) for share, seconds in time.quantiles)
+    return ServiceTime(factor * time.load_s, factor * time.mean_s, quantiles)

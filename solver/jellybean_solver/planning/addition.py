@@ -1,0 +1,99 @@
+"""The cheapest way to serve further workflows beside a running plan, whose workflows keep their workers and routes.
+
+It takes as long as the new workflows alone, however many are served. Its proof is about just that: no plan that leaves
+the others where they are costs less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from jellybean_solver.beside.kept import Kept, kept_part
+from jellybean_solver.beside.left_over import left_over
+from jellybean_solver.beside.merged import merged
+from jellybean_solver.errors import SolverError
+from jellybean_solver.model.evaluate import evaluate
+from jellybean_solver.model.multi_workflow import restricted
+from jellybean_solver.model.plan import Certificate, Plan
+from jellybean_solver.model.problem import Problem
+from jellybean_solver.outcome import Termination
+from jellybean_solver.planning.cut_problem import planned_cuts
+from jellybean_solver.planning.solve import SolveOptions, solve_with
+from jellybean_solver.planning.solver import Solution
+
+MOST_NAMED = 3  # complaints about what is kept
+
+
+@dataclass(frozen=True)
+class Added:
+    """`solution`: of all workflows; without a plan if the new ones do not fit into what is left. `kept`: what stays."""
+
+    kept: Kept
+    solution: Solution
+
+
+def add_workflows(problem: Problem, before: Plan, options: SolveOptions = SolveOptions()) -> Added:
+    """Plan the workflows that a running plan lacks, or whose figures have changed since; the others stay as they are.
+
+    SolverError if the problem has one workflow only, or if what would stay does not fit onto the present fleet.
+    """
+    _require_addable(problem, before)
+    kept = kept_part(problem, before)
+    if not kept.workflows:
+        return Added(kept, solve_with(problem, options))
+    if not kept.planned:
+        return Added(kept, _alone(problem, kept))
+    left = left_over(problem, kept.planned, kept)
+    solution = solve_with(left.problem, options)
+    if solution.plan is None:
+        return Added(kept, solution)
+    plan = _checked(problem, kept, merged(problem, kept, solution.plan, left, solution.plan.certificate))
+    return Added(kept, replace(solution, plan=plan, certificate=plan.certificate))
+
+
+def _alone(problem: Problem, kept: Kept) -> Solution:
+    """The solution if there is nothing to plan."""
+    certificate = Certificate(0.0, 0.0, 0.0, Termination.OPTIMAL)
+    plan = _checked(problem, kept, replace(kept.plan, slo=problem.slo, certificate=certificate))
+    return Solution(certificate.termination, plan, None, 0, plan.certificate)
+
+
+def _require_addable(problem: Problem, before: Plan) -> None:
+    if not problem.workflows or not before.workflows:
+        raise SolverError("workflows can be added to a plan of several workflows, or of sites that differ, only")
+    if problem.is_for_ways or before.mixes:
+        raise SolverError("workflows cannot be added to a plan that mixes variants or spares a worker")
+    if planned_cuts(before):
+        raise SolverError("workflows cannot be added to a plan that cuts models; plan all of them anew, without --add")
+
+
+def _checked(problem: Problem, kept: Kept, plan: Plan) -> Plan:
+    """The plan with its cost and accuracies, and the proof of what was added for all of it.
+
+    SolverError if it contradicts the problem.
+    """
+    score = evaluate(problem, plan)
+    if score.complaints:
+        before = evaluate(restricted(problem, kept.workflows), kept.plan).complaints
+        if before:
+            raise SolverError(
+                f"the running plan cannot stay as it is: {_some(before)}; plan all workflows anew, without --add"
+            )
+        raise SolverError(
+            f"the plan found contradicts the problem ({_some(score.complaints)}); please report this problem"
+        )
+    proof = plan.certificate
+    cost = score.cost.total_usd_per_h + proof.forgone_usd_per_h
+    bound = min(cost, cost - proof.objective + proof.bound)
+    certificate = replace(
+        Certificate.of(cost, bound, proof.termination),
+        keeps=len(kept.workflows),
+        forgone_usd_per_h=proof.forgone_usd_per_h,
+    )
+    return replace(score.stated(plan), certificate=certificate)
+
+
+def _some(complaints: Sequence[str]) -> str:
+    more = len(complaints) - MOST_NAMED
+    return "; ".join(complaints[:MOST_NAMED]) + (f"; and {more} more" if more > 0 else "")

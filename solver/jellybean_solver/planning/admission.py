@@ -1,0 +1,62 @@
+"""Which workflows are served if not all of them fit or pay: those of the highest priority first, then by their worth.
+
+A workflow that states what it is worth may be left out. Of those of one priority the plan serves those that together
+are worth the most beyond what they cost. No workflow is left out for others of a lower priority: each level is planned
+with the levels above it alone, and who is served there has to be served from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from jellybean_solver.model.left_out import left_out
+from jellybean_solver.model.multi_workflow import restricted
+from jellybean_solver.model.problem import Problem
+from jellybean_solver.planning.solver import Solution
+
+
+def admitted(problem: Problem, solve: Callable[[Problem], Solution]) -> Problem:
+    """The problem with what is decided above its lowest priority: workflows that have to be served, and that are gone.
+
+    Unchanged if it has one priority only. `solve` plans a problem of one.
+    """
+    optional = {one.name: one.priority for one in problem.workflows if one.worth_usd_per_h is not None}
+    levels = sorted(set(optional.values()), reverse=True)
+    served: set[str] = set()
+    gone: set[str] = set()
+    for level in levels[:-1]:
+        own = {name for name, priority in optional.items() if priority == level}
+        waiting = {name for name, priority in optional.items() if priority < level}
+        plan = solve(_decided(problem, served, gone | waiting)).plan
+        left = own if plan is None else {one.name for one in plan.left_out}
+        served |= own - left
+        gone |= left
+    return _decided(problem, served, gone) if len(levels) > 1 else problem
+
+
+def _decided(problem: Problem, served: set[str], gone: set[str]) -> Problem:
+    kept = restricted(problem, [one.name for one in problem.workflows if one.name not in gone])
+    workflows = tuple(replace(one, worth_usd_per_h=None) if one.name in served else one for one in kept.workflows)
+    return replace(kept, workflows=workflows)
+
+
+def with_left_out(problem: Problem, solution: Solution) -> Solution:
+    """The solution of an `admitted` problem as one of `problem`: with all that is left out, and all worths."""
+    plan = solution.plan
+    if plan is None:
+        return solution
+    served = {one.name for one in plan.workflows}
+    gone = left_out(problem, [one.name for one in problem.workflows if one.name not in served])
+    stated = {one.name: one for one in problem.workflows}
+    proof = plan.certificate
+    above = sum(one.worth_usd_per_h for one in gone) - proof.forgone_usd_per_h
+    certificate = replace(
+        proof,
+        objective=proof.objective + above,
+        bound=proof.bound + above,
+        forgone_usd_per_h=proof.forgone_usd_per_h + above,
+    )
+    workflows = tuple(replace(one, worth_usd_per_h=stated[one.name].worth_usd_per_h) for one in plan.workflows)
+    plan = replace(plan, left_out=gone, workflows=workflows, certificate=certificate)
+    return replace(solution, plan=plan, certificate=certificate)

@@ -1,0 +1,91 @@
+"""Rates that change with time: one plan for each period, of the least cost with that of changing between them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from jellybean_solver.migration.migration_cost import Migration, MigrationPrices, migration
+from jellybean_solver.model.plan import Plan
+
+Rates = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """A stretch of time. `rates_per_s`: of each source, the highest of this time."""
+
+    start_s: float
+    end_s: float
+    rates_per_s: Rates
+
+    @property
+    def hours(self) -> float:
+        return (self.end_s - self.start_s) / 3600.0
+
+
+def merged_periods(periods: Sequence[Period], most: int) -> tuple[Period, ...]:
+    """At most so many periods in a row, by merging neighbours: those first whose rates differ the least.
+
+    A merged period has the higher rate of each source. What a merge wastes is the time for which a source is planned
+    above its rate, times by how much, as a share of its highest rate.
+    """
+    found = list(periods)
+    peaks = {name: max(one.rates_per_s[name] for one in periods) for name in periods[0].rates_per_s}
+    while len(found) > 1:
+        wastes = [_waste(one, two, peaks) for one, two in pairwise(found)]
+        at = min(range(len(wastes)), key=wastes.__getitem__)
+        if len(found) <= most and wastes[at] > 0.0:
+            break
+        found[at : at + 2] = [_together(found[at], found[at + 1])]
+    return tuple(found)
+
+
+def _together(one: Period, two: Period) -> Period:
+    rates = {name: max(rate, two.rates_per_s[name]) for name, rate in one.rates_per_s.items()}
+    return Period(one.start_s, two.end_s, rates)
+
+
+def _waste(one: Period, two: Period, peaks: Rates) -> float:
+    both = _together(one, two).rates_per_s
+    return sum(
+        part.hours * (both[name] - part.rates_per_s[name]) / peak
+        for part in (one, two)
+        for name, peak in peaks.items()
+        if peak > 0.0
+    )
+
+
+def change(before: Plan, after: Plan, prices: MigrationPrices) -> Migration:
+    """What changing from one plan to another takes: models that workers must load, at these prices."""
+    return migration(before, after, prices)
+
+
+def cheapest_sequence(
+    costs: Sequence[Sequence[float]], moves: Sequence[Sequence[float]], *, repeats: bool
+) -> tuple[float, tuple[int, ...]]:
+    """A plan for each period, so that all periods and changes together cost the least: their sum, and the plans.
+
+    `costs`: USD by period and plan, inf if the plan does not do for the period. `moves`: USD of changing from one plan
+    to another. `repeats`: the first period follows on the last. Dynamic programming over periods, once for each first
+    plan if it repeats; time grows with periods times plans squared (cubed if it repeats).
+    """
+    plans = range(len(moves))
+    best: tuple[float, tuple[int, ...]] = (math.inf, ())
+    for first in plans if repeats else (None,):
+        reached = [cost if first is None or plan == first else math.inf for plan, cost in enumerate(costs[0])]
+        before: list[list[int]] = []
+        for own in costs[1:]:
+            origin = [min(plans, key=lambda one, to=plan: reached[one] + moves[one][to]) for plan in plans]  # type: ignore[misc]
+            reached = [reached[origin[plan]] + moves[origin[plan]][plan] + own[plan] for plan in plans]
+            before.append(origin)
+        ends = [cost + (moves[plan][first] if first is not None else 0.0) for plan, cost in enumerate(reached)]
+        last = min(plans, key=ends.__getitem__)
+        if ends[last] < best[0]:
+            chosen = [last]
+            for origin in reversed(before):
+                chosen.append(origin[chosen[-1]])
+            best = ends[last], tuple(reversed(chosen))
+    return best

@@ -1,0 +1,115 @@
+"""Workflows that may be left out: who is served, by worth and priority, from the documents to the text."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from jellybean.cli import run
+from jellybean.documents import build_problem, load_any_project
+from jellybean.planning.plan_file import load_plan
+from jellybean_solver import evaluate
+from tests.support.unlike_sites import INFRASTRUCTURE, write_shops
+
+WIDE = INFRASTRUCTURE.replace("20 Mbit/s", "100 Mbit/s")
+ONE_GPU = WIDE.replace("tier: cloud, count: 6", "tier: cloud, count: 1")
+HEADER = "site,sources.camera.rate,workers.box.count,slo.accuracy,admission.worth,admission.priority,admission.owner"
+
+
+def write(folder: Path, *rows: str) -> Path:
+    """Sites without boxes of their own, and a single worker in the cloud, which takes 133 requests a second."""
+    write_shops(folder, "\n".join([HEADER, *rows]) + "\n")
+    (folder / "infrastructure.yaml").write_text(ONE_GPU, encoding="utf-8")
+    return folder
+
+
+def served(folder: Path, capsys: pytest.CaptureFixture[str], *options: str) -> set[str]:
+    """The names of the workflows that a plan serves; the plan is checked."""
+    assert run(["plan", str(folder), "--json", *options]) == 0
+    found = json.loads(capsys.readouterr().out)
+    if not options:
+        problem, plan = build_problem(load_any_project(folder)), load_plan(folder)
+        assert evaluate(problem, plan).complaints == ()
+        assert {one["name"] for one in found.get("left_out", [])} == {one.name for one in plan.left_out}
+    return set(found["workflows"])
+
+
+def test_those_of_the_highest_worth_are_served(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write(tmp_path, "a,80/s,0,,5 USD/h,,", "b,80/s,0,,9 USD/h,,", "c,80/s,0,,7 USD/h,,")
+    assert served(folder, capsys) == {"b"}
+    assert run(["plan", str(folder)]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "left out: 2 sites worth 12.00 USD/h: c (7.00), a (5.00)" in text
+    assert "with what is left out" in text
+
+
+def test_two_smaller_ones_go_before_a_larger_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write(tmp_path, "a,60/s,0,,5 USD/h,,", "b,120/s,0,,9 USD/h,,", "c,60/s,0,,5 USD/h,,")
+    assert served(folder, capsys) == {"a", "c"}
+
+
+def test_what_must_be_served_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write(tmp_path, "a,80/s,0,,,,", "b,80/s,0,,9 USD/h,,")
+    assert served(folder, capsys) == {"a"}
+
+
+def test_no_one_is_left_out_for_a_lower_priority(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write(tmp_path, "a,80/s,0,,5 USD/h,2,", "b,80/s,0,,900 USD/h,1,", "c,40/s,0,,1 USD/h,,")
+    assert served(folder, capsys) == {"a", "c"}
+    plan = load_plan(folder)
+    assert [(one.name, one.worth_usd_per_h) for one in plan.left_out] == [("b", 900.0)]
+    assert {one.name: one.worth_usd_per_h for one in plan.workflows} == {"a": 5.0, "c": 1.0}
+    proof = plan.certificate
+    assert proof.objective == pytest.approx(plan.cost.total_usd_per_h + 900.0)
+
+
+def test_who_is_worth_less_than_serving_costs_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write(tmp_path, "a,10/s,0,,0.15 USD/h,,", "b,10/s,0,,9 USD/h,,")
+    assert served(folder, capsys) == {"a", "b"}  # a worker is paid for b anyway
+    folder = write(tmp_path, "a,10/s,0,,0.15 USD/h,,", "b,10/s,0,,0.20 USD/h,,")
+    assert run(["plan", str(folder)]) == 3
+    assert "no workflow is worth what serving it costs" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_budget_decides_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write(tmp_path, "a,4/s,1,,5 USD/h,,", "b,30/s,0,,5 USD/h,,")
+    assert served(folder, capsys) == {"a", "b"}
+    assert served(folder, capsys, "--set", "slo.budget=0.4 USD/h", "--dry-run") == {"a"}
+
+
+def test_costs_by_owner(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write(tmp_path, "a,10/s,0,,,,retail", "b,10/s,0,,,,retail", "c,10/s,0,,,,")
+    assert run(["plan", str(folder)]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "by owner: retail" in text
+    assert "(2 sites), nobody" in text
+    plan = load_plan(folder)
+    assert {one.name: one.owner for one in plan.workflows} == {"a": "retail", "b": "retail", "c": ""}
+
+
+def test_wrong_cells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write(tmp_path, "a,10/s,0,,much,first,", "b,10/s,0,,-1 USD/h,,")
+    assert run(["plan", str(folder)]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert told.count("stores.csv:2") == 2
+    assert told.count("stores.csv:3") == 1
+
+
+def test_running_plans_are_not_weighed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write(tmp_path, "a,80/s,0,,5 USD/h,,", "b,80/s,0,,9 USD/h,,")
+    assert served(folder, capsys) == {"b"}
+    assert run(["plan", str(folder), "--from", str(folder)]) == 1
+    assert "plan without --from, or add to it with --add" in " ".join(capsys.readouterr().err.split())
+
+
+def test_who_was_left_out_is_added_when_there_is_room(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write(tmp_path, "a,80/s,0,,5 USD/h,,", "b,80/s,0,,9 USD/h,,")
+    assert served(folder, capsys) == {"b"}
+    (folder / "infrastructure.yaml").write_text(WIDE, encoding="utf-8")
+    assert run(["plan", str(folder), "--add", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["added"]["new"], found["added"]["kept"]) == (["a"], 1)
+    assert set(found["workflows"]) == {"a", "b"}
+    assert "left_out" not in found
