@@ -176,7 +176,7 @@ def proof(plan: Plan) -> str:
         beside = f", with what is left out{beside}"
     if certificate.termination == Termination.OPTIMAL:
         return f"proven optimal{beside}"
-    limited = " (time limit)" if certificate.termination == "time_limit" else ""
+    limited = " (time limit)" if certificate.termination == Termination.TIME_LIMIT else ""
     if certificate.objective_of is Objective.MEAN_ACCURACY:
         points = formats.plain(certificate.bound - certificate.objective)
         return f"at most {points} points below the highest possible accuracy{limited}"

@@ -40,7 +40,8 @@ class Prices:
         """`share` of these prices and the rest of others."""
         pairs = zip(self.parts, other.parts, strict=True)
         worth = share * self.worth + (1.0 - share) * other.worth
-        return Prices(*(share * one + (1.0 - share) * two for one, two in pairs), worth)
+        time, memory, count, links = (share * one + (1.0 - share) * two for one, two in pairs)
+        return Prices(time, memory, count, links, worth)
 
     @classmethod
     def highest(cls, split: Split, factor: float, usd_per_h: float) -> Prices:
@@ -60,7 +61,8 @@ class Prices:
     def of_duals(cls, duals: Floats, rows: Sequence[Indices], budget: Indices) -> Prices:
         """The prices in a program's duals, by the `rows` of each kind and that of a budget, if there is one."""
         factor = 1.0 + float(duals[budget].sum())
-        return cls(*(duals[own] / factor for own in rows), 1.0 / factor)
+        time, memory, count, links = (duals[own] / factor for own in rows)
+        return cls(time, memory, count, links, 1.0 / factor)
 
     @property
     def parts(self) -> tuple[Floats, Floats, Floats, Floats]:

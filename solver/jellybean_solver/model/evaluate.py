@@ -185,7 +185,8 @@ class _Scorer:
     def _crossings(self) -> Iterator[Crossing]:
         sent: dict[tuple[str, str, str, str], float] = {}
         for selection, routes, problem in self.parts:
-            for (edge, *tiers), weight in edge_weights(routes, problem.edges, self._tier).items():
+            weights = self.edges if len(self.parts) == 1 else edge_weights(routes, problem.edges, self._tier)
+            for (edge, *tiers), weight in weights.items():
                 if tiers[0] != tiers[1]:
                     per_s = weight * problem.edge_rate_per_s(edge) * problem.message_bytes(edge, selection)
                     key = edge.upstream, edge.downstream, tiers[0], tiers[1]

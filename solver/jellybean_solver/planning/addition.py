@@ -13,6 +13,7 @@ from jellybean_solver.beside.kept import Kept, kept_part
 from jellybean_solver.beside.left_over import left_over
 from jellybean_solver.beside.merged import merged
 from jellybean_solver.errors import SolverError
+from jellybean_solver.fleet.dispatch import DEFAULT_GAP
 from jellybean_solver.model.evaluate import evaluate
 from jellybean_solver.model.multi_workflow import restricted
 from jellybean_solver.model.plan import Certificate, Plan
@@ -36,6 +37,7 @@ class Added:
 def add_workflows(problem: Problem, before: Plan, options: SolveOptions = SolveOptions()) -> Added:
     """Plan the workflows that a running plan lacks, or whose figures have changed since; the others stay as they are.
 
+    The gap, by default that of large fleets, is of what the new ones cost; small problems are always solved to the end.
     SolverError if the problem has one workflow only, or if what would stay does not fit onto the present fleet.
     """
     _require_addable(problem, before)
@@ -45,7 +47,7 @@ def add_workflows(problem: Problem, before: Plan, options: SolveOptions = SolveO
     if not kept.planned:
         return Added(kept, _alone(problem, kept))
     left = left_over(problem, kept.planned, kept)
-    solution = solve_with(left.problem, options)
+    solution = solve_with(left.problem, options if options.gap is not None else replace(options, gap=DEFAULT_GAP))
     if solution.plan is None:
         return Added(kept, solution)
     plan = _checked(problem, kept, merged(problem, kept, solution.plan, left, solution.plan.certificate))
