@@ -10,6 +10,7 @@ from jellybean.whatif.calendar import Calendar
 from jellybean_solver import to_document
 
 HOUR_S = 3600.0
+MOST_BY_THREE_H = 48.0  # hours up to which every third one is marked
 
 
 def save_calendar_plot(found: Calendar, path: Path) -> None:
@@ -17,6 +18,7 @@ def save_calendar_plot(found: Calendar, path: Path) -> None:
     require_picture(path)
     import matplotlib
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MultipleLocator
 
     origin_h = found.file.origin_s / HOUR_S
     edges = [origin_h + one.period.start_s / HOUR_S for one in found.periods]
@@ -31,16 +33,20 @@ def save_calendar_plot(found: Calendar, path: Path) -> None:
         hourly = [one.cost_usd / one.period.hours for one in found.periods]
         costs.stairs(hourly, edges, color=SERIES[0], fill=True, alpha=0.35, label="plans by time")
         mean = found.peak_usd / sum(one.period.hours for one in found.periods)
-        costs.axhline(mean, color=INK, linewidth=1.0, linestyle=(0, (4, 3)), label="one plan for the highest rates")
+        costs.axhline(mean, color=INK, linewidth=1.0, linestyle=(0, (4, 3)), label="one plan for the highest rates, on average")
         costs.set_title("USD per hour", loc="left", fontsize=10.5, color=INK, fontweight="bold")
         costs.set_xlabel("hours")
+        if edges[-1] - edges[0] <= MOST_BY_THREE_H:
+            costs.xaxis.set_major_locator(MultipleLocator(3.0))
         for axes in (rates, costs):
             axes.set_ylim(bottom=0)
             axes.set_xlim(edges[0], edges[-1])
             axes.grid(axis="y", color=LINE, linewidth=0.6, alpha=0.7)
             axes.set_axisbelow(True)
             axes.spines[["top", "right"]].set_visible(False)
-            axes.legend(frameon=False, fontsize=8, loc="upper left")
+        rates.legend(frameon=False, fontsize=8, loc="upper left")
+        costs.set_ylim(top=1.25 * max(*hourly, mean))
+        costs.legend(frameon=False, fontsize=8, loc="upper left", ncols=2)
         save_figure(figure, path)
 
 

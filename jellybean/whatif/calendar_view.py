@@ -39,7 +39,7 @@ def calendar_text(found: Calendar) -> RenderableType:
 
 
 def _headline(found: Calendar) -> str:
-    hours = formats.duration(found.file.trace.length_s)
+    hours = f"{formats.plain(found.file.trace.length_s / 3600.0)} h"
     total, peak = found.total_usd, found.peak_usd
     text = f"{formats.count(found.plans, 'plan')} in {hours}: {formats.usd(total)} USD"
     if found.change_usd:
@@ -60,8 +60,10 @@ def workers(plan: Plan) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Time since 0 as hours and minutes, with days from the second one on: `06:30`, `1d 06:30`."""
+    """Time since 0 as hours and minutes, with days from the second one on: `06:30`, `24:00`, `1d 06:30`."""
     days, rest = divmod(round(seconds), 86_400)
+    if days == 1 and rest == 0:
+        days, rest = 0, 86_400
     hours, rest = divmod(rest, 3600)
     minutes, left = divmod(rest, 60)
     text = f"{hours:02}:{minutes:02}" + (f":{left:02}" if left else "")

@@ -26,6 +26,7 @@ from jellybean_solver.decomposition.split import Split
 from jellybean_solver.milp.highs_program import Floats, Indices, Program, SolveLimits, run
 
 LITTLE = 1e-3  # fraction of a plan: less is not in a mixture
+DEAREST_USD = 20.0  # for each USD beyond the budget: so the relaxed program has a point with any numbers of workers
 _UNSERVED = 1e-6  # workflows, or workers: less is a rounding error
 
 
@@ -152,6 +153,8 @@ class Master:
             budget = program.add_rows(-math.inf, split.budget, 1)
             costs = np.concatenate([program.cost[0], np.asarray(price, float)])
             program.fill(np.repeat(budget, len(costs)), np.concatenate([plans, paid]), costs)
+            if not whole:
+                program.fill(budget, program.add_columns([DEAREST_USD]), -1.0)
         return program, kinds, unserved, budget
 
     def _fill(self, program: Program, rows: Indices, plans: Indices, uses: Sequence[Use]) -> None:

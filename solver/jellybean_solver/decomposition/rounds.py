@@ -93,7 +93,7 @@ class Rounds:
             self.floor = point.value
             self.effort.work.known(f"bound {usd_text(self.bound)} USD/h")
             self.next_prices = self._next(point)
-            is_near = point.is_within and relative_gap(point.value, self.hoped) <= near
+            is_near = point.is_within and relative_gap(point.value, max(self.hoped, 0.0)) <= near
             gained = (before[0] - self.floor) + (self.bound - before[1]) > little * self.floor
             idle = 0 if gained or not point.is_within else idle + 1
             if is_near or idle == 2 or clock.left() == 0.0:

@@ -22,7 +22,7 @@ from jellybean_solver.decomposition.rounds import Effort, Rounds
 from jellybean_solver.decomposition.union import planned_together
 from jellybean_solver.figures import usd_text
 from jellybean_solver.fleet.incumbent import is_accurate_enough
-from jellybean_solver.milp.highs_program import SolveLimits
+from jellybean_solver.milp.highs_program import Floats, SolveLimits
 from jellybean_solver.outcome import relative_gap
 
 
@@ -71,7 +71,7 @@ class WholeWorkers:
     @property
     def is_near(self) -> bool:
         """True if the gap is closed."""
-        return self.best is not None and relative_gap(self.best[0], self.rounds.bound) <= self.effort.gap
+        return self.best is not None and relative_gap(self.best[0], max(self.rounds.bound, 0.0)) <= self.effort.gap
 
     def _choose(self) -> None:
         """The integer master's plans, if they fit onto the workers; if not, it keeps more in reserve from now on."""
@@ -89,6 +89,8 @@ class WholeWorkers:
         split, served = self.effort.split, {plan.part for plan in plans}
         forgone = sum(split.worths[part] for part in self.rounds.master.parts if part not in served)
         over, cost = max(0.0, paid - split.budget), paid + float(forgone)
+        if over > 0.0:  # from now on the workers are paid for that their loads do not fill
+            self._reserve = np.maximum(self._reserve, self._unfilled(plans, packing))
         if self.best is None or (over, cost) < (self._over, self.best[0]):
             self._over, self.best = over, (cost, plans, packing)
 
@@ -130,6 +132,14 @@ class WholeWorkers:
     def _most_s(self) -> float:
         left = self.effort.clock.left()
         return self.effort.settings.integer_s if left is None else min(left + 1.0, self.effort.settings.integer_s)
+
+    def _unfilled(self, plans: Sequence[LocalPlan], packing: Packing) -> Floats:
+        """Workers of each common shared pool beyond those that the time of their loads takes."""
+        used = np.array([float(packing.used.get(pool.name, 0)) for pool in self.effort.split.shared])
+        for plan in plans:
+            used[plan.time.index] -= plan.time.amount
+        unfilled: Floats = np.maximum(used, 0.0)
+        return unfilled
 
     def _paid(self, plans: Sequence[LocalPlan], packing: Packing) -> float:
         price = self.effort.split.problem.unit_usd_per_h

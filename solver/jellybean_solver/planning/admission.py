@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from jellybean_solver.model.evaluate import evaluate
 from jellybean_solver.model.left_out import left_out
 from jellybean_solver.model.multi_workflow import restricted
+from jellybean_solver.model.plan import Certificate
 from jellybean_solver.model.problem import Problem
+from jellybean_solver.outcome import Termination
 from jellybean_solver.planning.solver import Solution
 
 
@@ -39,6 +42,31 @@ def _decided(problem: Problem, served: set[str], gone: set[str]) -> Problem:
     kept = restricted(problem, [one.name for one in problem.workflows if one.name not in gone])
     workflows = tuple(replace(one, worth_usd_per_h=None) if one.name in served else one for one in kept.workflows)
     return replace(kept, workflows=workflows)
+
+
+def served_exactly(problem: Problem, solution: Solution, solve: Callable[[Problem], Solution]) -> Solution:
+    """The solution with the cheapest plan of those whom it serves; of those that must be served if it has no plan.
+
+    `solve` finds that for a problem of which all are served. The workers that prices and packing give may not be the
+    fewest, which counts where there are few.
+    """
+    found = solution.plan
+    names = [one.name for one in problem.workflows if one.worth_usd_per_h is None]
+    if found is not None:
+        names = [one.name for one in found.workflows]
+    if not names:
+        return solution
+    plan = solve(_decided(problem, set(names), {one.name for one in problem.workflows} - set(names))).plan
+    if plan is None or (found is not None and plan.cost.total_usd_per_h >= found.cost.total_usd_per_h):
+        return solution
+    gone = left_out(problem, [one.name for one in problem.workflows if one.name not in names])
+    forgone = sum(one.worth_usd_per_h for one in gone)
+    cost = plan.cost.total_usd_per_h + forgone
+    bound = 0.0 if solution.certificate is None else min(cost, solution.certificate.bound)
+    certificate = replace(Certificate.of(cost, bound, Termination.GAP), forgone_usd_per_h=forgone)
+    plan = replace(plan, left_out=gone, certificate=certificate)
+    plan = evaluate(problem, plan).stated(plan)
+    return Solution(certificate.termination, plan, None, solution.selections_tried, certificate)
 
 
 def with_left_out(problem: Problem, solution: Solution) -> Solution:

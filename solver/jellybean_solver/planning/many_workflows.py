@@ -19,9 +19,9 @@ from jellybean_solver.model.evaluate import evaluate
 from jellybean_solver.model.plan import Certificate
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.outcome import Clock, termination_of
-from jellybean_solver.planning.admission import admitted, with_left_out
+from jellybean_solver.planning.admission import admitted, served_exactly, with_left_out
 from jellybean_solver.planning.infeasibility import Infeasibility, first_reason
-from jellybean_solver.planning.solver import AGREEMENT, Solution
+from jellybean_solver.planning.solver import AGREEMENT, Solution, cheapest_solution
 
 MOST_TOGETHER = 15  # workflows that one program takes
 DECOMPOSED_GAP = 0.02  # relative gap for more of them, if the user sets none
@@ -55,8 +55,28 @@ def solve_many(
 
 
 def _solve(problem: Problem, gap: float, limit: Clock, *, explained: bool, tell: Tell) -> Solution:
-    """The solution for workflows that are left out without regard to their priority."""
-    parts = split(problem)
+    """The solution for workflows that are left out without regard to their priority.
+
+    If all must be served, the cheapest plan mostly says whether the budget suffices. Only if it costs a little more is
+    the budget a limit of a second search.
+    """
+    budget = problem.slo.budget_usd_per_h
+    if problem.may_leave_out or budget is None:
+        solution = _solve_within(problem, split(problem), gap, limit, explained=explained, tell=tell)
+        if not problem.may_leave_out or not is_small(problem):
+            return solution
+        return served_exactly(problem, solution, lambda few: cheapest_solution(few, gap, limit, explained=False))
+    free = split(replace(problem, slo=replace(problem.slo, budget_usd_per_h=None)))
+    solution = _solve_within(problem, free, gap, limit, explained=explained, tell=tell)
+    refused = None if solution.infeasibility is None else solution.infeasibility.refused
+    if refused is None or refused.certificate.bound > budget:
+        return solution
+    second = _solve_within(problem, split(problem), gap, limit, explained=False, tell=tell)
+    return second if second.plan is not None else solution
+
+
+def _solve_within(problem: Problem, parts: Split, gap: float, limit: Clock, *, explained: bool, tell: Tell) -> Solution:
+    """The solution found for these parts, which may be without the problem's budget."""
     found = decompose(parts, gap, limit, tell=tell)
     if found.plan is None:
         return _nothing(parts, found, limit, explained=explained)
