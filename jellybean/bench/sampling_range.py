@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 
 from jellybean.bench.window import Progress
-from jellybean.planning.simulation import brains
+from jellybean.planning.simulation import brains, sustained_rate
 from jellybean_solver import Plan, RequestStream, SimulationSettings, request_streams, simulate
 
 SIMULATIONS = 20  # of which the lowest and the highest figure count: about nine in ten further ones lie between
+SEARCHES = 10  # the same of a search for the highest rate, each of several simulations
 MOST_REQUESTS = 1_000  # in a measurement; with more, chance is small beside the tolerances, and simulations take long
 FIGURES = ("throughput_per_s", "latency_p50_s", "latency_p90_s", "latency_p99_s")
 
@@ -30,9 +31,7 @@ def sampling_ranges(
     Service times and children differ between the simulations. Empty where the arrivals of a measurement are not those
     of the plan's one stream of requests: with sites, streams with a state, or several workflows.
     """
-    streams = request_streams(plan)
-    has_state = any(operator.state for operator in plan.operators)
-    if len(streams) != 1 or plan.sites or has_state or not 0 < len(due_s) <= MOST_REQUESTS:
+    if not _is_one_stream(plan) or not 0 < len(due_s) <= MOST_REQUESTS:
         return {}
 
     def times(_stream: RequestStream, _rng: Random, _phase: float) -> Iterator[float]:
@@ -44,3 +43,21 @@ def sampling_ranges(
     ]
     figures = {key: [getattr(result, key) for result in results] for key in FIGURES}
     return {key: (min(values), max(values)) for key, values in figures.items()}
+
+
+def highest_rate_range(plan: Plan, window_s: float, highest_per_s: float) -> Mapping[str, tuple[float, float]]:
+    """The least and the greatest highest sustained rate in simulations of a search with such windows.
+
+    Whether a window of sixty requests is sustained depends on which of them take long. Empty where a window of requests
+    at `highest_per_s` has many, and as for `sampling_ranges`.
+    """
+    if not _is_one_stream(plan) or not 0 < window_s * highest_per_s <= MOST_REQUESTS:
+        return {}
+    rates = [sustained_rate(plan, seed, window_s) for seed in range(SEARCHES)]
+    return {"highest_rate_per_s": (min(rates), max(rates))}
+
+
+def _is_one_stream(plan: Plan) -> bool:
+    """True if a measurement's arrivals are those of the plan's one stream of requests."""
+    has_state = any(operator.state for operator in plan.operators)
+    return len(request_streams(plan)) == 1 and not plan.sites and not has_state

@@ -133,10 +133,10 @@ def highest_sustained_rate(plan: Plan, *, seed: int = 0, window_s: float | None 
     All sources are scaled by the same factor. The result is the median over `seeds` seeds, because one window has too
     few requests for a precision of a few per cent. With many sites one seed is enough.
     """
-    return median(_highest_sustained_rate(plan, index, window_s) for index in seeds_of(plan, seed, seeds))
+    return median(sustained_rate(plan, index, window_s) for index in seeds_of(plan, seed, seeds))
 
 
-def _highest_sustained_rate(plan: Plan, seed: int, window_s: float | None) -> float:
+def sustained_rate(plan: Plan, seed: int, window_s: float | None) -> float:
     """Highest sustained rate with one seed; 0.0 if no rate is sustained.
 
     Bisects around the analytic capacity with simulations of `window_s` of evenly spaced requests; sustained is defined

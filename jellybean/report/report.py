@@ -258,8 +258,8 @@ def _measured(snapshot: Snapshot) -> dict[str, Any]:
     measured: dict[str, Any] = {
         key: value for key in (*METRIC_BY_KEY, ACCURACY_MARGIN) if (value := figure(bench, key)) is not None
     }
-    measured[RANGES] = bench.get(RANGES)
     saturate = snapshot.saturate.record if snapshot.saturate is not None else {}
+    measured[RANGES] = {**(bench.get(RANGES) or {}), **(saturate.get(RANGES) or {})}
     if (highest := figure(saturate, "highest_rate_per_s")) is not None:
         measured["highest_rate_per_s"] = highest
     return measured

@@ -33,7 +33,9 @@ def save_calendar_plot(found: Calendar, path: Path) -> None:
         hourly = [one.cost_usd / one.period.hours for one in found.periods]
         costs.stairs(hourly, edges, color=SERIES[0], fill=True, alpha=0.35, label="plans by time")
         mean = found.peak_usd / sum(one.period.hours for one in found.periods)
-        costs.axhline(mean, color=INK, linewidth=1.0, linestyle=(0, (4, 3)), label="one plan for the highest rates, on average")
+        costs.axhline(
+            mean, color=INK, linewidth=1.0, linestyle=(0, (4, 3)), label="one plan for the highest rates, on average"
+        )
         costs.set_title("USD per hour", loc="left", fontsize=10.5, color=INK, fontweight="bold")
         costs.set_xlabel("hours")
         if edges[-1] - edges[0] <= MOST_BY_THREE_H:
