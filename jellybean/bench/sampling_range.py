@@ -15,6 +15,7 @@ from jellybean_solver import Plan, RequestStream, SimulationSettings, request_st
 
 SIMULATIONS = 20  # of which the lowest and the highest figure count: about nine in ten further ones lie between
 SEARCHES = 10  # the same of a search for the highest rate, each of several simulations
+MOST_SEARCHED = 300  # requests of a window of such a search
 MOST_REQUESTS = 1_000  # in a measurement; with more, chance is small beside the tolerances, and simulations take long
 FIGURES = ("throughput_per_s", "latency_p50_s", "latency_p90_s", "latency_p99_s")
 
@@ -51,7 +52,7 @@ def highest_rate_range(plan: Plan, window_s: float, highest_per_s: float) -> Map
     Whether a window of sixty requests is sustained depends on which of them take long. Empty where a window of requests
     at `highest_per_s` has many, and as for `sampling_ranges`.
     """
-    if not _is_one_stream(plan) or not 0 < window_s * highest_per_s <= MOST_REQUESTS:
+    if not _is_one_stream(plan) or not 0 < window_s * highest_per_s <= MOST_SEARCHED:
         return {}
     rates = [sustained_rate(plan, seed, window_s) for seed in range(SEARCHES)]
     return {"highest_rate_per_s": (min(rates), max(rates))}

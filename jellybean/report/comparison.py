@@ -79,7 +79,7 @@ class Comparison:
     """One metric, predicted and measured. `difference` = measured - predicted, `ratio` = measured / predicted.
 
     `tolerance`: the metric's; of an accuracy of few inputs its sampling error, which says nothing against a prediction.
-    `sampled_between`: of few requests, what simulations of the same arrivals give; None if the tolerance has all of it.
+    `sampled_between`: of few requests, what simulations of the same arrivals give.
     """
 
     metric: str
@@ -103,10 +103,15 @@ class Comparison:
     def shown_tolerance(self) -> str:
         """The tolerance as text; names the sampling error where that is larger than the metric's tolerance."""
         shown = METRIC_BY_KEY[self.metric].shown_tolerance(self.tolerance)
-        if self.sampled_between is None:
+        if self.sampled_between is None or self._covers(self.sampled_between):
             return shown
         low, high = map(METRIC_BY_KEY[self.metric].show, self.sampled_between)
         return f"{shown} or {low} to {high}"
+
+    def _covers(self, between: tuple[float, float]) -> bool:
+        """True if the metric's tolerance has all of a range."""
+        predicted, tolerance = self.predicted or 0.0, METRIC_BY_KEY[self.metric].tolerance
+        return predicted * (1.0 - tolerance) <= between[0] and between[1] <= predicted * (1.0 + tolerance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +153,7 @@ def compare(predicted: Mapping[str, Any], measured: Mapping[str, Any]) -> tuple[
         difference = after - before if before is not None and after is not None else None
         ratio = after / before if before is not None and after is not None and before != 0 else None
         margin = _sampling_error(metric, measured)
-        sampled = _sampled_between(metric, before, measured)
+        sampled = _sampled_between(metric, measured)
         verdict = _verdict(metric, difference, before, margin) if known else ComparisonVerdict.UNKNOWN
         if sampled is not None and after is not None and is_sampled(metric.key, after, sampled, metric.tolerance):
             verdict = ComparisonVerdict.WITHIN
@@ -202,16 +207,10 @@ def is_sampled(key: str, measured: float, between: tuple[float, float], toleranc
     return between[0] * (1.0 - slack) <= measured <= between[1] * (1.0 + slack)
 
 
-def _sampled_between(
-    metric: Metric, predicted: float | None, measured: Mapping[str, Any]
-) -> tuple[float, float] | None:
-    """What simulations give for a measurement's own arrivals; None if all of it is within the metric's tolerance."""
+def _sampled_between(metric: Metric, measured: Mapping[str, Any]) -> tuple[float, float] | None:
+    """What simulations give for a measurement's own arrivals; None if there were many."""
     found = (measured.get(RANGES) or {}).get(metric.key)
-    if found is None or predicted is None:
-        return None
-    low, high = map(float, found)
-    allowed = metric.tolerance * predicted
-    return None if predicted - allowed <= low and high <= predicted + allowed else (low, high)
+    return None if found is None else (float(found[0]), float(found[1]))
 
 
 def _sampling_error(metric: Metric, measured: Mapping[str, Any]) -> float:

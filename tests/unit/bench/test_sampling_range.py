@@ -7,7 +7,13 @@ from dataclasses import replace
 import numpy as np
 
 from jellybean.bench.load import due_times
-from jellybean.bench.sampling_range import FIGURES, MOST_REQUESTS, sampling_ranges
+from jellybean.bench.sampling_range import (
+    FIGURES,
+    MOST_REQUESTS,
+    MOST_SEARCHED,
+    highest_rate_range,
+    sampling_ranges,
+)
 from jellybean_solver.model.problem import Arrivals
 from tests import report_plans as plans
 
@@ -33,3 +39,12 @@ def test_there_is_no_range_where_a_measurement_has_other_arrivals_or_many() -> N
     assert sampling_ranges(plan, [0.0] * (MOST_REQUESTS + 1), 0.0, 1.0) == {}
     assert sampling_ranges(plan, [], 0.0, 1.0) == {}
     assert sampling_ranges(replace(plan, sites={plan.workers[0].tier: 3}), [0.0], 0.0, 1.0) == {}
+
+
+def test_a_search_with_few_requests_may_end_at_other_rates() -> None:
+    plan = plans.one_worker()
+    rate_per_s = plan.sources[0].rate_per_s
+    few, many = (highest_rate_range(plan, count / rate_per_s, rate_per_s) for count in (20, 100))
+    widths = [found["highest_rate_per_s"][1] / found["highest_rate_per_s"][0] for found in (few, many)]
+    assert 1.0 <= widths[1] <= widths[0]
+    assert highest_rate_range(plan, (MOST_SEARCHED + 1) / rate_per_s, rate_per_s) == {}
