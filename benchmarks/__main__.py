@@ -11,6 +11,7 @@ from benchmarks import (  # noqa: F401  (each registers itself)
     learning,
     many_workflows,
     mixed_variants,
+    one_more,
     pipelines,
     serving_overhead,
     stages,

@@ -12,8 +12,8 @@ from jellybean.documents.rate_trace import RateTraceFile, read_rate_trace
 from jellybean.errors import InfeasibleError
 from jellybean.planning.mixing import require_one_selection
 from jellybean.planning.project_plan import plan_project
+from jellybean.whatif.rate_options import rate_options
 from jellybean_solver import (
-    WORKFLOW_SEPARATOR,
     MigrationPrices,
     Period,
     Plan,
@@ -168,7 +168,7 @@ def _candidates(
     found = []
     for number, rates in enumerate(wanted.values()):
         progress(number, len(wanted), f"plan {number + 1} of {len(wanted)}")
-        options = (*overrides, *(f"{_path(name)}.rate={rate:.6g}/s" for name, rate in rates.items() if rate > 0))
+        options = (*overrides, *rate_options(rates))
         planned = plan_project(load(options), time_limit_s=time_limit_s, compare=False)
         if planned.plan is None:
             shown = ", ".join(f"{name} {rate:.6g}/s" for name, rate in rates.items())
@@ -198,9 +198,3 @@ def _own(found: Sequence[_Candidate], period: Period) -> int:
 
 def _key(rates: object) -> str:
     return repr(rates)
-
-
-def _path(source: str) -> str:
-    """Path of a source in the notation of `--set`."""
-    workflow, separator, name = source.rpartition(WORKFLOW_SEPARATOR)
-    return f"{workflow}.sources.{name}" if separator else f"sources.{name}"

@@ -14,7 +14,8 @@ from jellybean.errors import DocumentError, SolverError
 from jellybean.planning.plan_file import current_plan, plan_options
 from jellybean.planning.project_plan import plan_project
 from jellybean.planning.simulation import brains, slow_latency_s
-from jellybean_solver import WORKFLOW_SEPARATOR, Plan, Replay, replay
+from jellybean.whatif.rate_options import rate_options
+from jellybean_solver import Plan, Replay, replay
 
 HEADROOM = (1.0, 1.1, 1.25, 1.5)  # factors on the peak rates, tried in this order
 
@@ -96,7 +97,7 @@ def _hint(
         rates = {name: float(f"{peak * factor:.6g}") for name, peak in peaks.items() if peak > 0}
         if all(rate <= declared[name] for name, rate in rates.items()):
             continue
-        options = [*overrides, *(f"{_path(name)}.rate={rate:.6g}/s" for name, rate in rates.items())]
+        options = [*overrides, *rate_options(rates)]
         shown = " and ".join(f"{name} {rate:.6g}/s" for name, rate in rates.items())
         try:
             project = load(options)
@@ -111,9 +112,3 @@ def _hint(
             return Hint(command, planned.plan.cost.total_usd_per_h, ())
         reasons = (f"even the plan for {shown} would miss a target: {second.breaks[0].text}",)
     return Hint(None, None, reasons)
-
-
-def _path(source: str) -> str:
-    """Path of a source in the notation of `--set`."""
-    workflow, separator, name = source.rpartition(WORKFLOW_SEPARATOR)
-    return f"{workflow}.sources.{name}" if separator else f"sources.{name}"

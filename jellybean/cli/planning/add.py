@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import typer
-
-from jellybean.cli.console import EXIT_INFEASIBLE, errors, out, print_json, progress, warn
-from jellybean.cli.failures import text_of
+from jellybean.cli.console import out, print_json, progress, warn
 from jellybean.cli.planning.plan_json import plan_json
 from jellybean.cli.planning.plan_latency import latency_lines
-from jellybean.cli.planning.plan_output import PlanOutput
-from jellybean.display.terminal import BAD
+from jellybean.cli.planning.plan_output import PlanOutput, refuse
 from jellybean.documents import AnyProject
-from jellybean.errors import InfeasibleError
 from jellybean.planning.plan_file import kept_plan, save_plan
 from jellybean.report import plan_text
 from jellybean_solver import to_document
@@ -45,6 +40,4 @@ def run_add(
     if served:
         warn(served)
     if planned.plan is None:
-        infeasible = InfeasibleError(planned.reasons, kept_plan(directory, outdated=True))
-        errors.print(f"{planned.problem.name}: {text_of(infeasible)}", style=BAD, soft_wrap=True)
-        raise typer.Exit(EXIT_INFEASIBLE)
+        refuse(planned, directory)

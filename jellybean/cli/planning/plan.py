@@ -10,9 +10,8 @@ import typer
 from rich.table import Table
 
 from jellybean.cli.app import Directory, Json, Overrides, Seed, Stale, app, example
-from jellybean.cli.console import EXIT_INFEASIBLE, errors, out, print_json, progress, warn
+from jellybean.cli.console import out, print_json, progress, warn
 from jellybean.cli.current_plan import load_current_plan
-from jellybean.cli.failures import text_of
 from jellybean.cli.planning.add import run_add
 from jellybean.cli.planning.check import run_check
 from jellybean.cli.planning.options import (
@@ -31,14 +30,13 @@ from jellybean.cli.planning.options import (
 )
 from jellybean.cli.planning.plan_json import plan_json
 from jellybean.cli.planning.plan_latency import latency_lines
-from jellybean.cli.planning.plan_output import PlanOutput
+from jellybean.cli.planning.plan_output import PlanOutput, refuse
 from jellybean.cli.planning.rate_scale import with_scaled_rates
 from jellybean.cli.planning.replan import horizon_hours, run_replan
 from jellybean.cli.projects import open_any_project, planned_options
 from jellybean.cli.times import seconds_within
 from jellybean.display import formats
-from jellybean.display.terminal import BAD
-from jellybean.errors import InfeasibleError, OutOfTimeError
+from jellybean.errors import OutOfTimeError
 from jellybean.planning.plan_file import current_hash, kept_plan, save_plan
 from jellybean.planning.prediction import predict
 from jellybean.planning.project_plan import plan_project
@@ -124,9 +122,7 @@ def _plan(output: PlanOutput, *, stale: bool, gap: float | None, time_limit_s: f
     if served:
         warn(served)
     if planned.plan is None:
-        infeasible = InfeasibleError(planned.reasons, kept_plan(directory, outdated=True))
-        errors.print(f"{planned.problem.name}: {text_of(infeasible)}", style=BAD, soft_wrap=True)
-        raise typer.Exit(EXIT_INFEASIBLE)
+        refuse(planned, directory)
 
 
 @app.command(epilog=example("jellybean simulate my-digits", "jellybean simulate my-vqa --rate-scale 1.1 --json"))

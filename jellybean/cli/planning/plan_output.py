@@ -5,17 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import typer
 
 from jellybean.cli.app import checked_file
-from jellybean.cli.console import say
+from jellybean.cli.console import EXIT_INFEASIBLE, errors, say
 from jellybean.cli.current_plan import next_commands
-from jellybean.planning.plan_file import PLAN_FILE, replaces_served_plan, write_plan_file
+from jellybean.cli.failures import text_of
+from jellybean.display.terminal import BAD
+from jellybean.errors import InfeasibleError
+from jellybean.planning.plan_file import PLAN_FILE, kept_plan, replaces_served_plan, write_plan_file
 from jellybean.planning.project_plan import Planned
 from jellybean.report.records import record_plan
 from jellybean_solver import Plan, independent_streams_text
+
+
+def refuse(planned: Planned, directory: Path) -> NoReturn:
+    """Say why there is no plan, and end with the status of infeasible problems."""
+    infeasible = InfeasibleError(planned.reasons, kept_plan(directory, outdated=True))
+    errors.print(f"{planned.problem.name}: {text_of(infeasible)}", style=BAD, soft_wrap=True)
+    raise typer.Exit(EXIT_INFEASIBLE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,10 @@ from pathlib import Path
 
 import typer
 
-from jellybean.cli.console import EXIT_INFEASIBLE, errors, out, print_json, progress, say, warn
-from jellybean.cli.failures import text_of
+from jellybean.cli.console import out, print_json, progress, say, warn
 from jellybean.cli.planning.plan_json import plan_json
-from jellybean.cli.planning.plan_output import PlanOutput
-from jellybean.display.terminal import BAD
+from jellybean.cli.planning.plan_output import PlanOutput, refuse
 from jellybean.documents import AnyProject
-from jellybean.errors import InfeasibleError
 from jellybean.planning.plan_file import PLAN_FILE, current_hash, kept_plan
 from jellybean.quantities import DURATION, InvalidValueError, parse_quantity
 from jellybean_solver import Verdict
@@ -50,9 +47,7 @@ def run_replan(
     for note in (*change.notes, *filter(None, [served])):
         warn(note)
     if document is None:
-        infeasible = InfeasibleError(planned.reasons, kept_plan(directory, outdated=True))
-        errors.print(f"{planned.problem.name}: {text_of(infeasible)}", style=BAD, soft_wrap=True)
-        raise typer.Exit(EXIT_INFEASIBLE)
+        refuse(planned, directory)
     if not is_new and not output.is_what_if:
         say(_kept_text(directory / PLAN_FILE, before, document["hash"]))
     elif planned.plan is not None:
