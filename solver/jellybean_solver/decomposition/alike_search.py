@@ -62,8 +62,8 @@ class AlikeSearch:
         found = bounds.climb(first, steps)
         self._first = found.boxes
         self._try(found, prices, state, FIRST_NEW)
-        open_, bound = found, found.bound
-        done = np.full(count, math.inf)  # per part the least bound of boxes that are not looked at any more
+        open_, bound = _rows(found, np.arange(count)), found.bound  # the first boxes stay whole for the next prices
+        done = np.full(count, math.inf)  # per part the least bound of what is not looked at any more
         for _ in range(MOST_CUTS):
             goal = state.cost * (1.0 - self._gap)
             near = np.minimum(done, _least(open_, bound, count)) >= goal
@@ -72,7 +72,7 @@ class AlikeSearch:
             np.minimum.at(done, own[~worth], bound[~worth])
             rows = np.flatnonzero(worth)
             cut, kept = self._cheapest(open_, bound, rows)
-            open_.boxes.allowed[...] &= open_.forced < goal[own][:, None, None]
+            np.minimum.at(done, own, _close(open_, goal))
             halves = _halves(open_, cut)
             if halves is None:
                 np.minimum.at(done, own[rows], bound[rows])
@@ -132,6 +132,14 @@ class AlikeSearch:
         _, first = np.unique(open_.boxes.part[order], return_index=True)
         cut = order[np.sort(first)]
         return cut, np.setdiff1d(rows, cut)
+
+
+def _close(open_: Climbed, goal: Floats) -> Floats:
+    """Close the variants with which a box has no plan below the goal of its part; per box the least bound of these."""
+    hopeless = open_.boxes.allowed & (open_.forced >= goal[open_.boxes.part][:, None, None])
+    open_.boxes.allowed[hopeless] = False
+    least: Floats = np.where(hopeless, open_.forced, math.inf).min(axis=(1, 2))
+    return least
 
 
 def _least(open_: Climbed, bound: Floats, count: int) -> Floats:

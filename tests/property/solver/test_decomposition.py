@@ -77,19 +77,21 @@ def _prices(problem: Problem, rng: random.Random) -> Prices:
 
 @pytest.mark.parametrize("seed", range(40 if NIGHTLY else 4))
 def test_alike_workflows_are_bounded_and_planned_as_by_the_program_of_each(seed: int) -> None:
+    """At several prices in turn, as what is known from the last ones is used again."""
     problem, rng = unlike_sites(seed, 5, operators=5, variants=3, cloud=3), random.Random(seed)
-    parts, prices = split(problem), _prices(problem, rng)
+    parts = split(problem)
     (group,), alone = alike_parts(parts, range(5), 5)
     assert alone == []
-    answers = AlikeSearch(parts, group, 0.002, 1e-6).solve(prices)
-    for number, answer in zip(group.numbers, answers, strict=True):
-        exact = LocalProgram(parts, number, 1e-6).solve(prices)
-        assert answer.plan is not None
-        assert exact.plan is not None
-        optimum = exact.plan.cost_at(prices)
-        assert answer.bound <= optimum * (1 + NEAR)
-        assert answer.plan.cost_at(prices) >= exact.bound * (1 - NEAR)
-        assert answer.plan.cost_at(prices) <= optimum * 1.05  # not to the end, but a good plan
+    search = AlikeSearch(parts, group, 0.002, 1e-6)
+    for prices in [_prices(problem, rng) for _ in range(3)]:
+        for number, answer in zip(group.numbers, search.solve(prices), strict=True):
+            exact = LocalProgram(parts, number, 1e-6).solve(prices)
+            assert answer.plan is not None
+            assert exact.plan is not None
+            optimum = exact.plan.cost_at(prices)
+            assert answer.bound <= optimum * (1 + NEAR)
+            assert answer.plan.cost_at(prices) >= exact.bound * (1 - NEAR)
+            assert answer.plan.cost_at(prices) <= optimum * 1.05  # not to the end, but a good plan
 
 
 @pytest.mark.parametrize("seed", range(40 if NIGHTLY else 4))
