@@ -15,7 +15,6 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "Baseline",
         "baselines",
     ),
-    "beside.kept": ("Kept",),
     "deadline.lower_bound": ("least_latency_s",),
     "deadline.restriction": (
         "with_margin",

@@ -1,7 +1,6 @@
 from jellybean_solver.baseline.rules import NO_ASSIGNMENT as NO_ASSIGNMENT
 from jellybean_solver.baseline.rules import Baseline as Baseline
 from jellybean_solver.baseline.rules import baselines as baselines
-from jellybean_solver.beside.kept import Kept as Kept
 from jellybean_solver.deadline.lower_bound import least_latency_s as least_latency_s
 from jellybean_solver.deadline.restriction import with_margin as with_margin
 from jellybean_solver.deadline.restriction import without_margin as without_margin
