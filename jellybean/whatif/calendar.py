@@ -7,9 +7,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from jellybean.documents import AnyProject, build_cuts, build_problem, load_any_project, override_options
+from jellybean.documents import (
+    AnyProject,
+    MultiWorkflowProject,
+    build_cuts,
+    build_problem,
+    load_any_project,
+    override_options,
+)
 from jellybean.documents.rate_trace import RateTraceFile, read_rate_trace
-from jellybean.errors import InfeasibleError
+from jellybean.errors import InfeasibleError, InputError
 from jellybean.planning.mixing import require_one_selection
 from jellybean.planning.project_plan import plan_project
 from jellybean.whatif.rate_options import rate_options
@@ -110,6 +117,8 @@ def plan_by_time(
     project = load(overrides)
     problem = build_problem(project)
     require_one_selection(problem, "calendar")
+    if problem.may_leave_out or (isinstance(project, MultiWorkflowProject) and project.written is not None):
+        raise InputError("`jellybean calendar` does not know sites that differ, nor workflows that may be left out")
     file = read_rate_trace(path, problem)
     periods = _periods(file, most)
     found = _candidates(load, overrides, periods, time_limit_s, progress)

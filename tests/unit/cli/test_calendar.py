@@ -86,3 +86,10 @@ def test_a_wrong_trace(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (shop / "day.csv").write_text("time_s,source,rate_per_s\n0,kamera,5\n", encoding="utf-8")
     assert run(["calendar", str(shop), str(shop / "day.csv")]) == 2
     assert "day.csv:2:3" in capsys.readouterr().err
+
+
+def test_sites_that_differ_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_shops(tmp_path)
+    (folder / "day.csv").write_text("time_s,source,rate_per_s\n0,berlin/camera,5\n", encoding="utf-8")
+    assert run(["calendar", str(folder), str(folder / "day.csv")]) == 2
+    assert "does not know sites that differ" in " ".join(capsys.readouterr().err.split())
