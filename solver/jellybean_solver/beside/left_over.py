@@ -16,7 +16,8 @@ from jellybean_solver.model.multi_workflow import restricted
 from jellybean_solver.model.plan import Plan, PlannedWorker
 from jellybean_solver.model.problem import Link, Operator, Pool, Problem, ServiceTime, Sharing, Variant
 
-LEAST_ROOM = 1e-6  # fraction of a worker's time; less room is a rounding error
+LEAST_ROOM = 0.02  # share of a worker's most load: less is left unused, as times of fifty times as long and more, among
+# those of free workers, are beyond the accuracy of integer programs
 LEAST_BANDWIDTH = 1e-6  # fraction of a link's bandwidth, likewise
 
 
