@@ -14,6 +14,7 @@ from jellybean_solver.beside.left_over import left_over
 from jellybean_solver.beside.merged import merged
 from jellybean_solver.errors import SolverError
 from jellybean_solver.fleet.dispatch import DEFAULT_GAP
+from jellybean_solver.model.deadline_shares import deadline_s
 from jellybean_solver.model.evaluate import evaluate
 from jellybean_solver.model.multi_workflow import restricted
 from jellybean_solver.model.plan import Certificate, Plan
@@ -47,11 +48,18 @@ def add_workflows(problem: Problem, before: Plan, options: SolveOptions = SolveO
     if not kept.planned:
         return Added(kept, _alone(problem, kept))
     left = left_over(problem, kept.planned, kept)
-    solution = solve_with(left.problem, options if options.gap is not None else replace(options, gap=DEFAULT_GAP))
+    solution = solve_with(left.problem, _for_new(left.problem, options))
     if solution.plan is None:
         return Added(kept, solution)
     plan = _checked(problem, kept, merged(problem, kept, solution.plan, left, solution.plan.certificate))
     return Added(kept, replace(solution, plan=plan, certificate=plan.certificate))
+
+
+def _for_new(problem: Problem, options: SolveOptions) -> SolveOptions:
+    """The options for the new workflows alone: a deadline is their own longest one, not that of those that stay."""
+    deadline, longest_s = options.deadline, deadline_s(problem)
+    own = None if deadline is None or longest_s is None else replace(deadline, p99_s=longest_s)
+    return replace(options, gap=DEFAULT_GAP if options.gap is None else options.gap, deadline=own)
 
 
 def _alone(problem: Problem, kept: Kept) -> Solution:
