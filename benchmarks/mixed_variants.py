@@ -11,7 +11,8 @@ from benchmarks.harness.registry import BenchmarkError, benchmark
 from benchmarks.harness.result import Result, Table, Topic
 from jellybean.display.formats import accuracy, duration, plain
 from jellybean.documents import load_project
-from jellybean.planning.project_plan import Planned, plan_project
+from jellybean.planning.planned import Planned
+from jellybean.planning.project_plan import plan_project
 from jellybean_solver import Plan
 
 FOLDER = "JELLYBEAN_LOKI"  # names the folder with the pipeline as a JellyBean project

@@ -170,6 +170,44 @@ def keep_above(inputs: Tensors, *, threshold: float, column: int, columns: int) 
     return {"found": np.ascontiguousarray(rows[rows[:, column] > threshold])}
 
 
+@step(
+    inputs={"scores": ("score_dtype", (-1, "classes")), "data": ("dtype", (-1, "shape"))},
+    outputs={"data": ("dtype", (-1, "shape")), "rows": ("int64", (-1,))},
+)
+def unsure(
+    inputs: Tensors,
+    *,
+    below: float,
+    softmax: bool = False,
+    classes: int | Sequence[int] = -1,
+    score_dtype: str = "float32",
+    dtype: str = "uint8",
+    shape: int | Sequence[int] = (),
+) -> Tensors:
+    """The rows of the data whose highest score is below `below`, for a fan-out; scores that are no numbers are too.
+
+    `softmax`: compares the highest of the softmax of the scores. `rows`: 1 for each row that is kept, 0 for the others.
+    The first half of a cascade.
+    """
+    scores = inputs["scores"].astype(np.float64)
+    of_row = tuple(range(1, scores.ndim))
+    highest = scores.max(axis=of_row, initial=-np.inf, keepdims=True)
+    if softmax:
+        with np.errstate(invalid="ignore"):  # infinite scores give no number, which is not sure either
+            highest = 1.0 / np.exp(scores - highest).sum(axis=of_row, keepdims=True)
+    kept = ~(highest.reshape(len(scores)) >= below)
+    return {"data": inputs["data"][kept], "rows": kept.astype(np.int64)}
+
+
+@step(
+    inputs={"first": ("dtype", (-1, "shape")), "then": ("dtype", (-1, "shape"))},
+    outputs={"answer": ("dtype", (-1, "shape"))},
+)
+def later_answer(inputs: Tensors, *, dtype: str = "float32", shape: int | Sequence[int] = ()) -> Tensors:
+    """The answer of the second variant of a cascade to one request, or of the first if the second was not asked."""
+    return {"answer": inputs["then"] if len(inputs["then"]) else inputs["first"]}
+
+
 def _nearest(size: int, to: int) -> Array:
     """For each index of the new size, the nearest index of the old size (by pixel centres)."""
     centres = (np.arange(to) + 0.5) * size / to

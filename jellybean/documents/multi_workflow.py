@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from jellybean.documents.cascades.cascade import SEVERAL, without_cascades
 from jellybean.documents.checks.model_fit import Models
 from jellybean.documents.checks.profile_checks import check_types
 from jellybean.documents.checks.workflow_checks import check_infrastructure
@@ -118,7 +119,8 @@ def _load(
     profiled: dict[str, CheckedDocument[ProfilesDocument]] = {}
     models: dict[str, Models] = {}
     for name, folder in folders.items():
-        workflows[name] = workflow = validate_tree(WorkflowDocument, trees[name]["workflow"])
+        workflow, _ = without_cascades(validate_tree(WorkflowDocument, trees[name]["workflow"]), SEVERAL)
+        workflows[name] = workflow
         if profiles:
             profiled[name] = validate_tree(ProfilesDocument, trees[name]["profiles"])
         models[name] = check_one_workflow(folder, workflow, infrastructure, profiled.get(name))

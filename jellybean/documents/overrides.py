@@ -34,7 +34,7 @@ SECTIONS = {
         ),
     ),
     "infrastructure": ("kind", "description", "tiers", "sites", "workers", "links", "limits", "migration"),
-    "profiles": ("machine", "runs", "hop", "accuracy", "provenance", "kind", "operators"),
+    "profiles": ("machine", "runs", "hop", "accuracy", "provenance", "kind", "operators", "cascades"),
 }
 _NULL_TEXTS = {"", "null", "~"}
 _OPTIONAL_LISTS = {("links",)}

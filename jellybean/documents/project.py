@@ -7,6 +7,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from jellybean.documents.cascades.cascade import (
+    NEEDS_MODELS,
+    SEVERAL,
+    Cascade,
+    check_measured,
+    without_cascades,
+)
+from jellybean.documents.cascades.checked import CheckedProject, checked_cascade
 from jellybean.documents.checks.cuts_checks import check_cuts
 from jellybean.documents.checks.files import check_files
 from jellybean.documents.checks.label_checks import check_labels
@@ -53,7 +61,8 @@ class Project:
     `content`: the content of its files. `stale`: entries of the profiles that no longer match it. `accept_stale`: the
     problem may be built from them. `overrides`: the `--set` options that the documents were changed by.
     `figure_notes`: figures of the workflow that its models or profiles contradict. `site_table`: sites that differ, in
-    a project as it is written; each of them is planned as a project of its own.
+    a project as it is written; each of them is planned as a project of its own. `alternatives`: the same project with
+    each cascade of its workflow, of which `workflow` has none; `cascade`: the one of such a project.
     """
 
     directory: Path
@@ -66,6 +75,13 @@ class Project:
     overrides: tuple[str, ...] = ()
     figure_notes: tuple[str, ...] = ()
     site_table: SiteTable | None = None
+    alternatives: tuple[Project, ...] = ()
+    cascade: Cascade | None = None
+
+    @property
+    def candidates(self) -> tuple[Project, ...]:
+        """The projects of which a plan is made, one of them: without cascades, and with each."""
+        return (replace(self, alternatives=()), *self.alternatives)
 
 
 def load_project(
@@ -108,7 +124,9 @@ def load_written_project(
             raise
         plain = partial(_load, directory, (), profiles=profiles, files=files)
         raise DocumentError(blame_overrides(error.problems, plain, overrides)) from error
-    return replace(project, accept_stale=accept_stale, overrides=last_of_each_path(overrides))
+    settings = replace(project, accept_stale=accept_stale, overrides=last_of_each_path(overrides))
+    own = (replace(one, accept_stale=accept_stale, overrides=settings.overrides) for one in project.alternatives)
+    return replace(settings, alternatives=tuple(own))
 
 
 def require_folder(directory: Path) -> None:
@@ -190,9 +208,13 @@ def _load(directory: Path, overrides: Sequence[str], *, profiles: bool, files: b
     documents = document_files(directory)
     trees = {name: read_file(file) for name, file in documents.items() if profiles or name != "profiles"}
     problems = apply_overrides(trees, overrides)
-    workflow = validate_tree(WorkflowDocument, trees["workflow"])
+    written = validate_tree(WorkflowDocument, trees["workflow"])
     infrastructure = validate_tree(InfrastructureDocument, trees["infrastructure"])
+    several = infrastructure.document is not None and infrastructure.document.site_files
+    refused = SEVERAL if several else NEEDS_MODELS if profiles and not files else ""
+    workflow, cascades = without_cascades(written, refused)
     profiled = validate_tree(ProfilesDocument, trees["profiles"]) if profiles else None
+    check_measured(workflow, profiled, cascades)
     table = check_sites_that_differ(workflow, infrastructure, profiled)
     in_any_site = infrastructure
     if infrastructure.document is not None and table is not None:
@@ -205,7 +227,23 @@ def _load(directory: Path, overrides: Sequence[str], *, profiles: bool, files: b
     if problems or workflow.document is None or infrastructure.document is None:
         raise DocumentError(problems)
     project = checked_project(directory, workflow.document, infrastructure.document, profiled, models, files=files)
-    return replace(project, site_table=table)
+    project = replace(project, site_table=table)
+    if not files:
+        return project
+    return _with_cascades(project, CheckedProject(workflow, infrastructure, profiled, models), cascades)
+
+
+def _with_cascades(project: Project, checked: CheckedProject, cascades: Sequence[Cascade]) -> Project:
+    """The project with an alternative for each cascade. DocumentError if one of them is not right."""
+    alternatives: list[Project] = []
+    for cascade in cascades:
+        if (found := checked_cascade(cascade, checked)) is not None:
+            own = checked_project(project.directory, *found)
+            alternatives.append(replace(own, cascade=cascade))
+    if problems := checked.problems:
+        raise DocumentError(problems)
+    stale = (*project.stale, *(one for own in alternatives for one in own.stale))
+    return replace(project, stale=stale, alternatives=tuple(alternatives))
 
 
 def read_profiles(directory: Path) -> ProfilesDocument | None:

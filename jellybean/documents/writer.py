@@ -31,23 +31,14 @@ def profiles_text(document: ProfilesDocument, *, digits: int = DIGITS, header: s
         mode="json", by_alias=True, exclude_none=True, exclude_defaults=True, context={"digits": digits}
     )
     root = CommentedMap({"kind": "Profiles", **dumped})
-    for variants in root["operators"].values():
-        for profile in variants.values():
-            _lay_out_variant(profile)
+    _lay_out(root)
+    for variants in root.get("cascades", {}).values():
+        for cascade in variants.values():
+            _lay_out(cascade)
     if "hop" in root:
         root["hop"] = root["hop"]["time"] if set(root["hop"]) == {"time"} else _flow(root["hop"])
-    if "provenance" in root:
-        root["provenance"] = _origins(root["provenance"])
     if "runs" in root:
         root["runs"] = {int(number): {**run, **_measured_content(run)} for number, run in root["runs"].items()}
-    accuracy = root.get("accuracy", {})
-    if "end_to_end" in accuracy:
-        accuracy["end_to_end"] = [
-            _flow({**row, "selection": _flow(row["selection"])}) for row in accuracy["end_to_end"]
-        ]
-    for variants in accuracy.get("per_operator", {}).values():
-        for name, points in variants.items():
-            variants[name] = points[0]["output"] if _single(points) else [_flow(point) for point in points]
     root.yaml_set_start_comment(header)
     yaml = YAML()
     yaml.width = 1000
@@ -55,6 +46,23 @@ def profiles_text(document: ProfilesDocument, *, digits: int = DIGITS, header: s
     stream = io.StringIO()
     yaml.dump(root, stream)
     return stream.getvalue()
+
+
+def _lay_out(part: dict[str, Any]) -> None:
+    """Put measurements, origins and rows of accuracy on one line each, in place."""
+    for variants in part["operators"].values():
+        for profile in variants.values():
+            _lay_out_variant(profile)
+    if "provenance" in part:
+        part["provenance"] = _origins(part["provenance"])
+    accuracy = part.get("accuracy", {})
+    if "end_to_end" in accuracy:
+        accuracy["end_to_end"] = [
+            _flow({**row, "selection": _flow(row["selection"])}) for row in accuracy["end_to_end"]
+        ]
+    for variants in accuracy.get("per_operator", {}).values():
+        for name, points in variants.items():
+            variants[name] = points[0]["output"] if _single(points) else [_flow(point) for point in points]
 
 
 def write_profiles(path: Path, document: ProfilesDocument) -> None:

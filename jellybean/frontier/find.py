@@ -10,6 +10,7 @@ from pathlib import Path
 
 from jellybean.documents import Project, build_cuts, build_problem
 from jellybean.errors import JellyBeanError
+from jellybean.planning.cascades import refuse_cascades
 from jellybean.planning.mixing import require_one_selection
 from jellybean.planning.plan_file import PLAN_FILE, load_plan
 from jellybean.planning.predicted_latency import check_latency
@@ -85,6 +86,7 @@ def find_frontier(
 
     `step` as in `cost_accuracy`; `time_limit_s` applies to each solve. SolverError if no plan is found in time.
     """
+    refuse_cascades(project, "frontier")
     problem, cuts = build_problem(project), build_cuts(project)
     require_one_selection(problem, "frontier")
     scales = rates(problem) if rates is not None else ()

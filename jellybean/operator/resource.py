@@ -30,6 +30,7 @@ from jellybean.documents.schema.fields import AUTO, FROM_DOCUMENT, DocumentModel
 from jellybean.documents.schema.infrastructure import LimitsSpec, LinkSpec, MigrationSpec
 from jellybean.documents.schema.profiles import without_provenance
 from jellybean.errors import DocumentError, DocumentProblem, StaleProfilesError
+from jellybean.planning.cascades import refuse_cascades
 from jellybean_agent import BUILTIN_STEPS_MODULE, split_function_name
 from jellybean_k8s import CRD_API_VERSION, CRD_KIND, DeploymentSettings, SchemaRules, crd, dns_name, structural_schema
 
@@ -237,9 +238,13 @@ def stated_profiles(spec: Object) -> str:
 
 
 def to_resource(project: Project, kubernetes: KubernetesDocument) -> dict[str, Any]:
-    """A project as a resource, with every value in its long form. ValueError without profiles."""
+    """A project as a resource, with every value in its long form. ValueError without profiles.
+
+    InputError if the workflow has cascades: the operator does not have the models, and does not know what flows in one.
+    """
     if project.profiles is None:
         raise ValueError("a resource has profiles")
+    refuse_cascades(project, "render --resource")
     workflow = _dump(project.workflow)
     _state_measured(project.workflow, project.profiles, workflow)
     _name_modules(project, workflow)

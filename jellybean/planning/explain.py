@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from jellybean.documents import AnyProject, MultiWorkflowProject, build_cuts, build_problem
+from jellybean.documents import AnyProject, MultiWorkflowProject, Project, build_cuts, build_problem
 from jellybean.documents.locations import DocumentLocations, Location, document_locations
 from jellybean.errors import DocumentError, DocumentProblem
+from jellybean.planning.cascades import as_planned
 from jellybean.planning.mixing import require_one_selection
 from jellybean.planning.predicted_latency import Judged, judged_so_far, simulated_figures
 from jellybean.planning.project_plan import best_of_equal_cost, plan_project, settle
@@ -132,6 +133,9 @@ def explain_project(
     unknown names.
     """
     started = time.perf_counter()
+    if isinstance(project, Project) and project.alternatives:  # the plan's cascade is taken as given
+        half_s = None if time_limit_s is None else time_limit_s / 2
+        project = as_planned(project, plan_project(project, time_limit_s=half_s, compare=False).plan)
     problem, cuts = build_problem(project), build_cuts(project)
     require_one_selection(problem, "explain")
     given: tuple[PlannedCut, ...] = ()

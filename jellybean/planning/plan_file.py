@@ -15,9 +15,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jellybean.documents import AnyProject, build_cuts, build_problem, override_options
+from jellybean.documents import AnyProject, Project, build_cuts, build_problem, override_options
 from jellybean.errors import InputError, JellyBeanError
 from jellybean.folders import STATE_FOLDER, state_folder
+from jellybean.planning.cascades import as_planned
 from jellybean.serving.errors import NotRunningError, RequestError
 from jellybean.serving.run_state import running_state
 from jellybean_agent import describe_error
@@ -34,7 +35,7 @@ from jellybean_solver import (
 )
 
 if TYPE_CHECKING:  # the search takes longer to import than most commands run: it is imported where it plans
-    from jellybean.planning.project_plan import Planned
+    from jellybean.planning.planned import Planned
 
 PLAN_FILE = "plan.json"
 RUNNING = "running"  # given instead of a file name, it means the plan that is being served
@@ -65,7 +66,7 @@ def save_plan(project: AnyProject, planned: Planned) -> dict[str, Any]:
 def write_plan(project: AnyProject, document: dict[str, Any], problem: Problem, cuts: Cuts) -> dict[str, Any]:
     """Write a plan document to DIR/plan.json, recorded as the solution of `problem`; returns the document unchanged."""
     write_plan_file(project.directory / PLAN_FILE, document)
-    _record(project, str(document["hash"]), problem_key(problem, cuts))
+    _record(project, str(document["hash"]), project_key(project, problem, cuts))
     return document
 
 
@@ -147,8 +148,9 @@ def _checked(project: AnyProject, *, writes: bool) -> tuple[Plan | None, str]:
     if not (directory / PLAN_FILE).exists():
         return None, f"{PLAN_FILE} did not exist"
     document, plan = _own_document(directory)
-    problem, cuts = build_problem(project), build_cuts(project)
-    record, key = _read_record(directory), problem_key(problem, cuts)
+    own = as_planned(project, plan)
+    problem, cuts = build_problem(own), build_cuts(own)
+    record, key = _read_record(directory), project_key(project, problem, cuts)
     if record is None or record.plan != document["hash"]:
         if reason := _mismatch(problem, cuts, plan):
             return plan, reason
@@ -224,6 +226,14 @@ def kept_plan(directory: Path, *, outdated: bool) -> str:
 def problem_key(problem: Problem, cuts: Cuts) -> str:
     """Content hash of a problem, to detect plans that no longer match the documents."""
     return plan_format.content_hash({"problem": json_values(problem), "cuts": json_values(cuts)})
+
+
+def project_key(project: AnyProject, problem: Problem, cuts: Cuts) -> str:
+    """Content hash of what a project asks for. `problem`: its own, or with the cascade that the plan uses."""
+    if not isinstance(project, Project) or not project.alternatives:
+        return problem_key(problem, cuts)
+    keys = [problem_key(build_problem(one), build_cuts(one)) for one in project.candidates]
+    return plan_format.content_hash({"candidates": keys})
 
 
 def _own_document(directory: Path) -> tuple[dict[str, Any], Plan]:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 
 from jellybean.documents import AnyProject, Project, build_cuts, build_problem
 from jellybean.errors import InfeasibleError
+from jellybean.planning.cascade_search import best_of_candidates
+from jellybean.planning.planned import Planned
 from jellybean.planning.predicted_latency import (
-    Judged,
     judged_latency,
     latency_breach,
     latency_targets,
@@ -26,11 +27,9 @@ from jellybean.planning.simulated_deadline import InTime, cost_of, in_time
 from jellybean.planning.simulation_judge import SAME
 from jellybean_solver import (
     DEFAULT_GAP,
-    NO_ASSIGNMENT,
     VALUE_TOLERANCE,
     Baseline,
     Cuts,
-    Infeasibility,
     Network,
     Objective,
     Plan,
@@ -58,45 +57,6 @@ SEARCHED = (Objective.RATE, Objective.LATENCY)  # objectives that are found by a
 Progress = Callable[[float, float, str], None]  # progress callback with the arguments done, total, label
 
 
-@dataclass(frozen=True)
-class Planned:
-    """The result of planning a project. `plan` is None if no plan meets the targets; then `reasons` says why.
-
-    `problem` has whole models only, even if the plan splits some in two. `solve_s`: time of the search in seconds.
-    """
-
-    problem: Problem
-    solution: Solution
-    plan: Plan | None
-    reasons: tuple[str, ...]
-    baselines: tuple[Baseline, ...]
-    solve_s: float
-    nearest_p99_s: float | None = None  # p99 latency of the fastest rejected plan
-    cuts: Cuts = field(default_factory=dict)  # operator -> cuts of its models that the search could choose
-    judged: Judged | None = None  # the plan's predicted p99 latencies, if it has p99 targets
-    cheapest: tuple[Plan, Judged] | None = None  # the cheapest plan, if it was rejected for its p99 latency
-    best: str = ""  # what the plan is the best in, if that was searched: its highest rates or least latency
-    asked: AnyProject | None = None  # then the project with the options that were found
-
-    @property
-    def status(self) -> str:
-        """`infeasible`, or the solver's termination: `optimal`, `gap` or `time_limit`."""
-        return self.solution.status if self.plan is not None else "infeasible"
-
-    @property
-    def infeasibility(self) -> Infeasibility | None:
-        return self.solution.infeasibility
-
-    @property
-    def comparison(self) -> tuple[tuple[str, float | None, str], ...]:
-        """The baselines as (name, USD/h or None if infeasible, note), but for a rule that found nothing to compare."""
-        return tuple(
-            (baseline.name, baseline.cost_usd_per_h, baseline.note)
-            for baseline in self.baselines
-            if baseline.status != NO_ASSIGNMENT
-        )
-
-
 def plan_project(
     project: AnyProject,
     *,
@@ -112,6 +72,13 @@ def plan_project(
     report = progress or (lambda done, total, label: None)
     if isinstance(project, Project) and project.workflow.objective in SEARCHED:
         return _plan_for_objective(project, gap, time_limit_s, compare, report)
+    if isinstance(project, Project) and project.alternatives:
+        clock = limited(time_limit_s, time.monotonic)
+
+        def plan_one(one: Project, compare_it: bool, progress: Progress) -> Planned:
+            return plan_project(one, gap=gap, time_limit_s=clock.left(), compare=compare_it, progress=progress)
+
+        return best_of_candidates(project, plan_one, compare, report)
     report(0, 100, "cheapest plan")
     problem, cuts = build_problem(project), build_cuts(project)
     started = time.perf_counter()

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from jellybean.documents import AnyProject, build_cuts, build_problem, require_folder
+from jellybean.planning.cascades import as_planned
 from jellybean.planning.mixing import require_one_selection
 from jellybean.planning.plan_file import PLAN_FILE, RUNNING, read_document, write_plan
+from jellybean.planning.planned import Planned
 from jellybean.planning.predicted_latency import Judged, judged_latency, latency_breach
-from jellybean.planning.project_plan import Planned, plan_project, require_plan
+from jellybean.planning.project_plan import plan_project, require_plan
 from jellybean.serving.client import served_document
 from jellybean.serving.endpoint import owner_endpoint
 from jellybean_solver import (
@@ -142,7 +144,8 @@ def replan_project(
     `horizon_h`: hours over which the costs of both plans and the migration are compared.
     """
     document, before = named_plan(project.directory, named)
-    problem, cuts, migration = build_problem(project), build_cuts(project), project.infrastructure.migration
+    own = as_planned(project, before)  # the plan's cascade stays
+    problem, cuts, migration = build_problem(own), build_cuts(own), project.infrastructure.migration
     require_one_selection(problem, "plan --from")
     prices = MigrationPrices(migration.start_usd, migration.download_usd_per_gib)
     checks_s: list[float] = []
@@ -160,7 +163,7 @@ def replan_project(
     def instead() -> Plan | None:
         nonlocal refusals
         left_s = None if time_limit_s is None else max(1.0, time_limit_s - (time.perf_counter() - started))
-        planned = plan_project(project, gap=gap, time_limit_s=left_s, compare=False)
+        planned = plan_project(own, gap=gap, time_limit_s=left_s, compare=False)
         refusals = planned.reasons
         return planned.plan
 

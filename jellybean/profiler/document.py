@@ -92,7 +92,8 @@ class ProfilesMerge:
     """Merges the measurements of run `number` into the profiles `known`, as `todo` says.
 
     `allowed_cuts`: (operator, variant) -> number of cuts that the workflow allows. `by`: what measured; None: this
-    machine. `left_out`: (operator, variant) that `--set` leaves out of the workflow; their profiles stay.
+    machine. `left_out`: (operator, variant) that `--set` leaves out of the workflow; their profiles stay. `taken`:
+    numbers of runs that measured other parts of the file.
     """
 
     findings: Findings
@@ -104,6 +105,7 @@ class ProfilesMerge:
     number: int = 1
     by: MeasuredBy | None = None
     left_out: frozenset[tuple[str, str]] = frozenset()
+    taken: frozenset[int] = frozenset()
 
     def document(self) -> ProfilesDocument:
         """The profiles: what was measured now, and what is kept, each with its origin."""
@@ -260,7 +262,7 @@ def merged_profiles(merge: ProfilesMerge) -> ProfilesDocument:
     """The merged document; the new run has the number after those that are still in use."""
     number = max(merge.known.runs if merge.known is not None else (), default=0) + 1
     others = set(replace(merge, number=number).document().runs) - {number}
-    return replace(merge, number=max(others, default=0) + 1).document()
+    return replace(merge, number=max(others | merge.taken, default=0) + 1).document()
 
 
 def without_unused_runs(document: ProfilesDocument) -> ProfilesDocument:
@@ -273,7 +275,7 @@ def without_unused_runs(document: ProfilesDocument) -> ProfilesDocument:
 def with_noise(document: ProfilesDocument) -> ProfilesDocument:
     """The document in which each run states the noise of the entries that it measured: their median and the highest."""
     noises: dict[int, list[float]] = {}
-    for profile in (profile for variants in document.operators.values() for profile in variants.values()):
+    for profile in document.all_variants:
         stages = [stage for cut in profile.cuts or () for stage in (cut.head, cut.tail)]
         for latency, origins in (
             (profile.latency, profile.provenance.latency),

@@ -85,6 +85,16 @@ class MeasurementPlan:
             "elsewhere": [_entry(entry, why) for entry, why in self.elsewhere.items()],
         }
 
+    def with_more(self, others: Sequence[MeasurementPlan]) -> MeasurementPlan:
+        """This plan and others together; of entries in several the first is kept."""
+        measure, by_hand, elsewhere, kept = dict(self.measure), dict(self.by_hand), dict(self.elsewhere), [*self.kept]
+        for other in others:
+            measure, by_hand = {**other.measure, **measure}, {**other.by_hand, **by_hand}
+            elsewhere = {**other.elsewhere, **elsewhere}
+            kept += other.kept
+        kept = [entry for entry in dict.fromkeys(kept) if entry not in measure]
+        return replace(self, measure=measure, by_hand=by_hand, elsewhere=elsewhere, kept=tuple(kept))
+
     def lines(self) -> tuple[str, ...]:
         """What is measured and why, and what is kept, as sentences."""
         reasons: dict[str, list[Entry]] = {}
@@ -165,7 +175,7 @@ class _Decision:
         by_hand: dict[Entry, str] = {}
         kept: list[Entry] = []
         for entry in self._entries():
-            if self.scope.rows_only and not entry.worker_type:
+            if (self.scope.rows_only and not entry.worker_type) or not self._is_own(entry):
                 continue
             origin, present = self._origin(entry)
             hand = present and (origin is None or origin.by_hand)
@@ -184,6 +194,11 @@ class _Decision:
         if not self.here:
             self._refuse(elsewhere)
         return MeasurementPlan(measure, tuple(kept), by_hand, elsewhere, self.measurable, self.fresh)
+
+    def _is_own(self, entry: Entry) -> bool:
+        """False for entries of a workflow with a cascade that are those of the workflow without."""
+        cascade = self.project.cascade
+        return cascade is None or entry.part is Part.ACCURACY or entry.operator in cascade.variants
 
     def _why(self, entry: Entry, present: bool, *, hand: bool) -> str:
         """Why an entry should be measured; empty if it need not. `--fresh` leaves what cannot be measured here."""

@@ -9,12 +9,11 @@ from typing import Any
 
 from jellybean.bench.hop import ROUNDS, HopTime, measure_hop
 from jellybean.display import formats
-from jellybean.documents import ProfilesDocument, Project, read_profiles, write_profiles
+from jellybean.documents import ProfilesDocument, Project, read_profiles
 from jellybean.documents.figure_notes import ratio_notes
 from jellybean.documents.flow import follow_requests
 from jellybean.documents.provenance.changes import Part
 from jellybean.documents.provenance.noise import NOISY_HOP
-from jellybean.errors import DocumentError
 from jellybean.profiler import accuracy
 from jellybean.profiler.cache import Cache, key_of, key_of_device
 from jellybean.profiler.cuts import LAYERS_S, CutModels, allowed_cuts, cut_models
@@ -26,6 +25,7 @@ from jellybean.profiler.document import (
     noise_notes,
     stage_types,
 )
+from jellybean.profiler.errors import ProfileError
 from jellybean.profiler.flow import Flow
 from jellybean.profiler.latency import BLOCKS, BatchDifference, Latency, LatencyMeter, Point
 from jellybean.profiler.measurement_plan import (
@@ -37,6 +37,7 @@ from jellybean.profiler.measurement_plan import (
     todo_of,
 )
 from jellybean.profiler.memory import model_memory
+from jellybean.profiler.profiles_file import PROFILES_FILE, ProfilesFile
 from jellybean.profiler.project import devices_of, require_devices, speeds_of, workload_of
 from jellybean.profiler.remote.measure import measure_on_workers
 from jellybean.profiler.remote.rows import Rows
@@ -51,7 +52,6 @@ Progress = Callable[[float, float, str], None]
 
 SECONDS_PER_POINT = 1.0
 BATCH_SIZES = (1, 4)
-PROFILES_FILE = "profiles.yaml"
 _SURVEY_S, _HOP_S, _MEMORY_S, _ACCURACY_S = 3.0, 8.0, 0.6, 4.0  # first estimates, for the progress bar only
 
 
@@ -107,27 +107,57 @@ def profile(
     be measured that is not this machine's.
     """
     scope = scope_on(workers, scope)
-    known = known_profiles(project, fresh=scope.fresh)
-    todo = measurements(project, scope, batch_sizes)
+    settings = (progress, seconds_per_point, batch_sizes, scope, allow_python, workers)
+    parts = [_profile_part(one, *settings) for one in (project, *project.alternatives)]
+    document = parts[-1].document if not project.alternatives else read_profiles(project.directory)
+    if document is None:
+        raise ProfileError(f"{project.directory / PROFILES_FILE} was removed while it was written")
+    return Profiled(
+        document,
+        tuple(dict.fromkeys(note for part in parts for note in part.notes)),
+        parts[0].todo.with_more([part.todo for part in parts[1:]]),
+        written=any(part.written for part in parts),
+    )
+
+
+def _profile_part(
+    project: Project,
+    progress: Progress,
+    seconds_per_point: float,
+    batch_sizes: Sequence[int],
+    scope: Scope,
+    allow_python: frozenset[str],
+    workers: Sequence[WorkerAgent],
+) -> Profiled:
+    """As `profile`, of the workflow without cascades, or of what one cascade adds to it."""
+    file = ProfilesFile(project)
+    known = file.read(fresh=scope.fresh)
+    todo = _measurements(project, known, scope, batch_sizes)
     if not todo.measure and known is not None:
-        document = by_hand_marked(known)
+        document = file.with_cascades(by_hand_marked(known)) if project.cascade is None else known
         if document != known:
-            write_profiles(project.directory / PROFILES_FILE, document)
+            file.write(document)
         return Profiled(document, tuple(_ratio_notes(project, document)), todo, written=document != known)
     types_here = todo.here - scope.machines.keys()
     require_devices(project, todo.of_types(types_here))
     cache = Cache.open(project.directory, resume=not scope.fresh)
     run = _Run(project, todo, cache, progress, allow_python, types_here)
-    findings = run.measure(known, seconds_per_point, {1, *batch_sizes})
+    try:
+        findings = run.measure(known, seconds_per_point, {1, *batch_sizes})
+    except ProfileError as error:
+        if (cascade := project.cascade) is None:
+            raise
+        name = f"{cascade.operator} {cascade.variant} ({cascade.spec.when})"
+        raise ProfileError(f"the cascade {name}: {error}") from error
     notes = [*_notes(findings), *run.batch_notes]
     merge = ProfilesMerge(findings, known, todo, content_of(project), allowed_cuts(project), {1, *batch_sizes}, 1)
-    merge = replace(merge, left_out=left_out_variants(project, known))
+    merge = replace(merge, left_out=left_out_variants(project, known), taken=file.runs())
     if workers:
-        document, more_notes = _measured_on(workers, merge, run, seconds_per_point)
+        document, more_notes = _measured_on(workers, merge, run, seconds_per_point, file)
         notes += more_notes
     else:
         document = merged_profiles(merge)
-        write_profiles(project.directory / PROFILES_FILE, document)
+        file.write(document)
     notes += _removed_notes(known, document)
     return Profiled(document, (*_ratio_notes(project, document), *notes), todo)
 
@@ -139,10 +169,10 @@ def scope_on(workers: Sequence[WorkerAgent], scope: Scope = Scope()) -> Scope:
 
 
 def _measured_on(
-    workers: Sequence[WorkerAgent], merge: ProfilesMerge, run: _Run, seconds_per_point: float
+    workers: Sequence[WorkerAgent], merge: ProfilesMerge, run: _Run, seconds_per_point: float, file: ProfilesFile
 ) -> tuple[ProfilesDocument, list[str]]:
     """The profiles with the workers' rows, and notes. WorkersError, with all rows kept, if one did not finish."""
-    found, path = merge.findings, run.project.directory / PROFILES_FILE
+    found = merge.findings
     trial = LatencyMeter(found.workload, found.survey, run.cache, seconds_per_point)
     parts: dict[str, WorkerPart] = {}
     for agent in workers:
@@ -151,7 +181,7 @@ def _measured_on(
         cache = run.cache.measured_on(f"{agent.worker.name} {agent.machine!r}")
         meter = LatencyMeter(found.workload, found.survey, cache, seconds_per_point)
         parts[name] = WorkerPart(agent, found.workload, found.survey.inputs, points, meter, cache)
-    rows = Rows(merge, parts, lambda document: write_profiles(path, document))
+    rows = Rows(merge, parts, file.write)
     clock = run.clock
     clock.parts["workers"] = sum(part.expected_s for part in parts.values())
 
@@ -162,7 +192,7 @@ def _measured_on(
     run.compare_batches(trial, [point for part in parts.values() for point in part.points])
     measure_on_workers(parts, rows, report)
     document = rows.document()
-    write_profiles(path, document)
+    file.write(document)
     return document, [note for name, part in parts.items() for note in _worker_notes(name, part)]
 
 
@@ -175,22 +205,21 @@ def _worker_notes(worker_type: str, part: WorkerPart) -> Iterator[str]:
         yield f"{name} ran {part.served} requests while it was measured, which makes its times longer"
 
 
-def known_profiles(project: Project, *, fresh: bool) -> ProfilesDocument | None:
-    """The profiles that exist; None if there are none, or if `fresh` replaces invalid ones."""
-    try:
-        return read_profiles(project.directory)
-    except DocumentError:
-        if fresh:
-            return None
-        raise
-
-
 def measurements(project: Project, scope: Scope = Scope(), batch_sizes: Sequence[int] = BATCH_SIZES) -> MeasurementPlan:
     """What `profile` would measure and keep; arguments and DocumentError as there."""
+    plain, *others = (
+        _measurements(one, ProfilesFile(one).read(fresh=scope.fresh), scope, batch_sizes)
+        for one in (project, *project.alternatives)
+    )
+    return plain.with_more(others)
+
+
+def _measurements(
+    project: Project, known: ProfilesDocument | None, scope: Scope, batch_sizes: Sequence[int]
+) -> MeasurementPlan:
     require_types(project, scope.types)
     speeds_of(project)
     devices_of(project)
-    known = known_profiles(project, fresh=scope.fresh)
     return todo_of(project, known, scope, {1, *batch_sizes})
 
 

@@ -14,7 +14,7 @@ from jellybean.report import Store
 from jellybean_solver import Plan, to_document
 
 if TYPE_CHECKING:  # the search, which commands that only serve need not import
-    from jellybean.planning.project_plan import Planned
+    from jellybean.planning.planned import Planned
 
 
 def record_plan(directory: Path, document: Mapping[str, Any], planned: Planned | None = None) -> None:

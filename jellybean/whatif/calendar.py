@@ -17,6 +17,7 @@ from jellybean.documents import (
 )
 from jellybean.documents.rate_trace import RateTraceFile, read_rate_trace
 from jellybean.errors import InfeasibleError, InputError
+from jellybean.planning.cascades import as_planned
 from jellybean.planning.mixing import require_one_selection
 from jellybean.planning.project_plan import plan_project
 from jellybean.whatif.rate_options import rate_options
@@ -122,13 +123,13 @@ def plan_by_time(
     file = read_rate_trace(path, problem)
     periods = _periods(file, most)
     found = _candidates(load, overrides, periods, time_limit_s, progress)
-    cuts = build_cuts(project)
+    problems = [_as_planned(project, one.plan) for one in found]
     prices = MigrationPrices(
         project.infrastructure.migration.start_usd, project.infrastructure.migration.download_usd_per_gib
     )
     timed = deadline_s(problem) is not None
     costs = [
-        [_cost_usd(problem_as_planned(problem, cuts, one.plan), period, one, timed=timed) for one in found]
+        [_cost_usd(own, period, one, timed=timed) for own, one in zip(problems, found, strict=True)]
         for period in periods
     ]
     moves = [[change(one.plan, two.plan, prices).total_usd for two in found] for one in found]
@@ -185,6 +186,12 @@ def _candidates(
         found.append(_Candidate(rates, options, planned.plan))
     progress(len(wanted), len(wanted), "done")
     return found
+
+
+def _as_planned(project: AnyProject, plan: Plan) -> Problem:
+    """The problem with the cascade and the cuts that a plan uses."""
+    own = as_planned(project, plan)
+    return problem_as_planned(build_problem(own), build_cuts(own), plan)
 
 
 def _cost_usd(problem: Problem, period: Period, candidate: _Candidate, *, timed: bool) -> float:

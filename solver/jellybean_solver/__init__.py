@@ -196,12 +196,13 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "VALUE_TOLERANCE",
         "Termination",
         "is_gap_closed",
+        "termination_of",
     ),
     "planning.addition": (
         "Added",
         "add_workflows",
     ),
-    "planning.cut_models": ("solve_cut",),
+    "planning.cut_models": ("least_usd_per_h", "solve_cut"),
     "planning.cut_problem": (
         "Cut",
         "Cuts",

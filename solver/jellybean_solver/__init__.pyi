@@ -127,8 +127,10 @@ from jellybean_solver.outcome import COST_TOLERANCE as COST_TOLERANCE
 from jellybean_solver.outcome import VALUE_TOLERANCE as VALUE_TOLERANCE
 from jellybean_solver.outcome import Termination as Termination
 from jellybean_solver.outcome import is_gap_closed as is_gap_closed
+from jellybean_solver.outcome import termination_of as termination_of
 from jellybean_solver.planning.addition import Added as Added
 from jellybean_solver.planning.addition import add_workflows as add_workflows
+from jellybean_solver.planning.cut_models import least_usd_per_h as least_usd_per_h
 from jellybean_solver.planning.cut_models import solve_cut as solve_cut
 from jellybean_solver.planning.cut_problem import Cut as Cut
 from jellybean_solver.planning.cut_problem import Cuts as Cuts

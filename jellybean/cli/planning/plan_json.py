@@ -8,7 +8,8 @@ from typing import Any
 from jellybean.cli.failures import failure
 from jellybean.cli.planning.plan_latency import latency_json
 from jellybean.errors import InfeasibleError
-from jellybean.planning.project_plan import Planned
+from jellybean.planning.cascades import planned_cascades
+from jellybean.planning.planned import Planned
 from jellybean_solver import (
     WORKFLOW_SEPARATOR,
     Cost,
@@ -53,6 +54,7 @@ def plan_json(planned: Planned, kept: str = "") -> dict[str, Any]:
         **({"selections": _selections(plan)} if plan.mixes else {}),
         "latency_p99": latency_json(planned),
         "cuts": [dataclasses.asdict(cut) for cut in planned_cuts(plan)],
+        **({"cascades": [dataclasses.asdict(one) for one in cascades]} if (cascades := planned_cascades(plan)) else {}),
         "sites": dict(plan.sites),
         "placements": [dataclasses.asdict(place) for place in plan.placements],
         "certificate": {

@@ -16,7 +16,7 @@ from jellybean.cli.failures import text_of
 from jellybean.display.terminal import BAD
 from jellybean.errors import InfeasibleError
 from jellybean.planning.plan_file import PLAN_FILE, kept_plan, replaces_served_plan, write_plan_file
-from jellybean.planning.project_plan import Planned
+from jellybean.planning.planned import Planned
 from jellybean.report.records import record_plan
 from jellybean_solver import Plan, independent_streams_text
 

@@ -26,6 +26,7 @@ from jellybean_agent import (
     AgentError,
     FileHash,
     ModelError,
+    ModuleSource,
     TensorPort,
     describe_error,
     hash_model,
@@ -242,12 +243,21 @@ def _python(workflow: CheckedWorkflow, directory: Path, path: DocPath, files: Va
         workflow.tree.add((*path, "sha256"), message, f"if this is the right one, write {source.sha256}")
         return None
     try:
-        signature = step_signature(source, function, files.arguments)
+        return _declared_signature(source, files)
     except AgentError as error:
         workflow.tree.add((*path, "python"), str(error), f"defined in {source.path}")
         return None
+
+
+def declared_signature(directory: Path, spec: VariantSpec) -> ModelSignature:
+    """The declared inputs and outputs of a variant that is a Python function. AgentError if there is no such one."""
+    return _declared_signature(function_source(directory, spec.python or ""), spec)
+
+
+def _declared_signature(source: ModuleSource, spec: VariantSpec) -> ModelSignature:
+    signature = step_signature(source, spec.python or "", spec.arguments)
     inputs, outputs = (tuple(map(_declared, side)) for side in (signature.inputs, signature.outputs))
-    return ModelSignature(inputs, outputs, files.port_names)
+    return ModelSignature(inputs, outputs, spec.port_names)
 
 
 def _declared(port: TensorPort) -> Port:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
@@ -270,6 +271,16 @@ class HopProfile(DocumentModel):
     noise: PercentShare | None = Field(default=None, description="Relative spread of the rounds, for example 4 %.")
 
 
+class CascadeProfile(DocumentModel):
+    """Measurements of a cascade, as of a workflow in which the operator is four: see `jellybean.documents.cascades`."""
+
+    operators: Annotated[dict[Name, dict[Name, VariantProfile]], NOT_EMPTY] = Field(
+        description="Its four operators (first, unsure, then, and the operator itself) -> variant -> measurements."
+    )
+    accuracy: AccuracyProfile | None = Field(default=None, description="Accuracy of the workflow with the cascade.")
+    provenance: DocumentProvenance = DocumentProvenance()
+
+
 def _expand_hop(value: Any) -> Any:
     return {"time": value} if isinstance(value, str | int | float) else value
 
@@ -284,6 +295,9 @@ class ProfilesDocument(DocumentModel):
         Field(default=None, description="Time to send one message between two agents, without link latency.")
     )
     operators: Annotated[dict[Name, dict[Name, VariantProfile]], NOT_EMPTY]
+    cascades: dict[Name, dict[Name, CascadeProfile]] = Field(
+        default={}, description="Operator -> variant that is a cascade -> its measurements."
+    )
     accuracy: AccuracyProfile | None = None
     provenance: DocumentProvenance = DocumentProvenance()
 
@@ -304,21 +318,46 @@ class ProfilesDocument(DocumentModel):
     def origins(self) -> tuple[Origin, ...]:
         """All stated origins."""
         stated: list[Origin | None] = [self.provenance.hop, self.provenance.accuracy]
-        for variants in self.operators.values():
-            for profile in variants.values():
-                stated += [*profile.provenance.latency.values(), profile.provenance.outputs, profile.provenance.cuts]
-                for cut in profile.cuts or ():
-                    stated += [*cut.head.provenance.values(), *cut.tail.provenance.values()]
+        stated += [cascade.provenance.accuracy for cascade in self.all_cascades]
+        for profile in self.all_variants:
+            stated += [*profile.provenance.latency.values(), profile.provenance.outputs, profile.provenance.cuts]
+            for cut in profile.cuts or ():
+                stated += [*cut.head.provenance.values(), *cut.tail.provenance.values()]
         return tuple(origin for origin in stated if origin is not None)
+
+    @property
+    def all_cascades(self) -> tuple[CascadeProfile, ...]:
+        """The profiles of all cascades."""
+        return tuple(cascade for variants in self.cascades.values() for cascade in variants.values())
+
+    @property
+    def all_variants(self) -> tuple[VariantProfile, ...]:
+        """The profiles of all variants, those of cascades' operators included."""
+        parts = (self.operators, *(cascade.operators for cascade in self.all_cascades))
+        return tuple(profile for part in parts for variants in part.values() for profile in variants.values())
 
 
 def without_provenance(profiles: ProfilesDocument) -> ProfilesDocument:
     """The profiles as if they were written by hand, so that they are never stale."""
-    operators = {
-        operator: {variant: _variant_without_provenance(profile) for variant, profile in variants.items()}
-        for operator, variants in profiles.operators.items()
+    cascades = {
+        operator: {
+            variant: cascade.model_copy(
+                update={"operators": by_hand(cascade.operators), "provenance": DocumentProvenance()}
+            )
+            for variant, cascade in variants.items()
+        }
+        for operator, variants in profiles.cascades.items()
     }
-    return profiles.model_copy(update={"runs": {}, "provenance": DocumentProvenance(), "operators": operators})
+    changed = {"provenance": DocumentProvenance(), "operators": by_hand(profiles.operators), "cascades": cascades}
+    return profiles.model_copy(update={"runs": {}, **changed})
+
+
+def by_hand(operators: Mapping[str, Mapping[str, VariantProfile]]) -> dict[str, dict[str, VariantProfile]]:
+    """Profiles of operators' variants as if they were written by hand."""
+    return {
+        operator: {variant: _variant_without_provenance(profile) for variant, profile in variants.items()}
+        for operator, variants in operators.items()
+    }
 
 
 def _variant_without_provenance(profile: VariantProfile) -> VariantProfile:
@@ -343,6 +382,7 @@ __all__ = [
     "AccuracyPoint",
     "AccuracyProfile",
     "BatchProfile",
+    "CascadeProfile",
     "CutProfile",
     "HopProfile",
     "MeasuredSelection",

@@ -21,6 +21,7 @@ from pydantic import (
     model_validator,
 )
 
+from jellybean.documents.schema.cascade import CascadeSpec
 from jellybean.documents.schema.fields import (
     NOT_EMPTY,
     DocumentModel,
@@ -200,9 +201,9 @@ PortName = Annotated[str, Field(min_length=1)]  # of a model's input or output: 
 
 
 class VariantSpec(DocumentModel):
-    """An implementation of an operator: a model or a Python function.
+    """An implementation of an operator: a model, a Python function, or a cascade of two other variants.
 
-    With neither it can be planned, but not served.
+    With none of them it can be planned, but not served.
     """
 
     model: Annotated[str, Field(min_length=1)] | None = Field(
@@ -244,6 +245,11 @@ class VariantSpec(DocumentModel):
     cuts: CutCount | None = Field(
         default=None, description="Number of cuts offered for this model; the operator's `cuts` by default."
     )
+    cascade: CascadeSpec | None = Field(
+        default=None,
+        description="Instead of a model: two variants of the operator in a row, {first: small, then: large, "
+        'when: "confidence < 0.8"}.',
+    )
 
     @field_validator("sha256")
     @classmethod
@@ -259,6 +265,11 @@ class VariantSpec(DocumentModel):
     def _check_combination(self) -> Self:
         if self.model is not None and self.python is not None:
             raise InvalidValueError("model and python exclude each other", "make them two variants")
+        if self.cascade is not None and self.model_fields_set != {"cascade"}:
+            other = min(self.model_fields_set - {"cascade"})
+            raise InvalidValueError(
+                f"a cascade is made of two other variants, and has no {other} of its own", "make them two variants"
+            )
         if self.arguments and self.python is None:
             raise InvalidValueError(
                 "`with` needs python", "`with` has the arguments of a function: write python: module:function too"

@@ -128,3 +128,43 @@ def test_matrix_products_take_one_thread() -> None:
         getattr(library, name.format("set"))(2)
     run("softmax", np.float32([[1, 2]]))
     assert [getattr(library, name.format("get"))() for library, name in found] == [1] * len(found)
+
+
+def run_named(name: str, arrays: dict[str, np.ndarray], **arguments: Any) -> dict[str, np.ndarray]:
+    step = PythonStep(f"{BUILTIN_STEPS_MODULE}:{name}", json.dumps(arguments))
+    sha256 = find_module_source(BUILTIN_STEPS_MODULE).sha256
+    return dict(Executor(step, sha256, tuple(arrays)).run(tuple(arrays.values())).outputs)
+
+
+@given(
+    st.lists(
+        st.lists(st.one_of(st.floats(-40, 40, width=32), st.just(float("nan"))), min_size=3, max_size=3), max_size=6
+    ),
+    st.floats(0.05, 1.0),
+)
+def test_unsure_passes_on_what_is_not_surely_known(rows: list[list[float]], below: float) -> None:
+    scores, data = np.float32(rows).reshape(-1, 3), np.arange(2 * len(rows), dtype=np.uint8).reshape(-1, 2)
+    for softmax in (False, True):
+        arguments = {"below": below, "softmax": softmax, "classes": 3, "dtype": "uint8", "shape": 2}
+        found = run_named("unsure", {"scores": scores, "data": data}, **arguments)
+        with np.errstate(invalid="ignore"):
+            shares = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True) if softmax else scores
+        highest = [row.max() for row in shares]
+        near = any(abs(one - below) < 1e-5 for one in highest)
+        if not near:
+            assert found["rows"].tolist() == [int(not one >= below) for one in highest]
+        assert np.array_equal(found["data"], data[found["rows"] == 1])
+
+
+def test_unsure_of_one_value_per_request() -> None:
+    """A confidence of shape [n], and data without further dimensions."""
+    arrays = {"scores": np.float32([0.9, 0.2, 0.5]), "data": np.int64([1, 2, 3])}
+    found = run_named("unsure", arrays, below=0.5, classes=[], dtype="int64", shape=[])
+    assert found["data"].tolist() == [2]
+    assert found["rows"].tolist() == [0, 1, 0]
+
+
+def test_the_later_answer_is_the_second_where_there_is_one() -> None:
+    first, second, none = np.float32([[1, 2]]), np.float32([[3, 4]]), np.zeros((0, 2), np.float32)
+    assert run_named("later_answer", {"first": first, "then": second}, shape=2)["answer"].tolist() == [[3, 4]]
+    assert run_named("later_answer", {"first": first, "then": none}, shape=2)["answer"].tolist() == [[1, 2]]

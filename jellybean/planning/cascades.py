@@ -1,0 +1,85 @@
+"""The cascades that plans use: in words, and the project as it is with them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from jellybean.display import formats
+from jellybean.documents import AnyProject, Project
+from jellybean.errors import InputError
+from jellybean_agent import BUILTIN_STEPS_MODULE
+from jellybean_solver import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCascade:
+    """A cascade that a plan uses. `passed_on`: share of the requests that the second variant answers.
+
+    `when`: the condition; empty if the cascade has no models.
+    """
+
+    operator: str
+    variant: str
+    first: str
+    then: str
+    when: str
+    passed_on: float
+
+
+def planned_cascades(plan: Plan) -> tuple[PlannedCascade, ...]:
+    """The cascades of a plan."""
+    known = {operator.name: operator for operator in plan.operators}
+    found: list[PlannedCascade] = []
+    for name, own in known.items():
+        parts = [known.get(f"{name}.{part}") for part in ("first", "unsure", "then")]
+        first, unsure, then = parts
+        if first is None or unsure is None or then is None or [edge.upstream for edge in then.inputs] != [unsure.name]:
+            continue
+        passed_on = then.inputs[0].ratio
+        found.append(PlannedCascade(name, own.variant, first.variant, then.variant, _condition(plan, name), passed_on))
+    return tuple(found)
+
+
+def _condition(plan: Plan, operator: str) -> str:
+    """The condition of a cascade as text, from the arguments of its step."""
+    unsure = next(one for one in plan.operators if one.name == f"{operator}.unsure")
+    python = unsure.model.python if unsure.model is not None else None
+    if python is None or python.function != f"{BUILTIN_STEPS_MODULE}:unsure":
+        return ""
+    arguments, output = json.loads(python.arguments), unsure.inputs[0].output or ""
+    return f"{f'softmax({output})' if arguments['softmax'] else output} < {arguments['below']:g}"
+
+
+def cascade_lines(plan: Plan) -> Iterator[str]:
+    """One line per cascade: `read is a cascade: small first, in edge; wide for 20 %, in cloud (scores < 0.8)`."""
+    for cascade in planned_cascades(plan):
+        tiers = [
+            " and ".join(dict.fromkeys(place.tier for place in plan.placements if place.operator == name))
+            for name in (f"{cascade.operator}.first", f"{cascade.operator}.then")
+        ]
+        when = f" ({cascade.when})" if cascade.when else ""
+        yield (
+            f"{cascade.operator} is a cascade: {cascade.first} first, in {tiers[0]}; then {cascade.then} for "
+            f"{formats.percent(cascade.passed_on)}, in {tiers[1]}{when}"
+        )
+
+
+def as_planned(project: AnyProject, plan: Plan | None) -> AnyProject:
+    """The project with the cascade that a plan uses, or without any."""
+    if not isinstance(project, Project) or not project.alternatives:
+        return project
+    used = {(cascade.operator, cascade.variant) for cascade in planned_cascades(plan)} if plan is not None else set()
+    for one in project.alternatives:
+        if one.cascade is not None and (one.cascade.operator, one.cascade.variant) in used:
+            return one
+    return replace(project, alternatives=())
+
+
+def refuse_cascades(project: AnyProject, command: str) -> None:
+    """InputError if the workflow has cascades, which `command` does not know."""
+    if isinstance(project, Project) and project.alternatives:
+        cascade = project.alternatives[0].cascade
+        name = f"{cascade.operator} {cascade.variant}" if cascade is not None else ""
+        raise InputError(f"`jellybean {command}` does not know cascades: remove {name} from the variants")
