@@ -34,6 +34,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "plan_view",
         "read_plan",
     ),
+    "brain.route_table": ("RouteTable",),
     "brain.sites": (
         "SiteRoutes",
         "Sites",

@@ -13,6 +13,7 @@ from jellybean_agent.brain.plan_view import PlanView as PlanView
 from jellybean_agent.brain.plan_view import WorkerView as WorkerView
 from jellybean_agent.brain.plan_view import plan_view as plan_view
 from jellybean_agent.brain.plan_view import read_plan as read_plan
+from jellybean_agent.brain.route_table import RouteTable as RouteTable
 from jellybean_agent.brain.run_queue import FAIR_QUEUEING_FROM as FAIR_QUEUEING_FROM
 from jellybean_agent.brain.run_queue import BatchPolicy as BatchPolicy
 from jellybean_agent.brain.sites import SiteRoutes as SiteRoutes

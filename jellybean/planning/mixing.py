@@ -31,6 +31,13 @@ def selection_lines(plan: Plan) -> Iterator[str]:
         yield f"{formats.percent(part.share)} of the requests get {variants}"
 
 
+def spread_lines(plan: Plan) -> Iterator[str]:
+    """One line if the children of a request go round workers that are alike."""
+    if plan.spread:
+        rounds = ", ".join(f"{name} ({' + '.join(str(len(one)) for one in own)})" for name, own in plan.spread.items())
+        yield f"the children of a request go round the workers that are alike: {rounds}"
+
+
 def is_accuracy_maximised(plan: Plan) -> bool:
     """True if the plan is the one of the highest mean accuracy, not the cheapest."""
     return plan.certificate.objective_of is Objective.MEAN_ACCURACY

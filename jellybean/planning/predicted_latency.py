@@ -113,7 +113,7 @@ def _by_workflow(result: SimulationResult) -> Mapping[str, RequestFigures]:
 
 def _content(plan: Plan) -> str:
     """Content hash of everything in a plan that a simulation depends on: not its prices, targets and certificate."""
-    parts = (plan.sources, plan.operators, plan.workers, plan.links, plan.routes, plan.sites, plan.hop_s)
+    parts = (plan.sources, plan.operators, plan.workers, plan.links, plan.routes, plan.sites, plan.hop_s, plan.spread)
     names = [workflow.name for workflow in plan.workflows]
     return plan_format.content_hash({"parts": json_values(parts), "workflows": names})
 

@@ -8,7 +8,7 @@ import random
 from collections.abc import Iterator, Mapping
 from statistics import median
 
-from jellybean_agent import FAIR_QUEUEING_FROM, BatchPolicy, Brain, OperatorWiring, SiteRoutes, Sites
+from jellybean_agent import FAIR_QUEUEING_FROM, BatchPolicy, Brain, OperatorWiring, RouteTable, SiteRoutes, Sites
 from jellybean_solver import (
     Arrivals,
     Edge,
@@ -22,6 +22,7 @@ from jellybean_solver import (
     arrival_times,
     default_window_s,
     grace_s,
+    groups_by_worker,
     highest_sustained,
     is_sustained,
     link_uses,
@@ -193,11 +194,12 @@ def brains(plan: Plan, *, fair_queueing_from: int = FAIR_QUEUEING_FROM) -> Mappi
     wiring = {operator.name: _wiring(operator.inputs, operator.name, edges) for operator in plan.operators}
     tiers = {worker.name: worker.tier for worker in plan.workers}
     routes = SiteRoutes([route.workers for route in plan.routes], tiers, Sites(plan.sites))
+    table = RouteTable(routes, groups_by_worker(plan))
     return {
         name: Brain(
             name,
             wiring,
-            routes,
+            table,
             BatchPolicy(
                 batch_sizes=_batches(plan, worker),
                 delays=_delays(plan, worker),

@@ -15,7 +15,7 @@ from jellybean.display import formats
 from jellybean.display.terminal import GOOD, WARN
 from jellybean.documents import override_options
 from jellybean.planning.cascades import cascade_lines
-from jellybean.planning.mixing import selection_lines
+from jellybean.planning.mixing import selection_lines, spread_lines
 from jellybean.planning.predicted_latency import Judged
 from jellybean.report.workflows_summary import MOST_NAMED, admission_lines, is_summarised, noun, stays_text, summary
 from jellybean_solver import (
@@ -56,7 +56,14 @@ def plan_text(
         parts += [Padding(table, (0, 0, 0, 2), expand=False) for table in tables]
     parts += [Padding(Text(line), (0, 0, 0, 2), expand=False) for line in (*admission_lines(plan), *latencies)]
     parts_of_models = (*cascade_lines(plan), *cut_lines(plan))
-    notes = (*survival_lines(plan), *selection_lines(plan), *parts_of_models, *hop_lines(plan), *option_lines(plan))
+    notes = (
+        *survival_lines(plan),
+        *selection_lines(plan),
+        *spread_lines(plan),
+        *parts_of_models,
+        *hop_lines(plan),
+        *option_lines(plan),
+    )
     parts += [Padding(Text(line, "dim"), (0, 0, 0, 2), expand=False) for line in notes]
     if plan.sites:
         note = "all sites have the same plan: workers and load are per site, the rate is the total"

@@ -182,6 +182,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "tier_at",
         "worker_at",
     ),
+    "model.spreading": ("groups_by_worker",),
     "model.streams": (
         "GraphOperator",
         "RequestGraph",

@@ -112,6 +112,7 @@ from jellybean_solver.model.selection_shares import selection_shares as selectio
 from jellybean_solver.model.sites import link_ends as link_ends
 from jellybean_solver.model.sites import tier_at as tier_at
 from jellybean_solver.model.sites import worker_at as worker_at
+from jellybean_solver.model.spreading import groups_by_worker as groups_by_worker
 from jellybean_solver.model.stream_assignment import StreamAssignment as StreamAssignment
 from jellybean_solver.model.stream_assignment import whole_stream_times as whole_stream_times
 from jellybean_solver.model.streams import GraphOperator as GraphOperator

@@ -34,6 +34,7 @@ from jellybean_agent.brain.messages import (
     WorkItem,
 )
 from jellybean_agent.brain.request_state import PendingInputs, RecentSet, RequestState
+from jellybean_agent.brain.route_table import RouteTable
 from jellybean_agent.brain.run_queue import BatchPolicy, RunQueue
 from jellybean_agent.brain.wiring import OperatorWiring, empty_messages, output_messages
 
@@ -73,15 +74,17 @@ class Brain:
         self,
         worker: str,
         wiring: Mapping[str, OperatorWiring],
-        routes: Routes,
+        routes: Routes | RouteTable,
         policy: BatchPolicy = _DEFAULT_POLICY,
         limits: MemoryLimits = _DEFAULT_LIMITS,
     ) -> None:
-        self._worker, self._wiring, self._routes = worker, wiring, routes
+        self._worker, self._wiring = worker, wiring
+        self._routes = routes if isinstance(routes, RouteTable) else RouteTable(routes)
+        self._gathers = {(up, name) for name, wires in wiring.items() for up, kind in wires.inputs if kind == "gather"}
         self._max_requests = limits.requests
         self._requests: dict[str, RequestState] = {}
         self._given_up = RecentSet(limits.given_up)
-        self._join = InputJoin(worker, wiring, routes, limits.joined)
+        self._join = InputJoin(worker, wiring, len(self._routes), limits.joined)
         self._queue = RunQueue(wiring, policy, self._requests, self._drop)
         self._running: _Running | None = None
         self._next_run = self._next_item = 0
@@ -261,7 +264,11 @@ class Brain:
     def _forward(self, message: EdgeMessage, out: list[Instruction]) -> None:
         """Send a message to its next worker by the route; if that is this worker, accept it without sending."""
         downstream = message.downstream
-        worker = GATEWAY if downstream == GATEWAY else self._routes[message.route][downstream]
+        if downstream == GATEWAY:
+            worker = GATEWAY
+        else:
+            gathers = (message.upstream, downstream) in self._gathers
+            worker = self._routes.worker(message.route, downstream, message.path[:-1] if gathers else message.path)
         if worker == self._worker:
             self._accept(message, out)
         else:

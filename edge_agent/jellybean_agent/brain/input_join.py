@@ -7,15 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from jellybean_agent.brain.messages import EdgeMessage, Payload, Routes
+from jellybean_agent.brain.messages import EdgeMessage, Payload
 from jellybean_agent.brain.request_state import PendingInputs, RecentSet, RequestState
 from jellybean_agent.brain.wiring import OperatorWiring
 
 
 class InputJoin:
-    """The joins of one worker. `remembered`: number of finished joins whose repeated messages are recognised."""
+    """The joins of one worker. `remembered`: number of finished joins whose repeated messages are recognised.
 
-    def __init__(self, worker: str, wiring: Mapping[str, OperatorWiring], routes: Routes, remembered: int) -> None:
+    `routes`: how many numbers of routes there are.
+    """
+
+    def __init__(self, worker: str, wiring: Mapping[str, OperatorWiring], routes: int, remembered: int) -> None:
         self._worker, self._wiring, self._routes = worker, wiring, routes
         self._edge_kinds = {(up, operator): kind for operator, wires in wiring.items() for up, kind in wires.inputs}
         self.finished = RecentSet(remembered)  # (request, operator, child indices)
@@ -26,8 +29,8 @@ class InputJoin:
         kind = self._edge_kinds.get(edge)
         if kind is None:
             return f"worker {self._worker} has no edge from {edge[0]!r} to {edge[1]!r}"
-        if not 0 <= message.route < len(self._routes):
-            return f"route {message.route} does not exist: the plan has {len(self._routes)}"
+        if not 0 <= message.route < self._routes:
+            return f"route {message.route} does not exist: the plan has {self._routes}"
         if kind == "gather" and not message.path:
             return f"{edge[1]!r} gathers the children of {edge[0]!r}, but the message names no child"
         if any(not 0 <= index < max(count, 1) for index, count in message.path):

@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from jellybean_agent.brain.messages import GATEWAY
 from jellybean_agent.brain.plan_figures import PlanFigures, read_figures
+from jellybean_agent.brain.route_table import Group, RouteTable
 from jellybean_agent.brain.sites import SiteRoutes, Sites
 from jellybean_agent.brain.wiring import EdgeKind, OperatorWiring
 from jellybean_agent.errors import PlanViewError, describe_error
@@ -102,7 +103,7 @@ class WorkerView:
 
 @dataclass(frozen=True, slots=True)
 class PlanView:
-    """The parts of a plan that serving needs. Messages carry indexes into `routes`.
+    """The parts of a plan that serving needs. Messages carry numbers of its `table`.
 
     If tiers have several sites, a place is one site of the tier with the most sites, with the sites that it sends to.
     `routes`: the routes of the first place, then of the second, and so on. `weights`: of the routes of one place.
@@ -125,6 +126,12 @@ class PlanView:
     periodic: bool = False  # whether requests arrive evenly spaced
     eventually: bool = False  # whether requests are kept on disk until they are answered
     others: Mapping[str, tuple[OperatorView, ...]] = field(default_factory=dict)
+    groups: Mapping[tuple[str, str], Group] = field(default_factory=dict)  # as in `RouteTable`
+
+    @property
+    def table(self) -> RouteTable:
+        """Which worker each message goes to."""
+        return RouteTable(self.routes, self.groups)
 
     @property
     def variants(self) -> Iterator[OperatorView]:
@@ -163,8 +170,8 @@ class PlanView:
     def tier_of(self, upstream: str, route: int) -> str:
         """The tier where a source's or operator's output is produced on a route."""
         if upstream in self.source_outputs:
-            return self.tiers_at[route // len(self.weights)][upstream]
-        return self.workers[self.routes[route][upstream]].tier
+            return self.tiers_at[self.table.plain(route) // len(self.weights)][upstream]
+        return self.workers[self.routes[self.table.plain(route)][upstream]].tier
 
     def path_length(self, upstream: str, downstream: str) -> int:
         """Number of positions in the fan-out path of a message on this edge."""
@@ -239,7 +246,23 @@ def _parse(document: Mapping[str, Any]) -> PlanView:
         periodic=periodic,
         eventually=eventually,
         others=others,
+        groups=_groups(document.get("spread", {}), operators, workers),
     )
+
+
+def _groups(
+    spread: Mapping[str, Any], operators: Mapping[str, OperatorView], workers: Mapping[str, WorkerView]
+) -> dict[tuple[str, str], Group]:
+    """(operator, worker) -> the group round which children go. ValueError for a group that cannot be one."""
+    found: dict[tuple[str, str], Group] = {}
+    for operator, groups in spread.items():
+        for group in groups:
+            names = tuple(str(name) for name in group)
+            own = operators[operator].depth > 0 and all(operator in workers[name].operators for name in names)
+            if not own or len({workers[name].tier for name in names}) != 1 or len(set(names)) != len(names):
+                raise ValueError(f"children of {operator} spread over {', '.join(names)}")
+            found |= dict.fromkeys(((str(operator), name) for name in names), names)
+    return found
 
 
 def _in_sites(view: PlanView, counts: Mapping[str, int]) -> PlanView:
@@ -247,6 +270,8 @@ def _in_sites(view: PlanView, counts: Mapping[str, int]) -> PlanView:
     sites = Sites({str(tier): int(count) for tier, count in counts.items()})
     if sites.most == 1:
         return view
+    if view.groups:
+        raise PlanViewError("a plan of several sites spreads no children")
     tier_of = {name: worker.tier for name, worker in view.workers.items()}
     workers = {
         name: replace(worker, name=name, tier=sites.tier_name(worker.tier, site))

@@ -24,7 +24,7 @@ def read_message(view: PlanView, operators: Sequence[str], wire: agent_pb2.Messa
     `operators`: of this worker. `data`: the tensor's bytes, if they were split off the message.
     """
     operator = view.operators.get(wire.downstream)
-    if wire.downstream not in operators or operator is None or wire.route >= len(view.routes):
+    if wire.downstream not in operators or operator is None or wire.route >= len(view.table):
         raise InvalidInputError(f"no operator {wire.downstream[:60]!r} on route {wire.route} here")
     if wire.upstream not in (upstream for upstream, _ in operator.wiring.inputs):
         raise InvalidInputError(f"{wire.downstream} has no input from {wire.upstream[:60]!r}")

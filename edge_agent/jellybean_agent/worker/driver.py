@@ -70,7 +70,7 @@ class Driver:
         self._tracer = tracer or NoTracer()
         wiring = {name: view.operators[name].wiring for name in self._worker.operators}
         policy = BatchPolicy(self._worker.batches, self._worker.delays, self._worker.loads)
-        self._brain = Brain(worker, wiring, view.routes, policy, MemoryLimits(MAX_REQUESTS))
+        self._brain = Brain(worker, wiring, view.table, policy, MemoryLimits(MAX_REQUESTS))
         self._full = max(_FULL_QUEUE, 2 * max(self._worker.batches.values(), default=1))
         self._lock = threading.Lock()  # protects the brain, which the event loop and the executor thread use
         self._loop = asyncio.get_running_loop()

@@ -18,6 +18,7 @@ from jellybean_solver.model.multi_workflow import Margins
 from jellybean_solver.model.plan import Cost, Plan, PlannedWorker, PlannedWorkflow, Route
 from jellybean_solver.model.problem import Problem, Sharing, Variant, request_s
 from jellybean_solver.model.selection_shares import routes_by_selection
+from jellybean_solver.model.spreading import spread_complaints
 from jellybean_solver.model.variant_ratios import settled
 from jellybean_solver.outcome import Selection
 
@@ -87,6 +88,7 @@ def evaluate(problem: Problem, plan: Plan) -> Evaluation:
         *scorer.over_bandwidth(),
         *accuracy_violations(problem, selections),
         *scorer.losses(),
+        *(() if scorer.unknown else spread_complaints(plan)),
         *forgone,
     )
     breaches = tuple(_over_budget(problem, cost))

@@ -225,6 +225,8 @@ class Plan:
     sites together.
 
     `overrides`: the values PATH=VALUE by which the documents were changed for this plan (`--set`), in their order.
+
+    `spread`: operator below a fan-out -> groups of workers round which the children of each request go (spreading.py).
     """
 
     name: str
@@ -245,6 +247,9 @@ class Plan:
     left_out: tuple[LeftOut, ...] = field(default=(), metadata={"said": "if there are any"})
     stale_profiles: tuple[str, ...] = field(default=(), metadata={"said": "if there are any"})  # as in `Problem`
     overrides: tuple[str, ...] = field(default=(), metadata={"said": "if there are any"})
+    spread: Mapping[str, tuple[tuple[str, ...], ...]] = field(
+        default_factory=dict, metadata={"said": "if children are spread"}
+    )
 
     def workflow_of(self, name: str) -> str:
         """The workflow that a source or operator belongs to; empty if there is only one."""

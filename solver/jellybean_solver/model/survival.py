@@ -1,6 +1,7 @@
 """A plan after the loss of a worker: its requests take the routes that are left, in their proportions.
 
-So does a gateway when an agent dies (the routes through it are closed), which makes every other worker busier.
+So does a gateway when an agent dies (the routes through it are closed), which makes every other worker busier. Children
+are not spread any more, as a worker is missing in the round.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def without_worker(problem: Problem, plan: Plan, worker: str) -> Plan | None:
     used = {name for route in routes for name in route.workers.values()}
     workers = tuple(replace(one, rates_per_s={}) for one in plan.workers if one.name in used)
     left = tuple(replace(route, weight=route.weight / total) for route in routes)
-    return with_figures(problem, replace(plan, routes=left, workers=workers))
+    return with_figures(problem, replace(plan, routes=left, workers=workers, spread={}))
 
 
 def lost_workers(plan: Plan) -> Iterator[str]:

@@ -68,7 +68,27 @@ class ModeSearch:
             judged = self._judged(step)
             if judged <= 1.0:
                 self.level_step = self.settings.finer_step
+        if judged <= 1.0:
+            self._climb(step)
         return self
+
+    def _climb(self, step: _Step) -> None:
+        """Better plans that the coarse simulation puts near the target, on either side: the judge sees the best first.
+
+        Its figures scatter by several percent, so that among the plans that it rejects some are in time.
+        """
+        seen = {id(step)}
+        for _ in range(self.settings.climbs):
+            near = [one for one in self._better(step) if id(one) not in seen and self._is_near(one)]
+            if not near or self._is_over():
+                return
+            one = min(near, key=lambda one: one.value)
+            seen.add(id(one))
+            if self._judged(one) <= 1.0:
+                step = one
+
+    def _is_near(self, step: _Step) -> bool:
+        return step.slowness * self.correction <= self.settings.near
 
     def _descend(self, step: _Step) -> _Step | None:
         """The first step that is in time, by the cheapest changes; None if there is none, or time ends."""
@@ -90,13 +110,16 @@ class ModeSearch:
     def _improve(self, step: _Step) -> _Step:
         """The step after taking back changes that are not needed: one operator up, and another down for it."""
         while not self._is_over():
-            ups = list(self._changed(step, down=False))
-            swaps = [one for up in ups if self._gains(up, step) for one in (up, *self._changed(up, down=True))]
-            better = [one for one in swaps if self._gains(one, step) and self._is_in_time(one)]
+            better = [one for one in self._better(step) if self._is_in_time(one)]
             if not better:
                 return step
             step = min(better, key=lambda one: one.value)
         return step
+
+    def _better(self, step: _Step) -> list[_Step]:
+        """The steps of a better value: one operator up, alone or with another down."""
+        ups = [one for one in self._changed(step, down=False) if self._gains(one, step)]
+        return [one for up in ups for one in (up, *self._changed(up, down=True)) if self._gains(one, step)]
 
     def _gains(self, one: _Step, step: _Step) -> bool:
         return one.value < step.value - EQUAL * max(1.0, abs(step.value))

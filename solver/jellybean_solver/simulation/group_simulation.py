@@ -22,6 +22,7 @@ from jellybean_solver.model.flows import link_s
 from jellybean_solver.model.plan import Plan, PlannedOperator
 from jellybean_solver.model.problem import EdgeKind
 from jellybean_solver.model.route_drawing import RouteDrawer, own_routes
+from jellybean_solver.model.spreading import groups_by_worker
 from jellybean_solver.model.streams import RequestStream, arrival_times, request_streams
 from jellybean_solver.simulation.result import nearest_rank
 
@@ -70,6 +71,7 @@ class GroupSimulation:
         self.idle_s: dict[tuple[str, str], float] = {}
         self.latencies: list[float] = []
         self.spent_s: dict[str, float] = {}  # operator -> seconds of all its requests, waits and runs
+        self.groups = groups_by_worker(plan)
         self.stations = {worker.name: _Station({}, worker.tier) for worker in plan.workers}
         for route in plan.routes:
             for name, at in route.workers.items():
@@ -137,12 +139,20 @@ class GroupSimulation:
             if kind is EdgeKind.FAN_OUT:
                 sent = sum(child_count(ratios.get(reader, ratio), one, shares) for one in level)
                 self._open(request, reader, sent, number)
-            station = self.stations[self.plan.routes[request.route].workers[reader]]
-            time = self.now
-            if station.tier != tier:
-                one = size if isinstance(size, float | int) else size[reader]
-                time = self._over_link((tier, station.tier), one * sent)
-            self._at(time + self.plan.hop_s, self._arrive, (station, reader, name, kind, request, sent))
+            for at, part in self._parts(reader, self.plan.routes[request.route].workers[reader], kind, sent):
+                station, time = self.stations[at], self.now
+                if station.tier != tier:
+                    one = size if isinstance(size, float | int) else size[reader]
+                    time = self._over_link((tier, station.tier), one * part)
+                self._at(time + self.plan.hop_s, self._arrive, (station, reader, name, kind, request, part))
+
+    def _parts(self, reader: str, at: str, kind: EdgeKind, sent: int) -> list[tuple[str, int]]:
+        """The workers that get `sent` requests of an operator, and how many each: one, or those of a group in turn."""
+        group = self.groups.get((reader, at), ())
+        if kind is EdgeKind.GATHER or len(group) < 2 or sent < 2:
+            return [(at, sent)]
+        first, size = group.index(at), len(group)
+        return [(group[(first + k) % size], (sent + size - 1 - k) // size) for k in range(min(size, sent))]
 
     def _open(self, request: _Request, reader: str, sent: int, parents: int) -> None:
         """Count the children of a fan-out: below it every sink answers as often, or once for a parent without any."""

@@ -21,6 +21,7 @@ from jellybean_solver.model.plan import Plan, PlannedOperator, PlannedWorker
 from jellybean_solver.model.problem import Arrivals, EdgeKind
 from jellybean_solver.model.route_drawing import RouteDrawer, own_routes
 from jellybean_solver.model.sites import most_sites, site_of, worker_at
+from jellybean_solver.model.spreading import child_worker, groups_by_worker
 from jellybean_solver.model.stream_assignment import StreamDrawer
 from jellybean_solver.model.streams import RequestStream, arrival_times, request_streams
 from jellybean_solver.simulation.answers import Answers, Path
@@ -136,6 +137,7 @@ class _Simulation:
             for name in [worker_at(plan.sites, planned.tier, planned.name, site)]
         }
         self._links = Links(plan, observer)
+        self._groups = groups_by_worker(plan)
         self._ratios: dict[str, dict[str, float]] = {}
         for edge in (edge for operator in plan.operators for edge in operator.inputs):
             if edge.kind is EdgeKind.FAN_OUT:
@@ -224,9 +226,13 @@ class _Simulation:
             if edge.kind is EdgeKind.FAN_OUT:
                 rows = child_count(edge.ratio, levels[edge.upstream])
                 paths = [((row, rows),) for row in range(rows)] or [((0, 0),)]
-            worker, tier = self._worker_at(route, edge.downstream, place), self._tier[edge.upstream]
+            base, tier = self._worker_at(route, edge.downstream, place), self._tier[edge.upstream]
+            group = self._groups.get((edge.downstream, base))
             for path in paths:
+                worker = base if group is None else child_worker(group, base, path)
                 number = place * len(self._plan.routes) + route
+                if self._groups:  # the routes of which children are spread come after the others
+                    number += len(self._plan.routes) * most_sites(self._plan.sites)
                 message = SourceMessage(request, number, edge.upstream, edge.downstream, path)
                 self._send(tier, site_of(self._plan.sites, tier, place), worker, message)
         self._next_arrival(traffic)

@@ -22,6 +22,7 @@ from jellybean_agent.brain.messages import (
     SendMessage,
     WorkItem,
 )
+from jellybean_agent.brain.route_table import RouteTable
 from jellybean_agent.brain.run_queue import BatchPolicy
 from jellybean_agent.brain.wiring import OperatorWiring
 from jellybean_solver.model.problem import Edge, EdgeKind
@@ -108,7 +109,9 @@ class Network:
         names = [f"w{i}" for i in range(rng.randint(1, 3))]
         self.routes = [{op: rng.choice(names) for op in inputs} for _ in range(rng.randint(1, 3))]
         self.batches = {name: {op: rng.choice([1, 1, 2, 3, 8]) for op in inputs} for name in names}
-        self.brains = {name: Brain(name, wiring, self.routes, BatchPolicy(self.batches[name])) for name in names}
+        spread = [op for op in inputs if rng.random() < 0.5]  # below a fan-out their children go round all workers
+        self.table = RouteTable(self.routes, {(op, name): tuple(names) for op in spread for name in names})
+        self.brains = {name: Brain(name, wiring, self.table, BatchPolicy(self.batches[name])) for name in names}
         self.done: Counter[Work] = Counter()
         self.guilty: set[str] = set()
         self.running: dict[str, RunOperator | None] = dict.fromkeys(names)
@@ -119,13 +122,13 @@ class Network:
         self.failed: set[str] = set()
 
     def offer(self, request: str, sources: list[str]) -> None:
-        route = self.rng.randrange(len(self.routes))
+        route = self.rng.randrange(len(self.table))
         self.answers[request] = []
         for edges in self.inputs.values():
             for edge in edges:
                 if edge.upstream in sources:
                     message = EdgeMessage(request, route, edge.upstream, edge.downstream, (), (request, edge.upstream))
-                    self.bag.append((self.routes[route][edge.downstream], message))
+                    self.bag.append((self.table.worker(route, edge.downstream, ()), message))
 
     def follow(self, worker: str, instructions: list[Instruction]) -> None:
         for instruction in instructions:

@@ -17,12 +17,14 @@ class OpenRoutes:
     """Draws open routes by the plan's weights. `is_away(worker)`: True if the worker drains or is gone.
 
     A route on which one worker could not reach the next, though the gateway reaches both, is barred: one request per
-    `BARRED_S` probes it, until one is answered.
+    `BARRED_S` probes it, until one is answered. If the plan spreads children, a route is taken with spread children
+    while all workers that these may reach are there, otherwise without.
     """
 
     def __init__(self, view: PlanView, is_away: Callable[[str], bool]) -> None:
         self._view, self._is_away = view, is_away
-        self._workers = [frozenset(route.values()) for route in view.routes]
+        self._table = view.table
+        self._workers = [self._table.workers(number) for number in range(len(self._table))]
         self._barred: dict[int, float] = {}  # route -> CLOCK_MONOTONIC second of its next probe
         self._streams: StreamAssignment | None = None  # made for the first stream
         sites = len(view.routes) // len(view.weights)
@@ -31,7 +33,14 @@ class OpenRoutes:
     def draw(self) -> int | None:
         """A route for a new attempt; None when the route drawn is closed."""
         route = self._drawer.draw()
+        spread = self._table.spread(route)
+        if not self._is_closed(spread):
+            return spread
         return None if self._is_closed(route) else route
+
+    def workers(self, route: int) -> frozenset[str]:
+        """All workers that an attempt on a route may reach."""
+        return self._workers[route]
 
     def is_barred(self, route: int) -> bool:
         """True if a route is barred; a barred route is drawn only when its next probe is due."""
@@ -39,6 +48,7 @@ class OpenRoutes:
 
     def alternative(self, route: int) -> int | None:
         """The open route of the same site that shares the fewest workers; None when none has another worker."""
+        route = self._table.plain(route)
         used = self._workers[route]
         first = route - route % len(self._view.weights)
         candidates: list[tuple[int, int]] = []
@@ -69,7 +79,8 @@ class OpenRoutes:
     def draw_for(self, stream: str) -> int | None:
         """The route of a stream, which it keeps while it is open; None when it is closed, and all others are."""
         if self._streams is None:
-            self._streams = StreamAssignment([*self._view.weights] * (len(self._workers) // len(self._view.weights)))
+            sites = len(self._view.routes) // len(self._view.weights)
+            self._streams = StreamAssignment([*self._view.weights] * sites)
             self.reweight()
         route = self._streams.route_of(stream)
         return None if self._is_closed(route) else route

@@ -189,6 +189,10 @@ class ServedPlan:
         """Forget a stream's route."""
         self._routes.release_stream(stream)
 
+    def workers_on(self, route: int) -> frozenset[str]:
+        """All workers that an attempt on a route may reach."""
+        return self._routes.workers(route)
+
     def alternative(self, route: int) -> int | None:
         """Another open route of the same site for a hedge; None when there is none over other workers."""
         return self._routes.alternative(route)
@@ -208,7 +212,7 @@ class ServedPlan:
         position: StreamPosition | None = None,
     ) -> None:
         """Start an attempt: send the sources' tensors to the first workers of the route."""
-        for name in set(self.view.routes[route].values()):
+        for name in self.workers_on(route):
             self._attempts[name] += 1
         for source, outputs in self.view.source_outputs.items():
             for operator, edge_kind in outputs:
@@ -226,7 +230,7 @@ class ServedPlan:
                     if position is not None:
                         message.stream, message.after = position.stream, position.after
                     trace.stamp(message)
-                    worker = self.view.routes[route][operator]
+                    worker = self.view.table.worker(route, operator, tuple((one.index, one.count) for one in path))
                     tiers = (self.view.tier_of(source, route), self.view.workers[worker].tier)
                     due_s = 0.0
                     if tiers[0] != tiers[1]:
@@ -236,7 +240,7 @@ class ServedPlan:
 
     def end_attempt(self, key: str, route: int, failure: agent_pb2.Failure | None) -> None:
         """Record the end of an attempt. After a failure, its request is dropped by the workers on its route."""
-        names = set(self.view.routes[route].values())
+        names = self.workers_on(route)
         self._attempts.subtract(names)
         if failure is not None:
             message = agent_pb2.Message(request_id=key, failure=failure, plan=self.view.hash)

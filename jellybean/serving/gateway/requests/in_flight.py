@@ -277,7 +277,7 @@ class InFlightRequests:
         for attempt in list(self._attempts.values()):
             if attempt.key not in self._attempts:  # ended with the request of an attempt before it
                 continue
-            if attempt.plan is plan and worker in plan.view.routes[attempt.route].values():
+            if attempt.plan is plan and worker in plan.workers_on(attempt.route):
                 self._lose(attempt, f"worker {worker} is gone: {reason}")
 
     def receive(self, message: agent_pb2.Message) -> None:

@@ -1,0 +1,52 @@
+"""Which worker a message goes to: by its route, and where children are spread, by their index too.
+
+A plan of N routes whose children are spread has 2 N numbers: on route N + r the children of a request go round the
+workers that are alike to those of route r, on route r they do not. So a request can avoid a worker that is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from jellybean_agent.brain.messages import FanOutPath
+
+Group = tuple[str, ...]  # workers that are alike
+
+
+@dataclass(frozen=True, slots=True)
+class RouteTable:
+    """`routes`: operator -> worker, one mapping per route. `groups`: (operator, worker) -> the group it belongs to."""
+
+    routes: Sequence[Mapping[str, str]]
+    groups: Mapping[tuple[str, str], Group] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.routes) * (2 if self.groups else 1)
+
+    def plain(self, number: int) -> int:
+        """The number of the same route without spread children."""
+        return number if number < len(self.routes) else number - len(self.routes)
+
+    def spread(self, number: int) -> int:
+        """The number of the same route with spread children; unchanged if the plan spreads none."""
+        return number + len(self.routes) if self.groups and number < len(self.routes) else number
+
+    def worker(self, number: int, operator: str, path: FanOutPath) -> str:
+        """The worker that runs an operator for a request, or for its child at `path` (for a gather, its parent's)."""
+        if number < len(self.routes):
+            return self.routes[number][operator]
+        base = self.routes[number - len(self.routes)][operator]
+        group = self.groups.get((operator, base)) if path else None
+        if group is None:
+            return base
+        return group[(group.index(base) + sum(index for index, _ in path)) % len(group)]
+
+    def workers(self, number: int) -> frozenset[str]:
+        """All workers that a request on this route may reach."""
+        route = self.routes[self.plain(number)]
+        found = set(route.values())
+        if number >= len(self.routes):
+            for pair in route.items():
+                found.update(self.groups.get(pair, ()))
+        return frozenset(found)

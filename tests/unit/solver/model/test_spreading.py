@@ -1,0 +1,125 @@
+"""Children that go round alike workers: which are alike, that nothing but waiting changes, and who may be left out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from jellybean.planning.simulation import simulate_plan
+from jellybean_agent.brain.plan_view import plan_view
+from jellybean_agent.brain.route_table import RouteTable
+from jellybean_agent.errors import PlanViewError
+from jellybean_solver.model.evaluate import evaluate
+from jellybean_solver.model.plan import Plan
+from jellybean_solver.model.plan_document import from_document, to_document
+from jellybean_solver.model.problem import Edge, EdgeKind, Problem, Sharing, Slo
+from jellybean_solver.model.spreading import alike_workers, child_operators, child_worker, groups_by_worker
+from jellybean_solver.model.survival import without_worker
+from jellybean_solver.planning.solve import solve
+from jellybean_solver.simulation.group_simulation import GroupSimulation
+from tests.support.small_problems import EndToEnd, box, operator, problem, variant
+
+CHILDREN = 6
+
+
+def cars(workers: int = 9) -> Problem:
+    """A detector whose children two operators see, and a gather; a mean accuracy is asked, so that plans mix."""
+    return problem(
+        operator("detect", ["camera"], variant("only", {"box": 0.05}, {"classify": 1.0})),
+        operator(
+            "classify",
+            [Edge("detect", "classify", EdgeKind.FAN_OUT, float(CHILDREN))],
+            variant("small", {"box": 0.02}, {"tell": 1.0}),
+            variant("large", {"box": 0.045}, {"tell": 1.0}),
+        ),
+        operator("tell", [Edge("classify", "tell", EdgeKind.GATHER, 1.0 / CHILDREN)], variant("only", {"box": 0.001})),
+        pools=[box(workers, sharing=Sharing.EXCLUSIVE)],
+        rate_per_s=10.0,
+        accuracy=EndToEnd(("classify",), {("small",): 80.0, ("large",): 95.0}),
+        slo=Slo(mean_accuracy=88.0),
+    )
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    found = solve(cars()).plan
+    assert found is not None
+    return found
+
+
+def test_a_plan_that_may_mix_spreads_its_children(plan: Plan) -> None:
+    assert child_operators(plan) == ("classify",)  # what gathers them has one request again
+    assert plan.spread == alike_workers(plan) != {}
+    for group in plan.spread["classify"]:
+        rates = [plan.worker_by_name[name].rates_per_s["classify"] for name in group]
+        assert rates == pytest.approx([rates[0]] * len(rates), rel=1e-6)
+        assert len({plan.operator_at("classify", name).variant for name in group}) == 1
+    assert from_document(to_document(plan)) == plan
+
+
+def test_one_selection_for_all_spreads_none() -> None:
+    asked = replace(cars(20), slo=Slo(accuracy=90.0))
+    found = solve(asked).plan
+    assert found is not None
+    assert found.spread == {}
+    assert "spread" not in to_document(found)
+
+
+def test_only_the_waiting_changes(plan: Plan) -> None:
+    """Each worker is as busy as without, and requests wait less for their slowest child."""
+    spread, plain = (simulate_plan(one, duration_s=200.0) for one in (plan, replace(plan, spread={})))
+    assert spread.throughput_per_s == pytest.approx(plain.throughput_per_s, rel=0.02)
+    for name, share in spread.utilisation.items():
+        assert share == pytest.approx(plain.utilisation[name], abs=0.03)
+    assert spread.latency_p99_s < plain.latency_p99_s
+    assert GroupSimulation(plan).p99_s() < GroupSimulation(replace(plan, spread={})).p99_s()
+
+
+def test_agents_and_simulation_agree_where_a_child_goes(plan: Plan) -> None:
+    groups = groups_by_worker(plan)
+    view = plan_view(to_document(plan))
+    assert dict(view.groups) == dict(groups)
+    assert len(view.table) == 2 * len(plan.routes)
+    seen: Counter[str] = Counter()
+    for route, one in enumerate(plan.routes):
+        base = one.workers["classify"]
+        for index in range(CHILDREN):
+            path = ((index, CHILDREN),)
+            at = view.table.worker(view.table.spread(route), "classify", path)
+            group = groups.get(("classify", base))
+            assert at == (base if group is None else child_worker(group, base, path))
+            assert view.table.worker(route, "classify", path) == base
+            seen[at] += 1
+            assert at in view.table.workers(view.table.spread(route))
+        assert view.table.workers(route) == frozenset(one.workers.values())
+        assert view.table.plain(view.table.spread(route)) == route
+    assert len(seen) > 1
+
+
+def test_workers_that_are_not_alike_are_refused(plan: Plan) -> None:
+    detector = next(worker.name for worker in plan.workers if "detect" in worker.rates_per_s)
+    (group, *_) = plan.spread["classify"]
+    for wrong in ((group[0], detector), (group[0], "box-99")):
+        bad = replace(plan, spread={"classify": (wrong,)})
+        assert any(text.startswith("spread: ") for text in evaluate(cars(), bad).violations)
+        with pytest.raises(PlanViewError):
+            plan_view(to_document(bad))
+    with pytest.raises(PlanViewError):
+        plan_view(to_document(replace(plan, spread={"detect": (group,)})))
+    assert evaluate(cars(), plan).violations == ()
+
+
+def test_without_a_worker_none_are_spread(plan: Plan) -> None:
+    (group, *_) = plan.spread["classify"]
+    left = without_worker(cars(), plan, group[0])
+    assert left is not None
+    assert left.spread == {}
+
+
+def test_a_table_without_groups_has_one_number_a_route() -> None:
+    table = RouteTable([{"a": "w1"}, {"a": "w2"}])
+    assert len(table) == 2
+    assert table.spread(1) == table.plain(1) == 1
+    assert table.worker(1, "a", ((3, 4),)) == "w2"
