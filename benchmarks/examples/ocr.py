@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.harness.commands import cell, jellybean
 from benchmarks.harness.registry import BenchmarkError, benchmark
 from benchmarks.harness.result import Result, Table, Topic
 from jellybean.display.formats import accuracy, duration, rate, usd
-from jellybean.report.comparison import is_sampled
 
 STEPS = ("decode", "cut_lines", "thumbnail", "turn", "spell", "join")
 ALLOW = tuple(option for step in STEPS for option in ("--allow-python", f"ocr_steps:{step}"))
@@ -52,10 +52,10 @@ def _predicted(smoke: bool, title: str, pictures: str, served: Sequence[tuple[st
     seconds = "5" if smoke else "60"
     with tempfile.TemporaryDirectory() as name:
         project = Path(name) / "ocr"
-        _jellybean("init", "ocr", str(project))
+        jellybean("init", "ocr", str(project))
         if smoke or pictures != FIRST_SEED:
             _make_pictures(project, count="4" if smoke else HELD_OUT, seed=pictures)
-        _jellybean("profile", str(project), *ALLOW, *(("--seconds", "0.05") if smoke else ()))
+        jellybean("profile", str(project), *ALLOW, *(("--seconds", "0.05") if smoke else ()))
         plans = [_planned(project, per_s, least) for per_s in RATES for least in ACCURACIES]
         rows = list(_served(project, served, seconds, pictures))
     columns = ("pictures, rate, accuracy, arrivals", *(key.removesuffix("_s").replace("_", " ") for key in METRICS))
@@ -82,7 +82,7 @@ def _predicted(smoke: bool, title: str, pictures: str, served: Sequence[tuple[st
 
 def _planned(project: Path, per_s: str, least: str) -> list[str]:
     name = f"{per_s}/s, {least} %"
-    plan = json.loads(_jellybean("plan", str(project), "--dry-run", "--json", *_options(per_s, least), may_fail=True))
+    plan = json.loads(jellybean("plan", str(project), "--dry-run", "--json", *_options(per_s, least), may_fail=True))
     if plan["status"] == "infeasible":
         return [name, "infeasible", "", "", ""]
     variants = ", ".join(plan["selection"][operator] for operator in ("detect", "recognise"))
@@ -99,41 +99,27 @@ def _served(
     """A row for each plan that is served, measured at its rate and then for its highest one."""
     for number, (per_s, least, seed) in enumerate(settings):
         name = f"seed {pictures}, {per_s}/s, {least} %, {seed}"
-        told = json.loads(_jellybean("plan", str(project), "--json", *_options(per_s, least), may_fail=True))
+        told = json.loads(jellybean("plan", str(project), "--json", *_options(per_s, least), may_fail=True))
         if told["status"] == "infeasible":
             yield [name, *("infeasible" for _ in METRICS), ""]
             continue
-        _jellybean("simulate", str(project), *_options(per_s, least))
-        _jellybean("up", str(project), "--detach", *_options(per_s, least), *ALLOW)
+        jellybean("simulate", str(project), *_options(per_s, least))
+        jellybean("up", str(project), "--detach", *_options(per_s, least), *ALLOW)
         try:
-            _jellybean("bench", str(project), "--duration", seconds, "--seed", str(seed), may_fail=True)
+            jellybean("bench", str(project), "--duration", seconds, "--seed", str(seed), may_fail=True)
             if (per_s, least) not in [(rate, accuracy) for rate, accuracy, _ in settings[:number]]:
-                _jellybean("bench", str(project), "--saturate", may_fail=True)
+                jellybean("bench", str(project), "--saturate", may_fail=True)
         finally:
-            _jellybean("down", str(project))
-        report = json.loads(_jellybean("report", str(project), "--json", *_options(per_s, least)))
+            jellybean("down", str(project))
+        report = json.loads(jellybean("report", str(project), "--json", *_options(per_s, least)))
         run = {comparison["metric"]: comparison for comparison in report["comparisons"]}
         row = [
             name,
-            *(_cell(run[key], show, tolerance) for key, (show, tolerance) in METRICS.items()),
+            *(cell(run[key], show, tolerance) for key, (show, tolerance) in METRICS.items()),
             _accuracy_cell(run["accuracy"]),
         ]
         print(" | ".join(row), file=sys.stderr, flush=True)  # the whole run takes hours
         yield row
-
-
-def _cell(found: Mapping[str, Any], show: Any, tolerance: float) -> str:
-    predicted, measured, between = found["predicted"], found["measured"], found["sampled_between"]
-    if measured is None or not predicted:
-        return f"{show(predicted)} -> {show(measured)}"
-    ratio = measured / predicted
-    text = f"{show(predicted)} -> {show(measured)}, {ratio:.2f}"
-    if between is not None:
-        text += f" [{show(between[0])} to {show(between[1])}]"
-    is_within = abs(ratio - 1.0) <= tolerance or (
-        between is not None and is_sampled(found["metric"], measured, between, tolerance)
-    )
-    return text if is_within else f"**{text}**"
 
 
 def _accuracy_cell(found: Mapping[str, Any]) -> str:
@@ -148,11 +134,3 @@ def _options(per_s: str, least: str) -> tuple[str, ...]:
 def _make_pictures(project: Path, *, count: str, seed: str) -> None:
     make = (sys.executable, str(project / "make.py"), "--only", "pictures", "--count", count, "--seed", seed)
     subprocess.run(make, check=True, capture_output=True)
-
-
-def _jellybean(*arguments: str, may_fail: bool = False) -> str:
-    """Standard output of a command. `may_fail`: its status tells of a target or a plan that is missed."""
-    done = subprocess.run([sys.executable, "-m", "jellybean", *arguments], check=False, capture_output=True, text=True)
-    if done.returncode and not (may_fail and done.stdout):
-        raise BenchmarkError(f"jellybean {' '.join(arguments)} ended with {done.returncode}: {done.stderr[-2000:]}")
-    return done.stdout
