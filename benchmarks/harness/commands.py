@@ -20,7 +20,7 @@ def jellybean(*arguments: str, may_fail: bool = False) -> str:
 
 
 def cell(found: Mapping[str, Any], show: Any, tolerance: float) -> str:
-    """`found`: a comparison of `report --json`. Bold outside of the tolerance and of what simulations of the arrivals give."""
+    """`found`: a comparison of `report --json`. Bold outside of the tolerance and of simulations of the arrivals."""
     predicted, measured, between = found["predicted"], found["measured"], found["sampled_between"]
     if measured is None or not predicted:
         return f"{show(predicted)} -> {show(measured)}"

@@ -192,13 +192,13 @@ class LatencyMeter:
             outputs = executor.run(pair).outputs
         except AgentError:
             return False
-        counts = outputs.get(model.names.rows or "")
-        own = (edge for edge in self._workload.edges if edge.upstream == model.operator)
-        fanned_out = [edge.output for edge in own if edge.kind is EdgeKind.FAN_OUT]
-        if not fanned_out or counts is None:
+        own = [edge for edge in self._workload.edges if edge.upstream == model.operator]
+        fanned_out = [model.sent(edge.output, outputs) for edge in own if edge.kind is EdgeKind.FAN_OUT]
+        counters = {name: model.names.counter_of(name) for name in fanned_out}
+        if not counters or not all(name in outputs for name in counters.values()):
             return all(array.shape[:1] == (2,) for array in self._sent(model, outputs))
-        rows = [outputs[model.sent(name, outputs)].shape[:1] for name in fanned_out]
-        return counts.shape == (2,) and all(shape == (int(counts.sum()),) for shape in rows)
+        rows = [(outputs[name].shape[:1], outputs[counter or ""]) for name, counter in counters.items()]
+        return all(counts.shape == (2,) and shape == (int(counts.sum()),) for shape, counts in rows)
 
     def _sent(self, model: Model, outputs: Mapping[str, Array]) -> list[Array]:
         """The outputs that are sent to other operators; of an operator that answers, the answer."""

@@ -365,7 +365,7 @@ def _points(
             types = own if cut is None else stage_types(todo, cut, known)
             if not types:
                 continue
-            alone = single and not model.names.rows
+            alone = single and not model.names.counts_rows
             sizes = {1} if alone or not meter.accepts_batches(model) else set(batch_sizes)
             kinds = dict.fromkeys((workload.speeds[name], workload.device_of(name)) for name in sorted(types))
             points += [Point(model, speed, size, device) for speed, device in kinds for size in sorted(sizes)]

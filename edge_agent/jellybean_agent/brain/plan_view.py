@@ -41,8 +41,8 @@ class PythonView:
 class OperatorView:
     """An operator with its selected variant: a model file, a Python function, or neither if it cannot be served.
 
-    `depth`: number of fan-outs that are open at the operator. `rows`: the model output with the number of rows of each
-    request of a batch, for an operator that fans out in batches; else empty.
+    `depth`: number of fan-outs that are open at the operator. `rows`: downstream -> the model output with the number of
+    rows of each request of a batch, for an operator that fans out in batches; else empty.
     """
 
     name: str
@@ -58,7 +58,7 @@ class OperatorView:
     state: Mapping[str, str] = field(
         default_factory=dict
     )  # model input -> model output that it takes from the chunk before
-    rows: str = ""
+    rows: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def code_sha256(self) -> str | None:
@@ -303,7 +303,8 @@ def _worker(
     here = {op: _variant_item(items[op], chosen.get(op)) for op in own}
     sizes = {op: int(here[op]["batch"][pool]) for op in own}
     for op, size in sizes.items():
-        wiring, counted = operators[op].wiring, bool(((here[op].get("model") or {}).get("ports") or {}).get("rows"))
+        wiring = operators[op].wiring
+        counted = _port_names((here[op].get("model") or {}).get("ports") or {}).counts_rows
         fans_out = "fan_out" in (kind for _, kind in wiring.outputs)
         alone = "gather" in (kind for _, kind in wiring.inputs) or (fans_out and not counted)
         if size < 1 or (size > 1 and alone):
@@ -409,12 +410,14 @@ def _operator(
     state = {str(given): str(taken) for given, taken in item.get("state", ())}
     if state and depth:
         raise ValueError(f"a state by stream of {name}, which is below a fan-out")
-    rows = ports.rows or ""
+    fanned = [edge["downstream"] for edge in readers if edge["kind"] == "fan_out"]
+    rows = {down: counter for down in fanned if (counter := ports.counter_of(sent.get(down, ""))) is not None}
     return OperatorView(name, item["variant"], wiring, depth, path, sha256, sent, python, files, fed, state, rows)
 
 
 def _port_names(item: Mapping[str, Any]) -> PortNames:
-    return PortNames(dict(item.get("inputs", {})), item.get("output"), dict(item.get("outputs", {})), item.get("rows"))
+    names, rows_of = dict(item.get("inputs", {})), dict(item.get("rows_of", {}))
+    return PortNames(names, item.get("output"), dict(item.get("outputs", {})), item.get("rows"), rows_of)
 
 
 def _python(item: Mapping[str, Any] | None) -> PythonView | None:

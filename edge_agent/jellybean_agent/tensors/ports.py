@@ -21,13 +21,24 @@ class PortNames:
 
     `inputs`: upstream -> model input; others are matched by name, then by position. `output`: the model output that is
     sent where an edge names none; None: the first. `outputs`: an edge's `output` -> model output, where they differ.
-    `rows`: of a model that fans out in batches, its output with the number of rows of each request.
+    `rows`: of a model that fans out in batches, its output with the number of rows of each request. `rows_of`: the same
+    for each output that is fanned out, where their numbers differ.
     """
 
     inputs: Mapping[str, str] = field(default_factory=dict, hash=False)
     output: str | None = None
     outputs: Mapping[str, str] = field(default_factory=dict, hash=False)
     rows: str | None = None
+    rows_of: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    @property
+    def counts_rows(self) -> bool:
+        """True if the rows of a batch can be told apart by request."""
+        return bool(self.rows or self.rows_of)
+
+    def counter_of(self, output: str) -> str | None:
+        """The model output with the number of rows of each request in an output that is fanned out; None: none."""
+        return self.rows_of.get(output) or self.rows
 
     def input_by_upstream(self, upstreams: Iterable[str]) -> dict[str, str]:
         """Upstream -> model input, in the order of the upstreams; "" where the variant names none."""

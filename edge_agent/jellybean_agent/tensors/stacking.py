@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
@@ -30,31 +31,28 @@ def stack_requests(requests: Sequence[OperatorInputs]) -> tuple[Array, ...] | No
 
 
 def split_batch(
-    outputs: Mapping[str, Array],
-    requests: int,
-    rows: Sequence[int] | None = None,
-    fanned_out: Collection[str] = (),
+    outputs: Mapping[str, Array], requests: int, rows: Mapping[str, Sequence[int]] = MappingProxyType({})
 ) -> list[dict[str, Array]]:
     """The outputs of each request. PermanentError when an output does not have the rows of these requests.
 
-    `rows`: number of rows of each request in the outputs named `fanned_out`; other outputs have one row per request.
+    `rows`: output -> number of rows of each request in it; outputs that it does not name have one row per request.
     """
-    counted = {name: outputs[name] for name in fanned_out} if rows is not None else {}
-    for name, array in counted.items():
-        if array.shape[0] != sum(rows or ()):
+    for name, array in outputs.items():
+        counts = rows.get(name)
+        if counts is not None and array.shape[0] != sum(counts):
             raise PermanentError(
-                f"the output for {name} has {array.shape[0]} rows, the model counts {sum(rows or ())} for the "
+                f"the output for {name} has {array.shape[0]} rows, the model counts {sum(counts)} for the "
                 f"{requests} requests in the run"
             )
-    for name, array in outputs.items():
-        if name not in counted and array.shape[:1] != (requests,):
+        if counts is None and array.shape[:1] != (requests,):
             raise PermanentError(
                 f"the output for {name or 'the answer'} has shape {list(array.shape)}, not one row for each of the "
                 f"{requests} requests in the run: take batch sizes above 1 out of the model's profile and plan again"
             )
-    ends = list(itertools.accumulate(rows or [1] * requests))
-    parts = [slice(end - count, end) for end, count in zip(ends, rows or [1] * requests, strict=True)]
-    return [
-        {name: array[part] if name in counted else array[row : row + 1] for name, array in outputs.items()}
-        for row, part in enumerate(parts)
-    ]
+    parts = {name: _parts(rows.get(name, [1] * requests)) for name in outputs}
+    return [{name: array[parts[name][index]] for name, array in outputs.items()} for index in range(requests)]
+
+
+def _parts(counts: Sequence[int]) -> list[slice]:
+    """Where the rows of each request are."""
+    return [slice(end - count, end) for end, count in zip(itertools.accumulate(counts), counts, strict=True)]

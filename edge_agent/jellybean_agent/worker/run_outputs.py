@@ -86,23 +86,22 @@ def _one_result_each(operator: OperatorView, items: Sequence[WorkItem], results:
 
 
 def _split_result(operator: OperatorView, items: Sequence[WorkItem], result: RunResult) -> RunDone:
-    rows = _rows_of_each(operator, result.outputs, len(items))
-    fanned_out = frozenset(down for down, kind in operator.wiring.outputs if kind == "fan_out")
-    outputs = split_batch(_by_downstream(operator, result.outputs), len(items), rows, fanned_out)
+    rows = {
+        downstream: _rows_of_each(counter, result.outputs, len(items)) for downstream, counter in operator.rows.items()
+    }
+    outputs = split_batch(_by_downstream(operator, result.outputs), len(items), rows)
     states = split_batch(_states(operator, result.outputs), len(items))
     return RunDone([*map(TensorOutputs, outputs)], [len(items)], result.busy_s, result.late_s, states)
 
 
-def _rows_of_each(operator: OperatorView, outputs: Mapping[str, Array], items: int) -> Sequence[int] | None:
-    """The number of rows of each item, as the model counts them; None for an operator whose rows are not counted."""
-    if not operator.rows:
-        return None
-    counts = outputs.get(operator.rows)
+def _rows_of_each(counter: str, outputs: Mapping[str, Array], items: int) -> Sequence[int]:
+    """The number of rows of each item, as the model counts them in the output `counter`."""
+    counts = outputs.get(counter)
     if counts is None:
-        raise PermanentError(f"the model has no output {operator.rows!r}; it has {', '.join(outputs)}")
+        raise PermanentError(f"the model has no output {counter!r}; it has {', '.join(outputs)}")
     if counts.size != items or counts.dtype.kind not in "iu" or (counts < 0).any():
         raise PermanentError(
-            f"output {operator.rows} ({counts.dtype}, shape {list(counts.shape)}) is not the number of rows of each of "
+            f"output {counter} ({counts.dtype}, shape {list(counts.shape)}) is not the number of rows of each of "
             f"the {items} requests in the run"
         )
     return [int(count) for count in counts.reshape(-1)]

@@ -47,11 +47,11 @@ def check_model_fit(workflow: CheckedWorkflow, flow: Flow, models: Models, array
     The variants of an operator whose output is the answer must give alike answers.
     """
     answers = certain_answers(workflow)
-    fanned_out = {edge.upstream for edges in flow.edges.values() for edge in edges if edge.kind is EdgeKind.FAN_OUT}
+    fan_outs = [edge for edges in flow.edges.values() for edge in edges if edge.kind is EdgeKind.FAN_OUT]
     for operator, edges in flow.edges.items():
         for variant, model in models.get(operator, {}).items():
             _check_names(workflow, operator, variant, model, edges)
-            _check_rows(workflow, operator, variant, model, fans_out=operator in fanned_out)
+            _check_rows(workflow, operator, variant, model, [edge for edge in fan_outs if edge.upstream == operator])
             _check_fit(workflow, operator, variant, model, edges, models, arrays)
         if operator in answers:
             _check_answers(workflow, operator, models.get(operator, {}))
@@ -149,22 +149,31 @@ def _check_names(
 
 
 def _check_rows(
-    workflow: CheckedWorkflow, operator: str, variant: str, model: ModelSignature, *, fans_out: bool
+    workflow: CheckedWorkflow, operator: str, variant: str, model: ModelSignature, fanned_out: Sequence[Edge]
 ) -> None:
-    """Check that `rows` is for a fan-out, and names an output of integers."""
-    rows = model.names.rows
-    if not rows:
+    """Check that `rows` is for a fan-out, and names an output of integers for each output that is fanned out."""
+    names = model.names
+    if not names.counts_rows:
         return
     where: DocPath = ("operators", operator, "variants", variant, "rows")
-    found = next((port for port in model.outputs if port.name == rows), None)
     known = ", ".join(port.name for port in model.outputs)
-    if not fans_out:
+    types = {port.name: port.tensor.dtype for port in model.outputs}
+    if not fanned_out:
         workflow.tree.add(where, f"{operator} does not fan out, so no rows are counted", "remove it")
-    elif found is None:
-        workflow.tree.add(where, f"{quoted(rows)} is none of its outputs", f"its outputs: {known}")
-    elif not found.tensor.dtype.startswith(("int", "uint")):
-        message = f"output {rows} is {found.tensor.dtype}: numbers of rows are integers, one for each request"
-        workflow.tree.add(where, message, f"its outputs: {known}")
+        return
+    for name in dict.fromkeys([*filter(None, [names.rows]), *names.rows_of, *names.rows_of.values()]):
+        if name not in types:
+            workflow.tree.add(where, f"{quoted(name)} is none of its outputs", f"its outputs: {known}")
+            return
+    for name in dict.fromkeys([*filter(None, [names.rows]), *names.rows_of.values()]):
+        if not types[name].startswith(("int", "uint")):
+            message = f"output {name} is {types[name]}: numbers of rows are integers, one for each request"
+            workflow.tree.add(where, message, f"its outputs: {known}")
+    for edge in fanned_out:
+        output = model.output(edge.output)
+        if output is not None and names.counter_of(output.name) is None:
+            message = f"the rows of {output.name}, which is fanned out to {edge.downstream}, are not counted"
+            workflow.tree.add(where, message, f"write the output with their numbers: {{{output.name}: NAME}}")
 
 
 def _check_fit(

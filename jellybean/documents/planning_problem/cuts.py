@@ -40,7 +40,7 @@ def stage_names(names: PortNames, head_inputs: Collection[str]) -> tuple[PortNam
     """The port names of head and tail of a model with these names. `head_inputs`: upstreams that the head reads."""
     early = {upstream: name for upstream, name in names.inputs.items() if upstream in head_inputs}
     late = {upstream: name for upstream, name in names.inputs.items() if upstream not in head_inputs}
-    return PortNames(early), PortNames(late, names.output, names.outputs, names.rows)
+    return PortNames(early), PortNames(late, names.output, names.outputs, names.rows, names.rows_of)
 
 
 def _cuts(project: Project, operator: str) -> Iterator[Cut]:

@@ -65,7 +65,9 @@ def _model_files(directory: Path, model: str) -> tuple[ModelFile, ...]:
 
 
 def _model_ports(names: PortNames) -> ModelPorts | None:
-    return None if names == PortNames() else ModelPorts(names.inputs, names.output, names.outputs, names.rows)
+    if names == PortNames():
+        return None
+    return ModelPorts(names.inputs, names.output, names.outputs, names.rows, names.rows_of)
 
 
 def python_ref(directory: Path, operator: str, variant: str, spec: VariantSpec) -> ModelRef | None:

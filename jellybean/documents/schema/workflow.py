@@ -237,10 +237,10 @@ class VariantSpec(DocumentModel):
     outputs: dict[PortName, PortName] = Field(
         default={}, description="An edge's `output` -> the model's output, where they differ: {boxes: dets}."
     )
-    rows: PortName | None = Field(
+    rows: PortName | Annotated[dict[PortName, PortName], NOT_EMPTY] | None = Field(
         default=None,
         description="For a model that fans out, so that it can run in batches: its output with the number of rows of "
-        "each request.",
+        "each request; or one for each output that is fanned out: {cars: car_counts, persons: person_counts}.",
     )
     cuts: CutCount | None = Field(
         default=None, description="Number of cuts offered for this model; the operator's `cuts` by default."
@@ -283,7 +283,8 @@ class VariantSpec(DocumentModel):
     @property
     def port_names(self) -> PortNames:
         """The variant's own names of its model's inputs and outputs."""
-        return PortNames(self.inputs, self.output, self.outputs, self.rows)
+        rows, rows_of = (None, self.rows) if isinstance(self.rows, dict) else (self.rows, {})
+        return PortNames(self.inputs, self.output, self.outputs, rows, rows_of)
 
     @property
     def is_served(self) -> bool:

@@ -20,13 +20,15 @@ class ModelPorts:
     """A variant's names of its model's inputs and outputs.
 
     `inputs`: upstream -> model input. `output`: sent where an edge names none; None: the first. `outputs`: an edge's
-    `output` -> model output. `rows`: the output with the number of rows of each request of a batch that is fanned out.
+    `output` -> model output. `rows`: the output with the number of rows of each request of a batch that is fanned out,
+    `rows_of`: the same by output, where their numbers differ.
     """
 
     inputs: Mapping[str, str] = field(default_factory=dict, hash=False)
     output: str | None = None
     outputs: Mapping[str, str] = field(default_factory=dict, hash=False)
     rows: str | None = field(default=None, metadata={"said": "if it is named"})
+    rows_of: Mapping[str, str] = field(default_factory=dict, hash=False, metadata={"said": "if there are any"})
 
 
 @dataclass(frozen=True, slots=True)

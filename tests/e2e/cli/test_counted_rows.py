@@ -55,7 +55,10 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def test_requests_share_runs_and_get_their_own_rows(project: Path) -> None:
+@pytest.mark.parametrize("rows", ["counts", "{y: counts}"])
+def test_requests_share_runs_and_get_their_own_rows(project: Path, rows: str) -> None:
+    path = project / "workflow.yaml"
+    path.write_text(path.read_text(encoding="utf-8").replace("rows: counts", f"rows: {rows}"), encoding="utf-8")
     jellybean("profile", str(project), "--seconds", "0.05")
     batches = load_project(project).profiles.operators["keep"]["only"].latency["box"]
     assert set(batches) >= {1, 4}
@@ -82,6 +85,9 @@ def test_requests_share_runs_and_get_their_own_rows(project: Path) -> None:
     ("old", "new", "told"),
     [
         ("rows: counts", "rows: numbers", "'numbers' is none of its outputs; its outputs: y, counts"),
+        ("rows: counts", "rows: {y: y}", "output y is float32: numbers of rows are integers, one for each request"),
+        ("rows: counts", "rows: {y: n}", "'n' is none of its outputs; its outputs: y, counts"),
+        ("rows: counts", "rows: {counts: counts}", "the rows of y, which is fanned out to double, are not counted"),
         ("rows: counts", "rows: y", "output y is float32: numbers of rows are integers, one for each request"),
         ("ratio: measured", "gather: false", "keep does not fan out, so no rows are counted"),
     ],

@@ -216,16 +216,20 @@ def test_a_worker_whose_variant_is_not_described_is_refused() -> None:
 
 
 def test_an_operator_that_counts_its_rows_fans_out_in_batches() -> None:
-    def batched(rows: str | None) -> plan_document.Document:
+    def batched(rows: str | None, rows_of: dict[str, str] | None = None) -> plan_document.Document:
         body = {key: value for key, value in make_document({"each": 4}).items() if key not in plan_format.HEADER_KEYS}
         split = body["operators"][0]
         ports = {"inputs": {}, "output": None, "outputs": {}, **({"rows": rows} if rows else {})}
+        ports |= {"rows_of": rows_of} if rows_of else {}
         times = {str(size): {"load_s": 0.1, "mean_s": 0.1, "quantiles": []} for size in (1, 4)}
         split = {**split, "model": {**split["model"], "ports": ports}, "batch": {"edge": 4, "cloud": 1}}
         split["service"] = {**split["service"], "edge": times}
         return plan_format.with_header({**body, "operators": [split, *body["operators"][1:]]})
 
-    assert plan_view(batched("counts")).operators["split"].rows == "counts"
+    assert plan_view(batched("counts")).operators["split"].rows == {"each": "counts"}
+    by_output = plan_view(batched(None, {"crops": "how_many"}))
+    assert by_output.operators["split"].rows == {}  # the edge sends another output
+    assert by_output.workers["edge-1"].batches["split"] == 4
     assert plan_view(batched("counts")).workers["edge-1"].batches["split"] == 4
     with pytest.raises(PlanViewError, match="batches of 4 of split, which gathers or fans out"):
         plan_view(batched(None))

@@ -60,11 +60,22 @@ def test_an_output_without_one_row_for_each_request_is_told_with_figures(shape: 
 
 def test_rows_that_a_model_counts_come_apart_by_request() -> None:
     outputs = {"crops": np.arange(10).reshape(5, 2), "whole": np.arange(3).reshape(3, 1)}
-    found = split_batch(outputs, 3, [2, 0, 3], frozenset({"crops"}))
+    found = split_batch(outputs, 3, {"crops": [2, 0, 3]})
     assert [one["crops"].tolist() for one in found] == [[[0, 1], [2, 3]], [], [[4, 5], [6, 7], [8, 9]]]
     assert [one["whole"].tolist() for one in found] == [[[0]], [[1]], [[2]]]
 
 
 def test_rows_that_do_not_add_up_are_told_with_figures() -> None:
     with pytest.raises(PermanentError, match="the output for crops has 5 rows, the model counts 4 for the 2 requests"):
-        split_batch({"crops": ones(5, 2)}, 2, [1, 3], frozenset({"crops"}))
+        split_batch({"crops": ones(5, 2)}, 2, {"crops": [1, 3]})
+
+
+def test_outputs_with_numbers_of_rows_of_their_own() -> None:
+    """Two outputs of a detector that are fanned out, and one that is not."""
+    outputs = {"cars": ones(3, 2), "persons": np.arange(2.0).reshape(2, 1), "size": ones(2, 1)}
+    found = split_batch(outputs, 2, {"cars": [3, 0], "persons": [1, 1]})
+    assert [part["cars"].shape for part in found] == [(3, 2), (0, 2)]
+    assert [part["persons"].tolist() for part in found] == [[[0.0]], [[1.0]]]
+    assert [part["size"].shape for part in found] == [(1, 1), (1, 1)]
+    with pytest.raises(PermanentError, match=r"persons has 2 rows, the model counts 3"):
+        split_batch(outputs, 2, {"cars": [3, 0], "persons": [1, 2]})
