@@ -93,7 +93,9 @@ def in_time(
         options = SolveOptions(gap, time_limit_s, time.monotonic, deadline=deadline, start=start)
         simulated = solve_in_time(problem, cuts, options, judge if thorough else partial(judge, most=1))
         if simulated.plan is not None:
-            late = judge_plan(solution.plan) or quick
+            # What mixes may be far too late, and takes seconds to simulate: its p99 is told by what was simulated.
+            again = judged_so_far if problem.is_for_ways else judge_plan
+            late = again(solution.plan) or quick
             return InTime(simulated, judged=judge_plan(simulated.plan), cheapest=(solution.plan, late))
         refused = simulated.infeasibility
         reasons = refused.reasons if refused is not None else ()

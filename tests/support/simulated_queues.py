@@ -73,8 +73,11 @@ class _Watched:
     operators: Mapping[str, OperatorFigures]
     running: tuple[str, float] | None = None
 
-    def received(self, message: Any, now: float) -> Sequence[Any]:
-        return self._noted(lambda: self.worker.received(message, now), now)
+    def received(self, message: Any, now: float, *, more: bool = False) -> Sequence[Any]:
+        return self._noted(lambda: self.worker.received(message, now, more=more), now)
+
+    def start(self, now: float) -> Sequence[Any]:
+        return self._noted(lambda: self.worker.start(now), now)
 
     def completed(self, run: int, outputs: Any, now: float) -> Sequence[Any]:
         if self.running is not None:

@@ -110,8 +110,11 @@ class Brain:
         """(past requests, past joins) that are remembered; at most as many as `MemoryLimits` allow."""
         return len(self._given_up), len(self._join.finished)
 
-    def received(self, message: EdgeMessage, now: float = 0.0) -> Sequence[Instruction]:
-        """A message for one of this worker's operators has arrived. Returns what the worker must do now."""
+    def received(self, message: EdgeMessage, now: float = 0.0, *, more: bool = False) -> Sequence[Instruction]:
+        """A message for one of this worker's operators has arrived. Returns what the worker must do now.
+
+        `more`: others follow at once, after which `start` must be called: children that come together share a run.
+        """
         self._now = now
         out: list[Instruction] = []
         refusal = self._join.refusal(message)
@@ -122,6 +125,14 @@ class Brain:
                 self._fail_oldest(message.downstream, out)
         elif message.request not in self._given_up:
             self._fail(message.request, message.downstream, refusal, out)
+        if not more:
+            self._start(out)
+        return out
+
+    def start(self, now: float = 0.0) -> Sequence[Instruction]:
+        """Start a run, if an item is due and none is in progress."""
+        self._now = now
+        out: list[Instruction] = []
         self._start(out)
         return out
 

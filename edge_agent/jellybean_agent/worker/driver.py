@@ -84,6 +84,7 @@ class Driver:
         )
         self._runner = Runner(view.operators, executors, self._calls, self._tracer, self, self.states)
         self._expiry: asyncio.TimerHandle | None = None
+        self._burst = False  # messages have come in this turn of the loop, after which a run starts
 
     def start(self) -> None:
         """Start the executor thread and the check of deadlines."""
@@ -198,9 +199,19 @@ class Driver:
             self._fail(wire.request_id, wire.downstream, str(error), status_of(error))
             self._forget(wire.request_id)
         else:
+            waits = self._worker.batches.get(message.downstream, 1) > 1
             with self._lock:
-                instructions = self._brain.received(message, time.monotonic())
+                instructions = self._brain.received(message, time.monotonic(), more=waits)
             self._act(instructions)
+            if waits and not self._burst:  # what has come with it may share the run
+                self._burst = True
+                self._loop.call_soon(self._end_burst)
+
+    def _end_burst(self) -> None:
+        self._burst = False
+        with self._lock:
+            instructions = self._brain.start(time.monotonic())
+        self._act(instructions)
 
     def peer_lost(self, peer: str, reason: str, undelivered: Sequence[agent_pb2.Message]) -> None:
         """Fail the requests whose messages may not have arrived, naming the lost peer; the gateway retries them."""

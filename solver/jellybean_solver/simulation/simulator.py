@@ -38,6 +38,7 @@ from jellybean_solver.simulation.interfaces import (
 from jellybean_solver.simulation.links import Links
 from jellybean_solver.simulation.result import RequestSums, SimulationResult, Window, result_of
 
+_Burst = dict[tuple[float, str], list[Any]]  # (time of arrival, worker) -> messages, in the order sent
 GOLDEN = (5**0.5 - 1) / 2  # phase step between streams, so that periodic streams of commensurable rates do not coincide
 
 
@@ -228,32 +229,43 @@ class _Simulation:
                 paths = [((row, rows),) for row in range(rows)] or [((0, 0),)]
             base, tier = self._worker_at(route, edge.downstream, place), self._tier[edge.upstream]
             group = self._groups.get((edge.downstream, base))
+            number = place * len(self._plan.routes) + route
+            if self._groups:  # the routes of which children are spread come after the others
+                number += len(self._plan.routes) * most_sites(self._plan.sites)
+            burst: _Burst = {}
             for path in paths:
                 worker = base if group is None else child_worker(group, base, path)
-                number = place * len(self._plan.routes) + route
-                if self._groups:  # the routes of which children are spread come after the others
-                    number += len(self._plan.routes) * most_sites(self._plan.sites)
                 message = SourceMessage(request, number, edge.upstream, edge.downstream, path)
-                self._send(tier, site_of(self._plan.sites, tier, place), worker, message)
+                self._send(burst, tier, site_of(self._plan.sites, tier, place), worker, message)
+            self._deliver_later(burst)
         self._next_arrival(traffic)
 
     def _worker_at(self, route: int, operator: str, place: int) -> str:
         worker = self._plan.worker_by_name[self._plan.routes[route].workers[operator]]
         return worker_at(self._plan.sites, worker.tier, worker.name, site_of(self._plan.sites, worker.tier, place))
 
-    def _send(self, tier: str, site: int, worker: str, message: Any, variant: str = "") -> None:
+    def _send(self, burst: _Burst, tier: str, site: int, worker: str, message: Any, variant: str = "") -> None:
         """Send from a site of `tier` to another process: over the link between the tiers, if any, plus one hop.
 
-        `variant`: of the operator that sends; empty for a source.
+        `burst`: messages that are sent together. `variant`: of the operator that sends; empty for a source.
         """
-        station = self._stations[worker]
         time = self._now
-        if station.tier != tier:
-            time = self._links.send(tier, site, station.tier, message, self._now, variant)
-        self._at(time + self._plan.hop_s, self._deliver, station, message)
+        if self._stations[worker].tier != tier:
+            time = self._links.send(tier, site, self._stations[worker].tier, message, self._now, variant)
+        burst.setdefault((time + self._plan.hop_s, worker), []).append(message)
 
-    def _deliver(self, station: _Station, message: Any) -> None:
-        self._follow(station, station.worker.received(message, self._now))
+    def _deliver_later(self, burst: _Burst) -> None:
+        for (time, worker), messages in burst.items():
+            self._at(time, self._deliver, self._stations[worker], messages)
+
+    def _deliver(self, station: _Station, messages: Sequence[Any]) -> None:
+        """Messages that arrive together, such as the children of a fan-out: a run takes all of them that it can."""
+        if len(messages) == 1:
+            self._follow(station, station.worker.received(messages[0], self._now))
+            return
+        for message in messages:
+            self._follow(station, station.worker.received(message, self._now, more=True))
+        self._follow(station, station.worker.start(self._now))
 
     def _finish(self, station: _Station, run: int) -> None:
         operator, items = station.running
@@ -269,7 +281,7 @@ class _Simulation:
 
     def _follow(self, station: _Station, instructions: Sequence[Any]) -> None:
         """Execute a worker's instructions; a run starts after all messages are sent."""
-        run = None
+        run, burst = None, _Burst()
         for instruction in instructions:
             if instruction.kind == "run":
                 run = instruction
@@ -280,8 +292,9 @@ class _Simulation:
             elif instruction.worker == GATEWAY:
                 self._answer(instruction.message)
             else:
-                message = instruction.message
-                self._send(station.tier, station.site, instruction.worker, message, station.variants[message.upstream])
+                message, variant = instruction.message, station.variants[instruction.message.upstream]
+                self._send(burst, station.tier, station.site, instruction.worker, message, variant)
+        self._deliver_later(burst)
         if run is not None:
             self._start(station, run)
 

@@ -233,3 +233,14 @@ def test_what_failed_together_runs_again_alone() -> None:
         following = brain.failed(runs[0].run, "no") if alone == "a1" else brain.completed(runs[0].run, [Whole()])
     assert ended == ["a1"]
     assert brain.requests_in_flight == 0
+
+
+def test_messages_that_come_together_share_a_run() -> None:
+    """With `more` no run starts; `start` takes all that have come, up to the batch."""
+    brain = Brain("a-1", CHILDREN, [dict.fromkeys(CHILDREN, "a-1")], BatchPolicy({"read": 4}))
+    children = [EdgeMessage("r", 0, "cut", "read", ((row, 6),), row) for row in range(6)]
+    assert all(brain.received(message, more=True) == [] for message in children)
+    first = run_of(brain.start())
+    assert [item.inputs for item in first.items] == [(0,), (1,), (2,), (3,)]
+    assert brain.start() == []  # one run at a time
+    assert [item.inputs for item in run_of(done(brain, first)).items] == [(4,), (5,)]

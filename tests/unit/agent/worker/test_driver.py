@@ -72,6 +72,7 @@ def answered(
                     plan=view.hash,
                 )
                 driver.receive(wire)
+                await asyncio.sleep(0)  # each comes in a turn of the loop of its own
             if isinstance(executor, Gated):
                 executor.gate.set()
             found = [await asyncio.wait_for(answers.get(), 20) for _ in requests]

@@ -61,6 +61,7 @@ def test_each_request_of_a_batch_has_its_own_spans(tmp_path: Path, monkeypatch: 
                 if number < 3:
                     wire.trace.parent = f"00-{number + 1:032x}-{1:016x}-01"
                 driver.receive(wire)
+                await asyncio.sleep(0)  # each comes in a turn of the loop of its own
             executor.gate.set()
             while len(answers.messages) < 4:
                 await asyncio.sleep(0.01)
