@@ -46,9 +46,12 @@ def scrape(view: PlanView, driver: Driver) -> str:
 
 
 def answered(
-    root: Path, view: PlanView, executor: Executor, requests: Sequence[Array]
+    root: Path, view: PlanView, executor: Executor, requests: Sequence[Array], *, together: bool = False
 ) -> tuple[list[agent_pb2.Message], WorkerCounters, str]:
-    """What a gateway gets for requests 0, 1, 2, ..., in their order; and the agent's figures and metrics."""
+    """What a gateway gets for requests 0, 1, 2, ..., in their order; and the agent's figures and metrics.
+
+    `together`: all come in one turn of the loop.
+    """
 
     async def all_of_them() -> tuple[list[agent_pb2.Message], WorkerCounters, str]:
         answers: asyncio.Queue[agent_pb2.Message] = asyncio.Queue()
@@ -72,7 +75,8 @@ def answered(
                     plan=view.hash,
                 )
                 driver.receive(wire)
-                await asyncio.sleep(0)  # each comes in a turn of the loop of its own
+                if not together:
+                    await asyncio.sleep(0)
             if isinstance(executor, Gated):
                 executor.gate.set()
             found = [await asyncio.wait_for(answers.get(), 20) for _ in requests]
@@ -191,6 +195,17 @@ def test_requests_that_wait_share_runs_and_each_gets_its_own_row(tmp_path: Path)
     assert f'jellybean_runs_total{{batch="1",{labels}}} 2.0' in metrics
     assert f'jellybean_runs_total{{batch="4",{labels}}} 2.0' in metrics
     assert f"jellybean_requests_total{{{labels}}} 10.0" in metrics
+
+
+def test_messages_of_one_turn_of_the_loop_share_a_run(tmp_path: Path) -> None:
+    """As the children of a fan-out come, which one frame after the other brings."""
+    sha256 = scale(tmp_path / "models/double.onnx", 2.0)
+    view = view_of(tmp_path, sha256, 4)
+    executor = Executor(tmp_path / "models/double.onnx", sha256, ["x"], batch=4)
+    requests = [np.full((1, 4), number, np.float32) for number in range(4)]
+    found, counters, _ = answered(tmp_path, view, executor, requests, together=True)
+    assert [decode_tensor(message.tensor)[0, 0] for message in found] == [0, 2, 4, 6]
+    assert counters.runs == {"double": Counter({4: 1})}
 
 
 def test_tensors_that_do_not_fit_together_run_one_after_another(tmp_path: Path) -> None:
