@@ -10,6 +10,7 @@ from benchmarks import (  # noqa: F401  (each registers itself)
     latency,
     learning,
     many_workflows,
+    mixed_served,
     mixed_variants,
     one_more,
     pipelines,

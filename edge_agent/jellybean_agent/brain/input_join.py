@@ -21,6 +21,9 @@ class InputJoin:
     def __init__(self, worker: str, wiring: Mapping[str, OperatorWiring], routes: int, remembered: int) -> None:
         self._worker, self._wiring, self._routes = worker, wiring, routes
         self._edge_kinds = {(up, operator): kind for operator, wires in wiring.items() for up, kind in wires.inputs}
+        self._single = {  # operators that have nothing to wait for
+            operator for operator, wires in wiring.items() if len(wires.inputs) == 1 and wires.inputs[0][1] != "gather"
+        }
         self.finished = RecentSet(remembered)  # (request, operator, child indices)
 
     def refusal(self, message: EdgeMessage) -> str | None:
@@ -43,6 +46,8 @@ class InputJoin:
         Creates the request's state in `requests`. A message of a finished join is ignored and returns None.
         """
         operator, request = message.downstream, message.request
+        if operator in self._single:
+            return self._whole(message, requests)
         is_gather = self._edge_kinds[message.upstream, operator] == "gather"
         path = message.path[:-1] if is_gather else message.path
         index, count = message.path[-1] if is_gather else (0, 1)
@@ -70,6 +75,19 @@ class InputJoin:
         del state.pending[key]
         self.finished.add((request, *key))
         return pending
+
+    def _whole(self, message: EdgeMessage, requests: dict[str, RequestState]) -> PendingInputs | None:
+        """As `add`, of the only input of an operator."""
+        key = (message.request, message.downstream, tuple([position[0] for position in message.path]))
+        if key in self.finished:
+            return None
+        self.finished.add(key)
+        state = requests.get(message.request)
+        if state is None:
+            requests[message.request] = RequestState(message.until)
+        else:
+            state.until = max(state.until, message.until)
+        return PendingInputs(message.path, {message.upstream: {0: message.payload}}, {message.upstream: 1})
 
     def inputs(self, operator: str, joined: PendingInputs) -> tuple[Payload | tuple[Payload, ...], ...]:
         """The joined payloads, one entry per input edge; a gather's children as a tuple in the order of their index."""

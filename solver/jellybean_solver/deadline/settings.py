@@ -49,7 +49,7 @@ class MixSettings:
 
     proposals: int = 200  # plans, each with a coarse simulation
     judgements: int = 5  # plans that the judge sees
-    judged_below: float = 1.5  # a first plan that is later than this multiple, by the coarse simulation, is not judged
+    judged_below: float = 1.1  # a first plan that is later than this multiple, by the coarse simulation, is not judged
     aim: float = 0.99  # multiple of the target at which the corrected coarse simulation counts as in time
     climbs: int = 4  # plans that the judge sees once the search ends with one in time
     near: float = 1.08  # multiple of the target up to which a corrected coarse figure may be that of a plan in time

@@ -75,20 +75,22 @@ class ModeSearch:
     def _climb(self, step: _Step) -> None:
         """Better plans that the coarse simulation puts near the target, on either side: the judge sees the best first.
 
-        Its figures scatter by several percent, so that among the plans that it rejects some are in time.
+        Its figures scatter by several percent, so that among the plans that it rejects some are in time. After one that
+        is late, only faster ones are seen, and once there are none, those of half the step.
         """
-        seen = {id(step)}
+        slowest, finest = self.settings.near / self.correction, math.sqrt(self.level_step)
         for _ in range(self.settings.climbs):
-            near = [one for one in self._better(step) if id(one) not in seen and self._is_near(one)]
+            near = [one for one in self._better(step) if one.slowness < slowest]
+            if not near and self.level_step < finest:
+                self.level_step = finest
+                near = [one for one in self._better(step) if one.slowness < slowest]
             if not near or self._is_over():
                 return
             one = min(near, key=lambda one: one.value)
-            seen.add(id(one))
             if self._judged(one) <= 1.0:
                 step = one
-
-    def _is_near(self, step: _Step) -> bool:
-        return step.slowness * self.correction <= self.settings.near
+            else:
+                slowest = one.slowness
 
     def _descend(self, step: _Step) -> _Step | None:
         """The first step that is in time, by the cheapest changes; None if there is none, or time ends."""

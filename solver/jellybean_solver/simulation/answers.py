@@ -11,12 +11,13 @@ Path = tuple[tuple[int, int], ...]  # per open fan-out, outermost first: (child'
 class Answers:
     """Collects the answers of one request.
 
-    Each answer has a share of its sink: 1 divided by the numbers of children of all open fan-outs. A "no child" answer
-    has the whole share of its parent. A sink is complete when the shares of its answers sum to 1, in any order.
+    Below one fan-out a sink is complete with as many answers as there are children, or one that says that there is
+    none. Below several, each answer has a share of its sink: 1 divided by the numbers of children of all open fan-outs,
+    and a "no child" answer the whole share of its parent. The sink is complete when the shares sum to 1, in any order.
     """
 
     def __init__(self, sinks: Sequence[str]) -> None:
-        self._missing = {sink: Fraction(1) for sink in sinks}
+        self._missing: dict[str, Fraction | int | None] = dict.fromkeys(sinks)  # None: no answer yet
         self._seen: set[tuple[str, Path]] = set()
 
     @property
@@ -26,11 +27,17 @@ class Answers:
 
     def add(self, sink: str, path: Path) -> bool:
         """Count an answer; False if it is a duplicate or not of a sink of this request."""
-        if sink not in self._missing or (sink, path) in self._seen:
+        key = sink, path
+        if sink not in self._missing or key in self._seen:
             return False
-        self._seen.add((sink, path))
-        self._missing[sink] -= share(path)
-        if self._missing[sink] <= 0:
+        self._seen.add(key)
+        missing = self._missing[sink]
+        if len(path) > 1:
+            missing = (Fraction(1) if missing is None else missing) - share(path)
+        else:
+            missing = ((path[0][1] or 1 if path else 1) if missing is None else missing) - 1
+        self._missing[sink] = missing
+        if missing <= 0:
             del self._missing[sink]
         return True
 
