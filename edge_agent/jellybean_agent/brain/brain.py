@@ -279,7 +279,8 @@ class Brain:
             worker = GATEWAY
         else:
             gathers = (message.upstream, downstream) in self._gathers
-            worker = self._routes.worker(message.route, downstream, message.path[:-1] if gathers else message.path)
+            path = message.path[:-1] if gathers else message.path
+            worker = self._routes.worker(message.route, downstream, path, message.request)
         if worker == self._worker:
             self._accept(message, out)
         else:

@@ -1,17 +1,30 @@
 """Which worker a message goes to: by its route, and where children are spread, by their index too.
 
+A request's first child begins the round where its turn says, which is the same for all that send to it: the numbers at
+the end of requests' ids, times the golden ratio, are spread evenly over the round, whatever the number of children.
+
 A plan of N routes whose children are spread has 2 N numbers: on route N + r the children of a request go round the
 workers that are alike to those of route r, on route r they do not. So a request can avoid a worker that is gone.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jellybean_agent.brain.messages import FanOutPath
 
 Group = tuple[str, ...]  # workers that are alike
+_GOLDEN = (5**0.5 - 1) / 2
+_DIGITS = 9  # of an id's number that count: more would lose the fraction
+
+
+def turn_of(request: str) -> float:
+    """Where in [0, 1) of a round the children of a request begin; as `turn_of` of the solver's spreading.py."""
+    digits = request.rpartition("-")[2][-_DIGITS:]
+    number = int(digits) if digits.isascii() and digits.isdigit() else zlib.crc32(request.encode())
+    return number * _GOLDEN % 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +45,7 @@ class RouteTable:
         """The number of the same route with spread children; unchanged if the plan spreads none."""
         return number + len(self.routes) if self.groups and number < len(self.routes) else number
 
-    def worker(self, number: int, operator: str, path: FanOutPath) -> str:
+    def worker(self, number: int, operator: str, path: FanOutPath, request: str) -> str:
         """The worker that runs an operator for a request, or for its child at `path` (for a gather, its parent's)."""
         if number < len(self.routes):
             return self.routes[number][operator]
@@ -40,7 +53,7 @@ class RouteTable:
         group = self.groups.get((operator, base)) if path else None
         if group is None:
             return base
-        return group[(group.index(base) + sum(index for index, _ in path)) % len(group)]
+        return group[(int(turn_of(request) * len(group)) + sum(index for index, _ in path)) % len(group)]
 
     def workers(self, number: int) -> frozenset[str]:
         """All workers that a request on this route may reach."""

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import EdgeKind
 
+GOLDEN = (5**0.5 - 1) / 2
 RATE_TOLERANCE = 1e-6  # relative: planned rates closer than this are equal
 Path = Sequence[tuple[int, int]]  # of a child: (index, count) for each open fan-out
 
@@ -51,9 +52,17 @@ def _is_equal(rate: float, other: float) -> bool:
     return abs(rate - other) <= RATE_TOLERANCE * max(rate, other)
 
 
-def child_worker(group: Sequence[str], worker: str, path: Path) -> str:
-    """The worker of a child, from that of its request's route: as many places on in the group as its index says."""
-    return group[(group.index(worker) + sum(index for index, _ in path)) % len(group)]
+def turn_of(number: int) -> float:
+    """Where in [0, 1) of a round the children of the request with this number begin.
+
+    Multiples of the golden ratio are spread evenly, so that requests with few children begin all over the round.
+    """
+    return number * GOLDEN % 1.0
+
+
+def child_worker(group: Sequence[str], turn: float, path: Path) -> str:
+    """The worker of a child: as many places on from the request's turn as its index says."""
+    return group[(int(turn * len(group)) + sum(index for index, _ in path)) % len(group)]
 
 
 def spread_complaints(plan: Plan) -> list[str]:

@@ -22,7 +22,7 @@ from jellybean_solver.model.flows import link_s
 from jellybean_solver.model.plan import Plan, PlannedOperator
 from jellybean_solver.model.problem import EdgeKind
 from jellybean_solver.model.route_drawing import RouteDrawer, own_routes
-from jellybean_solver.model.spreading import groups_by_worker
+from jellybean_solver.model.spreading import groups_by_worker, turn_of
 from jellybean_solver.model.streams import RequestStream, arrival_times, request_streams
 from jellybean_solver.simulation.result import nearest_rank
 
@@ -33,10 +33,14 @@ WARMUP = 0.1  # requests before them, as a share
 
 @dataclass(slots=True)
 class _Request:
-    """`route`: index; `missing`: answers that are not there yet; `waiting`: requests that a join or gather holds."""
+    """`route`: index; `turn`: where its children begin a round; `missing`: answers that are not there yet.
+
+    `waiting`: requests that a join or gather holds.
+    """
 
     arrived_s: float
     route: int
+    turn: float
     missing: float
     waiting: dict[tuple[str, str], float] = field(default_factory=dict)
     opened: dict[str, float] = field(default_factory=dict)  # operator that gathers -> children not there yet
@@ -67,7 +71,7 @@ class GroupSimulation:
     def __init__(self, plan: Plan, seed: int = 0, requests: int = REQUESTS) -> None:
         self.plan, self.rng, self.requests = plan, random.Random(f"groups/{seed}"), requests
         self.events: list[tuple[float, int, Any, Any]] = []
-        self.number = count()
+        self.number, self.arrived = count(), count()
         self.now = 0.0
         self.idle_s: dict[tuple[str, str], float] = {}
         self.latencies: list[float] = []
@@ -114,7 +118,7 @@ class GroupSimulation:
         warmup_s = WARMUP * self.requests / stream.rate_per_s
         end_s = warmup_s + self.requests / stream.rate_per_s
         for time in arrival_times([(end_s, stream.rate_per_s)], stream.arrivals, self.rng):
-            request = _Request(time, routes[drawer.draw()], float(len(stream.sinks)))
+            request = _Request(time, routes[drawer.draw()], turn_of(next(self.arrived)), float(len(stream.sinks)))
             self._at(time, self._enter, (request, stream, time >= warmup_s))
 
     def _enter(self, data: tuple[_Request, RequestStream, bool]) -> None:
@@ -140,19 +144,20 @@ class GroupSimulation:
             if kind is EdgeKind.FAN_OUT:
                 sent = sum(child_count(ratios.get(reader, ratio), one, shares) for one in level)
                 self._open(request, reader, sent, number)
-            for at, part in self._parts(reader, self.plan.routes[request.route].workers[reader], kind, sent):
+            for at, part in self._parts(reader, request, kind, sent):
                 station, time = self.stations[at], self.now
                 if station.tier != tier:
                     one = size if isinstance(size, float | int) else size[reader]
                     time = self._over_link((tier, station.tier), one * part)
                 self._at(time + self.plan.hop_s, self._arrive, (station, reader, name, kind, request, part))
 
-    def _parts(self, reader: str, at: str, kind: EdgeKind, sent: int) -> list[tuple[str, int]]:
+    def _parts(self, reader: str, request: _Request, kind: EdgeKind, sent: int) -> list[tuple[str, int]]:
         """The workers that get `sent` requests of an operator, and how many each: one, or those of a group in turn."""
+        at = self.plan.routes[request.route].workers[reader]
         group = self.groups.get((reader, at), ())
-        if kind is EdgeKind.GATHER or len(group) < 2 or sent < 2:
+        if kind is EdgeKind.GATHER or len(group) < 2 or not sent:
             return [(at, sent)]
-        first, size = group.index(at), len(group)
+        first, size = int(request.turn * len(group)), len(group)
         return [(group[(first + k) % size], (sent + size - 1 - k) // size) for k in range(min(size, sent))]
 
     def _open(self, request: _Request, reader: str, sent: int, parents: int) -> None:

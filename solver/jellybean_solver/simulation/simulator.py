@@ -21,7 +21,7 @@ from jellybean_solver.model.plan import Plan, PlannedOperator, PlannedWorker
 from jellybean_solver.model.problem import Arrivals, EdgeKind
 from jellybean_solver.model.route_drawing import RouteDrawer, own_routes
 from jellybean_solver.model.sites import most_sites, site_of, worker_at
-from jellybean_solver.model.spreading import child_worker, groups_by_worker
+from jellybean_solver.model.spreading import GOLDEN, child_worker, groups_by_worker, turn_of
 from jellybean_solver.model.stream_assignment import StreamDrawer
 from jellybean_solver.model.streams import RequestStream, arrival_times, request_streams
 from jellybean_solver.simulation.answers import Answers, Path
@@ -39,7 +39,7 @@ from jellybean_solver.simulation.links import Links
 from jellybean_solver.simulation.result import RequestSums, SimulationResult, Window, result_of
 
 _Burst = dict[tuple[float, str], list[Any]]  # (time of arrival, worker) -> messages, in the order sent
-GOLDEN = (5**0.5 - 1) / 2  # phase step between streams, so that periodic streams of commensurable rates do not coincide
+# GOLDEN: also the phase step between streams, so that periodic streams of commensurable rates do not coincide.
 
 
 @dataclass(slots=True)
@@ -125,6 +125,7 @@ class _Simulation:
         self._now = 0.0
         self._last_s = float("inf")
         self._number = count()
+        self._arrived = count()  # requests, in their order
         self._events: list[tuple[float, int, Callable[..., None], Any, Any]] = []
         self._samplers: dict[tuple[str, str, str], Sampler] = {}  # by operator, variant and pool
         self._served: dict[str, dict[str, None]] = {}  # worker -> operators that routes bring there
@@ -216,7 +217,8 @@ class _Simulation:
 
     def _arrive(self, traffic: _Traffic, _: None) -> None:
         stream, route, place = traffic.stream, traffic.routes[traffic.drawer.draw()], traffic.place
-        request = str(next(self._number))
+        turn = next(self._arrived)
+        request = str(turn)
         self._open[request] = _Open(self._now, Answers(stream.sinks), stream.workflow)
         self._requests[stream.workflow].offered += self._window.holds(self._now)
         if self._observer is not None:
@@ -234,7 +236,7 @@ class _Simulation:
                 number += len(self._plan.routes) * most_sites(self._plan.sites)
             burst: _Burst = {}
             for path in paths:
-                worker = base if group is None else child_worker(group, base, path)
+                worker = base if group is None else child_worker(group, turn_of(turn), path)
                 message = SourceMessage(request, number, edge.upstream, edge.downstream, path)
                 self._send(burst, tier, site_of(self._plan.sites, tier, place), worker, message)
             self._deliver_later(burst)

@@ -128,7 +128,7 @@ class Network:
             for edge in edges:
                 if edge.upstream in sources:
                     message = EdgeMessage(request, route, edge.upstream, edge.downstream, (), (request, edge.upstream))
-                    self.bag.append((self.table.worker(route, edge.downstream, ()), message))
+                    self.bag.append((self.table.worker(route, edge.downstream, (), request), message))
 
     def follow(self, worker: str, instructions: list[Instruction]) -> None:
         for instruction in instructions:

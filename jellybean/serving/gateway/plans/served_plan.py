@@ -230,7 +230,8 @@ class ServedPlan:
                     if position is not None:
                         message.stream, message.after = position.stream, position.after
                     trace.stamp(message)
-                    worker = self.view.table.worker(route, operator, tuple((one.index, one.count) for one in path))
+                    place = tuple((one.index, one.count) for one in path)
+                    worker = self.view.table.worker(route, operator, place, key)
                     tiers = (self.view.tier_of(source, route), self.view.workers[worker].tier)
                     due_s = 0.0
                     if tiers[0] != tiers[1]:

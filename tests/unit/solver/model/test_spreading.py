@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from jellybean.planning.simulation import simulate_plan
+from jellybean_agent.brain import route_table
 from jellybean_agent.brain.plan_view import plan_view
 from jellybean_agent.brain.route_table import RouteTable
 from jellybean_agent.errors import PlanViewError
@@ -15,7 +16,7 @@ from jellybean_solver.model.evaluate import evaluate
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.plan_document import from_document, to_document
 from jellybean_solver.model.problem import Edge, EdgeKind, Problem, Sharing, Slo
-from jellybean_solver.model.spreading import alike_workers, child_operators, child_worker, groups_by_worker
+from jellybean_solver.model.spreading import alike_workers, child_operators, child_worker, groups_by_worker, turn_of
 from jellybean_solver.model.survival import without_worker
 from jellybean_solver.planning.solve import solve
 from jellybean_solver.simulation.group_simulation import GroupSimulation
@@ -85,17 +86,19 @@ def test_agents_and_simulation_agree_where_a_child_goes(plan: Plan) -> None:
     seen: Counter[str] = Counter()
     for route, one in enumerate(plan.routes):
         base = one.workers["classify"]
-        for index in range(CHILDREN):
-            path = ((index, CHILDREN),)
-            at = view.table.worker(view.table.spread(route), "classify", path)
-            group = groups.get(("classify", base))
-            assert at == (base if group is None else child_worker(group, base, path))
-            assert view.table.worker(route, "classify", path) == base
-            seen[at] += 1
-            assert at in view.table.workers(view.table.spread(route))
+        for number in range(100):
+            for index in range(CHILDREN):
+                path, key = ((index, CHILDREN),), f"g1-{number}"
+                at = view.table.worker(view.table.spread(route), "classify", path, key)
+                group = groups.get(("classify", base))
+                assert at == (base if group is None else child_worker(group, turn_of(number), path))
+                assert view.table.worker(route, "classify", path, key) == base
+                seen[at] += 1
+                assert at in view.table.workers(view.table.spread(route))
         assert view.table.workers(route) == frozenset(one.workers.values())
         assert view.table.plain(view.table.spread(route)) == route
-    assert len(seen) > 1
+    for group in plan.spread["classify"]:
+        assert max(seen[name] for name in group) <= 1.1 * min(seen[name] for name in group)
 
 
 def test_workers_that_are_not_alike_are_refused(plan: Plan) -> None:
@@ -122,4 +125,11 @@ def test_a_table_without_groups_has_one_number_a_route() -> None:
     table = RouteTable([{"a": "w1"}, {"a": "w2"}])
     assert len(table) == 2
     assert table.spread(1) == table.plain(1) == 1
-    assert table.worker(1, "a", ((3, 4),)) == "w2"
+    assert table.worker(1, "a", ((3, 4),), "r") == "w2"
+
+
+def test_every_id_has_a_turn() -> None:
+    """Of whatever form: all senders of a request's messages must agree."""
+    for request in ("", "-", "r", "g-12", "g-" + "9" * 400, "g-١٢", "12", "g-1x", "\ud7ff"):
+        assert 0.0 <= route_table.turn_of(request) < 1.0
+    assert route_table.turn_of("g-12") == turn_of(12)
