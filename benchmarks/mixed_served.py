@@ -106,8 +106,9 @@ def _make(published: Path, project: Path) -> None:
     for pool in fleet["workers"].values():
         pool["speed"] = 0.5  # emulated: a worker is busy as long as the profile says
     fleet["limits"]["utilisation"] = "auto"
-    profiles = re.sub(r"(\d+(?:\.\d+)?) ms", _slower, (published / "profiles.yaml").read_text(encoding="utf-8"))
-    (project / "profiles.yaml").write_text(profiles, encoding="utf-8")
+    head, operators, rest = (published / "profiles.yaml").read_text(encoding="utf-8").partition("\noperators:")
+    slower = re.sub(r"(\d+(?:\.\d+)?) ms", _slower, rest)  # but for the hop before, which is real
+    (project / "profiles.yaml").write_text(head + operators + slower, encoding="utf-8")
     for name, document in (("workflow", workflow), ("infrastructure", fleet)):
         (project / f"{name}.yaml").write_text(json.dumps(document), encoding="utf-8")
 
