@@ -92,7 +92,7 @@ def validate(
         warn(f"{folder / WORKFLOW_FILE}: {reason}")
     parts = written_projects(project)
     if json:
-        outdated = [entry.to_dict() for part in parts.values() for entry in part.stale]
+        outdated = [entry.to_dict() for part in parts.values() for entry in part.all_stale]
         lists = _json_lists(todos, fixed, removed, comments)
         more = {"stale": outdated, "not_served": [*unserved.values()]}
         print_json({"valid": True, "problems": [], **lists, **{key: value for key, value in more.items() if value}})

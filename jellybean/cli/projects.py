@@ -97,7 +97,7 @@ def _warn(project: AnyProject, *, shows_times: bool) -> None:
 def warn_about_stale_profiles(project: AnyProject) -> None:
     """Warn about the stale profiles that `--stale` accepts."""
     for part in written_projects(project).values():
-        for entry in part.stale if part.accept_stale else ():
+        for entry in part.all_stale if part.accept_stale else ():
             warn(f"stale: {entry.problem}")
 
 

@@ -83,6 +83,11 @@ class Project:
         """The projects of which a plan is made, one of them: without cascades, and with each."""
         return (replace(self, alternatives=()), *self.alternatives)
 
+    @property
+    def all_stale(self) -> tuple[StaleProfile, ...]:
+        """The stale entries of all candidates."""
+        return tuple(dict.fromkeys(one for project in self.candidates for one in project.stale))
+
 
 def load_project(
     directory: Path,
@@ -214,7 +219,7 @@ def _load(directory: Path, overrides: Sequence[str], *, profiles: bool, files: b
     refused = SEVERAL if several else NEEDS_MODELS if profiles and not files else ""
     workflow, cascades = without_cascades(written, refused)
     profiled = validate_tree(ProfilesDocument, trees["profiles"]) if profiles else None
-    check_measured(workflow, profiled, cascades)
+    check_measured(written, profiled)
     table = check_sites_that_differ(workflow, infrastructure, profiled)
     in_any_site = infrastructure
     if infrastructure.document is not None and table is not None:
@@ -239,11 +244,12 @@ def _with_cascades(project: Project, checked: CheckedProject, cascades: Sequence
     for cascade in cascades:
         if (found := checked_cascade(cascade, checked)) is not None:
             own = checked_project(project.directory, *found)
-            alternatives.append(replace(own, cascade=cascade))
+            replaced = {(cascade.operator, variant) for variant in cascade.whole.variants}
+            others = [one for one in project.stale if not {(e.operator, e.variant) for e in one.entries} <= replaced]
+            alternatives.append(replace(own, cascade=cascade, stale=(*others, *own.stale)))
     if problems := checked.problems:
         raise DocumentError(problems)
-    stale = (*project.stale, *(one for own in alternatives for one in own.stale))
-    return replace(project, stale=stale, alternatives=tuple(alternatives))
+    return replace(project, alternatives=tuple(alternatives))
 
 
 def read_profiles(directory: Path) -> ProfilesDocument | None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from jellybean.documents import Project, build_problem
+from jellybean.documents import Project, build_cuts, build_problem
 from jellybean.planning.planned import Planned
 from jellybean_solver import (
     VALUE_TOLERANCE,
@@ -24,22 +24,25 @@ from jellybean_solver import (
 )
 
 Progress = Callable[[float, float, str], None]
-PlanOne = Callable[[Project, bool, Progress], Planned]  # a project without alternatives, whether to compare, progress
+# Plans a project without alternatives: whether to compare, fraction of the time left that it may take, progress.
+PlanOne = Callable[[Project, bool, float, Progress], Planned]
 
 
 def best_of_candidates(project: Project, plan_one: PlanOne, compare: bool, report: Progress) -> Planned:
-    """The best of the plans without cascades, and with each; if there is none, the reasons are those without."""
+    """The best of the plans without cascades, and with each; if there is none, the reasons of the one nearest to it.
+
+    Each candidate has an equal part of the time. OutOfTimeError if it ends before any plan is found.
+    """
     candidates, started = project.candidates, time.perf_counter()
     search = _Candidates(len(candidates), plan_one, report, compare)
     for number, one in enumerate(candidates):
         search.try_one(number, one)
-    if search.plain is None or (search.best is None and search.late is not None):
-        raise search.late or OutOfTimeError("no candidate was planned in time")
     solve_s = time.perf_counter() - started
-    if search.best is None:
-        note = f"that is without cascades; with one, none of {len(candidates) - 1} gives a plan either"
-        return replace(search.plain, reasons=(*search.plain.reasons, note), solve_s=solve_s)
-    return replace(search.answer(search.best), solve_s=solve_s)
+    if search.best is not None:
+        return replace(search.answer(search.best), solve_s=solve_s)
+    if search.late is not None or search.plain is None:
+        raise search.late or OutOfTimeError("no candidate was planned in time")
+    return replace(search.refusal(search.plain), solve_s=solve_s)
 
 
 class _Candidates:
@@ -51,30 +54,43 @@ class _Candidates:
         self.plain: Planned | None = None
         self.late: OutOfTimeError | None = None
         self._bounds: list[float] = []  # in the order of the objective: of the cost, or of the accuracy with its sign
+        self._nearest: tuple[float, str, Planned] | None = None  # least p99 latency that a candidate was found for
 
     def try_one(self, number: int, one: Project) -> None:
-        """Plan a candidate, unless its bound says that it is not better than the best so far."""
-        cost = self.best.plan.cost.total_usd_per_h if self.best is not None and self.best.plan is not None else math.inf
-        if one.workflow.objective is Objective.COST and math.isfinite(cost):
-            least = least_usd_per_h(build_problem(one))
-            if least >= cost * (1.0 - VALUE_TOLERANCE):
-                self._bounds.append(least)
-                return
+        """Plan a candidate, unless its bound says that it is worse than the best so far."""
+        least = _least_usd_per_h(one)
+        plan = self.best.plan if self.best is not None else None
+        if plan is not None and least is not None and least > plan.cost.total_usd_per_h * (1.0 + VALUE_TOLERANCE):
+            self._bounds.append(least)
+            return
         name = "no cascade" if one.cascade is None else f"{one.cascade.operator} {one.cascade.variant}"
 
         def progress(done: float, total: float, label: str) -> None:
             self._report(number + done / max(total, 1e-9), self._count, f"{name}: {label}")
 
         try:
-            planned = self._plan_one(one, self._compare and number == 0, progress)
+            planned = self._plan_one(one, self._compare and number == 0, 1.0 / (self._count - number), progress)
         except OutOfTimeError as error:
             self.late = error
-            self._bounds.append(-math.inf)
+            self._bounds.append(-math.inf if least is None else least)
             return
         self.plain = planned if number == 0 else self.plain
         self._bounds.append(_bound(planned))
         if planned.plan is not None and (self.best is None or _rank(planned) < _rank(self.best)):
             self.best = planned
+        p99_s = planned.nearest_p99_s
+        if planned.plan is None and p99_s is not None and (self._nearest is None or p99_s < self._nearest[0]):
+            self._nearest = p99_s, name, planned
+
+    def refusal(self, plain: Planned) -> Planned:
+        """Why there is no plan: of the candidate with the least p99 latency if that is what is missed, else of none."""
+        others = self._count - 1
+        if self._nearest is None or self._nearest[2] is plain:
+            note = f"that is without cascades; with one, none of {others} gives a plan either"
+            return replace(plain, reasons=(*plain.reasons, note))
+        _, name, planned = self._nearest
+        note = f"that is with the cascade {name}, the nearest of {others} and of the workflow without"
+        return replace(planned, reasons=(*planned.reasons, note))
 
     def answer(self, best: Planned) -> Planned:
         """The best plan, with the certificate of all candidates."""
@@ -102,6 +118,16 @@ class _Candidates:
         if kept is None:
             return (Baseline(name, "infeasible", None, None, None, (*plain.reasons, "infeasible")[0]),)
         return (Baseline(name, plain.status, kept.cost, kept.accuracy, kept.selection, ""), *plain.baselines)
+
+
+def _least_usd_per_h(project: Project) -> float | None:
+    """A bound on the cost of a candidate's plans; None if there is none without a search (an accuracy, or cut models).
+
+    A plan that cuts another operator's model may cost less than all plans of whole models.
+    """
+    if project.workflow.objective is not Objective.COST or build_cuts(project):
+        return None
+    return least_usd_per_h(build_problem(project))
 
 
 def _rank(planned: Planned) -> tuple[float, float]:

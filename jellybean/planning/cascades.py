@@ -68,13 +68,16 @@ def cascade_lines(plan: Plan) -> Iterator[str]:
 
 def as_planned(project: AnyProject, plan: Plan | None) -> AnyProject:
     """The project with the cascade that a plan uses, or without any."""
-    if not isinstance(project, Project) or not project.alternatives:
-        return project
+    return workflow_as_planned(project, plan) if isinstance(project, Project) else project
+
+
+def workflow_as_planned(project: Project, plan: Plan | None) -> Project:
+    """The same of a project of one workflow."""
     used = {(cascade.operator, cascade.variant) for cascade in planned_cascades(plan)} if plan is not None else set()
     for one in project.alternatives:
         if one.cascade is not None and (one.cascade.operator, one.cascade.variant) in used:
             return one
-    return replace(project, alternatives=())
+    return replace(project, alternatives=()) if project.alternatives else project
 
 
 def refuse_cascades(project: AnyProject, command: str) -> None:

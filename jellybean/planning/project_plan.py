@@ -75,8 +75,9 @@ def plan_project(
     if isinstance(project, Project) and project.alternatives:
         clock = limited(time_limit_s, time.monotonic)
 
-        def plan_one(one: Project, compare_it: bool, progress: Progress) -> Planned:
-            return plan_project(one, gap=gap, time_limit_s=clock.left(), compare=compare_it, progress=progress)
+        def plan_one(one: Project, compare_it: bool, part: float, progress: Progress) -> Planned:
+            limit_s = clock.share(part).left()
+            return plan_project(one, gap=gap, time_limit_s=limit_s, compare=compare_it, progress=progress)
 
         return best_of_candidates(project, plan_one, compare, report)
     report(0, 100, "cheapest plan")

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from jellybean.display import formats
 from jellybean.documents import Project
 from jellybean.documents.provenance.changes import Part
+from jellybean.planning.cascades import workflow_as_planned
 from jellybean_solver import Plan, selection_shares
 
 _DATA = frozenset({"inputs", "stream_ids", "labels", "labels_of", "metric"})  # content of a run that is no model
@@ -17,6 +18,7 @@ _DIGITS = 0.005  # difference of two accuracies that were measured alike, in per
 
 def stale_accuracy_text(project: Project, plan: Plan) -> str:
     """A sentence with the changes since the plan's accuracy was measured, and the next step; empty without any."""
+    project = workflow_as_planned(project, plan)
     if plan.accuracy is None or not (changes := list(_changes(project, plan))):
         return ""
     folder = shlex.quote(str(project.directory))

@@ -198,7 +198,11 @@ class _Decision:
     def _is_own(self, entry: Entry) -> bool:
         """False for entries of a workflow with a cascade that are those of the workflow without."""
         cascade = self.project.cascade
-        return cascade is None or entry.part is Part.ACCURACY or entry.operator in cascade.variants
+        if cascade is None:
+            return True
+        if self.scope.rows_only and self._profile(entry) is None:
+            return False  # rows of one type alone would be a cascade without its share of requests
+        return entry.part is Part.ACCURACY or entry.operator in cascade.variants
 
     def _why(self, entry: Entry, present: bool, *, hand: bool) -> str:
         """Why an entry should be measured; empty if it need not. `--fresh` leaves what cannot be measured here."""

@@ -15,11 +15,11 @@ from jellybean_agent.brain.wiring import OperatorWiring
 class InputJoin:
     """The joins of one worker. `remembered`: number of finished joins whose repeated messages are recognised.
 
-    `routes`: how many numbers of routes there are.
+    `route_count`: how many numbers of routes there are.
     """
 
-    def __init__(self, worker: str, wiring: Mapping[str, OperatorWiring], routes: int, remembered: int) -> None:
-        self._worker, self._wiring, self._routes = worker, wiring, routes
+    def __init__(self, worker: str, wiring: Mapping[str, OperatorWiring], route_count: int, remembered: int) -> None:
+        self._worker, self._wiring, self._route_count = worker, wiring, route_count
         self._edge_kinds = {(up, operator): kind for operator, wires in wiring.items() for up, kind in wires.inputs}
         self._single = {  # operators that have nothing to wait for
             operator for operator, wires in wiring.items() if len(wires.inputs) == 1 and wires.inputs[0][1] != "gather"
@@ -32,8 +32,8 @@ class InputJoin:
         kind = self._edge_kinds.get(edge)
         if kind is None:
             return f"worker {self._worker} has no edge from {edge[0]!r} to {edge[1]!r}"
-        if not 0 <= message.route < self._routes:
-            return f"route {message.route} does not exist: the plan has {self._routes}"
+        if not 0 <= message.route < self._route_count:
+            return f"route {message.route} does not exist: the plan has {self._route_count}"
         if kind == "gather" and not message.path:
             return f"{edge[1]!r} gathers the children of {edge[0]!r}, but the message names no child"
         if any(not 0 <= index < max(count, 1) for index, count in message.path):
@@ -47,7 +47,7 @@ class InputJoin:
         """
         operator, request = message.downstream, message.request
         if operator in self._single:
-            return self._whole(message, requests)
+            return self._single_input(message, requests)
         is_gather = self._edge_kinds[message.upstream, operator] == "gather"
         path = message.path[:-1] if is_gather else message.path
         index, count = message.path[-1] if is_gather else (0, 1)
@@ -76,7 +76,7 @@ class InputJoin:
         self.finished.add((request, *key))
         return pending
 
-    def _whole(self, message: EdgeMessage, requests: dict[str, RequestState]) -> PendingInputs | None:
+    def _single_input(self, message: EdgeMessage, requests: dict[str, RequestState]) -> PendingInputs | None:
         """As `add`, of the only input of an operator."""
         key = (message.request, message.downstream, tuple([position[0] for position in message.path]))
         if key in self.finished:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -161,16 +161,17 @@ def _problems_of_place(cascade: Cascade) -> Iterator[tuple[DocPath, str, str]]:
             yield path, f"a cascade calls a part of {name} {part}, which is too long", problem.hint
 
 
-def check_measured(workflow: CheckedWorkflow, profiles: CheckedProfiles | None, cascades: Sequence[Cascade]) -> None:
-    """Report cascades of the profiles that the workflow does not have, unless `--set` chose the variants."""
-    if profiles is None or profiles.document is None:
+def check_measured(written: CheckedWorkflow, profiles: CheckedProfiles | None) -> None:
+    """Report cascades of the profiles that the workflow does not have as it is written, unless `--set` chose them."""
+    if profiles is None or profiles.document is None or written.document is None:
         return
-    stated = {(cascade.operator, cascade.variant) for cascade in cascades}
     for operator, variants in profiles.document.cascades.items():
+        spec = written.document.operators.get(operator)
+        if written.is_broken("operators", operator) or variants_overridden(written, operator):
+            continue
+        stated = [name for name, one in spec.variants.items() if one.cascade is not None] if spec is not None else []
         for variant in variants:
-            if (operator, variant) in stated or variants_overridden(workflow, operator):
-                continue
-            message = f"the workflow's {operator} has no cascade {variant!r}"
-            known = [name for owner, name in stated if owner == operator]
-            hint = did_you_mean(variant, known) or f"remove it, or run `{profile_command(workflow.tree.file)}`"
-            profiles.tree.add(("cascades", operator, variant), message, hint, key=True)
+            if variant not in stated:
+                message = f"the workflow's {operator} has no cascade {variant!r}"
+                hint = did_you_mean(variant, stated) or f"remove it, or run `{profile_command(written.tree.file)}`"
+                profiles.tree.add(("cascades", operator, variant), message, hint, key=True)

@@ -88,7 +88,8 @@ def _parts(cascade: Cascade, tensors: CascadeTensors | None) -> Iterator[tuple[s
     """The four operators by name."""
     own, spec, edge = cascade.whole, cascade.spec, cascade.edge
     condition, upstream, answer = spec.condition, edge.upstream, cascade.answer_output
-    first = {"variants": {spec.first: own.variants[spec.first]}, "cuts": 0}
+    whole = {"cuts": None}  # the operator's, which is 0
+    first = {"variants": {spec.first: own.variants[spec.first].model_copy(update=whole)}, "cuts": 0}
     yield cascade.first, own.model_copy(update=first)
     yield (
         cascade.unsure,
@@ -102,7 +103,7 @@ def _parts(cascade: Cascade, tensors: CascadeTensors | None) -> Iterator[tuple[s
     passed_on = _edge(cascade.unsure, ratio=MEASURED, stays_in=_stays_in(cascade))
     second = own.variants[spec.then]
     renamed = {cascade.unsure if name == upstream else name: port for name, port in second.inputs.items()}
-    variants = {spec.then: second.model_copy(update={"inputs": renamed})}
+    variants = {spec.then: second.model_copy(update={"inputs": renamed, **whole})}
     yield cascade.then, own.model_copy(update={"inputs": (passed_on,), "variants": variants, "cuts": 0})
     answers = _edge(cascade.first, output=answer), _edge(cascade.then, output=answer, gather=True)
     last = {cascade.variant: _answer(cascade, tensors)}

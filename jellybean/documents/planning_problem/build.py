@@ -132,7 +132,7 @@ def request_graph(project: Project) -> RequestGraph:
 
 def require_current(project: AnyProject) -> None:
     """StaleProfilesError with all stale entries of the project's workflows, unless they are accepted."""
-    stale = [entry for part in written_projects(project).values() if not part.accept_stale for entry in part.stale]
+    stale = [entry for part in written_projects(project).values() if not part.accept_stale for entry in part.all_stale]
     if stale:
         command = f"jellybean profile {shlex.quote(str(project.directory))}"
         step = f"run `{command}` to measure what changed, or go on with these figures: --stale"

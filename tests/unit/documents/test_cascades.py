@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ from onnx import helper
 from ruamel.yaml import YAML
 
 from jellybean.documents import build_problem, load_any_project, load_project
+from jellybean.documents.cascades.cascade import plain_workflow
+from jellybean.documents.cascades.expansion import cascade_workflow
 from jellybean.documents.cascades.measured import profiles_of, with_cascade
 from jellybean.documents.schema.cascade import Condition, parse_condition
 from jellybean.documents.writer import profiles_text
@@ -201,6 +204,25 @@ def test_what_cannot_be_a_cascade(folder: Path, old: str, new: str, message: str
     with pytest.raises(DocumentError, match=message) as caught:
         load_project(folder, profiles=False)
     assert "workflow.yaml:" in str(caught.value)
+
+
+def test_one_mistake_is_one_problem(folder: Path) -> None:
+    """The profiles of a cascade that is written wrongly are not called superfluous."""
+    write(folder, WORKFLOW.replace("first: small", "first: smal"))
+    with pytest.raises(DocumentError) as caught:
+        load_project(folder)
+    assert [problem.path for problem in caught.value.problems] == ["operators.look.variants.both.cascade.first"]
+
+
+def test_the_models_of_a_cascade_are_not_cut(folder: Path) -> None:
+    cascade = load_project(folder).alternatives[0].cascade
+    assert cascade is not None
+    look = cascade.whole
+    variants = {name: spec.model_copy(update={"cuts": 2}) for name, spec in look.variants.items()}
+    operators = {**cascade.workflow.operators, "look": look.model_copy(update={"variants": variants, "cuts": 3})}
+    written = replace(cascade, workflow=cascade.workflow.model_copy(update={"operators": operators}))
+    document = cascade_workflow(written, plain_workflow(written.workflow), None)
+    assert {spec.cuts_of(variant) for spec in document.operators.values() for variant in spec.variants} == {0}
 
 
 def test_a_gather_cannot_be_one(folder: Path) -> None:

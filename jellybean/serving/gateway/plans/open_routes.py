@@ -48,14 +48,17 @@ class OpenRoutes:
 
     def alternative(self, route: int) -> int | None:
         """The open route of the same site that shares the fewest workers; None when none has another worker."""
-        route = self._table.plain(route)
-        used = self._workers[route]
+        used, route = self._workers[route], self._table.plain(route)
         first = route - route % len(self._view.weights)
         candidates: list[tuple[int, int]] = []
         for other in range(first, first + len(self._view.weights)):
             if self._workers[other] - used and other not in self._barred and not self._is_closed(other):
                 candidates.append((len(self._workers[other] & used), other))
-        return min(candidates)[1] if candidates else None
+        if not candidates:
+            return None
+        found = min(candidates)[1]
+        spread = self._table.spread(found)
+        return found if self._is_closed(spread) else spread
 
     def bar(self, route: int) -> None:
         """Close a route until its next probe is due."""
