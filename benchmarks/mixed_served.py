@@ -89,7 +89,9 @@ _HEADINGS = tuple(key.removesuffix("_s").replace("_", " ") for key in METRICS)
 def _make(published: Path, project: Path) -> None:
     """The published documents with steps in place of models, longer times, and one random number per frame as input."""
     yaml = YAML(typ="safe", pure=True)
-    workflow, fleet = (yaml.load((published / f"{name}.yaml").read_text()) for name in ("workflow", "infrastructure"))
+    workflow, fleet = (
+        yaml.load((published / f"{name}.yaml").read_text(encoding="utf-8")) for name in ("workflow", "infrastructure")
+    )
     (project / "data").mkdir(parents=True)
     (project / "loki_steps.py").write_text(STEPS, encoding="utf-8")
     np.savez(project / "data/heldout.npz", frames=np.random.default_rng(0).random((997, 1), np.float32))

@@ -20,6 +20,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.nightly
 def test_the_candidate_that_is_nearest_to_the_target_says_why(folder: Path) -> None:
     planned = plan_project(load_project(folder, [*ONLY_THE_CASCADE, "slo.latency_p99=1 us"]))
     assert planned.plan is None
