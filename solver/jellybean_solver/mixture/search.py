@@ -2,13 +2,14 @@
 
 Workers of a shared pool may hold different sets of models. With one count for all of them the program is a relaxation;
 if its solution fits on alike workers it is exact. Else the exact program is solved for the instances that the
-relaxation uses, and the relaxation's bound stands.
+relaxation uses, and the relaxation's bound stands; if these do not fit at all, for all instances where they are few.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -21,6 +22,8 @@ from jellybean_solver.mixture.program import Goal, Held, HeldByPool, MixProgram,
 from jellybean_solver.mixture.ways import Instance, WayTable
 from jellybean_solver.model.problem import Sharing
 from jellybean_solver.outcome import Clock
+
+MOST_INSTANCES = 14  # of a pool: the sets of so many that a worker can hold are at most some thousand
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,19 @@ def best_mixture(
     exact = MixProgram(table.using(used), goal, _sets(network, used), modes).solve(
         SolveLimits(gap, clock.left(), cutoff)
     )
+    if exact is not None or not _are_few(table):
+        return MixOutcome(None if exact is None else replace(exact, bound=bound), bound)
+    everything = {instance for instance, _ in table.busy}
+    program = MixProgram(table, goal, _sets(network, everything), modes)
+    exact = program.solve(SolveLimits(gap, clock.left(), cutoff))
+    bound = math.inf if program.proven else bound
     return MixOutcome(None if exact is None else replace(exact, bound=bound), bound)
+
+
+def _are_few(table: WayTable) -> bool:
+    """True if all sets of instances that a worker of any pool can hold are few enough to list."""
+    by_pool = Counter(pool for _, pool in table.busy)
+    return max(by_pool.values(), default=0) <= MOST_INSTANCES
 
 
 def _is_exact(network: Network, found: Mixture) -> bool:

@@ -144,6 +144,7 @@ def _of_variant(
         planned,
         inputs=rates.edges[planned.name],
         rate_per_s=rates.by_operator[planned.name],
+        batch={pool: planned.batch[pool] for pool in pools},
         service=service,
         message_bytes=dict(variant.message_bytes),
         memory_bytes={pool: variant.memory_bytes[pool] for pool in pools if pool in variant.memory_bytes},

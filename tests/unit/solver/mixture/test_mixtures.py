@@ -28,7 +28,7 @@ from jellybean_solver import (
 )
 from jellybean_solver.model.problem import ServiceTime, Variant
 from tests import plan_check
-from tests.support.small_problems import box, operator, problem, variant
+from tests.support.small_problems import EndToEnd, box, operator, problem, variant
 
 SMALL_S, LARGE_S = 0.1, 0.4
 
@@ -201,3 +201,22 @@ def test_a_mean_below_the_target_is_a_violation() -> None:
     plan = planned(reading(85.0))
     complaints = evaluate(reading(86.0), plan).violations
     assert complaints == ("mean accuracy 85 is below the target of 86",)
+
+
+def test_variants_that_fit_beside_another_where_the_first_choice_does_not() -> None:
+    """Both variants of `read` are as accurate; the relaxation takes the one that no worker can hold beside `look`."""
+    look = operator("look", ["camera"], variant("only", {"box": 0.1}, {"read": 1.0}, {"box": 2.0}))
+    read = operator(
+        "read",
+        ["look"],
+        variant("large", {"box": 0.001}, memory_bytes={"box": 1.0}),
+        variant("small", {"box": 0.001}, memory_bytes={"box": 0.0}),
+    )
+    accuracy = EndToEnd(("look", "read"), {("only", "large"): 99.0, ("only", "small"): 99.0})
+    asked = replace(
+        problem(look, read, pools=[box(2, memory=2.0)], accuracy=accuracy, rate_per_s=12.0),
+        objective=Objective.MEAN_ACCURACY,
+    )
+    plan = planned(asked)
+    assert plan.selection["read"] == "small"
+    assert plan.accuracy == 99.0
