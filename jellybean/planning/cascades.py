@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 
 from jellybean.display import formats
 from jellybean.documents import AnyProject, Project
+from jellybean.documents.cascades.cascade import FIRST, THEN, UNSURE, part_name
 from jellybean.errors import InputError
 from jellybean_agent import BUILTIN_STEPS_MODULE
-from jellybean_solver import Plan
+from jellybean_solver import Plan, PlannedOperator
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +34,16 @@ def planned_cascades(plan: Plan) -> tuple[PlannedCascade, ...]:
     known = {operator.name: operator for operator in plan.operators}
     found: list[PlannedCascade] = []
     for name, own in known.items():
-        parts = [known.get(f"{name}.{part}") for part in ("first", "unsure", "then")]
-        first, unsure, then = parts
+        first, unsure, then = (known.get(part_name(name, part)) for part in (FIRST, UNSURE, THEN))
         if first is None or unsure is None or then is None or [edge.upstream for edge in then.inputs] != [unsure.name]:
             continue
         passed_on = then.inputs[0].ratio
-        found.append(PlannedCascade(name, own.variant, first.variant, then.variant, _condition(plan, name), passed_on))
+        found.append(PlannedCascade(name, own.variant, first.variant, then.variant, _condition(unsure), passed_on))
     return tuple(found)
 
 
-def _condition(plan: Plan, operator: str) -> str:
+def _condition(unsure: PlannedOperator) -> str:
     """The condition of a cascade as text, from the arguments of its step."""
-    unsure = next(one for one in plan.operators if one.name == f"{operator}.unsure")
     python = unsure.model.python if unsure.model is not None else None
     if python is None or python.function != f"{BUILTIN_STEPS_MODULE}:unsure":
         return ""
@@ -57,7 +56,7 @@ def cascade_lines(plan: Plan) -> Iterator[str]:
     for cascade in planned_cascades(plan):
         tiers = [
             " and ".join(dict.fromkeys(place.tier for place in plan.placements if place.operator == name))
-            for name in (f"{cascade.operator}.first", f"{cascade.operator}.then")
+            for name in (part_name(cascade.operator, FIRST), part_name(cascade.operator, THEN))
         ]
         when = f" ({cascade.when})" if cascade.when else ""
         yield (

@@ -32,10 +32,10 @@ def selection_lines(plan: Plan) -> Iterator[str]:
 
 
 def spread_lines(plan: Plan) -> Iterator[str]:
-    """One line if the children of a request go round workers that are alike."""
+    """One line if the children of a request are spread over identical workers."""
     if plan.spread:
-        rounds = ", ".join(f"{name} ({' + '.join(str(len(one)) for one in own)})" for name, own in plan.spread.items())
-        yield f"the children of a request go round the workers that are alike: {rounds}"
+        groups = ", ".join(f"{name} ({' + '.join(str(len(one)) for one in own)})" for name, own in plan.spread.items())
+        yield f"the children of a request are spread round-robin over identical workers: {groups}"
 
 
 def is_accuracy_maximised(plan: Plan) -> bool:

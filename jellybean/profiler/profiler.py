@@ -137,7 +137,8 @@ def _profile_part(
         document = file.with_cascades(by_hand_marked(known)) if project.cascade is None else known
         if document != known:
             file.write(document)
-        return Profiled(document, tuple(_ratio_notes(project, document)), todo, written=document != known)
+        told = (*_ratio_notes(project, document), *_never_measured(project, known, scope))
+        return Profiled(document, told, todo, written=document != known)
     types_here = todo.here - scope.machines.keys()
     require_devices(project, todo.of_types(types_here))
     cache = Cache.open(project.directory, resume=not scope.fresh)
@@ -221,6 +222,13 @@ def _measurements(
     speeds_of(project)
     devices_of(project)
     return todo_of(project, known, scope, {1, *batch_sizes})
+
+
+def _never_measured(project: Project, known: ProfilesDocument, scope: Scope) -> Iterator[str]:
+    """A note on a cascade of which `--merge` measures nothing, as rows of one type would be all that is known of it."""
+    cascade = project.cascade
+    if cascade is not None and scope.rows_only and cascade.unsure not in known.operators:
+        yield f"{cascade.operator} {cascade.variant}, a cascade, was never measured: run profile without --merge first"
 
 
 def _ratio_notes(project: Project, document: ProfilesDocument) -> Iterator[str]:

@@ -1,10 +1,11 @@
 """Which worker a message goes to: by its route, and where children are spread, by their index too.
 
-A request's first child begins the round where its turn says, which is the same for all that send to it: the numbers at
-the end of requests' ids, times the golden ratio, are spread evenly over the round, whatever the number of children.
+Children are spread round-robin over a group of identical workers. All senders compute where the round of a request
+begins from the number at the end of its id: multiples of the golden ratio are spread evenly over the group, whatever
+the numbers of children.
 
-A plan of N routes whose children are spread has 2 N numbers: on route N + r the children of a request go round the
-workers that are alike to those of route r, on route r they do not. So a request can avoid a worker that is gone.
+A plan of N routes whose children are spread has 2 N numbers: over route N + r the children of a request are spread,
+over route r they all go to the workers of route r. So a request can avoid a worker that is gone.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from dataclasses import dataclass, field
 
 from jellybean_agent.brain.messages import FanOutPath
 
-Group = tuple[str, ...]  # workers that are alike
+Group = tuple[str, ...]  # identical workers
 _GOLDEN = (5**0.5 - 1) / 2
 _DIGITS = 9  # of an id's number that count: more would lose the fraction
 
 
-def turn_of(request: str) -> float:
-    """Where in [0, 1) of a round the children of a request begin; as `turn_of` of the solver's spreading.py."""
+def round_robin_offset(request: str) -> float:
+    """Where in [0, 1) of a group the round of a request's children begins, as in the solver's spreading.py."""
     digits = request.rpartition("-")[2][-_DIGITS:]
     number = int(digits) if digits.isascii() and digits.isdigit() else zlib.crc32(request.encode())
     return number * _GOLDEN % 1.0
@@ -53,7 +54,7 @@ class RouteTable:
         group = self.groups.get((operator, base)) if path else None
         if group is None:
             return base
-        return group[(int(turn_of(request) * len(group)) + sum(index for index, _ in path)) % len(group)]
+        return group[(int(round_robin_offset(request) * len(group)) + sum(index for index, _ in path)) % len(group)]
 
     def workers(self, number: int) -> frozenset[str]:
         """All workers that a request on this route may reach."""

@@ -15,7 +15,13 @@ from jellybean.documents.schema.workflow import InputSpec, OperatorSpec, Workflo
 from jellybean.quantities import did_you_mean, quoted
 
 NEEDS_MODELS = "a cascade is planned where the files of its models are: what flows in it is read from them"
+FIRST, UNSURE, THEN = "first", "unsure", "then"  # the parts of a cascade, after the operator's name
 SEVERAL = "several workflows on one fleet, and sites that differ, are planned without cascades"
+
+
+def part_name(operator: str, part: str) -> str:
+    """Name of the operator that is a part of a cascade."""
+    return f"{operator}.{part}"
 
 
 @dataclass(frozen=True)
@@ -52,17 +58,17 @@ class Cascade:
     @property
     def first(self) -> str:
         """Name of the operator that runs the first variant."""
-        return f"{self.operator}.first"
+        return part_name(self.operator, FIRST)
 
     @property
     def unsure(self) -> str:
         """Name of the operator that passes inputs on."""
-        return f"{self.operator}.unsure"
+        return part_name(self.operator, UNSURE)
 
     @property
     def then(self) -> str:
         """Name of the operator that runs the second variant."""
-        return f"{self.operator}.then"
+        return part_name(self.operator, THEN)
 
     @property
     def variants(self) -> dict[str, str]:

@@ -51,7 +51,7 @@ class MixSettings:
     judgements: int = 5  # plans that the judge sees
     judged_below: float = 1.1  # a first plan that is later than this multiple, by the coarse simulation, is not judged
     aim: float = 0.99  # multiple of the target at which the corrected coarse simulation counts as in time
-    climbs: int = 4  # plans that the judge sees once the search ends with one in time
+    refinements: int = 4  # plans that the judge sees once the search ends with one in time
     near: float = 1.08  # multiple of the target up to which a corrected coarse figure may be that of a plan in time
     level_step: float = 0.95  # one step of an operator's utilisation
     finer_step: float = 0.98  # the same once a plan is in time

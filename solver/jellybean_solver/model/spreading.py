@@ -1,8 +1,8 @@
-"""Children of a fan-out that go round the workers that are alike, instead of all to the one on their request's route.
+"""Children of a fan-out, round-robin over identical workers instead of all to the one on their request's route.
 
 A frame with eighteen cars, all classified by one worker, waits for eighteen runs or for large batches; spread over nine
-workers it waits for two. Workers are alike if they run the same variant in one pool at the same planned rate: then each
-still gets its planned share, in the same tier and with the same accuracy.
+workers it waits for two. Workers are identical here if they run the same variant in one pool at the same planned rate:
+then each still gets its planned share, in the same tier and with the same accuracy.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def child_operators(plan: Plan) -> tuple[str, ...]:
     return tuple(operator.name for operator in plan.operators if depth[operator.name] > 0)
 
 
-def alike_workers(plan: Plan) -> dict[str, tuple[tuple[str, ...], ...]]:
-    """Operator below a fan-out -> groups of two or more workers that are alike; empty for a plan with several sites."""
+def identical_workers(plan: Plan) -> dict[str, tuple[tuple[str, ...], ...]]:
+    """Operator below a fan-out -> groups of two or more identical workers; empty for a plan with several sites."""
     found: dict[str, tuple[tuple[str, ...], ...]] = {}
     for name in () if plan.sites else child_operators(plan):
         groups: dict[tuple[str, str], list[list[str]]] = {}
@@ -52,24 +52,24 @@ def _is_equal(rate: float, other: float) -> bool:
     return abs(rate - other) <= RATE_TOLERANCE * max(rate, other)
 
 
-def turn_of(number: int) -> float:
-    """Where in [0, 1) of a round the children of the request with this number begin.
+def round_robin_offset(number: int) -> float:
+    """Where in [0, 1) of a group the round of a request's children begins, by the request's number.
 
     Multiples of the golden ratio are spread evenly, so that requests with few children begin all over the round.
     """
     return number * GOLDEN % 1.0
 
 
-def child_worker(group: Sequence[str], turn: float, path: Path) -> str:
-    """The worker of a child: as many places on from the request's turn as its index says."""
-    return group[(int(turn * len(group)) + sum(index for index, _ in path)) % len(group)]
+def child_worker(group: Sequence[str], offset: float, path: Path) -> str:
+    """The worker of a child: as many places after the request's offset as its index says."""
+    return group[(int(offset * len(group)) + sum(index for index, _ in path)) % len(group)]
 
 
 def spread_complaints(plan: Plan) -> list[str]:
-    """Why a plan's groups are not of workers that are alike; empty if they are."""
-    alike = alike_workers(plan)
+    """Why a plan's groups are not of identical workers; empty if they are."""
+    alike = identical_workers(plan)
     return [
-        f"spread: {', '.join(group)} are not alike for {name}"
+        f"spread: {', '.join(group)} are not identical for {name}"
         for name, groups in plan.spread.items()
         for group in groups
         if not any(set(group) <= set(own) for own in alike.get(name, ()))

@@ -19,7 +19,7 @@ from jellybean_solver.mixture.ways import WayTable, all_ways
 from jellybean_solver.model.evaluate import evaluate
 from jellybean_solver.model.plan import Certificate, Plan
 from jellybean_solver.model.problem import Objective, Problem
-from jellybean_solver.model.spreading import alike_workers
+from jellybean_solver.model.spreading import identical_workers
 from jellybean_solver.model.survival import lost_workers, without_worker
 from jellybean_solver.outcome import Clock, Termination, termination_of
 from jellybean_solver.planning.infeasibility import Infeasibility
@@ -142,7 +142,7 @@ class _MixSearch:
             complaints = "; ".join(evaluation.violations)
             raise SolverError(f"the plan found contradicts the problem ({complaints}); please report this problem")
         plan = evaluation.stated(draft)
-        return replace(plan, spread=alike_workers(plan)) if self.problem.may_mix and not even else plan
+        return replace(plan, spread=identical_workers(plan)) if self.problem.may_mix and not even else plan
 
     def solution(self, plan: Plan, *, late: bool = False) -> Solution:
         """The solution with its certificate. `late`: time ended."""

@@ -69,17 +69,17 @@ class ModeSearch:
             if judged <= 1.0:
                 self.level_step = self.settings.finer_step
         if judged <= 1.0:
-            self._climb(step)
+            self._refine(step)
         return self
 
-    def _climb(self, step: _Step) -> None:
+    def _refine(self, step: _Step) -> None:
         """Better plans that the coarse simulation puts near the target, on either side: the judge sees the best first.
 
         Its figures scatter by several percent, so that among the plans that it rejects some are in time. After one that
         is late, only faster ones are seen, and once there are none, those of half the step.
         """
         slowest, finest = self.settings.near / self.correction, math.sqrt(self.level_step)
-        for _ in range(self.settings.climbs):
+        for _ in range(self.settings.refinements):
             near = [one for one in self._better(step) if one.slowness < slowest]
             if not near and self.level_step < finest:
                 self.level_step = finest

@@ -22,7 +22,7 @@ from jellybean_solver.model.flows import link_s
 from jellybean_solver.model.plan import Plan, PlannedOperator
 from jellybean_solver.model.problem import EdgeKind
 from jellybean_solver.model.route_drawing import RouteDrawer, own_routes
-from jellybean_solver.model.spreading import groups_by_worker, turn_of
+from jellybean_solver.model.spreading import groups_by_worker, round_robin_offset
 from jellybean_solver.model.streams import RequestStream, arrival_times, request_streams
 from jellybean_solver.simulation.result import nearest_rank
 
@@ -33,14 +33,14 @@ WARMUP = 0.1  # requests before them, as a share
 
 @dataclass(slots=True)
 class _Request:
-    """`route`: index; `turn`: where its children begin a round; `missing`: answers that are not there yet.
+    """`route`: index; `offset`: where the round of its children begins; `missing`: answers that are not there yet.
 
     `waiting`: requests that a join or gather holds.
     """
 
     arrived_s: float
     route: int
-    turn: float
+    offset: float
     missing: float
     waiting: dict[tuple[str, str], float] = field(default_factory=dict)
     opened: dict[str, float] = field(default_factory=dict)  # operator that gathers -> children not there yet
@@ -118,7 +118,8 @@ class GroupSimulation:
         warmup_s = WARMUP * self.requests / stream.rate_per_s
         end_s = warmup_s + self.requests / stream.rate_per_s
         for time in arrival_times([(end_s, stream.rate_per_s)], stream.arrivals, self.rng):
-            request = _Request(time, routes[drawer.draw()], turn_of(next(self.arrived)), float(len(stream.sinks)))
+            offset = round_robin_offset(next(self.arrived))
+            request = _Request(time, routes[drawer.draw()], offset, float(len(stream.sinks)))
             self._at(time, self._enter, (request, stream, time >= warmup_s))
 
     def _enter(self, data: tuple[_Request, RequestStream, bool]) -> None:
@@ -157,7 +158,7 @@ class GroupSimulation:
         group = self.groups.get((reader, at), ())
         if kind is EdgeKind.GATHER or len(group) < 2 or not sent:
             return [(at, sent)]
-        first, size = int(request.turn * len(group)), len(group)
+        first, size = int(request.offset * len(group)), len(group)
         return [(group[(first + k) % size], (sent + size - 1 - k) // size) for k in range(min(size, sent))]
 
     def _open(self, request: _Request, reader: str, sent: int, parents: int) -> None:

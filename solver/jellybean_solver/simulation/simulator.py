@@ -21,7 +21,7 @@ from jellybean_solver.model.plan import Plan, PlannedOperator, PlannedWorker
 from jellybean_solver.model.problem import Arrivals, EdgeKind
 from jellybean_solver.model.route_drawing import RouteDrawer, own_routes
 from jellybean_solver.model.sites import most_sites, site_of, worker_at
-from jellybean_solver.model.spreading import GOLDEN, child_worker, groups_by_worker, turn_of
+from jellybean_solver.model.spreading import GOLDEN, child_worker, groups_by_worker, round_robin_offset
 from jellybean_solver.model.stream_assignment import StreamDrawer
 from jellybean_solver.model.streams import RequestStream, arrival_times, request_streams
 from jellybean_solver.simulation.answers import Answers, Path
@@ -217,8 +217,8 @@ class _Simulation:
 
     def _arrive(self, traffic: _Traffic, _: None) -> None:
         stream, route, place = traffic.stream, traffic.routes[traffic.drawer.draw()], traffic.place
-        turn = next(self._arrived)
-        request = str(turn)
+        arrived = next(self._arrived)
+        request = str(arrived)
         self._open[request] = _Open(self._now, Answers(stream.sinks), stream.workflow)
         self._requests[stream.workflow].offered += self._window.holds(self._now)
         if self._observer is not None:
@@ -236,7 +236,7 @@ class _Simulation:
                 number += len(self._plan.routes) * most_sites(self._plan.sites)
             burst: _Burst = {}
             for path in paths:
-                worker = base if group is None else child_worker(group, turn_of(turn), path)
+                worker = base if group is None else child_worker(group, round_robin_offset(arrived), path)
                 message = SourceMessage(request, number, edge.upstream, edge.downstream, path)
                 self._send(burst, tier, site_of(self._plan.sites, tier, place), worker, message)
             self._deliver_later(burst)

@@ -16,7 +16,13 @@ from jellybean_solver.model.evaluate import evaluate
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.plan_document import from_document, to_document
 from jellybean_solver.model.problem import Edge, EdgeKind, Problem, Sharing, Slo
-from jellybean_solver.model.spreading import alike_workers, child_operators, child_worker, groups_by_worker, turn_of
+from jellybean_solver.model.spreading import (
+    child_operators,
+    child_worker,
+    groups_by_worker,
+    identical_workers,
+    round_robin_offset,
+)
 from jellybean_solver.model.survival import without_worker
 from jellybean_solver.planning.solve import solve
 from jellybean_solver.simulation.group_simulation import GroupSimulation
@@ -52,7 +58,7 @@ def plan() -> Plan:
 
 def test_a_plan_that_may_mix_spreads_its_children(plan: Plan) -> None:
     assert child_operators(plan) == ("classify",)  # what gathers them has one request again
-    assert plan.spread == alike_workers(plan) != {}
+    assert plan.spread == identical_workers(plan) != {}
     for group in plan.spread["classify"]:
         rates = [plan.worker_by_name[name].rates_per_s["classify"] for name in group]
         assert rates == pytest.approx([rates[0]] * len(rates), rel=1e-6)
@@ -91,7 +97,7 @@ def test_agents_and_simulation_agree_where_a_child_goes(plan: Plan) -> None:
                 path, key = ((index, CHILDREN),), f"g1-{number}"
                 at = view.table.worker(view.table.spread(route), "classify", path, key)
                 group = groups.get(("classify", base))
-                assert at == (base if group is None else child_worker(group, turn_of(number), path))
+                assert at == (base if group is None else child_worker(group, round_robin_offset(number), path))
                 assert view.table.worker(route, "classify", path, key) == base
                 seen[at] += 1
                 assert at in view.table.workers(view.table.spread(route))
@@ -131,5 +137,5 @@ def test_a_table_without_groups_has_one_number_a_route() -> None:
 def test_every_id_has_a_turn() -> None:
     """Of whatever form: all senders of a request's messages must agree."""
     for request in ("", "-", "r", "g-12", "g-" + "9" * 400, "g-١٢", "12", "g-1x", "\ud7ff"):
-        assert 0.0 <= route_table.turn_of(request) < 1.0
-    assert route_table.turn_of("g-12") == turn_of(12)
+        assert 0.0 <= route_table.round_robin_offset(request) < 1.0
+    assert route_table.round_robin_offset("g-12") == round_robin_offset(12)
