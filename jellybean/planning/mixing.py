@@ -10,9 +10,9 @@ from jellybean_solver import Objective, Plan, Problem, selection_shares
 
 
 def require_one_selection(problem: Problem, command: str) -> None:
-    """InputError if plans of a problem may mix variants or spare a worker, which `command` does not know."""
+    """InputError if plans of a problem may mix variants or bear losses, which `command` does not know."""
     if problem.slo.survives:
-        raise InputError(f"`jellybean {command}` does not know plans that spare a worker: `--set slo.survive=null`")
+        raise InputError(f"`jellybean {command}` does not know plans that bear losses: `--set slo.survive=null`")
     if problem.may_mix:
         asked = "slo.accuracy.mean" if problem.slo.mean_accuracy is not None else "objective: mean_accuracy"
         raise InputError(

@@ -149,7 +149,7 @@ def _plan_for_objective(
 def _baselines(problem: Problem, gap: float, time_limit_s: float) -> tuple[Baseline, ...]:
     """The baselines. Those of a plan that may mix variants give every request one selection, of the mean accuracy.
 
-    None where the accuracy is maximised, or a worker is spared: they are rules for a low cost.
+    None where the accuracy is maximised, or the plan bears losses: they are rules for a low cost.
     """
     if problem.objective is not Objective.COST or problem.slo.survives:
         return ()

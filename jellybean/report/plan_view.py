@@ -21,12 +21,14 @@ from jellybean.report.workflows_summary import MOST_NAMED, admission_lines, is_s
 from jellybean_solver import (
     CLOSED_FORM_RATIO,
     CPU,
+    LossKind,
     Objective,
     Placement,
     Plan,
     Termination,
     distinct_usd,
     head_name,
+    losses,
     p99_by_workflow,
     planned_cuts,
     unqueued_and_hops_s,
@@ -112,11 +114,18 @@ def hop_lines(plan: Plan) -> tuple[str, ...]:
 
 
 def survival_lines(plan: Plan) -> tuple[str, ...]:
-    """One line if the plan was made to spare a worker."""
+    """One line if the plan was made to bear losses, and one if some of them need other routes."""
     if not plan.slo.survives:
         return ()
-    busy = f"the others are then busy at most {plan.utilisation:g} of the time"
-    return (f"any one of its {len(plan.workers)} workers may be lost: {busy}",)
+    found = losses(plan, plan.slo.survives)
+    workers = sum(loss.kind is LossKind.WORKER for loss in found)
+    lost = [f"one of its {workers} workers"] if workers else []
+    lost += [str(loss) for loss in found if loss.kind is not LossKind.WORKER]
+    busy = f"no worker is then busy more than {plan.utilisation:g} of the time"
+    lines = [f"any of these may be lost: {', '.join(lost)}; {busy}" if lost else "nothing that may be lost is used"]
+    if plan.fallbacks:
+        lines.append(f"fallbacks, other shares of the routes: without {', '.join(one.lost for one in plan.fallbacks)}")
+    return tuple(lines)
 
 
 def option_lines(plan: Plan) -> tuple[str, ...]:

@@ -117,6 +117,12 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "flows",
         "link_uses",
     ),
+    "model.loss": (
+        "Loss",
+        "judged_losses",
+        "losses",
+        "plan_after",
+    ),
     "model.missing_links": (
         "missing_link_text",
         "missing_links",
@@ -131,6 +137,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
     "model.plan": (
         "Certificate",
         "Cost",
+        "Fallback",
         "Placement",
         "Plan",
         "PlannedOperator",
@@ -153,6 +160,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "Edge",
         "EdgeKind",
         "Link",
+        "LossKind",
         "Objective",
         "Operator",
         "Pool",
@@ -172,10 +180,6 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
     "model.stream_assignment": (
         "StreamAssignment",
         "whole_stream_times",
-    ),
-    "model.survival": (
-        "lost_workers",
-        "without_worker",
     ),
     "model.sites": (
         "link_ends",

@@ -67,6 +67,10 @@ from jellybean_solver.model.flows import Flow as Flow
 from jellybean_solver.model.flows import LinkUse as LinkUse
 from jellybean_solver.model.flows import flows as flows
 from jellybean_solver.model.flows import link_uses as link_uses
+from jellybean_solver.model.loss import Loss as Loss
+from jellybean_solver.model.loss import judged_losses as judged_losses
+from jellybean_solver.model.loss import losses as losses
+from jellybean_solver.model.loss import plan_after as plan_after
 from jellybean_solver.model.missing_links import missing_link_text as missing_link_text
 from jellybean_solver.model.missing_links import missing_links as missing_links
 from jellybean_solver.model.model_ref import ModelFile as ModelFile
@@ -76,6 +80,7 @@ from jellybean_solver.model.model_ref import PythonRef as PythonRef
 from jellybean_solver.model.multi_workflow import combine_workflows as combine_workflows
 from jellybean_solver.model.plan import Certificate as Certificate
 from jellybean_solver.model.plan import Cost as Cost
+from jellybean_solver.model.plan import Fallback as Fallback
 from jellybean_solver.model.plan import Placement as Placement
 from jellybean_solver.model.plan import Plan as Plan
 from jellybean_solver.model.plan import PlannedOperator as PlannedOperator
@@ -94,6 +99,7 @@ from jellybean_solver.model.problem import Deliver as Deliver
 from jellybean_solver.model.problem import Edge as Edge
 from jellybean_solver.model.problem import EdgeKind as EdgeKind
 from jellybean_solver.model.problem import Link as Link
+from jellybean_solver.model.problem import LossKind as LossKind
 from jellybean_solver.model.problem import Objective as Objective
 from jellybean_solver.model.problem import Operator as Operator
 from jellybean_solver.model.problem import Pool as Pool
@@ -121,8 +127,6 @@ from jellybean_solver.model.streams import RequestStream as RequestStream
 from jellybean_solver.model.streams import arrival_times as arrival_times
 from jellybean_solver.model.streams import independent_streams_text as independent_streams_text
 from jellybean_solver.model.streams import request_streams as request_streams
-from jellybean_solver.model.survival import lost_workers as lost_workers
-from jellybean_solver.model.survival import without_worker as without_worker
 from jellybean_solver.outcome import ACCURACY_TOLERANCE as ACCURACY_TOLERANCE
 from jellybean_solver.outcome import COST_TOLERANCE as COST_TOLERANCE
 from jellybean_solver.outcome import VALUE_TOLERANCE as VALUE_TOLERANCE

@@ -32,31 +32,35 @@ class Way:
     accuracy: float
     usd_per_h: float
     sent: dict[tuple[str, str], float]
+    pairs: frozenset[tuple[str, str]]  # of tiers between which its data flows
     rates: dict[str, float]
 
 
-def ways(problem: Problem) -> Iterator[Way]:
-    """All whose accuracy is known and not below the least one, and whose data can flow."""
+def ways(problem: Problem, *, measured: bool) -> Iterator[Way]:
+    """All whose data can flow and whose accuracy is not below the least one; `measured`: and known."""
     names = [operator.name for operator in problem.operators]
     for selection in optimum.selections(problem):
         accuracy = optimum.accuracy(problem, selection)
-        if accuracy is None or (problem.slo.accuracy is not None and accuracy < problem.slo.accuracy - 1e-9):
+        least = problem.slo.accuracy
+        if accuracy is None and (measured or least is not None):
+            continue
+        if accuracy is not None and least is not None and accuracy < least - 1e-9:
             continue
         rates = reference_rates.rates(problem, selection)
         for row in itertools.product(problem.tiers, repeat=len(names)):
             tiers = dict(zip(names, row, strict=True))
             found = _traffic(problem, selection, tiers, rates)
             if found is not None:
-                yield Way(selection, tiers, accuracy, *found, rates)
+                yield Way(selection, tiers, accuracy or 0.0, *found, rates)
 
 
 def _traffic(
     problem: Problem, selection: dict[str, str], tiers: dict[str, str], rates: dict[str, float]
-) -> tuple[float, dict[tuple[str, str], float]] | None:
-    """USD per hour and bytes per second by link; None when data cannot flow so."""
+) -> tuple[float, dict[tuple[str, str], float], frozenset[tuple[str, str]]] | None:
+    """USD per hour, bytes per second by link, and the links; None when data cannot flow so."""
     sources = {source.name: source for source in problem.sources}
     links = {(link.upstream_tier, link.downstream_tier): link for link in problem.links}
-    usd, sent = 0.0, dict.fromkeys(links, 0.0)
+    usd, sent, pairs = 0.0, dict.fromkeys(links, 0.0), set()
     for operator in problem.operators:
         if operator.tiers is not None and tiers[operator.name] not in operator.tiers:
             return None
@@ -76,7 +80,8 @@ def _traffic(
             bytes_per_s = rates[edge.upstream] * reference_rates.rows(problem, edge, selection) * size
             usd += bytes_per_s * 3600.0 / GIB * links[start, end].price_usd_per_gib
             sent[start, end] += bytes_per_s
-    return usd, sent
+            pairs.add((start, end))
+    return usd, sent, frozenset(pairs)
 
 
 def _of(problem: Problem, name: str, selection: dict[str, str]) -> Variant:
@@ -97,74 +102,128 @@ def _request_s(problem: Problem, name: str, variant: Variant, pool: Pool) -> flo
 
 
 def best(problem: Problem, *, most_accurate: bool) -> float | None:
-    """USD per hour, or the mean accuracy in percent; None if no mixture is feasible."""
-    program = _Program(problem, list(ways(problem)))
-    return program.best(most_accurate=most_accurate) if program.ways else None
+    """USD per hour, or the mean accuracy in percent; None if no mixture is feasible.
+
+    With losses to bear and no mean accuracy, the best of one selection for all requests.
+    """
+    mixes = most_accurate or problem.slo.mean_accuracy is not None
+    found = list(ways(problem, measured=mixes))
+    groups = [found] if mixes else [[w for w in found if w.selection == one] for one in optimum.selections(problem)]
+    values = [_Program(problem, group).best(most_accurate=most_accurate) for group in groups if group]
+    known = [value for value in values if value is not None]
+    return (max(known) if most_accurate else min(known)) if known else None
+
+
+Lost = tuple[str, object]  # ("worker", (pool, held)), ("site", tier) or ("link", (tier, tier)); ("", None): nothing
 
 
 class _Program:
-    """Columns are (cost, most, whole); rows are (column -> value, least, most)."""
+    """Columns are (cost, most, whole); rows are (column -> value, least, most).
+
+    Requests spread once with everything there and once after each loss, over the same workers.
+    """
 
     def __init__(self, problem: Problem, all_ways: list[Way]) -> None:
         self.problem, self.ways = problem, all_ways
-        self.columns: list[tuple[float, float, bool]] = [(way.usd_per_h, 1.0, False) for way in all_ways]
-        self.rows: list[tuple[dict[int, float], float, float]] = [(dict.fromkeys(range(len(all_ways)), 1.0), 1.0, 1.0)]
-        self.served: dict[tuple[str, str, str], dict[int, float]] = {}  # operator, variant, tier -> columns
+        self.columns: list[tuple[float, float, bool]] = []
+        self.rows: list[tuple[dict[int, float], float, float]] = []
+        self.most = {o.name: max(1.0, *(way.rates[o.name] for way in all_ways)) for o in problem.operators}
+        self.counts: dict[tuple[str, Held], int] = {}
         for pool in problem.pools:
-            self._pool(pool)
-        self._meet()
-        self._links()
+            held = list(_sets(problem, pool))
+            price = pool.price_usd_per_h * problem.sites.get(pool.tier, 1)
+            own = {(pool.name, one): self._column(price, float(pool.count), whole=True) for one in held}
+            self.counts |= own
+            self.rows.append((dict.fromkeys(own.values(), 1.0), -math.inf, float(pool.count)))
+        self.flow = self._flow(("", None))
+        for lost in self._losses():
+            self._flow(lost)
 
     def best(self, *, most_accurate: bool) -> float | None:
-        accuracies = {index: way.accuracy for index, way in enumerate(self.ways)}
+        accuracies = {column: way.accuracy for column, way in zip(self.flow, self.ways, strict=True)}
         costs = {index: cost for index, (cost, _, _) in enumerate(self.columns) if cost}
-        if self.problem.slo.mean_accuracy is not None:
-            self.rows.append((accuracies, self.problem.slo.mean_accuracy - 1e-9, math.inf))
         if self.problem.slo.budget_usd_per_h is not None:
             self.rows.append((costs, -math.inf, self.problem.slo.budget_usd_per_h))
         goal = {index: -value for index, value in accuracies.items()} if most_accurate else costs
         return _solved(self.columns, self.rows, goal, sign=-1.0 if most_accurate else 1.0)
 
-    def _pool(self, pool: Pool) -> None:
-        sites = self.problem.sites.get(pool.tier, 1)
-        counts: dict[int, float] = {}
-        for held in _sets(self.problem, pool):
-            count = self._column(pool.price_usd_per_h * sites, float(pool.count), whole=True)
-            counts[count], load = 1.0, {count: -1.0}
+    def _losses(self) -> Iterator[Lost]:
+        for kind in self.problem.slo.survives:
+            if kind.value == "worker":
+                yield from (("worker", group) for group in self.counts)
+            elif kind.value == "site":
+                without_sources = set(self.problem.tiers) - {source.tier for source in self.problem.sources}
+                yield from (("site", tier) for tier in sorted(without_sources))
+            else:
+                yield from (("link", (link.upstream_tier, link.downstream_tier)) for link in self.problem.links)
+
+    def _flow(self, lost: Lost) -> list[int]:
+        """How requests spread; the columns of the ways."""
+        kind, what = lost
+        taken = [self._column(0.0 if kind else way.usd_per_h, 1.0, whole=False) for way in self.ways]
+        self.rows.append((dict.fromkeys(taken, 1.0), 1.0, 1.0))
+        for column, way in zip(taken, self.ways, strict=True):
+            crossed = {tuple(pair) for pair in way.pairs}
+            if (kind == "site" and what in way.tiers.values()) or (kind == "link" and what in crossed):
+                self.rows.append(({column: 1.0}, 0.0, 0.0))
+        served = self._served(lost)
+        self._meet(taken, served)
+        self._links(taken)
+        if self.problem.slo.mean_accuracy is not None:
+            accuracies = {column: way.accuracy for column, way in zip(taken, self.ways, strict=True)}
+            self.rows.append((accuracies, self.problem.slo.mean_accuracy - 1e-9, math.inf))
+        return taken
+
+    def _served(self, lost: Lost) -> dict[tuple[str, str, str], dict[int, float]]:
+        """Operator, variant, tier -> the columns of what workers serve of it, each within what its workers can do."""
+        found: dict[tuple[str, str, str], dict[int, float]] = {}
+        pools = {pool.name: pool for pool in self.problem.pools}
+        for (name, held), count in self.counts.items():
+            pool = pools[name]
+            left = {count: -1.0}
+            if lost == ("worker", (name, held)):
+                left[self._has_any(count, float(pool.count))] = 1.0
+            sites, load = self.problem.sites.get(pool.tier, 1), dict(left)
             for operator, chosen in zip(self.problem.operators, held, strict=True):
                 if chosen is not None:
                     column = self._column(0.0, math.inf, whole=False)
                     taken_s = _request_s(self.problem, operator.name, _variant(operator, chosen), pool)
                     load[column] = taken_s / self.problem.utilisation / sites
-                    self.served.setdefault((operator.name, chosen, pool.tier), {})[column] = 1.0
-                    most = max((way.rates[operator.name] for way in self.ways), default=0.0)
-                    self.rows.append(({column: 1.0, count: -max(most, 1.0)}, -math.inf, 0.0))
+                    found.setdefault((operator.name, chosen, pool.tier), {})[column] = 1.0
+                    present = {of: value * self.most[operator.name] for of, value in left.items()}
+                    self.rows.append(({column: 1.0, **present}, -math.inf, 0.0))
             self.rows.append((load, -math.inf, 0.0))
-        self.rows.append((counts, -math.inf, float(pool.count)))
+        return found
+
+    def _has_any(self, count: int, most: float) -> int:
+        column = self._column(0.0, 1.0, whole=True)
+        self.rows.append(({count: 1.0, column: -max(most, 1.0)}, -math.inf, 0.0))
+        return column
 
     def _column(self, cost: float, most: float, *, whole: bool) -> int:
         self.columns.append((cost, most, whole))
         return len(self.columns) - 1
 
-    def _meet(self) -> None:
+    def _meet(self, taken: list[int], served: dict[tuple[str, str, str], dict[int, float]]) -> None:
         """What workers serve is what the ways bring; a variant that no worker of a tier can run is on no way."""
         for operator in self.problem.operators:
             for variant, tier in itertools.product(operator.variants, self.problem.tiers):
-                row = dict(self.served.get((operator.name, variant.name, tier), {}))
+                row = dict(served.get((operator.name, variant.name, tier), {}))
                 able = bool(row)
-                for index, way in enumerate(self.ways):
+                for column, way in zip(taken, self.ways, strict=True):
                     if way.selection[operator.name] == variant.name and way.tiers[operator.name] == tier:
-                        row[index] = -way.rates[operator.name]
+                        row[column] = -way.rates[operator.name]
                         if not able:
-                            self.rows.append(({index: 1.0}, 0.0, 0.0))
+                            self.rows.append(({column: 1.0}, 0.0, 0.0))
                 self.rows.append((row, 0.0, 0.0))
 
-    def _links(self) -> None:
+    def _links(self, taken: list[int]) -> None:
         for link in self.problem.links:
             if link.bandwidth_bytes_per_s is not None:
                 pair = link.upstream_tier, link.downstream_tier
                 all_sites = link.bandwidth_bytes_per_s * self.problem.sites.get(link.upstream_tier, 1)
-                self.rows.append(({i: way.sent[pair] / all_sites for i, way in enumerate(self.ways)}, -math.inf, 1.0))
+                used = {column: way.sent[pair] / all_sites for column, way in zip(taken, self.ways, strict=True)}
+                self.rows.append((used, -math.inf, 1.0))
 
 
 def _variant(operator: Operator, name: str) -> Variant:
@@ -172,7 +231,17 @@ def _variant(operator: Operator, name: str) -> Variant:
 
 
 def _sets(problem: Problem, pool: Pool) -> Iterator[Held]:
-    """What one worker of a pool may hold: of each operator one variant or none, within its memory."""
+    """The most that one worker of a pool may hold: of each operator one variant or none, within its memory.
+
+    Less is never better than more, at one price.
+    """
+    found = list(_all_sets(problem, pool))
+    for held in found:
+        if not any(one != held and all(x in (None, y) for x, y in zip(held, one, strict=True)) for one in found):
+            yield held
+
+
+def _all_sets(problem: Problem, pool: Pool) -> Iterator[Held]:
     able = [
         [None, *(v.name for v in operator.variants if 1 in v.service.get(pool.name, {}))]
         if operator.tiers is None or pool.tier in operator.tiers

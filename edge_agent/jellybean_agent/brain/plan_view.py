@@ -25,6 +25,7 @@ from jellybean_agent.tensors.ports import PortNames
 from jellybean_protos import plan_format
 
 MAX_PLAN_BYTES = 64 * 2**20
+_LITTLE = 1e-6  # shares that differ from 1 by less are rounded
 _KINDS = ("each", "fan_out", "gather")
 
 
@@ -107,6 +108,7 @@ class PlanView:
 
     If tiers have several sites, a place is one site of the tier with the most sites, with the sites that it sends to.
     `routes`: the routes of the first place, then of the second, and so on. `weights`: of the routes of one place.
+    `fallbacks`: their other weights, for when some of the routes are closed.
     `tiers_at`: for each place, the tier of each source.
 
     `operators`: with the first variant of each; where workers run different variants, `seen_by` gives those of one
@@ -127,6 +129,7 @@ class PlanView:
     eventually: bool = False  # whether requests are kept on disk until they are answered
     others: Mapping[str, tuple[OperatorView, ...]] = field(default_factory=dict)
     groups: Mapping[tuple[str, str], Group] = field(default_factory=dict)  # as in `RouteTable`
+    fallbacks: tuple[tuple[float, ...], ...] = ()
 
     @property
     def table(self) -> RouteTable:
@@ -247,7 +250,17 @@ def _parse(document: Mapping[str, Any]) -> PlanView:
         eventually=eventually,
         others=others,
         groups=_groups(document.get("spread", {}), operators, workers),
+        fallbacks=_fallbacks(document.get("fallbacks", ()), len(routes)),
     )
+
+
+def _fallbacks(items: Sequence[Mapping[str, Any]], routes: int) -> tuple[tuple[float, ...], ...]:
+    """The weights of each fallback. ValueError unless they are shares of all routes."""
+    found = tuple(tuple(float(weight) for weight in item["weights"]) for item in items)
+    for weights in found:
+        if len(weights) != routes or min(weights) < 0 or abs(sum(weights) - 1.0) > _LITTLE:
+            raise ValueError("a fallback does not share the requests out over the routes")
+    return found
 
 
 def _groups(

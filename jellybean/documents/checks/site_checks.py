@@ -81,7 +81,7 @@ def _unsupported(document: WorkflowDocument) -> Iterator[tuple[DocPath, str, str
     if document.objective is not Objective.COST:
         yield ("objective",), f"the objective is {document.objective.value}", "remove it: plans are of the lowest cost"
     if document.slo.survives:
-        yield ("slo", "survive"), "the plan spares a worker", "remove it"
+        yield ("slo", "survive"), "the plan bears losses", "remove it"
     for name, operator in document.operators.items():
         if any(operator.cuts_of(variant) for variant in operator.variants):
             yield ("operators", name, "cuts"), "its models may be cut", "remove cuts"

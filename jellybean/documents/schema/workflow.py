@@ -36,7 +36,7 @@ from jellybean.documents.schema.fields import (
 )
 from jellybean.quantities import InvalidValueError, describe_value, quoted
 from jellybean_agent import ModelError, PortNames, split_function_name
-from jellybean_solver import Arrivals, Deliver, Objective
+from jellybean_solver import Arrivals, Deliver, LossKind, Objective
 
 AUTO_CUTS, MAX_CUTS = 6, 50  # cuts per model: number for `cuts: auto`, and maximum
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
@@ -376,20 +376,27 @@ def _expand_accuracy(value: Any) -> Any:
     return {**rest, **{key: target for key, target in targets.items() if target is not None}}
 
 
-ONE_WORKER = "1 worker"
+_LOSSES = {f"1 {kind}": kind for kind in LossKind}
+_ONE_LOSS: dict[str, Any] = {"type": "string", "enum": [*_LOSSES]}
 
 
-def _survival(value: object) -> int:
-    if value in (0, ONE_WORKER):
-        return int(value == ONE_WORKER)
-    raise InvalidValueError(f"{describe_value(value)} cannot be planned for", f"write {ONE_WORKER}")
+def _losses(value: object) -> tuple[LossKind, ...]:
+    """The kinds of loss that `1 worker` or a list of such texts names, each once, in the order of `LossKind`."""
+    stated = [*value] if isinstance(value, list | tuple) else [value]
+    known = {*_LOSSES, *_LOSSES.values()}
+    for one in stated:
+        if not isinstance(one, str) or one not in known:
+            raise InvalidValueError(
+                f"{describe_value(one)} cannot be planned for", f"write {', '.join(_LOSSES)}, or a list of these"
+            )
+    return tuple(kind for text, kind in _LOSSES.items() if text in stated or kind in stated)
 
 
-Survival = Annotated[
-    int,
-    BeforeValidator(_survival),
-    PlainSerializer(lambda value: ONE_WORKER if value else 0, when_used="json"),
-    WithJsonSchema({"const": ONE_WORKER}),
+Losses = Annotated[
+    tuple[LossKind, ...],
+    BeforeValidator(_losses),
+    PlainSerializer(lambda value: [f"1 {kind}" for kind in value], when_used="json"),
+    WithJsonSchema({"anyOf": [_ONE_LOSS, {"type": "array", "items": _ONE_LOSS, "maxItems": len(_LOSSES)}]}),
 ]
 
 
@@ -411,10 +418,11 @@ class SloSpec(DocumentModel):
         default=None, alias="latency_p99", gt=0, description="99 % of requests are answered within this time."
     )
     budget_usd_per_h: PricePerHour | None = Field(default=None, alias="budget", description="Highest cost.")
-    survives: Survival = Field(
-        default=0,
+    survives: Losses = Field(
+        default=(),
         alias="survive",
-        description="What may be lost while all targets hold at the planned rates: 1 worker. Nothing by default.",
+        description="What may be lost, one at a time, while all targets hold at the planned rates: 1 worker, 1 site, "
+        "1 link, or a list of these. Nothing by default.",
     )
 
     @model_validator(mode="before")

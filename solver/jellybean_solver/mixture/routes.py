@@ -3,35 +3,40 @@
 All requests are the interval [0, 1], cut into one piece for each way that is taken. Operator by operator, the pieces of
 one variant in one tier are dealt out to the workers that run it there, in order, each until it has its share of the
 operator's requests; a piece that does not fit is cut. Pieces differ in requests per length where a fan-out's ratio
-depends on the variant, so shares are counted in requests, not in length.
+depends on the variant, so shares are counted in requests, not in length. A piece goes first to a worker that it is at
+already: fewer messages between workers, and fewer routes that the loss of one closes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jellybean_solver.demand.demand import Network
-from jellybean_solver.mixture.program import Mixture, Seats
+from jellybean_solver.mixture.seats import Held, Lost, Mixture, Seats
 from jellybean_solver.mixture.ways import Instance, Way
-from jellybean_solver.model.plan import Certificate, Cost, Plan, PlannedOperator, PlannedWorker, Route
-from jellybean_solver.model.problem import Problem, request_s
+from jellybean_solver.model.loss import Loss
+from jellybean_solver.model.plan import Certificate, Cost, Fallback, Plan, PlannedOperator, PlannedWorker, Route
+from jellybean_solver.model.problem import LossKind, request_s
 from jellybean_solver.model.stated_figures import with_figures
 
 SLIVER = 1e-9  # relative to all of an operator's requests: less is a rounding error and joins its neighbour
 NEGLIGIBLE = 1e-10  # fraction of requests; routes with a smaller weight are dropped
+REHEARSED = 1e-4  # of all requests take the routes of fallbacks, so that these are known to work when they are needed
+
+RouteKey = tuple[str, ...]  # the worker of each operator, in the operators' order
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Worker:
-    """A worker to be: `served`: instance -> requests per second of all sites that it takes."""
+    """A worker to be. `held`: what workers like it hold; `served`: instance -> requests per second that it takes."""
 
     name: str
     pool: str
     tier: str
+    held: Held
     served: Mapping[Instance, float]
-    batches: Mapping[Instance, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,78 +48,171 @@ class _Piece:
     workers: Mapping[str, str]
 
 
-def plan_of(network: Network, mixture: Mixture, certificate: Certificate, *, even: bool = False) -> Plan:
+def plan_of(
+    network: Network,
+    mixture: Mixture,
+    certificate: Certificate,
+    *,
+    even: bool = False,
+    fallbacks: Sequence[Loss] = (),
+) -> Plan:
     """The plan of a mixture. Its cost and accuracy are placeholders; `evaluate` computes them.
 
     `even`: workers that hold the same instances serve equal parts of each, so that any of them can be spared.
+    `fallbacks`: losses after which the requests spread as the mixture says.
     """
-    workers = _workers(network, mixture, even=even)
-    pieces = [_Piece(way, weight, {}) for way, weight in mixture.ways]
-    for index, name in enumerate(network.names):
-        pieces = _dealt(pieces, index, name, workers)
-    routes = _routes(network, pieces)
-    variants = _variants(network, pieces)
-    problem = network.problem
-    draft = Plan(
-        name=problem.name,
-        tiers=problem.tiers,
-        sources=problem.sources,
-        operators=tuple(_operator(problem, name, variants[name], workers) for name in network.names),
-        workers=tuple(_planned(problem, worker, routes, variants) for worker in workers if _is_used(worker, routes)),
-        routes=routes,
-        links=problem.links,
-        slo=problem.slo,
-        utilisation=problem.utilisation,
-        hop_s=problem.hop_s,
-        cost=Cost(0.0, 0.0),
-        accuracy=None,
-        certificate=certificate,
-        stale_profiles=problem.stale_profiles,
-    )
-    return with_figures(problem, draft)
+    builder = _Builder(network, mixture, even=even)
+    return builder.plan(certificate, fallbacks)
 
 
-def _workers(network: Network, mixture: Mixture, *, even: bool) -> list[_Worker]:
-    """The workers, pool by pool; those that hold the same instances get equal parts of what they serve."""
-    found: list[_Worker] = []
-    for pool in network.pools:
-        number = 0
-        for seats in (one for one in mixture.seats if one.pool == pool.name):
-            for served in _shared_out(network, seats, even=even):
-                number += 1
-                found.append(_Worker(f"{pool.name}-{number}", pool.name, pool.tier, served, seats.batches))
-    return found
+class _Builder:
+    """Makes one plan. `counts`: (pool, instances) -> workers; of `mixture` and of what comes after each loss."""
 
+    def __init__(self, network: Network, mixture: Mixture, *, even: bool) -> None:
+        self.network, self.mixture, self.even = network, mixture, even
+        seats = [seats for flow in (mixture, *mixture.after.values()) for seats in flow.seats]
+        self.counts = {(one.pool, one.held): max(1, one.count) for one in seats}
+        self.batch = {(one, own.pool): size for own in seats for one, size in own.batches.items()}
+        self.workers = self._workers(mixture, "")
 
-def _shared_out(network: Network, seats: Seats, *, even: bool) -> list[dict[Instance, float]]:
-    """What each of the workers serves: the instances laid end to end and cut into workers of equal load.
+    def plan(self, certificate: Certificate, fallbacks: Sequence[Loss]) -> Plan:
+        """The plan with fallbacks for these losses."""
+        pieces = [self._pieces(self.mixture, self.workers)]
+        for loss in fallbacks:
+            lost = loss.of[0] if loss.kind is LossKind.WORKER else ""
+            flow = self.mixture.after[self._lost(loss)]
+            pieces.append(self._pieces(flow, self._workers(flow, lost)))
+        flows = [_route_weights(self.network, own) for own in pieces]
+        shares = [1.0 - REHEARSED, *[REHEARSED / len(fallbacks)] * len(fallbacks)] if fallbacks else [1.0]
+        keys = list(dict.fromkeys(key for flow in flows for key in flow))
+        names = self.network.names
+        routes = tuple(
+            Route(
+                math.fsum(share * flow.get(key, 0.0) for share, flow in zip(shares, flows, strict=True)),
+                dict(zip(names, key, strict=True)),
+            )
+            for key in keys
+        )
+        other = tuple(
+            Fallback(str(loss), tuple(flow.get(key, 0.0) for key in keys))
+            for loss, flow in zip(fallbacks, flows[1:], strict=True)
+        )
+        weighed = [(piece, share) for share, own in zip(shares, pieces, strict=True) for piece in own]
+        return replace(self._plan(routes, _variants(names, weighed), certificate), fallbacks=other)
 
-    `even`: equal parts of each instance instead.
-    """
-    if even or len(seats.served) == 1 or seats.count <= 1:
-        return [{one: rate / seats.count for one, rate in seats.served.items()} for _ in range(max(1, seats.count))]
-    busy = {one: _request_s(network, one, seats) for one in seats.served}
-    loads = {one: rate * busy[one] for one, rate in seats.served.items()}
-    total = sum(loads.values())
-    room = total / seats.count
-    filled: list[dict[Instance, float]] = [{}]
-    left = room
-    for one, load in loads.items():
-        while load > left + SLIVER * total and len(filled) < seats.count:
-            if left > SLIVER * total:
-                filled[-1][one] = left / busy[one]
-                load -= left  # noqa: PLW2901
-            filled.append({})
-            left = room
-        filled[-1][one] = load / busy[one] if busy[one] > 0 else seats.served[one]
-        left -= load
-    return filled
+    def _lost(self, loss: Loss) -> Lost:
+        if loss.kind is not LossKind.WORKER:
+            return Lost(loss.kind, loss.of)
+        worker = next(worker for worker in self.workers if worker.name == loss.of[0])
+        return Lost(loss.kind, (worker.pool,), worker.held)
 
+    def _workers(self, flow: Mixture, lost: str) -> list[_Worker]:
+        """The workers, pool by pool, with what they serve of a flow, but for one that is lost."""
+        found: list[_Worker] = []
+        served = {(seats.pool, seats.held): seats for seats in flow.seats}
+        for pool in self.network.pools:
+            number = 0
+            for (own, held), count in self.counts.items():
+                if own != pool.name:
+                    continue
+                names = [f"{own}-{number + index}" for index in range(1, count + 1)]
+                number += count
+                left = [name for name in names if name != lost]
+                shares = self._shared_out(served.get((own, held)), len(left))
+                found += [_Worker(n, own, pool.tier, held, part) for n, part in zip(left, shares, strict=True)]
+        return found
 
-def _request_s(network: Network, instance: Instance, seats: Seats) -> float:
-    name, variant = instance
-    times = network.problem.operator_by_name[name].variant(variant).service[seats.pool]
-    return request_s(times, seats.batches[instance])
+    def _shared_out(self, seats: Seats | None, count: int) -> list[dict[Instance, float]]:
+        """What each of the workers serves: the instances laid end to end and cut into workers of equal load.
+
+        With `even` equal parts of each instance instead.
+        """
+        if seats is None or count == 0:
+            return [{} for _ in range(count)]
+        if self.even or len(seats.served) == 1 or count == 1:
+            return [{one: rate / count for one, rate in seats.served.items()} for _ in range(count)]
+        busy = {one: self._request_s(one, seats) for one in seats.served}
+        loads = {one: rate * busy[one] for one, rate in seats.served.items()}
+        total = sum(loads.values())
+        room = total / count
+        filled: list[dict[Instance, float]] = [{}]
+        left = room
+        for one, load in loads.items():
+            while load > left + SLIVER * total and len(filled) < count:
+                if left > SLIVER * total:
+                    filled[-1][one] = left / busy[one]
+                    load -= left  # noqa: PLW2901
+                filled.append({})
+                left = room
+            filled[-1][one] = load / busy[one] if busy[one] > 0 else seats.served[one]
+            left -= load
+        return filled + [{} for _ in range(count - len(filled))]
+
+    def _request_s(self, instance: Instance, seats: Seats) -> float:
+        name, variant = instance
+        times = self.network.problem.operator_by_name[name].variant(variant).service[seats.pool]
+        return request_s(times, seats.batches[instance])
+
+    def _pieces(self, flow: Mixture, workers: Sequence[_Worker]) -> list[_Piece]:
+        """The requests of each way, dealt out to workers."""
+        pieces = [_Piece(way, weight, {}) for way, weight in flow.ways]
+        for index, name in enumerate(self.network.names):
+            pieces = _dealt(pieces, index, name, workers)
+        return pieces
+
+    def _plan(
+        self, routes: tuple[Route, ...], variants: Mapping[str, tuple[str, ...]], certificate: Certificate
+    ) -> Plan:
+        problem = self.network.problem
+        used = {worker for route in routes for worker in route.workers.values()}
+        runs = [worker for worker in self.workers if worker.name in used]
+        draft = Plan(
+            name=problem.name,
+            tiers=problem.tiers,
+            sources=problem.sources,
+            operators=tuple(self._operator(name, variants[name]) for name in self.network.names),
+            workers=tuple(self._planned(worker, routes, variants) for worker in runs),
+            routes=routes,
+            links=problem.links,
+            slo=problem.slo,
+            utilisation=problem.utilisation,
+            hop_s=problem.hop_s,
+            cost=Cost(0.0, 0.0),
+            accuracy=None,
+            certificate=certificate,
+            stale_profiles=problem.stale_profiles,
+        )
+        return with_figures(problem, draft)
+
+    def _planned(
+        self, worker: _Worker, routes: Sequence[Route], variants: Mapping[str, tuple[str, ...]]
+    ) -> PlannedWorker:
+        pool = self.network.problem.pool_by_name[worker.pool]
+        served = {name for route in routes for name, at in route.workers.items() if at == worker.name}
+        flows = (self.mixture, *self.mixture.after.values())
+        holds = {
+            one
+            for flow in flows
+            for seats in flow.seats
+            if (seats.pool, seats.held) == (worker.pool, worker.held)
+            for one in seats.served
+        }
+        runs = {name: variant for name, variant in sorted(holds) if name in served and len(variants[name]) > 1}
+        price, sharing = pool.price_usd_per_h, pool.sharing
+        return PlannedWorker(worker.name, pool.name, pool.tier, price, sharing, {}, 0.0, variants=runs)
+
+    def _operator(self, name: str, variants: Sequence[str]) -> PlannedOperator:
+        """The operator with its variants, models, and batch sizes in the pools that run them; no other figures."""
+        operator = self.network.problem.operator_by_name[name]
+
+        def of(chosen: str) -> PlannedOperator:
+            batch = {pool: size for (instance, pool), size in self.batch.items() if instance == (name, chosen)}
+            delay_s, state, model = operator.batch_delay_s, operator.state, operator.variant(chosen).model
+            return PlannedOperator(
+                name, operator.inputs, chosen, batch, 0.0, {}, {}, {}, model, batch_delay_s=delay_s, state=state
+            )
+
+        return replace(of(variants[0]), others=tuple(of(variant) for variant in variants[1:]))
 
 
 def _dealt(pieces: Sequence[_Piece], index: int, name: str, workers: Sequence[_Worker]) -> list[_Piece]:
@@ -124,75 +222,69 @@ def _dealt(pieces: Sequence[_Piece], index: int, name: str, workers: Sequence[_W
     for piece in pieces:
         groups.setdefault((piece.way.variants[index], piece.way.tiers[index]), []).append(piece)
     for (variant, tier), own in groups.items():
-        takers = [(w.name, w.served[name, variant]) for w in workers if w.tier == tier and (name, variant) in w.served]
+        takers = {w.name: w.served[name, variant] for w in workers if w.tier == tier and (name, variant) in w.served}
         # Requests per second that the pieces bring; a rate of 0 is dealt out by weight.
         brings = [piece.weight * (piece.way.rates[index] or 1.0) for piece in own]
-        scale = sum(brings) / (sum(share for _, share in takers) or 1.0)
-        queue = [(worker, share * scale) for worker, share in reversed(takers)]
-        for piece, amount in zip(own, brings, strict=True):
-            rest = amount
-            while queue:
-                worker, room = queue[-1]
-                last = len(queue) == 1 or rest <= room + SLIVER * amount
-                part = rest if last else room
-                if part > 0:
-                    weight = piece.weight * part / amount
-                    found.append(replace(piece, weight=weight, workers={**piece.workers, name: worker}))
-                if last:
-                    queue[-1] = worker, room - part
-                    break
-                rest -= part
-                queue.pop()
+        scale = sum(brings) / (sum(takers.values()) or 1.0)
+        found += _dealt_out(own, name, brings, {worker: share * scale for worker, share in takers.items()})
     return found
 
 
-def _routes(network: Network, pieces: Sequence[_Piece]) -> tuple[Route, ...]:
-    weights: dict[tuple[str, ...], float] = {}
+def _dealt_out(
+    pieces: Sequence[_Piece], name: str, brings: Sequence[float], rooms: dict[str, float]
+) -> Iterator[_Piece]:
+    """Pieces cut into those of one worker each. `rooms`: worker -> requests that it still takes; they are used up."""
+    rests: list[tuple[_Piece, float, float]] = []  # piece, what it brought, what is left of that
+
+    def part(piece: _Piece, amount: float, brought: float, worker: str) -> _Piece:
+        rooms[worker] -= amount
+        weight = piece.weight * amount / brought
+        return replace(piece, weight=weight, workers={**piece.workers, name: worker})
+
+    for piece, amount in zip(pieces, brings, strict=True):
+        rest = amount
+        for worker in dict.fromkeys(reversed([*piece.workers.values()])):
+            given = min(rest, rooms.get(worker, 0.0))
+            if given > SLIVER * amount:
+                yield part(piece, given, amount, worker)
+                rest -= given
+        rests.append((piece, amount, rest))
+    open_rooms = [worker for worker in reversed(rooms) if rooms[worker] > 0] or [next(reversed(rooms))]
+    for piece, brought, left in rests:
+        rest = left
+        while rest > SLIVER * brought or (rest > 0 and rest == brought):
+            worker = open_rooms[-1]
+            last = len(open_rooms) == 1 or rest <= rooms[worker] + SLIVER * brought
+            given = rest if last else rooms[worker]
+            if given > 0:
+                yield part(piece, given, brought, worker)
+            if last:
+                break
+            rest -= given
+            open_rooms.pop()
+
+
+def _route_weights(network: Network, pieces: Sequence[_Piece]) -> Mapping[RouteKey, float]:
+    """The shares of all requests by route, without negligible ones; they sum to 1."""
+    weights: dict[RouteKey, float] = {}
     for piece in pieces:
         key = tuple(piece.workers[name] for name in network.names)
         weights[key] = weights.get(key, 0.0) + piece.weight
     kept = {key: weight for key, weight in weights.items() if weight > NEGLIGIBLE}
     total = math.fsum(kept.values())
-    return tuple(Route(weight / total, dict(zip(network.names, key, strict=True))) for key, weight in kept.items())
+    return {key: weight / total for key, weight in kept.items()}
 
 
-def _variants(network: Network, pieces: Sequence[_Piece]) -> Mapping[str, tuple[str, ...]]:
-    """Operator -> its variants, the one that most requests get first."""
+def _variants(names: Sequence[str], pieces: Sequence[tuple[_Piece, float]]) -> Mapping[str, tuple[str, ...]]:
+    """Operator -> its variants, the one that most requests get first. `pieces`: each with the share of its flow."""
     found: dict[str, tuple[str, ...]] = {}
-    for index, name in enumerate(network.names):
+    for index, name in enumerate(names):
         shares: dict[str, float] = {}
-        for piece in pieces:
+        kept: set[str] = set()
+        for piece, share in pieces:
             variant = piece.way.variants[index]
-            shares[variant] = shares.get(variant, 0.0) + piece.weight
-        kept = [variant for variant, share in shares.items() if share > NEGLIGIBLE]
-        found[name] = tuple(sorted(kept, key=lambda variant, shares=shares: -shares[variant]))  # type: ignore[misc]
+            shares[variant] = shares.get(variant, 0.0) + share * piece.weight
+            if piece.weight > NEGLIGIBLE:
+                kept.add(variant)
+        found[name] = tuple(sorted((v for v in shares if v in kept), key=lambda v, shares=shares: -shares[v]))  # type: ignore[misc]
     return found
-
-
-def _is_used(worker: _Worker, routes: Sequence[Route]) -> bool:
-    return any(worker.name in route.workers.values() for route in routes)
-
-
-def _planned(
-    problem: Problem, worker: _Worker, routes: Sequence[Route], variants: Mapping[str, tuple[str, ...]]
-) -> PlannedWorker:
-    pool = problem.pool_by_name[worker.pool]
-    served = {name for route in routes for name, at in route.workers.items() if at == worker.name}
-    runs = {name: variant for name, variant in worker.served if name in served and len(variants[name]) > 1}
-    return PlannedWorker(worker.name, pool.name, pool.tier, pool.price_usd_per_h, pool.sharing, {}, 0.0, variants=runs)
-
-
-def _operator(problem: Problem, name: str, variants: Sequence[str], workers: Sequence[_Worker]) -> PlannedOperator:
-    """The operator with its variants, models, and batch sizes in the pools that run them; no other figures."""
-    operator = problem.operator_by_name[name]
-
-    def of(chosen: str) -> PlannedOperator:
-        variant = operator.variant(chosen)
-        runs = [worker for worker in workers if (name, chosen) in worker.served]
-        batch = {worker.pool: worker.batches[name, chosen] for worker in runs}
-        delay_s, state = operator.batch_delay_s, operator.state
-        return PlannedOperator(
-            name, operator.inputs, chosen, batch, 0.0, {}, {}, {}, variant.model, batch_delay_s=delay_s, state=state
-        )
-
-    return replace(of(variants[0]), others=tuple(of(variant) for variant in variants[1:]))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from jellybean_solver.demand.demand import Network
@@ -18,9 +18,10 @@ from jellybean_solver.demand.memory import Memory, PoolMemory
 from jellybean_solver.demand.model_sets import largest_model_sets
 from jellybean_solver.milp.highs_program import SolveLimits
 from jellybean_solver.mixture.modes import NO_LIMITS, Modes
-from jellybean_solver.mixture.program import Goal, Held, HeldByPool, MixProgram, Mixture
+from jellybean_solver.mixture.program import HeldByPool, MixProgram
+from jellybean_solver.mixture.seats import Goal, Held, Lost, Mixture
 from jellybean_solver.mixture.ways import Instance, WayTable
-from jellybean_solver.model.problem import Sharing
+from jellybean_solver.model.problem import LossKind, Sharing
 from jellybean_solver.outcome import Clock
 
 MOST_INSTANCES = 14  # of a pool: the sets of so many that a worker can hold are at most some thousand
@@ -46,22 +47,63 @@ def best_mixture(
     """The best mixture of ways. `cutoff`: of what the goal minimises; `modes`: limits of batches and utilisations."""
     if not table.ways:
         return MixOutcome(None, math.inf)
-    network, relaxed = table.network, MixProgram(table, goal, None, modes)
-    found = relaxed.solve(SolveLimits(gap, clock.left(), cutoff))
-    bound = relaxed.bound
+    network, search = table.network, _Search(goal, modes, gap, clock, cutoff)
+    relaxed = search.run(table, None)
+    found, bound = relaxed.mixture, relaxed.bound
     if found is None or _is_exact(network, found):
-        return MixOutcome(found, bound)
-    used = {instance for seats in found.seats for instance in seats.served}
-    exact = MixProgram(table.using(used), goal, _sets(network, used), modes).solve(
-        SolveLimits(gap, clock.left(), cutoff)
-    )
+        return relaxed
+    used = {one for flow in (found, *found.after.values()) for seats in flow.seats for one in seats.served}
+    exact = search.run(table.using(used), _sets(network, used)).mixture
     if exact is not None or not _are_few(table):
         return MixOutcome(None if exact is None else replace(exact, bound=bound), bound)
     everything = {instance for instance, _ in table.busy}
-    program = MixProgram(table, goal, _sets(network, everything), modes)
-    exact = program.solve(SolveLimits(gap, clock.left(), cutoff))
-    bound = math.inf if program.proven else bound
+    outcome = search.run(table, _sets(network, everything))
+    bound = math.inf if math.isinf(outcome.bound) else bound
+    exact = outcome.mixture
     return MixOutcome(None if exact is None else replace(exact, bound=bound), bound)
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """Runs of the program with one goal. `cutoff`: of what it minimises."""
+
+    goal: Goal
+    modes: Modes
+    gap: float
+    clock: Clock
+    cutoff: float
+
+    def run(self, table: WayTable, held: HeldByPool | None) -> MixOutcome:
+        """The best mixture, with a flow after each loss that can happen to it.
+
+        Workers that a solution does not have cannot be lost, so their losses are added where a solution has them. Each
+        program leaves out losses, and with them rows, so the last one's bound holds for all.
+        """
+        losses = [*self._lost_places(table)]
+        while True:
+            program = MixProgram(table, self.goal, held, self.modes, losses)
+            found = program.solve(SolveLimits(self.gap, self.clock.left(), self.cutoff))
+            more = [] if found is None else [lost for lost in self._lost_workers(found) if lost not in program.after]
+            if not more:
+                return MixOutcome(found, math.inf if program.proven else program.bound)
+            losses += more
+
+    def _lost_places(self, table: WayTable) -> Iterator[Lost]:
+        """The losses of tiers without sources and of links, where a way takes them."""
+        sources = {source.tier for source in table.network.problem.sources}
+        tiers = {tier for way in table.ways for tier in way.tiers} - sources
+        links = {pair for way in table.ways for pair in way.crosses}
+        for kind in self.goal.survives:
+            if kind is LossKind.SITE:
+                yield from (Lost(kind, (tier,)) for tier in table.network.problem.tiers if tier in tiers)
+            elif kind is LossKind.LINK:
+                yield from (Lost(kind, pair) for pair in sorted(links))
+
+    def _lost_workers(self, found: Mixture) -> Iterator[Lost]:
+        """The losses of one of the workers that hold the same instances, for all that a mixture has."""
+        if LossKind.WORKER in self.goal.survives:
+            groups = {(seats.pool, seats.held) for flow in (found, *found.after.values()) for seats in flow.seats}
+            yield from (Lost(LossKind.WORKER, (pool,), held) for pool, held in sorted(groups))
 
 
 def _are_few(table: WayTable) -> bool:
@@ -72,11 +114,14 @@ def _are_few(table: WayTable) -> bool:
 
 def _is_exact(network: Network, found: Mixture) -> bool:
     """True if the workers of every shared pool can hold all that the pool serves."""
-    for seats in found.seats:
-        pool = network.problem.pool_by_name[seats.pool]
-        if pool.sharing is Sharing.SHARED and len(_sets_of(network, seats.pool, tuple(seats.served))) > 1:
-            return False
-    return True
+    served: dict[str, set[Instance]] = {}
+    for seats in (seats for flow in (found, *found.after.values()) for seats in flow.seats):
+        served.setdefault(seats.pool, set()).update(seats.served)
+    return not any(
+        network.problem.pool_by_name[pool].sharing is Sharing.SHARED
+        and len(_sets_of(network, pool, tuple(sorted(instances)))) > 1
+        for pool, instances in served.items()
+    )
 
 
 def _sets(network: Network, used: set[Instance]) -> HeldByPool:

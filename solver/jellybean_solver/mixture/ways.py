@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from jellybean_solver.demand.demand import Demand, Network, Tiers
 from jellybean_solver.errors import SolverError
+from jellybean_solver.model.problem import LossKind
 from jellybean_solver.outcome import ACCURACY_SLACK, Selection
 
 MOST_WAYS = 60_000  # columns; HiGHS takes seconds for their relaxation
@@ -24,7 +25,8 @@ class Way:
     """A selection and a tier for each of its operators, in the operators' order.
 
     `usd_per_h`: traffic if all requests took this way; `sent`: bytes per second on each limited link then. `rates`:
-    requests per second of each operator then, in all sites. `accuracy`: of the selection, in percent.
+    requests per second of each operator then, in all sites. `accuracy`: of the selection, in percent. `crosses`: the
+    tiers between which its data flows.
     """
 
     variants: tuple[str, ...]
@@ -33,6 +35,11 @@ class Way:
     usd_per_h: float
     sent: Mapping[Tiers, float]
     rates: tuple[float, ...]
+    crosses: frozenset[Tiers] = frozenset()
+
+    def is_closed_by(self, kind: LossKind, of: tuple[str, ...]) -> bool:
+        """True if requests cannot take this way after the loss of a tier or link; a worker's loss closes none."""
+        return of[0] in self.tiers if kind is LossKind.SITE else kind is LossKind.LINK and of in self.crosses
 
 
 def all_ways(network: Network, least: float | None, *, measured: bool = True) -> tuple[Way, ...]:
@@ -70,7 +77,7 @@ def _ways_of(network: Network, selection: Selection, accuracy: float) -> Iterato
         at = dict(zip(network.names, tiers, strict=True))
         usd = sum(demand.entry[name][tier] for name, tier in at.items())
         usd += sum(demand.traffic[up, down][at[up], at[down]] for up, down in network.inner)
-        yield Way(variants, tiers, accuracy, usd, _sent(network, demand, at), rates)
+        yield Way(variants, tiers, accuracy, usd, _sent(network, demand, at), rates, _crosses(network, at))
 
 
 def _tiers(network: Network, demand: Demand) -> Iterator[tuple[str, ...]]:
@@ -91,6 +98,12 @@ def _tiers(network: Network, demand: Demand) -> Iterator[tuple[str, ...]]:
                 yield from extended({**chosen, name: tier}, index + 1)
 
     return extended({}, 0)
+
+
+def _crosses(network: Network, at: Mapping[str, str]) -> frozenset[Tiers]:
+    start = {source.name: source.tier for source in network.problem.sources} | dict(at)
+    pairs = {(start[edge.upstream], at[edge.downstream]) for edge in network.problem.edges}
+    return frozenset(pair for pair in pairs if pair[0] != pair[1])
 
 
 def _sent(network: Network, demand: Demand, at: Mapping[str, str]) -> Mapping[Tiers, float]:

@@ -14,8 +14,9 @@ from functools import cached_property
 from jellybean_solver.figures import distinct_sizes, distinct_usd, size_text, usd_text
 from jellybean_solver.model.flows import Weights, edge_weights, traffic_usd_per_h, worker_shares
 from jellybean_solver.model.left_out import served, wrongly_left_out
+from jellybean_solver.model.loss_checks import losses_that_break
 from jellybean_solver.model.multi_workflow import Margins
-from jellybean_solver.model.plan import Cost, Plan, PlannedWorker, PlannedWorkflow, Route
+from jellybean_solver.model.plan import Cost, Fallback, Plan, PlannedWorker, PlannedWorkflow, Route
 from jellybean_solver.model.problem import Problem, Sharing, Variant, request_s
 from jellybean_solver.model.selection_shares import routes_by_selection
 from jellybean_solver.model.spreading import spread_complaints
@@ -345,41 +346,15 @@ class _Scorer:
                 )
 
     def losses(self) -> Iterator[str]:
-        """Workers without which the others would be too busy, or nothing is answered, if one may be lost."""
-        if not self.problem.slo.survives or self.unknown:
+        """What the plan may lose by its targets, and does not bear."""
+        if self.unknown or _has_gaps(self.plan):
             return
-        through: dict[str, float] = {}
-        together: dict[tuple[str, str], float] = {}
-        for selection, routes, problem in self.parts:
-            for route in routes:
-                own = set(route.workers.values())
-                for worker in own:
-                    through[worker] = through.get(worker, 0.0) + route.weight
-                for name, at in route.workers.items():
-                    busy = self._busy(problem, selection, name, at) * route.weight
-                    for lost in own:
-                        together[lost, at] = together.get((lost, at), 0.0) + busy
-        cap = self.problem.utilisation * (1 + LIMIT_TOLERANCE)
-        for lost, share in through.items():
-            if share >= 1.0 - LIMIT_TOLERANCE:
-                yield f"survive: without {lost} no request is answered"
-                continue
-            after = {w: (self.loads[w] - together.get((lost, w), 0.0)) / (1.0 - share) for w in self.loads if w != lost}
-            worst = max(after, key=after.__getitem__, default=None)
-            if worst is not None and after[worst] > cap:
-                yield (
-                    f"survive: without {lost}, {worst} would be busy {after[worst]:.4f} of the time, above the cap of "
-                    f"{self.problem.utilisation:g}"
-                )
-
-    def _busy(self, problem: Problem, selection: Selection, name: str, worker: str) -> float:
-        """Share of a worker's time if all requests of a selection brought it this operator."""
-        planned, place = self.plan.operator_at(name, worker), self.plan.worker_by_name[worker]
-        service = self.variants[name, selection[name]].service.get(place.pool, {})
-        batch = planned.batch.get(place.pool, 0)
-        if batch not in service:
-            return 0.0
-        return problem.rate_per_s[name] * request_s(service, batch) / problem.sites.get(place.tier, 1)
+        wrong = [one.lost for one in self.plan.fallbacks if not _is_share_of_each(self.plan, one)]
+        if wrong:
+            yield f"the fallback for {wrong[0]} does not state a share for each route, or they do not sum to 1"
+            return
+        for lost, reason in losses_that_break(self.problem, self.plan, LIMIT_TOLERANCE):
+            yield f"survive: without {lost}, {reason}"
 
     def cost_by_operator(self) -> Mapping[str, Cost]:
         compute = dict.fromkeys(self.problem.operator_by_name, 0.0)
@@ -422,6 +397,12 @@ def unknown_choices(problem: Problem, plan: Plan) -> Iterator[str]:
         for name, variant in worker.variants.items():
             if name in planned and variant not in {one.variant for one in planned[name].variants}:
                 yield f"{worker.name} runs {name} with variant {variant}, which the plan does not describe"
+
+
+def _is_share_of_each(plan: Plan, fallback: Fallback) -> bool:
+    weights = fallback.weights
+    is_share = min(weights, default=0.0) >= 0 and abs(sum(weights) - 1.0) <= LIMIT_TOLERANCE
+    return is_share and len(weights) == len(plan.routes)
 
 
 def _has_gaps(plan: Plan) -> bool:

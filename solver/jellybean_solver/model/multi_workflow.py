@@ -64,7 +64,7 @@ def combine_workflows(name: str, problems: Mapping[str, Problem], budget_usd_per
     for workflow, problem in problems.items():
         if problem.is_for_ways:
             raise SolverError(
-                f"{workflow} may mix variants (a mean accuracy, or objective: mean_accuracy) or spares a worker "
+                f"{workflow} may mix variants (a mean accuracy, or objective: mean_accuracy) or bears losses "
                 "(survive), which several workflows on one fleet cannot yet"
             )
         if _fleet(problem) != _fleet(first):

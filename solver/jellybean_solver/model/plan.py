@@ -213,6 +213,14 @@ class LeftOut:
     owner: str = field(default="", metadata={"said": "if it is stated"})
 
 
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    """Other weights of the plan's routes, for when something is lost (loss.py). `lost`: what, in words."""
+
+    lost: str
+    weights: tuple[float, ...]
+
+
 @dataclass(frozen=True)
 class Plan:
     """Selection, placements and routes, with cost and certificate.
@@ -227,6 +235,8 @@ class Plan:
     `overrides`: the values PATH=VALUE by which the documents were changed for this plan (`--set`), in their order.
 
     `spread`: operator below a fan-out -> groups of workers round which the children of each request go (spreading.py).
+
+    `fallbacks`: for losses after which the routes that are left would not do in their proportions.
     """
 
     name: str
@@ -250,6 +260,7 @@ class Plan:
     spread: Mapping[str, tuple[tuple[str, ...], ...]] = field(
         default_factory=dict, metadata={"said": "if children are spread"}
     )
+    fallbacks: tuple[Fallback, ...] = field(default=(), metadata={"said": "if there are any"})
 
     def workflow_of(self, name: str) -> str:
         """The workflow that a source or operator belongs to; empty if there is only one."""

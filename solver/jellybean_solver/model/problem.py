@@ -196,19 +196,30 @@ class Link:
     latency_s: float = 0.0
 
 
+class LossKind(StrEnum):
+    """What a plan can be asked to do without, one at a time.
+
+    SITE: all workers of a tier in one place, where no source is; LINK: the way from one tier to another.
+    """
+
+    WORKER = "worker"
+    SITE = "site"
+    LINK = "link"
+
+
 @dataclass(frozen=True, slots=True)
 class Slo:
     """Targets; None: no target.
 
     `accuracy`: of the selection that any request gets. `mean_accuracy`: of all requests together; it lets a plan mix
-    variants (mixture/). `survives`: how many workers may be lost while everything else holds; 0 or 1.
+    variants (mixture/). `survives`: what may be lost, one at a time, while everything else holds (loss.py).
     """
 
     accuracy: float | None = None
     latency_p99_s: float | None = None
     budget_usd_per_h: float | None = None
     mean_accuracy: float | None = field(default=None, metadata={"said": "if it is stated"})
-    survives: int = field(default=0, metadata={"said": "unless 0"})
+    survives: tuple[LossKind, ...] = field(default=(), metadata={"said": "if anything may be lost"})
 
     @property
     def accuracy_of_plan(self) -> float | None:
@@ -281,8 +292,8 @@ class Problem:
 
     @property
     def is_for_ways(self) -> bool:
-        """True if its plans are found by the program of ways (mixture/): they mix variants, or can spare a worker."""
-        return self.may_mix or self.slo.survives > 0
+        """True if its plans are found by the program of ways (mixture/): they mix variants, or bear losses."""
+        return self.may_mix or bool(self.slo.survives)
 
     @property
     def may_mix(self) -> bool:

@@ -73,7 +73,7 @@ def _require_addable(problem: Problem, before: Plan) -> None:
     if not problem.workflows or not before.workflows:
         raise SolverError("workflows can be added to a plan of several workflows, or of sites that differ, only")
     if problem.is_for_ways or before.mixes:
-        raise SolverError("workflows cannot be added to a plan that mixes variants or spares a worker")
+        raise SolverError("workflows cannot be added to a plan that mixes variants or bears losses")
     if planned_cuts(before):
         raise SolverError("workflows cannot be added to a plan that cuts models; plan all of them anew, without --add")
 

@@ -5,28 +5,27 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from jellybean_solver.deadline.restriction import with_margin
 from jellybean_solver.deadline.search import Deadline, Judge
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.errors import OutOfTimeError, SolverError
 from jellybean_solver.figures import duration_text, usd_text
 from jellybean_solver.latency.estimate import latency
 from jellybean_solver.mixture.modes import NO_LIMITS, Modes
-from jellybean_solver.mixture.program import TIE, Goal, Mixture
 from jellybean_solver.mixture.routes import plan_of
 from jellybean_solver.mixture.search import MixOutcome, best_mixture
+from jellybean_solver.mixture.seats import TIE, Goal, Mixture
 from jellybean_solver.mixture.ways import WayTable, all_ways
-from jellybean_solver.model.evaluate import evaluate
+from jellybean_solver.model.evaluate import LIMIT_TOLERANCE, evaluate
+from jellybean_solver.model.loss import Loss, judged_losses, plan_after
+from jellybean_solver.model.loss_checks import losses_that_break
 from jellybean_solver.model.plan import Certificate, Plan
 from jellybean_solver.model.problem import Objective, Problem
 from jellybean_solver.model.spreading import identical_workers
-from jellybean_solver.model.survival import lost_workers, without_worker
 from jellybean_solver.outcome import Clock, Termination, termination_of
 from jellybean_solver.planning.infeasibility import Infeasibility
 from jellybean_solver.planning.mode_search import ModeSearch
 from jellybean_solver.planning.solver import Solution, cheapest_solution
 
-ALIKE = (2, 3, 4, 5, 6, 8, 11, 16, 24)  # least numbers of alike workers that are tried for a plan that can spare one
 MIX_GAP = 1e-5  # relative, unless one is stated: of the cost, or of what the accuracy lacks of 100 %
 
 
@@ -50,7 +49,7 @@ def solve_mixed(
 
 
 def _judge_of_losses(problem: Problem, deadline: Deadline) -> Judge:
-    """The judge of plans that must be in time without any one worker, too: the slowest of these cases counts."""
+    """The judge of plans that must be in time after each loss, too: the slowest of these cases counts."""
 
     def estimate(plan: Plan) -> float:
         return latency(plan).slowest_s / deadline.p99_s
@@ -59,10 +58,10 @@ def _judge_of_losses(problem: Problem, deadline: Deadline) -> Judge:
 
     def judged(plan: Plan) -> float:
         slowest = judge(plan)
-        for worker in lost_workers(plan):
+        for loss in judged_losses(plan):
             if slowest > 1.0:
                 break
-            left = without_worker(problem, plan, worker)
+            left = plan_after(problem, plan, loss)
             slowest = math.inf if left is None else max(slowest, judge(left))
         return slowest
 
@@ -75,18 +74,13 @@ class _MixSearch:
     def __init__(self, problem: Problem, gap: float, limit: Clock) -> None:
         self.problem, self.gap, self.limit = problem, gap, limit
         self.network = Network(problem)
-        self.table = self._table(self.network)
+        self.table = WayTable.of(self.network, all_ways(self.network, problem.slo.accuracy, measured=problem.may_mix))
         self.is_accuracy = problem.objective is Objective.MEAN_ACCURACY
         self.bound, self.tried = 0.0, 0
-        self._tables: dict[int, WayTable] = {}
-        self._alike: tuple[int, ...] = ALIKE
         slo = problem.slo
         budget, single = slo.budget_usd_per_h or math.inf, not problem.may_mix
-        self.goal = Goal(self.is_accuracy, slo.mean_accuracy, budget, self._most_usd_per_h(), single)
-
-    def _table(self, network: Network) -> WayTable:
-        measured = self.problem.may_mix
-        return WayTable.of(network, all_ways(network, self.problem.slo.accuracy, measured=measured))
+        most = self._most_usd_per_h()
+        self.goal = Goal(self.is_accuracy, slo.mean_accuracy, budget, most, single, slo.survives)
 
     def value(self, plan: Plan) -> float:
         """What is minimised: USD per hour, or what the accuracy lacks of 100 %."""
@@ -100,49 +94,32 @@ class _MixSearch:
 
     def propose(self, modes: Modes) -> Plan | None:
         """The best plan within limits of batches and utilisations; None if there is none, or none was found in time."""
-        if self.problem.slo.survives:
-            return self._with_spare(modes)
         found = self.best(self.goal, modes)
         if modes == NO_LIMITS:
             self.bound = found.bound
         return None if found.mixture is None else self._plan(found.mixture)
 
-    def _with_spare(self, modes: Modes) -> Plan | None:
-        """The best plan that can spare a worker, of those whose workers have so many alike, and as much headroom.
-
-        Where n workers are alike, the loss of one makes the others n / (n - 1) times as busy.
-        """
-        if modes == NO_LIMITS:
-            self.bound = self.best(self.goal).bound
-        plans: dict[int, Plan] = {}
-        for alike in self._alike:
-            left = 1.0 - 1.0 / alike
-            lower = Modes(modes.batches, {name: left * modes.levels.get(name, 1.0) for name in self.network.names})
-            goal = replace(self.goal, least_workers=alike)
-            self.tried += 1
-            table = self._tables.get(alike)
-            if table is None:
-                network = Network(with_margin(self.problem, {}, left))
-                table = self._tables[alike] = self._table(network)
-            found = best_mixture(table, goal, gap=self.gap, clock=self.limit, modes=lower)
-            if found.mixture is not None:
-                plans[alike] = self._plan(found.mixture)
-        best = min(plans, key=lambda alike: self.value(plans[alike]), default=None)
-        if best is None:
-            return None
-        at = ALIKE.index(best)
-        self._alike = ALIKE[max(0, at - 1) : at + 2]  # later proposals are of much the same size
-        return plans[best]
-
     def _plan(self, mixture: Mixture) -> Plan:
-        even = self.problem.slo.survives > 0
-        draft = plan_of(self.network, mixture, Certificate.of(0.0, 0.0, Termination.GAP), even=even)
+        draft = self._draft(mixture)
         evaluation = evaluate(self.problem, draft)
         if evaluation.violations:
             complaints = "; ".join(evaluation.violations)
             raise SolverError(f"the plan found contradicts the problem ({complaints}); please report this problem")
         plan = evaluation.stated(draft)
-        return replace(plan, spread=identical_workers(plan)) if self.problem.may_mix and not even else plan
+        is_spread = self.problem.may_mix and not self.problem.slo.survives
+        return replace(plan, spread=identical_workers(plan)) if is_spread else plan
+
+    def _draft(self, mixture: Mixture) -> Plan:
+        """The plan, with fallbacks for the losses that its routes do not bear in their proportions."""
+        proof = Certificate.of(0.0, 0.0, Termination.GAP)
+        needed: list[Loss] = []
+        while True:
+            draft = plan_of(self.network, mixture, proof, even=bool(self.problem.slo.survives), fallbacks=needed)
+            broken = dict.fromkeys(loss for loss, _ in losses_that_break(self.problem, draft, LIMIT_TOLERANCE))
+            more = [loss for loss in broken if loss not in needed]
+            if not more:
+                return draft
+            needed += more
 
     def solution(self, plan: Plan, *, late: bool = False) -> Solution:
         """The solution with its certificate. `late`: time ended."""
@@ -169,7 +146,7 @@ class _MixSearch:
                 reached = sum(way.accuracy * share for way, share in highest.ways)
                 reason = f"no plan reaches a mean accuracy of {mean:g}; the highest is {reached:.4g}"
                 return Solution("infeasible", None, Infeasibility((reason,), (), reached), self.tried, None)
-        slo = replace(self.problem.slo, mean_accuracy=None, survives=0)
+        slo = replace(self.problem.slo, mean_accuracy=None, survives=())
         single = replace(self.problem, slo=slo, objective=Objective.COST)
         found = cheapest_solution(single, self.gap, self.limit, explained=explained)
         if found.plan is None:
@@ -177,10 +154,8 @@ class _MixSearch:
         reason = "no plan is of selections whose accuracy is in the profiles"
         if self.problem.slo.survives:
             cost = usd_text(found.plan.cost.total_usd_per_h)
-            reason = (
-                f"no plan holds without any one worker: at least {ALIKE[0]} alike workers are needed for each operator,"
-                f" each with headroom for the loss of another; without `survive` a plan costs {cost} USD/h"
-            )
+            lost = " or ".join(self.problem.slo.survives)
+            reason = f"no plan holds after the loss of any one {lost}; without `survive` a plan costs {cost} USD/h"
         return Solution("infeasible", None, Infeasibility((reason,)), self.tried, None)
 
     # -- under a p99 target

@@ -29,6 +29,7 @@ from jellybean_solver.model.problem import (
     Edge,
     EdgeKind,
     Link,
+    LossKind,
     Objective,
     Pool,
     ServiceTime,
@@ -360,8 +361,10 @@ def test_automatic_utilisation_is_higher_where_a_p99_is_simulated(folder: Path) 
 
 
 def test_a_spare_worker_is_asked_for_in_words(folder: Path) -> None:
-    assert build_problem(loaded(folder)).slo.survives == 0
-    assert build_problem(loaded(folder, "slo.survive=1 worker")).slo.survives == 1
-    for wrong in ("2 workers", "1 site", "true", "1"):
+    assert build_problem(loaded(folder)).slo.survives == ()
+    assert build_problem(loaded(folder, "slo.survive=1 worker")).slo.survives == (LossKind.WORKER,)
+    every = (LossKind.WORKER, LossKind.SITE, LossKind.LINK)
+    assert build_problem(loaded(folder, "slo.survive=[1 link, 1 worker, 1 site]")).slo.survives == every
+    for wrong in ("2 workers", "1 tier", "true", "1", "[1 link, 1]"):
         with pytest.raises(DocumentError, match="cannot be planned for; write 1 worker"):
             loaded(folder, f"slo.survive={wrong}")

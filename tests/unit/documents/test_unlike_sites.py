@@ -235,7 +235,7 @@ def test_a_file_that_is_not_text_is_told(shops: Path) -> None:
         ("infrastructure.yaml", "stores.csv}", "stores.csv, cloud: 1}", "sites.cloud: store has sites that differ"),
         ("infrastructure.yaml", "{store: ", "{cloud: ", "no source is in cloud; write sites: {store: ...}"),
         ("workflow.yaml", "accuracy: 80", "accuracy: {mean: 80}", "slo: a mean accuracy may mix variants, which sites"),
-        ("workflow.yaml", "accuracy: 80", "survive: 1 worker", "slo.survive: the plan spares a worker, which sites"),
+        ("workflow.yaml", "accuracy: 80", "survive: 1 worker", "slo.survive: the plan bears losses, which sites"),
         ("workflow.yaml", "slo:", "objective: rate\nslo:", "objective: the objective is rate, which sites that differ"),
         ("workflow.yaml", "large]", "large], cuts: 2", "operators.detect.cuts: its models may be cut, which sites"),
     ],

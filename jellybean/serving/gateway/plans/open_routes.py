@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from jellybean.serving.gateway.plans.route_choice import SiteRouteDrawer
 from jellybean_agent import PlanView
@@ -19,6 +18,10 @@ class OpenRoutes:
     A route on which one worker could not reach the next, though the gateway reaches both, is barred: one request per
     `BARRED_S` probes it, until one is answered. If the plan spreads children, a route is taken with spread children
     while all workers that these may reach are there, otherwise without.
+
+    While routes are closed, the others of the site share its requests as the first fallback says that needs none of the
+    closed ones, or else in their proportions. Any such fallback is within what workers and links can do, for whatever
+    loss it was planned.
     """
 
     def __init__(self, view: PlanView, is_away: Callable[[str], bool]) -> None:
@@ -71,13 +74,24 @@ class OpenRoutes:
 
     def reweight(self) -> None:
         """Give closed routes weight 0, unless every route of a site is closed."""
+        size = len(self._view.weights)
         weights = [
-            0.0 if self._is_closed(route) else weight
-            for route, weight in zip(range(len(self._view.routes)), itertools.cycle(self._view.weights), strict=False)
+            weight
+            for first in range(0, len(self._view.routes), size)
+            for weight in self._open_weights([not self._is_closed(route) for route in range(first, first + size)])
         ]
         self._drawer.reweight(weights)
         if self._streams is not None:
             self._streams.reweight(weights)
+
+    def _open_weights(self, is_open: Sequence[bool]) -> Sequence[float]:
+        """The weights of one site's routes."""
+        if all(is_open):
+            return self._view.weights
+        for weights in self._view.fallbacks:
+            if all(ready for weight, ready in zip(weights, is_open, strict=True) if weight > 0):
+                return weights
+        return [weight if ready else 0.0 for weight, ready in zip(self._view.weights, is_open, strict=True)]
 
     def draw_for(self, stream: str) -> int | None:
         """The route of a stream, which it keeps while it is open; None when it is closed, and all others are."""

@@ -1,4 +1,4 @@
-"""Plans that hold without any one worker."""
+"""Plans that hold after the loss of a worker, a site or a link."""
 
 from __future__ import annotations
 
@@ -11,19 +11,24 @@ from jellybean_solver import (
     Deadline,
     Independent,
     Link,
+    Loss,
+    LossKind,
     Plan,
     Problem,
     Sharing,
     Slo,
     evaluate,
     from_document,
-    lost_workers,
+    judged_losses,
+    losses,
+    plan_after,
     solve,
     to_document,
-    without_worker,
 )
 from tests import plan_check
 from tests.support.small_problems import box, gpu, operator, problem, variant
+
+ONE_WORKER = (LossKind.WORKER,)
 
 
 def served(asked: Problem) -> Plan:
@@ -33,10 +38,10 @@ def served(asked: Problem) -> Plan:
     assert evaluate(asked, plan).complaints == ()
     assert plan_check.complaints(asked, plan) == []
     assert from_document(to_document(plan)) == plan
-    for worker in plan.workers:
-        left = without_worker(asked, plan, worker.name)
+    for loss in losses(plan, asked.slo.survives):
+        left = plan_after(asked, plan, loss)
         assert left is not None
-        assert worker.name not in left.worker_by_name
+        assert not any(loss.closes(plan, route) for route in left.routes)
         assert plan_check.complaints(asked, left) == []
         assert sum(route.weight for route in left.routes) == pytest.approx(1.0)
     return plan
@@ -48,7 +53,7 @@ def reading(rate_per_s: float, boxes: int, sharing: Sharing = Sharing.EXCLUSIVE,
         operator("read", ["camera"], variant("only", {"box": 0.1})),
         pools=[box(boxes, sharing=sharing)],
         rate_per_s=rate_per_s,
-        slo=Slo(survives=1, **slo),
+        slo=Slo(survives=ONE_WORKER, **slo),
     )
     return replace(asked, utilisation=0.8)
 
@@ -64,7 +69,7 @@ def test_one_worker_more_than_the_load_needs(rate_per_s: float, workers: int) ->
 def test_shared_workers_all_hold_all_operators() -> None:
     first = operator("first", ["camera"], variant("only", {"box": 0.03}, {"second": 10.0}))
     second = operator("second", ["first"], variant("only", {"box": 0.05}))
-    asked = problem(first, second, pools=[box(9)], rate_per_s=20.0, slo=Slo(survives=1))
+    asked = problem(first, second, pools=[box(9)], rate_per_s=20.0, slo=Slo(survives=ONE_WORKER))
     plan = served(replace(asked, utilisation=0.8))
     assert len(plan.workers) == 3
     assert all(set(worker.rates_per_s) == {"first", "second"} for worker in plan.workers)
@@ -74,12 +79,12 @@ def test_one_selection_serves_all_requests_unless_a_mean_is_asked_for() -> None:
     read = operator("read", ["camera"], variant("small", {"box": 0.1}), variant("large", {"box": 0.2}))
     accuracy = Independent({"read": {"small": 80.0, "large": 90.0}})
     asked = problem(
-        read, pools=[box(9, sharing=Sharing.EXCLUSIVE)], accuracy=accuracy, slo=Slo(accuracy=85.0, survives=1)
+        read, pools=[box(9, sharing=Sharing.EXCLUSIVE)], accuracy=accuracy, slo=Slo(accuracy=85.0, survives=ONE_WORKER)
     )
     plan = served(asked)
     assert not plan.mixes
     assert plan.selection == {"read": "large"}
-    mixed = served(replace(asked, slo=Slo(mean_accuracy=85.0, survives=1)))
+    mixed = served(replace(asked, slo=Slo(mean_accuracy=85.0, survives=ONE_WORKER)))
     assert mixed.cost.total_usd_per_h <= plan.cost.total_usd_per_h + 2.0
 
 
@@ -87,14 +92,16 @@ def test_a_tier_with_one_worker_cannot_spare_it() -> None:
     solution = solve(reading(1.0, 1))
     assert solution.plan is None and solution.infeasibility is not None
     (reason,) = solution.infeasibility.reasons
-    assert "no plan holds without any one worker: at least 2 alike workers are needed" in reason
+    assert "no plan holds after the loss of any one worker" in reason
     assert "without `survive` a plan costs 1.00 USD/h" in reason
 
 
 def test_links_have_room_for_what_comes_when_a_worker_is_lost() -> None:
     link = Link("edge", "cloud", 0.0, 2_000.0)
     far = operator("far", ["camera"], variant("only", {"gpu": 0.1}))
-    asked = problem(far, pools=[gpu(9)], rate_per_s=10.0, message_bytes=100.0, links=[link], slo=Slo(survives=1))
+    asked = problem(
+        far, pools=[gpu(9)], rate_per_s=10.0, message_bytes=100.0, links=[link], slo=Slo(survives=ONE_WORKER)
+    )
     assert len(served(asked).workers) == 2
 
 
@@ -108,7 +115,8 @@ def test_a_plan_without_a_spare_is_a_violation() -> None:
     alone = solve(replace(reading(8.0, 20), slo=Slo())).plan
     assert alone is not None
     assert any(
-        "survive: without box-1 no request is answered" in text for text in evaluate(reading(8.0, 20), alone).violations
+        "survive: without box-1, no request is answered" in text
+        for text in evaluate(reading(8.0, 20), alone).violations
     )
 
 
@@ -121,10 +129,10 @@ def test_the_p99_holds_without_any_one_worker() -> None:
     plan = solve(asked, deadline=Deadline(0.35, judge)).plan
     assert plan is not None
     assert judge(plan) <= 1.0
-    lost = [*lost_workers(plan)]
-    assert lost == [worker.name for worker in plan.workers]
-    for worker in lost:
-        left = without_worker(asked, plan, worker)
+    lost = [*judged_losses(plan)]
+    assert lost == [Loss(LossKind.WORKER, (worker.name,)) for worker in plan.workers]
+    for loss in lost:
+        left = plan_after(asked, plan, loss)
         assert left is not None
         assert judge(left) <= 1.0
 
@@ -132,4 +140,4 @@ def test_the_p99_holds_without_any_one_worker() -> None:
 def test_of_many_workers_the_busiest_of_each_kind_is_lost() -> None:
     plan = served(reading(160.0, 40))
     assert len(plan.workers) > 12
-    assert len([*lost_workers(plan)]) == 1
+    assert len([*judged_losses(plan)]) == 1

@@ -13,9 +13,10 @@ from jellybean_agent.brain.plan_view import plan_view
 from jellybean_agent.brain.route_table import RouteTable
 from jellybean_agent.errors import PlanViewError
 from jellybean_solver.model.evaluate import evaluate
+from jellybean_solver.model.loss import Loss, plan_after
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.plan_document import from_document, to_document
-from jellybean_solver.model.problem import Edge, EdgeKind, Problem, Sharing, Slo
+from jellybean_solver.model.problem import Edge, EdgeKind, LossKind, Problem, Sharing, Slo
 from jellybean_solver.model.spreading import (
     child_operators,
     child_worker,
@@ -23,7 +24,6 @@ from jellybean_solver.model.spreading import (
     identical_workers,
     round_robin_offset,
 )
-from jellybean_solver.model.survival import without_worker
 from jellybean_solver.planning.solve import solve
 from jellybean_solver.simulation.group_simulation import GroupSimulation
 from tests.support.small_problems import EndToEnd, box, operator, problem, variant
@@ -122,7 +122,7 @@ def test_workers_that_are_not_alike_are_refused(plan: Plan) -> None:
 
 def test_without_a_worker_none_are_spread(plan: Plan) -> None:
     (group, *_) = plan.spread["classify"]
-    left = without_worker(cars(), plan, group[0])
+    left = plan_after(cars(), plan, Loss(LossKind.WORKER, (group[0],)))
     assert left is not None
     assert left.spread == {}
 

@@ -1,0 +1,71 @@
+"""A solution of the program of ways: shares of the requests by way, and seats for them, also for after each loss."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from jellybean_solver.mixture.ways import Instance, Way
+from jellybean_solver.model.problem import LossKind
+
+Held = tuple[Instance, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What the program does: minimise the cost, or with `most_accurate` maximise the mean accuracy.
+
+    `mean`: least mean accuracy in percent; `budget`: most USD per hour. `most_usd_per_h`: of any plan.
+    `single`: all requests get one selection. `survives`: what may be lost, one at a time, while the rest holds.
+    """
+
+    most_accurate: bool
+    mean: float | None
+    budget: float = float("inf")
+    most_usd_per_h: float = float("inf")
+    single: bool = False
+    survives: tuple[LossKind, ...] = ()
+
+    @property
+    def points_per_usd(self) -> float:
+        """Weight of the cost where the accuracy is maximised, in percent points per USD per hour."""
+        return TIE / self.most_usd_per_h if self.most_usd_per_h > 0 else 0.0
+
+
+TIE = 0.01  # points of accuracy that all workers together weigh where it is maximised: of alike plans the cheapest
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A loss as the program knows it: one worker `of` those of a pool that hold `held`; a tier; two tiers of a link."""
+
+    kind: LossKind
+    of: tuple[str, ...]
+    held: Held = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Seats:
+    """`count` workers of a pool that hold the same instances. `served`: instance -> requests per second, all sites.
+
+    `batches`: instance -> the largest run.
+    """
+
+    pool: str
+    held: Held
+    served: Mapping[Instance, float]
+    count: int
+    batches: Mapping[Instance, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """`ways`: each that is taken, with its share of the requests. `bound`: on what the goal minimises.
+
+    `after`: what is taken instead after each loss, by workers whose counts are those of `seats`.
+    """
+
+    ways: tuple[tuple[Way, float], ...]
+    seats: tuple[Seats, ...]
+    bound: float
+    after: Mapping[Lost, Mixture] = field(default_factory=dict)

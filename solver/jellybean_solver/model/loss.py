@@ -1,0 +1,99 @@
+"""A plan after a loss: of a worker, of a site with all its workers, or of a link.
+
+A gateway closes the routes through what is lost. The requests take the routes that are left, in their proportions, or,
+where these would be too much for some worker or link, in those of the plan's fallback for this loss. Children are not
+spread any more, as a worker may be missing in the round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from jellybean_solver.model.plan import Plan, Route
+from jellybean_solver.model.problem import LossKind, Problem
+from jellybean_solver.model.stated_figures import with_figures
+
+MOST_LOSSES = 12  # of workers that a judge sees; of more workers one of each group is lost, the busiest
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """`of`: a worker; a tier; or the two tiers of a link."""
+
+    kind: LossKind
+    of: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """The loss in words."""
+        return self.of[0] if self.kind is LossKind.WORKER else f"the {self.kind} {' -> '.join(self.of)}"
+
+    def closes(self, plan: Plan, route: Route) -> bool:
+        """True if requests cannot take a route any more."""
+        if self.kind is LossKind.WORKER:
+            return self.of[0] in route.workers.values()
+        if self.kind is LossKind.SITE:
+            return any(plan.worker_by_name[worker].tier == self.of[0] for worker in route.workers.values())
+        return self.of in crossings(plan, route)
+
+
+def crossings(plan: Plan, route: Route) -> frozenset[tuple[str, ...]]:
+    """The pairs of tiers between which the data of a request crosses on a route."""
+    tier_of = {source.name: source.tier for source in plan.sources}
+    tier_of |= {name: plan.worker_by_name[worker].tier for name, worker in route.workers.items()}
+    pairs = {
+        (tier_of[edge.upstream], tier_of[operator.name]) for operator in plan.operators for edge in operator.inputs
+    }
+    return frozenset(pair for pair in pairs if pair[0] != pair[1])
+
+
+def losses(plan: Plan, kinds: Iterable[LossKind]) -> tuple[Loss, ...]:
+    """What a plan may lose: each worker; each tier with workers and no source; each link that data crosses."""
+    found: list[Loss] = []
+    for kind in kinds:
+        if kind is LossKind.WORKER:
+            found += [Loss(kind, (worker.name,)) for worker in plan.workers]
+        elif kind is LossKind.SITE:
+            sources = {source.tier for source in plan.sources}
+            used = {worker.tier for worker in plan.workers}
+            found += [Loss(kind, (tier,)) for tier in plan.tiers if tier in used - sources]
+        else:
+            used_links = {pair for route in plan.routes for pair in crossings(plan, route)}
+            found += [Loss(kind, pair) for pair in sorted(used_links)]
+    return tuple(found)
+
+
+def judged_losses(plan: Plan) -> Iterator[Loss]:
+    """The losses that are simulated: all, but of many workers the busiest of those with the same operators."""
+    every = losses(plan, plan.slo.survives)
+    if len(plan.workers) <= MOST_LOSSES:
+        yield from every
+        return
+    groups: dict[tuple[object, ...], list[tuple[float, str]]] = {}
+    for worker in plan.workers:
+        key = worker.pool, *sorted(worker.rates_per_s), *sorted(worker.variants.items())
+        groups.setdefault(key, []).append((worker.load, worker.name))
+    kept = {max(own)[1] for own in groups.values()}
+    yield from (loss for loss in every if loss.kind is not LossKind.WORKER or loss.of[0] in kept)
+
+
+def weights_after(plan: Plan, loss: Loss) -> Sequence[float] | None:
+    """The weights of the plan's routes after a loss; None if no request can be answered."""
+    planned = {fallback.lost: fallback.weights for fallback in plan.fallbacks}.get(str(loss))
+    if planned is not None:
+        return planned
+    left = [0.0 if loss.closes(plan, route) else route.weight for route in plan.routes]
+    total = sum(left)
+    return [weight / total for weight in left] if total > 0 else None
+
+
+def plan_after(problem: Problem, plan: Plan, loss: Loss) -> Plan | None:
+    """The plan after a loss, with the problem's figures; None if no request can be answered."""
+    weights = weights_after(plan, loss)
+    if weights is None:
+        return None
+    taken = zip(plan.routes, weights, strict=True)
+    routes = tuple(replace(route, weight=weight) for route, weight in taken if weight > 0)
+    used = {name for route in routes for name in route.workers.values()}
+    workers = tuple(replace(one, rates_per_s={}) for one in plan.workers if one.name in used)
+    return with_figures(problem, replace(plan, routes=routes, workers=workers, spread={}, fallbacks=()))

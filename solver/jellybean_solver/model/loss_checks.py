@@ -1,0 +1,96 @@
+"""Whether a plan's workers and links can do what its routes bring after a loss, for many losses of many workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from jellybean_solver.model.flows import edge_weights
+from jellybean_solver.model.loss import Loss, losses, weights_after
+from jellybean_solver.model.plan import Plan, Route
+from jellybean_solver.model.problem import Problem, request_s
+from jellybean_solver.model.selection_shares import selection_on
+from jellybean_solver.model.variant_ratios import settled
+from jellybean_solver.outcome import Selection
+
+Floats = npt.NDArray[np.float64]
+
+
+class RouteLoads:
+    """What each route brings if all requests take it.
+
+    `busy`: (worker, route) -> share of the worker's time; `sent`: (link, route) -> share of its bandwidth; `accuracy`:
+    of each route's selection, in percent; NaN if it is not known.
+    """
+
+    def __init__(self, problem: Problem, plan: Plan) -> None:
+        self.problem, self.plan = problem, plan
+        self.workers = {worker.name: number for number, worker in enumerate(plan.workers)}
+        limited = [link for link in problem.links if link.bandwidth_bytes_per_s is not None]
+        self.links = {(link.upstream_tier, link.downstream_tier): number for number, link in enumerate(limited)}
+        self.busy: Floats = np.zeros((len(self.workers), len(plan.routes)))
+        self.sent: Floats = np.zeros((len(self.links), len(plan.routes)))
+        self.accuracy: Floats = np.full(len(plan.routes), np.nan)
+        settled_by: dict[tuple[str, ...], Problem] = {}
+        for number, route in enumerate(plan.routes):
+            selection = selection_on(plan, route)
+            key = tuple(selection.values())
+            if key not in settled_by:
+                settled_by[key] = settled(problem, selection)
+            self._fill(number, route, selection, settled_by[key])
+
+    def _fill(self, number: int, route: Route, selection: Selection, problem: Problem) -> None:
+        tier_of = {source.name: source.tier for source in problem.sources}
+        for name, at in route.workers.items():
+            planned, worker = self.plan.operator_at(name, at), self.plan.worker_by_name[at]
+            tier_of[name] = worker.tier
+            service = problem.operator_by_name[name].variant(planned.variant).service.get(worker.pool, {})
+            if (batch := planned.batch.get(worker.pool, 0)) in service:
+                each = request_s(service, batch) / problem.sites.get(worker.tier, 1)
+                self.busy[self.workers[at], number] += problem.rate_per_s[name] * each
+        for (edge, *tiers), _ in edge_weights([route], problem.edges, lambda _, name: tier_of[name]).items():
+            pair = tiers[0], tiers[1]
+            if pair in self.links:
+                link = problem.link_by_tiers[pair]
+                most = (link.bandwidth_bytes_per_s or 0.0) * problem.sites.get(pair[0], 1)
+                per_s = problem.edge_rate_per_s(edge) * problem.message_bytes(edge, selection)
+                self.sent[self.links[pair], number] += per_s / most
+        value = problem.accuracy.value(selection)
+        self.accuracy[number] = np.nan if value is None else value
+
+    def complaints(self, weights: Sequence[float], tolerance: float) -> Iterator[str]:
+        """What would be too much with these weights of the routes, at most one sentence for each kind of limit.
+
+        `tolerance`: relative excess of a limit that does not count.
+        """
+        taken, cap = np.asarray(weights), self.problem.utilisation
+        loads = self.busy @ taken
+        if loads.size and (most := float(loads.max())) > cap * (1 + tolerance):
+            busiest = self.plan.workers[int(loads.argmax())].name
+            yield f"{busiest} would be busy {most:.4f} of the time, above the cap of {cap:g}"
+        carried = self.sent @ taken
+        if carried.size and (most := float(carried.max())) > 1 + tolerance:
+            link = " -> ".join([*self.links][int(carried.argmax())])
+            yield f"the link {link} would carry {(most - 1) * 100:.1f} % more than its bandwidth"
+        mean = self.problem.slo.mean_accuracy
+        if mean is not None and not (reached := float(self.accuracy @ taken)) >= mean * (1 - tolerance):
+            yield f"the mean accuracy would be {reached:.4f}, below {mean:g}"
+
+
+def losses_that_break(problem: Problem, plan: Plan, tolerance: float) -> Iterator[tuple[Loss, str]]:
+    """Each loss that the targets name and that the plan does not bear, with the reason in words."""
+    if not problem.slo.survives:
+        return
+    loads = RouteLoads(problem, plan)
+    for loss in losses(plan, problem.slo.survives):
+        weights = weights_after(plan, loss)
+        if weights is None:
+            yield loss, "no request is answered"
+            continue
+        closed = [weight for weight, route in zip(weights, plan.routes, strict=True) if loss.closes(plan, route)]
+        if any(closed):
+            yield loss, "its fallback uses it"
+        for reason in loads.complaints(weights, tolerance):
+            yield loss, reason
