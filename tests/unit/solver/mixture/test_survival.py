@@ -9,11 +9,13 @@ import pytest
 from jellybean.planning.simulation import simulate_plan
 from jellybean_solver import (
     Deadline,
+    Fallback,
     Independent,
     Link,
     Loss,
     LossKind,
     Plan,
+    Pool,
     Problem,
     Sharing,
     Slo,
@@ -141,3 +143,49 @@ def test_of_many_workers_the_busiest_of_each_kind_is_lost() -> None:
     plan = served(reading(160.0, 40))
     assert len(plan.workers) > 12
     assert len([*judged_losses(plan)]) == 1
+
+
+def two_ways_up(*survives: LossKind) -> Problem:
+    """A request keeps a worker of hub or cloud busy for 0.1 s; the link to the hub is narrow. 8 requests/s."""
+    pools = [Pool(tier, tier, 9, price, Sharing.SHARED, None) for tier, price in (("hub", 3.0), ("cloud", 1.0))]
+    links = [Link("edge", "hub", 0.0, 900.0), Link("edge", "cloud", 0.5)]
+    far = operator("far", ["camera"], variant("only", {"hub": 0.1, "cloud": 0.1}))
+    asked = problem(far, pools=pools, rate_per_s=8.0, message_bytes=100.0, links=links, slo=Slo(survives=survives))
+    return replace(asked, tiers=("edge", "hub", "cloud"), utilisation=0.8)
+
+
+@pytest.mark.parametrize("kind", [LossKind.LINK, LossKind.SITE])
+def test_the_other_way_up_stands_ready_and_is_rehearsed(kind: LossKind) -> None:
+    plan = served(two_ways_up(kind))
+    assert sorted(worker.name for worker in plan.workers) == ["cloud-1", "hub-1"]
+    share_of = {route.workers["far"]: route.weight for route in plan.routes}
+    assert share_of["hub-1"] >= 5e-5  # else nobody would know that it works
+    assert sum(share_of.values()) == pytest.approx(1.0)
+
+
+def test_a_spare_of_the_cheap_kind_where_a_worker_may_be_lost() -> None:
+    assert [w.name for w in served(two_ways_up(LossKind.WORKER)).workers] == ["cloud-1", "cloud-2"]
+    every = served(two_ways_up(*LossKind))
+    assert sorted(worker.name for worker in every.workers) == ["cloud-1", "hub-1"]
+
+
+def test_a_link_that_is_too_narrow_for_all_bears_no_loss() -> None:
+    asked = two_ways_up(LossKind.LINK)
+    narrow = replace(asked, links=(replace(asked.links[0], bandwidth_bytes_per_s=700.0), asked.links[1]))
+    solution = solve(narrow)
+    assert solution.plan is None and solution.infeasibility is not None
+    assert "no plan holds after the loss of any one link" in solution.infeasibility.reasons[0]
+    plan = served(asked)
+    said = " ".join(evaluate(narrow, plan).violations)
+    assert "survive: without the link edge -> cloud, the link edge -> hub would carry 14.3 % more" in said
+
+
+def test_a_fallback_states_a_share_for_each_route() -> None:
+    asked = two_ways_up(LossKind.LINK)
+    plan = served(asked)
+    assert [one.lost for one in plan.fallbacks] == ["the link edge -> hub"]  # all but a few requests go there
+    for weights in (plan.fallbacks[0].weights[1:], (0.5,) * len(plan.routes) * 2, (2.0, -1.0)):
+        broken = replace(plan, fallbacks=(Fallback("the link edge -> hub", weights),))
+        assert any("does not state a share for each route" in text for text in evaluate(asked, broken).violations)
+    useless = replace(plan, fallbacks=(Fallback("the link edge -> hub", tuple(r.weight for r in plan.routes)),))
+    assert any("its fallback uses it" in text for text in evaluate(asked, useless).violations)
