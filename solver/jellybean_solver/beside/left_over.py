@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from jellybean_solver.beside.kept import Kept
 from jellybean_solver.decomposition.split import split
-from jellybean_solver.model.evaluate import Evaluation, carried_bytes_per_s, evaluate
+from jellybean_solver.model.evaluate import carried_bytes_per_s, cost_and_traffic
 from jellybean_solver.model.multi_workflow import restricted
 from jellybean_solver.model.plan import Plan, PlannedWorker
 from jellybean_solver.model.problem import Link, Operator, Pool, Problem, ServiceTime, Sharing, Variant
@@ -63,8 +63,10 @@ def left_over(problem: Problem, names: Collection[str], kept: Kept) -> LeftOver:
             if pool.sharing is Sharing.SHARED:
                 rests += _rests(pool, problem.utilisation, staff[pool.name], kept.plan)
     links = [link for link in own.links if link.upstream_tier in tiers and link.downstream_tier in tiers]
-    score = evaluate(restricted(problem, kept.workflows), kept.plan) if _has_common(own, links, kept.plan) else None
-    carried = {} if score is None else carried_bytes_per_s(score.crossings)
+    spent, carried = 0.0, dict[tuple[str, str], float]()
+    if _has_common(own, links, kept.plan):
+        cost, crossings = cost_and_traffic(restricted(problem, kept.workflows), kept.plan)
+        spent, carried = cost.total_usd_per_h, dict(carried_bytes_per_s(crossings))
     left = replace(
         own,
         tiers=tuple(tier for tier in own.tiers if tier in tiers),
@@ -72,7 +74,7 @@ def left_over(problem: Problem, names: Collection[str], kept: Kept) -> LeftOver:
         pools=(*(rest.pool for rest in rests), *pools),
         links=tuple(_links(problem, links, carried)),
         sites={tier: count for tier, count in own.sites.items() if tier in tiers},
-        slo=replace(own.slo, budget_usd_per_h=_budget_left(own.slo.budget_usd_per_h, score)),
+        slo=replace(own.slo, budget_usd_per_h=_budget_left(own.slo.budget_usd_per_h, spent)),
     )
     return LeftOver(left, {rest.pool.name: rest.workers for rest in rests})
 
@@ -84,8 +86,8 @@ def _has_common(problem: Problem, links: Iterable[Link], kept: Plan) -> bool:
     return problem.slo.budget_usd_per_h is not None or any(link.upstream_tier in used for link in limited)
 
 
-def _budget_left(budget: float | None, score: Evaluation | None) -> float | None:
-    return None if budget is None or score is None else max(0.0, budget - score.cost.total_usd_per_h)
+def _budget_left(budget: float | None, spent: float) -> float | None:
+    return None if budget is None else max(0.0, budget - spent)
 
 
 def _links(problem: Problem, links: Iterable[Link], carried: Mapping[tuple[str, str], float]) -> Iterator[Link]:

@@ -72,9 +72,7 @@ def evaluate(problem: Problem, plan: Plan) -> Evaluation:
     problem = served(problem, plan)
     scorer = _Scorer(problem, plan)
     problem = scorer.problem
-    compute = sum(worker.price_usd_per_h * problem.sites.get(worker.tier, 1) for worker in plan.workers)
-    network = sum(crossing.cost_usd_per_h for crossing in scorer.crossings)
-    cost = Cost(compute, network)
+    cost = scorer.cost
     selections = scorer.selections if not scorer.unknown else None
     accuracy = mean_accuracy(problem, selections) if selections is not None and not problem.workflows else None
     by_operator = scorer.cost_by_operator()
@@ -106,6 +104,12 @@ def evaluate(problem: Problem, plan: Plan) -> Evaluation:
     )
 
 
+def cost_and_traffic(problem: Problem, plan: Plan) -> tuple[Cost, tuple[Crossing, ...]]:
+    """The cost of a plan of a problem and its traffic between tiers, as `evaluate` has them; nothing is checked."""
+    scorer = _Scorer(problem, plan)
+    return scorer.cost, scorer.crossings
+
+
 class _Scorer:
     """`parts`: the plan's selections, each with its routes and the problem with its fan-out ratios."""
 
@@ -118,6 +122,12 @@ class _Scorer:
             chosen = [(dict(zip(names, one, strict=True)), own) for one, own in routes_by_selection(plan).items()]
         self.parts = [(selection, routes, settled(problem, selection)) for selection, routes in chosen]
         self.problem = self.parts[0][2]
+
+    @property
+    def cost(self) -> Cost:
+        sites = self.problem.sites
+        compute = sum(worker.price_usd_per_h * sites.get(worker.tier, 1) for worker in self.plan.workers)
+        return Cost(compute, sum(crossing.cost_usd_per_h for crossing in self.crossings))
 
     @property
     def selections(self) -> Sequence[tuple[Selection, float]]:

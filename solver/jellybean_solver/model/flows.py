@@ -82,13 +82,42 @@ def edge_weights(
     into: defaultdict[str, list[int]] = defaultdict(list)
     for number, edge in enumerate(edges):
         into[edge.downstream].append(number)
-    found: defaultdict[tuple[Edge, Place, Place], float] = defaultdict(float)
+    known: dict[tuple[str, ...], _Covered] = {}  # by the operators of a route
+    found: defaultdict[tuple[int, Place, Place], float] = defaultdict(float)  # edges are slow to hash
     for route in routes:
-        for edge in (edges[number] for number in sorted(n for name in route.workers for n in into[name])):
-            upstream, downstream = place(route, edge.upstream), place(route, edge.downstream)
+        names = tuple(route.workers)
+        if names not in known:
+            known[names] = _covered(sorted(number for name in names for number in into[name]), edges)
+        covered = known[names]
+        places = [place(route, name) for name in covered.nodes]
+        for number, start, end in covered.ends:
+            upstream, downstream = places[start], places[end]
             if upstream is not None and downstream is not None:
-                found[edge, upstream, downstream] += route.weight
-    return found
+                found[number, upstream, downstream] += route.weight
+    by_edge: defaultdict[tuple[Edge, Place, Place], float] = defaultdict(float)
+    for (number, upstream, downstream), weight in found.items():
+        by_edge[edges[number], upstream, downstream] += weight
+    return by_edge
+
+
+@dataclass(frozen=True, slots=True)
+class _Covered:
+    """What routes over the same operators have in common. `nodes`: ends of their edges.
+
+    `ends`: (edge, upstream, downstream), an edge's number and the indices of its two nodes.
+    """
+
+    nodes: tuple[str, ...]
+    ends: tuple[tuple[int, int, int], ...]
+
+
+def _covered(numbers: Sequence[int], edges: Sequence[Edge]) -> _Covered:
+    index: dict[str, int] = {}
+    for number in numbers:
+        for name in (edges[number].upstream, edges[number].downstream):
+            index.setdefault(name, len(index))
+    ends = tuple((n, index[edges[n].upstream], index[edges[n].downstream]) for n in numbers)
+    return _Covered(tuple(index), ends)
 
 
 def traffic_usd_per_h(bytes_per_s: float, price_usd_per_gib: float) -> float:
