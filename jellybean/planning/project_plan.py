@@ -52,6 +52,8 @@ BASELINE_S = 5.0  # time limit of each baseline, if the plan has no time limit
 CHEAPEST_PERCENT, BASELINES_PERCENT = 10.0, 90.0  # of the progress: the search in between takes longest
 BASELINE_SHARE = 0.25  # time limit of each baseline, as a share of the plan's time limit
 
+SEARCH_SHARE = 0.6  # of the time limit, for the search for the highest rates or the least latency; then comes its plan
+
 SEARCHED = (Objective.RATE, Objective.LATENCY)  # objectives that are found by asking for many plans
 
 Progress = Callable[[float, float, str], None]  # progress callback with the arguments done, total, label
@@ -133,10 +135,11 @@ def _plan_for_objective(
 ) -> Planned:
     """The plan of the highest rates or the least p99 latency: the cheapest plan under the targets that were found."""
     clock = limited(time_limit_s, time.monotonic)
+    search = clock.share(SEARCH_SHARE)
     started = time.perf_counter()
 
     def try_plan(asked: Project) -> Outcome:
-        found = plan_project(asked, gap=gap, time_limit_s=clock.left(), compare=False)
+        found = plan_project(asked, gap=gap, time_limit_s=search.left(), compare=False)
         return Outcome(found.plan is not None, found.nearest_p99_s)
 
     best = best_options(project, try_plan, report)

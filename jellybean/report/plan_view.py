@@ -25,6 +25,7 @@ from jellybean_solver import (
     Objective,
     Placement,
     Plan,
+    Problem,
     Termination,
     distinct_usd,
     head_name,
@@ -119,13 +120,22 @@ def survival_lines(plan: Plan) -> tuple[str, ...]:
         return ()
     found = losses(plan, plan.slo.survives)
     workers = sum(loss.kind is LossKind.WORKER for loss in found)
-    lost = [f"one of its {workers} workers"] if workers else []
+    spot = "" if LossKind.WORKER in plan.slo.survives else "spot "
+    lost = [f"one of its {workers} {spot}workers"] if workers else []
     lost += [str(loss) for loss in found if loss.kind is not LossKind.WORKER]
     busy = f"no worker is then busy more than {plan.utilisation:g} of the time"
     lines = [f"any of these may be lost: {', '.join(lost)}; {busy}" if lost else "nothing that may be lost is used"]
     if plan.fallbacks:
         lines.append(f"fallbacks, other shares of the routes: without {', '.join(one.lost for one in plan.fallbacks)}")
     return tuple(lines)
+
+
+def reserved_text(problem: Problem) -> str:
+    """What reserved workers cost beside any plan; empty without them."""
+    if not problem.paid_usd_per_h:
+        return ""
+    pools = ", ".join(f"{pool.count} {pool.name}" for pool in problem.pools if pool.paid_usd_per_h)
+    return f"beside the plan {formats.usd(problem.paid_usd_per_h)} USD/h for reserved workers, used or not: {pools}"
 
 
 def option_lines(plan: Plan) -> tuple[str, ...]:
@@ -160,6 +170,8 @@ def plan_line(plan: Plan, solve_s: float | None = None) -> Text:
         text.append(f", {'mean ' if plan.mixes else ''}accuracy {formats.accuracy(plan.accuracy)}")
         if plan.slo.accuracy_of_plan is not None:
             text.append(f" >= {formats.plain(plan.slo.accuracy_of_plan)}")
+        if penalty := plan.slo.penalty(plan.accuracy):
+            text.append(f" (soft target {formats.plain(plan.slo.mean_accuracy)}: counts {formats.usd(penalty)} USD/h)")
     text.append(f", {proof(plan)}")
     if solve_s is not None:
         text.append(f" in {solve_s:.2f} s")
@@ -192,6 +204,8 @@ def proof(plan: Plan) -> str:
     beside = stays_text(plan)
     if certificate.forgone_usd_per_h:
         beside = f", with what is left out{beside}"
+    if certificate.penalty_usd_per_h:
+        beside = f", with the penalty{beside}"
     if certificate.termination == Termination.OPTIMAL:
         return f"proven optimal{beside}"
     limited = " (time limit)" if certificate.termination == Termination.TIME_LIMIT else ""

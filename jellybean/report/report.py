@@ -127,7 +127,7 @@ class Report:
             "certificate": {
                 key: value
                 for key, value in _plain(plan.certificate).items()
-                if value or key not in ("keeps", "forgone_usd_per_h")
+                if value or key not in ("keeps", "forgone_usd_per_h", "penalty_usd_per_h")
             },
             "placements": [_plain(placement) for placement in plan.placements],
             "comparisons": [_plain(comparison) for comparison in self.comparisons],

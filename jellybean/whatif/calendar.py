@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from jellybean.errors import InfeasibleError, InputError
 from jellybean.planning.cascades import as_planned
 from jellybean.planning.mixing import require_one_selection
 from jellybean.planning.project_plan import plan_project
+from jellybean.whatif.billing import improved, unused_usd
 from jellybean.whatif.rate_options import rate_options
 from jellybean_solver import (
     MigrationPrices,
@@ -65,7 +67,7 @@ class Calendar:
     """`periods`: in order, each with its plan; `repeats`: the first follows on the last.
 
     `peak_usd`: cost over all of the time of one plan for the highest rates. `bound_usd`: lower bound on the cost of any
-    plans by time, changes left out.
+    plans by time, changes left out. `unused_usd`: for the rest of units of billing that workers are stopped in.
     """
 
     project: AnyProject
@@ -74,10 +76,11 @@ class Calendar:
     repeats: bool
     peak_usd: float
     bound_usd: float
+    unused_usd: float = 0.0
 
     @property
     def total_usd(self) -> float:
-        return sum(one.cost_usd + one.change_usd for one in self.periods)
+        return sum(one.cost_usd + one.change_usd for one in self.periods) + self.unused_usd
 
     @property
     def change_usd(self) -> float:
@@ -136,6 +139,20 @@ def plan_by_time(
     total, chosen = cheapest_sequence(costs, moves, repeats=repeats)
     if not chosen or total == float("inf"):
         raise InfeasibleError(("no plan does for one of the periods, although each has one by itself",))
+    billing_s = {name: pool.billing_s for name, pool in project.infrastructure.workers.items() if pool.billing_s}
+
+    def unused(sequence: Sequence[int]) -> float:
+        return unused_usd(periods, [found[at].plan for at in sequence], billing_s, repeats=repeats)
+
+    if billing_s:
+
+        def total_usd(sequence: Sequence[int]) -> float:
+            own = sum(costs[number][at] for number, at in enumerate(sequence))
+            before = sequence[-1:] if repeats else sequence[:1]
+            steps = itertools.pairwise((*before, *sequence))
+            return own + sum(moves[one][two] for one, two in steps) + unused(sequence)
+
+        chosen = tuple(improved(chosen, total_usd, len(found)))
     before = chosen[-1] if repeats else chosen[0]
     rows = []
     for number, (period, at) in enumerate(zip(periods, chosen, strict=True)):
@@ -153,7 +170,8 @@ def plan_by_time(
         before = at
     peak = len(found) - 1
     bound = sum(period.hours * found[_own(found, period)].plan.certificate.bound for period in periods)
-    return Calendar(project, file, tuple(rows), repeats, sum(own[peak] for own in costs), bound)
+    peak_usd = sum(own[peak] for own in costs) + unused([peak] * len(periods))
+    return Calendar(project, file, tuple(rows), repeats, peak_usd, bound, unused(chosen))
 
 
 def _periods(file: RateTraceFile, most: int) -> tuple[Period, ...]:

@@ -44,6 +44,9 @@ def _headline(found: Calendar) -> str:
     text = f"{formats.count(found.plans, 'plan')} in {hours}: {formats.usd(total)} USD"
     if found.change_usd:
         text += f", of which changes {formats.usd(found.change_usd)}"
+    if found.unused_usd:
+        joined = "and" if found.change_usd else "of which"
+        text += f", {joined} rests of started units {formats.usd(found.unused_usd)}"
     if peak > total:
         text += f"; one plan for the highest rates: {formats.usd(peak)} ({(peak / total - 1) * 100:.0f} % more)"
     if found.bound_usd > 0:
@@ -75,6 +78,7 @@ def calendar_json(found: Calendar) -> dict[str, Any]:
     return {
         "total_usd": found.total_usd,
         "change_usd": found.change_usd,
+        "unused_usd": found.unused_usd,
         "peak_usd": found.peak_usd,
         "bound_usd": found.bound_usd,
         "repeats": found.repeats,

@@ -170,6 +170,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "Slo",
         "Source",
         "Stage",
+        "Terms",
         "Times",
         "Variant",
         "best_batch",

@@ -109,6 +109,7 @@ from jellybean_solver.model.problem import Sharing as Sharing
 from jellybean_solver.model.problem import Slo as Slo
 from jellybean_solver.model.problem import Source as Source
 from jellybean_solver.model.problem import Stage as Stage
+from jellybean_solver.model.problem import Terms as Terms
 from jellybean_solver.model.problem import Times as Times
 from jellybean_solver.model.problem import Variant as Variant
 from jellybean_solver.model.problem import best_batch as best_batch

@@ -142,15 +142,21 @@ class _Program:
     def best(self, *, most_accurate: bool) -> float | None:
         accuracies = {column: way.accuracy for column, way in zip(self.flow, self.ways, strict=True)}
         costs = {index: cost for index, (cost, _, _) in enumerate(self.columns) if cost}
+        slo = self.problem.slo
+        if slo.penalty_usd_per_h is not None and slo.mean_accuracy is not None and not most_accurate:
+            lacking = self._column(slo.penalty_usd_per_h, math.inf, whole=False)
+            self.rows.append(({**accuracies, lacking: 1.0}, slo.mean_accuracy, math.inf))
         if self.problem.slo.budget_usd_per_h is not None:
             self.rows.append((costs, -math.inf, self.problem.slo.budget_usd_per_h))
+        costs = {index: cost for index, (cost, _, _) in enumerate(self.columns) if cost}
         goal = {index: -value for index, value in accuracies.items()} if most_accurate else costs
         return _solved(self.columns, self.rows, goal, sign=-1.0 if most_accurate else 1.0)
 
     def _losses(self) -> Iterator[Lost]:
         for kind in self.problem.slo.survives:
-            if kind.value == "worker":
-                yield from (("worker", group) for group in self.counts)
+            if kind.value in ("worker", "spot worker"):
+                spot = {pool.name for pool in self.problem.pools if pool.terms.value == "spot"}
+                yield from (("worker", group) for group in self.counts if kind.value == "worker" or group[0] in spot)
             elif kind.value == "site":
                 without_sources = set(self.problem.tiers) - {source.tier for source in self.problem.sources}
                 yield from (("site", tier) for tier in sorted(without_sources))
@@ -169,7 +175,7 @@ class _Program:
         served = self._served(lost)
         self._meet(taken, served)
         self._links(taken)
-        if self.problem.slo.mean_accuracy is not None:
+        if self.problem.slo.mean_accuracy is not None and self.problem.slo.penalty_usd_per_h is None:
             accuracies = {column: way.accuracy for column, way in zip(taken, self.ways, strict=True)}
             self.rows.append((accuracies, self.problem.slo.mean_accuracy - 1e-9, math.inf))
         return taken

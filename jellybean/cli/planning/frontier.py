@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,6 +19,10 @@ from jellybean.errors import InfeasibleError
 from jellybean.quantities import RATE, InvalidValueError, parse_quantity
 from jellybean_solver import Problem
 
+if TYPE_CHECKING:
+    from jellybean.documents import Project
+    from jellybean.frontier.pairs import Figure
+
 RANGE_POINTS = 8  # number of rates in FROM..TO
 MAX_RATES = 200
 
@@ -31,6 +35,8 @@ Scales = Callable[[Problem], Sequence[float]]
         "jellybean frontier my-vqa --rates 10,20,40 --plot curve.png",
         "jellybean frontier my-vqa --rates 0.5x..3x --set slo.accuracy=57 --json",
         "jellybean frontier my-vqa --step 0.5 --plans plans/",
+        "jellybean frontier my-vqa --of latency,cost --plot latency.png",
+        "jellybean frontier my-vqa --of accuracy,rate --points 5 --time-limit 2min",
     )
 )
 def frontier(
@@ -38,6 +44,15 @@ def frontier(
     overrides: Overrides = None,
     json: Json = False,
     stale: Stale = False,
+    of: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TWO",
+            help="A curve of any two of cost, accuracy, latency (p99) and rate: latency,cost. Within --time-limit "
+            "(1min); the other targets hold.",
+        ),
+    ] = None,
+    points: Annotated[int, typer.Option(min=2, max=50, help="Points of a curve of --of.")] = 7,
     rates: Annotated[
         str | None,
         typer.Option(
@@ -63,11 +78,15 @@ def frontier(
         typer.Option(
             parser=seconds_within(0.01),
             metavar="TIME",
-            help="Seconds per plan, or a time such as 2min; the best plan found is kept, with its gap.",
+            help="Seconds per plan (with --of: of the whole curve), or a time such as 2min; the best plan found is "
+            "kept, with its gap.",
         ),
     ] = None,
 ) -> None:
-    """Compute the Pareto frontier of cost and accuracy, with the cheapest plan of each point; writes a picture."""
+    """Compute the Pareto frontier of cost and accuracy, with the cheapest plan of each point; writes a picture.
+
+    With `--of` that of two other figures.
+    """
     from jellybean.frontier import NARROW, WIDE, find_frontier, frontier_text, save_plans, save_plot, to_json
 
     if not math.isfinite(step):
@@ -76,7 +95,13 @@ def frontier(
     path = checked_picture(plot) if plot is not None else None if json else directory / "frontier.svg"
     if plans is not None:
         checked_folder("--plans", plans)
+    pair = None if of is None else parse_pair(of)
+    if pair is not None and (rates is not None or step or narrow):
+        raise typer.BadParameter("--of is a curve of its own: without --rates, --step and --narrow")
     project = open_project(directory, overrides, stale=stale, shows_times=True)
+    if pair is not None:
+        _pair(project, pair, points, time_limit, json=json, plans=plans, path=path)
+        return
     with progress("frontier") as advance:
         result = find_frontier(project, rates=scales, step=step, time_limit_s=time_limit, progress=advance)
     empty = not result.accuracy.corners and (result.rates is None or result.rates.highest_scale is None)
@@ -93,6 +118,45 @@ def frontier(
     if path is not None:
         save_plot(result, path, NARROW if narrow else WIDE)
         say(f"wrote {path}")
+
+
+def _pair(
+    project: Project,
+    pair: tuple[Figure, Figure],
+    points: int,
+    time_limit: float | None,
+    *,
+    json: bool,
+    plans: Path | None,
+    path: Path | None,
+) -> None:
+    """The curve of two figures, written as the options say."""
+    from jellybean.frontier.pairs import LIMIT_S, pair_curve
+    from jellybean.frontier.pairs_view import pairs_json, pairs_text, save_pairs, save_pairs_plot
+
+    with progress("frontier") as advance:
+        curve = pair_curve(project, *pair, limit_s=time_limit or LIMIT_S, points=points, progress=advance)
+    if json:
+        print_json(pairs_json(curve))
+    else:
+        out.print(pairs_text(curve))
+    if not any(point.plan is not None for point in curve.points):
+        raise typer.Exit(EXIT_INFEASIBLE)
+    if plans is not None:
+        say(f"wrote {save_pairs(curve, plans)} plans to {plans}")
+    if path is not None:
+        save_pairs_plot(curve, path)
+        say(f"wrote {path}")
+
+
+def parse_pair(text: str) -> tuple[Figure, Figure]:
+    """Parse `--of` to the figure that is fixed along the curve and the one that plans are the best in."""
+    from jellybean.frontier.pairs import Figure, ordered
+
+    names = [part.strip() for part in text.split(",")]
+    if len(names) != 2 or len({*names}) != 2 or not {*names} <= {*Figure}:
+        raise typer.BadParameter(f"--of {text!r}: write two of {', '.join(Figure)}, for example latency,cost")
+    return ordered(Figure(names[0]), Figure(names[1]))
 
 
 def parse_rates(text: str) -> Scales:

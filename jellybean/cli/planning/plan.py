@@ -41,7 +41,7 @@ from jellybean.planning.plan_file import current_hash, kept_plan, save_plan
 from jellybean.planning.prediction import predict
 from jellybean.planning.project_plan import plan_project
 from jellybean.planning.proof import unproven
-from jellybean.report import plan_text
+from jellybean.report import plan_text, reserved_text
 from jellybean.report.records import record_prediction
 from jellybean.report.workflows_summary import MOST_NAMED, is_summarised
 from jellybean_solver import DEFAULT_GAP, Plan, to_document
@@ -116,7 +116,7 @@ def _plan(output: PlanOutput, *, stale: bool, gap: float | None, time_limit_s: f
     if json:
         print_json(plan_json(planned, kept_plan(directory, outdated=True)))
     elif planned.plan is not None:
-        lines = (*filter(None, [planned.best]), *latency_lines(planned))
+        lines = (*filter(None, [planned.best, reserved_text(planned.problem)]), *latency_lines(planned))
         out.print(plan_text(planned.plan, planned.solve_s, planned.comparison, lines))
         output.say_written(planned.plan)
     if served:

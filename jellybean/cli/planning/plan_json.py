@@ -39,6 +39,7 @@ def plan_json(planned: Planned, kept: str = "") -> dict[str, Any]:
                 "latency_p99_s": planned.nearest_p99_s,
             },
             "kept_plan": kept,
+            **({"reserved_usd_per_h": paid} if (paid := planned.problem.paid_usd_per_h) else {}),
             "solve_s": planned.solve_s,
             **failure(InfeasibleError(planned.reasons, kept)),
         }
@@ -65,7 +66,9 @@ def plan_json(planned: Planned, kept: str = "") -> dict[str, Any]:
             "termination": plan.certificate.termination,
             **({"keeps": plan.certificate.keeps} if plan.certificate.keeps else {}),
             **({"forgone": plan.certificate.forgone_usd_per_h} if plan.certificate.forgone_usd_per_h else {}),
+            **({"penalty": plan.certificate.penalty_usd_per_h} if plan.certificate.penalty_usd_per_h else {}),
         },
+        **({"reserved_usd_per_h": paid} if (paid := planned.problem.paid_usd_per_h) else {}),
         "solve_s": planned.solve_s,
         **({"best": planned.best} if planned.best else {}),
         **({"stale_profiles": list(plan.stale_profiles)} if plan.stale_profiles else {}),

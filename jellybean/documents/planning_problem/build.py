@@ -113,6 +113,7 @@ def _of_one_workflow(project: Project) -> Problem:
             workflow.slo.budget_usd_per_h,
             workflow.slo.mean_accuracy,
             workflow.slo.survives,
+            workflow.slo.penalty_usd_per_h,
         ),
         utilisation=utilisation_of(workflow, infrastructure),
         hop_s=project.profiles.hop_s or 0.0,
@@ -177,6 +178,8 @@ def _pools(infrastructure: InfrastructureDocument) -> tuple[Pool, ...]:
             pool.worker_device.name,
             pool.worker_device.options,
             pool.worker_device_memory_bytes,
+            pool.terms,
+            pool.paid_usd_per_h,
         )
         for name, pool in infrastructure.workers.items()
         if pool.count > 0

@@ -35,7 +35,7 @@ from jellybean.documents.schema.fields import (
 from jellybean.documents.schema.share import ShareSpec
 from jellybean.quantities import InvalidValueError, quoted
 from jellybean_agent import CPU, Device
-from jellybean_solver import LEAST_SAVED_SHARE, Sharing
+from jellybean_solver import LEAST_SAVED_SHARE, Sharing, Terms
 
 MAX_SITES = 100_000  # maximum number of sites of a tier
 SITE_FILE_SUFFIX = ".csv"
@@ -79,6 +79,18 @@ class WorkerPoolSpec(DocumentModel):
         description="Memory of the device of one worker, beside `memory`, which is the host's; for example 16 GiB. "
         "With `share` that of the whole device.",
     )
+    terms: Annotated[Terms, Field(strict=False)] = Field(
+        default=Terms.ON_DEMAND,
+        description="How its workers are paid: on_demand (the default); reserved: the price is paid whether or not a "
+        "plan uses them; spot: they may be taken away at short notice, see slo.survive: 1 spot worker.",
+    )
+    billing_s: Duration | None = Field(
+        default=None,
+        alias="billing",
+        gt=0,
+        description="A worker is paid in whole units of this time, for example 1 h; by the second without it. Plans by "
+        "time (`calendar`) count it.",
+    )
     share: ShareSpec | None = Field(
         default=None,
         description="A worker is a part of the device: {mig: 1g.10gb}, {mps: 25 %} or {slots: 4}. It costs that part "
@@ -110,7 +122,16 @@ class WorkerPoolSpec(DocumentModel):
 
     @property
     def worker_price_usd_per_h(self) -> float:
-        """Price of a worker: `price`, or its part."""
+        """Price of using a worker: `price`, or its part; 0 if it is reserved, so paid in any case."""
+        return 0.0 if self.terms is Terms.RESERVED else self._part_of_price
+
+    @property
+    def paid_usd_per_h(self) -> float:
+        """Price of a worker that is paid whether or not it is used."""
+        return self._part_of_price if self.terms is Terms.RESERVED else 0.0
+
+    @property
+    def _part_of_price(self) -> float:
         return self.price_usd_per_h * (1.0 if self.share is None else self.share.share.fraction)
 
     @property

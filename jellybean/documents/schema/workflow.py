@@ -361,19 +361,31 @@ class OperatorSpec(DocumentModel):
 
 
 def _expand_accuracy(value: Any) -> Any:
-    """Expand the long form `accuracy: {mean: 90, least: 85}` into the two targets."""
-    if not isinstance(value, dict) or not isinstance(value.get("accuracy"), dict):
+    """Expand the long form `accuracy: {mean: 90, least: 85, penalty: 0.2 USD/h}` into its targets."""
+    if not isinstance(value, dict):
         return value
+    if not isinstance(value.get("accuracy"), dict):
+        return _with_soft_mean(value)
     stated = value["accuracy"]
-    unknown = sorted(str(key) for key in stated if key not in ("mean", "least"))
+    unknown = sorted(str(key) for key in stated if key not in ("mean", "least", "penalty"))
     if unknown or not stated or "mean_accuracy" in value:
         raise InvalidValueError(
-            f"accuracy takes mean and least{f', not {quoted(unknown[0])}' if unknown else ''}",
+            f"accuracy takes mean, least and penalty{f', not {quoted(unknown[0])}' if unknown else ''}",
             "write accuracy: 90 (of every request), or accuracy: {mean: 90, least: 85}",
         )
     rest = {key: item for key, item in value.items() if key != "accuracy"}
-    targets = {"mean_accuracy": stated.get("mean"), "accuracy": stated.get("least")}
-    return {**rest, **{key: target for key, target in targets.items() if target is not None}}
+    targets = {"mean_accuracy": stated.get("mean"), "accuracy": stated.get("least"), "penalty": stated.get("penalty")}
+    return _with_soft_mean({**rest, **{key: target for key, target in targets.items() if target is not None}})
+
+
+def _with_soft_mean(value: dict[str, Any]) -> dict[str, Any]:
+    """The targets; InvalidValueError for a penalty without a mean accuracy that it is for."""
+    if value.get("penalty") is not None and value.get("mean_accuracy") is None:
+        raise InvalidValueError(
+            "a penalty is for a mean accuracy below its target, and there is none",
+            "write accuracy: {mean: 90, penalty: 0.2 USD/h}",
+        )
+    return value
 
 
 _LOSSES = {f"1 {kind}": kind for kind in LossKind}
@@ -414,6 +426,13 @@ class SloSpec(DocumentModel):
         description="Lowest mean accuracy of all requests, in percent: plans may then mix variants of an operator. "
         "Also written as accuracy: {mean: 90}.",
     )
+    penalty_usd_per_h: PricePerHour | None = Field(
+        default=None,
+        alias="penalty",
+        gt=0,
+        description="The mean accuracy is soft: each percent point below it counts so much, which plans weigh against "
+        "their cost. Also written as accuracy: {mean: 90, penalty: 0.2 USD/h}.",
+    )
     latency_p99_s: Duration | None = Field(
         default=None, alias="latency_p99", gt=0, description="99 % of requests are answered within this time."
     )
@@ -421,8 +440,8 @@ class SloSpec(DocumentModel):
     survives: Losses = Field(
         default=(),
         alias="survive",
-        description="What may be lost, one at a time, while all targets hold at the planned rates: 1 worker, 1 site, "
-        "1 link, or a list of these. Nothing by default.",
+        description="What may be lost, one at a time, while all targets hold at the planned rates: 1 worker, 1 spot "
+        "worker, 1 site, 1 link, or a list of these. Nothing by default.",
     )
 
     @model_validator(mode="before")

@@ -3,7 +3,8 @@
 A flow (flow_rows.py) says how the requests spread over ways and workers. There is one with everything there, and one
 after each loss that is asked for, all on the same workers: column n[p, h], integer, workers of pool p that hold the
 instances h. Rows of the program itself: sum_h n[p, h] <= count; with a single selection z[s], binary: in each flow the
-ways of s have the share z[s]; the cost within the budget. The cost is that of the workers and of the first flow.
+ways of s have the share z[s]; the cost within the budget. The cost is that of the workers and of the first flow. A
+soft mean accuracy is a column for what the first flow lacks of it, with the penalty as its cost.
 
 Batch sizes and utilisations are given (modes.py). An exclusive worker holds one instance. A worker runs at most one
 variant of an operator, so that the worker tells the variant. For shared workers `held` None leaves the sets h out: all
@@ -52,8 +53,9 @@ class MixProgram:
             if held is None and pool.sharing is Sharing.SHARED and limit:  # each busy worker holds the whole model
                 stored |= {(one, pool.name): self._stored(one, pool.name) / limit for one in instances}
         workers = Workers(counts, busy, stored)
-        self.flow = FlowRows(self.program, table, workers, goal.mean, None)
-        self.after = {lost: FlowRows(self.program, table, workers, goal.mean, lost) for lost in losses}
+        hard = goal.mean if goal.penalty is None else None
+        self.flow = FlowRows(self.program, table, workers, hard, None)
+        self.after = {lost: FlowRows(self.program, table, workers, hard, lost) for lost in losses}
         self.counts = counts
         self._goal()
         if goal.single:
@@ -132,6 +134,11 @@ class MixProgram:
 
     def _goal(self) -> None:
         self.program.limit_cost(self.goal.budget)
+        if self.goal.penalty is not None and self.goal.mean is not None:
+            lacking = self.program.add_columns([self.goal.penalty], 100.0)  # percent points, with everything there
+            row = int(self.program.add_rows(self.goal.mean, math.inf, 1)[0])
+            self.program.fill([row], lacking, 1.0)
+            self.program.fill([row] * len(self.table.ways), self.flow.taken, [way.accuracy for way in self.table.ways])
         if self.goal.most_accurate:
             self.program.cost = [self.goal.points_per_usd * costs for costs in self.program.cost]
             costs = np.concatenate(self.program.cost)

@@ -21,7 +21,7 @@ from jellybean_solver.mixture.modes import NO_LIMITS, Modes
 from jellybean_solver.mixture.program import HeldByPool, MixProgram
 from jellybean_solver.mixture.seats import Goal, Held, Lost, Mixture
 from jellybean_solver.mixture.ways import Instance, WayTable
-from jellybean_solver.model.problem import LossKind, Sharing
+from jellybean_solver.model.problem import LossKind, Sharing, Terms
 from jellybean_solver.outcome import Clock
 
 MOST_INSTANCES = 14  # of a pool: the sets of so many that a worker can hold are at most some thousand
@@ -83,7 +83,8 @@ class _Search:
         while True:
             program = MixProgram(table, self.goal, held, self.modes, losses)
             found = program.solve(SolveLimits(self.gap, self.clock.left(), self.cutoff))
-            more = [] if found is None else [lost for lost in self._lost_workers(found) if lost not in program.after]
+            lost = () if found is None else self._lost_workers(table.network, found)
+            more = [one for one in lost if one not in program.after]
             if not more:
                 return MixOutcome(found, math.inf if program.proven else program.bound)
             losses += more
@@ -99,11 +100,14 @@ class _Search:
             elif kind is LossKind.LINK:
                 yield from (Lost(kind, pair) for pair in sorted(links))
 
-    def _lost_workers(self, found: Mixture) -> Iterator[Lost]:
+    def _lost_workers(self, network: Network, found: Mixture) -> Iterator[Lost]:
         """The losses of one of the workers that hold the same instances, for all that a mixture has."""
-        if LossKind.WORKER in self.goal.survives:
+        every = LossKind.WORKER in self.goal.survives
+        if every or LossKind.SPOT_WORKER in self.goal.survives:
             groups = {(seats.pool, seats.held) for flow in (found, *found.after.values()) for seats in flow.seats}
-            yield from (Lost(LossKind.WORKER, (pool,), held) for pool, held in sorted(groups))
+            for pool, held in sorted(groups):
+                if every or network.problem.pool_by_name[pool].terms is Terms.SPOT:
+                    yield Lost(LossKind.WORKER, (pool,), held)
 
 
 def _are_few(table: WayTable) -> bool:

@@ -17,6 +17,7 @@ class Goal:
 
     `mean`: least mean accuracy in percent; `budget`: most USD per hour. `most_usd_per_h`: of any plan.
     `single`: all requests get one selection. `survives`: what may be lost, one at a time, while the rest holds.
+    `penalty`: the mean is soft, and each percent point that it is missed by counts so many USD per hour; None: hard.
     """
 
     most_accurate: bool
@@ -25,6 +26,7 @@ class Goal:
     most_usd_per_h: float = float("inf")
     single: bool = False
     survives: tuple[LossKind, ...] = ()
+    penalty: float | None = None
 
     @property
     def points_per_usd(self) -> float:

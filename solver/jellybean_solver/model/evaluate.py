@@ -450,10 +450,8 @@ def accuracy_violations(problem: Problem, selections: Shares | None) -> Iterator
         known_of_each = [None] if selections is None else [problem.accuracy.value(chosen) for chosen, _ in selections]
         for known in known_of_each:
             yield from _below(known, slo.accuracy, "")
-    if slo.mean_accuracy is not None:
-        yield from _below(
-            None if selections is None else mean_accuracy(problem, selections), slo.mean_accuracy, "mean "
-        )
+    if slo.hard_mean is not None:
+        yield from _below(None if selections is None else mean_accuracy(problem, selections), slo.hard_mean, "mean ")
 
 
 def _below(accuracy: float | None, target: float, of: str) -> Iterator[str]:

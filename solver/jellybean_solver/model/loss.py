@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from jellybean_solver.model.plan import Plan, Route
-from jellybean_solver.model.problem import LossKind, Problem
+from jellybean_solver.model.problem import LossKind, Problem, Terms
 from jellybean_solver.model.stated_figures import with_figures
 
 MOST_LOSSES = 12  # of workers that a judge sees; of more workers one of each group is lost, the busiest
@@ -19,7 +19,7 @@ MOST_LOSSES = 12  # of workers that a judge sees; of more workers one of each gr
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """`of`: a worker; a tier; or the two tiers of a link."""
+    """`of`: a worker, whose `kind` is WORKER in any case; a tier; or the two tiers of a link."""
 
     kind: LossKind
     of: tuple[str, ...]
@@ -48,11 +48,12 @@ def crossings(plan: Plan, route: Route) -> frozenset[tuple[str, ...]]:
 
 
 def losses(plan: Plan, kinds: Iterable[LossKind]) -> tuple[Loss, ...]:
-    """What a plan may lose: each worker; each tier with workers and no source; each link that data crosses."""
+    """What a plan may lose: each (spot) worker; each tier with workers and no source; each link that data crosses."""
     found: list[Loss] = []
     for kind in kinds:
-        if kind is LossKind.WORKER:
-            found += [Loss(kind, (worker.name,)) for worker in plan.workers]
+        if kind in (LossKind.WORKER, LossKind.SPOT_WORKER):
+            own = [one for one in plan.workers if kind is LossKind.WORKER or one.terms is Terms.SPOT]
+            found += [Loss(LossKind.WORKER, (worker.name,)) for worker in own]
         elif kind is LossKind.SITE:
             sources = {source.tier for source in plan.sources}
             used = {worker.tier for worker in plan.workers}
@@ -60,7 +61,7 @@ def losses(plan: Plan, kinds: Iterable[LossKind]) -> tuple[Loss, ...]:
         else:
             used_links = {pair for route in plan.routes for pair in crossings(plan, route)}
             found += [Loss(kind, pair) for pair in sorted(used_links)]
-    return tuple(found)
+    return tuple(dict.fromkeys(found))
 
 
 def judged_losses(plan: Plan) -> Iterator[Loss]:

@@ -74,7 +74,7 @@ class RouteLoads:
         if carried.size and (most := float(carried.max())) > 1 + tolerance:
             link = " -> ".join([*self.links][int(carried.argmax())])
             yield f"the link {link} would carry {(most - 1) * 100:.1f} % more than its bandwidth"
-        mean = self.problem.slo.mean_accuracy
+        mean = self.problem.slo.hard_mean
         if mean is not None and not (reached := float(self.accuracy @ taken)) >= mean * (1 - tolerance):
             yield f"the mean accuracy would be {reached:.4f}, below {mean:g}"
 

@@ -21,6 +21,7 @@ from jellybean_solver.model.problem import (
     Slo,
     Source,
     Stage,
+    Terms,
     Times,
     qualified_name,
     request_s,
@@ -45,7 +46,8 @@ class Certificate:
     """How close a plan is to the optimum: objective and lower bound in USD per hour, and why the search ended.
 
     `objective_of`: what was optimised; with MEAN_ACCURACY the two are percent, and the bound is an upper one.
-    `forgone_usd_per_h`: what the workflows that are left out are worth; it is a part of objective and bound.
+    `forgone_usd_per_h`: what the workflows that are left out are worth. `penalty_usd_per_h`: for an accuracy below a
+    soft target. Both are parts of objective and bound.
     `keeps`: number of workflows whose workers and routes were given; the bound is of the plans that leave them so, and
     that use no worker of which they leave less than 2 %.
     """
@@ -57,6 +59,7 @@ class Certificate:
     objective_of: Objective = field(default=Objective.COST, metadata={"said": "unless it is the cost"})
     keeps: int = field(default=0, metadata={"said": "unless 0"})
     forgone_usd_per_h: float = field(default=0.0, metadata={"said": "unless 0"})
+    penalty_usd_per_h: float = field(default=0.0, metadata={"said": "unless 0"})
 
     @classmethod
     def of(cls, objective: float, bound: float, termination: Termination) -> Certificate:
@@ -152,6 +155,7 @@ class PlannedWorker:
     device_options: tuple[tuple[str, str], ...] = field(default=(), metadata={"said": "if there are any"})
     device_memory_bytes: float | None = field(default=None, metadata={"said": "if it is stated"})
     variants: Mapping[str, str] = field(default_factory=dict, metadata={"said": "if the plan mixes variants"})
+    terms: Terms = field(default=Terms.ON_DEMAND, metadata={"said": "unless on demand"})
 
 
 @dataclass(frozen=True, slots=True)

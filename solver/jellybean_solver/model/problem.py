@@ -165,12 +165,21 @@ class Operator:
         raise KeyError(name)
 
 
+class Terms(StrEnum):
+    """On what terms a pool's workers are paid. RESERVED: in any case; SPOT: they may be taken away at short notice."""
+
+    ON_DEMAND = "on_demand"
+    RESERVED = "reserved"
+    SPOT = "spot"
+
+
 @dataclass(frozen=True, slots=True)
 class Pool:
     """`count` identical workers in each site of a tier. `speed` < 1: the local launcher emulates a slower device.
 
     `device`, `device_options`: the execution provider on which models run, and its options, as (name, value).
-    `memory_bytes`, `device_memory_bytes`: of one worker's host and of its device; None: unlimited.
+    `memory_bytes`, `device_memory_bytes`: of one worker's host and of its device; None: unlimited. The price is what
+    using a worker costs: 0 for reserved ones, for each of which `paid_usd_per_h` is paid whether or not it is used.
     """
 
     name: str
@@ -183,6 +192,8 @@ class Pool:
     device: str = CPU
     device_options: tuple[tuple[str, str], ...] = ()
     device_memory_bytes: float | None = None
+    terms: Terms = Terms.ON_DEMAND
+    paid_usd_per_h: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +214,7 @@ class LossKind(StrEnum):
     """
 
     WORKER = "worker"
+    SPOT_WORKER = "spot worker"
     SITE = "site"
     LINK = "link"
 
@@ -213,6 +225,7 @@ class Slo:
 
     `accuracy`: of the selection that any request gets. `mean_accuracy`: of all requests together; it lets a plan mix
     variants (mixture/). `survives`: what may be lost, one at a time, while everything else holds (loss.py).
+    `penalty_usd_per_h`: the mean accuracy is soft, and each percent point below it counts so much; None: it is hard.
     """
 
     accuracy: float | None = None
@@ -220,12 +233,24 @@ class Slo:
     budget_usd_per_h: float | None = None
     mean_accuracy: float | None = field(default=None, metadata={"said": "if it is stated"})
     survives: tuple[LossKind, ...] = field(default=(), metadata={"said": "if anything may be lost"})
+    penalty_usd_per_h: float | None = field(default=None, metadata={"said": "if the mean accuracy is soft"})
 
     @property
     def accuracy_of_plan(self) -> float | None:
         """What a plan's accuracy, the mean of all requests, must reach."""
-        stated = [target for target in (self.accuracy, self.mean_accuracy) if target is not None]
+        stated = [target for target in (self.accuracy, self.hard_mean) if target is not None]
         return max(stated, default=None)
+
+    @property
+    def hard_mean(self) -> float | None:
+        """The mean accuracy that a plan must reach; None if there is none, or it is soft."""
+        return self.mean_accuracy if self.penalty_usd_per_h is None else None
+
+    def penalty(self, accuracy: float | None) -> float:
+        """USD per hour that a plan of a mean accuracy counts for what it lacks of the soft target."""
+        if self.penalty_usd_per_h is None or self.mean_accuracy is None:
+            return 0.0
+        return self.penalty_usd_per_h * max(0.0, self.mean_accuracy - (accuracy or 0.0))
 
 
 def qualified_name(workflow: str, name: str) -> str:
@@ -377,6 +402,11 @@ class Problem:
     def unit_usd_per_h(self, pool: Pool) -> float:
         """USD per hour of one worker of a pool in every site of its tier, summed over the sites."""
         return pool.price_usd_per_h * self.sites.get(pool.tier, 1)
+
+    @property
+    def paid_usd_per_h(self) -> float:
+        """USD per hour for reserved workers in all sites, used or not; no part of a plan's cost."""
+        return sum(pool.count * pool.paid_usd_per_h * self.sites.get(pool.tier, 1) for pool in self.pools)
 
     def in_each(self, tier: str) -> str:
         """Text to append to a figure of one site, such as " in each store"; empty if the tier has one site."""

@@ -108,6 +108,7 @@ def with_pool_figures(problem: Problem, worker: PlannedWorker) -> PlannedWorker:
         device=pool.device,
         device_options=pool.device_options,
         device_memory_bytes=pool.device_memory_bytes,
+        terms=pool.terms,
     )
 
 

@@ -80,11 +80,12 @@ class _MixSearch:
         slo = problem.slo
         budget, single = slo.budget_usd_per_h or math.inf, not problem.may_mix
         most = self._most_usd_per_h()
-        self.goal = Goal(self.is_accuracy, slo.mean_accuracy, budget, most, single, slo.survives)
+        penalty = slo.penalty_usd_per_h
+        self.goal = Goal(self.is_accuracy, slo.mean_accuracy, budget, most, single, slo.survives, penalty)
 
     def value(self, plan: Plan) -> float:
-        """What is minimised: USD per hour, or what the accuracy lacks of 100 %."""
-        cost = plan.cost.total_usd_per_h
+        """What is minimised: USD per hour with penalties, or what the accuracy lacks of 100 %."""
+        cost = plan.cost.total_usd_per_h + self.problem.slo.penalty(plan.accuracy)
         return 100.0 - (plan.accuracy or 0.0) + self.goal.points_per_usd * cost if self.is_accuracy else cost
 
     def best(self, goal: Goal, modes: Modes = NO_LIMITS) -> MixOutcome:
@@ -125,7 +126,8 @@ class _MixSearch:
         """The solution with its certificate. `late`: time ended."""
         value, bound = self.value(plan), min(self.bound, self.value(plan))
         ended = termination_of(value, bound, gap=self.gap, out_of_time=late)
-        certificate = Certificate.of(value, bound, ended)
+        penalty = self.problem.slo.penalty(plan.accuracy)
+        certificate = replace(Certificate.of(value, bound, ended), penalty_usd_per_h=penalty)
         if self.is_accuracy:
             reached, most = plan.accuracy or 0.0, 100.0 - bound + TIE
             certificate = Certificate.of_accuracy(reached, max(reached, most), ended)
@@ -139,7 +141,7 @@ class _MixSearch:
 
     def refused(self, *, explained: bool) -> Solution:
         """Why no mixture meets the mean accuracy; the highest that one reaches, if other targets can be met."""
-        mean = self.problem.slo.mean_accuracy
+        mean = self.problem.slo.hard_mean
         if mean is not None and not self.problem.slo.survives:
             highest = self.best(Goal(True, None, self.goal.budget)).mixture
             if highest is not None:

@@ -14,6 +14,7 @@ from jellybean_solver import (
     Objective,
     Problem,
     Slo,
+    Terms,
     evaluate,
     from_document,
     losses,
@@ -36,11 +37,12 @@ MIX_GAP = 2e-4  # relative: programs are solved to 1e-4, and the reference to it
     problems(max_operators=3, limited=True),
     st.sampled_from((55.0, 70.0, 80.0, 88.0, 95.0)),
     st.sampled_from((None, 60.0)),
+    st.sampled_from((None, None, 0.01, 0.3)),
 )
 def test_the_cheapest_mixture_is_that_of_one_program_over_everything(
-    problem: Problem, mean: float, least: float | None
+    problem: Problem, mean: float, least: float | None, penalty: float | None
 ) -> None:
-    asked = replace(problem, slo=Slo(accuracy=least, mean_accuracy=mean))
+    asked = replace(problem, slo=Slo(accuracy=least, mean_accuracy=mean, penalty_usd_per_h=penalty))
     expected = mixture_optimum.best(asked, most_accurate=False)
     solution = solve(asked, explained=False)
     event(f"{solution.status}, mixes {solution.plan is not None and solution.plan.mixes}")
@@ -48,7 +50,8 @@ def test_the_cheapest_mixture_is_that_of_one_program_over_everything(
     assert (solution.plan is None) == (expected is None)
     if solution.plan is None or expected is None:
         return
-    plan, cost = solution.plan, solution.plan.cost.total_usd_per_h
+    plan = solution.plan
+    cost = plan.cost.total_usd_per_h + (penalty or 0.0) * max(0.0, mean - (plan.accuracy or 0.0))
     assert not evaluate(asked, plan).complaints
     assert not plan_check.complaints(asked, plan)
     assert from_document(to_document(plan)) == plan
@@ -99,7 +102,10 @@ def test_the_cheapest_plan_that_bears_losses_is_that_of_one_program_over_everyth
 ) -> None:
     survives = tuple(kinds)
     slo = Slo(mean_accuracy=target, survives=survives) if mixed else Slo(accuracy=target, survives=survives)
-    roomy = tuple(replace(pool, count=2 * pool.count + 1) for pool in problem.pools)  # else few have such a plan
+    terms = [Terms.SPOT if number % 2 else Terms.ON_DEMAND for number in range(len(problem.pools))]
+    roomy = tuple(  # else few have such a plan
+        replace(pool, count=2 * pool.count + 1, terms=own) for pool, own in zip(problem.pools, terms, strict=True)
+    )
     asked = replace(problem, slo=slo, pools=roomy)
     expected = mixture_optimum.best(asked, most_accurate=False)
     solution = solve(asked, explained=False)

@@ -93,3 +93,15 @@ def test_sites_that_differ_are_refused(tmp_path: Path, capsys: pytest.CaptureFix
     (folder / "day.csv").write_text("time_s,source,rate_per_s\n0,berlin/camera,5\n", encoding="utf-8")
     assert run(["calendar", str(folder), str(folder / "day.csv")]) == 2
     assert "does not know sites that differ" in " ".join(capsys.readouterr().err.split())
+
+
+def test_rests_of_started_units_count(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    by_second = planned(shop, capsys)
+    assert by_second["unused_usd"] == 0
+    whole = planned(shop, capsys, "--set", "workers.gpu.billing=3 h", "--set", "workers.box.billing=1 h")
+    assert whole["unused_usd"] == pytest.approx(0)  # periods are of three hours
+    long = planned(shop, capsys, "--set", "workers.gpu.billing=20 h")
+    assert long["total_usd"] == pytest.approx(
+        sum(one["cost_usd"] + one["change_usd"] for one in long["periods"]) + long["unused_usd"]
+    )
+    assert by_second["total_usd"] < long["total_usd"] <= long["peak_usd"] + 1e-9

@@ -36,6 +36,7 @@ from jellybean_solver.model.problem import (
     Sharing,
     Slo,
     Source,
+    Terms,
 )
 from jellybean_solver.model.variant_ratios import settled
 from tests.support.exported_models import keep_weights_outside
@@ -340,7 +341,7 @@ def test_a_mean_accuracy_has_a_short_and_a_long_form(folder: Path) -> None:
 
 @pytest.mark.parametrize("text", ["{average: 90}", "{}", "{mean: 90, most: 95}"])
 def test_other_keys_of_an_accuracy_are_told(folder: Path, text: str) -> None:
-    with pytest.raises(DocumentError, match="accuracy takes mean and least"):
+    with pytest.raises(DocumentError, match="accuracy takes mean, least and penalty"):
         loaded(folder, f"slo.accuracy={text}")
 
 
@@ -360,10 +361,36 @@ def test_automatic_utilisation_is_higher_where_a_p99_is_simulated(folder: Path) 
             loaded(folder, f"limits.utilisation={wrong}")
 
 
+def test_reserved_workers_cost_a_plan_nothing_and_spot_workers_are_known(folder: Path) -> None:
+    problem = build_problem(loaded(folder))
+    name, price = problem.pools[0].name, problem.pools[0].price_usd_per_h
+    reserved = build_problem(loaded(folder, f"workers.{name}.terms=reserved"))
+    assert (reserved.pools[0].price_usd_per_h, reserved.pools[0].paid_usd_per_h) == (0.0, price)
+    assert reserved.paid_usd_per_h == pytest.approx(price * reserved.pools[0].count)
+    spot = build_problem(loaded(folder, f"workers.{name}.terms=spot", "slo.survive=1 spot worker"))
+    assert (spot.pools[0].terms, spot.pools[0].price_usd_per_h) == (Terms.SPOT, price)
+    assert spot.slo.survives == (LossKind.SPOT_WORKER,)
+    for wrong in ("terms=free", "billing=0 s"):
+        with pytest.raises(DocumentError, match=wrong.partition("=")[0]):
+            loaded(folder, f"workers.{name}.{wrong}")
+
+
+def test_a_penalty_makes_a_mean_accuracy_soft(folder: Path) -> None:
+    slo = build_problem(loaded(folder, "slo.accuracy={mean: 92, penalty: 0.10 USD/h}")).slo
+    assert (slo.mean_accuracy, slo.penalty_usd_per_h, slo.hard_mean) == (92.0, 0.10, None)
+    for wrong, said in (
+        ("slo.accuracy={least: 80, penalty: 0.10 USD/h}", "a penalty is for a mean accuracy"),
+        ("slo.penalty=0.10 USD/h", "a penalty is for a mean accuracy"),
+        ("slo.accuracy={mean: 92, penalty: 0 USD/h}", "penalty"),
+    ):
+        with pytest.raises(DocumentError, match=said):
+            loaded(folder, wrong)
+
+
 def test_a_spare_worker_is_asked_for_in_words(folder: Path) -> None:
     assert build_problem(loaded(folder)).slo.survives == ()
     assert build_problem(loaded(folder, "slo.survive=1 worker")).slo.survives == (LossKind.WORKER,)
-    every = (LossKind.WORKER, LossKind.SITE, LossKind.LINK)
+    every = (LossKind.WORKER, LossKind.SITE, LossKind.LINK)  # in the order of kinds
     assert build_problem(loaded(folder, "slo.survive=[1 link, 1 worker, 1 site]")).slo.survives == every
     for wrong in ("2 workers", "1 tier", "true", "1", "[1 link, 1]"):
         with pytest.raises(DocumentError, match="cannot be planned for; write 1 worker"):

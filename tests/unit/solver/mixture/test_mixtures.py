@@ -220,3 +220,25 @@ def test_variants_that_fit_beside_another_where_the_first_choice_does_not() -> N
     plan = planned(asked)
     assert plan.selection["read"] == "small"
     assert plan.accuracy == 99.0
+
+
+@pytest.mark.parametrize(("penalty", "cost", "counts"), [(0.2, 1.0, 2.0), (0.29, 1.0, 2.9), (0.31, 4.0, 0.0)])
+def test_a_soft_mean_is_bought_while_it_is_worth_its_price(penalty: float, cost: float, counts: float) -> None:
+    """All small: 1 USD/h and 10 points below; all large: 4 USD/h. What lies between costs more than one of them."""
+    asked = replace(reading(None), slo=Slo(mean_accuracy=90.0, penalty_usd_per_h=penalty))
+    plan = planned(asked)
+    assert plan.cost.total_usd_per_h == pytest.approx(cost)
+    proof = plan.certificate
+    assert proof.is_optimal
+    assert (proof.objective, proof.penalty_usd_per_h) == pytest.approx((cost + counts, counts))
+    assert from_document(to_document(plan)) == plan
+
+
+def test_a_soft_mean_that_no_plan_reaches_has_a_plan() -> None:
+    asked = replace(reading(None, boxes=3), slo=Slo(mean_accuracy=95.0, penalty_usd_per_h=1.0))
+    plan = planned(asked)
+    assert plan.accuracy == pytest.approx(85.0)  # the most that 3 boxes can do
+    assert plan.certificate.objective == pytest.approx(3.0 + 10.0)
+    assert solve(replace(asked, slo=Slo(mean_accuracy=95.0))).plan is None
+    within = replace(asked, slo=replace(asked.slo, budget_usd_per_h=2.0))
+    assert planned(within).cost.total_usd_per_h <= 2.0  # the penalty is no part of the budget

@@ -1,0 +1,194 @@
+"""Curves of any two of cost, accuracy, p99 latency and rate, in a given time; each point is a plan with its options.
+
+One of the two is fixed at values along the curve, as a target; the other one is what plans are then the best in
+(`objective`). Between two values lies no more than was asked for: the curve is of plans that were found, and only a
+point whose other figure is the cost has a proof of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from jellybean.documents import Project, build_cuts, build_problem, load_project
+from jellybean.errors import InputError
+from jellybean.planning.cascades import refuse_cascades
+from jellybean.planning.mixing import require_one_selection
+from jellybean.planning.planned import Planned
+from jellybean.planning.predicted_latency import predicted_p99
+from jellybean.planning.project_plan import plan_project
+from jellybean.planning.searched_objectives import TINY_S
+from jellybean.quantities import DURATION, RATE, format_quantity, rounded_up
+from jellybean_solver import DEFAULT_GAP, Plan, SolveOptions, SolverError, cost_accuracy, limited, solve_cut
+
+LIMIT_S = 60.0
+POINTS = 7  # of a curve
+LEAST_S = 1.0  # for one point
+DIGITS = 4  # of rates in options
+
+
+class Figure(StrEnum):
+    """What a curve is about."""
+
+    COST = "cost"
+    ACCURACY = "accuracy"
+    LATENCY = "latency"
+    RATE = "rate"
+
+
+ORDER = (Figure.ACCURACY, Figure.RATE, Figure.LATENCY, Figure.COST)  # of two, the first is fixed along the curve
+TARGETS = {Figure.COST: "slo.budget", Figure.ACCURACY: "slo.accuracy", Figure.LATENCY: "slo.latency_p99"}
+
+Progress = Callable[[float, float, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class PairPoint:
+    """The plan at one value of the fixed figure, or None with `reasons`. `options`: `--set` options that make it.
+
+    Figures: USD per hour, percent, p99 latency in seconds, requests per second of the first source. `finished`: False
+    if time ended before it was known whether there is a plan.
+    """
+
+    fixed: float
+    plan: Plan | None
+    options: tuple[str, ...]
+    figures: dict[Figure, float | None]
+    reasons: tuple[str, ...] = ()
+    finished: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PairCurve:
+    """`points`: by rising value of `x`; `y` is the best that a plan was found for there."""
+
+    project: Project
+    x: Figure
+    y: Figure
+    points: tuple[PairPoint, ...]
+    elapsed_s: float
+
+
+def ordered(one: Figure, other: Figure) -> tuple[Figure, Figure]:
+    """The figure that has values along the curve, and the one that plans are the best in. InputError for one twice."""
+    if one is other:
+        raise InputError(f"a curve is of two of {', '.join(Figure)}, not of {one} twice")
+    return (one, other) if ORDER.index(one) < ORDER.index(other) else (other, one)
+
+
+def pair_curve(
+    project: Project,
+    x: Figure,
+    y: Figure,
+    *,
+    limit_s: float = LIMIT_S,
+    points: int = POINTS,
+    progress: Progress = lambda done, total, label: None,
+) -> PairCurve:
+    """The curve, within about `limit_s` seconds; targets of the two figures are left out, the others hold."""
+    refuse_cascades(project, "frontier")
+    require_one_selection(build_problem(project), "frontier")
+    started, clock = time.perf_counter(), limited(limit_s, time.monotonic)
+    search = _Search(_without_targets(project, x, y), x, y)
+    values = list(search.values(points, limit_s / 4.0))
+    found = []
+    for number, value in enumerate(values):
+        progress(number, len(values), f"{x} {search.text(value)}")
+        left_s = clock.left() or 0.0
+        found.append(search.point(value, left_s / (len(values) - number)))
+    progress(len(values), len(values), "done")
+    return PairCurve(search.project, x, y, tuple(found), time.perf_counter() - started)
+
+
+def _without_targets(project: Project, *figures: Figure) -> Project:
+    options = [f"{TARGETS[figure]}=null" for figure in figures if figure in TARGETS]
+    return load_project(project.directory, (*project.overrides, *options), accept_stale=project.accept_stale)
+
+
+class _Search:
+    """`project`: without targets of the two figures."""
+
+    def __init__(self, project: Project, x: Figure, y: Figure) -> None:
+        self.project, self.x, self.y = project, x, y
+        self.problem, self.cuts = build_problem(project), build_cuts(project)
+        self.first_per_s = self.problem.sources[0].rate_per_s
+
+    def values(self, count: int, limit_s: float) -> Iterator[float]:
+        """Values of the fixed figure, rising. `limit_s`: of each search for an end of the curve."""
+        if self.x is Figure.ACCURACY:
+            yield from self._accuracies(count, limit_s)
+        elif self.x is Figure.RATE:
+            highest = self._planned(("objective=rate",), limit_s).plan
+            top = 2.0 * self.first_per_s if highest is None else highest.sources[0].rate_per_s
+            yield from (top * (number + 1) / count for number in range(count))
+        else:
+            yield from self._latencies(count, limit_s)
+
+    def _accuracies(self, count: int, limit_s: float) -> Iterator[float]:
+        """Accuracies of the cheapest plans without the other targets, evenly many."""
+        options = SolveOptions(DEFAULT_GAP, limit_s, time.monotonic)
+        curve = cost_accuracy(self.problem, solve=lambda asked: solve_cut(asked, self.cuts, options))
+        levels = [corner.accuracy for corner in curve.corners]
+        if not levels:
+            raise SolverError("; ".join(curve.ended))
+        last = len(levels) - 1
+        steps = max(1, min(count - 1, last))
+        yield from dict.fromkeys(levels[round(step * last / steps)] for step in range(steps + 1))
+
+    def _latencies(self, count: int, limit_s: float) -> Iterator[float]:
+        """From the least p99 that a plan was found for to that of the cheapest plan, in equal ratios."""
+        cheapest = self._planned((), limit_s).plan
+        if cheapest is None:
+            raise SolverError("no plan was found without a p99 target; `jellybean explain` says why")
+        slow = _p99_s(cheapest)
+        out_of_reach = f"{TARGETS[Figure.LATENCY]}={format_quantity(DURATION, TINY_S)}"
+        fast = min(slow, self._planned((out_of_reach,), limit_s).nearest_p99_s or slow)
+        yield from dict.fromkeys(fast * (slow / fast) ** (number / (count - 1)) for number in range(count))
+
+    def text(self, value: float) -> str:
+        """A value of the fixed figure as in an option."""
+        if self.x is Figure.ACCURACY:
+            return f"{value:.10g}"
+        if self.x is Figure.LATENCY:
+            return format_quantity(DURATION, rounded_up(DURATION, value))
+        return format_quantity(RATE, value, DIGITS)
+
+    def point(self, value: float, limit_s: float) -> PairPoint:
+        """The best plan at a value."""
+        options = self._options(value)
+        try:
+            planned = self._planned((*options, *self._objective()), limit_s)
+        except SolverError as error:
+            return PairPoint(value, None, options, {}, (str(error),), finished=False)
+        plan = planned.plan
+        if plan is None:
+            return PairPoint(value, None, options, {}, planned.reasons)
+        figures = {
+            Figure.COST: plan.cost.total_usd_per_h,
+            Figure.ACCURACY: plan.accuracy,
+            Figure.LATENCY: _p99_s(plan),
+            Figure.RATE: plan.sources[0].rate_per_s,
+        }
+        return PairPoint(value, plan, plan.overrides, figures)
+
+    def _options(self, value: float) -> tuple[str, ...]:
+        if self.x is Figure.RATE:
+            factor = value / self.first_per_s
+            rates = {name: factor * spec.rate_per_s for name, spec in self.project.workflow.sources.items()}
+            return tuple(f"sources.{name}.rate={format_quantity(RATE, rate, DIGITS)}" for name, rate in rates.items())
+        return (f"{TARGETS[self.x]}={self.text(value)}",)
+
+    def _objective(self) -> Sequence[str]:
+        return () if self.y is Figure.COST else (f"objective={self.y}",)
+
+    def _planned(self, options: Sequence[str], limit_s: float) -> Planned:
+        asked = load_project(
+            self.project.directory, (*self.project.overrides, *options), accept_stale=self.project.accept_stale
+        )
+        return plan_project(asked, time_limit_s=max(LEAST_S, limit_s), compare=False)
+
+
+def _p99_s(plan: Plan) -> float:
+    return max(one.p99_s for one in predicted_p99(plan).values())

@@ -1,0 +1,102 @@
+"""Curves of two figures, on a shop that is planned in a moment."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import typer
+
+from jellybean.cli import run
+from jellybean.cli.planning.frontier import parse_pair
+from jellybean.documents import load_project
+from jellybean.frontier.pairs import Figure, PairCurve, ordered, pair_curve
+from jellybean.frontier.pairs_view import pairs_json, save_pairs, save_pairs_plot
+from jellybean.planning.predicted_latency import predicted_p99
+from jellybean.planning.project_plan import plan_project
+from jellybean_solver import from_document, to_document
+from tests.support.unlike_sites import INFRASTRUCTURE, write_shops
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    folder = write_shops(tmp_path)
+    text = INFRASTRUCTURE.replace("sites: {store: stores.csv}\n", "")
+    (folder / "infrastructure.yaml").write_text(text, encoding="utf-8")
+    (folder / "stores.csv").unlink()
+    return folder
+
+
+def curve(shop: Path, x: Figure, y: Figure, *options: str, points: int = 3) -> PairCurve:
+    found = pair_curve(load_project(shop, options), x, y, points=points)
+    for point in found.points:
+        if point.plan is not None:
+            again = plan_project(load_project(shop, point.options), compare=False).plan
+            assert again is not None
+            assert again.cost.total_usd_per_h == pytest.approx(point.plan.cost.total_usd_per_h, rel=0.01)
+    return found
+
+
+def values(found: PairCurve, figure: Figure) -> list[float]:
+    return [value for point in found.points if (value := point.figures.get(figure)) is not None]
+
+
+def test_more_accurate_plans_serve_lower_rates(shop: Path) -> None:
+    found = curve(shop, Figure.ACCURACY, Figure.RATE, "slo.budget=1 USD/h")
+    accuracies, rates = values(found, Figure.ACCURACY), values(found, Figure.RATE)
+    assert len(rates) == len(found.points) >= 2
+    assert accuracies == sorted(accuracies)
+    assert all(one >= other * 0.99 for one, other in pairwise(rates))
+    assert max(values(found, Figure.COST)) <= 1.0  # the other targets hold
+
+
+def test_higher_rates_cost_more_up_to_the_highest(shop: Path) -> None:
+    found = curve(shop, Figure.RATE, Figure.COST, points=4)
+    costs = values(found, Figure.COST)
+    assert len(costs) == 4
+    assert costs == sorted(costs)
+    beyond = load_project(shop, (f"sources.camera.rate={found.points[-1].fixed * 1.02:g}/s",))
+    assert plan_project(beyond, compare=False).plan is None
+
+
+def test_plans_of_a_latency_curve_keep_their_targets(shop: Path) -> None:
+    found = curve(shop, Figure.LATENCY, Figure.COST)
+    for point in found.points:
+        if point.plan is not None:
+            assert max(one.p99_s for one in predicted_p99(point.plan).values()) <= point.fixed * 1.001
+    assert values(found, Figure.COST) == sorted(values(found, Figure.COST), reverse=True)
+
+
+def test_a_point_without_a_plan_says_why(shop: Path) -> None:
+    found = pair_curve(load_project(shop, ("slo.budget=0.01 USD/h",)), Figure.ACCURACY, Figure.LATENCY, points=2)
+    assert all(point.plan is None and point.reasons for point in found.points)
+
+
+def test_json_plans_and_picture(shop: Path, tmp_path: Path) -> None:
+    found = curve(shop, Figure.RATE, Figure.COST)
+    document = json.loads(json.dumps(pairs_json(found)))
+    assert (document["x"], document["y"]) == ("rate", "cost")
+    assert [point["feasible"] for point in document["points"]] == [True] * 3
+    assert save_pairs(found, tmp_path / "plans") == 3
+    hashes = {
+        to_document(from_document(json.loads(path.read_text(encoding="utf-8"))))["hash"]
+        for path in (tmp_path / "plans").iterdir()
+    }
+    assert hashes == {point["hash"] for point in document["points"]}
+    save_pairs_plot(found, tmp_path / "curve.svg")
+    assert "lowest cost by rate" in (tmp_path / "curve.svg").read_text(encoding="utf-8")
+
+
+def test_of_two_figures_one_is_fixed() -> None:
+    assert parse_pair("cost, latency") == parse_pair("latency,cost") == (Figure.LATENCY, Figure.COST)
+    assert ordered(Figure.RATE, Figure.ACCURACY) == (Figure.ACCURACY, Figure.RATE)
+    for wrong in ("cost", "cost,cost", "cost,speed", "cost,latency,rate", ""):
+        with pytest.raises(typer.BadParameter, match="write two of"):
+            parse_pair(wrong)
+
+
+def test_options_of_the_other_curves_are_refused(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["frontier", str(shop), "--of", "rate,cost", "--rates", "1x"]) == 2
+    assert "--of is a curve of its own" in " ".join(capsys.readouterr().err.split())
