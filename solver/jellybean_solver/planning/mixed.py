@@ -141,6 +141,8 @@ class _MixSearch:
 
     def refused(self, *, explained: bool) -> Solution:
         """Why no mixture meets the mean accuracy; the highest that one reaches, if other targets can be met."""
+        if self.limit.left() == 0.0:
+            raise OutOfTimeError("no plan was found in the time allowed; allow more time")
         mean = self.problem.slo.hard_mean
         if mean is not None and not self.problem.slo.survives:
             highest = self.best(Goal(True, None, self.goal.budget)).mixture
@@ -156,8 +158,11 @@ class _MixSearch:
         reason = "no plan is of selections whose accuracy is in the profiles"
         if self.problem.slo.survives:
             cost = usd_text(found.plan.cost.total_usd_per_h)
-            lost = " or ".join(self.problem.slo.survives)
-            reason = f"no plan holds after the loss of any one {lost}; without `survive` a plan costs {cost} USD/h"
+            kinds = self.problem.slo.survives
+            alone = {kind: self.best(replace(self.goal, survives=(kind,))) for kind in kinds}
+            impossible = [kind for kind, outcome in alone.items() if math.isinf(outcome.bound)]
+            reason = f"no plan holds after the loss of any one {' or '.join(impossible or kinds)}"
+            reason += f"; without `survive` a plan costs {cost} USD/h"
         return Solution("infeasible", None, Infeasibility((reason,)), self.tried, None)
 
     # -- under a p99 target
